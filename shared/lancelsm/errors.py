@@ -1,0 +1,79 @@
+"""What can go wrong, in six kinds: each tells its reader what to do next.
+
+A kind exists only where a caller would act differently. The message says what happened, the remedy says what to do, and
+`where` names table, region, position, field. Native errors are wrapped where they arise, cause chained.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class LsmError(Exception):
+    """Root of every error that lancelsm raises on purpose.
+
+    Args:
+        message: what happened, one sentence.
+        remedy: what the reader should do next; empty if the kind alone says it.
+        where: names and values that locate it (`table`, `region`, `position`, `field`, `row`, `object`).
+    """
+
+    kind: ClassVar[str] = "Error"
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, remedy: str = "", **where: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+        self.where = {name: value for name, value in where.items() if value is not None}
+
+    def __str__(self) -> str:
+        place = ", ".join(f"{name} {value}" for name, value in self.where.items())
+        text = f"{self.message} [{place}]" if place else self.message
+        return f"{text}. {self.remedy}" if self.remedy else text
+
+    def document(self) -> dict[str, object]:
+        """The error as the JSON document of the command line and of the functions."""
+        return {"error": {"kind": self.kind, "message": self.message, "remedy": self.remedy, **self.where}}
+
+
+class Contended(LsmError):
+    """Others were faster until the retry budget was spent. Nothing was written: retry."""
+
+    kind = "Contended"
+    exit_code = 3
+
+
+class Fenced(LsmError):
+    """Another owner holds the region. Nothing was acknowledged: stop, or take the region over."""
+
+    kind = "Fenced"
+    exit_code = 3
+
+
+class Ambiguous(LsmError):
+    """It may or may not have happened, at most once. Not acknowledged: read again, then decide."""
+
+    kind = "Ambiguous"
+    exit_code = 5
+
+
+class Unavailable(LsmError):
+    """A store or a registry did not answer, or refuses load for now. Retry with a budget."""
+
+    kind = "Unavailable"
+    exit_code = 6
+
+
+class Invalid(LsmError):
+    """The caller's input is wrong; nothing was written. The message names what to change."""
+
+    kind = "Invalid"
+    exit_code = 1
+
+
+class Corrupt(LsmError):
+    """An object contradicts the head or the manifest. The region stops; the object is named."""
+
+    kind = "Corrupt"
+    exit_code = 4

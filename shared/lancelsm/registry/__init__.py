@@ -1,0 +1,95 @@
+"""Records by key with compare-and-swap: the port to the one place that decides what a region is.
+
+A record is a flat map of short fields. A swap names the fields that it relies on and the fields that it changes, and touches
+no other: two swaps on different fields of one record do not disturb each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from lancelsm.errors import Corrupt
+from lancelsm.layout import Key
+
+Value = str | int
+Record = Mapping[str, Value]
+Fields = Mapping[str, Value | None]  # None: the field is absent
+
+NEVER_DECREASE = ("epoch", "next_position", "first_position", "manifest_version", "current_generation")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """The swap happened; `record` is the record right after it."""
+
+    record: Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """An expected field differed; nothing changed. `record` is what stood there, None if nothing."""
+
+    record: Record | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unknown:
+    """No answer: the swap may have been applied, or may still be. Read, then decide by what was written."""
+
+    cause: str
+
+
+class Registry(Protocol):
+    """Strongly consistent records. Every adapter passes tests/conformance/test_registry.py, races included.
+
+    Reads raise `Unavailable` when there is no answer. Safe to use from several threads.
+    """
+
+    def read(self, key: Key) -> Record | None:
+        """The record as of now, or None."""
+        ...
+
+    def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> Applied | Lost | Unknown:
+        """Write the fields of `change` if the record has all fields of `expect`, atomically.
+
+        Args:
+            expect: field values that must stand there; None as a value: the field must be absent. None instead of a map:
+                there must be no record, and it is created from `change`.
+            change: fields to write; None as a value removes the field. Other fields keep their values.
+
+        Raises:
+            Corrupt: a field of `NEVER_DECREASE` would go back, so the registry or its caller is behind: rebuild it.
+        """
+        ...
+
+    def list(self, partition: str) -> list[tuple[Key, Record]]:
+        """All records of a partition, in order of `sort`, as of now."""
+        ...
+
+
+def swapped(key: Key, record: Record | None, *, expect: Fields | None, change: Fields) -> Record | None:
+    """The record after a swap, or None if it is lost. What every adapter decides, as a pure function.
+
+    Raises:
+        Corrupt: as `Registry.swap`.
+    """
+    if expect is None:
+        return _without_absent(change) if record is None else None
+    if record is None or any(record.get(field) != value for field, value in expect.items()):
+        return None
+    for field in NEVER_DECREASE:
+        old, new = record.get(field), change.get(field, record.get(field))
+        if isinstance(old, int) and (not isinstance(new, int) or new < old):
+            raise Corrupt(
+                f"{field} would go back from {old} to {new}",
+                remedy="The registry is older than its table: run `lancelsm registry rebuild` with all writers stopped",
+                record=f"{key.partition}/{key.sort}",
+                field=field,
+            )
+    return _without_absent({**record, **change})
+
+
+def _without_absent(fields: Fields) -> Record:
+    return {field: value for field, value in fields.items() if value is not None}
