@@ -1,0 +1,70 @@
+"""The columns of a table, its primary key, and the form in which rows travel to the WAL and into generations.
+
+Lance names columns by field id, so that a renamed column keeps its data; the ids ride in Arrow field metadata. In the stored
+form every column but the key is nullable, since a tombstone carries nothing else, and `_tombstone` is the last column
+(lance-memwal, "WAL Entry", as written by Lance 14).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from lancelsm.errors import Invalid
+
+TOMBSTONE = "_tombstone"
+FIELD_ID = b"lance:field_id"
+PRIMARY_KEY = b"lance-schema:unenforced-primary-key"
+PRIMARY_KEY_POSITION = b"lance-schema:unenforced-primary-key:position"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSchema:
+    """Columns with Lance's field ids, and the primary key in its order.
+
+    `columns` is the base table's schema without schema metadata; every field, nested ones included, carries `FIELD_ID`.
+    """
+
+    columns: pa.Schema
+    primary_key: tuple[str, ...]
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.columns.names)
+
+    @property
+    def key(self) -> pa.Schema:
+        """The key columns alone, in key order."""
+        return pa.schema([self.columns.field(name) for name in self.primary_key])
+
+    @property
+    def stored(self) -> pa.Schema:
+        """Rows as WAL entries and generations hold them: key not null, the rest nullable, `_tombstone` last."""
+        fields = [field.with_nullable(field.name not in self.primary_key) for field in self.columns]
+        return pa.schema([*fields, pa.field(TOMBSTONE, pa.bool_(), nullable=False)])
+
+
+def field_id(field: pa.Field) -> int:
+    """Lance's id of a field; raises `Invalid` if it carries none."""
+    value = (field.metadata or {}).get(FIELD_ID)
+    if value is None:
+        raise Invalid(f"column {field.name!r} has no Lance field id", field=field.name)
+    return int(value)
+
+
+def declare_primary_key(columns: pa.Schema, primary_key: Sequence[str]) -> pa.Schema:
+    """The schema with its key declared as Lance does: field metadata, 1-based positions, key columns not null."""
+    for name in primary_key:
+        if columns.get_field_index(name) < 0:
+            raise Invalid(f"primary key column {name!r} is not a column of the table", field=name)
+    fields = []
+    for field in columns:
+        kept = {k: v for k, v in (field.metadata or {}).items() if k not in (PRIMARY_KEY, PRIMARY_KEY_POSITION)}
+        if field.name in primary_key:
+            position = str(tuple(primary_key).index(field.name) + 1).encode()
+            kept |= {PRIMARY_KEY: b"true", PRIMARY_KEY_POSITION: position}
+            field = field.with_nullable(False)
+        fields.append(field.with_metadata(kept))
+    return pa.schema(fields, metadata=columns.metadata)
