@@ -1,0 +1,71 @@
+# Every target makes what it needs from nothing but a Python 3.11, 3.12 or 3.13.
+#   PYTHON=python3.12   the interpreter for .venv (default: the newest that fits)
+#   ARGS='...'          passed on: demo, test, simulate, bench, lock
+
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps
+LOCKED := $(INSTALL) --use-pep517 --require-hashes
+
+.PHONY: help demo test lint typecheck simulate bench proto lock clean
+
+help: ## say what there is
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: .venv/demo.stamp ## a year of flights through the whole pipeline (ARGS='--dir D')
+	@$(BIN)/lancelsm demo $(ARGS)
+
+test: .venv/dev.stamp ## all tests but the long ones (ARGS='tests/unit -k name')
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --durations 10 $(ARGS)
+
+lint: .venv/dev.stamp ## ruff, and that generated code is current
+	@$(BIN)/ruff check .
+	@$(BIN)/python proto/generate.py --check
+
+typecheck: .venv/dev.stamp ## mypy, strict
+	@$(BIN)/mypy
+
+simulate: .venv/dev.stamp ## the long models and simulations, with new seeds
+	@$(BIN)/python -m pytest -m long --hypothesis-profile explore --durations 10 $(ARGS)
+
+bench: .venv/dev.stamp ## measure, each number beside its peer's
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+proto: .venv/dev.stamp ## generate shared/lancelsm/generated from proto/
+	@$(BIN)/python proto/generate.py
+
+lock: .venv/dev.stamp ## resolve the locks again (ARGS=--upgrade)
+	@requirements/lock.sh $(ARGS)
+
+clean: ## remove everything that make made
+	rm -rf .venv build dist shared/*.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp says that an installation ended well; a changed lock outdates it. It is newer than .venv's files by design.
+
+.venv/venv.stamp:
+	@fits='import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))'; \
+	for python in $(or $(PYTHON),python3.13 python3.12 python3.11 python3); do \
+		if "$$python" -c "$$fits" 2>/dev/null; then \
+			echo "making .venv with $$("$$python" --version)"; \
+			"$$python" -m venv --clear .venv && touch $@; exit; \
+		fi; \
+	done; \
+	echo "lancelsm needs Python 3.11, 3.12 or 3.13: name one with PYTHON=/path/to/python" >&2; exit 1
+
+.venv/build.stamp: requirements/build.txt | .venv/venv.stamp
+	@$(LOCKED) -r requirements/build.txt
+	@touch $@
+
+.venv/demo.stamp: requirements/spark.txt requirements/demo.txt pyproject.toml .venv/build.stamp
+	@echo "installing what the demo needs"
+	@$(LOCKED) -r requirements/spark.txt -r requirements/demo.txt
+	@$(INSTALL) --editable .
+	@touch $@
+
+.venv/dev.stamp: requirements/dev.txt requirements/demo.txt pyproject.toml .venv/build.stamp
+	@echo "installing what development needs"
+	@$(LOCKED) -r requirements/dev.txt -r requirements/demo.txt
+	@$(INSTALL) --editable .
+	@touch $@

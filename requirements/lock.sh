@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Writes the locks beside it. What the package needs stands in pyproject.toml; the .in files hold what only this
+# repository needs. dev.txt is resolved first and binds the others, so that every lock names the same releases.
+#
+#   requirements/lock.sh [--upgrade | --upgrade-package NAME]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+compile() {
+    local lock=$1
+    shift
+    .venv/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+        --no-emit-index-url --no-header --output-file "requirements/$lock" "$@"
+}
+
+compile dev.txt "$@" pyproject.toml --extra spark --extra expression requirements/build.in requirements/dev.in
+compile build.txt requirements/build.in --constraints requirements/dev.txt
+compile core.txt pyproject.toml --constraints requirements/dev.txt
+compile spark.txt pyproject.toml --extra spark --constraints requirements/dev.txt
+compile demo.txt "$@" --no-deps requirements/demo.in
+
+# Where packages come from is the installing machine's choice.
+if grep -nE '://|--(extra-)?index-url|--find-links' requirements/*.txt; then
+    echo "a lock names an address" >&2
+    exit 1
+fi
