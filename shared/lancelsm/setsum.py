@@ -1,0 +1,147 @@
+"""A checksum of a multiset: independent of order, added and subtracted like a number.
+
+Lost, doubled or changed data shows as a sum that does not balance (wal3, "Setsum"). An item is hashed with
+SHA3-256; the hash is eight little-endian 32-bit columns, each added modulo a prime of its own.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Iterable
+from hashlib import sha3_256
+from itertools import islice
+from typing import ClassVar, Final, final
+
+from lancelsm.errors import Corrupt
+
+PRIMES: Final = (
+    4294967291,
+    4294967279,
+    4294967231,
+    4294967197,
+    4294967189,
+    4294967161,
+    4294967143,
+    4294967111,
+)
+_CHUNK = 4096
+_HEX = frozenset("0123456789abcdef")
+
+
+@final
+class Setsum:
+    """The sum of a multiset of byte strings; immutable, and an abelian group under `+` with `Setsum.ZERO`.
+
+    Subtracting an item that was never added is allowed: adding it later cancels it.
+    """
+
+    __slots__ = ("_digest",)
+    ZERO: ClassVar[Setsum]
+    _digest: bytes
+
+    def __init__(self) -> None:
+        object.__setattr__(self, "_digest", bytes(32))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a Setsum does not change: {name}")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"a Setsum does not change: {name}")
+
+    def __reduce__(self) -> tuple[object, tuple[bytes]]:
+        return Setsum.from_digest, (self._digest,)
+
+    @classmethod
+    def of(cls, items: Iterable[bytes | memoryview]) -> Setsum:
+        """The sum of these items, each counted as often as it comes. Holds 4096 hashes at a time."""
+        totals = [0] * 8
+        hashes = (sha3_256(item).digest() for item in items)
+        while chunk := b"".join(islice(hashes, _CHUNK)):
+            columns = _columns(chunk)
+            for i in range(8):
+                totals[i] += sum(columns[i::8])
+        return _reduced(totals)
+
+    @classmethod
+    def of_item(cls, *pieces: bytes | memoryview) -> Setsum:
+        """The sum of one item, given in pieces: they are concatenated without framing."""
+        digest = sha3_256()
+        for piece in pieces:
+            digest.update(piece)
+        return _reduced(_columns(digest.digest()))
+
+    @classmethod
+    def from_digest(cls, digest: bytes) -> Setsum:
+        """Inverse of `digest`; raises `Corrupt` for another length, or a column not below its prime."""
+        if len(digest) != 32:
+            raise Corrupt(f"a setsum has 32 bytes, not {len(digest)}")
+        for column, prime in zip(_columns(digest), PRIMES, strict=True):
+            if column >= prime:
+                raise Corrupt(f"setsum {digest.hex()}: column {column} is not below {prime}")
+        return _made(bytes(digest))
+
+    @classmethod
+    def from_hex(cls, text: str) -> Setsum:
+        """Inverse of `hex`; raises `Corrupt` for anything but the 64 lower-case hex digits of a digest."""
+        if len(text) != 64 or not _HEX.issuperset(text):
+            raise Corrupt(f"a setsum has 64 lower-case hex digits, not {text[:80]!r}")
+        return cls.from_digest(bytes.fromhex(text))
+
+    def digest(self) -> bytes:
+        """32 bytes: eight little-endian columns."""
+        return self._digest
+
+    def hex(self) -> str:
+        """64 lower-case hex digits."""
+        return self._digest.hex()
+
+    def __add__(self, other: Setsum) -> Setsum:
+        if not isinstance(other, Setsum):
+            return NotImplemented
+        return _reduced(a + b for a, b in zip(_columns(self._digest), _columns(other._digest), strict=True))
+
+    def __sub__(self, other: Setsum) -> Setsum:
+        if not isinstance(other, Setsum):
+            return NotImplemented
+        return _reduced(a - b for a, b in zip(_columns(self._digest), _columns(other._digest), strict=True))
+
+    def __neg__(self) -> Setsum:
+        return _reduced(-column for column in _columns(self._digest))
+
+    def __bool__(self) -> bool:
+        """False for the sum of nothing."""
+        return self != Setsum.ZERO
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Setsum) and self._digest == other._digest
+
+    def __hash__(self) -> int:
+        return hash(self._digest)
+
+    def __repr__(self) -> str:
+        return f"Setsum({self.hex()})"
+
+
+def _columns(digests: bytes) -> array[int]:
+    """The 32-bit columns of one or more concatenated digests."""
+    columns = array("I", digests)
+    if sys.byteorder == "big":
+        columns.byteswap()
+    return columns
+
+
+def _reduced(columns: Iterable[int]) -> Setsum:
+    reduced = array("I", (column % prime for column, prime in zip(columns, PRIMES, strict=True)))
+    if sys.byteorder == "big":
+        reduced.byteswap()
+    return _made(reduced.tobytes())
+
+
+def _made(digest: bytes) -> Setsum:
+    setsum = Setsum()
+    object.__setattr__(setsum, "_digest", digest)
+    return setsum
+
+
+Setsum.ZERO = Setsum()

@@ -1,0 +1,55 @@
+"""Setsum is an abelian group over multisets of byte strings."""
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lancelsm.setsum import Setsum
+
+items = st.lists(st.binary(max_size=3), max_size=8)
+
+
+@given(items, st.randoms(use_true_random=False))
+def test_order_does_not_matter(left, random):
+    shuffled = list(left)
+    random.shuffle(shuffled)
+
+    assert Setsum.of(shuffled) == Setsum.of(left)
+
+
+@given(items, items)
+def test_equal_sums_mean_equal_multisets(left, right):
+    assert (Setsum.of(left) == Setsum.of(right)) == (Counter(left) == Counter(right))
+
+
+@given(items, items)
+def test_the_sum_of_parts_is_the_sum_of_the_whole(left, right):
+    assert Setsum.of(left) + Setsum.of(right) == Setsum.of(left + right)
+
+
+@given(items, items)
+def test_what_was_added_can_be_subtracted(left, right):
+    total = Setsum.of(left + right)
+
+    assert total - Setsum.of(right) == Setsum.of(left)
+    assert total + -Setsum.of(right) == Setsum.of(left)
+    assert total - total == Setsum.ZERO == -Setsum.ZERO
+
+
+@given(items, items, items)
+def test_addition_commutes_and_associates(a, b, c):
+    x, y, z = Setsum.of(a), Setsum.of(b), Setsum.of(c)
+
+    assert x + y == y + x
+    assert (x + y) + z == x + (y + z)
+    assert Setsum.ZERO - (-x) == x
+    assert bool(x - y) == (x != y)
+
+
+@given(items)
+def test_digest_and_hex_read_back(left):
+    setsum = -Setsum.of(left)
+
+    assert Setsum.from_digest(setsum.digest()) == setsum
+    assert Setsum.from_hex(setsum.hex()) == setsum

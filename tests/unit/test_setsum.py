@@ -1,0 +1,87 @@
+"""Setsum against published and computed vectors, and what it refuses."""
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+
+from lancelsm.errors import Corrupt
+from lancelsm.setsum import PRIMES, Setsum
+
+VECTORS = json.loads((Path(__file__).parent / "setsum_vectors.json").read_text())
+
+
+def _items(*hexes):
+    return [bytes.fromhex(item) for item in hexes]
+
+
+COMPUTED = {
+    "0..999 decimal": lambda: Setsum.of(str(number).encode() for number in range(1000)),
+    "1 MiB zeros": lambda: Setsum.of([bytes(1 << 20)]),
+    "negated A": lambda: Setsum.ZERO - Setsum.of([b"A"]),
+    "A,B minus C (placeholder)": lambda: Setsum.of([b"A", b"B"]) - Setsum.of_item(b"C"),
+    "wal3 record pieces": lambda: Setsum.of_item(
+        *_items("000000000000002a", "0006249bf601dd00", "68656c6c6f20776f726c64")
+    ),
+}
+
+
+def test_the_primes_are_those_of_the_vectors():
+    assert list(PRIMES) == VECTORS["primes"]
+
+
+@pytest.mark.parametrize("vector", VECTORS["vectors"], ids=lambda vector: vector["name"])
+def test_the_sum_equals_the_published_vector(vector):
+    computed = COMPUTED.get(vector["name"])
+    setsum = computed() if computed else Setsum.of(_items(*vector["items_hex"]))
+
+    assert setsum.hex() == vector["hexdigest"]
+
+
+def test_more_items_than_one_chunk_sum_like_one_by_one():
+    items = [str(number).encode() for number in range(10_000)]
+
+    one_by_one = Setsum.ZERO
+    for item in items:
+        one_by_one += Setsum.of_item(item)
+
+    assert Setsum.of(items) == one_by_one
+
+
+def test_a_sum_does_not_change():
+    setsum = Setsum.of([b"A"])
+
+    with pytest.raises(AttributeError):
+        setsum._digest = bytes(32)
+
+    assert setsum == Setsum.of([b"A"])
+    assert hash(setsum) == hash(Setsum.of([b"A"]))
+
+
+def test_a_sum_survives_pickling():
+    assert pickle.loads(pickle.dumps(Setsum.of([b"A"]))) == Setsum.of([b"A"])
+
+
+@pytest.mark.parametrize("column", range(8))
+def test_a_column_at_its_prime_is_corrupt(column):
+    columns = [0] * 8
+    columns[column] = PRIMES[column]
+    digest = b"".join(value.to_bytes(4, "little") for value in columns)
+
+    with pytest.raises(Corrupt, match=str(PRIMES[column])):
+        Setsum.from_digest(digest)
+    with pytest.raises(Corrupt, match=str(PRIMES[column])):
+        Setsum.from_hex(digest.hex())
+
+
+@pytest.mark.parametrize("text", ["", "00" * 31, "00" * 33, "0g" * 32, "AA" * 32, "0x" + "0" * 62, " 0" * 32])
+def test_text_that_is_no_digest_is_corrupt(text):
+    with pytest.raises(Corrupt, match="64 lower-case hex digits"):
+        Setsum.from_hex(text)
+
+
+@pytest.mark.parametrize("length", [0, 31, 33])
+def test_a_digest_of_another_length_is_corrupt(length):
+    with pytest.raises(Corrupt, match="32 bytes"):
+        Setsum.from_digest(bytes(length))
