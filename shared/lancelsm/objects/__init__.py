@@ -1,7 +1,8 @@
 """Objects by key: the narrow port through which every file outside Lance's own datasets is read and written.
 
-Outcomes that callers must tell apart are values. One call is one attempt: an adapter never repeats a conditional write by
-itself and keeps its client from doing so, because after a lost reply the repetition is refused by its own first try.
+Outcomes that callers must tell apart are values. One call is one attempt: an adapter never repeats a conditional
+write by itself and keeps its client from doing so, because after a lost reply the repetition is refused by its own
+first try.
 """
 
 from __future__ import annotations
@@ -55,9 +56,10 @@ class Unknown:
 class ObjectStore(Protocol):
     """Objects of one table. Every adapter passes tests/conformance/test_objects.py, races included.
 
-    Reads are strongly consistent and retried within the adapter; they raise `Unavailable` when the store does not answer.
-    Writes return `Unknown` then. A store that refuses us altogether (credentials, no bucket) raises `Invalid` or
-    `Unavailable` with the remedy. A write that was answered by `Written` is durable. Safe to use from several threads.
+    Reads are strongly consistent and retried within the adapter; they raise `Unavailable` when the store does not
+    answer. Writes return `Unknown` then. A store that refuses us altogether (credentials, no bucket) raises `Invalid`
+    or `Unavailable` with the remedy. A write that was answered by `Written` is durable. Safe to use from several
+    threads.
     """
 
     def get(self, key: str) -> Object | None:

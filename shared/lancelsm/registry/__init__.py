@@ -1,7 +1,7 @@
 """Records by key with compare-and-swap: the port to the one place that decides what a region is.
 
-A record is a flat map of short fields. A swap names the fields that it relies on and the fields that it changes, and touches
-no other: two swaps on different fields of one record do not disturb each other.
+A record is a flat map of short fields. A swap names the fields that it relies on and the fields that it changes, and
+touches no other: two swaps on different fields of one record do not disturb each other.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class Registry(Protocol):
         """Write the fields of `change` if the record has all fields of `expect`, atomically.
 
         Args:
-            expect: field values that must stand there; None as a value: the field must be absent. None instead of a map:
+            expect: field values that must stand there; None as a value: the field must be absent. None instead of a
+            map:
                 there must be no record, and it is created from `change`.
             change: fields to write; None as a value removes the field. Other fields keep their values.
 

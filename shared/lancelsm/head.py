@@ -1,0 +1,204 @@
+"""The head of a region: the one compare-and-swapped record that decides what is committed.
+
+Its log half is moved by appends, its manifest half by flush, claim, seal and collection; a swap of one half never
+disturbs the other. Every change of a head is one of the functions below: a pure step from what was read to the swap
+to try.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+
+from lancelsm.errors import Corrupt, Invalid
+from lancelsm.layout import Epoch, Generation, Nonce, Position, Version
+from lancelsm.registry import Fields, Record, Value
+from lancelsm.setsum import Setsum
+
+FORMAT = 1
+NOBODY = ""  # the owner of a sealed region
+
+
+class Status(StrEnum):
+    OPEN = "open"
+    SEALED = "sealed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What the head needs to know of one WAL entry to commit it."""
+
+    position: Position
+    epoch: Epoch
+    rows: int
+    bytes: int
+    entry_setsum: Setsum
+    source: Mapping[str, str] = field(default_factory=dict)  # queue id -> highest sequence in the entry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """One read of a head.
+
+    Log half: `next_position` is the first uncommitted position; `entry_setsum`, `wal_rows`, `wal_bytes` sum every
+    entry ever committed; `source` holds the highest sequence applied per queue; `nonce` is the last committer's.
+    Manifest half: `first_position` is the floor below which WAL objects may be gone; `manifest_key` names the staged
+    manifest; `manifest_epoch` < `epoch` means that a claim is unfinished. `merged` is advisory.
+    """
+
+    epoch: Epoch
+    owner: str
+    status: Status
+    next_position: Position
+    entry_setsum: Setsum
+    wal_rows: int
+    wal_bytes: int
+    source: Mapping[str, str]
+    nonce: Nonce
+    first_position: Position
+    manifest_version: Version
+    manifest_key: str
+    manifest_epoch: Epoch
+    current_generation: Generation
+    collector_round: int
+    manifest_nonce: Nonce
+    merged: Generation
+    format: int = FORMAT
+
+    @property
+    def pending_generations(self) -> int:
+        """Generations that the base does not hold yet, as far as mergers have reported."""
+        return self.current_generation - 1 - self.merged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swap:
+    """What to try on the head's record."""
+
+    expect: Fields | None
+    change: Fields
+
+
+def from_record(record: Record) -> Head:
+    """Read a head from its record.
+
+    Raises:
+        Invalid: a newer release wrote it.
+        Corrupt: a field is missing or unreadable.
+    """
+    if record.get("format") != FORMAT:
+        raise Invalid(
+            f"the head has format {record.get('format')!r}, this release reads {FORMAT}",
+            remedy="Install a newer lancelsm",
+            field="format",
+        )
+    try:
+        values: dict[str, object] = {f.name: record[f.name] for f in fields(Head)}
+        values["status"] = Status(str(record["status"]))
+        values["entry_setsum"] = Setsum.from_hex(str(record["entry_setsum"]))
+        values["source"] = json.loads(str(record["source"]))
+    except (KeyError, ValueError) as error:
+        raise Corrupt(
+            f"the head's record is unreadable: {error!r}",
+            remedy="Run `lancelsm registry rebuild` with all writers stopped",
+        ) from error
+    return Head(**values)  # type: ignore[arg-type]
+
+
+def to_record(head: Head) -> dict[str, Value]:
+    """The record of a head, each field short text or a number."""
+    record: dict[str, Value] = {f.name: getattr(head, f.name) for f in fields(Head)}
+    record["status"] = head.status.value
+    record["entry_setsum"] = head.entry_setsum.hex()
+    record["source"] = _source_text(head.source)
+    return record
+
+
+def created(head: Head) -> Swap:
+    """A region's first head."""
+    return Swap(expect=None, change=to_record(head))
+
+
+def appended(head: Head, entries: Sequence[Summary], *, nonce: Nonce) -> Swap:
+    """The next entries of the log become committed, all or none.
+
+    Conditional on epoch and position only, so that manifest commits in between don't disturb it.
+
+    Raises:
+        ValueError: the entries are not the ones that follow in this epoch (a bug of the caller).
+    """
+    expected = range(head.next_position, head.next_position + len(entries))
+    if [e.position for e in entries] != list(expected) or any(e.epoch != head.epoch for e in entries):
+        raise ValueError(f"entries {[(e.position, e.epoch) for e in entries]} do not follow {head}")
+    source = dict(head.source)
+    total = head.entry_setsum
+    for entry in entries:
+        total += entry.entry_setsum
+        for queue, sequence in entry.source.items():
+            source[queue] = max(source.get(queue, sequence), sequence, key=int)
+    return Swap(
+        expect={"epoch": head.epoch, "next_position": head.next_position},
+        change={
+            "next_position": head.next_position + len(entries),
+            "entry_setsum": total.hex(),
+            "wal_rows": head.wal_rows + sum(entry.rows for entry in entries),
+            "wal_bytes": head.wal_bytes + sum(entry.bytes for entry in entries),
+            "source": _source_text(source),
+            "nonce": nonce,
+        },
+    )
+
+
+def claimed(head: Head, *, owner: str, nonce: Nonce) -> Swap:
+    """A fresh epoch for `owner`. Conditional on the epoch alone, else a busy appender would starve it."""
+    return Swap(
+        expect={"epoch": head.epoch, "status": Status.OPEN.value},
+        change={"epoch": head.epoch + 1, "owner": owner, "nonce": nonce},
+    )
+
+
+def sealed(head: Head, *, nonce: Nonce) -> Swap:
+    """No further append, claim or creation, for ever; what is in flight is fenced by the fresh epoch."""
+    return Swap(
+        expect={"epoch": head.epoch, "status": Status.OPEN.value},
+        change={"epoch": head.epoch + 1, "owner": NOBODY, "status": Status.SEALED.value, "nonce": nonce},
+    )
+
+
+def manifest_swapped(
+    head: Head,
+    *,
+    version: Version,
+    key: str,
+    epoch: Epoch,
+    first_position: Position,
+    current_generation: Generation,
+    collector_round: int,
+    nonce: Nonce,
+) -> Swap:
+    """The head names the next manifest. Conditional on the manifest version alone: appends don't disturb it."""
+    return Swap(
+        expect={"manifest_version": head.manifest_version},
+        change={
+            "manifest_version": version,
+            "manifest_key": key,
+            "manifest_epoch": epoch,
+            "first_position": first_position,
+            "current_generation": current_generation,
+            "collector_round": collector_round,
+            "manifest_nonce": nonce,
+        },
+    )
+
+
+def merged(head: Head, through: Generation) -> Swap | None:
+    """Tell appenders how far the base is; None if they know. Advisory: only backpressure looks at it."""
+    if through <= head.merged:
+        return None
+    return Swap(expect={"merged": head.merged}, change={"merged": through})
+
+
+def _source_text(source: Mapping[str, str]) -> str:
+    return json.dumps(dict(source), sort_keys=True, separators=(",", ":"))
