@@ -1,0 +1,15 @@
+"""The generated protobuf modules."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+GENERATE = Path(__file__).resolve().parents[2] / "proto" / "generate.py"
+
+
+def test_generated_code_is_what_the_proto_files_say() -> None:
+    done = subprocess.run([sys.executable, GENERATE, "--check"], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
