@@ -1,0 +1,231 @@
+"""Objects as files below one directory, as durable as the disk and safe between threads and processes.
+
+A write goes to a temporary file, is synced there, and then takes its name in one step: a crash at any line leaves no
+object or the whole object. What a crash leaves behind lies in a directory of its own that no key reaches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from lancelsm.errors import Invalid
+from lancelsm.layout import LOCK, PRIVATE, SQLITE
+from lancelsm.objects import Body, ETag, Listed, Object, Refused, Unknown, Written
+from lancelsm.objects.posix import Fsync, explained, locked, make_directory, sync_directory
+
+TEMPORARY = f"{PRIVATE}/tmp"
+
+# SQLite's locks belong to the process and fall when any descriptor of the file is closed, a reader's included.
+_RESERVED = frozenset({LOCK, TEMPORARY, *(SQLITE + suffix for suffix in ("", "-wal", "-shm", "-journal"))})
+
+
+class LocalStore:
+    """Objects below `root`; the directory is made by the first write.
+
+    ETag = SHA-256 of the content. `Refused` is said only when what refused us is durable. A reader may see an object a
+    moment before its writer knows that it is durable. Other programs may create files beside ours at any time.
+
+    Args:
+        root: the table's directory.
+        fsync: makes what was written through a descriptor durable.
+    """
+
+    def __init__(self, root: Path, *, fsync: Fsync = os.fsync) -> None:
+        self._root = os.path.abspath(root)
+        self._fsync = fsync
+        self._lock = os.path.join(self._root, LOCK)
+        self._temporary = os.path.join(self._root, TEMPORARY)
+        self._numbers = itertools.count()
+        self._settled: set[str] = set()
+
+    def get(self, key: str) -> Object | None:
+        path = self._path(key)
+        try:
+            with open(path, "rb", buffering=0) as file:
+                body = file.readall()
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
+        except OSError as error:
+            raise explained(error, path) from error
+        return Object(body=body, etag=etag_of(body))
+
+    def create(self, key: str, body: Body) -> Written | Refused | Unknown:
+        path = self._path(key)
+        try:
+            if self._stands(path):
+                return self._refused(path)
+            temporary = self._write_temporary(body)
+            try:
+                applied = self._linked(temporary, path)
+            finally:
+                _remove(temporary)
+            if not applied:
+                return self._refused(path)
+        except OSError as error:
+            raise explained(error, path) from error
+        return self._written(path, body)
+
+    def replace(self, key: str, body: Body, *, expect: ETag) -> Written | Refused | Unknown:
+        path = self._path(key)
+        try:
+            if _etag_at(path) != expect:
+                return self._refused(path)
+            temporary = self._write_temporary(body)
+            try:
+                with locked(self._lock):
+                    applied = _etag_at(path) == expect
+                    if applied:
+                        os.replace(temporary, path)
+            finally:
+                _remove(temporary)
+            if not applied:
+                return self._refused(path)
+        except OSError as error:
+            raise explained(error, path) from error
+        return self._written(path, body)
+
+    def list(self, prefix: str) -> Iterator[Listed]:
+        above, _, start = prefix.rpartition("/")
+        directory = self._path(above) if above else self._root
+        return self._walk(directory, f"{above}/" if above else "", start)
+
+    def _path(self, key: str) -> str:
+        parts = key.split("/")
+        if key in _RESERVED or key.startswith(f"{TEMPORARY}/") or not {"", ".", ".."}.isdisjoint(parts) or "\0" in key:
+            raise Invalid("This key can't name an object", remedy="Use another key", object=key)
+        try:
+            key.encode()
+        except UnicodeEncodeError as error:
+            raise Invalid("This key isn't text", remedy="Use another key", object=repr(key)) from error
+        return os.path.join(self._root, *parts)
+
+    def _stands(self, path: str) -> bool:
+        """Whether an object stands there. Saves the writing that the link would refuse; the link decides."""
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:
+            return False
+        if stat.S_ISDIR(status.st_mode):
+            raise Invalid("Other objects lie below this key", remedy="Use another key", path=path)
+        return True
+
+    def _linked(self, temporary: str, path: str) -> bool:
+        """Give the temporary file its name unless it is taken."""
+        directory = os.path.dirname(path)
+        vanished = False
+        while True:
+            self._settle(directory)
+            try:
+                with locked(self._lock):
+                    os.link(temporary, path)
+            except FileExistsError:
+                self._stands(path)
+                return False
+            except FileNotFoundError:
+                if vanished:
+                    raise
+                vanished = True  # somebody removed an empty directory since it was settled
+                self._settled.clear()
+            else:
+                return True
+
+    def _write_temporary(self, body: Body) -> str:
+        """The path of a new durable file with this content."""
+        self._settle(self._temporary)
+        descriptor, path = self._open_temporary()
+        try:
+            try:
+                rest = memoryview(body).cast("B")
+                while rest:
+                    rest = rest[os.write(descriptor, rest) :]
+                self._fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except BaseException:
+            _remove(path)
+            raise
+        return path
+
+    def _open_temporary(self) -> tuple[int, str]:
+        while True:
+            path = os.path.join(self._temporary, f"{os.getpid()}-{next(self._numbers)}")
+            try:
+                return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), path
+            except FileExistsError:  # of a crashed process with our number, or of another machine
+                continue
+            except FileNotFoundError:
+                self._settled.clear()
+                self._settle(self._temporary)
+
+    def _settle(self, directory: str) -> None:
+        """Make a directory, and everything above it up to the root, durable: once, since others may have made it."""
+        if directory in self._settled:
+            return
+        make_directory(directory, self._fsync)
+        if directory != self._root:
+            above = os.path.dirname(directory)
+            self._settle(above)
+            sync_directory(above, self._fsync)
+        self._settled.add(directory)
+
+    def _written(self, path: str, body: Body) -> Written | Unknown:
+        try:
+            sync_directory(os.path.dirname(path), self._fsync)
+        except OSError as error:
+            return Unknown(cause=f"{path} was written but may not survive a power failure: {error.strerror}")
+        return Written(etag=etag_of(body))
+
+    def _refused(self, path: str) -> Refused:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            sync_directory(os.path.dirname(path), self._fsync)
+        return Refused()
+
+    def _walk(self, directory: str, prefix: str, start: str) -> Iterator[Listed]:
+        for name, size_of in _entries(directory, start):
+            key = prefix + name
+            if key.rstrip("/") in _RESERVED:
+                continue
+            if name.endswith("/"):
+                yield from self._walk(os.path.join(directory, name[:-1]), key, "")
+                continue
+            with suppress(FileNotFoundError):
+                yield Listed(key=key, size=size_of())
+
+
+def etag_of(body: Body) -> ETag:
+    return ETag(hashlib.sha256(body).hexdigest())
+
+
+def _etag_at(path: str) -> ETag | None:
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return etag_of(file.readall())
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return None
+
+
+def _entries(directory: str, start: str) -> list[tuple[str, Callable[[], int]]]:
+    """Names in the order of keys, directories with a slash behind, and how to learn the size of a file."""
+    try:
+        with os.scandir(directory) as found:
+            entries = [
+                (entry.name + "/" if entry.is_dir() else entry.name, lambda entry=entry: int(entry.stat().st_size))
+                for entry in found
+                if entry.name.startswith(start)
+            ]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise explained(error, directory) from error
+    return sorted(entries, key=lambda entry: os.fsencode(entry[0]))
+
+
+def _remove(path: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(path)

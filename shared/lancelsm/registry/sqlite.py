@@ -1,0 +1,235 @@
+"""Records in one SQLite file beside the table: the registry of embedded use.
+
+Write-ahead log, `synchronous=FULL`: a swap costs one sync where a rollback journal costs three, and readers don't wait
+for writers. SQLite before 3.51.3 can lose committed pages when a checkpoint runs beside a commit that restarts the log
+(sqlite.org/wal.html#walresetbug), and Python ships older ones. So nothing is checkpointed automatically: `TRUNCATE`
+holds the write lock while it copies, which keeps commits away.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from lancelsm.errors import Corrupt, Invalid, LsmError, Unavailable
+from lancelsm.layout import LOCK, Key
+from lancelsm.objects.posix import explained, locked, locks_hold, make_directory, sync_directory
+from lancelsm.registry import Applied, Fields, Lost, Record, Unknown, swapped
+
+FORMAT = 1
+_CHECKPOINT_BYTES = 4 << 20
+
+_READ = "SELECT fields FROM records WHERE partition = ? AND sort = ?"
+_LIST = "SELECT sort, fields FROM records WHERE partition = ? ORDER BY sort"
+_WRITE = "INSERT INTO records VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET fields = excluded.fields"
+_CREATE = """
+    CREATE TABLE IF NOT EXISTS records (
+        partition TEXT NOT NULL, sort TEXT NOT NULL, fields TEXT NOT NULL, PRIMARY KEY (partition, sort)
+    ) WITHOUT ROWID
+"""
+
+
+class _Handle:
+    """One process's connection, used by one thread at a time."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.connection: sqlite3.Connection | None = None
+        self.file: tuple[int, int] | None = None
+
+    def close(self) -> None:
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+
+
+class SqliteRegistry:
+    """Records in the file at `path`, which the first swap makes; reading never makes it.
+
+    Safe between threads and processes: a forked child opens its own connection. `Unknown` only when a commit failed;
+    a file that stays busy raises `Unavailable`, and nothing was written.
+
+    Args:
+        path: the registry's file; its directory is made with it.
+        busy_seconds: how long to wait for another process's swap.
+        probe: whether the locks of the file system at a directory hold.
+        connect: opens the file; takes what `sqlite3.connect` takes.
+
+    Raises:
+        Invalid: at the first swap or read: the file system's locks don't hold, no access, or a newer format.
+        Corrupt: the file is no registry.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        busy_seconds: float = 30.0,
+        probe: Callable[[str], bool] = locks_hold,
+        connect: Callable[..., sqlite3.Connection] = sqlite3.connect,
+    ) -> None:
+        self._path = os.path.abspath(path)
+        self._busy_seconds = busy_seconds
+        self._probe = probe
+        self._connect = connect
+        self._handles: dict[int, _Handle] = {}
+        weakref.finalize(self, _close, self._handles)
+
+    def close(self) -> None:
+        """Close this process's connection. Happens by itself when the registry is dropped."""
+        _close(self._handles)
+
+    def read(self, key: Key) -> Record | None:
+        if not os.path.exists(self._path):
+            return None
+        with self._connection() as connection:
+            return _read(connection, key)
+
+    def list(self, partition: str) -> list[tuple[Key, Record]]:
+        if not os.path.exists(self._path):
+            return []
+        with self._connection() as connection:
+            rows = connection.execute(_LIST, (partition,)).fetchall()
+        return [(Key(partition=partition, sort=sort), json.loads(fields)) for sort, fields in rows]
+
+    def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> Applied | Lost | Unknown:
+        with self._connection() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                old = _read(connection, key)
+                new = swapped(key, old, expect=expect, change=change)
+                if new is None:
+                    connection.execute("ROLLBACK")
+                    return Lost(record=old)
+                connection.execute(_WRITE, (key.partition, key.sort, json.dumps(new)))
+            except BaseException:
+                self.close()  # ends the transaction, whatever state it is in
+                raise
+            try:
+                connection.execute("COMMIT")
+            except sqlite3.Error as error:
+                self.close()
+                return Unknown(cause=f"commit to {self._path} failed: {error}")
+            self._checkpoint(connection)
+            return Applied(record=new)
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        handle = self._handles.setdefault(os.getpid(), _Handle())
+        with handle.lock:
+            try:
+                # A table that was removed and made again has another file; the old one would swallow our swaps.
+                if handle.connection is None or handle.file != _identity(self._path):
+                    handle.close()
+                    handle.connection = self._open()
+                    handle.file = _identity(self._path)
+                yield handle.connection
+            except sqlite3.Error as error:
+                handle.close()
+                raise self._explained(error) from error
+            except OSError as error:
+                raise explained(error, self._path) from error
+
+    def _open(self) -> sqlite3.Connection:
+        directory = os.path.dirname(self._path)
+        make_directory(directory, os.fsync)
+        if not self._probe(directory):
+            raise Invalid(
+                "The file system's locks do not hold, so two writers could corrupt the registry",
+                remedy="Put the table on a local disk, or make it with `lancelsm init --registry object`",
+                path=directory,
+            )
+        connection = self._connect(
+            self._path, timeout=self._busy_seconds, isolation_level=None, check_same_thread=False
+        )
+        try:
+            self._prepare(connection, directory)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _prepare(self, connection: sqlite3.Connection, directory: str) -> None:
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA wal_autocheckpoint = 0")
+        if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
+            # Two processes that switch a new file to its log at once would find it busy without waiting.
+            with locked(os.path.join(directory, os.path.basename(LOCK))):
+                mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+                if mode != "wal":
+                    raise Invalid(
+                        "The file system has no shared memory for SQLite's log",
+                        remedy="Put the table on a local disk, or make it with `lancelsm init --registry object`",
+                        path=directory,
+                    )
+                connection.execute("BEGIN IMMEDIATE")
+                connection.execute(_CREATE)
+                connection.execute(f"PRAGMA user_version = {FORMAT}")
+                connection.execute("COMMIT")
+                sync_directory(directory, os.fsync)
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version > FORMAT:
+            raise Invalid(
+                f"The registry has format {version}, this release reads {FORMAT}",
+                remedy="Upgrade lancelsm",
+                path=self._path,
+            )
+
+    def _checkpoint(self, connection: sqlite3.Connection) -> None:
+        """Fold a long log into the file. The swap is committed: whatever fails here, the next swap tries again."""
+        with suppress(OSError, sqlite3.Error):
+            if os.stat(f"{self._path}-wal").st_size >= _CHECKPOINT_BYTES:
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def _explained(self, error: sqlite3.Error) -> LsmError:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return Unavailable(
+                f"The registry was busy for {self._busy_seconds:g} s; nothing was written",
+                remedy="Retry; if it stays busy, look for a process that holds it",
+                path=self._path,
+            )
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            return Corrupt(
+                f"The registry can't be read: {error}",
+                remedy="Stop all writers and run `lancelsm registry rebuild`",
+                path=self._path,
+            )
+        if code == sqlite3.SQLITE_FULL:
+            return Unavailable("No room for the registry", remedy="Free space on the file system", path=self._path)
+        if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+            return Invalid(
+                f"No access to the registry: {error}",
+                remedy="Grant this user read and write access to it and to its directory",
+                path=self._path,
+            )
+        return Unavailable(f"The registry failed: {error}", remedy="Check the disk", path=self._path)
+
+
+def _read(connection: sqlite3.Connection, key: Key) -> Record | None:
+    row = connection.execute(_READ, (key.partition, key.sort)).fetchone()
+    if row is None:
+        return None
+    record: Record = json.loads(row[0])
+    return record
+
+
+def _close(handles: dict[int, _Handle]) -> None:
+    # Connections of the process that forked us stay open: they are its own.
+    handle = handles.get(os.getpid())
+    if handle is not None:
+        handle.close()
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
