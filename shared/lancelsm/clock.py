@@ -13,6 +13,9 @@ from typing import Protocol
 
 from lancelsm.layout import Nonce
 
+_WAIT_SECONDS_FIRST = 0.01
+_WAIT_SECONDS_MAX = 2.0
+
 
 class Clock(Protocol):
     """Wall time for records, monotonic time for budgets, and the right to wait."""
@@ -76,20 +79,25 @@ class SeededIds:
         return self._random.random()
 
 
-def attempts(
-    *, clock: Clock, ids: Ids, budget_seconds: float, first_seconds: float = 0.01, cap_seconds: float = 2.0
-) -> Iterator[int]:
-    """Yield 0, 1, 2, ... and wait in between, with full jitter, until the budget is spent.
+class Budget:
+    """How long one operation may go on trying, all its loops together."""
 
-    The first attempt is always yielded, and the last wait never exceeds what is left of the budget.
-    """
-    deadline = clock.monotonic() + budget_seconds
-    number = 0
-    while True:
-        yield number
-        left = deadline - clock.monotonic()
-        if left <= 0:
-            return
-        ceiling = min(cap_seconds, first_seconds * 2 ** min(number, 16))
-        clock.sleep(min(left, ceiling * ids.uniform()))
-        number += 1
+    def __init__(self, *, clock: Clock, ids: Ids, seconds: float) -> None:
+        self._clock = clock
+        self._ids = ids
+        self._deadline = clock.monotonic() + seconds
+
+    def attempts(self) -> Iterator[int]:
+        """Yield 0, 1, 2, ... and wait in between, exponentially with full jitter, until the budget is spent.
+
+        The first attempt is always yielded; no wait is longer than 2 seconds or than what is left.
+        """
+        number = 0
+        while True:
+            yield number
+            left = self._deadline - self._clock.monotonic()
+            if left <= 0:
+                return
+            ceiling = min(_WAIT_SECONDS_MAX, _WAIT_SECONDS_FIRST * 2 ** min(number, 16))
+            self._clock.sleep(min(left, ceiling * self._ids.uniform()))
+            number += 1

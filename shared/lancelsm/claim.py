@@ -1,0 +1,178 @@
+"""Who holds a region: creation, claim, seal.
+
+A claim is a swap of the head, fences in the log and a manifest with the new epoch, in this order. Whoever finds a
+claim of its own owner half-way finishes it before it appends, so that a crash of the claimer blocks nobody.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from lancelsm import head as heads
+from lancelsm import manifest as manifests
+from lancelsm.commit import Committed, commit, ensure_unused, publish, stage
+from lancelsm.errors import Ambiguous, Contended, Invalid, Unavailable
+from lancelsm.head import Head, Status
+from lancelsm.layout import Epoch, Generation, Position, Version, region_id, region_key, wal_position, wal_prefix
+from lancelsm.manifest import Manifest
+from lancelsm.region import Region, Storage, Values, admit, catalog_record
+from lancelsm.registry import Unknown
+from lancelsm.setsum import Setsum
+from lancelsm.wal.entry import fence
+from lancelsm.wal.slot import Appended, contended, try_slot
+
+
+def create_region(storage: Storage, *, spec_id: int, values: Values, owner: str) -> Region:
+    """The region with these values, made if there is none.
+
+    Catalog record, then manifest, then head, each if absent: two creators make one region, and a creator that crashed
+    is finished by the next. Readers list the catalog first, and a record without a head is an empty region.
+
+    Raises:
+        Unavailable: the store or the registry gave no answer.
+        Corrupt: another manifest stands where the first one goes.
+    """
+    identity = region_id(table=storage.table, spec_id=spec_id, values=values)
+    region = Region(storage=storage, id=identity, spec_id=spec_id, values=values)
+    budget = storage.budget()
+    for _ in budget.attempts():
+        key = region_key(storage.table, region.id)
+        outcome = storage.registry.swap(key, expect=None, change=catalog_record(region))
+        if not isinstance(outcome, Unknown):
+            break
+    else:
+        raise Unavailable("the region could not be catalogued", remedy="Retry", **region.where)
+    if region.find_head() is not None:
+        return region
+    ensure_unused(region)
+    first = Manifest(
+        region=region.id,
+        spec_id=spec_id,
+        values=tuple((name, value) for name, value in values if value is not None),
+        version=Version(1),
+        epoch=Epoch(1),
+    )
+    staged = stage(region, first, after=None, budget=budget)
+    publish(region, staged, budget=budget)
+    head = Head(
+        epoch=Epoch(1),
+        owner=owner,
+        status=Status.OPEN,
+        next_position=Position(1),
+        entry_setsum=Setsum(),
+        wal_rows=0,
+        wal_bytes=0,
+        source={},
+        nonce=storage.ids.nonce(),
+        first_position=Position(1),
+        manifest_version=first.version,
+        manifest_key=staged.key,
+        manifest_epoch=first.epoch,
+        current_generation=first.current_generation,
+        collector_round=0,
+        manifest_nonce=storage.ids.nonce(),
+        merged=Generation(0),
+    )
+    for _ in budget.attempts():
+        if not isinstance(region.swap(heads.created(head)), Unknown):
+            return region
+    raise Unavailable("the region's head could not be created", remedy="Retry", **region.where)
+
+
+def claim(region: Region, *, owner: str) -> Head:
+    """Take the region for `owner` in a fresh epoch: whoever held it is fenced.
+
+    Returns:
+        The head once the claim is finished and confirmed: the log has a fence, the manifest has the epoch.
+
+    Raises:
+        Invalid: the region is sealed.
+        Fenced: another claim came right after this one.
+        Contended, Unavailable, Ambiguous, Corrupt: as `wal.append.append`.
+
+    A crash at any line leaves the old epoch, or the new one with a claim that the owner's next append finishes.
+    """
+    head = _swap_epoch(region, owner=owner)
+    return finish_claim(region, head, owner=owner)
+
+
+def finish_claim(region: Region, head: Head, *, owner: str) -> Head:
+    """Bring the claim of `owner` that this head shows to its end; does nothing if it is there.
+
+    Fences fill the log through the highest object above the head: Lance's own writer fills gaps, and would replay
+    behind them what was never committed.
+
+    Raises:
+        Fenced, Invalid: another claim, or a seal, came meanwhile.
+        Contended, Unavailable, Ambiguous, Corrupt: as `claim`.
+    """
+    epoch = head.epoch
+    head = _fence(region, head, owner=owner, through=max(_highest_object(region), head.next_position))
+    if head.epoch != epoch:
+        return finish_claim(region, head, owner=owner)
+    last_seen = Position(head.next_position - 1)
+    committed = commit(region, lambda manifest: manifests.with_epoch(manifest, epoch=epoch, last_seen=last_seen))
+    assert isinstance(committed, Committed)
+    admit(region, committed.head, owner=owner)
+    return committed.head
+
+
+def _fence(region: Region, head: Head, *, owner: str, through: Position) -> Head:
+    """Append sentinels through this position, unless the claim is finished or overtaken."""
+    epoch = head.epoch
+    budget = region.storage.budget()
+    tries = budget.attempts()
+    while head.epoch == epoch and head.manifest_epoch < epoch and head.next_position <= through:
+        outcome = try_slot(region, fence(), head, budget=budget, fencing=True)
+        if isinstance(outcome, Appended):
+            head = outcome.head
+        elif next(tries, None) is None:
+            raise contended(region, head.next_position)
+        else:
+            head = outcome
+        admit(region, head, owner=owner)
+    return head
+
+
+def seal(region: Region) -> Head:
+    """End the region for writes, for ever: appends, claims and creation refuse it; flush, merge and collection go on.
+
+    Raises:
+        Contended, Unavailable, Ambiguous: as `commit.commit`. Sealing again finishes what was begun.
+    """
+    storage = region.storage
+    for _ in storage.budget().attempts():
+        head = region.head()
+        if head.status is Status.OPEN:
+            outcome = region.swap(heads.sealed(head, nonce=storage.ids.nonce()))
+            head = outcome if isinstance(outcome, Head) else region.head_after(outcome)
+        if head.status is Status.SEALED:
+            committed = commit(region, partial(manifests.with_seal, epoch=head.epoch))
+            assert isinstance(committed, Committed)
+            return committed.head
+    raise Contended("others claimed the region until the retry budget was spent", remedy="Retry", **region.where)
+
+
+def _swap_epoch(region: Region, *, owner: str) -> Head:
+    storage = region.storage
+    head = region.head()
+    for _ in storage.budget().attempts():
+        if head.status is Status.SEALED:
+            raise Invalid("the region is sealed: nobody can hold it any more", **region.where)
+        outcome = region.swap(heads.claimed(head, owner=owner, nonce=storage.ids.nonce()))
+        if isinstance(outcome, Head):
+            return outcome
+        now = region.head_after(outcome)
+        if now.epoch == head.epoch + 1 and now.owner == owner:
+            return now  # ours with a lost reply, or a sibling's, which is as good: siblings share the epoch
+        head = now
+    raise Ambiguous(
+        "the region may or may not be claimed: the registry gave no answer that proves anything",
+        remedy="Claim it again",
+        **region.where,
+    )
+
+
+def _highest_object(region: Region) -> Position:
+    listed = region.storage.objects.list(wal_prefix(region.id))
+    return max((wal_position(item.key) or Position(0) for item in listed), default=Position(0))

@@ -1,0 +1,256 @@
+"""The one compare-and-swap loop of manifests: stage, swap the head, publish.
+
+A manifest is staged under a name of its own and becomes the region's by the swap that names it in the head; it is
+published under Lance's name right after, and by whoever commits the next one if that did not happen. Model:
+tests/model/head_commits.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from lancelsm import head as heads
+from lancelsm import manifest as manifests
+from lancelsm.clock import Budget
+from lancelsm.errors import Ambiguous, Contended, Corrupt, Unavailable
+from lancelsm.head import Head
+from lancelsm.layout import Version, published_manifest, staged_manifest, version_hint
+from lancelsm.manifest import Dead, Manifest
+from lancelsm.objects import Refused, Unknown, Written
+from lancelsm.region import Region
+
+Transition = Callable[[Manifest], Manifest | Dead]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    """A manifest as an object that a head names, or is about to."""
+
+    key: str
+    manifest: Manifest
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """The manifest that holds the transition's effect, and a head that was read or swapped with it in place."""
+
+    manifest: Manifest
+    head: Head
+
+
+def commit(region: Region, transition: Transition) -> Committed | Dead:
+    """Apply a transition to the region's manifest.
+
+    Args:
+        transition: pure; called with the newest manifest, perhaps several times. Returns the next manifest (its
+        version is
+            set here), the same value if its effect is there already, or `Dead` if it can never apply any more.
+
+    Returns:
+        Once the head names a manifest with the effect; or the transition's `Dead`.
+
+    Raises:
+        Contended: other manifest commits were faster until the budget was spent; nothing was committed.
+        Ambiguous: the swap got no answer until the budget was spent.
+        Corrupt: the next manifest would break an invariant, or a published manifest is not the registry's.
+
+    A crash at any line leaves the old manifest or the new one; a staged file that no head names is an orphan. A
+    committed manifest that was not published yet is published by the next committer before it commits.
+    """
+    budget = region.storage.budget()
+    for _ in budget.attempts():
+        head = region.head()
+        current = load(region, head.manifest_key)
+        if current is None:
+            continue  # replaced and swept since the head was read
+        proposed = transition(current.manifest)
+        if isinstance(proposed, Dead):
+            return proposed
+        _ensure_published(region, current, budget=budget)  # before its successor exists: readers stop at a hole
+        if proposed == current.manifest:
+            return Committed(manifest=proposed, head=head)
+        version = Version(current.manifest.version + 1)
+        staged = stage(region, replace(proposed, version=version), after=current.manifest, budget=budget)
+        swapped = _swap(region, head, staged, budget=budget)
+        if swapped is not None:
+            with suppress(Unavailable):  # the next committer makes sure of it
+                publish(region, staged, budget=budget)
+            return Committed(manifest=staged.manifest, head=swapped)
+    raise Contended(
+        "others committed manifests faster until the retry budget was spent",
+        remedy="Nothing was committed: retry",
+        **region.where,
+    )
+
+
+def load(region: Region, key: str) -> Staged | None:
+    """The manifest at a key, or None if it is gone.
+
+    Raises:
+        Corrupt: it is no manifest, or another region's.
+    """
+    found = region.storage.objects.get(key)
+    if found is None:
+        return None
+    manifest = manifests.decode(found.body, key=key)
+    if manifest.region != region.id:
+        raise Corrupt(f"a manifest of region {manifest.region}", **region.where, object=key)
+    return Staged(key=key, manifest=manifest, body=found.body)
+
+
+def newest(region: Region, head: Head) -> tuple[Head, Manifest]:
+    """The manifest that the head names; if it was swept since the head was read, a fresh head and its manifest."""
+    for _ in region.storage.budget().attempts():
+        staged = load(region, head.manifest_key)
+        if staged is not None:
+            return head, staged.manifest
+        fresh = region.head()
+        if fresh.manifest_key == head.manifest_key:
+            break
+        head = fresh
+    raise Corrupt(
+        "the manifest that the head names is gone",
+        remedy=f"Check the region: lancelsm scrub {region.storage.uri}",
+        **region.where,
+        object=head.manifest_key,
+    )
+
+
+def stage(region: Region, manifest: Manifest, *, after: Manifest | None, budget: Budget) -> Staged:
+    """Write a manifest under a name that no head names yet.
+
+    Raises:
+        Corrupt: it breaks an invariant.
+        Unavailable: the store gave no answer.
+    """
+    broken = manifests.violations(after, manifest)
+    if broken:
+        raise Corrupt(f"manifest {manifest.version} would break: {'; '.join(broken)}", **region.where)
+    key = staged_manifest(region.id, manifest.version, region.storage.ids.nonce())
+    body = manifests.encode(manifest)
+    for _ in budget.attempts():
+        # The name is ours alone, so a refusal is our own earlier attempt.
+        if not isinstance(region.storage.objects.create(key, body), Unknown):
+            return Staged(key=key, manifest=manifest, body=body)
+    raise Unavailable("the manifest could not be staged", remedy="Retry", **region.where, object=key)
+
+
+def publish(region: Region, staged: Staged, *, budget: Budget) -> None:
+    """Make sure that a committed manifest stands under the name where Lance's readers look for it.
+
+    Raises:
+        Corrupt: another manifest stands there: a writer works outside the registry.
+        Unavailable: the store gave no answer.
+    """
+    objects = region.storage.objects
+    version = staged.manifest.version
+    key = published_manifest(region.id, version)
+    for _ in budget.attempts():
+        outcome = objects.create(key, staged.body)
+        if isinstance(outcome, Written):
+            break
+        if isinstance(outcome, Refused):
+            found = objects.get(key)
+            if found is not None and found.body == staged.body:
+                break
+            if found is not None:
+                raise Corrupt(
+                    f"version {version} of the manifest was written outside the registry",
+                    remedy=f"Stop that writer, then: lancelsm region adopt {region.storage.uri}",
+                    **region.where,
+                    object=key,
+                )
+    else:
+        raise Unavailable("the manifest could not be published", remedy="Retry", **region.where, object=key)
+    _raise_hint(region, version)
+
+
+def ensure_unused(region: Region) -> None:
+    """Before a region is made: nothing must lie there of one that the registry has forgotten.
+
+    Raises:
+        Corrupt: manifests beyond the first one were published.
+    """
+    objects = region.storage.objects
+    hint = objects.get(version_hint(region.id))
+    second = published_manifest(region.id, Version(2))
+    if (hint is not None and _hinted(hint.body) > 1) or objects.get(second) is not None:
+        raise Corrupt(
+            "the registry does not know the region, but its manifests are there",
+            remedy=f"Stop all writers, then: lancelsm registry rebuild {region.storage.uri}",
+            **region.where,
+        )
+
+
+def _ensure_published(region: Region, staged: Staged, *, budget: Budget) -> None:
+    found = region.storage.objects.get(published_manifest(region.id, staged.manifest.version))
+    if found is None or found.body != staged.body:
+        publish(region, staged, budget=budget)
+
+
+def _swap(region: Region, head: Head, staged: Staged, *, budget: Budget) -> Head | None:
+    """Name the staged manifest in the head. None if another manifest took its version."""
+    manifest = staged.manifest
+    swap = heads.manifest_swapped(
+        head,
+        version=manifest.version,
+        key=staged.key,
+        epoch=manifest.epoch,
+        first_position=manifest.first_position,
+        current_generation=manifest.current_generation,
+        collector_round=manifest.collector_round,
+        nonce=region.storage.ids.nonce(),
+    )
+    for _ in budget.attempts():
+        outcome = region.swap(swap)
+        if isinstance(outcome, Head):
+            return outcome
+        now = region.head_after(outcome)
+        if now.manifest_key == staged.key:
+            return now
+        if now.manifest_version == manifest.version:
+            return None
+        if now.manifest_version > manifest.version:
+            return now if _was_published(region, staged) else None
+    raise Ambiguous(
+        "the manifest may or may not be committed: the registry gave no answer that proves anything",
+        remedy="Run the command again: it recognises its own work",
+        **region.where,
+    )
+
+
+def _was_published(region: Region, staged: Staged) -> bool:
+    """Whether our version was ours, now that it has successors: it was published before the first of them."""
+    found = region.storage.objects.get(published_manifest(region.id, staged.manifest.version))
+    if found is None:
+        raise Ambiguous(
+            "the manifest may or may not have been committed: the log was collected meanwhile",
+            remedy="Run the command again: it recognises its own work",
+            **region.where,
+        )
+    return found.body == staged.body
+
+
+def _raise_hint(region: Region, version: Version) -> None:
+    """Tell Lance's readers where to start; upwards only. They walk up from there, so a lost write costs little."""
+    objects = region.storage.objects
+    key = version_hint(region.id)
+    body = json.dumps({"version": version}).encode()
+    found = objects.get(key)
+    if found is None:
+        objects.create(key, body)
+        return
+    if _hinted(found.body) < version:
+        objects.replace(key, body, expect=found.etag)
+
+
+def _hinted(body: bytes) -> int:
+    """The version in a hint; 0 if it is unreadable, as Lance takes it."""
+    try:
+        return int(json.loads(body)["version"])
+    except (ValueError, KeyError, TypeError):
+        return 0

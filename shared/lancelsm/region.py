@@ -1,0 +1,121 @@
+"""A table's storage and one region of it: the collaborators that every protocol gets, and the catalog of regions."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from lancelsm import head as heads
+from lancelsm.clock import Budget, Clock, Ids
+from lancelsm.errors import Corrupt, Fenced, Invalid
+from lancelsm.head import Head, Status, Swap
+from lancelsm.layout import RegionId, TableId, head_key, region_key
+from lancelsm.objects import ObjectStore
+from lancelsm.registry import Applied, Lost, Record, Registry, Unknown, Value
+
+Values = tuple[tuple[str, bytes | None], ...]  # (field id of the spec, raw little-endian Arrow scalar)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storage:
+    """Where one table lives, and the clock and ids of whoever works on it."""
+
+    uri: str
+    table: TableId
+    objects: ObjectStore
+    registry: Registry
+    clock: Clock
+    ids: Ids
+    budget_seconds: float = 30.0
+
+    def budget(self) -> Budget:
+        """The retry budget of one operation that starts now."""
+        return Budget(clock=self.clock, ids=self.ids, seconds=self.budget_seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """One region of a table."""
+
+    storage: Storage
+    id: RegionId
+    spec_id: int
+    values: Values
+
+    @property
+    def where(self) -> dict[str, Any]:
+        """What errors say of it."""
+        return {"table": self.storage.uri, "region": self.id}
+
+    def find_head(self) -> Head | None:
+        """The head as of now; None for a region that is in the catalog but not created to the end."""
+        record = self.storage.registry.read(head_key(self.storage.table, self.id))
+        return None if record is None else heads.from_record(record)
+
+    def head(self) -> Head:
+        """The head as of now.
+
+        Raises:
+            Corrupt: there is none.
+        """
+        head = self.find_head()
+        if head is None:
+            raise Corrupt(
+                "the region has no head",
+                remedy="Run `lancelsm registry rebuild` with all writers stopped",
+                **self.where,
+            )
+        return head
+
+    def swap(self, swap: Swap) -> Head | Lost | Unknown:
+        """Try one step of the head: the new head if it was applied."""
+        key = head_key(self.storage.table, self.id)
+        outcome = self.storage.registry.swap(key, expect=swap.expect, change=swap.change)
+        return heads.from_record(outcome.record) if isinstance(outcome, Applied) else outcome
+
+    def head_after(self, outcome: Lost | Unknown) -> Head:
+        """The head that made a swap lose, or as read after no answer."""
+        if isinstance(outcome, Lost) and outcome.record is not None:
+            return heads.from_record(outcome.record)
+        return self.head()
+
+
+def regions(storage: Storage) -> list[Region]:
+    """Every region in the catalog, by a strong read. List them before reading heads, and heads before the base."""
+    found = storage.registry.list(region_key(storage.table, RegionId("")).partition)
+    return [region_from_record(storage, RegionId(key.sort), record) for key, record in found]
+
+
+def region_from_record(storage: Storage, region: RegionId, record: Record) -> Region:
+    """The region that a catalog record describes."""
+    fields = json.loads(str(record["values"]))
+    values = tuple((str(name), None if value is None else bytes.fromhex(value)) for name, value in fields)
+    return Region(storage=storage, id=region, spec_id=int(record["spec_id"]), values=values)
+
+
+def catalog_record(region: Region) -> dict[str, Value]:
+    """What the catalog says of a region; the inverse of `region_from_record`."""
+    values = [[name, None if value is None else value.hex()] for name, value in region.values]
+    return {"spec_id": region.spec_id, "values": json.dumps(values, separators=(",", ":"))}
+
+
+def admit(region: Region, head: Head, *, owner: str) -> None:
+    """Whether this owner may append under this head.
+
+    Raises:
+        Invalid: the region is sealed.
+        Fenced: another owner holds it.
+    """
+    if head.status is Status.SEALED:
+        raise Invalid(
+            "the region is sealed: it takes no more rows",
+            remedy="Write through the table's present region spec",
+            **region.where,
+        )
+    if head.owner != owner:
+        raise Fenced(
+            f"the region is held by {head.owner!r} in epoch {head.epoch}, not by {owner!r}",
+            remedy=f"Stop this writer, or take over: lancelsm region claim {region.storage.uri} --region {region.id}",
+            **region.where,
+        )

@@ -1,0 +1,171 @@
+"""One WAL entry as bytes: an Arrow IPC stream as Lance 14 writes it, with our proof of origin in its schema metadata.
+
+The stream's first message is the schema; everything after it, the payload, doesn't depend on where the entry lands.
+So a draft is encoded once, and only the schema message is made anew for each position that it tries (lance-memwal,
+"WAL Entry").
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from lancelsm.errors import Corrupt
+from lancelsm.head import Summary
+from lancelsm.layout import Epoch, Generation, Nonce, Position
+from lancelsm.record.rowsum import row_setsum
+from lancelsm.setsum import Setsum
+
+_EPOCH = b"writer_epoch"
+_GENERATION = b"generation"
+_FENCE = b"fence_sentinel"
+_NONCE = b"lancelsm.nonce"
+_ENTRY_SETSUM = b"lancelsm.entry_setsum"
+_ROW_SETSUM = b"lancelsm.row_setsum"
+_QUEUE = b"lancelsm.queue"
+_SEQUENCE = b"lancelsm.sequence"
+
+_END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """Rows that want a position, encoded but for the schema message."""
+
+    schema: pa.Schema
+    payload: bytes
+    rows: int
+    row_setsum: Setsum
+    source: Mapping[str, str] = field(default_factory=dict)  # at most one queue and its highest sequence
+    fence: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoded:
+    """A draft made out for one position in one epoch, under a nonce of its own."""
+
+    nonce: Nonce
+    body: bytes
+    summary: Summary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """An object of the log, read back. `nonce` is None where Lance's own writer put it."""
+
+    summary: Summary
+    nonce: Nonce | None
+    fence: bool
+    sound: bool  # the setsum that it declares is the one of its bytes
+    row_setsum: Setsum | None
+    body: bytes
+
+    def table(self) -> pa.Table:
+        """The rows as they were written, zero-copy."""
+        with pa.ipc.open_stream(pa.py_buffer(self.body)) as reader:
+            table: pa.Table = reader.read_all()
+        return table.replace_schema_metadata(None)
+
+
+def draft(rows: pa.Table, *, source: Mapping[str, str] | None = None) -> Draft:
+    """Encode rows in stored form for an entry; see `record.rows`. All chunks travel as they are, uncompressed."""
+    schema = rows.schema.remove_metadata()
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_table(rows.replace_schema_metadata(None))
+    stream = memoryview(sink.getvalue())
+    return Draft(
+        schema=schema,
+        payload=bytes(stream[_schema_message_size(stream) :]),
+        rows=rows.num_rows,
+        row_setsum=row_setsum(rows),
+        source=dict(source or {}),
+    )
+
+
+def fence() -> Draft:
+    """The sentinel that a claim appends: no fields, no rows."""
+    return Draft(schema=pa.schema([]), payload=_END_OF_STREAM, rows=0, row_setsum=Setsum(), fence=True)
+
+
+def encode(draft: Draft, *, position: Position, epoch: Epoch, generation: Generation, nonce: Nonce) -> Encoded:
+    """Make a draft out for a position.
+
+    Args:
+        generation: the number that the region's next flush takes, as Lance 14 records it.
+        nonce: fresh for each position and epoch that the draft tries.
+    """
+    entry_setsum = _entry_setsum(position, epoch, draft.payload)
+    metadata = {
+        _EPOCH: str(epoch),
+        _GENERATION: str(generation),
+        _NONCE: nonce,
+        _ENTRY_SETSUM: entry_setsum.hex(),
+        _ROW_SETSUM: draft.row_setsum.hex(),
+    }
+    if draft.fence:
+        metadata[_FENCE] = "true"
+    for queue, sequence in draft.source.items():
+        metadata |= {_QUEUE: queue, _SEQUENCE: sequence}
+    message = draft.schema.with_metadata(metadata).serialize()
+    body = b"".join((message, draft.payload))
+    summary = Summary(
+        position=position,
+        epoch=epoch,
+        rows=draft.rows,
+        bytes=len(body),
+        entry_setsum=entry_setsum,
+        source=draft.source,
+    )
+    return Encoded(nonce=nonce, body=body, summary=summary)
+
+
+def decode(body: bytes, *, position: Position, key: str) -> Entry:
+    """Read an entry, ours or Lance's.
+
+    Whether it was committed is another question: only the head's sums and a head read later can tell.
+
+    Raises:
+        Corrupt: the bytes are no entry.
+    """
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
+            metadata = reader.schema.metadata or {}
+            rows = sum(batch.num_rows for batch in reader)
+        epoch = Epoch(int(metadata[_EPOCH]))
+        payload = memoryview(body)[_schema_message_size(memoryview(body)) :]
+        entry_setsum = _entry_setsum(position, epoch, payload)
+        declared = metadata.get(_ENTRY_SETSUM)
+        summed = metadata.get(_ROW_SETSUM)
+        return Entry(
+            summary=Summary(
+                position=position,
+                epoch=epoch,
+                rows=rows,
+                bytes=len(body),
+                entry_setsum=entry_setsum,
+                source={metadata[_QUEUE].decode(): metadata[_SEQUENCE].decode()} if _QUEUE in metadata else {},
+            ),
+            nonce=Nonce(metadata[_NONCE].decode()) if _NONCE in metadata else None,
+            fence=metadata.get(_FENCE) == b"true",
+            sound=declared is not None and declared.decode() == entry_setsum.hex(),
+            row_setsum=Setsum.from_hex(summed.decode()) if summed else None,
+            body=body,
+        )
+    except (pa.ArrowException, KeyError, ValueError, OSError, struct.error, Corrupt) as error:
+        raise Corrupt(f"not a WAL entry: {error}", position=position, object=key) from error
+
+
+def _entry_setsum(position: Position, epoch: Epoch, payload: bytes | memoryview) -> Setsum:
+    return Setsum.of_item(position.to_bytes(8, "big"), epoch.to_bytes(8, "big"), payload)
+
+
+def _schema_message_size(stream: memoryview) -> int:
+    """Length of an IPC stream's first message: a marker, a length, and a flatbuffer without a body."""
+    marker, size = struct.unpack_from("<Ii", stream)
+    if marker != 0xFFFFFFFF or size <= 0:
+        raise ValueError("no schema message")
+    return 8 + int(size)

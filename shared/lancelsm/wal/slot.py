@@ -1,0 +1,206 @@
+"""One entry at one position: an object put there, and the head moved past it.
+
+Only the head commits. Whatever gets lost on the way - a reply, a race, this process - the entry is committed once, or
+never will be, or the caller is told `Ambiguous`. What was read at a position proves something only if a head read
+later still has its floor at or below that position, since a late put may refill a slot that was collected. Model:
+tests/model/append.py.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+from lancelsm import head as heads
+from lancelsm.clock import Budget
+from lancelsm.errors import Ambiguous, Contended, Corrupt, Unavailable
+from lancelsm.head import Head, Summary
+from lancelsm.layout import Position, wal_entry
+from lancelsm.objects import ETag, Unknown, Written
+from lancelsm.region import Region
+from lancelsm.wal.entry import Draft, Encoded, Entry, decode, encode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appended:
+    """An acknowledged entry, and the head as last seen: with it the next append needs no read."""
+
+    summary: Summary
+    head: Head
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Standing:
+    """The object at a position as one read saw it; `entry` is None if it is undecodable."""
+
+    entry: Entry | None
+    etag: ETag
+
+
+def try_slot(region: Region, draft: Draft, head: Head, *, budget: Budget, fencing: bool = False) -> Appended | Head:
+    """Try to make a draft the entry at the position that this head names.
+
+    Args:
+        head: as read or held; it may be out of date.
+        fencing: the draft is the sentinel of an unfinished claim. Nobody appends in this epoch before the claim is
+            finished, so an object that no protocol of ours put there may be replaced.
+
+    Returns:
+        The acknowledged entry; or a newer head to start afresh from, and then the draft is not in the log.
+
+    Raises:
+        Ambiguous, Contended, Corrupt: as `wal.append.append`.
+    """
+    entry = encode(
+        draft,
+        position=head.next_position,
+        epoch=head.epoch,
+        generation=head.current_generation,
+        nonce=region.storage.ids.nonce(),
+    )
+    outcome = _place(region, entry, budget=budget, fencing=fencing)
+    return _commit(region, entry, head, budget=budget) if outcome is None else outcome
+
+
+def _place(region: Region, entry: Encoded, *, budget: Budget, fencing: bool) -> Appended | Head | None:
+    """Get our object to stand at its position: None once it does, else what `try_slot` returns."""
+    objects = region.storage.objects
+    position = entry.summary.position
+    key = wal_entry(region.id, position)
+    maybe_written = False  # some attempt got no definite refusal
+    replacing: ETag | None = None
+    try:
+        for _ in budget.attempts():
+            if replacing is None:
+                outcome = objects.create(key, entry.body)
+            else:
+                outcome = objects.replace(key, entry.body, expect=replacing)
+            if isinstance(outcome, Written):
+                return None
+            maybe_written |= isinstance(outcome, Unknown)
+            standing = _look(region, position)
+            if standing is None:
+                if not maybe_written:
+                    return region.head()
+                replacing = None  # no trace of our put yet: the same bytes again, under the same nonce
+            elif standing.entry is not None and standing.entry.nonce == entry.nonce:
+                return None
+            else:
+                settled = _yield_to(region, standing, entry, maybe_written=maybe_written, fencing=fencing)
+                if settled is not None:
+                    return settled
+                replacing = standing.etag
+    except Unavailable as error:
+        if maybe_written:
+            raise _ambiguous(region, position, "the store gave no answer that proves anything") from error
+        raise
+    if maybe_written:
+        raise _ambiguous(region, position, "the store gave no answer that proves anything")
+    raise contended(region, position)
+
+
+def _yield_to(
+    region: Region, standing: _Standing, entry: Encoded, *, maybe_written: bool, fencing: bool
+) -> Appended | Head | None:
+    """Another's object stands at our position. None if it is to be replaced, else what `try_slot` returns.
+
+    It is replaced if its epoch is over. One of our own epoch may be about to be committed by its writer, who may also
+    have died after the put: it is committed for him.
+    """
+    position, epoch = entry.summary.position, entry.summary.epoch
+    other = standing.entry
+    if other is not None and other.summary.epoch < epoch:
+        return None
+    fresh = region.head()
+    if fresh.next_position > position:
+        return _judge(region, entry) if maybe_written else fresh
+    if fresh.epoch != epoch:
+        return fresh  # a claim came between: nothing of ours can be committed here any more
+    if other is not None and other.summary.epoch > epoch:
+        raise Corrupt(
+            f"the log holds an entry of epoch {other.summary.epoch}, the head is in epoch {epoch}: "
+            "a writer works outside the registry",
+            remedy=f"Stop it, then: lancelsm region adopt {region.storage.uri}",
+            **region.where,
+            position=position,
+        )
+    if other is None or other.nonce is None or not other.sound:
+        # Seen before a head whose claim is unfinished, so no append of this epoch put it there.
+        if fencing and fresh.manifest_epoch < epoch:
+            return None
+        raise Corrupt(
+            "the object at the next position of the log is not one that this release appends",
+            remedy=f"Take the region over: lancelsm region claim {region.storage.uri} --region {region.id}",
+            **region.where,
+            position=position,
+            object=wal_entry(region.id, position),
+        )
+    outcome = region.swap(heads.appended(fresh, [other.summary], nonce=other.nonce))
+    return outcome if isinstance(outcome, Head) else region.head_after(outcome)
+
+
+def _commit(region: Region, entry: Encoded, head: Head, *, budget: Budget) -> Appended | Head:
+    """Our object stands at its position: move the head past it, and acknowledge only then."""
+    position = entry.summary.position
+    for _ in budget.attempts():
+        with suppress(Unavailable):
+            outcome = region.swap(heads.appended(head, [entry.summary], nonce=entry.nonce))
+            if isinstance(outcome, Head):
+                return Appended(summary=entry.summary, head=outcome)
+            now = region.head_after(outcome)
+            if now.next_position > position:
+                return _judge(region, entry)
+            if now.epoch != entry.summary.epoch:
+                return now  # a claim came between: our object can't be committed any more
+            head = now
+    raise _ambiguous(region, position, "the registry gave no answer that proves anything")
+
+
+def _judge(region: Region, entry: Encoded) -> Appended | Head:
+    """The head is past our position: was it our entry that was committed there?"""
+    position = entry.summary.position
+    standing = _look(region, position)
+    # The head is read after the object: a late put may have refilled a collected slot.
+    head = region.head()
+    if head.first_position > position:
+        raise _ambiguous(region, position, f"the log was collected below {head.first_position} meanwhile")
+    if standing is None:
+        raise Corrupt(
+            "a committed entry is gone",
+            remedy=f"Check the region: lancelsm scrub {region.storage.uri}",
+            **region.where,
+            position=position,
+            object=wal_entry(region.id, position),
+        )
+    if standing.entry is not None and standing.entry.nonce == entry.nonce:
+        return Appended(summary=entry.summary, head=head)
+    return head
+
+
+def _look(region: Region, position: Position) -> _Standing | None:
+    key = wal_entry(region.id, position)
+    found = region.storage.objects.get(key)
+    if found is None:
+        return None
+    try:
+        return _Standing(entry=decode(found.body, position=position, key=key), etag=found.etag)
+    except Corrupt:
+        return _Standing(entry=None, etag=found.etag)
+
+
+def contended(region: Region, position: Position) -> Contended:
+    return Contended(
+        "others appended faster until the retry budget was spent",
+        remedy="Nothing was written: retry, or write fewer and larger batches",
+        **region.where,
+        position=position,
+    )
+
+
+def _ambiguous(region: Region, position: Position, why: str) -> Ambiguous:
+    return Ambiguous(
+        f"the entry may or may not be in the log: {why}",
+        remedy="Read the rows back, then decide whether to write them again",
+        **region.where,
+        position=position,
+    )
