@@ -1,0 +1,374 @@
+"""Stores and registries in memory, and wrappers that lose replies, crash, stall or apply a write late, as a plan says.
+
+A plan numbers the calls of all wrappers that share it, so a test can run once, look at `plan.calls`, and then run again
+with a fault at each of them:
+
+    for call in calls_of(run):
+        run(FaultPlan.at(call.index, CRASH_AFTER))
+
+Everything is decided by the plan and the call's number: the same plan over the same calls injects the same faults.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+from lancelsm.clock import Clock
+from lancelsm.errors import LsmError, Unavailable
+from lancelsm.layout import Key
+from lancelsm.objects import Body, ETag, Listed, Object, ObjectStore, Refused, Written
+from lancelsm.objects import Unknown as UnknownWrite
+from lancelsm.objects.local import etag_of
+from lancelsm.registry import Applied, Fields, Lost, Record, Registry, swapped
+from lancelsm.registry import Unknown as UnknownSwap
+
+T = TypeVar("T")
+
+
+class MemoryStore:
+    """Objects in a dictionary."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._bodies: dict[str, bytes] = {}
+
+    def get(self, key: str) -> Object | None:
+        with self._lock:
+            body = self._bodies.get(key)
+        return None if body is None else Object(body=body, etag=etag_of(body))
+
+    def create(self, key: str, body: Body) -> Written | Refused:
+        with self._lock:
+            if key in self._bodies:
+                return Refused()
+            self._bodies[key] = bytes(body)
+            return Written(etag=etag_of(body))
+
+    def replace(self, key: str, body: Body, *, expect: ETag) -> Written | Refused:
+        with self._lock:
+            if key not in self._bodies or etag_of(self._bodies[key]) != expect:
+                return Refused()
+            self._bodies[key] = bytes(body)
+            return Written(etag=etag_of(body))
+
+    def list(self, prefix: str) -> Iterator[Listed]:
+        with self._lock:
+            listed = [Listed(key=key, size=len(body)) for key, body in self._bodies.items() if key.startswith(prefix)]
+        return iter(sorted(listed, key=lambda line: line.key.encode()))
+
+    def remove(self, key: str) -> None:
+        """What only a test does: the object is gone."""
+        with self._lock:
+            self._bodies.pop(key, None)
+
+
+class MemoryRegistry:
+    """Records in a dictionary."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._records: dict[Key, Record] = {}
+
+    def read(self, key: Key) -> Record | None:
+        with self._lock:
+            record = self._records.get(key)
+        return None if record is None else dict(record)
+
+    def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> Applied | Lost:
+        with self._lock:
+            old = self._records.get(key)
+            new = swapped(key, old, expect=expect, change=change)
+            if new is None:
+                return Lost(record=None if old is None else dict(old))
+            self._records[key] = new
+            return Applied(record=dict(new))
+
+    def list(self, partition: str) -> list[tuple[Key, Record]]:
+        with self._lock:
+            return sorted((key, dict(record)) for key, record in self._records.items() if key.partition == partition)
+
+
+class FakeClock:
+    """A clock that moves only when somebody sleeps or a test advances it."""
+
+    def __init__(self, start: float = 1_800_000_000.0) -> None:
+        self._lock = threading.Lock()
+        self._start = start
+        self._elapsed = 0.0
+
+    def now(self) -> float:
+        return self._start + self.monotonic()
+
+    def monotonic(self) -> float:
+        with self._lock:
+            return self._elapsed
+
+    def sleep(self, seconds: float) -> None:
+        self.advance(seconds)
+
+    def advance(self, seconds: float) -> None:
+        with self._lock:
+            self._elapsed += max(0.0, seconds)
+
+
+class Crash(BaseException):
+    """The process ended here. Not an `Exception`: the code under test must not survive it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What happens to one call.
+
+    kind: `deny` (nothing happens, the caller is told so: `Unavailable`), `fail before` (nothing happens, the caller
+        can't know), `fail after` (it happens, the reply is lost), `crash before`, `crash after`, `stall` (it happens
+        after `seconds`), `late` (the caller can't know, and it happens `calls` calls later, its condition checked then).
+    """
+
+    kind: str
+    seconds: float = 0.0
+    calls: int = 0
+
+
+DENY = Fault("deny")
+FAIL_BEFORE = Fault("fail before")
+FAIL_AFTER = Fault("fail after")
+CRASH_BEFORE = Fault("crash before")
+CRASH_AFTER = Fault("crash after")
+
+
+def stall(seconds: float) -> Fault:
+    return Fault("stall", seconds=seconds)
+
+
+def late(calls: int) -> Fault:
+    """Reads are not late; they fail."""
+    return Fault("late", calls=calls)
+
+
+EVERY_FAULT = (DENY, FAIL_BEFORE, FAIL_AFTER, CRASH_BEFORE, CRASH_AFTER, late(1), late(3), late(1_000_000))
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a port: `objects` get, create, replace, list; `registry` read, swap, list."""
+
+    index: int
+    port: str
+    method: str
+    key: str
+    process: str = ""
+
+    @property
+    def writes(self) -> bool:
+        return self.method in ("create", "replace", "swap")
+
+
+class FaultPlan:
+    """Which calls meet which fault. Wrappers that share it have one numbering.
+
+    A process that crashed makes no further call: each raises `Crash` and is neither numbered nor applied.
+    """
+
+    def __init__(
+        self, decide: Callable[[Call], Fault | None] = lambda call: None, *, clock: Clock | None = None
+    ) -> None:
+        self.calls: list[Call] = []
+        self.injected: list[tuple[Call, Fault]] = []
+        self.crashed: set[str] = set()
+        self._decide = decide
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._late: list[tuple[int, Callable[[], object]]] = []
+
+    @classmethod
+    def at(cls, index: int, fault: Fault, *, clock: Clock | None = None) -> FaultPlan:
+        """One fault, at the call with this number (from 0)."""
+        return cls.of({index: fault}, clock=clock)
+
+    @classmethod
+    def of(cls, faults: Mapping[int, Fault], *, clock: Clock | None = None) -> FaultPlan:
+        """Faults by the number of the call; replays `{call.index: fault for call, fault in plan.injected}`."""
+        return cls(lambda call: faults.get(call.index), clock=clock)
+
+    @classmethod
+    def seeded(cls, seed: int | str, rates: Mapping[Fault, float], *, clock: Clock | None = None) -> FaultPlan:
+        """Each call meets each fault with its rate; `seed` and the call's number decide."""
+
+        def decide(call: Call) -> Fault | None:
+            chance = random.Random(f"{seed} {call.index}").random()
+            for fault, rate in rates.items():
+                chance -= rate
+                if chance < 0:
+                    return fault
+            return None
+
+        print(f"faults: seed {seed!r}")
+        return cls(decide, clock=clock)
+
+    def stop(self) -> None:
+        """No more faults; late writes still land."""
+        self._decide = lambda call: None
+
+    def land(self) -> None:
+        """Apply all late writes now."""
+        with self._lock:
+            due, self._late = self._late, []
+        for _, apply in due:
+            _unheard(apply)
+
+    def forget(self) -> None:
+        """Late writes never arrive."""
+        with self._lock:
+            self._late = []
+
+    def perform(
+        self,
+        port: str,
+        method: str,
+        key: str,
+        process: str,
+        act: Callable[[], T],
+        *,
+        unknown: Callable[[str], T] | None,
+    ) -> T:
+        """One call, with what the plan does to it. `unknown` makes the answer of a write without one; None for reads."""
+        call, fault, due = self._begin(port, method, key, process)
+        for apply in due:
+            _unheard(apply)
+        if fault is None:
+            return act()
+
+        def lost(cause: str) -> T:
+            if unknown is None:
+                raise Unavailable(cause, remedy="Retry", object=key)
+            return unknown(cause)
+
+        if fault.kind == "deny":
+            raise Unavailable(f"denied by the plan at call {call.index}", remedy="Retry", object=key)
+        if fault.kind == "fail before":
+            return lost(f"nothing happened at call {call.index}")
+        if fault.kind == "late":
+            if unknown is not None:
+                with self._lock:
+                    self._late.append((call.index + fault.calls, act))
+            return lost(f"late at call {call.index}")
+        if fault.kind == "crash before":
+            raise self._crash(call)
+        if fault.kind == "stall":
+            assert self._clock is not None, "a plan with stalls needs a clock"
+            self._clock.sleep(fault.seconds)
+            return act()
+        act()
+        if fault.kind == "crash after":
+            raise self._crash(call)
+        return lost(f"reply lost at call {call.index}")
+
+    def _begin(
+        self, port: str, method: str, key: str, process: str
+    ) -> tuple[Call, Fault | None, list[Callable[[], object]]]:
+        with self._lock:
+            if process in self.crashed:
+                raise Crash(f"process {process!r} is dead")
+            call = Call(len(self.calls), port, method, key, process)
+            self.calls.append(call)
+            due = [apply for at, apply in self._late if at <= call.index]
+            self._late = [(at, apply) for at, apply in self._late if at > call.index]
+            fault = self._decide(call)
+            if fault is not None:
+                self.injected.append((call, fault))
+                print(f"fault: {call} {fault}")
+            return call, fault, due
+
+    def _crash(self, call: Call) -> Crash:
+        with self._lock:
+            self.crashed.add(call.process)
+        return Crash(f"{call}")
+
+
+def _unheard(apply: Callable[[], object]) -> None:
+    with suppress(LsmError):
+        apply()
+
+
+def calls_of(run: Callable[[FaultPlan], object]) -> list[Call]:
+    """The calls that a run makes when nothing fails."""
+    plan = FaultPlan()
+    run(plan)
+    return plan.calls
+
+
+class FaultyStore:
+    """An object store whose every call passes a plan. `process` groups the wrappers that one crash ends together."""
+
+    def __init__(self, inner: ObjectStore, plan: FaultPlan, *, process: str = "") -> None:
+        self.inner = inner
+        self.plan = plan
+        self._process = process
+
+    @property
+    def calls(self) -> list[Call]:
+        return self.plan.calls
+
+    def get(self, key: str) -> Object | None:
+        return self._perform("get", key, lambda: self.inner.get(key))
+
+    def create(self, key: str, body: Body) -> Written | Refused | UnknownWrite:
+        kept = bytes(body)  # a late write must not see what its caller does to the buffer meanwhile
+        return self._perform("create", key, lambda: self.inner.create(key, kept), unknown=_unknown_write)
+
+    def replace(self, key: str, body: Body, *, expect: ETag) -> Written | Refused | UnknownWrite:
+        kept = bytes(body)
+        return self._perform(
+            "replace", key, lambda: self.inner.replace(key, kept, expect=expect), unknown=_unknown_write
+        )
+
+    def list(self, prefix: str) -> Iterator[Listed]:
+        return iter(self._perform("list", prefix, lambda: list(self.inner.list(prefix))))
+
+    def _perform(self, method: str, key: str, act: Callable[[], T], *, unknown: Callable[[str], T] | None = None) -> T:
+        return self.plan.perform("objects", method, key, self._process, act, unknown=unknown)
+
+
+class FaultyRegistry:
+    """A registry whose every call passes a plan. `process` groups the wrappers that one crash ends together."""
+
+    def __init__(self, inner: Registry, plan: FaultPlan, *, process: str = "") -> None:
+        self.inner = inner
+        self.plan = plan
+        self._process = process
+
+    @property
+    def calls(self) -> list[Call]:
+        return self.plan.calls
+
+    def read(self, key: Key) -> Record | None:
+        return self._perform("read", _text(key), lambda: self.inner.read(key))
+
+    def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> Applied | Lost | UnknownSwap:
+        expected = None if expect is None else dict(expect)
+        changed = dict(change)
+        return self._perform(
+            "swap",
+            _text(key),
+            lambda: self.inner.swap(key, expect=expected, change=changed),
+            unknown=lambda cause: UnknownSwap(cause=cause),
+        )
+
+    def list(self, partition: str) -> list[tuple[Key, Record]]:
+        return self._perform("list", partition, lambda: self.inner.list(partition))
+
+    def _perform(self, method: str, key: str, act: Callable[[], T], *, unknown: Callable[[str], T] | None = None) -> T:
+        return self.plan.perform("registry", method, key, self._process, act, unknown=unknown)
+
+
+def _unknown_write(cause: str) -> Written | Refused | UnknownWrite:
+    return UnknownWrite(cause=cause)
+
+
+def _text(key: Key) -> str:
+    return f"{key.partition}/{key.sort}"
