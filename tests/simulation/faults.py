@@ -126,7 +126,7 @@ class Fault:
 
     kind: `deny` (nothing happens, the caller is told so: `Unavailable`), `fail before` (nothing happens, the caller
         can't know), `fail after` (it happens, the reply is lost), `crash before`, `crash after`, `stall` (it happens
-        after `seconds`), `late` (the caller can't know, and it happens `calls` calls later, its condition checked then).
+        after `seconds`), `late` (the caller can't know; it happens `calls` calls later, its condition checked then).
     """
 
     kind: str
@@ -236,7 +236,7 @@ class FaultPlan:
         *,
         unknown: Callable[[str], T] | None,
     ) -> T:
-        """One call, with what the plan does to it. `unknown` makes the answer of a write without one; None for reads."""
+        """One call, with what the plan does to it. `unknown` answers for a write that got no answer; None for reads."""
         call, fault, due = self._begin(port, method, key, process)
         for apply in due:
             _unheard(apply)

@@ -1,7 +1,7 @@
 """Several actors, one at a time, in an order that a seed decides.
 
-An actor is a plain function that uses the ports. Each port call and each sleep is a switch point: there the actor stops,
-and the schedule says who goes on. Time is virtual: it moves when the actor that goes on was asleep.
+An actor is a plain function that uses the ports. Each port call and each sleep is a switch point: there the actor
+stops, and the schedule says who goes on. Time is virtual: it moves when the actor that goes on was asleep.
 
     schedule = Schedule(seed)
     store = ScheduledStore(MemoryStore(), schedule)
