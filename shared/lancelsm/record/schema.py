@@ -7,8 +7,9 @@ form every column but the key is nullable, since a tombstone carries nothing els
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 import pyarrow as pa
 
@@ -68,3 +69,48 @@ def declare_primary_key(columns: pa.Schema, primary_key: Sequence[str]) -> pa.Sc
             field = field.with_nullable(False)
         fields.append(field.with_metadata(kept))
     return pa.schema(fields, metadata=columns.metadata)
+
+
+def numbered(columns: pa.Schema) -> pa.Schema:
+    """The schema of a new table with the field ids that Lance will give: depth first, each parent before its children."""
+    ids = count()
+    return pa.schema([_numbered(field, ids) for field in columns])
+
+
+def _numbered(field: pa.Field, ids: Iterator[int]) -> pa.Field:
+    own = next(ids)
+    kind = field.type
+    if pa.types.is_struct(kind):
+        kind = pa.struct([_numbered(kind.field(i), ids) for i in range(kind.num_fields)])
+    elif pa.types.is_map(kind):
+        next(ids)  # the struct of key and value
+        kind = pa.map_(_numbered(kind.key_field, ids), _numbered(kind.item_field, ids), kind.keys_sorted)
+    elif pa.types.is_fixed_size_list(kind) and pa.types.is_nested(kind.value_type):
+        kind = pa.list_(_numbered(kind.value_field, ids), kind.list_size)
+    elif pa.types.is_large_list(kind):
+        kind = pa.large_list(_numbered(kind.value_field, ids))
+    elif pa.types.is_list(kind):
+        kind = pa.list_(_numbered(kind.value_field, ids))
+    return pa.field(field.name, kind, field.nullable, {**(field.metadata or {}), FIELD_ID: str(own).encode()})
+
+
+def conform(rows: pa.Table, schema: TableSchema) -> pa.Table:
+    """Rows in the stored form of an older or a foreign schema, in the stored form of this one.
+
+    Columns are found by field id where the rows carry ids, else by name. A column that the rows lack is null, and
+    `_tombstone` false; one that the table has dropped is left out.
+    """
+    stored = schema.stored
+    by_id = {field.metadata[FIELD_ID]: i for i, field in enumerate(rows.schema) if FIELD_ID in (field.metadata or {})}
+    by_name = {field.name: i for i, field in enumerate(rows.schema) if FIELD_ID not in (field.metadata or {})}
+    columns = []
+    for field in stored:
+        place = by_id.get((field.metadata or {}).get(FIELD_ID), by_name.get(field.name))
+        if place is not None:
+            column = rows.column(place)
+            columns.append(column if column.type == field.type else column.cast(field.type))
+        elif field.name == TOMBSTONE:
+            columns.append(pa.repeat(False, rows.num_rows))
+        else:
+            columns.append(pa.nulls(rows.num_rows, field.type))
+    return pa.Table.from_arrays(columns, schema=stored)
