@@ -1,0 +1,152 @@
+"""Primary keys: which types they may have, one comparable value per row, and the newest row of each key.
+
+A composite key becomes one binary value, Lance's encoding of a `_pk_index`: it orders as the tuple does, and no two
+tuples share it.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lancelsm.errors import Invalid
+from lancelsm.record.schema import TableSchema
+
+_EMPTY: Final = pa.scalar(b"", pa.large_binary())
+_PRESENT: Final = pa.scalar(b"\1", pa.large_binary())
+_END: Final = pa.scalar(b"\0\0", pa.large_binary())
+_KEY_KINDS: Final = (
+    pa.types.is_boolean,
+    pa.types.is_integer,
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_date32,
+    pa.types.is_timestamp,
+)
+_LANCE_KEY_TYPES: Final = (pa.int32(), pa.int64(), pa.string(), pa.binary())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fold:
+    """Rows after newest-wins: `rows` holds each key once, `superseded` all others, both in the order of arrival."""
+
+    rows: pa.Table
+    superseded: pa.Table
+
+
+def check_primary_key(schema: TableSchema) -> None:
+    """Raise `Invalid` unless there is a key, of columns named once, whose types can be keys.
+
+    They are bool, integers, text, binary, date32 and timestamp: of equal values each has one encoding.
+    """
+    if not schema.primary_key:
+        raise Invalid("a table needs a primary key")
+    for name in schema.primary_key:
+        if schema.primary_key.count(name) > 1:
+            raise Invalid(f"primary key names column {name!r} twice", field=name)
+        if schema.columns.get_field_index(name) < 0:
+            raise Invalid(f"primary key column {name!r} is not a column of the table", field=name)
+        kind = schema.columns.field(name).type
+        if not any(is_kind(kind) for is_kind in _KEY_KINDS):
+            raise Invalid(
+                f"column {name!r} of type {kind} can't be a primary key",
+                remedy="Use bool, an integer, text, binary, date32 or timestamp",
+                field=name,
+            )
+
+
+def foreign_to_lance(schema: TableSchema) -> list[str]:
+    """Key columns of types that Lance's own MemWAL writer can't flush and its bloom filter doesn't hash."""
+    return [field.name for field in schema.key if field.type not in _LANCE_KEY_TYPES]
+
+
+def key_column(table: pa.Table | pa.RecordBatch, primary_key: tuple[str, ...]) -> pa.Array:
+    """The key of each row as one array: the column itself, or Lance's tuple encoding (binary) of several."""
+    columns = [_whole(table.column(name)) for name in primary_key]
+    if len(columns) == 1:
+        return columns[0]
+    return pc.binary_join_element_wise(*(_ordered(column) for column in columns), _EMPTY).cast(pa.binary())
+
+
+def fold(table: pa.Table, primary_key: tuple[str, ...]) -> Fold:
+    """Keep the last row of each key. What it drops is returned too: a flush proves that their sums balance."""
+    if table.num_rows < 2:
+        return Fold(rows=table, superseded=table.slice(0, 0))
+    last = _last_of_key([_whole(table.column(name)) for name in primary_key])
+    wins = pc.equal(last, pa.arange(0, table.num_rows))
+    if pc.all(wins).as_py():
+        return Fold(rows=table, superseded=table.slice(0, 0))
+    return Fold(rows=table.filter(wins), superseded=table.filter(pc.invert(wins)))
+
+
+def newest(table: pa.Table, primary_key: tuple[str, ...]) -> pa.Table:
+    """The last row of each key, in the order of arrival."""
+    return fold(table, primary_key).rows
+
+
+def _last_of_key(columns: list[pa.Array]) -> pa.Array:
+    """For each row, the position of the last row with its key."""
+    keys = columns[0] if len(columns) == 1 else _tuple_codes(columns)
+    rows = len(keys)
+    # Of equal values in its set, index_in returns the first: backwards, the last.
+    return pc.subtract(rows - 1, pc.index_in(keys, value_set=keys.take(pa.arange(rows - 1, -1, -1))))
+
+
+def _tuple_codes(columns: list[pa.Array]) -> pa.Array:
+    """A number per row, equal where the tuples are; several times faster to compare than their encodings."""
+    codes = pa.repeat(pa.scalar(0, pa.int64()), len(columns[0]))
+    for column in columns:
+        # Codes and sizes stay below 2**31, the most rows that an array's dictionary indexes: no product overflows.
+        encoded = pc.dictionary_encode(column)
+        paired = pc.add(pc.multiply(codes, len(encoded.dictionary)), encoded.indices)
+        codes = pc.dictionary_encode(paired).indices.cast(pa.int64())
+    return codes
+
+
+def _ordered(column: pa.Array) -> pa.Array:
+    """The bytes of one key column in Lance's tuple encoding."""
+    kind = column.type
+    if pa.types.is_boolean(kind):
+        body = [column.cast(pa.uint8()).view(pa.binary(1)).cast(pa.large_binary())]
+    elif pa.types.is_unsigned_integer(kind):
+        body = [_big_endian(column.cast(pa.uint64()))]
+    elif pa.types.is_signed_integer(kind):
+        body = [_signed(column)]
+    elif pa.types.is_date32(kind):
+        body = [_signed(column.cast(pa.int32()))]
+    elif pa.types.is_timestamp(kind):
+        body = [_signed(column.cast(pa.int64()))]
+    else:
+        text = column.cast(pa.large_binary())
+        body = [pc.replace_substring(text, pattern=b"\0", replacement=b"\0\xff"), _END]
+    encoded = pc.binary_join_element_wise(_PRESENT, *body, _EMPTY)
+    return pc.if_else(column.is_valid(), encoded, pa.scalar(b"\0", pa.large_binary()))
+
+
+def _signed(numbers: pa.Array) -> pa.Array:
+    return _big_endian(pc.bit_wise_xor(numbers.cast(pa.int64()), pa.scalar(-(1 << 63), pa.int64())))
+
+
+def _big_endian(numbers: pa.Array) -> pa.Array:
+    """Eight bytes each, most significant first; a null becomes any number."""
+    data = numbers.buffers()[1]
+    words = array("Q")
+    if len(numbers):
+        words.frombytes(memoryview(data)[numbers.offset * 8 : (numbers.offset + len(numbers)) * 8])
+    if sys.byteorder == "little":
+        words.byteswap()
+    fixed = pa.Array.from_buffers(pa.binary(8), len(numbers), [None, pa.py_buffer(words)])
+    return fixed.cast(pa.large_binary())
+
+
+def _whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    if isinstance(column, pa.Array):
+        return column
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
