@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from lancelsm import head as heads
 from lancelsm.clock import Budget, Clock, Ids
@@ -14,6 +16,8 @@ from lancelsm.layout import RegionId, TableId, head_key, region_key
 from lancelsm.objects import ObjectStore
 from lancelsm.registry import Applied, Lost, Record, Registry, Unknown, Value
 
+A = TypeVar("A")
+B = TypeVar("B")
 Values = tuple[tuple[str, bytes | None], ...]  # (field id of the spec, raw little-endian Arrow scalar)
 
 
@@ -28,10 +32,18 @@ class Storage:
     clock: Clock
     ids: Ids
     budget_seconds: float = 30.0
+    parallel: int = 16  # reads in flight; 1 runs them in this thread, in order
 
     def budget(self) -> Budget:
         """The retry budget of one operation that starts now."""
         return Budget(clock=self.clock, ids=self.ids, seconds=self.budget_seconds)
+
+    def each(self, read: Callable[[A], B], items: Collection[A]) -> list[B]:
+        """`read` of every item, in the order of the items, several at a time."""
+        if min(self.parallel, len(items)) <= 1:
+            return [read(item) for item in items]
+        with ThreadPoolExecutor(min(self.parallel, len(items))) as pool:
+            return list(pool.map(read, items))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

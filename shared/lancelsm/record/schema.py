@@ -1,8 +1,8 @@
 """The columns of a table, its primary key, and the form in which rows travel to the WAL and into generations.
 
-Lance names columns by field id, so that a renamed column keeps its data; the ids ride in Arrow field metadata. In the stored
-form every column but the key is nullable, since a tombstone carries nothing else, and `_tombstone` is the last column
-(lance-memwal, "WAL Entry", as written by Lance 14).
+Lance names columns by field id, so that a renamed column keeps its data; the ids ride in Arrow field metadata. In the
+stored form every column but the key is nullable, since a tombstone carries nothing else, and `_tombstone` is the last
+column (lance-memwal, "WAL Entry", as written by Lance 14).
 """
 
 from __future__ import annotations
@@ -66,13 +66,12 @@ def declare_primary_key(columns: pa.Schema, primary_key: Sequence[str]) -> pa.Sc
         if field.name in primary_key:
             position = str(tuple(primary_key).index(field.name) + 1).encode()
             kept |= {PRIMARY_KEY: b"true", PRIMARY_KEY_POSITION: position}
-            field = field.with_nullable(False)
-        fields.append(field.with_metadata(kept))
+        fields.append(field.with_nullable(field.nullable and field.name not in primary_key).with_metadata(kept))
     return pa.schema(fields, metadata=columns.metadata)
 
 
 def numbered(columns: pa.Schema) -> pa.Schema:
-    """The schema of a new table with the field ids that Lance will give: depth first, each parent before its children."""
+    """The schema of a new table with the field ids that Lance will give: depth first, parents before children."""
     ids = count()
     return pa.schema([_numbered(field, ids) for field in columns])
 
@@ -101,8 +100,9 @@ def conform(rows: pa.Table, schema: TableSchema) -> pa.Table:
     `_tombstone` false; one that the table has dropped is left out.
     """
     stored = schema.stored
-    by_id = {field.metadata[FIELD_ID]: i for i, field in enumerate(rows.schema) if FIELD_ID in (field.metadata or {})}
-    by_name = {field.name: i for i, field in enumerate(rows.schema) if FIELD_ID not in (field.metadata or {})}
+    ids = [(field.metadata or {}).get(FIELD_ID) for field in rows.schema]
+    by_id = {found: i for i, found in enumerate(ids) if found is not None}
+    by_name = {name: i for i, name in enumerate(rows.schema.names) if ids[i] is None or name == TOMBSTONE}
     columns = []
     for field in stored:
         place = by_id.get((field.metadata or {}).get(FIELD_ID), by_name.get(field.name))

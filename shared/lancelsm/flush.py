@@ -1,0 +1,157 @@
+"""Fold committed WAL entries into one generation.
+
+A flush never loses to a later one: it carries its precondition (replay point, generation) and is recognised by its own
+directory in the manifest. A failed flush of generation i blocks i + 1, since both would take the same number.
+Spec: lance-memwal, "Flushed MemTable". Model: tests/model/head_commits.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from lancelsm import manifest as manifests
+from lancelsm.commit import commit, newest
+from lancelsm.errors import Contended, Corrupt
+from lancelsm.layout import Generation, Position, generation_name, generation_path
+from lancelsm.manifest import Dead, FlushedGeneration, Folded, LogTotals, Manifest
+from lancelsm.record.key import fold
+from lancelsm.record.rowsum import row_setsum
+from lancelsm.record.schema import TableSchema, conform
+from lancelsm.region import Region
+from lancelsm.setsum import Setsum
+from lancelsm.wal.entry import Entry
+from lancelsm.wal.replay import tail
+
+Write = Callable[[str, pa.Table, Setsum], int]
+"""Write rows as a generation at a key and read them back against their setsum; returns its bytes in memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlushPlan:
+    """What one flush will do, fixed before it writes. Valid only while the manifest still has this replay point."""
+
+    generation: Generation
+    after: Position  # the last position that is in a generation already
+    entries: tuple[Entry, ...]  # those that follow; the last one ends the generation
+    before: LogTotals  # of the log through `after`
+
+    @property
+    def through(self) -> Position:
+        return self.entries[-1].summary.position
+
+    @property
+    def at_end(self) -> LogTotals:
+        """The log's totals through the last entry."""
+        totals = self.before
+        for entry in self.entries:
+            summary = entry.summary
+            source = dict(totals.source)
+            for queue, sequence in summary.source.items():
+                source[queue] = max(source.get(queue, sequence), sequence, key=int)
+            totals = LogTotals(
+                entry_setsum=totals.entry_setsum + summary.entry_setsum,
+                wal_rows=totals.wal_rows + summary.rows,
+                wal_bytes=totals.wal_bytes + summary.bytes,
+                source=source,
+            )
+        return totals
+
+
+def plan_flush(manifest: Manifest, entries: Sequence[Entry], *, rows_max: int, bytes_max: int) -> FlushPlan | None:
+    """Take entries from the start of the tail until one of the sizes is reached, at least one with rows.
+
+    Returns None if the tail holds no rows: fences alone wait for the next ones.
+    """
+    rows = size = taken = 0
+    for entry in entries:
+        if rows and (rows + entry.summary.rows > rows_max or size + entry.summary.bytes > bytes_max):
+            break
+        rows, size, taken = rows + entry.summary.rows, size + entry.summary.bytes, taken + 1
+    if not rows:
+        return None
+    return FlushPlan(
+        generation=manifest.current_generation,
+        after=manifest.replay_after,
+        entries=tuple(entries[:taken]),
+        before=LogTotals(
+            entry_setsum=manifest.entry_setsum,
+            wal_rows=manifest.wal_rows,
+            wal_bytes=manifest.wal_bytes,
+            source=manifest.source,
+        ),
+    )
+
+
+def flush(
+    region: Region, schema: TableSchema, *, write: Write, rows_max: int, bytes_max: int
+) -> FlushedGeneration | None:
+    """Fold the start of the region's tail into its next generation.
+
+    Args:
+        schema: the table's, in whose stored form the generation is written.
+        write: see `Write`.
+        rows_max, bytes_max: how much WAL one generation takes, in whole entries.
+
+    Returns:
+        The generation once the head names a manifest with it; None if there was nothing to flush, or another flush
+        took the same entries first.
+
+    Raises:
+        Corrupt: the tail is not what was committed, or rows got lost or changed on the way; nothing was committed.
+        Contended, Ambiguous, Unavailable: as `commit.commit`. Run again: a flush that was committed is not repeated.
+
+    A crash at any line leaves the tail or the generation, each whole; a directory that no manifest names is an orphan.
+    """
+    plan = _planned(region, rows_max=rows_max, bytes_max=bytes_max)
+    if plan is None:
+        return None
+    rows, row_sum = _folded(region, schema, plan)
+    name = generation_name(plan.generation, region.storage.ids.nonce())
+    size = write(generation_path(region.id, name), rows, row_sum)
+    totals = plan.at_end
+    built = FlushedGeneration(
+        generation=plan.generation,
+        path=name,
+        rows=rows.num_rows,
+        bytes=size,
+        folded=Folded(
+            first=Position(plan.after + 1),
+            last=plan.through,
+            entry_setsum=totals.entry_setsum - plan.before.entry_setsum,
+            row_setsum=row_sum,
+        ),
+    )
+    outcome = commit(region, lambda manifest: manifests.flushed(manifest, after=plan.after, built=built, at_end=totals))
+    return None if isinstance(outcome, Dead) else built
+
+
+def _planned(region: Region, *, rows_max: int, bytes_max: int) -> FlushPlan | None:
+    for _ in region.storage.budget().attempts():
+        head, manifest = newest(region, region.head())
+        entries = tail(region, head, manifest)
+        if entries is not None:
+            return plan_flush(manifest, entries, rows_max=rows_max, bytes_max=bytes_max)
+    raise Contended("the log was collected faster than it could be read", remedy="Retry", **region.where)
+
+
+def _folded(region: Region, schema: TableSchema, plan: FlushPlan) -> tuple[pa.Table, Setsum]:
+    """The newest row of each key, tombstones too, and their setsum. Replayed = kept + superseded, or it is `Corrupt`."""
+    tables, replayed = [], Setsum()
+    for entry in plan.entries:
+        if entry.summary.rows:
+            table = conform(entry.table(), schema)
+            tables.append(table)
+            replayed += row_setsum(table) if entry.row_setsum is None else entry.row_setsum
+    folded = fold(pa.concat_tables(tables).combine_chunks(), schema.primary_key)
+    kept = row_setsum(folded.rows)
+    if kept + row_setsum(folded.superseded) != replayed:
+        raise Corrupt(
+            "the rows of the log don't add up to what its entries declare",
+            remedy=f"Check the region: lancelsm scrub {region.storage.uri}",
+            **region.where,
+            position=f"{plan.after + 1}..{plan.through}",
+        )
+    return folded.rows, kept

@@ -1,0 +1,63 @@
+"""Read back the committed entries that are in no generation yet, with proof that they are the committed ones.
+
+An entry's own setsum says only that its bytes are whole. That it was committed follows from the sum of all entries
+between a manifest and a head, which both recorded: a swept slot may hold what a zombie put there late. Model:
+tests/model/reader_view.py.
+"""
+
+from __future__ import annotations
+
+from lancelsm.errors import Corrupt
+from lancelsm.head import Head
+from lancelsm.layout import Position, wal_entry
+from lancelsm.manifest import Manifest
+from lancelsm.region import Region
+from lancelsm.setsum import Setsum
+from lancelsm.wal.entry import Entry, decode
+
+
+def tail(region: Region, head: Head, manifest: Manifest) -> list[Entry] | None:
+    """The entries after the manifest's replay point up to the head, in order.
+
+    Args:
+        head: as read.
+        manifest: the one that this head names.
+
+    Returns:
+        The entries, fences included. None if the log was collected meanwhile: read head and manifest again.
+
+    Raises:
+        Corrupt: entries are missing, unreadable, or don't add up, and no collection explains it.
+        Unavailable: the store did not answer.
+    """
+    positions = range(manifest.replay_after + 1, head.next_position)
+    if not positions:
+        return []
+    problem = ""
+    entries: list[Entry] = []
+    try:
+        entries = region.storage.each(lambda position: _entry(region, Position(position)), positions)
+        total = sum((entry.summary.entry_setsum for entry in entries), start=Setsum())
+        if total != head.entry_setsum - manifest.entry_setsum:
+            problem = "the entries after the replay point don't add up to what was committed"
+    except Corrupt as error:
+        problem = error.message
+    if not problem:
+        return entries
+    # Proof needs a head read after the objects: below its floor, slots may be gone or refilled.
+    if region.head().first_position > positions.start:
+        return None
+    raise Corrupt(
+        problem,
+        remedy=f"Check the region: lancelsm scrub {region.storage.uri}",
+        **region.where,
+        position=f"{positions.start}..{positions.stop - 1}",
+    )
+
+
+def _entry(region: Region, position: Position) -> Entry:
+    key = wal_entry(region.id, position)
+    found = region.storage.objects.get(key)
+    if found is None:
+        raise Corrupt(f"entry {position} is gone", **region.where, position=position, object=key)
+    return decode(found.body, position=position, key=key)
