@@ -1,0 +1,1 @@
+"""Lance's own datasets, read and written: the only package that imports lance."""

@@ -1,0 +1,144 @@
+"""Field ids: a generation is written with the base's, and read by them.
+
+Names move when a column is renamed and are free again when one is dropped; ids stay. Lance numbers the columns of a new
+dataset by itself and ignores ids in Arrow metadata, so they are put into its schema here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from lance.schema import LanceSchema
+
+from lancelsm.errors import Corrupt
+from lancelsm.record.schema import FIELD_ID, TOMBSTONE, TableSchema, field_id
+
+LanceField = Any  # a field of a LanceSchema; lance exports no name for its type
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbering:
+    """The schema of a generation twice: as Lance numbers a new dataset, and with the base's ids.
+
+    `ids` maps the first numbering to the second; `plain` is the Arrow schema of the rows.
+    """
+
+    fresh: LanceSchema
+    wanted: LanceSchema
+    plain: pa.Schema
+    ids: Mapping[int, int]
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether Lance numbers these columns just so, which holds until the base's columns have been changed."""
+        return all(old == new for old, new in self.ids.items())
+
+
+def numbering(schema: TableSchema) -> Numbering:
+    """Both numberings of `schema.stored`; `_tombstone` gets the id above the columns', as Lance gives it."""
+    fresh = LanceSchema.from_pyarrow(schema.stored)
+    top = [
+        node
+        for native, column in zip(fresh.fields(), schema.columns, strict=False)
+        for node in _nodes(native, column, -1)
+    ]
+    top.append((len(top), max((new for _, new, _ in top), default=-1) + 1, -1))
+    # The last value of a protobuf field counts: id (3) and parent_id (4) of lance.file.Field are appended, not edited.
+    reduced: Any = fresh.__reduce__()
+    metadata, *fields = reduced[1]
+    renumbered = [
+        field + b"\x18" + _varint(new) + b"\x20" + _varint(parent)
+        for field, (_, new, parent) in zip(fields, top, strict=True)
+    ]
+    return Numbering(
+        fresh=fresh,
+        wanted=LanceSchema._from_protos(metadata, *renumbered),
+        plain=fresh.to_pyarrow(),
+        ids={old: new for old, new, _ in top},
+    )
+
+
+def _nodes(native: LanceField, field: pa.Field, parent: int) -> Iterator[tuple[int, int, int]]:
+    """(fresh id, wanted id, wanted parent id) of a field and all within, in Lance's order."""
+    # Arrow has no place for the id of a map's entries; they are made with the map, so theirs follows it.
+    wanted = field_id(field) if FIELD_ID in (field.metadata or {}) else parent + 1
+    yield native.id(), wanted, parent
+    for child, inner in zip(native.children(), _inner(field.type), strict=False):
+        yield from _nodes(child, inner, wanted)
+
+
+def _inner(kind: pa.DataType) -> list[pa.Field]:
+    if pa.types.is_struct(kind):
+        return [kind.field(i) for i in range(kind.num_fields)]
+    if pa.types.is_map(kind):
+        return [pa.field("entries", pa.struct([kind.key_field, kind.item_field]))]
+    return [kind.value_field] if hasattr(kind, "value_field") else []
+
+
+def _varint(number: int) -> bytes:
+    number &= (1 << 64) - 1
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def stored_fields(native: LanceSchema, columns: pa.Schema) -> dict[str, LanceField]:
+    """The field of a generation that holds each column of the table; columns that it lacks are left out.
+
+    Matched by field id. Before release 13 Lance numbered the columns of every generation afresh, so ids lie as soon as
+    the base's have gaps: when ids are fresh and contradict the names, names count.
+
+    Args:
+        native: the generation's schema.
+        columns: all columns of the table, with their ids.
+    """
+    own = [field for field in native.fields() if field.name() != TOMBSTONE]
+    by_id, by_name = {field.id(): field for field in own}, {field.name(): field for field in own}
+    contradicted = any(column.name in by_name and by_name[column.name].id() != field_id(column) for column in columns)
+    numbers = [number for field in native.fields() for number in _numbers(field)]
+    if contradicted and numbers == list(range(len(numbers))):
+        return {column.name: by_name[column.name] for column in columns if column.name in by_name}
+    return {column.name: by_id[field_id(column)] for column in columns if field_id(column) in by_id}
+
+
+def _numbers(native: LanceField) -> Iterator[int]:
+    yield native.id()
+    for child in native.children():
+        yield from _numbers(child)
+
+
+def fitted(values: pa.Array, native: LanceField, field: pa.Field) -> pa.Array:
+    """Values that a generation stored as `native`, in the form of the table's `field`.
+
+    A struct's fields are matched by id, those that the generation lacks are null.
+
+    Raises:
+        Corrupt: the stored type is another one.
+    """
+    kind = field.type
+    if values.type == kind and not pa.types.is_nested(kind):
+        return values
+    inner = native.children()
+    if pa.types.is_struct(kind) and pa.types.is_struct(values.type):
+        by_id = {child.id(): at for at, child in enumerate(inner)}
+        held = values.flatten()
+        arrays = [
+            fitted(held[by_id[field_id(child)]], inner[by_id[field_id(child)]], child)
+            if field_id(child) in by_id
+            else pa.nulls(len(values), child.type)
+            for child in _inner(kind)
+        ]
+        return pa.StructArray.from_arrays(arrays, fields=_inner(kind), mask=values.is_null())
+    if inner and values.type.id == kind.id and not pa.types.is_map(kind):
+        buffers = values.buffers()[: 1 if pa.types.is_fixed_size_list(kind) else 2]
+        items = fitted(values.values, inner[0], kind.value_field)
+        return pa.Array.from_buffers(kind, len(values), buffers, offset=values.offset, children=[items])
+    if values.type != kind:
+        raise Corrupt(f"a generation holds {values.type} in column {field.name!r}, the table {kind}", field=field.name)
+    return values

@@ -1,0 +1,314 @@
+"""Generations: what a flush writes and every read between base and WAL looks into.
+
+A generation is a Lance dataset of one fragment, with a bloom filter and a key index beside it, as Lance 14 writes them
+(lance-memwal, "Flushed MemTable"). Its directory name is fresh, and nobody reads it before a manifest names it: until
+then the order of its files does not matter, and what a crash leaves is an orphan. It never changes afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pyarrow.compute as pc
+from lance.file import LanceFileSession
+from lance.fragment import DataFile, FragmentMetadata, write_fragments
+
+from lancelsm.dataset.bloom import BYTES, build_bloom, is_filterable, may_contain
+from lancelsm.dataset.fields import LanceField, Numbering, fitted, numbering, stored_fields
+from lancelsm.dataset.native import native_errors
+from lancelsm.dataset.pk_index import find_rows, index_values, write_pk_index
+from lancelsm.errors import Corrupt, Invalid
+from lancelsm.record.rowsum import row_setsum
+from lancelsm.record.schema import TOMBSTONE, TableSchema
+from lancelsm.setsum import Setsum
+
+_BLOOM = "bloom_filter.bin"
+_ROW = "_rowid"  # in a dataset of one fragment the offset of the row, masked rows counted
+_OLD_FORMATS = frozenset({"legacy", "0.1", "2.0"})
+_ROWS_BY_NUMBER = 1000
+
+StorageOptions = Mapping[str, str] | None
+_Stored = Mapping[str, LanceField]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltGeneration:
+    """What was written, for the manifest: rows with and without tombstones, and bytes in memory."""
+
+    rows: int
+    tombstones: int
+    in_memory_bytes: int
+    primary_key_bytes: int
+
+
+def write_generation(
+    *,
+    uri: str,
+    rows: pa.Table,
+    schema: TableSchema,
+    data_storage_version: str,
+    storage_options: StorageOptions = None,
+) -> BuiltGeneration:
+    """Write a generation into a directory that does not exist yet.
+
+    Args:
+        uri: the directory, or its URL.
+        rows: one row per key and at least one row, in the form of `schema.stored`.
+        data_storage_version: of the base. A base before 2.1 gets generations of 2.1, since the older format
+            can't hold the null structs of a tombstone.
+
+    Raises:
+        Invalid: there are no rows, or they can't be stored.
+        Unavailable: the store did not answer. The directory must not be used again.
+
+    Returns when the files are durable. A crash before leaves a directory that nothing names.
+    """
+    if rows.num_rows == 0:
+        raise Invalid("a generation holds at least one row", object=uri)
+    keys = rows.select(list(schema.primary_key))
+    with native_errors("the generation can't be written", table=uri):
+        _write_dataset(uri, rows, numbering(schema), _format(data_storage_version), storage_options)
+        files = _files(uri, storage_options)
+        write_pk_index(files=files, keys=keys)
+        with tempfile.NamedTemporaryFile() as local:
+            local.write(build_bloom(keys))
+            local.flush()
+            files.upload_file(local.name, _BLOOM)
+    if "://" not in uri:
+        _sync(Path(uri))
+    return BuiltGeneration(
+        rows=rows.num_rows,
+        tombstones=pc.sum(rows[TOMBSTONE]).as_py() or 0,
+        in_memory_bytes=rows.nbytes,
+        primary_key_bytes=keys.nbytes,
+    )
+
+
+def check_generation(
+    *, uri: str, schema: TableSchema, rows: int, setsum: Setsum, storage_options: StorageOptions = None
+) -> None:
+    """Read a generation back and compare it with what was meant to be written.
+
+    Raises:
+        Corrupt: another number of rows, or other rows. The generation must not be named.
+        Unavailable: the store did not answer.
+    """
+    found, total = 0, Setsum.ZERO
+    for batch in read_generation(uri=uri, schema=schema, storage_options=storage_options):
+        found += batch.num_rows
+        total += row_setsum(batch)
+    if found != rows:
+        raise Corrupt(f"the generation holds {found} rows, {rows} were written", object=uri)
+    if total != setsum:
+        raise Corrupt("the generation holds other rows than were written", object=uri)
+
+
+def read_generation(
+    *,
+    uri: str,
+    schema: TableSchema,
+    columns: Sequence[str] | None = None,
+    where: str | None = None,
+    storage_options: StorageOptions = None,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a generation in stored form, the newest of each key, tombstones too.
+
+    Args:
+        schema: the table's, now. A column that the generation lacks is null, a renamed one is found by its id.
+        columns: what is wanted besides the key and `_tombstone`; all by default. They come in the table's order.
+        where: SQL over the table's columns that spares reading; rows that don't match may come all the same, and
+            tombstones always do.
+
+    Raises:
+        Corrupt: the generation is gone or unreadable, or holds a column in another type.
+        Unavailable: the store did not answer.
+    """
+    wanted = _projection(schema, columns)
+    with native_errors("the generation can't be read", table=uri):
+        dataset = lance.dataset(uri, storage_options=dict(storage_options or {}))
+        stored = stored_fields(dataset.lance_schema, schema.columns)
+        scanner = dataset.scanner(
+            columns=_names(dataset, stored, wanted), filter=_pushed(dataset, stored, schema, where)
+        )
+        for batch in scanner.to_batches():
+            yield _in_stored_form(batch, stored, wanted)
+
+
+def lookup_generation(
+    *,
+    uri: str,
+    schema: TableSchema,
+    keys: pa.Table,
+    columns: Sequence[str] | None = None,
+    storage_options: StorageOptions = None,
+) -> pa.Table:
+    """The rows of these keys in stored form, in no order; keys that the generation lacks have none.
+
+    Args:
+        keys: a table with the key columns, in the table's types.
+        columns: as in `read_generation`.
+
+    Raises: as `read_generation`.
+
+    The bloom filter is asked first, then the bounds of the index's pages, then the pages that can hold a key, and
+    only for keys found there the dataset. A generation without an index (Lance 7) is scanned for its keys.
+    """
+    wanted = _projection(schema, columns)
+    keys = keys.select(list(schema.primary_key)).cast(schema.key)
+    with native_errors("the generation can't be read", table=uri):
+        files = _files(uri, storage_options)
+        bloom = _bloom(files) if is_filterable(keys.schema) else None
+        if bloom is not None:
+            keys = keys.filter(pa.array(may_contain(bloom, keys)))
+        if keys.num_rows == 0:
+            return wanted.empty_table()
+        values = index_values(keys)
+        found = find_rows(files=files, values=values)
+        if found is not None and len(found) == 0:
+            return wanted.empty_table()
+        dataset = lance.dataset(uri, storage_options=dict(storage_options or {}))
+        stored = stored_fields(dataset.lance_schema, schema.columns)
+        if found is None:
+            found = _scan_for(dataset, [stored[name].name() for name in schema.primary_key], values)
+        return _take(dataset, stored, wanted, found)
+
+
+def _format(data_storage_version: str) -> str:
+    return "2.1" if data_storage_version in _OLD_FORMATS else data_storage_version
+
+
+def _files(uri: str, storage_options: StorageOptions) -> LanceFileSession:
+    return LanceFileSession(uri, storage_options=dict(storage_options or {}))
+
+
+def _write_dataset(
+    uri: str, rows: pa.Table, numbers: Numbering, data_storage_version: str, storage_options: StorageOptions
+) -> None:
+    """One fragment, however many rows: the index counts rows across the whole generation."""
+    options = dict(storage_options or {})
+    plain = pa.Table.from_arrays(rows.select(numbers.plain.names).columns, schema=numbers.plain)
+    fragments = write_fragments(
+        plain,
+        uri,
+        mode="create",
+        max_rows_per_file=max(rows.num_rows, 1),
+        max_bytes_per_file=1 << 62,
+        data_storage_version=data_storage_version,
+        storage_options=options,
+    )
+    if len(fragments) != 1:
+        raise Corrupt(f"Lance wrote {len(fragments)} fragments, a generation has one", object=uri)
+    if numbers.is_fresh:
+        create = lance.LanceOperation.Overwrite(numbers.fresh, fragments)
+        lance.LanceDataset.commit(uri, create, storage_options=options)
+        return
+    # A dataset's first commit always numbers its columns afresh; a Merge brings ids of its own.
+    nothing = pa.schema([pa.field(TOMBSTONE, pa.bool_())]).empty_table()
+    lance.write_dataset(
+        nothing,
+        uri,
+        data_storage_version=data_storage_version,  # type: ignore[arg-type]
+        storage_options=options,
+    )
+    merge = lance.LanceOperation.Merge([_renumbered(fragments[0], numbers)], numbers.wanted)
+    lance.LanceDataset.commit(uri, merge, read_version=1, storage_options=options)
+
+
+def _renumbered(fragment: FragmentMetadata, numbers: Numbering) -> FragmentMetadata:
+    files = [
+        DataFile(
+            path=str(file.path),
+            fields=[numbers.ids[number] for number in file.fields],
+            column_indices=file.column_indices,
+            file_major_version=file.file_major_version,
+            file_minor_version=file.file_minor_version,
+            file_size_bytes=file.file_size_bytes,
+        )
+        for file in fragment.files
+    ]
+    return replace(fragment, files=files)
+
+
+def _sync(directory: Path) -> None:
+    """Make a local generation survive a loss of power: Lance leaves its files to the operating system."""
+    for place, _, names in os.walk(directory):
+        for path in [*(os.path.join(place, name) for name in names), place]:
+            _sync_one(path)
+    _sync_one(str(directory.parent))
+
+
+def _sync_one(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _projection(schema: TableSchema, columns: Sequence[str] | None) -> pa.Schema:
+    """The wanted part of `schema.stored`."""
+    if unknown := set(columns or ()) - set(schema.names):
+        raise Invalid(f"column {min(unknown)!r} is not a column of the table", field=min(unknown))
+    names = schema.names if columns is None else {*columns, *schema.primary_key}
+    return pa.schema([field for field in schema.stored if field.name in names or field.name == TOMBSTONE])
+
+
+def _names(dataset: lance.LanceDataset, stored: _Stored, wanted: pa.Schema) -> list[str]:
+    """Wanted columns under the names that the generation has for them; none has `_tombstone` before Lance 9."""
+    names = [stored[field.name].name() for field in wanted if field.name in stored]
+    return [*names, TOMBSTONE] if TOMBSTONE in dataset.schema.names else names
+
+
+def _pushed(dataset: lance.LanceDataset, stored: _Stored, schema: TableSchema, where: str | None) -> str | None:
+    """The filter for Lance's scan; None where the generation has other columns or names than the table."""
+    if where is None or any(name not in stored or stored[name].name() != name for name in schema.names):
+        return None
+    return f"({where}) OR {TOMBSTONE}" if TOMBSTONE in dataset.schema.names else where
+
+
+def _in_stored_form(batch: pa.RecordBatch, stored: _Stored, wanted: pa.Schema) -> pa.RecordBatch:
+    arrays = []
+    for field in wanted:
+        if field.name == TOMBSTONE and TOMBSTONE not in batch.schema.names:
+            arrays.append(pa.repeat(pa.scalar(False), batch.num_rows))
+        elif field.name == TOMBSTONE:
+            arrays.append(batch.column(TOMBSTONE))
+        elif field.name in stored:
+            native = stored[field.name]
+            arrays.append(fitted(batch.column(native.name()), native, field))
+        else:
+            arrays.append(pa.nulls(batch.num_rows, field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=wanted)
+
+
+def _bloom(files: LanceFileSession) -> bytes | None:
+    try:
+        return bytes(files.read_range(_BLOOM, 0, BYTES))
+    except OSError as cause:
+        if "not found" in str(cause).lower():
+            return None
+        raise
+
+
+def _take(dataset: lance.LanceDataset, stored: _Stored, wanted: pa.Schema, offsets: pa.Array) -> pa.Table:
+    """The rows at these offsets that are not masked."""
+    names = _names(dataset, stored, wanted)
+    batches: list[pa.RecordBatch] = []
+    for start in range(0, len(offsets), _ROWS_BY_NUMBER):
+        numbers = ", ".join(map(str, offsets.slice(start, _ROWS_BY_NUMBER).to_pylist()))
+        batches += dataset.scanner(columns=names, filter=f"{_ROW} IN ({numbers})").to_batches()
+    return pa.Table.from_batches([_in_stored_form(batch, stored, wanted) for batch in batches], schema=wanted)
+
+
+def _scan_for(dataset: lance.LanceDataset, key: list[str], values: pa.ChunkedArray) -> pa.Array:
+    """The offsets of these keys where no index holds them. Lance 7 wrote rows newest first and masked none."""
+    rows = dataset.scanner(columns=key, with_row_id=True).to_table()
+    entries = pa.table({"value": index_values(rows.select(key)), _ROW: rows[_ROW]})
+    entries = entries.filter(pc.is_in(entries["value"], value_set=values.combine_chunks()))
+    return entries.group_by("value").aggregate([(_ROW, "min")])[f"{_ROW}_min"].combine_chunks()
