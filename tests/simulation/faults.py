@@ -23,6 +23,7 @@ from lancelsm.errors import LsmError, Unavailable
 from lancelsm.layout import Key
 from lancelsm.objects import Body, ETag, Listed, Object, ObjectStore, Refused, Written
 from lancelsm.objects import Unknown as UnknownWrite
+from lancelsm.objects.keys import checked
 from lancelsm.objects.local import etag_of
 from lancelsm.registry import Applied, Fields, Lost, Record, Registry, swapped
 from lancelsm.registry import Unknown as UnknownSwap
@@ -39,19 +40,19 @@ class MemoryStore:
 
     def get(self, key: str) -> Object | None:
         with self._lock:
-            body = self._bodies.get(key)
+            body = self._bodies.get(checked(key))
         return None if body is None else Object(body=body, etag=etag_of(body))
 
     def create(self, key: str, body: Body) -> Written | Refused:
         with self._lock:
-            if key in self._bodies:
+            if checked(key) in self._bodies:
                 return Refused()
             self._bodies[key] = bytes(body)
             return Written(etag=etag_of(body))
 
     def replace(self, key: str, body: Body, *, expect: ETag) -> Written | Refused:
         with self._lock:
-            if key not in self._bodies or etag_of(self._bodies[key]) != expect:
+            if checked(key) not in self._bodies or etag_of(self._bodies[key]) != expect:
                 return Refused()
             self._bodies[key] = bytes(body)
             return Written(etag=etag_of(body))

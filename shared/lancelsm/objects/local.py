@@ -17,6 +17,7 @@ from pathlib import Path
 from lancelsm.errors import Invalid
 from lancelsm.layout import LOCK, PRIVATE, SQLITE
 from lancelsm.objects import Body, ETag, Listed, Object, Refused, Unknown, Written
+from lancelsm.objects.keys import checked
 from lancelsm.objects.posix import Fsync, explained, locked, make_directory, sync_directory
 
 TEMPORARY = f"{PRIVATE}/tmp"
@@ -96,14 +97,9 @@ class LocalStore:
         return self._walk(directory, f"{above}/" if above else "", start)
 
     def _path(self, key: str) -> str:
-        parts = key.split("/")
-        if key in _RESERVED or key.startswith(f"{TEMPORARY}/") or not {"", ".", ".."}.isdisjoint(parts) or "\0" in key:
-            raise Invalid("This key can't name an object", remedy="Use another key", object=key)
-        try:
-            key.encode()
-        except UnicodeEncodeError as error:
-            raise Invalid("This key isn't text", remedy="Use another key", object=repr(key)) from error
-        return os.path.join(self._root, *parts)
+        if key in _RESERVED or key.startswith(f"{TEMPORARY}/"):
+            raise Invalid("this key is no object's", remedy="Use another key", object=key)
+        return f"{self._root}/{checked(key)}"
 
     def _stands(self, path: str) -> bool:
         """Whether an object stands there. Saves the writing that the link would refuse; the link decides."""
@@ -112,7 +108,7 @@ class LocalStore:
         except FileNotFoundError:
             return False
         if stat.S_ISDIR(status.st_mode):
-            raise Invalid("Other objects lie below this key", remedy="Use another key", path=path)
+            raise Invalid("other objects lie below this key", remedy="Use another key", path=path)
         return True
 
     def _linked(self, temporary: str, path: str) -> bool:

@@ -91,11 +91,11 @@ def explained(error: OSError, path: str) -> LsmError:
     """What an error of the file system means for the caller, naming the path."""
     reason = error.strerror or str(error)
     if error.errno in _NO_ROOM:
-        return Unavailable(f"No room: {reason}", remedy="Free space on the file system", path=path)
+        return Unavailable(f"no room: {reason}", remedy="Free space on the file system", path=path)
     if error.errno in _NO_ACCESS:
-        return Invalid(f"No access: {reason}", remedy="Grant this user read and write access", path=path)
+        return Invalid(f"no access: {reason}", remedy="Grant this user read and write access", path=path)
     if error.errno in _NO_LOCKS:
-        return Invalid(f"No file locks: {reason}", remedy="Use a file system with working locks", path=path)
+        return Invalid(f"no file locks: {reason}", remedy="Use a file system with working locks", path=path)
     if error.errno in (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP):
-        return Invalid(f"No such place: {reason}", remedy="Use another key", path=path)
-    return Unavailable(f"The file system failed: {reason}", remedy="Check the disk", path=path)
+        return Invalid(f"no such place: {reason}", remedy="Use another key", path=path)
+    return Unavailable(f"the file system failed: {reason}", remedy="Check the disk", path=path)

@@ -141,7 +141,7 @@ class SqliteRegistry:
         make_directory(directory, os.fsync)
         if not self._probe(directory):
             raise Invalid(
-                "The file system's locks do not hold, so two writers could corrupt the registry",
+                "the file system's locks do not hold, so two writers could corrupt the registry",
                 remedy="Put the table on a local disk, or make it with `lancelsm init --registry object`",
                 path=directory,
             )
@@ -164,7 +164,7 @@ class SqliteRegistry:
                 mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
                 if mode != "wal":
                     raise Invalid(
-                        "The file system has no shared memory for SQLite's log",
+                        "the file system has no shared memory for SQLite's log",
                         remedy="Put the table on a local disk, or make it with `lancelsm init --registry object`",
                         path=directory,
                     )
@@ -176,7 +176,7 @@ class SqliteRegistry:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version > FORMAT:
             raise Invalid(
-                f"The registry has format {version}, this release reads {FORMAT}",
+                f"the registry has format {version}, this release reads {FORMAT}",
                 remedy="Upgrade lancelsm",
                 path=self._path,
             )
@@ -191,25 +191,25 @@ class SqliteRegistry:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return Unavailable(
-                f"The registry was busy for {self._busy_seconds:g} s; nothing was written",
+                f"the registry was busy for {self._busy_seconds:g} s; nothing was written",
                 remedy="Retry; if it stays busy, look for a process that holds it",
                 path=self._path,
             )
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             return Corrupt(
-                f"The registry can't be read: {error}",
+                f"the registry can't be read: {error}",
                 remedy="Stop all writers and run `lancelsm registry rebuild`",
                 path=self._path,
             )
         if code == sqlite3.SQLITE_FULL:
-            return Unavailable("No room for the registry", remedy="Free space on the file system", path=self._path)
+            return Unavailable("no room for the registry", remedy="Free space on the file system", path=self._path)
         if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
             return Invalid(
-                f"No access to the registry: {error}",
+                f"no access to the registry: {error}",
                 remedy="Grant this user read and write access to it and to its directory",
                 path=self._path,
             )
-        return Unavailable(f"The registry failed: {error}", remedy="Check the disk", path=self._path)
+        return Unavailable(f"the registry failed: {error}", remedy="Check the disk", path=self._path)
 
 
 def _read(connection: sqlite3.Connection, key: Key) -> Record | None:

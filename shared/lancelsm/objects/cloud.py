@@ -1,0 +1,211 @@
+"""Objects in S3 and what else obstore speaks to.
+
+The client never repeats a request: the repetition of a conditional put is refused by its own first try. Reads are
+repeated here. obstore answers 409 (a racing request) like 412 (exists): both changed nothing. It has its own threads:
+a process that forks opens its stores after the fork.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
+from obstore.store import from_url
+
+from lancelsm.clock import Budget, Clock, Ids, SystemClock, SystemIds
+from lancelsm.errors import Invalid, LsmError, Unavailable
+from lancelsm.objects import Body, ETag, Listed, Object, Refused, Unknown, Written
+from lancelsm.objects.keys import checked
+
+T = TypeVar("T")
+Lines = list[Listed]
+
+_READ_SECONDS = 30.0
+_PAGE = 1000
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+
+_FLAGS = frozenset(
+    {
+        "allow_http",
+        "allow_invalid_certificates",
+        "http1_only",
+        "http2_keep_alive_while_idle",
+        "http2_only",
+        "randomize_addresses",
+    }
+)
+_CLIENT = _FLAGS | {
+    "connect_timeout",
+    "default_content_type",
+    "http2_keep_alive_interval",
+    "http2_keep_alive_timeout",
+    "pool_idle_timeout",
+    "pool_max_idle_per_host",
+    "proxy_ca_certificate",
+    "proxy_excludes",
+    "proxy_url",
+    "read_timeout",
+    "root_certificate",
+    "timeout",
+    "user_agent",
+}
+# What only Lance's own client reads.
+_LANCE_ONLY = frozenset({"client_max_retries", "client_retry_timeout", "download_retry_count"})
+
+
+class CloudStore:
+    """Objects below a URL that obstore understands: `s3://bucket/path`, `gs://`, `az://`.
+
+    Args:
+        url: the table's URL.
+        storage_options: names and values as Lance takes them (`aws_region`, `aws_endpoint`, `allow_http`, ...). What is
+            missing comes from the environment.
+        clock, ids: pace the repetition of reads, for 30 s at most.
+
+    Raises:
+        Invalid: at once: the URL or an option is not understood. At a call: the store denies it.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        clock: Clock | None = None,
+        ids: Ids | None = None,
+    ) -> None:
+        self._url = url
+        self._clock = clock or SystemClock()
+        self._ids = ids or SystemIds()
+        config, client = _split(storage_options or {})
+        try:
+            opened: Any = from_url
+            self._store: Any = opened(url, config=config, client_options=client, retry_config={"max_retries": 0})
+        except (BaseError, ValueError, TypeError) as error:
+            raise Invalid(
+                f"the store can't be opened: {_first_line(error)}", remedy="Check URL and options", url=url
+            ) from error
+
+    def get(self, key: str) -> Object | None:
+        def once() -> Object | None:
+            try:
+                answer = self._store.get(checked(key))
+                return Object(body=bytes(answer.bytes()), etag=ETag(answer.meta["e_tag"]))
+            except FileNotFoundError as error:
+                if _code(error) == "NoSuchBucket":
+                    raise
+                return None
+
+        return self._repeated(once, key)
+
+    def create(self, key: str, body: Body) -> Written | Refused | Unknown:
+        return self._put(key, body, "create")
+
+    def replace(self, key: str, body: Body, *, expect: ETag) -> Written | Refused | Unknown:
+        return self._put(key, body, {"e_tag": expect})
+
+    def list(self, prefix: str) -> Iterator[Listed]:
+        # obstore's prefixes end at a segment.
+        above = prefix.rpartition("/")[0]
+        if above:
+            checked(above)
+        return self._listed(above, prefix)
+
+    def _listed(self, above: str, prefix: str) -> Iterator[Listed]:
+        last: str | None = None
+        while True:
+            lines = self._repeated(partial(self._page, above, last), prefix)
+            yield from (line for line in lines if line.key.startswith(prefix))
+            if len(lines) < _PAGE:  # obstore fills its chunks from as many pages of the store as it takes
+                return
+            last = lines[-1].key
+
+    def _page(self, above: str, last: str | None) -> Lines:
+        for chunk in self._store.list(above or None, offset=last, chunk_size=_PAGE):
+            return [Listed(key=meta["path"], size=meta["size"]) for meta in chunk]
+        return []
+
+    def _put(self, key: str, body: Body, mode: str | dict[str, str]) -> Written | Refused | Unknown:
+        try:
+            answer = self._store.put(checked(key), body, mode=mode, use_multipart=False)
+        except (BaseError, OSError) as error:
+            denied = self._denied(error, key)
+            if denied is not None:
+                raise denied from error
+            if isinstance(error, AlreadyExistsError | PreconditionError):
+                return Refused()
+            return Unknown(cause=_first_line(error))
+        return Written(etag=ETag(answer["e_tag"]))
+
+    def _repeated(self, once: Callable[[], T], key: str) -> T:
+        failed: Exception | None = None
+        for _ in Budget(clock=self._clock, ids=self._ids, seconds=_READ_SECONDS).attempts():
+            try:
+                return once()
+            except (BaseError, OSError) as error:
+                denied = self._denied(error, key)
+                if denied is not None:
+                    raise denied from error
+                failed = error
+        assert failed is not None
+        raise Unavailable(
+            f"the store did not answer for {_READ_SECONDS:g} s: {_first_line(failed)}",
+            remedy="Retry; check the network and the endpoint",
+            url=self._url,
+            object=key,
+        ) from failed
+
+    def _denied(self, error: Exception, key: str) -> LsmError | None:
+        """The error if the store refuses us altogether: nothing was written, and a repetition would not help."""
+        text = _first_line(error)
+        if _code(error) == "NoSuchBucket":
+            message, remedy = "the bucket does not exist", "Create it, or check the URL"
+        elif isinstance(error, PermissionDeniedError):
+            message = f"the store denied access ({_code(error) or 403})"
+            remedy = (
+                "Grant s3:GetObject and s3:PutObject on the table's prefix, and s3:ListBucket on the bucket: "
+                "without the latter an absent key is answered by 403 instead of 404"
+            )
+        elif isinstance(error, UnauthenticatedError):
+            message, remedy = "the store does not know these credentials", "Check access key, secret and session token"
+        elif "redirect without LOCATION" in text:
+            message, remedy = "the bucket is in another region", "Set the option aws_region"
+        elif "builder error" in text:
+            message, remedy = "the endpoint is plain HTTP", 'Set the option allow_http to "true", or use HTTPS'
+        else:
+            return None
+        return Invalid(message, remedy=remedy, url=self._url, object=key)
+
+
+def _split(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
+    """Options of the store and of its HTTP client: Lance takes both in one map, obstore does not."""
+    config: dict[str, str] = {}
+    client: dict[str, Any] = {}
+    for name, value in options.items():
+        plain = name.lower()
+        bare = plain.removeprefix("aws_")
+        if bare in _FLAGS:
+            client[bare] = value.lower() in ("true", "1", "yes", "on")
+        elif bare in _CLIENT:
+            client[bare] = value
+        elif plain not in _LANCE_ONLY:
+            config[plain] = value
+    return config, client
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n\nDebug source:")[0]
+
+
+def _code(error: Exception) -> str | None:
+    found = _CODE.search(str(error))
+    return found[1] if found else None

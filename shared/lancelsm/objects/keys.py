@@ -1,0 +1,18 @@
+"""Which keys every adapter can store and list back unchanged."""
+
+from __future__ import annotations
+
+from lancelsm.errors import Invalid
+
+
+def checked(key: str) -> str:
+    """The key itself.
+
+    Raises:
+        Invalid: it is no text in UTF-8, holds a control character, or has a segment that is empty, `.` or `..`.
+    """
+    if not {"", ".", ".."}.isdisjoint(key.split("/")):
+        raise Invalid("a key's segments are not empty, `.` or `..`", remedy="Use another key", object=key)
+    if any(character < " " or "\x7f" <= character <= "\x9f" or "\ud800" <= character <= "\udfff" for character in key):
+        raise Invalid("a key is text without control characters", remedy="Use another key", object=repr(key))
+    return key

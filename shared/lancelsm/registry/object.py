@@ -1,0 +1,159 @@
+"""Records as small objects beside the table: the registry of a bucket without anything else.
+
+A swap reads, decides, and writes under the ETag that it read. The object carries a version that grows by one and a
+nonce of its write. So its content never repeats, which ETags alone would not see; and a write whose reply was lost is
+recognised: it is there, or another of the same version is, or the one before it is and it can be sent again.
+"""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
+
+from lancelsm.clock import Budget, Clock, Ids
+from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
+from lancelsm.layout import REGISTRY_OBJECTS, Key, Nonce
+from lancelsm.objects import ETag, ObjectStore, Refused, Written
+from lancelsm.objects import Unknown as UnknownWrite
+from lancelsm.registry import Applied, Fields, Lost, Record, Unknown, swapped
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stored:
+    """One version of a record. `etag` is None for one that is not written yet."""
+
+    version: int
+    nonce: Nonce
+    record: Record
+    etag: ETag | None = None
+
+    def encoded(self) -> bytes:
+        document = {"format": FORMAT, "version": self.version, "nonce": self.nonce, "fields": self.record}
+        return json.dumps(document, separators=(",", ":")).encode()
+
+
+class ObjectRegistry:
+    """Records under `_lancelsm/registry/` of a store.
+
+    `Unknown` only when the reply of a write was lost and later writes hide whether it happened, or the store stopped
+    answering.
+
+    Args:
+        store: the table's objects.
+        clock, ids: pace the retries and name the writes.
+        budget_seconds: how long a swap retries; then `Contended`, and nothing was written.
+        parallel: reads in flight when a partition is listed.
+    """
+
+    def __init__(
+        self, store: ObjectStore, *, clock: Clock, ids: Ids, budget_seconds: float = 30.0, parallel: int = 1
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+        self._budget_seconds = budget_seconds
+        self._parallel = parallel
+
+    def read(self, key: Key) -> Record | None:
+        stored = self._stored(object_key(key))
+        return None if stored is None else stored.record
+
+    def list(self, partition: str) -> list[tuple[Key, Record]]:
+        prefix = _partition_prefix(partition)
+        names = [line.key for line in self._store.list(prefix)]
+        if self._parallel > 1 and len(names) > 1:
+            with ThreadPoolExecutor(min(self._parallel, len(names))) as pool:
+                found = list(pool.map(self._stored, names))
+        else:
+            found = [self._stored(name) for name in names]
+        return sorted(
+            (Key(partition=partition, sort=_sort(name, prefix)), stored.record)
+            for name, stored in zip(names, found, strict=True)
+            if stored is not None
+        )
+
+    def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> Applied | Lost | Unknown:
+        name = object_key(key)
+        sent: _Stored | None = None  # a write without an answer
+        cause = ""
+        for _ in Budget(clock=self._clock, ids=self._ids, seconds=self._budget_seconds).attempts():
+            try:
+                found = self._stored(name)
+                if sent is not None and found is not None and found.version >= sent.version:
+                    if found.nonce == sent.nonce:
+                        return Applied(record=sent.record)
+                    if found.version > sent.version:
+                        return Unknown(cause=f"{name}: {cause}; later writes hide whether it happened")
+                    sent = None  # another write took its version
+                old = None if found is None else found.record
+                new = swapped(key, old, expect=expect, change=change)
+                if new is None:
+                    return Lost(record=old)
+                # An unanswered write goes out again as it was: whichever arrives is recognised, the other is refused.
+                send = sent or _Stored(
+                    version=1 if found is None else found.version + 1, nonce=self._ids.nonce(), record=new
+                )
+                outcome = self._write(name, found, send)
+            except Unavailable as error:
+                if sent is None:
+                    raise
+                return Unknown(cause=f"{name}: {cause}; then {error}")
+            if isinstance(outcome, Written):
+                return Applied(record=send.record)
+            if isinstance(outcome, UnknownWrite):
+                sent, cause = send, outcome.cause
+        if sent is not None:
+            return Unknown(cause=f"{name}: {cause}")
+        raise Contended(
+            f"other writers were faster for {self._budget_seconds:g} s",
+            remedy="Retry",
+            record=f"{key.partition}/{key.sort}",
+        )
+
+    def _write(self, name: str, found: _Stored | None, send: _Stored) -> Written | Refused | UnknownWrite:
+        if found is None or found.etag is None:
+            return self._store.create(name, send.encoded())
+        return self._store.replace(name, send.encoded(), expect=found.etag)
+
+    def _stored(self, name: str) -> _Stored | None:
+        found = self._store.get(name)
+        if found is None:
+            return None
+        try:
+            document = json.loads(found.body)
+            if document["format"] > FORMAT:
+                raise Invalid(
+                    f"the record has format {document['format']}, this release reads {FORMAT}",
+                    remedy="Upgrade lancelsm",
+                    object=name,
+                )
+            return _Stored(
+                version=document["version"], nonce=document["nonce"], record=document["fields"], etag=found.etag
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise Corrupt(
+                "this object is no record",
+                remedy="Stop all writers and run `lancelsm registry rebuild`",
+                object=name,
+            ) from error
+
+
+def object_key(key: Key) -> str:
+    """Where a record lies. Letters, digits, `_`, `-`, `~` stay; every other byte is `=` and two hex digits."""
+    return f"{_partition_prefix(key.partition)}{_escaped(key.sort)}.json"
+
+
+def _partition_prefix(partition: str) -> str:
+    return f"{REGISTRY_OBJECTS}/{_escaped(partition)}/"
+
+
+def _sort(name: str, prefix: str) -> str:
+    return unquote(name.removeprefix(prefix).removesuffix(".json").replace("=", "%"))
+
+
+def _escaped(text: str) -> str:
+    return quote(text, safe="").replace(".", "%2E").replace("%", "=")

@@ -1,0 +1,39 @@
+"""From the kind of registry that a table names to the registry."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lancelsm.clock import Clock, Ids
+from lancelsm.errors import Invalid
+from lancelsm.layout import SQLITE
+from lancelsm.objects import ObjectStore
+from lancelsm.objects.opening import local_path
+from lancelsm.registry import Registry
+
+_PARALLEL = 16
+
+
+def open_registry(kind: str, *, uri: str | Path, store: ObjectStore, clock: Clock, ids: Ids) -> Registry:
+    """The registry of a table. Touches nothing yet.
+
+    Args:
+        kind: `sqlite` (tables at a path) or `object`.
+        uri: the table's.
+        store: the table's objects.
+
+    Raises:
+        Invalid: no such kind, or it does not fit the URI.
+    """
+    path = local_path(uri)
+    if kind == "object":
+        from lancelsm.registry.object import ObjectRegistry  # noqa: PLC0415 - each process needs one of them
+
+        return ObjectRegistry(store, clock=clock, ids=ids, parallel=_PARALLEL if path is None else 1)
+    if kind == "sqlite":
+        if path is None:
+            raise Invalid("a sqlite registry is a file", remedy='Use the registry "object"', url=uri)
+        from lancelsm.registry.sqlite import SqliteRegistry  # noqa: PLC0415
+
+        return SqliteRegistry(path / SQLITE)
+    raise Invalid(f"there is no registry {kind!r}", remedy="Use sqlite or object", url=uri)
