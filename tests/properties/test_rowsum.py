@@ -56,9 +56,7 @@ def tables(draw, min_rows=0):
     ids = itertools.count()
     columns = [draw(fields(ids, f"c{i}")) for i in range(draw(st.integers(1, 3)))]
     count = draw(st.integers(min_rows, 6))
-    arrays = [
-        pa.array(draw(st.lists(value, min_size=count, max_size=count)), field.type) for field, value in columns
-    ]
+    arrays = [pa.array(draw(st.lists(value, min_size=count, max_size=count)), field.type) for field, value in columns]
     return pa.Table.from_arrays(arrays, schema=pa.schema([field for field, _ in columns]))
 
 

@@ -75,11 +75,20 @@ def key_column(table: pa.Table | pa.RecordBatch, primary_key: tuple[str, ...]) -
     return pc.binary_join_element_wise(*(_ordered(column) for column in columns), _EMPTY).cast(pa.binary())
 
 
+def last_of_key(table: pa.Table, primary_key: tuple[str, ...]) -> pa.Array:
+    """For each row, the position of the last row with its key."""
+    columns = [_whole(table.column(name)) for name in primary_key]
+    keys = columns[0] if len(columns) == 1 else _tuple_codes(columns)
+    rows = len(keys)
+    # Of equal values in its set, index_in returns the first: backwards, the last.
+    return pc.subtract(rows - 1, pc.index_in(keys, value_set=keys.take(pa.arange(rows - 1, -1, -1))))
+
+
 def fold(table: pa.Table, primary_key: tuple[str, ...]) -> Fold:
     """Keep the last row of each key. What it drops is returned too: a flush proves that their sums balance."""
     if table.num_rows < 2:
         return Fold(rows=table, superseded=table.slice(0, 0))
-    last = _last_of_key([_whole(table.column(name)) for name in primary_key])
+    last = last_of_key(table, primary_key)
     wins = pc.equal(last, pa.arange(0, table.num_rows))
     if pc.all(wins).as_py():
         return Fold(rows=table, superseded=table.slice(0, 0))
@@ -89,14 +98,6 @@ def fold(table: pa.Table, primary_key: tuple[str, ...]) -> Fold:
 def newest(table: pa.Table, primary_key: tuple[str, ...]) -> pa.Table:
     """The last row of each key, in the order of arrival."""
     return fold(table, primary_key).rows
-
-
-def _last_of_key(columns: list[pa.Array]) -> pa.Array:
-    """For each row, the position of the last row with its key."""
-    keys = columns[0] if len(columns) == 1 else _tuple_codes(columns)
-    rows = len(keys)
-    # Of equal values in its set, index_in returns the first: backwards, the last.
-    return pc.subtract(rows - 1, pc.index_in(keys, value_set=keys.take(pa.arange(rows - 1, -1, -1))))
 
 
 def _tuple_codes(columns: list[pa.Array]) -> pa.Array:

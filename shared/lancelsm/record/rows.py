@@ -1,0 +1,162 @@
+"""Rows as callers give them, to rows in stored form: checked, cast, and each key once. All rows or none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lancelsm.errors import Invalid
+from lancelsm.record.casts import cast_column
+from lancelsm.record.key import fold, last_of_key, newest
+from lancelsm.record.schema import TableSchema
+from lancelsm.record.values import column
+
+_PANDAS_INDEX: Final = re.compile(r"__index_level_\d+__")
+_Column: TypeAlias = pa.ChunkedArray | Sequence[Any]
+
+
+def upserts(data: Any, *, schema: TableSchema, on_duplicate: Literal["last", "error"] = "last") -> pa.Table:
+    """Whole rows to write, in the form of `schema.stored`.
+
+    Args:
+        data: anything with `__arrow_c_stream__` or `__arrow_c_array__` (pyarrow, polars, pandas), a mapping of
+            columns, or an iterable of mappings, one a row. Exactly the table's columns, in any order.
+        on_duplicate: the last row of a key wins, or a second one is refused.
+
+    Returns:
+        The winners in order of arrival, one chunk a column, `_tombstone` false.
+
+    Raises:
+        Invalid: an unknown or missing column, a null or missing key, a null in a not-null column, a value of another
+            kind or that does not fit, text that is not UTF-8, a key twice where that is an error. Names column and
+            row.
+    """
+    rows = _stored(_columns(data), schema=schema, names=schema.names, dead=False)
+    if on_duplicate == "error":
+        _check_distinct(rows, schema)
+        return rows
+    return newest(rows, schema.primary_key)
+
+
+def deletes(keys: Any, *, schema: TableSchema) -> pa.Table:
+    """Tombstones of these keys, in the form of `schema.stored`: key columns, `_tombstone` true, all else null.
+
+    Args:
+        keys: as the data of `upserts`, the key columns alone; for a key of one column also its plain values.
+
+    Raises:
+        Invalid: as `upserts`.
+    """
+    if len(schema.primary_key) == 1:
+        keys = _plain_keys(keys, schema.primary_key[0])
+    rows = _stored(_columns(keys), schema=schema, names=list(schema.primary_key), dead=True)
+    return newest(rows, schema.primary_key)
+
+
+def _stored(given: Mapping[str, _Column] | None, *, schema: TableSchema, names: list[str], dead: bool) -> pa.Table:
+    stored = schema.stored
+    if given is None:
+        return stored.empty_table()
+    if unknown := [name for name in given if name not in names]:
+        what = "no key column" if dead else "no column of the table"
+        raise Invalid(f"{unknown[0]!r} is {what}", field=unknown[0])
+    if missing := [name for name in names if name not in given]:
+        raise Invalid(f"column {missing[0]!r} is missing", field=missing[0])
+    if len({len(values) for values in given.values()}) > 1:
+        lengths = ", ".join(f"{name} {len(values)}" for name, values in given.items())
+        raise Invalid(f"columns differ in length: {lengths}")
+    rows = len(given[names[0]])
+    arrays = []
+    for field in schema.columns:
+        if field.name not in names:
+            arrays.append(pa.nulls(rows, field.type))
+            continue
+        needed = field.with_nullable(False) if field.name in schema.primary_key else field
+        values = given[field.name]
+        arrays.append(cast_column(values, needed) if isinstance(values, pa.ChunkedArray) else column(values, needed))
+    arrays.append(pa.repeat(pa.scalar(dead, pa.bool_()), rows))
+    return pa.Table.from_arrays(arrays, schema=stored)
+
+
+def _check_distinct(rows: pa.Table, schema: TableSchema) -> None:
+    if not fold(rows, schema.primary_key).superseded.num_rows:
+        return
+    last = last_of_key(rows, schema.primary_key)
+    first = pc.index(pc.equal(last, pa.arange(0, len(last))), False).as_py()
+    key = {name: rows.column(name)[first].as_py() for name in schema.primary_key}
+    raise Invalid(f"key {key} comes twice, in rows {first} and {last[first]}", field=schema.primary_key[0], row=first)
+
+
+def _plain_keys(keys: Any, name: str) -> Any:
+    """The values of a one-column key as a column, if that is what they are."""
+    if isinstance(keys, pa.Array | pa.ChunkedArray) and not pa.types.is_struct(keys.type):
+        return {name: keys}
+    if _is_arrow(keys) or isinstance(keys, Mapping | str | bytes) or not isinstance(keys, Iterable):
+        return keys
+    values = list(keys)
+    return values if not values or isinstance(values[0], Mapping) else {name: values}
+
+
+def _columns(data: Any) -> Mapping[str, _Column] | None:
+    """The columns by name; None for an iterable of no rows, which has none."""
+    if isinstance(data, Mapping):
+        return {str(name): _column(name, values) for name, values in data.items()}
+    if _is_arrow(data) or type(data).__module__.partition(".")[0] == "pandas":
+        return _table_columns(_imported(pa.table, data))
+    if isinstance(data, str | bytes) or not isinstance(data, Iterable):
+        raise Invalid(
+            f"rows can't be read from {type(data).__name__}", remedy="Give Arrow data, columns, or rows as dicts"
+        )
+    return _row_columns(list(data))
+
+
+def _table_columns(table: pa.Table) -> dict[str, _Column]:
+    names = table.schema.names
+    if b"pandas" in (table.schema.metadata or {}):
+        # The index of a pandas frame is no column unless it has a name.
+        names = [name for name in names if not _PANDAS_INDEX.fullmatch(name)]
+    for name in names:
+        if names.count(name) > 1:
+            raise Invalid(f"column {name!r} is given twice", field=name)
+    return {name: table.column(name) for name in names}
+
+
+def _row_columns(rows: list[Any]) -> Mapping[str, _Column] | None:
+    if not rows:
+        return None
+    names = rows[0].keys() if isinstance(rows[0], Mapping) else ()
+    for row, values in enumerate(rows):
+        if not isinstance(values, Mapping):
+            raise Invalid(f"row {row} is a {type(values).__name__}, not a dict", row=row)
+        if values.keys() != names:
+            name = next(iter(values.keys() ^ names))
+            there, lacking = (row, 0) if name in values else (0, row)
+            raise Invalid(f"column {name!r} is in row {there} and missing in row {lacking}", field=name, row=row)
+    return {name: [values[name] for values in rows] for name in names}
+
+
+def _column(name: str, values: Any) -> _Column:
+    if isinstance(values, list | tuple):
+        return values
+    if hasattr(values, "__arrow_c_stream__"):
+        return _imported(pa.chunked_array, values)
+    if hasattr(values, "__arrow_c_array__") or hasattr(values, "__array__"):
+        return _imported(lambda given: pa.chunked_array([pa.array(given)]), values)
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise Invalid(f"column {name!r} is a {type(values).__name__}, not a sequence of values", field=name)
+    return list(values)
+
+
+def _is_arrow(data: Any) -> bool:
+    return hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__")
+
+
+def _imported(read: Callable[[Any], Any], data: Any) -> Any:
+    try:
+        return read(data)
+    except (pa.ArrowException, TypeError, ValueError, NotImplementedError) as error:
+        raise Invalid(f"{type(data).__name__} can't be read as Arrow: {error}") from error

@@ -1,0 +1,440 @@
+"""Which rows are taken, in what form they come out, and what is refused with which column and row."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import struct
+import subprocess
+import sys
+from decimal import Decimal
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from lancelsm.errors import Invalid
+from lancelsm.record.rows import deletes, upserts
+from lancelsm.record.rowsum import row_items
+from lancelsm.record.schema import FIELD_ID, TOMBSTONE, TableSchema
+
+
+def schema_of(key=("id",), nullable=True, **kinds):
+    fields = [
+        pa.field(name, kind, nullable=nullable and name not in key, metadata={FIELD_ID: str(number)})
+        for number, (name, kind) in enumerate(kinds.items())
+    ]
+    return TableSchema(columns=pa.schema(fields), primary_key=key)
+
+
+ORDERS = schema_of(id=pa.int64(), name=pa.string(), price=pa.float64())
+ROWS = [
+    {"id": 1, "name": "a", "price": 1.5},
+    {"id": 2, "name": "", "price": None},
+    {"id": 1, "name": None, "price": math.inf},
+]
+WINNERS = [{**ROWS[1], TOMBSTONE: False}, {**ROWS[2], TOMBSTONE: False}]
+ARROW = pa.Table.from_pylist(ROWS)
+
+FORMS = {
+    "table": ARROW,
+    "chunked table": pa.concat_tables([ARROW.slice(0, 1), ARROW.slice(1)]),
+    "batch": ARROW.to_batches()[0],
+    "reader": ARROW.to_reader,
+    "polars": pl.DataFrame(ROWS),
+    "pandas": pd.DataFrame(ROWS),
+    "filtered pandas": pd.DataFrame([{"id": 0, "name": "x", "price": 0.0}, *ROWS]).query("id > 0"),
+    "dict of lists": {name: [row[name] for row in ROWS] for name in ("price", "id", "name")},
+    "dict of arrays": {name: ARROW.column(name) for name in ARROW.schema.names},
+    "dict of series": lambda: {name: pl.DataFrame(ROWS)[name] for name in ARROW.schema.names},
+    "rows": ROWS,
+    "generator of rows": lambda: (dict(reversed(row.items())) for row in ROWS),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_rows_comes_out_in_stored_form(form):
+    data = FORMS[form]() if callable(FORMS[form]) else FORMS[form]
+
+    rows = upserts(data, schema=ORDERS)
+
+    assert rows.schema.equals(ORDERS.stored, check_metadata=True)
+    assert rows.to_pylist() == WINNERS
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [1, 2, 1],
+        [{"id": 2}, {"id": 1}],
+        pa.table({"id": [2, 1]}),
+        {"id": (2, 1)},
+        pa.array([2, 1], pa.int8()),
+        iter([2, 1]),
+    ],
+    ids=lambda keys: type(keys).__name__,
+)
+def test_keys_become_tombstones(keys):
+    rows = deletes(keys, schema=ORDERS)
+
+    assert rows.schema.equals(ORDERS.stored, check_metadata=True)
+    assert rows.to_pylist() == [{"id": key, "name": None, "price": None, TOMBSTONE: True} for key in (2, 1)]
+
+
+def test_a_tombstone_of_a_composite_key_leaves_not_null_columns_null():
+    schema = schema_of(("b", "a"), nullable=False, a=pa.int32(), x=pa.list_(pa.int8()), b=pa.string())
+
+    rows = deletes([{"a": 1, "b": "k"}, {"a": 1, "b": "l"}, {"b": "k", "a": 1}], schema=schema)
+
+    assert rows.select(["a", "b", "x"]).to_pylist() == [{"a": 1, "b": key, "x": None} for key in "lk"]
+
+
+@pytest.mark.parametrize(
+    "empty", [[], ARROW.slice(0, 0), {"id": [], "name": [], "price": []}], ids=["rows", "table", "dict"]
+)
+def test_no_rows_are_an_empty_table(empty):
+    assert upserts(empty, schema=ORDERS).equals(ORDERS.stored.empty_table())
+
+
+def test_a_second_row_of_a_key_is_refused_on_request():
+    with pytest.raises(Invalid, match=r"key \{'id': 1\} comes twice, in rows 0 and 2") as refusal:
+        upserts(ROWS, schema=ORDERS, on_duplicate="error")
+    assert refusal.value.where == {"field": "id", "row": 0}
+
+    assert upserts(ROWS[1:], schema=ORDERS, on_duplicate="error").num_rows == 2
+
+
+COLUMNS = [
+    ({"id": [1], "name": ["a"]}, "'price' is missing"),
+    ({}, "'id' is missing"),
+    ({"id": [1], "name": ["a"], "price": [1.0], "more": [1]}, "'more' is no column"),
+    ({"id": [1], "name": ["a"], "price": [1.0], TOMBSTONE: [True]}, "'_tombstone' is no column"),
+    ({"id": [1], "name": ["a", "b"], "price": [1.0]}, "differ in length: id 1, name 2, price 1"),
+    ([ROWS[0], {"id": 2, "name": "x"}], "'price' is in row 0 and missing in row 1"),
+    ([ROWS[0], {**ROWS[1], "more": 1}], "'more' is in row 1 and missing in row 0"),
+    ([ROWS[0], 7], "row 1 is a int, not a dict"),
+    ("text", "can't be read from str"),
+    (7, "can't be read from int"),
+    ({"id": 1, "name": ["a"], "price": [1.0]}, "'id' is a int, not a sequence"),
+    (pa.table([[1], [1]], names=["id", "id"]), "'id' is given twice"),
+    (pa.array([1, 2]), "can't be read as Arrow"),
+]
+
+
+@pytest.mark.parametrize(("data", "message"), COLUMNS, ids=lambda value: value if isinstance(value, str) else "")
+def test_rows_of_other_columns_are_refused(data, message):
+    with pytest.raises(Invalid, match=message):
+        upserts(data, schema=ORDERS)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ([{"id": 1, "name": "a"}], "'name' is no key column"),
+        ([1, None], "'id' is null in row 1"),
+        ([1, "x"], "row 1: 'x' is not a value of int64"),
+        ("abc", "can't be read from str"),
+        (pa.table({"id": [1], "price": [1.0]}), "'price' is no key column"),
+    ],
+    ids=str,
+)
+def test_keys_that_are_none_are_refused(keys, message):
+    with pytest.raises(Invalid, match=message):
+        deletes(keys, schema=ORDERS)
+
+
+def test_the_parts_of_a_composite_key_are_all_needed():
+    schema = schema_of(("a", "b"), a=pa.int8(), b=pa.int8())
+
+    with pytest.raises(Invalid, match="'b' is missing"):
+        deletes([{"a": 1}], schema=schema)
+    with pytest.raises(Invalid, match="not a dict"):
+        deletes([1], schema=schema)
+
+
+INSTANT = dt.datetime(2020, 1, 2, 3, 4, 5, 6, tzinfo=dt.UTC)
+CLOCK = INSTANT.replace(tzinfo=None)
+EPOCH = dt.datetime.fromtimestamp(0, dt.UTC).replace(tzinfo=None)
+INNER = pa.struct(
+    [pa.field("x", pa.int8(), metadata={FIELD_ID: "8"}), pa.field("y", pa.string(), metadata={FIELD_ID: "9"})]
+)
+
+
+def items(kind, nullable=True):
+    return pa.field("item", kind, nullable=nullable, metadata={FIELD_ID: "7"})
+
+
+MISFITS = [
+    (pa.int8(), 128),
+    (pa.uint8(), -1),
+    (pa.int64(), 2**63),
+    (pa.uint64(), 2**64),
+    (pa.int64(), 1.0),
+    (pa.int64(), True),
+    (pa.int64(), "1"),
+    (pa.int64(), Decimal(1)),
+    (pa.int64(), np.float64(1)),
+    (pa.bool_(), 1),
+    (pa.bool_(), "true"),
+    (pa.float64(), 2**53 + 1),
+    (pa.float32(), 2**24 + 1),
+    (pa.float32(), 1e39),
+    (pa.float16(), 65520.0),
+    (pa.float64(), "1"),
+    (pa.float64(), True),
+    (pa.float64(), Decimal(1)),
+    (pa.string(), b"a"),
+    (pa.string(), 1),
+    (pa.string(), "\ud800"),
+    (pa.binary(), "a"),
+    (pa.binary(2), b"abc"),
+    (pa.decimal128(5, 2), Decimal("1.234")),
+    (pa.decimal128(5, 2), Decimal("1234")),
+    (pa.decimal128(5, 2), Decimal("NaN")),
+    (pa.decimal128(5, 2), 1.5),
+    (pa.date32(), CLOCK),
+    (pa.date32(), "2020-01-01"),
+    (pa.timestamp("s"), CLOCK),
+    (pa.timestamp("us"), INSTANT),
+    (pa.timestamp("us", "UTC"), CLOCK),
+    (pa.timestamp("us"), dt.date(2020, 1, 1)),
+    (pa.timestamp("us"), 5),
+    (pa.timestamp("ns"), CLOCK.replace(year=3000)),
+    (pa.time32("s"), CLOCK.time()),
+    (pa.duration("s"), dt.timedelta(microseconds=1)),
+    (pa.list_(items(pa.int8())), [1, 300]),
+    (pa.list_(items(pa.int8())), [True]),
+    (pa.list_(items(pa.int8())), 5),
+    (pa.list_(items(pa.int8(), False)), [None]),
+    (pa.list_(items(pa.string())), ["a", 1]),
+    (pa.list_(items(pa.string())), "ab"),
+    (pa.list_(items(pa.int8()), 2), [1]),
+    (INNER, {"x": 1}),
+    (INNER, {"x": 1, "y": "", "z": 1}),
+    (INNER, {"x": 1.0, "y": ""}),
+    (INNER, [1]),
+    (pa.dictionary(pa.int8(), pa.string()), 1),
+    (pa.map_(pa.string(), pa.int8()), [("a", 1, 2)]),
+    (pa.map_(pa.string(), pa.int8()), {"a": "b"}),
+    (pa.null(), 1),
+]
+
+
+@pytest.mark.parametrize(("kind", "value"), MISFITS, ids=str)
+def test_a_python_value_that_does_not_fit_is_refused_by_row(kind, value):
+    rows = [{"id": 0, "v": None}, {"id": 1, "v": value}, {"id": 2, "v": None}]
+
+    with pytest.raises(Invalid) as refusal:
+        upserts(rows, schema=schema_of(id=pa.int64(), v=kind))
+
+    assert refusal.value.where == {"field": "v", "row": 1}
+
+
+def bad_text():
+    offsets = struct.pack("<3i", 0, 1, 2)
+    return pa.Array.from_buffers(pa.string(), 2, [None, pa.py_buffer(offsets), pa.py_buffer(b"a\xff")])
+
+
+ARROW_MISFITS = [
+    (pa.int8(), pa.array([1, 128])),
+    (pa.uint64(), pa.array([0, -1])),
+    (pa.int64(), pa.array([1, 2**64 - 1], pa.uint64())),
+    (pa.float32(), pa.array([0.5, 0.1])),
+    (pa.float16(), pa.array([0.5, 70000.0])),
+    (pa.string(), bad_text()),
+    (pa.large_string(), bad_text()),
+    (pa.date32(), pa.array([EPOCH, CLOCK])),
+    (pa.timestamp("ms"), pa.array([EPOCH, CLOCK])),
+    (pa.decimal128(3, 1), pa.array([Decimal("1.10"), Decimal("1.11")])),
+    (pa.binary(1), pa.array([b"a", b"ab"])),
+    (pa.list_(items(pa.int8())), pa.array([[1], [1, 300]])),
+    (pa.list_(items(pa.float32())), pa.array([[0.5], [0.1]])),
+    (pa.list_(items(pa.int8(), False)), pa.array([[1], [1, None]])),
+    (pa.list_(items(pa.int8()), 2), pa.array([[1, 2], [1]])),
+    (
+        pa.struct([pa.field("x", pa.int8(), nullable=False, metadata={FIELD_ID: "8"})]),
+        pa.array([None, {"x": None}], pa.struct([("x", pa.int8())])),
+    ),
+    (
+        pa.decimal128(2, 0),
+        pa.Array.from_buffers(pa.decimal128(2, 0), 2, [None, pa.py_buffer(struct.pack("<qqqq", 1, 0, 100, 0))]),
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "values"), ARROW_MISFITS, ids=lambda value: str(getattr(value, "type", value)))
+def test_an_arrow_value_that_does_not_fit_is_refused_by_row(kind, values):
+    chunks = pa.chunked_array([values[:1], values[:1], values]).combine_chunks()
+    with pytest.raises(Invalid) as refusal:
+        upserts({"id": pa.array(range(4)), "v": chunks}, schema=schema_of(id=pa.int64(), v=kind))
+
+    assert refusal.value.where == {"field": "v", "row": 3}
+
+
+OTHER_KINDS = [
+    (pa.int64(), pa.float64()),
+    (pa.float64(), pa.int64()),
+    (pa.int64(), pa.string()),
+    (pa.string(), pa.int64()),
+    (pa.bool_(), pa.int8()),
+    (pa.int8(), pa.bool_()),
+    (pa.string(), pa.binary()),
+    (pa.binary(), pa.string()),
+    (pa.decimal128(5), pa.int64()),
+    (pa.float64(), pa.decimal128(5)),
+    (pa.timestamp("us"), pa.timestamp("us", "UTC")),
+    (pa.timestamp("us", "UTC"), pa.timestamp("us")),
+    (pa.date32(), pa.int32()),
+    (pa.date32(), pa.string()),
+    (pa.timestamp("us"), pa.time64("us")),
+    (pa.list_(items(pa.int8())), pa.int8()),
+    (INNER, pa.struct([("x", pa.int8())])),
+    (pa.list_(items(pa.int8())), pa.list_(pa.string())),
+    (pa.dictionary(pa.int8(), pa.string()), pa.int8()),
+]
+
+
+@pytest.mark.parametrize(("ours", "theirs"), OTHER_KINDS, ids=str)
+def test_a_column_of_another_kind_is_refused(ours, theirs):
+    with pytest.raises(Invalid, match=r"'v' holds .*, the table has") as refusal:
+        upserts({"id": pa.array([1]), "v": pa.nulls(1, theirs)}, schema=schema_of(id=pa.int64(), v=ours))
+
+    assert refusal.value.where == {"field": "v"}
+
+
+WITHIN = [
+    (pa.int64(), pa.array([1, None], pa.uint8())),
+    (pa.uint8(), pa.array([255, None])),
+    (pa.float64(), pa.array([0.5, None], pa.float32())),
+    (pa.float32(), pa.array([0.5, float("nan")])),
+    (pa.float16(), pa.array([0.5, math.inf])),
+    (pa.string(), pa.array(["a", None], pa.string_view())),
+    (pa.string(), pa.array(["a", None], pa.large_string())),
+    (pa.large_string(), pa.array(["a", ""])),
+    (pa.string(), pa.array(["a", None]).dictionary_encode()),
+    (pa.dictionary(pa.int8(), pa.string()), pa.array(["a", None])),
+    (pa.dictionary(pa.int8(), pa.int16()), pa.array([5, None])),
+    (pa.large_binary(), pa.array([b"a", b""])),
+    (pa.binary(), pa.array([b"ab"], pa.binary(2))),
+    (pa.decimal256(50, 3), pa.array([Decimal("1.1"), None])),
+    (pa.timestamp("us"), pa.array([dt.date(2020, 1, 1)])),
+    (pa.date32(), pa.array([dt.date(2020, 1, 1)]).cast(pa.timestamp("s"))),
+    (pa.timestamp("us", "UTC"), pa.array([INSTANT], pa.timestamp("ns", "Europe/Paris"))),
+    (pa.time64("ns"), pa.array([dt.time(1)])),
+    (pa.duration("ns"), pa.array([dt.timedelta(1)], pa.duration("s"))),
+    (pa.int8(), pa.nulls(2)),
+    (INNER, pa.nulls(2)),
+    (pa.list_(items(pa.int8())), pa.array([[1, None], None], pa.large_list(pa.int64()))),
+    (pa.list_(items(pa.float32()), 2), pa.array([[0.5, float("nan")], None])),
+    (INNER, pa.array([{"y": "a", "x": 1}, None], pa.struct([("y", pa.large_string()), ("x", pa.int64())]))),
+]
+
+
+@pytest.mark.parametrize(("kind", "values"), WITHIN, ids=lambda value: str(getattr(value, "type", value)))
+def test_a_value_changes_its_type_within_its_kind(kind, values):
+    schema = schema_of(id=pa.int64(), v=kind)
+
+    rows = upserts({"id": pa.array(range(len(values))), "v": values}, schema=schema)
+
+    assert rows.schema.equals(schema.stored, check_metadata=True)
+    expected = values.cast(kind.value_type if pa.types.is_dictionary(kind) else kind)
+    assert repr(rows["v"].to_pylist()) == repr(expected.to_pylist())
+
+
+def test_what_lies_around_a_slice_does_not_matter():
+    schema = schema_of(id=pa.int64(), v=pa.list_(items(pa.int8())))
+    table = pa.table({"id": [1, 2, 3], "v": [[300], [1], [300]]})
+
+    assert upserts(table.slice(1, 1), schema=schema)["v"].to_pylist() == [[1]]
+
+
+KEPT = {
+    "floats": (pa.float64(), [math.nan, math.inf, -math.inf, -0.0, 5e-324]),
+    "half": (pa.float16(), [-0.0, math.nan, 65504.0]),
+    "single": (pa.float32(), [0.5, 1, None]),
+    "zoned": (pa.timestamp("us", "Asia/Tokyo"), [INSTANT, None]),
+    "nanoseconds": (pa.timestamp("ns"), [CLOCK]),
+    "decimal": (pa.decimal128(38, 10), [Decimal("-1.0000000001"), 7]),
+    "wide decimal": (pa.decimal256(70, 2), [Decimal("1.10")]),
+    "list": (pa.list_(items(pa.string())), [["a", None, ""], [], None]),
+    "nested list": (pa.list_(items(pa.list_(items(pa.int8())))), [[[1], None, []]]),
+    "struct": (INNER, [{"x": 1, "y": None}, None]),
+    "structs": (pa.list_(items(INNER)), [[{"x": 1, "y": "é"}, None]]),
+    "vector": (pa.list_(items(pa.float32()), 3), [[1.0, -0.0, math.nan], None]),
+    "numpy vector": (pa.list_(items(pa.float32()), 2), [np.array([1.0, 2.0], np.float32)]),
+    "dictionary": (pa.dictionary(pa.int8(), pa.string()), ["a", "b", "a", None]),
+    "map": (pa.map_(pa.string(), pa.int8()), [[("a", 1), ("b", None)], {"c": 2}, None]),
+    "empty text": (pa.string(), ["", "\0", "é", None]),
+    "binary": (pa.binary(), [b"", b"\0\xff", None]),
+    "integers": (pa.uint64(), [2**64 - 1, 0, np.uint8(3)]),
+    "bool": (pa.bool_(), [True, np.False_, None]),
+    "date": (pa.date32(), [dt.date(1, 1, 1), dt.date(9999, 12, 31)]),
+    "time": (pa.time32("ms"), [dt.time(1, 2, 3, 4000)]),
+    "duration": (pa.duration("us"), [dt.timedelta(microseconds=1)]),
+    "null": (pa.null(), [None]),
+    "10 MB": (pa.string(), ["x" * 10_000_000]),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_value_comes_out_as_it_went_in(name):
+    kind, values = KEPT[name]
+    schema = schema_of(id=pa.int64(), v=kind)
+
+    rows = upserts([{"id": i, "v": value} for i, value in enumerate(values)], schema=schema)
+
+    assert rows.schema.equals(schema.stored, check_metadata=True)
+    expected = pa.array([list(v) if isinstance(v, np.ndarray) else v for v in values], kind)
+    assert repr(rows["v"].to_pylist()) == repr(expected.to_pylist())
+    again = upserts(rows.drop_columns([TOMBSTONE]), schema=schema)
+    assert [bytes(item) for item in row_items(again)] == [bytes(item) for item in row_items(rows)]
+
+
+def test_2000_columns_are_taken():
+    schema = schema_of(("c0",), **{f"c{i}": pa.int32() for i in range(2000)})
+
+    rows = upserts([{f"c{i}": i + row for i in range(2000)} for row in range(2)], schema=schema)
+
+    assert rows.num_columns == 2001
+    assert rows.to_pylist()[1]["c1999"] == 2000
+
+
+def test_a_null_in_a_not_null_column_is_refused():
+    schema = schema_of(nullable=False, id=pa.int64(), v=pa.string())
+
+    with pytest.raises(Invalid, match="'v' is null in row 1"):
+        upserts({"id": [1, 2], "v": ["a", None]}, schema=schema)
+    with pytest.raises(Invalid, match="'v' is null in row 1"):
+        upserts(pa.table({"id": [1, 2], "v": ["a", None]}), schema=schema)
+
+
+def test_a_null_key_is_refused():
+    with pytest.raises(Invalid, match="'id' is null in row 1"):
+        upserts([ROWS[0], {**ROWS[1], "id": None}], schema=ORDERS)
+
+
+USE = """
+import sys
+sys.modules["numpy"] = None
+import pyarrow as pa
+from lancelsm.record import casts, key, rows, rowsum, schema, values
+def field(name, kind, number):
+    return pa.field(name, kind, metadata={"lance:field_id": str(number)})
+items = pa.list_(field("item", pa.int8(), 9))
+fields = [field("a", pa.int64(), 0), field("b", pa.string(), 1), field("c", items, 2)]
+table = schema.TableSchema(columns=pa.schema(fields), primary_key=("a", "b"))
+stored = rows.upserts([{"a": 1, "b": "x", "c": [1]}, {"a": 1, "b": "x", "c": None}], schema=table)
+assert stored.num_rows == 1
+assert rowsum.row_setsum(stored)
+assert key.key_column(stored, ("a", "b"))
+heavy = ["pandas", "lance", "pyarrow.dataset", "pyarrow.acero", "pyarrow.parquet", "pyarrow.csv", "pydantic"]
+print([name for name in heavy if name in sys.modules])
+"""
+
+
+def test_rows_need_no_numpy_and_load_nothing_heavy():
+    done = subprocess.run([sys.executable, "-c", USE], capture_output=True, text=True, check=False)
+
+    assert done.stdout.strip() == "[]", done.stderr
