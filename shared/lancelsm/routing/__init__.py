@@ -1,0 +1,1 @@
+"""How rows map to regions: the spec, its transforms, and the split of a table by region values."""

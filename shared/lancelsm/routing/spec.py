@@ -1,0 +1,314 @@
+"""The region spec of a table: its fields, its text form, its JSON in `config.json`, and Lance's form of it.
+
+    unsharded                       one region (also: no text at all)
+    bucket(a, 4)                    hash of one key column, 1 to 1024 buckets
+    multi_bucket(a, b, 8)           hash of several
+    identity(a)                     one region per value
+    truncate(a, 10)                 one region per multiple of 10, or per 10-character prefix
+    year(t), month(t), day(t), hour(t)    one region per calendar part
+    expr(abs(a) % 4)                one region per value of a SQL expression over key columns (or col0, col1, ...)
+
+Fields are joined by commas: `bucket(a, 4), day(t)`. A column whose name is not a plain word is written in double
+quotes. A region is a function of the key alone, so sources are key columns (lance-memwal, "Region Spec").
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from lancelsm.errors import Invalid
+from lancelsm.record.schema import TableSchema, field_id
+from lancelsm.routing import expression
+from lancelsm.routing.transforms import Transform
+from lancelsm.routing.value import type_name
+
+MAX_BUCKETS = 1024
+_EXPRESSION = "expr"
+_SIZE = {Transform.BUCKET: "num_buckets", Transform.MULTI_BUCKET: "num_buckets", Transform.TRUNCATE: "width"}
+_CALENDAR = (Transform.YEAR, Transform.MONTH, Transform.DAY, Transform.HOUR)
+_OF_LANCE = (Transform.UNSHARDED, Transform.IDENTITY, Transform.BUCKET)
+_CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*\(")
+_ARGUMENT = re.compile(r'\s*(?:"((?:[^"]|"")+)"|([^\s",](?:[^",]*[^\s",])?))\s*(,|$)')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionField:
+    """One value of a region: how it follows from key columns. Lance's `ShardingField`.
+
+    Either `transform` or `expression` is set. `size` is the number of buckets or the width, where there is one.
+    """
+
+    field_id: str
+    columns: tuple[str, ...]
+    source_ids: tuple[int, ...]
+    transform: Transform | None
+    expression: str | None
+    result_type: str
+    size: int | None
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """As Lance writes them: `num_buckets` or `width`, in decimal."""
+        if self.transform is None or self.size is None:
+            return {}
+        return {_SIZE[self.transform]: str(self.size)}
+
+    def describe(self) -> str:
+        """The field's text form."""
+        if self.transform is None:
+            return f"{_EXPRESSION}({self.expression})"
+        if self.transform == Transform.UNSHARDED:
+            return str(self.transform)
+        arguments = [_quoted(name) for name in self.columns] + ([] if self.size is None else [str(self.size)])
+        return f"{self.transform}({', '.join(arguments)})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionSpec:
+    """How a table's rows map to regions. Lance's `ShardingSpec`.
+
+    `spec_id` is 1 if Lance's MemWAL index can carry the spec (one field of `bucket`, `identity` or `unsharded`, on
+    types that Lance hashes), 0 if it lives in our configuration only.
+    """
+
+    spec_id: int
+    fields: tuple[RegionField, ...]
+
+    def describe(self) -> str:
+        """The text form: `parse_regions` of it gives this spec again."""
+        return ", ".join(field.describe() for field in self.fields)
+
+    def __str__(self) -> str:
+        return self.describe()
+
+
+def parse_regions(text: str | None, *, schema: TableSchema) -> RegionSpec:
+    """The spec that a text means for a table; nothing, an empty text and `unsharded` mean a single region.
+
+    Raises:
+        Invalid: not of the form above, an unknown transform, a source outside the key or of a type that the transform
+            doesn't take, a number of buckets outside 1..1024, an expression that is refused (`expression.analysed`).
+    """
+    stripped = (text or "").strip()
+    if stripped in {"", Transform.UNSHARDED}:
+        fields = [_field(Transform.UNSHARDED, columns=(), size=None, schema=schema)]
+    else:
+        fields = [_parsed(name, inside, schema) for name, inside in _calls(stripped)]
+    return _spec(fields, schema)
+
+
+def from_lance(spec: Mapping[str, Any], *, schema: TableSchema) -> RegionSpec:
+    """The spec in Lance's MemWAL index, as `mem_wal_index_details()["sharding_specs"]` gives it.
+
+    Raises `Invalid` for a spec that the index can't have been made with by Lance 14.
+    """
+    names = {field_id(field): field.name for field in schema.columns}
+    fields = []
+    for found in spec["fields"]:
+        try:
+            columns = tuple(names[source] for source in found["source_ids"])
+            transform = Transform(found["transform"])
+            size = found["parameters"].get(_SIZE[transform]) if transform in _SIZE else None
+            fields.append(_field(transform, columns=columns, size=None if size is None else int(size), schema=schema))
+        except (KeyError, ValueError) as error:
+            raise Invalid(f"Lance's region spec is not understood: {found}") from error
+    return _spec(fields, schema)
+
+
+def to_json(spec: RegionSpec) -> dict[str, Any]:
+    """The spec as plain data for `config.json`, with Lance's names."""
+    return {
+        "spec_id": spec.spec_id,
+        "fields": [
+            {
+                "field_id": field.field_id,
+                "columns": list(field.columns),
+                "source_ids": list(field.source_ids),
+                "transform": None if field.transform is None else str(field.transform),
+                "expression": field.expression,
+                "result_type": field.result_type,
+                "parameters": field.parameters,
+            }
+            for field in spec.fields
+        ],
+    }
+
+
+def from_json(document: Mapping[str, Any]) -> RegionSpec:
+    """Inverse of `to_json`; raises `Invalid` for what it doesn't write."""
+    try:
+        return RegionSpec(
+            spec_id=int(document["spec_id"]), fields=tuple(_field_from_json(field) for field in document["fields"])
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise Invalid(
+            f"the table's region spec is not understood: {error!r}", remedy="Use a release that knows it"
+        ) from error
+
+
+def _field_from_json(document: Mapping[str, Any]) -> RegionField:
+    transform = None if document["transform"] is None else Transform(document["transform"])
+    return RegionField(
+        field_id=document["field_id"],
+        columns=tuple(document["columns"]),
+        source_ids=tuple(document["source_ids"]),
+        transform=transform,
+        expression=document["expression"],
+        result_type=document["result_type"],
+        size=int(document["parameters"][_SIZE[transform]]) if transform in _SIZE else None,
+    )
+
+
+def _calls(text: str) -> Iterator[tuple[str, str]]:
+    """Name and inside of each `name(inside)`, comma between them; quotes and nested parentheses are kept together."""
+    place = 0
+    while True:
+        match = _CALL.match(text, place)
+        end = _closing(text, match.end()) if match else None
+        if match is None or end is None:
+            raise Invalid(f"regions {text!r}: no transform at {text[place:]!r}", remedy='Write it like "bucket(a, 4)"')
+        yield match[1], text[match.end() : end]
+        rest = text[end + 1 :].lstrip()
+        if not rest:
+            return
+        if not rest.startswith(","):
+            raise Invalid(f"regions {text!r}: expected a comma before {rest!r}")
+        place = len(text) - len(rest) + 1
+
+
+def _closing(text: str, place: int) -> int | None:
+    """The index of the parenthesis that closes the one before `place`."""
+    depth, quote = 1, ""
+    for index in range(place, len(text)):
+        mark = text[index]
+        if quote:
+            quote = "" if mark == quote else quote
+        elif mark in "'\"":
+            quote = mark
+        elif mark in "()":
+            depth += 1 if mark == "(" else -1
+            if depth == 0:
+                return index
+    return None
+
+
+def _parsed(name: str, inside: str, schema: TableSchema) -> RegionField:
+    if name == _EXPRESSION:
+        return _expression(inside.strip(), schema)
+    if name not in set(Transform) - {Transform.UNSHARDED}:
+        known = ", ".join([*sorted(set(Transform) - {Transform.UNSHARDED}), _EXPRESSION])
+        raise Invalid(f"regions: unknown transform {name!r}", remedy=f"Known are {known}, and unsharded alone")
+    transform = Transform(name)
+    arguments = _arguments(inside, name)
+    size = None
+    if transform in _SIZE and arguments:
+        last = arguments.pop()
+        if not (last.isascii() and last.isdigit()):
+            raise Invalid(f"regions: the last argument of {name} is its {_SIZE[transform]}, not {last!r}")
+        size = int(last)
+    return _field(transform, columns=tuple(arguments), size=size, schema=schema)
+
+
+def _arguments(inside: str, name: str) -> list[str]:
+    arguments, place, more = [], 0, True
+    while more:
+        match = _ARGUMENT.match(inside, place)
+        if match is None:
+            raise Invalid(f"regions: the arguments of {name} are not a list of columns: {inside!r}")
+        arguments.append(match[2] or match[1].replace('""', '"'))
+        place, more = match.end(), match[3] == ","
+    return arguments
+
+
+def _field(transform: Transform, *, columns: tuple[str, ...], size: int | None, schema: TableSchema) -> RegionField:
+    """A checked field; its id is the final one only in a spec (`_spec`)."""
+    wanted = {Transform.UNSHARDED: 0, Transform.MULTI_BUCKET: max(1, len(columns))}.get(transform, 1)
+    if len(columns) != wanted or (transform in _SIZE) != (size is not None):
+        raise Invalid(f"regions: {transform} doesn't take these arguments", remedy=f"See {__name__} for the forms")
+    largest = (1 << 63) - 1 if transform == Transform.TRUNCATE else MAX_BUCKETS
+    if size is not None and not 1 <= size <= largest:
+        raise Invalid(f"regions: the {_SIZE[transform]} of {transform} is {size}", remedy=f"Use 1 to {largest}")
+    sources = [_source(name, schema) for name in columns]
+    for source in sources:
+        if not _takes(transform, source.type):
+            raise Invalid(f"regions: {transform} doesn't take a column of type {source.type}", field=source.name)
+    keeps = transform in {Transform.IDENTITY, Transform.TRUNCATE}
+    return RegionField(
+        field_id=str(transform),
+        columns=columns,
+        source_ids=tuple(field_id(source) for source in sources),
+        transform=transform,
+        expression=None,
+        result_type=type_name(sources[0].type) if keeps else "int32",
+        size=size,
+    )
+
+
+def _expression(sql: str, schema: TableSchema) -> RegionField:
+    columns, kind = expression.analysed(sql, schema.key)
+    return RegionField(
+        field_id=_EXPRESSION,
+        columns=columns,
+        source_ids=tuple(field_id(schema.columns.field(name)) for name in columns),
+        transform=None,
+        expression=sql,
+        result_type=type_name(kind),
+        size=None,
+    )
+
+
+def _source(name: str, schema: TableSchema) -> pa.Field:
+    if name not in schema.primary_key:
+        raise Invalid(
+            f"regions: {name!r} is not a key column, so one key could be in two regions",
+            remedy=f"Use key columns: {', '.join(schema.primary_key)}",
+            field=name,
+        )
+    return schema.columns.field(name)
+
+
+def _takes(transform: Transform, kind: pa.DataType) -> bool:
+    if transform in _CALENDAR:
+        return bool(pt.is_date32(kind) or pt.is_timestamp(kind))
+    if transform == Transform.TRUNCATE:
+        return bool(pt.is_integer(kind) or _is_text(kind) or _is_binary(kind))
+    return _hashed_by_lance(kind) or bool(pt.is_date32(kind) or pt.is_timestamp(kind))
+
+
+def _spec(fields: list[RegionField], schema: TableSchema) -> RegionSpec:
+    """Give the fields their ids: Lance's for the one that Lance could carry, else columns and transform."""
+    if len(fields) == 1 and fields[0].transform in _OF_LANCE:
+        carried = all(_hashed_by_lance(field.type) for field in schema.key) and all(
+            not _is_binary(schema.columns.field(name).type) for name in fields[0].columns
+        )
+        return RegionSpec(spec_id=int(carried), fields=(replace(fields[0], field_id="bucket"),))
+    named: list[RegionField] = []
+    for field in fields:
+        plain = "_".join([*field.columns, field.field_id])
+        taken = {other.field_id for other in named}
+        names = (plain if number == 1 else f"{plain}_{number}" for number in range(1, len(fields) + 1))
+        named.append(replace(field, field_id=next(name for name in names if name not in taken)))
+    return RegionSpec(spec_id=0, fields=tuple(named))
+
+
+def _hashed_by_lance(kind: pa.DataType) -> bool:
+    """Whether Lance 14 accepts a primary key of this type; it makes a MemWAL index for no table with another."""
+    return bool(pt.is_boolean(kind) or pt.is_integer(kind)) or _is_text(kind) or _is_binary(kind)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pt.is_string(kind) or pt.is_large_string(kind))
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(pt.is_binary(kind) or pt.is_large_binary(kind))
+
+
+def _quoted(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z_]\w*", name) else '"' + name.replace('"', '""') + '"'
