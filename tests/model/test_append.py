@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from tests.model import append
+from tests.model.append import Append, Guard
+from tests.model.engine import explore, graph
+
+CAUGHT = {
+    Guard.CONDITION: (append.SIBLINGS, "committed twice"),
+    Guard.OWN_NONCE: (append.SIBLINGS, "committed twice"),
+    Guard.DEFINITE_REFUSAL: (append.SIBLINGS, "committed twice"),
+    Guard.HEAD_AFTER_OBJECT: (append.SIBLINGS, "acknowledged, not committed"),
+    Guard.HELP_NOT_REPLACE: (append.SIBLINGS, "committed entry gone"),
+    Guard.REPLACE_UNDER_ETAG: (append.TAKEOVER_BY_SIBLINGS, "committed entry gone"),
+    Guard.STOP_AT_NEW_EPOCH: (append.TAKEOVER, "committed entry gone"),
+    Guard.FRESH_HEAD: (append.TAKEOVER, "false alarm"),
+    Guard.COMMIT_BEFORE_SWEEP: (append.SIBLINGS, "committed entry gone"),
+    Guard.ACKNOWLEDGE_AFTER_SWAP: (append.SIBLINGS, "acknowledged, not committed"),
+}
+
+
+@pytest.mark.parametrize(
+    ("roles", "states"),
+    [
+        pytest.param(append.SIBLINGS, 20_644, id="siblings"),
+        pytest.param(append.TAKEOVER, 5_959, id="takeover"),
+    ],
+)
+def test_appends_keep_every_promise_in_every_interleaving(roles: tuple[append.Role, ...], states: int) -> None:
+    explored = explore(Append(roles))
+
+    assert explored.violation is None, explored
+    assert explored.states == states
+
+
+@pytest.mark.parametrize("guard", Guard, ids=lambda guard: guard.name.lower())
+def test_without_a_guard_of_append_a_promise_breaks(guard: Guard) -> None:
+    roles, kind = CAUGHT[guard]
+
+    explored = explore(Append(roles, without=guard))
+
+    assert explored.violation is not None, guard.value
+    assert explored.violation.kind == kind, explored
+
+
+def test_every_edge_of_the_takeover_lies_on_a_path_that_can_be_replayed() -> None:
+    takeover = graph(Append(append.TAKEOVER))
+
+    replayed = set()
+    for path in takeover.covering_paths():
+        assert path[0].before == Append(append.TAKEOVER).initial()
+        assert all(edge.after == following.before for edge, following in pairwise(path))
+        replayed.update(path)
+
+    assert replayed == set(takeover.edges)
