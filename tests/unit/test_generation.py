@@ -228,7 +228,7 @@ def test_composite_keys_sort_as_their_columns_do() -> None:
     assert len(set(encoded)) == len(tuples)
 
 
-def test_keys_on_several_pages_are_found(tmp_path: Path) -> None:
+def test_few_and_many_keys_on_several_pages_are_found(tmp_path: Path) -> None:
     order = [(i * 7919) % 30_000 for i in range(30_000)]
     columns = [pa.array([2 * i for i in order]), pa.array([str(i) for i in order]), pa.array([False] * 30_000)]
     rows = pa.table(columns, schema=ORDERS.stored)

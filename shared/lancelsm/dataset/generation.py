@@ -131,7 +131,7 @@ def read_generation(
     """
     wanted = _projection(schema, columns)
     with native_errors("the generation can't be read", table=uri):
-        dataset = lance.dataset(uri, storage_options=dict(storage_options or {}))
+        dataset = _open(uri, storage_options)
         stored = stored_fields(dataset.lance_schema, schema.columns)
         scanner = dataset.scanner(
             columns=_names(dataset, stored, wanted), filter=_pushed(dataset, stored, schema, where)
@@ -172,11 +172,19 @@ def lookup_generation(
         found = find_rows(files=files, values=values)
         if found is not None and len(found) == 0:
             return wanted.empty_table()
-        dataset = lance.dataset(uri, storage_options=dict(storage_options or {}))
+        dataset = _open(uri, storage_options)
         stored = stored_fields(dataset.lance_schema, schema.columns)
         if found is None:
             found = _scan_for(dataset, [stored[name].name() for name in schema.primary_key], values)
         return _take(dataset, stored, wanted, found)
+
+
+def _open(uri: str, storage_options: StorageOptions) -> lance.LanceDataset:
+    """The dataset, opened by version: asking for the newest lists the directory."""
+    options = dict(storage_options or {})
+    first = lance.dataset(uri, version=1, storage_options=options)
+    # Only `_write_dataset` starts with a version that has no columns but this.
+    return lance.dataset(uri, version=2, storage_options=options) if first.schema.names == [TOMBSTONE] else first
 
 
 def _format(data_storage_version: str) -> str:
@@ -297,12 +305,14 @@ def _bloom(files: LanceFileSession) -> bytes | None:
 
 
 def _take(dataset: lance.LanceDataset, stored: _Stored, wanted: pa.Schema, offsets: pa.Array) -> pa.Table:
-    """The rows at these offsets that are not masked."""
+    """The rows at these offsets that are not masked; many are faster scanned than named."""
     names = _names(dataset, stored, wanted)
-    batches: list[pa.RecordBatch] = []
-    for start in range(0, len(offsets), _ROWS_BY_NUMBER):
-        numbers = ", ".join(map(str, offsets.slice(start, _ROWS_BY_NUMBER).to_pylist()))
-        batches += dataset.scanner(columns=names, filter=f"{_ROW} IN ({numbers})").to_batches()
+    if len(offsets) <= _ROWS_BY_NUMBER:
+        numbers = ", ".join(map(str, offsets.to_pylist()))
+        batches = list(dataset.scanner(columns=names, filter=f"{_ROW} IN ({numbers})").to_batches())
+    else:
+        every = dataset.scanner(columns=names, with_row_id=True).to_batches()
+        batches = [batch.filter(pc.is_in(batch.column(_ROW), value_set=offsets)) for batch in every]
     return pa.Table.from_batches([_in_stored_form(batch, stored, wanted) for batch in batches], schema=wanted)
 
 
