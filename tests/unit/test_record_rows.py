@@ -419,7 +419,7 @@ USE = """
 import sys
 sys.modules["numpy"] = None
 import pyarrow as pa
-from lancelsm.record import casts, key, rows, rowsum, schema, values
+from lancelsm.record import casts, files, key, rows, rowsum, schema, values
 def field(name, kind, number):
     return pa.field(name, kind, metadata={"lance:field_id": str(number)})
 items = pa.list_(field("item", pa.int8(), 9))

@@ -1,0 +1,214 @@
+"""Rows from files: Parquet, CSV, newline-delimited JSON, Arrow IPC, told apart by suffix.
+
+CSV and JSON are text: their values are parsed to the type of the table's column. Whether all columns are there and fit
+is for `rows` to say.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator
+from decimal import Decimal
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lancelsm.errors import Invalid
+from lancelsm.record.casts import attempt
+from lancelsm.record.values import json_column
+
+_ARROW_FILE_MAGIC: Final = b"ARROW1"
+_ARROW_STREAM_END: Final = b"\xff\xff\xff\xff\0\0\0\0"
+
+
+def read_file(path: str, *, schema: pa.Schema | None) -> pa.Table:
+    """The rows of a file.
+
+    Args:
+        path: a local file; its suffix names the format: .parquet .csv .ndjson .jsonl .json .arrow .arrows .ipc .feather
+        schema: types of columns in CSV and JSON, by name. Columns beyond it, or all without it, have inferred types.
+
+    Raises:
+        Invalid: no such file, empty, cut, another format, text that is not UTF-8, a value that can't be parsed. Names
+            the file, and column and row as far as the format tells.
+    """
+    readers: dict[str, Callable[[Path, pa.Schema | None], pa.Table]] = {
+        ".parquet": _read_parquet,
+        ".csv": _read_csv,
+        ".ndjson": _read_ndjson,
+        ".jsonl": _read_ndjson,
+        ".json": _read_ndjson,
+        ".arrow": _read_arrow,
+        ".arrows": _read_arrow,
+        ".ipc": _read_arrow,
+        ".feather": _read_arrow,
+    }
+    file = Path(path)
+    read = readers.get(file.suffix.lower())
+    if read is None:
+        known = " ".join(readers)
+        raise Invalid(f"the suffix of {path} names no format", remedy=f"Known are {known}", file=path)
+    try:
+        if file.stat().st_size == 0:
+            raise Invalid("the file is empty", file=path)
+        return read(file, schema)
+    except (OSError, pa.ArrowException, UnicodeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise Invalid(f"{path} can't be read as {file.suffix[1:]}: {reason}", file=path) from error
+    except Invalid as error:
+        raise Invalid(error.message, remedy=error.remedy, **error.where | {"file": path}) from error
+
+
+def read_ndjson(lines: Iterable[bytes], *, schema: pa.Schema | None) -> pa.Table:
+    """One JSON object a line; see `json_rows`. Blank lines are skipped. Raises `Invalid`, naming the line."""
+    rows = []
+    exact = schema is not None and _has_decimal(schema)
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line.decode(), parse_float=Decimal if exact else _finite)
+        except ValueError as error:
+            raise Invalid(f"line {number} is not JSON in UTF-8: {error}", line=number) from error
+        if not isinstance(row, dict):
+            raise Invalid(f"line {number} is not a JSON object", line=number)
+        rows.append(row)
+    return json_rows(rows, schema=schema)
+
+
+def json_rows(rows: list[dict[str, Any]], *, schema: pa.Schema | None) -> pa.Table:
+    """Rows as `json.loads` returns them, as a table.
+
+    Args:
+        rows: with a schema all of the same columns; without, an absent value is null.
+        schema: types of columns by name, parsed as `values.json_column` does; columns beyond it are inferred.
+
+    Raises:
+        Invalid: rows differ in columns; a value does not fit. Names column and row.
+    """
+    if not rows:
+        return pa.table({}) if schema is None else schema.empty_table()
+    names = list({name: None for row in rows for name in row})
+    arrays = []
+    for name in names:
+        if schema is None:
+            arrays.append(_inferred([row.get(name) for row in rows], name))
+            continue
+        values = [row[name] for row in rows if name in row]
+        if len(values) < len(rows):
+            number = next(number for number, row in enumerate(rows) if name not in row)
+            raise Invalid(f"column {name!r} is missing in row {number}", field=name, row=number)
+        index = schema.get_field_index(name)
+        arrays.append(
+            json_column(values, schema.field(index).with_nullable(True)) if index >= 0 else _inferred(values, name)
+        )
+    return pa.table(arrays, names=names)
+
+
+def _inferred(values: list[Any], name: str) -> pa.Array:
+    return attempt(values, pa.array, pa.field(name, pa.null()))
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text} is beyond a double")
+    return number
+
+
+def _has_decimal(fields: Iterable[pa.Field]) -> bool:
+    """Whether a number of the rows may need more digits than a double has."""
+    return any(pa.types.is_decimal(kind) for field in fields for kind in _leaves(field.type))
+
+
+def _leaves(kind: pa.DataType) -> Iterator[pa.DataType]:
+    if pa.types.is_nested(kind):
+        for i in range(kind.num_fields):
+            yield from _leaves(kind.field(i).type)
+    else:
+        yield kind
+
+
+def _read_ndjson(file: Path, schema: pa.Schema | None) -> pa.Table:
+    with file.open("rb") as lines:
+        return read_ndjson(lines, schema=schema)
+
+
+def _read_parquet(file: Path, _: pa.Schema | None) -> pa.Table:
+    from pyarrow import parquet  # noqa: PLC0415 - not for writers of other formats
+
+    with parquet.ParquetFile(file) as reader:
+        return reader.read()
+
+
+def _read_arrow(file: Path, _: pa.Schema | None) -> pa.Table:
+    with pa.OSFile(str(file)) as source:
+        if source.read(len(_ARROW_FILE_MAGIC)) == _ARROW_FILE_MAGIC:
+            return pa.ipc.open_file(source).read_all()
+        source.seek(max(0, source.size() - len(_ARROW_STREAM_END)))
+        if source.read() != _ARROW_STREAM_END:
+            raise Invalid("the Arrow stream has no end: it is cut, or no Arrow stream")
+        source.seek(0)
+        return pa.ipc.open_stream(source).read_all()
+
+
+def _read_csv(file: Path, schema: pa.Schema | None) -> pa.Table:
+    """Unquoted nothing is null, quoted nothing is empty text; no other text is null."""
+    wanted = {} if schema is None else {field.name: field.with_type(_plain(field.type)) for field in schema}
+    table = _parse_csv(file, {name: _csv_type(field.type) for name, field in wanted.items()})
+    arrays = []
+    for parsed_field, parsed in zip(table.schema, table.columns, strict=True):
+        field = wanted.get(parsed_field.name, parsed_field)
+        if field is parsed_field and pa.types.is_binary(field.type):
+            raise Invalid(f"column {field.name!r} is not UTF-8", field=field.name)
+        array = attempt(_whole(parsed), partial(pc.cast, target_type=field.type), field)
+        if pa.types.is_floating(field.type) and pc.any(pc.is_inf(array)).as_py():
+            _check_infinity(file, field, array)
+        arrays.append(array)
+    return pa.table(arrays, names=table.schema.names)
+
+
+def _parse_csv(file: Path, types: dict[str, pa.DataType], only: list[str] | None = None) -> pa.Table:
+    from pyarrow import csv  # noqa: PLC0415 - not for writers of other formats
+
+    return csv.read_csv(
+        file,
+        # One thread tells the row of an error, one block takes a row of any size.
+        read_options=csv.ReadOptions(use_threads=False, block_size=min(max(file.stat().st_size, 1 << 20), 1 << 30)),
+        parse_options=csv.ParseOptions(newlines_in_values=True),
+        convert_options=csv.ConvertOptions(
+            column_types=types,
+            include_columns=only,
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        ),
+    )
+
+
+def _csv_type(kind: pa.DataType) -> pa.DataType:
+    """What Arrow's CSV reader parses to: text for types that it lacks and that Arrow can cast text to."""
+    kind = _plain(kind)
+    lacking = pa.types.is_float16(kind) or (pa.types.is_decimal(kind) and not pa.types.is_decimal128(kind))
+    return pa.string() if lacking else kind
+
+
+def _check_infinity(file: Path, field: pa.Field, numbers: pa.Array) -> None:
+    """Arrow parses a number beyond the type to infinity: refuse an infinity that isn't written as one."""
+    texts = _parse_csv(file, {field.name: pa.string()}, [field.name]).column(0)
+    for row in pc.indices_nonzero(pc.is_inf(numbers).fill_null(False)).to_pylist():
+        text = texts[row].as_py()
+        if not text.strip(" +-").lower().startswith("inf"):
+            raise Invalid(f"column {field.name!r}, row {row}: {text} is beyond {field.type}", field=field.name, row=row)
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
