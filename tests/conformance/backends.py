@@ -1,0 +1,37 @@
+"""The adapters under test, each opened from a description that another process can open as well."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lancelsm.clock import SystemClock, SystemIds
+from lancelsm.objects import ObjectStore
+from lancelsm.objects.opening import open_store
+from lancelsm.registry import Registry
+from lancelsm.registry.opening import open_registry
+from tests.simulation.faults import MemoryRegistry, MemoryStore
+
+Description = Mapping[str, Any]
+
+OBJECTS = ("memory", "local", "s3")
+REGISTRIES = ("memory", "sqlite", "object-on-memory", "object-on-local", "object-on-s3")
+
+
+def between_processes(names: tuple[str, ...]) -> list[str]:
+    return [name for name in names if "memory" not in name]
+
+
+def opened_store(description: Description) -> ObjectStore:
+    if description["backend"].endswith("memory"):
+        return MemoryStore()
+    return open_store(description["uri"], description.get("options"))
+
+
+def opened_registry(description: Description) -> Registry:
+    if description["backend"] == "memory":
+        return MemoryRegistry()
+    kind = description["backend"].split("-")[0]
+    uri = description.get("uri", Path("unused"))
+    return open_registry(kind, uri=uri, store=opened_store(description), clock=SystemClock(), ids=SystemIds())

@@ -1,0 +1,71 @@
+"""A MiniStack of one's own: an S3 that keeps its promises, on a free port of the loopback."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_QUIET = {"BIND_HOST": "127.0.0.1", "SFTP_ENABLED": "0", "IOT_MTLS_ENABLED": "0"}
+
+
+@contextmanager
+def ministack(directory: Path) -> Iterator[str]:
+    """Run it with `directory` as its working directory; yields its endpoint."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    endpoint = f"http://127.0.0.1:{port}"
+    log = directory / "log"
+    with log.open("wb") as output:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "ministack.app"],
+            env=os.environ | _QUIET | {"GATEWAY_PORT": str(port)},
+            cwd=directory,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        _wait_until_ready(server, endpoint, log)
+        yield endpoint
+    finally:
+        server.terminate()
+        try:
+            server.wait(10)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+
+
+def make_bucket(endpoint: str, bucket: str) -> None:
+    with urllib.request.urlopen(urllib.request.Request(f"{endpoint}/{bucket}", method="PUT")) as answer:
+        assert answer.status == 200
+
+
+def options(endpoint: str) -> dict[str, str]:
+    """Storage options, as a user would write them."""
+    return {
+        "aws_access_key_id": "000000000000",
+        "aws_secret_access_key": "secret",
+        "aws_region": "us-east-1",
+        "aws_endpoint": endpoint,
+        "allow_http": "true",
+    }
+
+
+def _wait_until_ready(server: subprocess.Popen[bytes], endpoint: str, log: Path) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and server.poll() is None:
+        try:
+            with urllib.request.urlopen(f"{endpoint}/_localstack/health", timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.05)
+    raise AssertionError(f"MiniStack did not start: {log.read_text(errors='replace')[-2000:]}")

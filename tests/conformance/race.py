@@ -1,0 +1,130 @@
+"""What races: one actor's part, run by a thread of the test or by a process of its own.
+
+    python -m tests.conformance.race PART DESCRIPTION NAME
+
+A process says `ready`, waits for a line, plays its part and prints the result as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+from lancelsm.layout import Key
+from lancelsm.objects import Object, ObjectStore, Written
+from lancelsm.registry import Applied, Registry
+from tests.conformance.backends import Description, opened_registry, opened_store
+
+ROOT = Path(__file__).parents[2]
+ROUNDS = 20
+STEPS = 10
+COUNTER = "counter"
+RECORD = Key(partition="C#race", sort="counter")
+
+
+def create_each(store: ObjectStore, name: str) -> list[int]:
+    """The rounds in which this actor's create was the first."""
+    return [n for n in range(ROUNDS) if isinstance(store.create(f"round/{n}", f"{n} {name}".encode()), Written)]
+
+
+def count_object(store: ObjectStore, name: str) -> int:
+    """Add 1 to the counter `STEPS` times; how often that was tried."""
+    tries = 0
+    for _ in range(STEPS):
+        while True:
+            tries += 1
+            found: Object = store.get(COUNTER)
+            value = json.loads(found.body)["n"]
+            # A nonce, since two bodies of one content have one ETag.
+            body = json.dumps({"n": value + 1, "by": name, "try": tries}).encode()
+            if isinstance(store.replace(COUNTER, body, expect=found.etag), Written):
+                break
+    return tries
+
+
+def create_each_record(registry: Registry, name: str) -> list[int]:
+    """The rounds in which this actor's create was the first."""
+    return [
+        n
+        for n in range(ROUNDS)
+        if isinstance(registry.swap(Key(partition="R#race", sort=f"{n}"), expect=None, change={"by": name}), Applied)
+    ]
+
+
+def count_record(registry: Registry, name: str) -> int:
+    """Add 1 to the counter `STEPS` times; how often that was tried."""
+    tries = 0
+    for _ in range(STEPS):
+        while True:
+            tries += 1
+            value = registry.read(RECORD)["n"]
+            if isinstance(registry.swap(RECORD, expect={"n": value}, change={"n": value + 1}), Applied):
+                break
+    return tries
+
+
+def count_own_field(registry: Registry, name: str) -> int:
+    """Add 1 to the actor's own field of the record `STEPS` times; how often that was lost."""
+    lost = 0
+    for value in range(STEPS):
+        outcome = registry.swap(RECORD, expect={name: value}, change={name: value + 1})
+        lost += not isinstance(outcome, Applied)
+    return lost
+
+
+PARTS: dict[str, tuple[Callable[[Description], Any], Callable[[Any, str], Any]]] = {
+    "create_each": (opened_store, create_each),
+    "count_object": (opened_store, count_object),
+    "create_each_record": (opened_registry, create_each_record),
+    "count_record": (opened_registry, count_record),
+    "count_own_field": (opened_registry, count_own_field),
+}
+
+
+def by_threads(part: str, shared: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Every actor's result, all started at once on one adapter."""
+    play, barrier = PARTS[part][1], Barrier(len(names))
+
+    def actor(name: str) -> Any:
+        barrier.wait()
+        return play(shared, name)
+
+    with ThreadPoolExecutor(len(names)) as pool:
+        return dict(zip(names, pool.map(actor, names), strict=True))
+
+
+def by_processes(part: str, description: Description, names: Sequence[str]) -> dict[str, Any]:
+    """Every actor's result, each a process with an adapter of its own, all started at once."""
+    command = [sys.executable, "-m", "tests.conformance.race", part, json.dumps(description)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    actors = {name: subprocess.Popen([*command, name], cwd=ROOT, **pipes) for name in names}
+    try:
+        for actor in actors.values():
+            assert actor.stdout.readline() == "ready\n"
+        for actor in actors.values():
+            actor.stdin.write("go\n")
+            actor.stdin.flush()
+        return {name: json.loads(actor.communicate(timeout=300)[0]) for name, actor in actors.items()}
+    finally:
+        for actor in actors.values():
+            actor.kill()
+            actor.communicate()
+
+
+def main() -> None:
+    part, description, name = sys.argv[1:]
+    open_shared, play = PARTS[part]
+    shared = open_shared(json.loads(description))
+    print("ready", flush=True)
+    sys.stdin.readline()
+    print(json.dumps(play(shared, name)))
+
+
+if __name__ == "__main__":
+    main()

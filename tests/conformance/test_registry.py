@@ -1,0 +1,192 @@
+"""The contract of `lancelsm.registry.Registry`, for every adapter."""
+
+from __future__ import annotations
+
+import pytest
+
+from lancelsm.errors import Corrupt
+from lancelsm.layout import Key, RegionId, TableId, head_key, table_key
+from lancelsm.registry import NEVER_DECREASE, Applied, Lost
+from tests.conformance import race
+from tests.conformance.backends import REGISTRIES, between_processes, opened_registry
+
+HEAD = head_key(TableId("9c1d"), RegionId("71aa"))
+NAMES = ("one", "two", "three", "four")
+
+
+@pytest.fixture(params=REGISTRIES)
+def description(request, described):
+    return described(request.param)
+
+
+@pytest.fixture
+def registry(description):
+    return opened_registry(description)
+
+
+def test_an_absent_record_is_none_and_no_list_holds_it(registry):
+    assert registry.read(HEAD) is None
+    assert registry.list(HEAD.partition) == []
+
+
+def test_a_record_is_created_once(registry):
+    assert registry.swap(HEAD, expect=None, change={"epoch": 1, "owner": "default"}) == Applied(
+        record={"epoch": 1, "owner": "default"}
+    )
+    assert registry.swap(HEAD, expect=None, change={"epoch": 2}) == Lost(record={"epoch": 1, "owner": "default"})
+    assert registry.read(HEAD) == {"epoch": 1, "owner": "default"}
+
+
+def test_a_swap_writes_its_fields_and_keeps_the_others(registry):
+    registry.swap(HEAD, expect=None, change={"epoch": 1, "next_position": 7, "owner": "default"})
+
+    assert registry.swap(
+        HEAD, expect={"epoch": 1, "next_position": 7}, change={"next_position": 8, "nonce": "ab"}
+    ) == Applied(record={"epoch": 1, "next_position": 8, "owner": "default", "nonce": "ab"})
+    assert registry.read(HEAD) == {"epoch": 1, "next_position": 8, "owner": "default", "nonce": "ab"}
+
+
+def test_a_swap_with_a_field_that_differs_is_lost_and_returns_what_stands_there(registry):
+    registry.swap(HEAD, expect=None, change={"epoch": 1, "next_position": 7})
+
+    assert registry.swap(HEAD, expect={"epoch": 1, "next_position": 6}, change={"next_position": 8}) == Lost(
+        record={"epoch": 1, "next_position": 7}
+    )
+    assert registry.read(HEAD) == {"epoch": 1, "next_position": 7}
+
+
+def test_a_swap_of_an_absent_record_is_lost(registry):
+    for expect in ({}, {"epoch": 1}, {"epoch": None}):
+        assert registry.swap(HEAD, expect=expect, change={"epoch": 1}) == Lost(record=None)
+    assert registry.read(HEAD) is None
+
+
+def test_a_swap_that_expects_nothing_of_a_record_is_applied(registry):
+    registry.swap(HEAD, expect=None, change={"epoch": 1})
+
+    assert registry.swap(HEAD, expect={}, change={"dirty": 1}) == Applied(record={"epoch": 1, "dirty": 1})
+
+
+def test_none_expects_an_absent_field_and_removes_one(registry):
+    registry.swap(HEAD, expect=None, change={"a": 1, "b": None})
+    assert registry.read(HEAD) == {"a": 1}
+
+    assert registry.swap(HEAD, expect={"a": None}, change={"b": 2}) == Lost(record={"a": 1})
+    assert registry.swap(HEAD, expect={"b": None}, change={"a": None, "c": 3}) == Applied(record={"c": 3})
+    assert registry.read(HEAD) == {"c": 3}
+
+
+def test_values_keep_their_type_and_size(registry):
+    fields = {"text": "1", "number": 1, "empty": "", "zero": 0, "big": 2**63 + 1, "low": -5, "odd": "ü\n\"'{}😀\x00"}
+    registry.swap(HEAD, expect=None, change=fields)
+
+    record = registry.read(HEAD)
+    assert record == fields
+    assert {name: type(value) for name, value in record.items()} == {
+        name: type(value) for name, value in fields.items()
+    }
+    assert isinstance(registry.swap(HEAD, expect={"number": "1"}, change={"x": 1}), Lost)
+    assert isinstance(registry.swap(HEAD, expect=fields, change={"x": 1}), Applied)
+
+
+@pytest.mark.parametrize("field", NEVER_DECREASE)
+def test_a_floor_or_a_counter_never_goes_back(registry, field):
+    registry.swap(HEAD, expect=None, change={field: 5, "owner": "default"})
+
+    for change in ({field: 4}, {field: None}):
+        with pytest.raises(Corrupt, match=field):
+            registry.swap(HEAD, expect={"owner": "default"}, change={**change, "owner": "late"})
+    assert registry.read(HEAD) == {field: 5, "owner": "default"}
+    assert registry.swap(HEAD, expect={}, change={field: 5}) == Applied(record={field: 5, "owner": "default"})
+    assert registry.swap(HEAD, expect={}, change={field: 6}) == Applied(record={field: 6, "owner": "default"})
+
+
+def test_a_lost_swap_that_would_go_back_is_only_lost(registry):
+    registry.swap(HEAD, expect=None, change={"epoch": 5})
+
+    assert registry.swap(HEAD, expect={"epoch": 3}, change={"epoch": 4}) == Lost(record={"epoch": 5})
+
+
+def test_a_partition_is_listed_in_order_and_alone(registry):
+    sorts = ["", "a", "a b", "a#b", "a%b", "a.json", "a/b", "a=23b", "a~", "..", "B", "ä", "日本", "😀", "10", "9"]
+    keys = [Key(partition="T#table", sort=sort) for sort in sorts]
+    for key in keys:
+        registry.swap(key, expect=None, change={"name": key.sort})
+    for partition in ("T", "T#tabl", "T#table2", "T#table#x", "T/table", "t#table", ".", ".."):
+        registry.swap(Key(partition=partition, sort="a"), expect=None, change={"name": "other"})
+
+    assert registry.list("T#table") == [(key, {"name": key.sort}) for key in sorted(keys)]
+    assert registry.list("T") == [(Key(partition="T", sort="a"), {"name": "other"})]
+    assert registry.read(table_key(TableId("a"))) == {"name": "other"}
+
+
+def test_a_large_partition_is_listed_whole(registry):
+    keys = [Key(partition="T#many", sort=f"{number:03}") for number in range(150)]
+    for key in keys:
+        registry.swap(key, expect=None, change={"name": key.sort})
+
+    assert registry.list("T#many") == [(key, {"name": key.sort}) for key in keys]
+
+
+def test_what_was_returned_or_passed_in_is_not_the_record(registry):
+    change = {"epoch": 1}
+    first = registry.swap(HEAD, expect=None, change=change).record
+    change["epoch"] = 9
+    for record in (first, registry.read(HEAD), registry.list(HEAD.partition)[0][1]):
+        record["epoch"] = 99
+
+    assert registry.read(HEAD) == {"epoch": 1}
+
+
+def assert_one_winner_each(registry, wins):
+    assert sorted(n for rounds in wins.values() for n in rounds) == list(range(race.ROUNDS))
+    for name, rounds in wins.items():
+        assert all(registry.read(Key(partition="R#race", sort=f"{n}")) == {"by": name} for n in rounds)
+
+
+def test_of_racing_threads_one_creates(registry):
+    assert_one_winner_each(registry, race.by_threads("create_each_record", registry, NAMES))
+
+
+def test_racing_threads_lose_no_swap(registry):
+    registry.swap(race.RECORD, expect=None, change={"n": 0})
+
+    race.by_threads("count_record", registry, NAMES)
+
+    assert registry.read(race.RECORD) == {"n": race.STEPS * len(NAMES)}
+
+
+def test_swaps_of_different_fields_do_not_disturb_each_other(registry):
+    registry.swap(race.RECORD, expect=None, change=dict.fromkeys(NAMES, 0))
+
+    lost = race.by_threads("count_own_field", registry, NAMES)
+
+    assert lost == dict.fromkeys(NAMES, 0)
+    assert registry.read(race.RECORD) == dict.fromkeys(NAMES, race.STEPS)
+
+
+@pytest.mark.parametrize("backend", between_processes(REGISTRIES))
+def test_of_racing_processes_one_creates(backend, described):
+    description = described(backend)
+    assert_one_winner_each(opened_registry(description), race.by_processes("create_each_record", description, NAMES))
+
+
+@pytest.mark.parametrize("backend", between_processes(REGISTRIES))
+def test_racing_processes_lose_no_swap(backend, described):
+    description = described(backend)
+    opened_registry(description).swap(race.RECORD, expect=None, change={"n": 0})
+
+    race.by_processes("count_record", description, NAMES)
+
+    assert opened_registry(description).read(race.RECORD) == {"n": race.STEPS * len(NAMES)}
+
+
+@pytest.mark.parametrize("backend", between_processes(REGISTRIES))
+def test_processes_that_swap_different_fields_do_not_disturb_each_other(backend, described):
+    description = described(backend)
+    opened_registry(description).swap(race.RECORD, expect=None, change=dict.fromkeys(NAMES, 0))
+
+    lost = race.by_processes("count_own_field", description, NAMES)
+
+    assert lost == dict.fromkeys(NAMES, 0)
+    assert opened_registry(description).read(race.RECORD) == dict.fromkeys(NAMES, race.STEPS)
