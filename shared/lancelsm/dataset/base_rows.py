@@ -1,0 +1,243 @@
+"""Rows of a base in bulk: read keys with addresses, write new fragments, hide old rows, and commit all of it at once.
+
+What is written here is invisible until a commit names it; a crash leaves files that nothing refers to. Fragments
+travel as Lance's own JSON, so that any process can write them and one commits them. Addresses are (fragment id,
+offset).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import lance
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from lance.fragment import DeletionFile, FragmentMetadata, write_fragments
+from lance.schema import LanceSchema
+
+from lancelsm.dataset import deletions
+from lancelsm.dataset.base_table import BaseTable, Fragment, open_dataset
+from lancelsm.dataset.native import native_errors
+from lancelsm.errors import Contended, Corrupt, LsmError, Unavailable
+from lancelsm.layout import Nonce
+from lancelsm.objects import ObjectStore, Unknown, Written
+
+Offsets = npt.NDArray[np.uint32]
+
+ROW_ADDRESS = "_rowaddr"
+BATCH_ROWS = 262_144
+_OFFSET_BITS = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """One version of a base by name: what a task in another process opens."""
+
+    uri: str
+    version: int
+    storage_options: tuple[tuple[str, str], ...] = dataclasses.field(default=(), repr=False)
+
+    @classmethod
+    def of(cls, base: BaseTable) -> Base:
+        options = tuple(sorted((base.storage_options or {}).items()))
+        return cls(uri=base.uri, version=base.version, storage_options=options)
+
+    def open(self) -> lance.LanceDataset:
+        return open_dataset(uri=self.uri, version=self.version, storage_options=dict(self.storage_options))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewFragment:
+    """A fragment that was written and not yet committed."""
+
+    rows: int
+    metadata: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """The commit was applied as this version."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preempted:
+    """Data, schema or schema metadata changed since the version that was read: nothing was committed."""
+
+    reason: str
+
+
+def indexed_fragments(base: Base, column: str) -> frozenset[int]:
+    """Ids of the fragments that a BTREE on `column` covers; none without such an index."""
+    with native_errors("the base's indexes can't be read", table=base.uri):
+        return frozenset(
+            fragment
+            for index in base.open().describe_indices()
+            if index.index_type == "BTree" and list(index.field_names) == [column]
+            for segment in index.segments
+            for fragment in segment.fragment_ids
+        )
+
+
+def scan(base: Base, columns: Sequence[str], fragments: Iterable[int]) -> Iterator[pa.RecordBatch]:
+    """The live rows of these fragments: `columns`, then `_rowaddr`, in batches of at most `BATCH_ROWS`."""
+    with native_errors("the base can't be scanned", table=base.uri):
+        dataset = base.open()
+        yield from dataset.scanner(
+            columns=list(columns),
+            fragments=[_fragment(dataset, fragment) for fragment in fragments],
+            with_row_address=True,
+            batch_size=BATCH_ROWS,
+            use_scalar_index=False,
+        ).to_batches()
+
+
+def look_up(
+    base: Base, column: str, keys: Iterable[pa.Array], fragments: Iterable[int]
+) -> Iterator[npt.NDArray[np.uint64]]:
+    """Addresses of the live rows whose key is in each of `keys`, found by the index on `column`.
+
+    Args:
+        keys: sorted runs without nulls. Neighbours share index pages: a contiguous run of 10,000 costs as much as 100
+            keys from everywhere.
+        fragments: indexed ones only; an unindexed one would be scanned for every run.
+    """
+    with native_errors("the base's key index can't be read", table=base.uri):
+        dataset = base.open()
+        covered = [_fragment(dataset, fragment) for fragment in fragments]
+        for run in keys:
+            found = dataset.scanner(
+                columns=[], filter=pc.field(column).isin(run), fragments=covered, with_row_address=True
+            ).to_table()
+            yield found[ROW_ADDRESS].to_numpy()
+
+
+def by_fragment(addresses: npt.NDArray[np.uint64]) -> dict[int, Offsets]:
+    """Row addresses as sorted offsets by fragment id."""
+    ordered = np.sort(addresses)
+    ids, starts = np.unique(ordered >> np.uint64(_OFFSET_BITS), return_index=True)
+    offsets = ordered.astype(np.uint32)  # keeps the low half
+    return dict(zip(ids.astype(int).tolist(), np.split(offsets, starts[1:]), strict=True)) if len(ids) else {}
+
+
+def write_rows(base: Base, columns: pa.Schema, batches: Iterable[pa.RecordBatch]) -> tuple[NewFragment, ...]:
+    """Write rows as fragments that no version names yet.
+
+    Args:
+        columns: the base's schema.
+        batches: of exactly that schema; read once. What they raise of our errors is raised.
+    """
+    raised: list[LsmError] = []
+
+    def passed_on() -> Iterator[pa.RecordBatch]:
+        try:
+            yield from batches
+        except LsmError as error:  # Lance passes on its words only
+            raised.append(error)
+            raise
+
+    reader = pa.RecordBatchReader.from_batches(columns, passed_on())
+    try:
+        with native_errors("rows can't be written to the base", table=base.uri):
+            written = write_fragments(reader, base.open(), mode="append")
+    except LsmError as error:
+        raise (raised or [error])[0] from error.__cause__
+    return tuple(NewFragment(rows=new.physical_rows, metadata=json.dumps(new.to_json())) for new in written)
+
+
+def hide_rows(base: Base, rows: Mapping[int, Offsets]) -> dict[int, str | None]:
+    """Write the deletion file of each fragment: the rows it hides already, and those at these offsets.
+
+    One caller makes the only deletion file of a fragment: two can't be combined.
+
+    Returns:
+        The fragments that name the files; None, and nothing is written, where no row would be left.
+    """
+    changed: dict[int, str | None] = {}
+    with native_errors("rows of the base can't be hidden", table=base.uri):
+        dataset = base.open()
+        for number, offsets in rows.items():
+            fragment = _fragment(dataset, number).delete_rows(offsets.tolist())
+            changed[number] = None if fragment is None else json.dumps(fragment.to_json())
+    return changed
+
+
+def hide_all_rows(base: Base, fragment: Fragment, *, objects: ObjectStore, nonce: Nonce) -> str:
+    """Write a deletion file that hides every row of a fragment; returns the fragment that names it.
+
+    Lance's call writes none then, and its `Merge` refuses a list without the fragment.
+
+    Raises:
+        Unavailable: the store did not answer.
+    """
+    number = int(nonce, 16) >> 66  # Lance reads it as unsigned 64 bits, other implementations as signed
+    file = DeletionFile(base.version, number, "bitmap", fragment.physical_rows, None)
+    key = str(file.path(fragment.id))
+    outcome = objects.create(key, deletions.every_row(fragment.physical_rows))
+    if not isinstance(outcome, Written):
+        cause = outcome.cause if isinstance(outcome, Unknown) else "its name is taken"
+        raise Unavailable(f"a deletion file can't be written: {cause}", table=base.uri, object=key)
+    with native_errors("the base can't be opened", table=base.uri):
+        metadata = _fragment(base.open(), fragment.id).metadata
+    return json.dumps(dataclasses.replace(metadata, deletion_file=file).to_json())
+
+
+def commit(
+    base: Base,
+    *,
+    changed: Mapping[int, str],
+    new: Iterable[NewFragment],
+    metadata: Mapping[str, str],
+    properties: Mapping[str, str],
+) -> Committed | Preempted:
+    """Commit fragments and schema metadata as one version, if nothing but indexes and configuration moved.
+
+    Args:
+        changed: fragments of `base` by id, with the deletion files that they are to have.
+        metadata: the whole new schema metadata.
+        properties: kept in the version's transaction, for people.
+
+    Raises:
+        Corrupt: a changed fragment is none of the base's. Unavailable: no answer. The commit may have been applied,
+        or may still be; at most one commit on this version is.
+    """
+    dataset = base.open()
+    present = [fragment.metadata for fragment in dataset.get_fragments()]
+    if unknown := changed.keys() - {fragment.id for fragment in present}:
+        raise Corrupt(f"fragments {sorted(unknown)} are none of version {base.version} of the base", table=base.uri)
+    fragments = [
+        FragmentMetadata.from_json(changed[fragment.id]) if fragment.id in changed else fragment for fragment in present
+    ]
+    fragments += [FragmentMetadata.from_json(fragment.metadata) for fragment in new]
+    operation = lance.LanceOperation.Merge(fragments, _schema_with(dataset.lance_schema, metadata))
+    transaction = lance.Transaction(base.version, operation, transaction_properties=dict(properties))
+    try:
+        with native_errors("the merge can't be committed", table=base.uri):
+            committed = lance.LanceDataset.commit(
+                dataset, transaction, storage_options=dict(base.storage_options) or None
+            )
+    except Contended as conflict:
+        return Preempted(reason=conflict.message)
+    return Committed(version=committed.version)
+
+
+def _fragment(dataset: lance.LanceDataset, number: int) -> lance.LanceFragment:
+    found = dataset.get_fragment(number)
+    if found is None:
+        raise Corrupt(f"version {dataset.version} of the base has no fragment {number}", table=dataset.uri)
+    return found
+
+
+def _schema_with(schema: LanceSchema, metadata: Mapping[str, str]) -> LanceSchema:
+    # An Arrow schema would number the fields anew, which Lance refuses after a column was dropped. A LanceSchema keeps
+    # the numbers, but takes metadata only where it unpickles itself.
+    make, arguments = cast("tuple[Callable[..., LanceSchema], tuple[Any, ...]]", schema.__reduce__())
+    encoded = {name: list(value.encode()) for name, value in metadata.items()}
+    return make(json.dumps(encoded), *arguments[1:])

@@ -1,0 +1,298 @@
+"""The base of a table: its Lance dataset, the facts that lancelsm keeps in it, and its counters.
+
+Facts and counters live in schema metadata, since every other tool's commit keeps them and Lance's `Merge` operation
+moves them together with data: a reader of one version has rows and counters that belong together. Only a merge writes
+counters.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import lance
+import pyarrow as pa
+from lance.dataset import Index
+
+from lancelsm.dataset.native import native_errors
+from lancelsm.errors import Invalid
+from lancelsm.generated.lance.table_pb2 import MemWalIndexDetails
+from lancelsm.layout import Generation, RegionId, TableId
+from lancelsm.record.schema import FIELD_ID, TableSchema, declare_primary_key
+
+TABLE = "lancelsm.table"
+REGISTRY = "lancelsm.registry"
+OWNER = "lancelsm.owner"
+REGIONS = "lancelsm.regions"
+FORMAT = "lancelsm.format"
+FENCE = "lancelsm.fence"
+MERGED = "lancelsm.merged."
+
+MEM_WAL_INDEX = "__lance_mem_wal"
+NO_DATASET = "no Lance dataset is there"
+
+StorageOptions = Mapping[str, str] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What a base says about its table to whoever opens it.
+
+    `registry` names kind and place, `regions` is the region spec as JSON, `format` the version of our own files.
+    """
+
+    table: TableId
+    registry: str
+    owner: str
+    regions: str
+    format: int = 1
+
+    def metadata(self) -> dict[str, str]:
+        return {
+            TABLE: self.table,
+            REGISTRY: self.registry,
+            OWNER: self.owner,
+            REGIONS: self.regions,
+            FORMAT: str(self.format),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharding:
+    """How Lance itself routes rows: by bucket or value of one column, to one region, or (default) not at all."""
+
+    bucket_column: str | None = None
+    buckets: int | None = None
+    identity_column: str | None = None
+    unsharded: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fragment:
+    """One fragment of a base; its rows have addresses (id, 0 .. physical_rows - 1)."""
+
+    id: int
+    physical_rows: int
+    deleted_rows: int
+
+    @property
+    def rows(self) -> int:
+        return self.physical_rows - self.deleted_rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseTable:
+    """One version of a base, as a value."""
+
+    uri: str
+    version: int
+    schema: TableSchema
+    metadata: Mapping[str, str]
+    fragments: tuple[Fragment, ...]
+    storage_options: StorageOptions = field(default=None, repr=False)
+
+    @property
+    def facts(self) -> Facts | None:
+        """None for a dataset that is no table of lancelsm."""
+        if TABLE not in self.metadata:
+            return None
+        return Facts(
+            table=TableId(self.metadata[TABLE]),
+            registry=self.metadata.get(REGISTRY, ""),
+            owner=self.metadata.get(OWNER, ""),
+            regions=self.metadata.get(REGIONS, ""),
+            format=int(self.metadata.get(FORMAT, "1")),
+        )
+
+    @property
+    def counters(self) -> dict[RegionId, Generation]:
+        """The newest merged generation by region; a region that is absent has none."""
+        return counters(self.metadata)
+
+    @property
+    def fence(self) -> int:
+        """Raised by the collector before it sweeps unreferenced files of the base; 0 at first."""
+        return int(self.metadata.get(FENCE, "0"))
+
+    @property
+    def rows(self) -> int:
+        return sum(fragment.rows for fragment in self.fragments)
+
+
+def counters(metadata: Mapping[str, str]) -> dict[RegionId, Generation]:
+    """The counters that are written in a base's schema metadata."""
+    return {
+        RegionId(name.removeprefix(MERGED)): Generation(int(value))
+        for name, value in metadata.items()
+        if name.startswith(MERGED)
+    }
+
+
+def create_base(
+    *,
+    uri: str,
+    columns: pa.Schema,
+    primary_key: Iterable[str],
+    facts: Facts,
+    sharding: Sharding | None = Sharding(),
+    rows: Iterable[pa.RecordBatch] = (),
+    storage_options: StorageOptions = None,
+) -> BaseTable:
+    """Write a base with its key declared and its facts, holding `rows`, then its MemWAL index.
+
+    Args:
+        columns: Arrow schema; key columns become not null.
+        rows: batches of that schema, streamed into version 1. Their keys must be distinct.
+
+    Raises:
+        Invalid: a dataset exists there, a key column is missing or a row doesn't fit.
+        Unavailable: the store did not answer.
+
+    A crash before version 1 leaves files without a dataset. A crash after it leaves a base with facts, which
+    `ensure_mem_wal` finishes.
+    """
+    declared = declare_primary_key(columns, tuple(primary_key)).with_metadata(facts.metadata())
+    # Never cleaned up automatically: any commit of any tool would delete behind readers and snapshots.
+    with native_errors("the base can't be written", table=uri):
+        lance.write_dataset(
+            pa.RecordBatchReader.from_batches(declared, (_declared(batch, declared) for batch in rows)),
+            uri,
+            mode="create",
+            auto_cleanup_options=None,
+            storage_options=_options(storage_options),
+        )
+    ensure_mem_wal(uri=uri, sharding=sharding, storage_options=storage_options)
+    return open_base(uri=uri, storage_options=storage_options)
+
+
+def ensure_mem_wal(*, uri: str, sharding: Sharding | None, storage_options: StorageOptions = None) -> None:
+    """Give a base its MemWAL index; one that has it is left as it is, and None leaves it without.
+
+    A table with a date or timestamp in its key gets one without sharding: Lance's own writer can't hash such keys, so
+    it could neither route nor flush, while its markers work.
+
+    Raises:
+        Invalid: Lance can't route by that column.
+        Unavailable: the store did not answer.
+    """
+    base = open_base(uri=uri, storage_options=storage_options)
+    if sharding is None:
+        return
+    with native_errors("the base can't be given its MemWAL index", table=uri):
+        dataset = open_dataset(uri=uri, version=base.version, storage_options=storage_options)
+        if dataset.mem_wal_index_details() is not None:
+            return
+        if any(pa.types.is_temporal(column.type) for column in base.schema.key):
+            _install_mem_wal(base, dataset)
+            return
+        dataset.initialize_mem_wal(
+            bucket_column=sharding.bucket_column,
+            num_buckets=sharding.buckets,
+            identity_column=sharding.identity_column,
+            unsharded=sharding.unsharded,
+        )
+
+
+def _install_mem_wal(base: BaseTable, dataset: lance.LanceDataset) -> None:
+    """Commit the index entry that `initialize_mem_wal()` makes where it accepts the key."""
+    index = Index(
+        uuid=str(uuid.uuid5(uuid.UUID(base.metadata[TABLE]), MEM_WAL_INDEX)),
+        name=MEM_WAL_INDEX,
+        fields=[],
+        dataset_version=base.version,
+        fragment_ids=cast("Any", set()),
+        index_version=0,
+        index_details=(
+            "/lance.table.MemWalIndexDetails",
+            MemWalIndexDetails(maintain_all_indexes=True).SerializeToString(),
+        ),
+    )
+    operation = lance.LanceOperation.CreateIndex(new_indices=[index], removed_indices=[])
+    lance.LanceDataset.commit(
+        dataset, operation, read_version=base.version, storage_options=_options(base.storage_options)
+    )
+
+
+def open_base(*, uri: str, version: int | None = None, storage_options: StorageOptions = None) -> BaseTable:
+    """One version of a base, the newest by default, read from the store now.
+
+    Raises:
+        Invalid: no dataset is there, or the version was cleaned up.
+        Unavailable: the store did not answer.
+    """
+    dataset = open_dataset(uri=uri, version=version, storage_options=storage_options)
+    metadata = {key.decode(): value.decode() for key, value in (dataset.schema.metadata or {}).items()}
+    return BaseTable(
+        uri=uri,
+        version=dataset.version,
+        schema=_table_schema(dataset),
+        metadata=metadata,
+        fragments=tuple(_fragment(found.metadata) for found in dataset.get_fragments()),
+        storage_options=storage_options,
+    )
+
+
+def find_base(*, uri: str, storage_options: StorageOptions = None) -> BaseTable | None:
+    """As `open_base`, but None where no dataset is."""
+    try:
+        return open_base(uri=uri, storage_options=storage_options)
+    except Invalid as error:
+        if error.message == NO_DATASET:
+            return None
+        raise
+
+
+def open_dataset(*, uri: str, version: int | None, storage_options: StorageOptions) -> lance.LanceDataset:
+    """Lance's own handle on a base; raises as `open_base`."""
+    try:
+        with native_errors("the base can't be opened", table=uri):
+            return lance.dataset(uri, version=version, storage_options=_options(storage_options))
+    except Exception as error:
+        if not str(error.__cause__).startswith("Dataset at path"):
+            raise
+        what = NO_DATASET if version is None else f"version {version} of the base is gone"
+        raise Invalid(what, table=uri) from error.__cause__
+
+
+def _options(storage_options: StorageOptions) -> dict[str, str] | None:
+    return dict(storage_options) if storage_options else None
+
+
+def _declared(batch: pa.RecordBatch, declared: pa.Schema) -> pa.RecordBatch:
+    if batch.schema.names != declared.names:
+        raise Invalid(f"rows have the columns {batch.schema.names}, the table has {declared.names}")
+    arrays = [column.cast(wanted.type) for column, wanted in zip(batch.columns, declared, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=declared)
+
+
+def _fragment(metadata: lance.FragmentMetadata) -> Fragment:
+    return Fragment(id=metadata.id, physical_rows=metadata.physical_rows, deleted_rows=metadata.num_deletions)
+
+
+def _table_schema(dataset: lance.LanceDataset) -> TableSchema:
+    native = dataset.lance_schema
+    columns = [_with_id(column, of) for column, of in zip(dataset.schema, native.fields(), strict=True)]
+    return TableSchema(
+        columns=pa.schema(columns),
+        primary_key=tuple(column.name() for column in native.unenforced_primary_key()),
+    )
+
+
+def _with_id(column: pa.Field, native: Any) -> pa.Field:
+    """The field with Lance's ids, its own and those of the fields in it, in their Arrow metadata."""
+    kind, inner = column.type, native.children()
+    if inner and pa.types.is_struct(kind):
+        kind = pa.struct([_with_id(kind.field(i), child) for i, child in enumerate(inner)])
+    elif inner and pa.types.is_map(kind):
+        key, item = inner[0].children()
+        kind = pa.map_(_with_id(kind.key_field, key), _with_id(kind.item_field, item), kind.keys_sorted)
+    elif inner and pa.types.is_fixed_size_list(kind):
+        kind = pa.list_(_with_id(kind.value_field, inner[0]), kind.list_size)
+    elif inner and pa.types.is_large_list(kind):
+        kind = pa.large_list(_with_id(kind.value_field, inner[0]))
+    elif inner and pa.types.is_list(kind):
+        kind = pa.list_(_with_id(kind.value_field, inner[0]))
+    numbered = {**(column.metadata or {}), FIELD_ID: str(native.id()).encode()}
+    return pa.field(column.name, kind, column.nullable, numbered)

@@ -1,0 +1,66 @@
+"""What Lance's library raises, as our kinds of error.
+
+pylance has one class of its own, for commit conflicts; everything else comes as `OSError`, `ValueError` or an Arrow
+error and differs in words alone. The words are those of the pinned release; tests/interop/test_pylance_contract.py
+holds them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lance.commit import CommitConflictError
+
+from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, Unavailable
+
+_CONFLICT = re.compile(r"commit conflict|incompatible transaction|stale sstable", re.IGNORECASE)
+_REFUSED = re.compile(r"(permission|access) ?denied|forbidden|unauthenticated|credential|\b40[13]\b", re.IGNORECASE)
+_GONE = re.compile(r"not found|no such file|nosuch", re.IGNORECASE)
+_UNREADABLE = re.compile(r"sufficient data|corrupt|invalid magic|failed to decode|protobuf", re.IGNORECASE)
+_INPUT = re.compile(r"invalid user input|already exists|different schema|no object store provider", re.IGNORECASE)
+_SOURCE = re.compile(r"(, location: |, )\S+\.rs:\d+:\d+")  # where in Lance's source
+_STORE = re.compile(r"LanceError\(IO\)|Generic \w+ error", re.IGNORECASE)
+
+
+@contextmanager
+def native_errors(doing: str, *, table: str) -> Iterator[None]:
+    """Raise what Lance raises within as one of our kinds, cause chained.
+
+    Args:
+        doing: what failed, as the start of a sentence: "the base can't be read".
+        table: the table's URI.
+
+    Raises:
+        Contended: another commit came first.
+        Invalid: the store refuses us, or the input doesn't fit.
+        Corrupt: a file is gone or unreadable.
+        Unavailable: the store did not answer. A commit may have been applied.
+    """
+    try:
+        yield
+    except (LsmError, ConnectionError):
+        raise
+    except (CommitConflictError, OSError, ValueError, RuntimeError) as cause:
+        error = translated(cause, doing=doing, table=table)
+        if error is None:
+            raise
+        raise error from cause
+
+
+def translated(cause: Exception, *, doing: str, table: str) -> LsmError | None:
+    """Our error for one of Lance's, or None if it is none of Lance's."""
+    words = _SOURCE.sub("", str(cause)).strip()
+    reason = f"{doing}: {words}"
+    if isinstance(cause, CommitConflictError) or _CONFLICT.search(words):
+        return Contended(reason, table=table)
+    if _REFUSED.search(words):
+        return Invalid(reason, remedy="Check the credentials and their rights on the table's prefix", table=table)
+    if _INPUT.search(words):
+        return Invalid(reason, table=table)
+    if _GONE.search(words) or _UNREADABLE.search(words):
+        return Corrupt(reason, remedy="Run `lancelsm scrub` to see what is missing", table=table)
+    if isinstance(cause, OSError) or _STORE.search(words):
+        return Unavailable(reason, table=table)
+    return None

@@ -1,0 +1,165 @@
+"""A table for tests of the merge: a real base, real generations, and what the table must hold after them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+
+from lancelsm.clock import SeededIds
+from lancelsm.dataset.base_table import BaseTable, Facts, create_base, open_base
+from lancelsm.dataset.generation import write_generation
+from lancelsm.layout import Generation, Nonce, RegionId, TableId, generation_name, generation_path
+from lancelsm.merge.commit import Merged, merge_generations
+from lancelsm.merge.inprocess import InProcess
+from lancelsm.merge.plan import RegionPending
+from lancelsm.merge.runner import Item, Result, Runner
+from lancelsm.objects.local import LocalStore
+from lancelsm.record.schema import TOMBSTONE
+
+TABLE = TableId("0d9c7c5e-0000-4000-8000-000000000001")
+A = RegionId(str(uuid.UUID(int=1 << 120, version=4)))
+B = RegionId(str(uuid.UUID(int=2 << 120, version=4)))
+COLUMNS = pa.schema([pa.field("id", pa.int64()), pa.field("v", pa.int64())])
+
+Row = dict[str, Any]
+
+
+class StillClock:
+    """Time passes only by sleeping."""
+
+    def __init__(self) -> None:
+        self.slept = 0.0
+
+    def now(self) -> float:
+        return self.slept
+
+    def monotonic(self) -> float:
+        return self.slept
+
+    def sleep(self, seconds: float) -> None:
+        self.slept += seconds
+
+
+class World:
+    """One table and the rows that readers must see."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        rows: Sequence[Row] = (),
+        columns: pa.Schema = COLUMNS,
+        key: Sequence[str] = ("id",),
+        per_fragment: int = 1_000_000,
+    ) -> None:
+        self.uri = str(path / "table")
+        self.columns = columns
+        self.key = tuple(key)
+        self.objects = LocalStore(Path(self.uri))
+        self.clock = StillClock()
+        self.ids = SeededIds(7)
+        self.pending: dict[RegionId, list[tuple[Generation, str]]] = {}
+        self.expected: dict[tuple[Any, ...], Row] = {}
+        facts = Facts(table=TABLE, registry="sqlite", owner="default", regions="{}")
+        first, later = rows[:per_fragment], rows[per_fragment:]
+        create_base(uri=self.uri, columns=columns, primary_key=key, facts=facts, rows=self.table(first).to_batches())
+        for start in range(0, len(later), per_fragment):
+            self.append(later[start : start + per_fragment])
+        self._expect(rows)
+
+    def table(self, rows: Sequence[Row]) -> pa.Table:
+        return pa.Table.from_pylist(list(rows), schema=self.columns)
+
+    def base(self) -> BaseTable:
+        return open_base(uri=self.uri)
+
+    def dataset(self) -> lance.LanceDataset:
+        return lance.dataset(self.uri)
+
+    def append(self, rows: Sequence[Row]) -> None:
+        """Append to the base as another tool does."""
+        declared = pa.schema(
+            [field.with_nullable(field.nullable and field.name not in self.key) for field in self.columns]
+        )
+        lance.write_dataset(self.table(rows).cast(declared), self.uri, mode="append")
+
+    def flush(self, region: RegionId, rows: Sequence[Row] = (), deleted: Iterable[Any] = ()) -> Generation:
+        """Write the region's next generation: rows to upsert and keys (tuples, or values of one column) to delete."""
+        keys = [key if isinstance(key, tuple) else (key,) for key in deleted]
+        stored = [{**row, TOMBSTONE: False} for row in rows]
+        stored += [{**dict(zip(self.key, key, strict=True)), TOMBSTONE: True} for key in keys]
+        generation = Generation(len(self.pending.setdefault(region, [])) + 1)
+        path = generation_path(region, generation_name(generation, Nonce(self.ids.nonce())))
+        schema = self.base().schema
+        write_generation(
+            uri=f"{self.uri}/{path}",
+            rows=pa.Table.from_pylist(stored, schema=schema.stored),
+            schema=schema,
+            data_storage_version="2.2",
+        )
+        self.pending[region].append((generation, path))
+        self._expect(rows)
+        for key in keys:
+            self.expected.pop(key, None)
+        return generation
+
+    def _expect(self, rows: Iterable[Row]) -> None:
+        for row in rows:
+            self.expected[tuple(row[name] for name in self.key)] = dict(row)
+
+    def read_regions(self) -> list[RegionPending]:
+        return [
+            RegionPending(region=region, newest=listed[-1][0], generations=tuple(listed))
+            for region, listed in self.pending.items()
+        ]
+
+    def merge(
+        self, *, runner: Runner | None = None, read_regions: Callable[[], Iterable[RegionPending]] | None = None
+    ) -> Merged:
+        return merge_generations(
+            uri=self.uri,
+            table=TABLE,
+            read_regions=read_regions or self.read_regions,
+            objects=self.objects,
+            runner=runner or InProcess(),
+            clock=self.clock,
+            ids=self.ids,
+        )
+
+    def rows(self) -> list[Row]:
+        """All rows of the base, sorted by key."""
+        found: list[Row] = self.dataset().to_table().to_pylist()
+        return sorted(found, key=lambda row: tuple(row[name] for name in self.key))
+
+    def check(self) -> None:
+        """The base holds exactly what it must, each key once, and Lance finds no fault in it."""
+        self.dataset().validate()
+        assert self.rows() == [self.expected[key] for key in sorted(self.expected)]
+
+
+class Interrupted:
+    """A runner that calls back once, right after the n-th `map` of a merge: 1 fold, 2 write, 3 hide."""
+
+    parallelism = 1
+
+    def __init__(self, after: int, callback: Callable[[], object]) -> None:
+        self.left = after
+        self.callback = callback
+        self.names: list[str] = []
+
+    def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        results = [function(item) for item in items]
+        self.names.append(getattr(function, "func", function).__name__)
+        self.left -= 1
+        if self.left == 0:
+            self.callback()
+        return results
+
+
+def row(key: int, value: int) -> Row:
+    return {"id": key, "v": value}

@@ -1,0 +1,588 @@
+"""A merge leaves the base with the newest row of each key, once, whatever comes between."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+from lancelsm.dataset import base_rows
+from lancelsm.dataset.base_rows import Committed, Preempted
+from lancelsm.dataset.generation import write_generation
+from lancelsm.dataset.markers import read_markers
+from lancelsm.errors import Ambiguous, Contended, Corrupt, Unavailable
+from lancelsm.layout import Generation
+from lancelsm.merge import commit as merge_commit
+from lancelsm.merge.plan import RegionPending
+from lancelsm.merge.runner import Item, Result
+from lancelsm.record.schema import TOMBSTONE
+from tests.unit.merge_world import A, B, Interrupted, World, row
+
+
+def world(path: Path, **others: Any) -> World:
+    """Ten rows in fragments of four, and two regions with generations that upsert, insert and delete."""
+    made = World(path, rows=[row(key, 0) for key in range(10)], per_fragment=4, **others)
+    made.flush(A, [row(1, 1), row(2, 1), row(100, 1)], deleted=[3, 999])
+    made.flush(A, [row(2, 2), row(3, 2)], deleted=[1])
+    made.flush(B, [row(8, 9), row(200, 9)])
+    return made
+
+
+def test_the_newest_row_of_each_key_of_every_region_is_in_the_base_once(tmp_path: Path) -> None:
+    table = world(tmp_path)
+
+    merged = table.merge()
+
+    table.check()
+    assert merged.regions == {A: 2, B: 1}
+    assert merged.generations == 3
+    assert merged.rows_upserted == 5  # keys 2, 3, 100, 8, 200
+    assert merged.rows_deleted == 1  # key 1; 999 was never there
+    assert lance.dataset(table.uri, version=merged.base_version).count_rows() == len(table.expected)
+
+
+def test_data_and_counters_move_in_one_version(tmp_path: Path) -> None:
+    table = world(tmp_path)
+
+    merged = table.merge()
+
+    before = lance.dataset(table.uri, version=merged.base_version - 1)
+    assert before.count_rows() == 10
+    assert not any(b"merged" in name for name in before.schema.metadata)
+    after = lance.dataset(table.uri, version=merged.base_version).schema.metadata
+    assert after[f"lancelsm.merged.{A}".encode()] == b"2"
+
+
+def test_a_finished_merge_run_again_changes_nothing(tmp_path: Path) -> None:
+    table = world(tmp_path)
+    table.merge()
+    version, files = table.dataset().version, sorted(os.listdir(f"{table.uri}/data"))
+
+    again = table.merge()
+
+    assert (again.generations, again.rows_upserted, again.rows_deleted) == (0, 0, 0)
+    assert again.regions == {A: 2, B: 1}
+    assert table.dataset().version == version
+    assert sorted(os.listdir(f"{table.uri}/data")) == files
+
+
+def test_later_generations_are_merged_onto_earlier_ones(tmp_path: Path) -> None:
+    table = world(tmp_path)
+    table.merge()
+    table.flush(A, [row(1, 3)], deleted=[100, 2])
+
+    merged = table.merge()
+
+    table.check()
+    assert (merged.generations, merged.rows_upserted, merged.rows_deleted) == (1, 1, 2)
+
+
+@pytest.mark.parametrize("rows", [4, 70_000, 200_000])
+def test_a_fragment_that_loses_every_row_is_hidden_whole(tmp_path: Path, rows: int) -> None:
+    table = World(tmp_path, rows=[row(key, 0) for key in range(rows + 1)], per_fragment=rows)
+    table.flush(A, [row(key, 1) for key in range(0, rows, 2)], deleted=range(1, rows, 2))
+
+    table.merge()
+
+    table.check()
+    table.dataset().optimize.compact_files()
+    table.check()
+
+
+def test_every_row_of_the_base_may_go(tmp_path: Path) -> None:
+    table = World(tmp_path, rows=[row(key, 0) for key in range(10)], per_fragment=4)
+    table.flush(A, deleted=range(10))
+
+    merged = table.merge()
+
+    table.check()
+    assert (merged.rows_upserted, merged.rows_deleted) == (0, 10)
+    table.flush(A, [row(1, 5)])
+    table.merge()
+    table.check()
+
+
+def test_an_empty_base_takes_its_first_rows(tmp_path: Path) -> None:
+    table = World(tmp_path)
+    table.flush(A, [row(1, 1)], deleted=[2])
+
+    table.merge()
+
+    table.check()
+
+
+def test_every_copy_of_a_key_that_another_tool_repeated_is_replaced(tmp_path: Path) -> None:
+    table = World(tmp_path, rows=[row(1, 0)])
+    table.append([row(1, 7), row(1, 8)])
+    table.flush(A, [row(1, 9)])
+
+    table.merge()
+
+    table.check()
+
+
+def test_keys_of_several_columns_are_compared_whole(tmp_path: Path) -> None:
+    columns = pa.schema([pa.field("v", pa.int64()), pa.field("day", pa.date32()), pa.field("name", pa.string())])
+    days = pa.array([10, 11], pa.date32()).to_pylist()
+    rows = [{"v": 0, "day": day, "name": name} for day in days for name in ("a", "b", "a\0b", "")]
+    table = World(tmp_path, rows=rows, columns=columns, key=("name", "day"), per_fragment=3)
+    table.flush(A, [{"v": 1, "day": days[0], "name": "a"}], deleted=[("a\0b", days[1]), ("b", days[0])])
+    table.flush(A, [{"v": 2, "day": days[1], "name": "b"}, {"v": 2, "day": days[0], "name": "new"}])
+
+    merged = table.merge()
+
+    table.check()
+    assert merged.rows_deleted == 2
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary(), pa.timestamp("us"), pa.bool_(), pa.uint64(), pa.int8()])
+def test_keys_of_any_type_are_merged(tmp_path: Path, kind: pa.DataType) -> None:
+    columns = pa.schema([pa.field("id", kind), pa.field("v", pa.int64())])
+    raw = pa.array([0, 1]).cast(kind) if kind != pa.binary() else pa.array([b"", b"\0"])
+    first, second = raw.to_pylist()
+    table = World(tmp_path, rows=[{"id": key, "v": 0} for key in (first, second)], columns=columns)
+    table.flush(A, [{"id": first, "v": 1}], deleted=[second])
+
+    table.merge()
+
+    table.check()
+
+
+def test_nested_and_vector_columns_arrive_as_they_were(tmp_path: Path) -> None:
+    columns = pa.schema([
+        pa.field("id", pa.int64()),
+        pa.field("point", pa.struct([pa.field("x", pa.int32(), False), pa.field("tags", pa.list_(pa.string()))])),
+        pa.field("vector", pa.list_(pa.float32(), 2)),
+        pa.field("ages", pa.map_(pa.string(), pa.int32())),
+    ])  # fmt: skip
+    full = {"point": {"x": 1, "tags": ["a", None]}, "vector": [1.0, 2.0], "ages": [("k", 1)]}
+    table = World(tmp_path, rows=[{"id": key, **full} for key in range(3)], columns=columns)
+    table.flush(A, [{"id": 1, **full, "vector": [3.0, 4.0]}, {"id": 7, "point": None, "vector": None, "ages": None}])
+    table.flush(A, [], deleted=[2])
+
+    table.merge()
+
+    table.check()
+
+
+def test_columns_are_matched_by_field_id_after_the_base_was_altered(tmp_path: Path) -> None:
+    columns = pa.schema([pa.field(name, pa.int64()) for name in ("gone", "id", "v")])
+    table = World(tmp_path, rows=[{"gone": 1, "id": key, "v": 0} for key in range(3)], columns=columns)
+    table.flush(A, [{"gone": 1, "id": 1, "v": 5}])
+    table.dataset().drop_columns(["gone"])
+    table.dataset().alter_columns({"path": "v", "name": "w"})
+    table.dataset().add_columns(pa.field("new", pa.string()))
+
+    table.merge()
+
+    assert table.rows() == [{"id": key, "w": 5 if key == 1 else 0, "new": None} for key in range(3)]
+    assert table.base().schema.primary_key == ("id",)
+    table.dataset().validate()
+
+
+def test_a_base_with_stable_row_ids_is_merged(tmp_path: Path) -> None:
+    table = World(tmp_path)
+    schema = table.dataset().schema
+    lance.write_dataset(
+        table.table([row(key, 0) for key in range(5)]).cast(schema).replace_schema_metadata(schema.metadata),
+        table.uri,
+        mode="overwrite",
+        enable_stable_row_ids=True,
+    )
+    table.dataset().initialize_mem_wal()
+    table.expected = {(key,): row(key, 0) for key in range(5)}
+    table.flush(A, [row(1, 1), row(50, 1)], deleted=[2])
+
+    table.merge()
+
+    table.check()
+    ids = table.dataset().scanner(with_row_id=True).to_table()["_rowid"].to_pylist()
+    assert len(set(ids)) == len(ids)
+
+
+def test_a_task_that_ran_twice_counts_once(tmp_path: Path) -> None:
+    class Repeating:
+        parallelism = 3
+
+        def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+            for item in items:
+                function(item)
+            return [function(item) for item in items]
+
+    table = world(tmp_path)
+
+    merged = table.merge(runner=Repeating())
+
+    table.check()
+    assert (merged.rows_upserted, merged.rows_deleted) == (5, 1)
+
+
+def indexed(path: Path, *, rows: int = 100_000) -> World:
+    """A base so large that a few keys are worth an index lookup, and a small fragment that the index misses."""
+    table = World(path, rows=[row(key, 0) for key in range(rows)], per_fragment=rows // 2)
+    table.dataset().create_scalar_index("id", "BTREE")
+    table.append([row(rows, 0), row(rows + 1, 0)])
+    table.expected |= {(key,): row(key, 0) for key in (rows, rows + 1)}
+    return table
+
+
+def test_a_few_keys_are_found_by_the_index_and_in_fragments_that_it_misses(tmp_path: Path) -> None:
+    table = indexed(tmp_path)
+    table.flush(A, [row(7, 1)], deleted=[60_000, 100_001])
+    runner = Interrupted(0, lambda: None)
+
+    merged = table.merge(runner=runner)
+
+    table.check()
+    assert runner.names == ["fold_delta", "write_live_rows", "find_by_index", "hide_rows", "hide_by_scan"]
+    assert (merged.rows_upserted, merged.rows_deleted) == (1, 2)
+
+
+def test_many_keys_are_found_by_a_scan_though_there_is_an_index(tmp_path: Path) -> None:
+    table = indexed(tmp_path)
+    table.flush(A, [row(key, 1) for key in range(0, 100_002, 10)])
+    runner = Interrupted(0, lambda: None)
+
+    table.merge(runner=runner)
+
+    table.check()
+    assert "find_by_index" not in runner.names
+    assert table.dataset().count_rows("id = 10 AND v = 1") == 1
+
+
+# What comes between: after the rows were folded (1), written (2), hidden (3).
+
+Step = pytest.mark.parametrize("step", [1, 2, 3])
+
+
+@Step
+def test_of_two_racing_mergers_one_commits_and_the_other_finds_nothing_to_do(tmp_path: Path, step: int) -> None:
+    table = world(tmp_path)
+
+    merged = table.merge(runner=Interrupted(step, table.merge))
+
+    table.check()
+    assert merged.generations == 0
+    assert merged.regions == {A: 2, B: 1}
+
+
+@Step
+def test_a_merger_whose_counter_moved_plans_anew_from_fresh_heads(tmp_path: Path, step: int) -> None:
+    table = world(tmp_path)
+    older = [RegionPending(region=A, newest=Generation(1), generations=tuple(table.pending[A][:1]))]
+
+    def other() -> None:
+        table.merge(read_regions=lambda: older)
+        table.flush(A, [row(2, 3)], deleted=[8])
+
+    merged = table.merge(runner=Interrupted(step, other))
+
+    assert merged.regions == {A: 3, B: 1}
+    table.expected.pop((8,), None)
+    found = {one["id"]: one["v"] for one in table.rows()}
+    assert found[2] == 3
+    assert len(found) == table.dataset().count_rows()
+
+
+@Step
+def test_a_slower_merger_with_older_heads_moves_no_counter_back(tmp_path: Path, step: int) -> None:
+    table = world(tmp_path)
+    reads = iter([[RegionPending(region=A, newest=Generation(1), generations=tuple(table.pending[A][:1]))]])
+
+    table.merge(runner=Interrupted(step, table.merge), read_regions=lambda: next(reads, table.read_regions()))
+
+    table.check()
+    assert table.base().counters == {A: 2, B: 1}
+
+
+@Step
+@pytest.mark.parametrize("change", ["append", "delete", "update", "compact"])
+def test_another_tools_commit_makes_the_lookup_anew_and_keeps_the_written_rows(
+    tmp_path: Path, step: int, change: str
+) -> None:
+    table = world(tmp_path)
+    files: set[str] = set()
+
+    def other() -> None:
+        files.update(os.listdir(f"{table.uri}/data"))
+        if change == "append":
+            table.append([row(2, -1), row(300, -1)])
+            table.expected[(300,)] = row(300, -1)
+        elif change == "delete":
+            table.dataset().delete("id IN (2, 9)")
+            del table.expected[(9,)]
+        elif change == "update":
+            table.dataset().update({"v": "77"}, where="id IN (2, 9)")
+            table.expected[(9,)] = row(9, 77)
+        else:
+            table.dataset().optimize.compact_files()
+
+    runner = Interrupted(step, other)
+    merged = table.merge(runner=runner)
+
+    table.check()
+    assert runner.names == ["fold_delta", "write_live_rows", "hide_by_scan", "hide_by_scan"]
+    assert (merged.rows_upserted, merged.rows_deleted) == (5, 1)
+
+
+@Step
+def test_an_index_made_in_between_disturbs_nothing(tmp_path: Path, step: int) -> None:
+    table = world(tmp_path)
+    runner = Interrupted(step, lambda: table.dataset().create_scalar_index("id", "BTREE"))
+
+    table.merge(runner=runner)
+
+    table.check()
+    assert runner.names == ["fold_delta", "write_live_rows", "hide_by_scan"]
+    assert table.dataset().count_rows("id = 2") == 1
+
+
+@Step
+def test_a_column_added_in_between_makes_everything_anew(tmp_path: Path, step: int) -> None:
+    table = world(tmp_path)
+    runner = Interrupted(step, lambda: table.dataset().add_columns(pa.field("w", pa.string())))
+
+    table.merge(runner=runner)
+
+    assert runner.names == ["fold_delta", "write_live_rows", "hide_by_scan"] * 2
+    table.expected = {key: {**one, "w": None} for key, one in table.expected.items()}
+    table.check()
+
+
+def raise_fence_and_sweep(table: World) -> None:
+    """What the collector does with files of the base that nothing refers to."""
+    data = f"{table.uri}/data"
+    listed = set(os.listdir(data))
+    base = table.base()
+    fenced = base_rows.commit(
+        base_rows.Base.of(base), changed={}, new=(), metadata={**base.metadata, "lancelsm.fence": "1"}, properties={}
+    )
+    assert isinstance(fenced, Committed)
+    dataset = table.dataset()
+    used = {file.path for fragment in dataset.get_fragments() for file in fragment.metadata.files}
+    for name in listed - used:
+        os.unlink(f"{data}/{name}")
+
+
+@Step
+def test_rows_written_before_a_raised_fence_are_written_again(tmp_path: Path, step: int) -> None:
+    table = world(tmp_path)
+    runner = Interrupted(step, lambda: raise_fence_and_sweep(table))
+
+    table.merge(runner=runner)
+
+    table.check()
+    assert table.base().fence == 1
+    assert runner.names == ["fold_delta", "write_live_rows", "hide_by_scan"] * 2
+
+
+class Crash(Exception):
+    """The process ends here."""
+
+
+def crash() -> None:
+    raise Crash
+
+
+@Step
+def test_a_merge_that_crashed_before_its_commit_left_no_trace_and_is_run_again(tmp_path: Path, step: int) -> None:
+    table = world(tmp_path)
+    before = table.rows()
+
+    with pytest.raises(Crash):
+        table.merge(runner=Interrupted(step, crash))
+
+    assert table.rows() == before
+    assert table.base().counters == {}
+    table.merge()
+    table.check()
+
+
+def test_a_merge_that_crashed_after_its_commit_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = world(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(merge_commit, "_merged", lambda *_: crash())
+        with pytest.raises(Crash):
+            table.merge()
+    table.check()
+
+    again = table.merge()
+
+    table.check()
+    assert again.generations == 0
+    markers = read_markers(objects=table.objects, version=table.dataset().version)
+    assert markers is not None
+    assert markers.merged == {A: 2, B: 1}
+
+
+def losing_replies(
+    monkeypatch: pytest.MonkeyPatch, *, applied: bool, then: Callable[[], object] = lambda: None
+) -> None:
+    """The first commit gets no answer."""
+    real, lost = base_rows.commit, []
+
+    def commit(*args: Any, **named: Any) -> Committed | Preempted:
+        if lost:
+            return real(*args, **named)
+        lost.append(True)
+        if applied:
+            real(*args, **named)
+        then()
+        raise Unavailable("no answer")
+
+    monkeypatch.setattr(base_rows, "commit", commit)
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_a_commit_without_an_answer_is_recognised_by_its_counters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, applied: bool
+) -> None:
+    table = world(tmp_path)
+    losing_replies(monkeypatch, applied=applied)
+
+    merged = table.merge()
+
+    table.check()
+    assert (merged.generations, merged.rows_upserted, merged.rows_deleted) == (3, 5, 1)
+
+
+def test_no_answer_from_the_base_either_is_ambiguous(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = world(tmp_path)
+
+    def unreachable(**_: object) -> None:
+        raise Unavailable("no answer")
+
+    with monkeypatch.context() as patch:
+        losing_replies(patch, applied=True, then=lambda: patch.setattr(merge_commit, "open_base", unreachable))
+        with pytest.raises(Ambiguous, match="Merge again"):
+            table.merge()
+
+    table.merge()
+    table.check()
+
+
+def test_a_base_that_never_rests_is_contended_after_bounded_attempts(tmp_path: Path) -> None:
+    class Restless:
+        parallelism = 1
+
+        def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+            results = [function(item) for item in items]
+            raise_fence(table)
+            return results
+
+    def raise_fence(table: World) -> None:
+        base = table.base()
+        metadata = {**base.metadata, "lancelsm.fence": str(base.fence + 1)}
+        base_rows.commit(base_rows.Base.of(base), changed={}, new=(), metadata=metadata, properties={})
+
+    table = world(tmp_path)
+
+    with pytest.raises(Contended):
+        table.merge(runner=Restless())
+
+    assert table.base().counters == {}
+    assert table.clock.slept > 0
+
+
+def overwrite(table: World) -> None:
+    lance.write_dataset(pa.table({"id": [1], "v": [1]}), table.uri, mode="overwrite")
+
+
+@pytest.mark.parametrize("step", [0, 1, 2, 3])
+def test_a_base_that_another_tool_replaced_is_corrupt(tmp_path: Path, step: int) -> None:
+    table = world(tmp_path)
+    if step == 0:
+        overwrite(table)
+
+    with pytest.raises(Corrupt, match="another tool replaced it"):
+        table.merge(runner=Interrupted(step, lambda: overwrite(table)))
+
+    assert table.dataset().count_rows() == 1
+
+
+def test_a_base_restored_to_an_older_version_is_merged_forward(tmp_path: Path) -> None:
+    table = world(tmp_path)
+    merged = table.merge()
+    table.flush(A, [row(2, 3)])
+
+    lance.dataset(table.uri, version=merged.base_version - 1).restore()
+    table.merge()
+
+    table.check()
+    assert table.base().counters == {A: 3, B: 1}
+
+
+def test_a_restored_base_whose_next_generation_is_gone_is_corrupt(tmp_path: Path) -> None:
+    table = world(tmp_path)
+    merged = table.merge()
+    del table.pending[A][0]
+    lance.dataset(table.uri, version=merged.base_version - 1).restore()
+
+    with pytest.raises(Corrupt, match="not in the manifest"):
+        table.merge()
+
+
+def test_heads_older_than_the_base_are_read_again(tmp_path: Path) -> None:
+    table = world(tmp_path)
+    table.merge()
+    old = [RegionPending(region=A, newest=Generation(1), generations=tuple(table.pending[A][:1]))]
+    reads = iter([old])
+
+    assert table.merge(read_regions=lambda: next(reads, table.read_regions())).generations == 0
+
+    with pytest.raises(Corrupt, match="more generations than the region's head knows"):
+        table.merge(read_regions=lambda: old)
+
+
+def flush_raw(table: World, rows: list[dict[str, object]], schema: pa.Schema) -> None:
+    """A generation as no flush writes it."""
+    path = f"_mem_wal/{A}/0000000f_gen_1"
+    write_generation(
+        uri=f"{table.uri}/{path}",
+        rows=pa.Table.from_pylist(rows, schema=schema),
+        schema=table.base().schema,
+        data_storage_version="2.2",
+    )
+    table.pending[A] = [(Generation(1), path)]
+
+
+def test_a_generation_that_holds_a_key_twice_is_corrupt(tmp_path: Path) -> None:
+    table = World(tmp_path, rows=[row(1, 0)])
+    flush_raw(table, [{**row(1, value), TOMBSTONE: False} for value in (1, 2)], table.base().schema.stored)
+
+    with pytest.raises(Corrupt, match="twice"):
+        table.merge()
+
+    assert table.rows() == [row(1, 0)]
+
+
+def test_a_generation_with_null_where_the_base_has_none_is_corrupt(tmp_path: Path) -> None:
+    columns = pa.schema([pa.field("id", pa.int64()), pa.field("v", pa.int64(), nullable=False)])
+    table = World(tmp_path, rows=[row(1, 0)], columns=columns)
+    flush_raw(table, [{"id": 1, "v": None, TOMBSTONE: False}], table.base().schema.stored)
+
+    with pytest.raises(Corrupt, match="null in column 'v'"):
+        table.merge()
+
+
+def test_a_tombstone_of_a_table_with_required_columns_deletes(tmp_path: Path) -> None:
+    columns = pa.schema([pa.field("id", pa.int64()), pa.field("v", pa.int64(), nullable=False)])
+    table = World(tmp_path, rows=[row(1, 0), row(2, 0)], columns=columns)
+    table.flush(A, [row(2, 1)], deleted=[1])
+
+    table.merge()
+
+    table.check()
+
+
+def test_a_missing_generation_directory_is_corrupt(tmp_path: Path) -> None:
+    table = World(tmp_path, rows=[row(1, 0)])
+    table.pending[A] = [(Generation(1), f"_mem_wal/{A}/00000000_gen_1")]
+
+    with pytest.raises(Corrupt):
+        table.merge()
