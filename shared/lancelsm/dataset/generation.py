@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import lance
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from lance.file import LanceFileSession
@@ -311,9 +313,17 @@ def _take(dataset: lance.LanceDataset, stored: _Stored, wanted: pa.Schema, offse
         numbers = ", ".join(map(str, offsets.to_pylist()))
         batches = list(dataset.scanner(columns=names, filter=f"{_ROW} IN ({numbers})").to_batches())
     else:
+        among = np.sort(offsets.to_numpy(zero_copy_only=False))
         every = dataset.scanner(columns=names, with_row_id=True).to_batches()
-        batches = [batch.filter(pc.is_in(batch.column(_ROW), value_set=offsets)) for batch in every]
+        batches = [batch.filter(_is_among(batch.column(_ROW), among)) for batch in every]
     return pa.Table.from_batches([_in_stored_form(batch, stored, wanted) for batch in batches], schema=wanted)
+
+
+def _is_among(numbers: pa.Array, among: npt.NDArray[np.uint64]) -> pa.Array:
+    """`is_in` against a sorted set, without hashing the set anew for every batch."""
+    values = numbers.to_numpy(zero_copy_only=False)
+    at = np.minimum(np.searchsorted(among, values), len(among) - 1)
+    return pa.array(among[at] == values)
 
 
 def _scan_for(dataset: lance.LanceDataset, key: list[str], values: pa.ChunkedArray) -> pa.Array:
