@@ -1,1 +1,51 @@
-"""A serverless log-structured merge tree in front of Lance tables: what was acknowledged is there, at once and for ever."""
+"""A log-structured merge tree in front of Lance tables: what was acknowledged is there, at once and for ever.
+
+import lancelsm
+
+table = lancelsm.create("orders", rows, primary_key="id", regions="bucket(id, 4)")
+table.upsert([{"id": 1, "state": "paid"}])
+table.scan(where="state = 'paid'").to_arrow()
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lancelsm.errors import Ambiguous, Contended, Corrupt, Fenced, Invalid, LsmError, Unavailable
+    from lancelsm.status import Status
+    from lancelsm.table import Rows, Table, create, open  # noqa: A004
+    from lancelsm.writer import Committed, Writer
+
+_HOMES = {
+    "errors": ("Ambiguous", "Contended", "Corrupt", "Fenced", "Invalid", "LsmError", "Unavailable"),
+    "status": ("Status",),
+    "table": ("Rows", "Table", "create", "open"),
+    "writer": ("Committed", "Writer"),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Ambiguous",
+    "Committed",
+    "Contended",
+    "Corrupt",
+    "Fenced",
+    "Invalid",
+    "LsmError",
+    "Rows",
+    "Status",
+    "Table",
+    "Unavailable",
+    "Writer",
+    "create",
+    "open",
+]
+
+
+def __getattr__(name: str) -> object:
+    # Lance, numpy and Spark load when something needs them: a writer's cold start must stay short.
+    if name in _HOME:
+        return getattr(import_module(f"lancelsm.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'lancelsm' has no attribute {name!r}")

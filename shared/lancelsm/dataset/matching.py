@@ -1,0 +1,24 @@
+"""SQL conditions over rows in memory, in Lance's own dialect: they mean the same at every level of a table."""
+
+from __future__ import annotations
+
+import lance
+import pyarrow as pa
+
+from lancelsm.dataset.native import native_errors
+
+
+def matching(rows: pa.Table, where: str, *, table: str) -> pa.Table:
+    """The rows for which the condition is true, in their order.
+
+    Raises:
+        Invalid: the condition is no SQL over these columns.
+    """
+    if rows.num_rows == 0:
+        return rows
+    plain = pa.schema([pa.field(field.name, field.type) for field in rows.schema])
+    with native_errors(f"the condition {where!r} can't be applied", table=table):
+        # A store in memory of its own, gone with the handle.
+        dataset = lance.write_dataset(rows.cast(plain), "memory://rows", max_rows_per_file=rows.num_rows)
+        offsets = dataset.scanner(columns=[], filter=where, with_row_id=True).to_table().column("_rowid")
+    return rows.take(offsets)

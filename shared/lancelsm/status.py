@@ -1,0 +1,79 @@
+"""A table at a glance: heads, lag and counters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lancelsm.commit import newest
+from lancelsm.dataset.base_table import BaseTable
+from lancelsm.head import Head
+from lancelsm.layout import Generation, RegionId
+from lancelsm.manifest import Manifest
+from lancelsm.opening import Opened
+from lancelsm.region import Region, regions
+from lancelsm.routing.route import values_json
+from lancelsm.routing.spec import RegionSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionStatus:
+    """One region as its head and the base show it."""
+
+    region: RegionId
+    values: Mapping[str, Any]
+    epoch: int
+    owner: str
+    status: str
+    next_position: int
+    generations: int  # not in the base yet
+    merged_generation: int
+    wal_rows: int  # not in a generation yet
+    wal_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """A table at a glance."""
+
+    table: str
+    base_version: int
+    regions: tuple[RegionStatus, ...]
+
+
+def read_status(opened: Opened) -> Status:
+    """Every region as of now: heads first, then the base.
+
+    Raises:
+        Corrupt: a head or the manifest that it names is missing or unreadable.
+        Unavailable: a store or the registry did not answer.
+    """
+    storage = opened.storage
+    heads = [(region, head) for region in regions(storage) if (head := region.find_head()) is not None]
+    named = storage.each(lambda found: newest(*found), heads)
+    base = opened.read_base()
+    return Status(
+        table=storage.uri,
+        base_version=base.version,
+        regions=tuple(
+            _region_status(region, head, manifest, base, opened.config.regions)
+            for (region, _), (head, manifest) in zip(heads, named, strict=True)
+        ),
+    )
+
+
+def _region_status(region: Region, head: Head, manifest: Manifest, base: BaseTable, spec: RegionSpec) -> RegionStatus:
+    counter = base.counters.get(region.id, Generation(0))
+    return RegionStatus(
+        region=region.id,
+        values=values_json(region.values, spec),
+        epoch=head.epoch,
+        owner=head.owner,
+        status=head.status.value,
+        next_position=head.next_position,
+        generations=manifest.newest - counter,
+        merged_generation=counter,
+        wal_rows=head.wal_rows - manifest.wal_rows,
+        wal_bytes=head.wal_bytes - manifest.wal_bytes,
+    )

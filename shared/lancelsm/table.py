@@ -1,0 +1,302 @@
+"""A table: upserts and deletes by key, consistent reads, and the steps that fold what was written into the base."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import pyarrow as pa
+
+from lancelsm import reader
+from lancelsm.claim import claim, seal
+from lancelsm.config import Config
+from lancelsm.errors import Corrupt, Invalid
+from lancelsm.head import Head
+from lancelsm.merge.commit import Merged
+from lancelsm.opening import DEFAULT_OWNER, Opened, Ports, make_table, open_table
+from lancelsm.record.rows import deletes, upserts
+from lancelsm.record.schema import TableSchema
+from lancelsm.region import Region, Storage, Values, regions
+from lancelsm.routing.route import region_of, route
+from lancelsm.settings import Settings
+from lancelsm.status import Status, read_status
+from lancelsm.upkeep import Engine, Flushed, flush_table, merge_table
+from lancelsm.view import View, take_view
+from lancelsm.writer import Committed, RegionWriters, Target, Writer
+
+T = TypeVar("T")
+
+
+class Rows:
+    """The rows of one read, taken from storage as they are asked for, once.
+
+    Speaks the Arrow C stream protocol, so that pyarrow, polars, duckdb and pandas take it as it is.
+    """
+
+    def __init__(self, stream: pa.RecordBatchReader) -> None:
+        self._stream = stream
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._stream.schema
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._stream.__arrow_c_stream__(requested_schema)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return iter(self._stream)
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows batch by batch."""
+        return iter(self._stream)
+
+    def to_arrow(self) -> pa.Table:
+        return self._stream.read_all()
+
+    def to_polars(self) -> Any:
+        """A polars DataFrame; needs polars."""
+        import polars
+
+        return polars.from_arrow(self.to_arrow())
+
+    def to_pandas(self) -> Any:
+        """A pandas DataFrame; needs pandas."""
+        return self.to_arrow().to_pandas()
+
+
+class Table:
+    """A table of rows with a primary key. Thread-safe.
+
+    Made by `lancelsm.create` and `lancelsm.open`.
+    """
+
+    def __init__(self, opened: Opened, *, owner: str | None = None) -> None:
+        self._opened = opened
+        self._target = Target(
+            storage=opened.storage,
+            schema=opened.config.schema,
+            regions=opened.config.regions,
+            settings=opened.settings,
+            owner=opened.config.owner,
+        )
+        self._writers = RegionWriters(self._target, owner=owner or opened.config.owner)
+
+    @property
+    def uri(self) -> str:
+        return self._storage.uri
+
+    @property
+    def config(self) -> Config:
+        return self._opened.config
+
+    @property
+    def settings(self) -> Settings:
+        return self._opened.settings
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns, each with Lance's field id in its metadata."""
+        return self._schema.columns
+
+    # Writing
+
+    def upsert(self, data: Any, *, on_duplicate: Literal["last", "error"] = "last") -> Committed:
+        """Write whole rows by primary key; return once they are durable and visible to every new reader.
+
+        Args:
+            data: anything with `__arrow_c_stream__` (Arrow, polars, pandas), a mapping of columns, or dicts; columns as
+                the table's schema, key columns not null.
+            on_duplicate: the last row of a key wins, or a second one is refused.
+
+        Returns:
+            Rows written and one entry per region.
+
+        Raises:
+            Invalid: a row does not fit; names column and row. Nothing was written.
+            Fenced: another owner holds a region. Nothing of that region was written.
+            Ambiguous: the rows of a region may or may not be there; read, then decide.
+            Contended, Unavailable: nothing of that region was written; retry.
+
+        A crash at any line leaves either no trace for readers or the whole batch of a region.
+        """
+        return self._append(upserts(data, schema=self._schema, on_duplicate=on_duplicate))
+
+    def delete(self, keys: Any = None, *, where: str | None = None) -> Committed:
+        """Delete rows by key, or every row for which a condition is true now.
+
+        Args:
+            keys: the key columns, as the data of `upsert`; plain values for a key of one column.
+            where: SQL over the table's columns, in Lance's dialect.
+
+        Returns, raises: as `upsert`. Deleting a key that no row has is no error.
+        """
+        if (keys is None) == (where is None):
+            raise Invalid("delete takes either keys or where", table=self.uri)
+        if where is not None:
+            keys = self.scan(columns=self._schema.primary_key, where=where).to_arrow()
+        return self._append(deletes(keys, schema=self._schema))
+
+    def writer(self, *, exclusive: bool = False) -> Writer:
+        """A context for many small writes from many callers; see `Writer`."""
+        return Writer(self._target, exclusive=exclusive)
+
+    # Reading
+
+    def scan(self, *, columns: Sequence[str] | None = None, where: str | None = None, limit: int | None = None) -> Rows:
+        """Every live row as of now: all that was acknowledged before the call is in it.
+
+        Args:
+            columns: which ones, in this order; all by default.
+            where: SQL over the table's columns, in Lance's dialect.
+            limit: at most so many rows.
+
+        Raises:
+            Invalid: an unknown column, or a condition that is no SQL.
+            Corrupt: an object is missing or wrong; names it.
+            Unavailable: a store did not answer.
+        """
+
+        def read(view: View) -> Rows:
+            stream = reader.scan(view, uri=self.uri, columns=columns, where=where, limit=limit)
+            return Rows(_begun(stream))
+
+        return self._reading(read, lambda: regions(self._storage))
+
+    def get(self, keys: Any, *, columns: Sequence[str] | None = None) -> pa.Table:
+        """The live rows of these keys as of now, in no order; a key without a row has none.
+
+        Args, raises: keys as in `delete`; columns and errors as in `scan`.
+        """
+        wanted = deletes(keys, schema=self._schema).select(list(self._schema.primary_key))
+        if wanted.num_rows == 0:
+            return self.scan(columns=columns, limit=0).to_arrow()
+        asked = [self._region(part.values) for part in route(wanted, self.config.regions)]
+        return self._reading(lambda view: reader.get(view, wanted, uri=self.uri, columns=columns), lambda: asked)
+
+    # Folding
+
+    def flush(self) -> list[Flushed]:
+        """Fold every region's WAL into generations; returns once nothing that was acknowledged before is left in it.
+
+        Raises:
+            Corrupt, Contended, Ambiguous, Unavailable: as `flush.flush`.
+        """
+        return flush_table(self._opened)
+
+    def merge(self, *, engine: Engine = "auto") -> Merged:
+        """Fold all generations into the base.
+
+        Args:
+            engine: where; `auto` decides by the sizes of delta and base.
+
+        Raises:
+            Contended, Ambiguous, Unavailable, Corrupt: as `merge.commit.merge_generations`.
+        """
+        return merge_table(self._opened, engine=engine)
+
+    # Regions
+
+    def status(self) -> Status:
+        """Heads, lag and counters of every region as of now. Raises as `scan`."""
+        return read_status(self._opened)
+
+    def regions(self) -> list[Region]:
+        """Every region in the catalog."""
+        return regions(self._storage)
+
+    def region(self, identity: str) -> Region:
+        """The region with this id; raises `Invalid` if there is none."""
+        for region in regions(self._storage):
+            if region.id == identity:
+                return region
+        raise Invalid("there is no such region", remedy="See lancelsm region list", table=self.uri, region=identity)
+
+    def claim(self, region: Region, *, owner: str | None = None) -> Head:
+        """Take a region for `owner`, by default for the table's ordinary writers; as `claim.claim`."""
+        return claim(region, owner=owner or self.config.owner)
+
+    def seal(self, region: Region) -> Head:
+        """End a region for writes, for ever; as `claim.seal`."""
+        return seal(region)
+
+    # Inside
+
+    @property
+    def _storage(self) -> Storage:
+        return self._opened.storage
+
+    @property
+    def _schema(self) -> TableSchema:
+        return self._opened.config.schema
+
+    def _region(self, values: Values) -> Region:
+        spec = self.config.regions
+        identity = region_of(values, table_id=self._storage.table, spec=spec)
+        return Region(storage=self._storage, id=identity, spec_id=spec.spec_id, values=values)
+
+    def _append(self, rows: pa.Table) -> Committed:
+        return self._writers.append_all(route(rows, self.config.regions))
+
+    def _reading(self, read: Callable[[View], T], listed: Callable[[], Sequence[Region]]) -> T:
+        """Read from a view; from a second one if something in the first was collected before the first row came."""
+        try:
+            return read(take_view(self._storage, listed, self._opened.read_base))
+        except Corrupt:
+            return read(take_view(self._storage, listed, self._opened.read_base))
+
+
+def create(
+    uri: str | Path,
+    data_or_schema: Any,
+    *,
+    primary_key: str | Sequence[str],
+    regions: str | None = None,
+    registry: str | None = None,
+    owner: str = DEFAULT_OWNER,
+    settings: Mapping[str, object] | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    ports: Ports | None = None,
+) -> Table:
+    """Make a table at a path or URL and open it; arguments and errors as `opening.make_table`."""
+    return Table(
+        make_table(
+            uri,
+            data_or_schema,
+            primary_key=primary_key,
+            regions=regions,
+            registry=registry,
+            owner=owner,
+            settings=settings,
+            storage_options=storage_options,
+            ports=ports or Ports(),
+        )
+    )
+
+
+def open(  # noqa: A001 - read as lancelsm.open
+    uri: str | Path,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    owner: str | None = None,
+    ports: Ports | None = None,
+) -> Table:
+    """Open a table at a path or URL.
+
+    Args:
+        storage_options: for Lance and for our own objects, as Lance takes them.
+        owner: write under a name of one's own, which claims each region at the first write to it; by default the name
+            that the table's ordinary writers share.
+
+    Raises: as `opening.open_table`.
+    """
+    return Table(open_table(uri, storage_options=storage_options, ports=ports or Ports()), owner=owner)
+
+
+def _begun(stream: pa.RecordBatchReader) -> pa.RecordBatchReader:
+    """The same rows, the first batch read already: what is missing shows before the caller sees a row."""
+    first = next(iter(stream), None)
+    if first is None:
+        return pa.RecordBatchReader.from_batches(stream.schema, [])
+    return pa.RecordBatchReader.from_batches(stream.schema, chain([first], stream))

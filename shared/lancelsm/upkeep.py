@@ -1,0 +1,161 @@
+"""Fold what was written towards the base: flush every region, merge all generations. Anybody may run each step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+
+from lancelsm import head as heads
+from lancelsm.commit import newest
+from lancelsm.dataset.generation import check_generation, write_generation
+from lancelsm.errors import Corrupt
+from lancelsm.flush import Write, flush
+from lancelsm.layout import Generation, Position, RegionId, generation_path
+from lancelsm.manifest import Manifest
+from lancelsm.merge.commit import Merged, merge_generations
+from lancelsm.merge.inprocess import InProcess
+from lancelsm.merge.plan import RegionPending
+from lancelsm.merge.runner import Runner
+from lancelsm.opening import Opened
+from lancelsm.region import Region, regions
+from lancelsm.setsum import Setsum
+
+Engine = Literal["auto", "inprocess", "spark"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flushed:
+    """One generation that a flush made."""
+
+    region: RegionId
+    generation: Generation
+    rows: int
+    path: str  # below the table
+    through: Position  # the last WAL entry that is in it
+
+
+def flush_table(opened: Opened) -> list[Flushed]:
+    """Fold every region's WAL into generations; returns once nothing that was acknowledged before is left in it.
+
+    Raises:
+        Corrupt, Contended, Ambiguous, Unavailable: as `flush.flush`, or the base has other columns than the table.
+    """
+    write = _writing(opened)
+    made = []
+    for region in regions(opened.storage):
+        head = region.find_head()
+        while head is not None:
+            built = flush_region(opened, region, write=write)
+            if built is None:
+                break
+            made.append(built)
+            if built.through >= head.next_position - 1:
+                break
+    return made
+
+
+def flush_region(opened: Opened, region: Region, *, write: Write | None = None) -> Flushed | None:
+    """Fold the start of one region's WAL into a generation; as `flush.flush`."""
+    built = flush(
+        region,
+        opened.config.schema,
+        write=write or _writing(opened),
+        rows_max=opened.settings.flush_rows,
+        bytes_max=opened.settings.flush_bytes,
+    )
+    if built is None or built.folded is None:
+        return None
+    return Flushed(
+        region=region.id,
+        generation=built.generation,
+        rows=built.rows or 0,
+        path=generation_path(region.id, built.path),
+        through=built.folded.last,
+    )
+
+
+def merge_table(opened: Opened, *, engine: Engine = "auto") -> Merged:
+    """Fold all generations of all regions into the base.
+
+    Args:
+        engine: where; `auto` decides by the sizes of delta and base.
+
+    Raises:
+        Contended, Ambiguous, Unavailable, Corrupt: as `merge.commit.merge_generations`.
+    """
+    storage = opened.storage
+    merged = merge_generations(
+        uri=storage.uri,
+        table=storage.table,
+        read_regions=lambda: [_pending(region, manifest) for region, manifest in _manifests(opened)],
+        objects=storage.objects,
+        runner=_runner(opened, engine),
+        clock=storage.clock,
+        ids=storage.ids,
+        storage_options=opened.storage_options,
+    )
+    for region in regions(storage):
+        _report(region, merged.regions.get(region.id, Generation(0)))
+    return merged
+
+
+def _writing(opened: Opened) -> Write:
+    """How a flush writes a generation of this table, and reads it back."""
+    schema, options = opened.config.schema, opened.storage_options
+    base = opened.read_base()
+    if base.schema != schema:
+        raise Corrupt("the base has other columns than the table's configuration", table=opened.storage.uri)
+
+    def write(key: str, rows: pa.Table, setsum: Setsum) -> int:
+        uri = f"{opened.storage.uri}/{key}"
+        version = base.data_storage_version
+        built = write_generation(
+            uri=uri, rows=rows, schema=schema, data_storage_version=version, storage_options=options
+        )
+        check_generation(uri=uri, schema=schema, rows=rows.num_rows, setsum=setsum, storage_options=options)
+        return built.in_memory_bytes
+
+    return write
+
+
+def _manifests(opened: Opened) -> list[tuple[Region, Manifest]]:
+    """Every region with the manifest that its head names now."""
+    found = [(region, head) for region in regions(opened.storage) if (head := region.find_head()) is not None]
+    named = opened.storage.each(lambda pair: newest(*pair)[1], found)
+    return [(region, manifest) for (region, _), manifest in zip(found, named, strict=True)]
+
+
+def _pending(region: Region, manifest: Manifest) -> RegionPending:
+    listed = tuple((g.generation, generation_path(region.id, g.path)) for g in manifest.generations)
+    return RegionPending(region=region.id, newest=manifest.newest, generations=listed)
+
+
+def _runner(opened: Opened, engine: Engine) -> Runner:
+    if engine == "inprocess" or (engine == "auto" and _fits_one_process(opened)):
+        return InProcess()
+    from lancelsm.merge.spark import Spark  # noqa: PLC0415 - Spark is an extra
+
+    return Spark.local()
+
+
+def _fits_one_process(opened: Opened) -> bool:
+    manifests = _manifests(opened)
+    base = opened.read_base()
+    delta = sum(
+        generation.rows or 0
+        for region, manifest in manifests
+        for generation in manifest.generations
+        if generation.generation > base.counters.get(region.id, 0)
+    )
+    settings = opened.settings
+    return delta < settings.merge_inprocess_delta_rows and base.rows < settings.merge_inprocess_base_rows
+
+
+def _report(region: Region, through: Generation) -> None:
+    """Let backpressure know. Advisory: an appender that is slowed down reads the head again by itself."""
+    head = region.find_head()
+    step = None if head is None else heads.merged(head, through)
+    if step is not None:
+        region.swap(step)

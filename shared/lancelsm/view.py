@@ -1,0 +1,141 @@
+"""What a read sees: heads, then the base, and proof that they belong together.
+
+With the head, a reader is strongly consistent without any server: everything acknowledged before the heads were read
+is in the view. Model: tests/model/reader_view.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from lancelsm.commit import newest
+from lancelsm.dataset.base_table import BaseTable
+from lancelsm.errors import Corrupt
+from lancelsm.head import Head
+from lancelsm.layout import Generation, RegionId, generation_path
+from lancelsm.manifest import Manifest
+from lancelsm.record.key import fold
+from lancelsm.record.schema import conform
+from lancelsm.region import Region, Storage
+from lancelsm.wal.entry import Entry
+from lancelsm.wal.replay import tail
+
+_TRIES = 5
+
+ReadBase = Callable[[], BaseTable]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionView:
+    """One region in a view: what is newer than the base, newest last."""
+
+    region: RegionId
+    head: Head
+    manifest: Manifest
+    counter: Generation  # the newest generation that the base holds
+    tail: pa.Table  # folded, in stored form
+
+    @property
+    def generations(self) -> list[tuple[Generation, str]]:
+        """Number and path below the table of the generations that the base doesn't hold, oldest first."""
+        return [
+            (g.generation, generation_path(self.region, g.path))
+            for g in self.manifest.generations
+            if g.generation > self.counter
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """Base and regions as of one moment."""
+
+    base: BaseTable
+    regions: tuple[RegionView, ...]
+
+
+def take_view(storage: Storage, regions: Callable[[], Sequence[Region]], read_base: ReadBase) -> View:
+    """Read heads and tails, then the base.
+
+    Args:
+        regions: which ones, listed anew at each try: the catalog is read before the heads.
+        read_base: opens the newest version of the base.
+
+    Raises:
+        Corrupt: the base and the regions don't belong together: it was overwritten, or restored too far back.
+        Unavailable: a store or the registry did not answer.
+    """
+    problem = ""
+    for _, _ in zip(range(_TRIES), storage.budget().attempts(), strict=False):
+        found = storage.each(_read, regions())
+        base = read_base()
+        problem = _problem(found, base, storage)
+        if not problem:
+            reads = [read for read in found if isinstance(read, _Read)]
+            return View(base=base, regions=tuple(_region_view(read, base) for read in reads))
+    raise Corrupt(
+        problem,
+        remedy="Restore the base to a version whose next generations are kept, or the table from a backup",
+        table=storage.uri,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Read:
+    region: Region
+    head: Head
+    manifest: Manifest
+    entries: list[Entry]
+
+
+class _Absent:
+    """A region in the catalog without a head: nothing was ever acknowledged in it."""
+
+
+class _Overtaken:
+    """A region whose log was collected between the reads."""
+
+
+def _read(region: Region) -> _Read | _Absent | _Overtaken:
+    head = region.find_head()
+    if head is None:
+        return _Absent()
+    head, manifest = newest(region, head)
+    entries = tail(region, head, manifest)
+    if entries is None:
+        return _Overtaken()
+    return _Read(region=region, head=head, manifest=manifest, entries=entries)
+
+
+def _problem(found: Sequence[_Read | _Absent | _Overtaken], base: BaseTable, storage: Storage) -> str:
+    """Why these reads don't make a view, empty if they do. All may pass when everything is read anew."""
+    if base.facts is None or base.facts.table != storage.table:
+        return "the base is not this table's: another tool has overwritten it"
+    for read in found:
+        if isinstance(read, _Overtaken):
+            return "a log was collected faster than it could be read"
+        if isinstance(read, _Read):
+            counter = base.counters.get(read.region.id, 0)
+            newest_known = read.manifest.newest
+            kept = {g.generation for g in read.manifest.generations}
+            missing = [g for g in range(counter + 1, newest_known + 1) if g not in kept]
+            if counter > newest_known or missing:
+                return (
+                    f"the base holds region {read.region.id} through generation {counter}, its manifest has "
+                    f"{sorted(kept)} of {newest_known}"
+                )
+    return ""
+
+
+def _region_view(read: _Read, base: BaseTable) -> RegionView:
+    tables = [conform(entry.table(), base.schema) for entry in read.entries if entry.summary.rows]
+    rows = pa.concat_tables(tables) if tables else base.schema.stored.empty_table()
+    return RegionView(
+        region=read.region.id,
+        head=read.head,
+        manifest=read.manifest,
+        counter=base.counters.get(read.region.id, Generation(0)),
+        tail=fold(rows, base.schema.primary_key).rows,
+    )

@@ -1,0 +1,333 @@
+"""Writers of a table: rows to regions, entries to logs, acknowledgements back in order.
+
+Each region has one writer a process, which holds the head between appends and pushes back when the base lags behind.
+Rows that are submitted close together travel in one entry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+
+from lancelsm.claim import claim, create_region
+from lancelsm.errors import Invalid, Unavailable
+from lancelsm.head import Head
+from lancelsm.layout import Position, RegionId
+from lancelsm.record.rows import deletes, upserts
+from lancelsm.record.schema import TableSchema
+from lancelsm.region import Region, Storage, Values
+from lancelsm.routing.route import Routed, route
+from lancelsm.routing.spec import RegionSpec
+from lancelsm.settings import Settings
+from lancelsm.wal.append import append
+from lancelsm.wal.entry import draft
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedEntry:
+    """One entry of a log that holds acknowledged rows."""
+
+    region: RegionId
+    position: Position
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """Rows that are durable and visible to every read that starts now, and the entries that hold them."""
+
+    rows: int
+    entries: tuple[CommittedEntry, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a writer needs to know of its table."""
+
+    storage: Storage
+    schema: TableSchema
+    regions: RegionSpec
+    settings: Settings
+    owner: str  # under which regions are created, and which ordinary writers share
+
+
+class RegionWriter:
+    """Appends to one region, one entry at a time. Thread-safe."""
+
+    def __init__(self, region: Region, target: Target, *, owner: str) -> None:
+        self._region = region
+        self._settings = target.settings
+        self._owner = owner
+        self._held: Head | None = None
+        self._lock = threading.Lock()
+
+    def append(self, rows: pa.Table) -> CommittedEntry:
+        """As `wal.append.append`, after waiting for the base if it lags.
+
+        Raises:
+            Unavailable: too many generations wait to be merged.
+        """
+        encoded = draft(rows)
+        with self._lock:
+            self._wait_for_base()
+            try:
+                appended = append(self._region, encoded, owner=self._owner, held=self._held)
+            except BaseException:
+                self._held = None
+                raise
+            self._held = appended.head
+        return CommittedEntry(region=self._region.id, position=appended.summary.position, rows=encoded.rows)
+
+    def claim(self) -> None:
+        """Take the region in this writer's own name."""
+        with self._lock:
+            self._held = claim(self._region, owner=self._owner)
+
+    def give_back(self, owner: str) -> None:
+        """Let the table's ordinary writers have the region again."""
+        with self._lock:
+            self._held = None
+            if self._region.head().owner == self._owner:
+                claim(self._region, owner=owner)
+
+    def _wait_for_base(self) -> None:
+        slow, stop = self._settings.pending_generations_slow, self._settings.pending_generations_stop
+        if self._held is None or self._held.pending_generations >= slow:
+            self._held = self._region.head()
+        pending = self._held.pending_generations
+        if pending >= stop:
+            raise Unavailable(
+                f"{pending} generations wait to be merged",
+                remedy=f"Merge them: lancelsm merge {self._region.storage.uri}",
+                **self._region.where,
+            )
+        if pending >= slow:
+            self._region.storage.clock.sleep((pending - slow + 1) / (stop - slow))
+
+
+class RegionWriters:
+    """The region writers of one table in this process, made when their regions are first met. Thread-safe."""
+
+    def __init__(self, target: Target, *, owner: str) -> None:
+        self._target = target
+        self._owner = owner
+        self._writers: dict[Values, RegionWriter] = {}
+        self._lock = threading.Lock()
+
+    def of(self, values: Values) -> RegionWriter:
+        """The writer of the region with these values; the region is created if there is none."""
+        with self._lock:
+            writer = self._writers.get(values)
+            if writer is None:
+                target = self._target
+                region = create_region(
+                    target.storage, spec_id=target.regions.spec_id, values=values, owner=target.owner
+                )
+                writer = RegionWriter(region, target, owner=self._owner)
+                if self._owner != target.owner:
+                    writer.claim()
+                self._writers[values] = writer
+            return writer
+
+    def give_back(self) -> None:
+        """End exclusive ownership; a no-op for writers that share the table's owner."""
+        if self._owner != self._target.owner:
+            for writer in self._writers.values():
+                writer.give_back(self._target.owner)
+
+    def append_all(self, parts: Iterable[Routed]) -> Committed:
+        """Append each region's rows, regions in parallel. Waits for all, then raises the first failure."""
+        routed = list(parts)
+        if len(routed) <= 1:
+            return committed([self._append(part) for part in routed])
+        with ThreadPoolExecutor(min(self._target.storage.parallel, len(routed))) as pool:
+            started = [pool.submit(self._append, part) for part in routed]
+        return committed([future.result() for future in started])
+
+    def _append(self, part: Routed) -> CommittedEntry:
+        return self.of(part.values).append(part.rows)
+
+
+def committed(entries: Iterable[CommittedEntry]) -> Committed:
+    found = tuple(entries)
+    return Committed(rows=sum(entry.rows for entry in found), entries=found)
+
+
+class Writer:
+    """A context in which many callers write together: what arrives close together is committed together.
+
+    `submit` is thread-safe and returns at once; `upsert` and `delete` wait for the acknowledgement. Leaving the
+    context waits for everything that was submitted and raises the first failure; it does not flush.
+
+    Args:
+        target: the table.
+        exclusive: take each region in a fresh epoch under a name of this writer's own, and give it back when leaving.
+            Others are `Fenced` meanwhile, and after a crash until the region is claimed.
+    """
+
+    def __init__(self, target: Target, *, exclusive: bool = False) -> None:
+        owner = f"{target.owner}-{target.storage.ids.nonce()[:12]}" if exclusive else target.owner
+        self._target = target
+        self._regions = RegionWriters(target, owner=owner)
+        self._pool = ThreadPoolExecutor(target.storage.parallel, thread_name_prefix="lancelsm-writer")
+        self._lanes: dict[Values, _Lane] = {}
+        self._lock = threading.RLock()
+        self._buffered = 0
+        self._closed = False
+        self._failure: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+        if error is None and self._failure is not None:
+            raise self._failure
+
+    def upsert(self, data: Any) -> Committed:
+        """As `Table.upsert`."""
+        return self.submit(data).result()
+
+    def delete(self, keys: Any) -> Committed:
+        """As `Table.delete` of keys."""
+        return self._submit(deletes(keys, schema=self._target.schema)).result()
+
+    def submit(self, data: Any) -> Future[Committed]:
+        """Queue whole rows; the future is done once they are durable and visible.
+
+        Raises:
+            Invalid: a row doesn't fit, or the writer is closed. Nothing was queued.
+            Unavailable: the buffer is full. Nothing was queued: wait for earlier futures, then submit again.
+        """
+        return self._submit(upserts(data, schema=self._target.schema))
+
+    async def submit_async(self, data: Any) -> Committed:
+        """`submit` for asyncio: returns once the rows are durable and visible."""
+        return await asyncio.wrap_future(self.submit(data))
+
+    def close(self) -> None:
+        """Wait for everything that was submitted, then give regions back. Closing twice is fine."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._pool.shutdown(wait=True)
+        self._regions.give_back()
+
+    def _submit(self, rows: pa.Table) -> Future[Committed]:
+        parts = route(rows, self._target.regions)
+        with self._lock:
+            if self._closed:
+                raise Invalid("the writer is closed", remedy="Open another one")
+            if self._buffered and self._buffered + rows.nbytes > self._target.settings.buffer_bytes:
+                raise Unavailable(
+                    f"the writer holds {self._buffered} bytes that are not acknowledged yet",
+                    remedy="Wait for earlier writes, then submit again",
+                    table=self._target.storage.uri,
+                )
+            self._buffered += rows.nbytes
+            batch = _Batch(parts=len(parts), size=rows.nbytes, release=self._release)
+            for part in parts:
+                lane = self._lanes.setdefault(part.values, _Lane(self._target.settings))
+                if lane.put(part.rows, batch):
+                    self._pool.submit(lane.run, self._regions, part.values)
+        return batch.future
+
+    def _release(self, size: int, failure: BaseException | None) -> None:
+        with self._lock:
+            self._buffered -= size
+            self._failure = self._failure or failure
+
+
+class _Batch:
+    """One submission on its way through several regions."""
+
+    def __init__(self, *, parts: int, size: int, release: Callable[[int, BaseException | None], None]) -> None:
+        self.future: Future[Committed] = Future()
+        self._left = parts
+        self._size = size
+        self._release = release
+        self._entries: list[CommittedEntry] = []
+        self._failure: BaseException | None = None
+        self._lock = threading.Lock()
+        if not parts:
+            self._finish()
+
+    def settle(self, outcome: CommittedEntry | BaseException) -> None:
+        """One part is committed or failed; the last one settles the future."""
+        with self._lock:
+            if isinstance(outcome, BaseException):
+                self._failure = self._failure or outcome
+            else:
+                self._entries.append(outcome)
+            self._left -= 1
+            last = not self._left
+        if last:
+            self._finish()
+
+    def _finish(self) -> None:
+        self._release(self._size, self._failure)
+        if self._failure is not None:
+            self.future.set_exception(self._failure)
+        else:
+            self.future.set_result(committed(self._entries))
+
+
+@dataclass(slots=True)
+class _Lane:
+    """What waits for one region. At most one thread runs it, so that entries keep the order of submission."""
+
+    settings: Settings
+    _waiting: deque[tuple[pa.Table, _Batch]] = field(default_factory=deque)
+    _bytes: int = 0
+    _running: bool = False
+    _change: threading.Condition = field(default_factory=threading.Condition)
+
+    def put(self, rows: pa.Table, batch: _Batch) -> bool:
+        """Queue rows; True if the lane has to be run."""
+        with self._change:
+            self._waiting.append((rows, batch))
+            self._bytes += rows.nbytes
+            idle, self._running = not self._running, True
+            self._change.notify()
+            return idle
+
+    def run(self, regions: RegionWriters, values: Values) -> None:
+        """Append what waits, group by group, until nothing does."""
+        while group := self._take():
+            rows = pa.concat_tables([part for part, _ in group])
+            outcome: CommittedEntry | BaseException
+            try:
+                outcome = regions.of(values).append(rows)
+            except BaseException as error:  # noqa: BLE001 - whoever waits for these rows has to hear of it
+                outcome = error
+            for part, batch in group:
+                if isinstance(outcome, CommittedEntry):
+                    batch.settle(CommittedEntry(region=outcome.region, position=outcome.position, rows=part.num_rows))
+                else:
+                    batch.settle(outcome)
+
+    def _take(self) -> list[tuple[pa.Table, _Batch]]:
+        """The next group: what arrives within the interval, or fills an entry sooner."""
+        limit = self.settings.group_commit_bytes
+        with self._change:
+            if self._waiting:
+                self._change.wait_for(lambda: self._bytes >= limit, self.settings.group_commit_milliseconds / 1000)
+            group: list[tuple[pa.Table, _Batch]] = []
+            size = 0
+            while self._waiting and (not group or size + self._waiting[0][0].nbytes <= limit):
+                group.append(self._waiting.popleft())
+                size += group[-1][0].nbytes
+            self._bytes -= size
+            self._running = bool(group)
+            return group
