@@ -91,6 +91,7 @@ class BaseTable:
     schema: TableSchema
     metadata: Mapping[str, str]
     fragments: tuple[Fragment, ...]
+    data_storage_version: str
     storage_options: StorageOptions = field(default=None, repr=False)
 
     @property
@@ -230,6 +231,7 @@ def open_base(*, uri: str, version: int | None = None, storage_options: StorageO
         schema=_table_schema(dataset),
         metadata=metadata,
         fragments=tuple(_fragment(found.metadata) for found in dataset.get_fragments()),
+        data_storage_version=dataset.data_storage_version,
         storage_options=storage_options,
     )
 

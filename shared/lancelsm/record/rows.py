@@ -57,6 +57,23 @@ def deletes(keys: Any, *, schema: TableSchema) -> pa.Table:
     return newest(rows, schema.primary_key)
 
 
+def inferred(data: Any) -> pa.Table:
+    """Rows as a table of the types that they come in, for a table that is yet to be made.
+
+    Args:
+        data: as for `upserts`. Views of text and bytes become what Lance stores: text and bytes.
+
+    Raises:
+        Invalid: there are no columns, or no type fits a column's values.
+    """
+    columns = _columns(data)
+    if not columns:
+        raise Invalid("there are no columns to make a table of", remedy="Give an Arrow schema, or rows")
+    table: pa.Table = _imported(lambda given: pa.table(dict(given)), columns)
+    stored = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+    return table.cast(pa.schema([field.with_type(stored.get(field.type, field.type)) for field in table.schema]))
+
+
 def _stored(given: Mapping[str, _Column] | None, *, schema: TableSchema, names: list[str], dead: bool) -> pa.Table:
     stored = schema.stored
     if given is None:

@@ -284,7 +284,7 @@ def _takes(transform: Transform, kind: pa.DataType) -> bool:
 def _spec(fields: list[RegionField], schema: TableSchema) -> RegionSpec:
     """Give the fields their ids: Lance's for the one that Lance could carry, else columns and transform."""
     if len(fields) == 1 and fields[0].transform in _OF_LANCE:
-        carried = all(_hashed_by_lance(field.type) for field in schema.key) and all(
+        carried = carried_by_lance(schema) and all(
             not _is_binary(schema.columns.field(name).type) for name in fields[0].columns
         )
         return RegionSpec(spec_id=int(carried), fields=(replace(fields[0], field_id="bucket"),))
@@ -295,6 +295,11 @@ def _spec(fields: list[RegionField], schema: TableSchema) -> RegionSpec:
         names = (plain if number == 1 else f"{plain}_{number}" for number in range(1, len(fields) + 1))
         named.append(replace(field, field_id=next(name for name in names if name not in taken)))
     return RegionSpec(spec_id=0, fields=tuple(named))
+
+
+def carried_by_lance(schema: TableSchema) -> bool:
+    """Whether Lance 14 makes a MemWAL index for a table with such a key."""
+    return all(_hashed_by_lance(field.type) for field in schema.key)
 
 
 def _hashed_by_lance(kind: pa.DataType) -> bool:
