@@ -67,11 +67,12 @@ def read_ndjson(lines: Iterable[bytes], *, schema: pa.Schema | None) -> pa.Table
     """One JSON object a line; see `json_rows`. Blank lines are skipped. Raises `Invalid`, naming the line."""
     rows = []
     exact = schema is not None and _has_decimal(schema)
+    decoder = json.JSONDecoder(parse_float=Decimal if exact else _finite)
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            row = json.loads(line.decode(), parse_float=Decimal if exact else _finite)
+            row = decoder.decode(line.decode())
         except ValueError as error:
             raise Invalid(f"line {number} is not JSON in UTF-8: {error}", line=number) from error
         if not isinstance(row, dict):

@@ -66,6 +66,8 @@ def _check_types(values: Sequence[Any], kind: pa.DataType, field: pa.Field, rows
         for value, row in zip(values, rows, strict=True):
             if type(value) in refused or (limited and value is not None and not _in_limits(value, kind)):
                 raise _refused(value, kind, field, row)
+    if not pa.types.is_nested(kind):
+        return
     present = [(value, row) for value, row in zip(values, rows, strict=True) if value is not None]
     if pa.types.is_struct(kind):
         names = {child.name for child in kind}
