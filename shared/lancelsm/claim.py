@@ -11,7 +11,7 @@ from functools import partial
 from lancelsm import head as heads
 from lancelsm import manifest as manifests
 from lancelsm.commit import Committed, commit, ensure_unused, publish, stage
-from lancelsm.errors import Ambiguous, Contended, Invalid, Unavailable
+from lancelsm.errors import Ambiguous, Corrupt, Invalid, Unavailable
 from lancelsm.head import Head, Status
 from lancelsm.layout import Epoch, Generation, Position, Version, region_id, region_key, wal_position, wal_prefix
 from lancelsm.manifest import Manifest
@@ -29,11 +29,14 @@ def create_region(storage: Storage, *, spec_id: int, values: Values, owner: str)
     is finished by the next. Readers list the catalog first, and a record without a head is an empty region.
 
     Raises:
+        Invalid: the region is sealed.
         Unavailable: the store or the registry gave no answer.
         Corrupt: another manifest stands where the first one goes.
     """
     identity = region_id(table=storage.table, spec_id=spec_id, values=values)
     region = Region(storage=storage, id=identity, spec_id=spec_id, values=values)
+    if _is_made(region):
+        return region
     budget = storage.budget()
     for _ in budget.attempts():
         key = region_key(storage.table, region.id)
@@ -42,9 +45,6 @@ def create_region(storage: Storage, *, spec_id: int, values: Values, owner: str)
             break
     else:
         raise Unavailable("the region could not be catalogued", remedy="Retry", **region.where)
-    if region.find_head() is not None:
-        return region
-    ensure_unused(region)
     first = Manifest(
         region=region.id,
         spec_id=spec_id,
@@ -52,8 +52,14 @@ def create_region(storage: Storage, *, spec_id: int, values: Values, owner: str)
         version=Version(1),
         epoch=Epoch(1),
     )
-    staged = stage(region, first, after=None, budget=budget)
-    publish(region, staged, budget=budget)
+    try:
+        ensure_unused(region)
+        staged = stage(region, first, after=None, budget=budget)
+        publish(region, staged, budget=budget)
+    except Corrupt:
+        if _is_made(region):  # by another creator, and written to since
+            return region
+        raise
     head = Head(
         epoch=Epoch(1),
         owner=owner,
@@ -79,6 +85,13 @@ def create_region(storage: Storage, *, spec_id: int, values: Values, owner: str)
     raise Unavailable("the region's head could not be created", remedy="Retry", **region.where)
 
 
+def _is_made(region: Region) -> bool:
+    head = region.find_head()
+    if head is not None:
+        admit(region, head, owner=head.owner)
+    return head is not None
+
+
 def claim(region: Region, *, owner: str) -> Head:
     """Take the region for `owner` in a fresh epoch: whoever held it is fenced.
 
@@ -99,22 +112,23 @@ def claim(region: Region, *, owner: str) -> Head:
 def finish_claim(region: Region, head: Head, *, owner: str) -> Head:
     """Bring the claim of `owner` that this head shows to its end; does nothing if it is there.
 
-    Fences fill the log through the highest object above the head: Lance's own writer fills gaps, and would replay
-    behind them what was never committed.
+    So is a later claim of the same owner that comes meanwhile. Fences fill the log through the highest object above
+    the head: Lance's own writer fills gaps, and would replay behind them what was never committed.
 
     Raises:
-        Fenced, Invalid: another claim, or a seal, came meanwhile.
+        Fenced, Invalid: another owner's claim, or a seal, came meanwhile.
         Contended, Unavailable, Ambiguous, Corrupt: as `claim`.
     """
-    epoch = head.epoch
-    head = _fence(region, head, owner=owner, through=max(_highest_object(region), head.next_position))
-    if head.epoch != epoch:
-        return finish_claim(region, head, owner=owner)
-    last_seen = Position(head.next_position - 1)
-    committed = commit(region, lambda manifest: manifests.with_epoch(manifest, epoch=epoch, last_seen=last_seen))
-    assert isinstance(committed, Committed)
-    admit(region, committed.head, owner=owner)
-    return committed.head
+    while head.manifest_epoch < head.epoch:
+        epoch = head.epoch
+        head = _fence(region, head, owner=owner, through=max(_highest_object(region), head.next_position))
+        if head.epoch == epoch:
+            last_seen = Position(head.next_position - 1)
+            committed = commit(region, partial(manifests.with_epoch, epoch=epoch, last_seen=last_seen))
+            assert isinstance(committed, Committed)
+            head = committed.head
+            admit(region, head, owner=owner)
+    return head
 
 
 def _fence(region: Region, head: Head, *, owner: str, through: Position) -> Head:
@@ -138,7 +152,8 @@ def seal(region: Region) -> Head:
     """End the region for writes, for ever: appends, claims and creation refuse it; flush, merge and collection go on.
 
     Raises:
-        Contended, Unavailable, Ambiguous: as `commit.commit`. Sealing again finishes what was begun.
+        Contended, Unavailable, Ambiguous: as `commit.commit`; it may be sealed then. Sealing again finishes what was
+            begun.
     """
     storage = region.storage
     for _ in storage.budget().attempts():
@@ -150,7 +165,11 @@ def seal(region: Region) -> Head:
             committed = commit(region, partial(manifests.with_seal, epoch=head.epoch))
             assert isinstance(committed, Committed)
             return committed.head
-    raise Contended("others claimed the region until the retry budget was spent", remedy="Retry", **region.where)
+    raise Ambiguous(
+        "the region may or may not be sealed: the registry gave no answer that proves anything",
+        remedy="Seal it again",
+        **region.where,
+    )
 
 
 def _swap_epoch(region: Region, *, owner: str) -> Head:

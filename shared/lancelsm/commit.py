@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from lancelsm import head as heads
 from lancelsm import manifest as manifests
 from lancelsm.clock import Budget
-from lancelsm.errors import Ambiguous, Contended, Corrupt, Unavailable
+from lancelsm.errors import Ambiguous, Contended, Corrupt, Invalid, LsmError, Unavailable
 from lancelsm.head import Head
 from lancelsm.layout import Version, published_manifest, staged_manifest, version_hint
 from lancelsm.manifest import Dead, Manifest
@@ -46,15 +46,15 @@ def commit(region: Region, transition: Transition) -> Committed | Dead:
     """Apply a transition to the region's manifest.
 
     Args:
-        transition: pure; called with the newest manifest, perhaps several times. Returns the next manifest (its
-        version is
-            set here), the same value if its effect is there already, or `Dead` if it can never apply any more.
+        transition: pure; called with the newest manifest, perhaps several times. Returns the next manifest (its version
+            is set here), the same value if its effect is there already, or `Dead` if it can never apply any more.
 
     Returns:
         Once the head names a manifest with the effect; or the transition's `Dead`.
 
     Raises:
         Contended: other manifest commits were faster until the budget was spent; nothing was committed.
+        Unavailable: the store or the registry gave no answer before the swap; nothing was committed.
         Ambiguous: the swap got no answer until the budget was spent.
         Corrupt: the next manifest would break an invariant, or a published manifest is not the registry's.
 
@@ -63,10 +63,7 @@ def commit(region: Region, transition: Transition) -> Committed | Dead:
     """
     budget = region.storage.budget()
     for _ in budget.attempts():
-        head = region.head()
-        current = load(region, head.manifest_key)
-        if current is None:
-            continue  # replaced and swept since the head was read
+        head, current = _named(region, region.head(), budget=budget)
         proposed = transition(current.manifest)
         if isinstance(proposed, Dead):
             return proposed
@@ -104,20 +101,8 @@ def load(region: Region, key: str) -> Staged | None:
 
 def newest(region: Region, head: Head) -> tuple[Head, Manifest]:
     """The manifest that the head names; if it was swept since the head was read, a fresh head and its manifest."""
-    for _ in region.storage.budget().attempts():
-        staged = load(region, head.manifest_key)
-        if staged is not None:
-            return head, staged.manifest
-        fresh = region.head()
-        if fresh.manifest_key == head.manifest_key:
-            break
-        head = fresh
-    raise Corrupt(
-        "the manifest that the head names is gone",
-        remedy=f"Check the region: lancelsm scrub {region.storage.uri}",
-        **region.where,
-        object=head.manifest_key,
-    )
+    head, staged = _named(region, head, budget=region.storage.budget())
+    return head, staged.manifest
 
 
 def stage(region: Region, manifest: Manifest, *, after: Manifest | None, budget: Budget) -> Staged:
@@ -186,6 +171,28 @@ def ensure_unused(region: Region) -> None:
         )
 
 
+def _named(region: Region, head: Head, *, budget: Budget) -> tuple[Head, Staged]:
+    """As `newest`, with its bytes."""
+    for _ in budget.attempts():
+        staged = load(region, head.manifest_key)
+        if staged is not None:
+            return head, staged
+        fresh = region.head()
+        if fresh.manifest_key == head.manifest_key:
+            raise Corrupt(
+                "the manifest that the head names is gone",
+                remedy=f"Check the region: lancelsm scrub {region.storage.uri}",
+                **region.where,
+                object=head.manifest_key,
+            )
+        head = fresh
+    raise Contended(
+        "manifests were replaced and collected faster than they could be read until the retry budget was spent",
+        remedy="Nothing was committed: retry",
+        **region.where,
+    )
+
+
 def _ensure_published(region: Region, staged: Staged, *, budget: Budget) -> None:
     found = region.storage.objects.get(published_manifest(region.id, staged.manifest.version))
     if found is None or found.body != staged.body:
@@ -205,22 +212,26 @@ def _swap(region: Region, head: Head, staged: Staged, *, budget: Budget) -> Head
         collector_round=manifest.collector_round,
         nonce=region.storage.ids.nonce(),
     )
+    cause: LsmError | None = None
     for _ in budget.attempts():
-        outcome = region.swap(swap)
-        if isinstance(outcome, Head):
-            return outcome
-        now = region.head_after(outcome)
-        if now.manifest_key == staged.key:
-            return now
-        if now.manifest_version == manifest.version:
-            return None
-        if now.manifest_version > manifest.version:
-            return now if _was_published(region, staged) else None
+        try:
+            outcome = region.swap(swap)
+            if isinstance(outcome, Head):
+                return outcome
+            now = region.head_after(outcome)
+            if now.manifest_key == staged.key:
+                return now
+            if now.manifest_version == manifest.version:
+                return None
+            if now.manifest_version > manifest.version:
+                return now if _was_published(region, staged) else None
+        except (Unavailable, Invalid) as error:  # neither says what became of the swap
+            cause = error
     raise Ambiguous(
         "the manifest may or may not be committed: the registry gave no answer that proves anything",
         remedy="Run the command again: it recognises its own work",
         **region.where,
-    )
+    ) from cause
 
 
 def _was_published(region: Region, staged: Staged) -> bool:
@@ -239,7 +250,7 @@ def _raise_hint(region: Region, version: Version) -> None:
     """Tell Lance's readers where to start; upwards only. They walk up from there, so a lost write costs little."""
     objects = region.storage.objects
     key = version_hint(region.id)
-    body = json.dumps({"version": version}).encode()
+    body = json.dumps({"version": version}, separators=(",", ":")).encode()  # as Lance writes it, to the byte
     found = objects.get(key)
     if found is None:
         objects.create(key, body)

@@ -199,6 +199,9 @@ def _step_violations(old: Manifest, new: Manifest) -> list[str]:
     ]
     if old.sealed and not new.sealed:
         broken.append("a sealed region is opened")
+    added = [g.folded.first for g in new.generations if g.generation >= old.current_generation and g.folded]
+    if added and added[0] != old.replay_after + 1:
+        broken.append(f"the next generation starts at {added[0]}, the replay point was {old.replay_after}")
     kept = {g.generation: g for g in new.generations}
     oldest = new.generations[0].generation if new.generations else new.current_generation
     broken += [
@@ -246,17 +249,25 @@ def decode(body: bytes, *, key: str) -> Manifest:
     """
     try:
         message = pb.Manifest.FromString(body)
-        region = RegionId(str(uuid.UUID(bytes=message.shard_id.uuid)))
-    except (DecodeError, ValueError) as error:
+        if message.format > FORMAT:
+            raise Invalid(
+                f"the manifest has format {message.format}, this release reads up to {FORMAT}",
+                remedy="Install a newer lancelsm",
+                object=key,
+            )
+        return _manifest_value(message)
+    except (DecodeError, ValueError, Corrupt) as error:
         raise Corrupt(f"not a manifest: {error}", object=key) from error
-    if message.format > FORMAT:
-        raise Invalid(
-            f"the manifest has format {message.format}, this release reads up to {FORMAT}",
-            remedy="Install a newer lancelsm",
-            object=key,
-        )
+
+
+def written_by_lance(body: bytes) -> bool:
+    """Whether these bytes come from Lance's own writer: they lack our format number."""
+    return not pb.Manifest.FromString(body).format
+
+
+def _manifest_value(message: pb.Manifest) -> Manifest:
     return Manifest(
-        region=region,
+        region=RegionId(str(uuid.UUID(bytes=message.shard_id.uuid))),
         spec_id=message.shard_spec_id,
         values=tuple((entry.field_id, entry.value) for entry in message.field_entries),
         version=Version(message.version),
@@ -277,11 +288,6 @@ def decode(body: bytes, *, key: str) -> Manifest:
         collector_key=message.collector_key,
         collector_setsum=_sum(message.collector_setsum),
     )
-
-
-def written_by_lance(body: bytes) -> bool:
-    """Whether these bytes come from Lance's own writer: they lack our format number."""
-    return not pb.Manifest.FromString(body).format
 
 
 def _generation_message(g: FlushedGeneration) -> pb.FlushedGeneration:

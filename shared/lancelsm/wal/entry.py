@@ -155,7 +155,7 @@ def decode(body: bytes, *, position: Position, key: str) -> Entry:
             row_setsum=Setsum.from_hex(summed.decode()) if summed else None,
             body=body,
         )
-    except (pa.ArrowException, KeyError, ValueError, OSError, struct.error, Corrupt) as error:
+    except (pa.ArrowException, KeyError, ValueError, OverflowError, OSError, struct.error, Corrupt) as error:
         raise Corrupt(f"not a WAL entry: {error}", position=position, object=key) from error
 
 

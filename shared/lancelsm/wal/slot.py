@@ -8,12 +8,11 @@ tests/model/append.py.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 
 from lancelsm import head as heads
 from lancelsm.clock import Budget
-from lancelsm.errors import Ambiguous, Contended, Corrupt, Unavailable
+from lancelsm.errors import Ambiguous, Contended, Corrupt, Invalid, LsmError, Unavailable
 from lancelsm.head import Head, Summary
 from lancelsm.layout import Position, wal_entry
 from lancelsm.objects import ETag, Unknown, Written
@@ -90,7 +89,7 @@ def _place(region: Region, entry: Encoded, *, budget: Budget, fencing: bool) -> 
                 if settled is not None:
                     return settled
                 replacing = standing.etag
-    except Unavailable as error:
+    except (Unavailable, Invalid) as error:
         if maybe_written:
             raise _ambiguous(region, position, "the store gave no answer that proves anything") from error
         raise
@@ -142,8 +141,9 @@ def _yield_to(
 def _commit(region: Region, entry: Encoded, head: Head, *, budget: Budget) -> Appended | Head:
     """Our object stands at its position: move the head past it, and acknowledge only then."""
     position = entry.summary.position
+    cause: LsmError | None = None
     for _ in budget.attempts():
-        with suppress(Unavailable):
+        try:
             outcome = region.swap(heads.appended(head, [entry.summary], nonce=entry.nonce))
             if isinstance(outcome, Head):
                 return Appended(summary=entry.summary, head=outcome)
@@ -153,7 +153,9 @@ def _commit(region: Region, entry: Encoded, head: Head, *, budget: Budget) -> Ap
             if now.epoch != entry.summary.epoch:
                 return now  # a claim came between: our object can't be committed any more
             head = now
-    raise _ambiguous(region, position, "the registry gave no answer that proves anything")
+        except (Unavailable, Invalid) as error:  # neither says what became of the entry
+            cause = error
+    raise _ambiguous(region, position, "the registry gave no answer that proves anything") from cause
 
 
 def _judge(region: Region, entry: Encoded) -> Appended | Head:

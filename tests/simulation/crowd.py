@@ -1,0 +1,111 @@
+"""Everybody at once on one region, as a seed decides: siblings, a rival, claimers, a collector, a seal, and faults."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import random
+from collections.abc import Callable
+
+from lancelsm.claim import claim, seal
+from lancelsm.commit import commit
+from lancelsm.errors import LsmError
+from lancelsm.head import Head
+from lancelsm.region import Region
+from tests.simulation.faults import (
+    CRASH_AFTER,
+    CRASH_BEFORE,
+    DENY,
+    FAIL_AFTER,
+    FAIL_BEFORE,
+    Call,
+    Fault,
+    FaultPlan,
+    late,
+    stall,
+)
+from tests.simulation.schedule import Schedule
+from tests.simulation.world import OWNER, World, collect, next_round, told
+
+RIVAL = "rival"
+QUIET: dict[Fault, float] = {}
+ROUGH: dict[Fault, float] = {
+    FAIL_AFTER: 0.05,
+    FAIL_BEFORE: 0.03,
+    late(2): 0.03,
+    late(9): 0.03,
+    late(40): 0.02,
+    DENY: 0.01,
+    CRASH_BEFORE: 0.003,
+    CRASH_AFTER: 0.003,
+    stall(3.0): 0.02,
+}
+
+
+def crowd(seed: int) -> World:
+    """Run everybody to their end and audit; raises at the first violation. The seed decides who takes part."""
+    dice = random.Random(f"crowd {seed}")
+    schedule = Schedule(seed)
+    rates = dice.choice([QUIET, ROUGH, ROUGH, {fault: rate * 3 for fault, rate in ROUGH.items()}])
+    with contextlib.redirect_stdout(io.StringIO()):
+        world = World(schedule=schedule, budget_seconds=dice.choice([0.2, 5.0]))
+        world.plan = FaultPlan(_faults(seed, rates), clock=schedule.clock)
+        schedule.run(_actors(world, dice))
+        world.plan.forget() if dice.random() < 0.3 else world.plan.land()
+        world.audit()
+    return world
+
+
+def _faults(seed: int, rates: dict[Fault, float]) -> Callable[[Call], Fault | None]:
+    """By rate, and less often for reads: adapters repeat those themselves."""
+    dice = random.Random(f"faults {seed}")
+    faults, weights = [None, *rates], [1 - sum(rates.values()), *rates.values()]
+
+    def decide(call: Call) -> Fault | None:
+        fault = dice.choices(faults, weights)[0]
+        return fault if call.writes or dice.random() < 0.1 else None
+
+    return decide
+
+
+def _actors(world: World, dice: random.Random) -> dict[str, Callable[[], object]]:
+    actors: dict[str, Callable[[], object]] = {}
+
+    def add(name: str, act: Callable[[Region], object]) -> None:
+        region = world.region(name)
+        actors[name] = lambda: told(lambda: act(region))
+
+    cast = dice.choice(["siblings", "claims", "rival", "collection", "seal", "everybody"])
+    for index in range(dice.choice([2, 3])):
+        first, hold = 100 * (index + 1), dice.random() < 0.6
+        add(f"sibling {index}", lambda region, first=first, hold=hold: _appends(world, region, first, 2, hold=hold))
+    if cast in ("rival", "everybody"):
+        add("rival", lambda region: _takes_over(world, region))
+    if cast in ("claims", "everybody"):
+        for index in range(2):
+            add(f"claimer {index}", lambda region: claim(region, owner=OWNER))
+    if cast in ("collection", "everybody"):
+        for index in range(dice.choice([1, 2])):
+            add(f"collector {index}", lambda region: [told(lambda: collect(world, region)) for _ in range(4)])
+    if cast == "seal":
+        add("sealer", seal)
+    if cast != "siblings" and dice.random() < 0.5:
+        add("committer", lambda region: [told(lambda: commit(region, next_round)) for _ in range(3)])
+    return actors
+
+
+def _appends(world: World, region: Region, first: int, rows: int, *, owner: str = OWNER, hold: bool = False) -> None:
+    """One writer: a row after the other, whatever it is told, with the head of the last one if it holds it."""
+    held: Head | None = None
+    for number in range(first, first + rows):
+        try:
+            appended = world.write(region, number, owner=owner, held=held)
+        except LsmError:
+            held = None
+        else:
+            held = appended.head if hold else None
+
+
+def _takes_over(world: World, region: Region) -> None:
+    if told(lambda: claim(region, owner=RIVAL)) is None:
+        _appends(world, region, 900, 2, owner=RIVAL, hold=True)

@@ -1,0 +1,300 @@
+"""One region in memory, whoever works on it, and an auditor.
+
+The world's registry watches each commit at the moment it happens, so that a violation fails right there. The audit at
+the end looks at storage alone: registry and objects.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from lancelsm import manifest as manifests
+from lancelsm.claim import create_region
+from lancelsm.clock import SeededIds
+from lancelsm.commit import commit, load
+from lancelsm.errors import Ambiguous, Contended, Fenced, Invalid, LsmError, Unavailable
+from lancelsm.head import Head
+from lancelsm.layout import (
+    Key,
+    Nonce,
+    Position,
+    RegionId,
+    TableId,
+    Version,
+    head_key,
+    published_manifest,
+    version_hint,
+    wal_entry,
+    wal_position,
+    wal_prefix,
+)
+from lancelsm.manifest import Manifest
+from lancelsm.region import Region, Storage, Values
+from lancelsm.registry import Applied, Fields, Lost
+from lancelsm.setsum import Setsum
+from lancelsm.wal.append import append
+from lancelsm.wal.entry import Draft, Entry, decode, draft
+from lancelsm.wal.slot import Appended
+from tests.simulation.faults import Crash, Fault, FaultPlan, FaultyRegistry, FaultyStore, MemoryRegistry, MemoryStore
+from tests.simulation.schedule import Schedule, ScheduledRegistry, ScheduledStore
+
+TABLE = TableId("11111111-1111-4111-8111-111111111111")
+VALUES: Values = (("bucket", (3).to_bytes(4, "little")),)
+OWNER = "default"
+NOT_IN_THE_LOG = (Fenced, Contended, Invalid, Unavailable)
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False, metadata={"lance:field_id": "0"}),
+        pa.field("_tombstone", pa.bool_(), nullable=False),
+    ]
+)
+
+
+@functools.cache
+def row(number: int) -> Draft:
+    """A draft of one row that carries its number."""
+    table = pa.table([[number], [False]], schema=SCHEMA)
+    return draft(table, source={"q": str(number)})
+
+
+def numbers_in(entry: Entry) -> list[int]:
+    """What `row` put in."""
+    return [] if entry.fence else [int(n) for n in entry.table().column("id").to_pylist()]
+
+
+@dataclass(kw_only=True)
+class World:
+    """Storage of one region, what happened to it, and what writers were told."""
+
+    schedule: Schedule = field(default_factory=Schedule)
+    plan: FaultPlan = field(default_factory=FaultPlan)
+    budget_seconds: float = 30.0
+    store: MemoryStore = field(default_factory=MemoryStore)
+    log: dict[Position, Entry] = field(default_factory=dict)  # as it stood when its commit happened
+    manifest_keys: dict[Version, str] = field(default_factory=dict)
+    manifest_bodies: dict[Version, bytes] = field(default_factory=dict)
+    writers: dict[int, str] = field(default_factory=dict)  # number -> owner
+    floors: dict[int, Position] = field(default_factory=dict)  # number -> highest position acknowledged before it began
+    acknowledged: dict[int, Position] = field(default_factory=dict)
+    told: dict[int, BaseException] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.registry = WatchedRegistry(self)
+        storage = self.storage("creator", faulty=False)
+        self.id: RegionId = create_region(storage, spec_id=1, values=VALUES, owner=OWNER).id
+
+    def storage(self, process: str, *, faulty: bool = True) -> Storage:
+        """Ports as one process sees them; a crash there ends this process only."""
+        plan = self.plan if faulty else FaultPlan()
+        return Storage(
+            uri="memory://t",
+            table=TABLE,
+            objects=FaultyStore(ScheduledStore(self.store, self.schedule), plan, process=process),
+            registry=FaultyRegistry(ScheduledRegistry(self.registry, self.schedule), plan, process=process),
+            clock=self.schedule.clock,
+            ids=SeededIds(f"{self.schedule._seed} {process}"),
+            budget_seconds=self.budget_seconds,
+        )
+
+    def region(self, process: str, *, faulty: bool = True) -> Region:
+        return Region(storage=self.storage(process, faulty=faulty), id=self.id, spec_id=1, values=VALUES)
+
+    def write(self, region: Region, number: int, *, owner: str = OWNER, held: Head | None = None) -> Appended:
+        """Append a row, and keep what the writer was told."""
+        assert number not in self.writers
+        self.writers[number] = owner
+        self.floors[number] = max(self.acknowledged.values(), default=Position(0))
+        try:
+            appended = append(region, row(number), owner=owner, held=held)
+        except (LsmError, Crash) as error:
+            self.told[number] = error
+            raise
+        self.acknowledged[number] = appended.summary.position
+        return appended
+
+    def outage(self, fault: Fault, *, starts: int, ports: tuple[str, ...] = ("objects", "registry")) -> None:
+        """From a call on, every call of these ports meets the fault."""
+        self.plan = FaultPlan(
+            lambda call: fault if call.index >= starts and call.port in ports else None, clock=self.schedule.clock
+        )
+
+    # What the watching registry reports
+
+    def committed(self, old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> None:
+        """The head changed: is that a commit that may happen?"""
+        before = 1 if old is None else old["next_position"]
+        for position in map(Position, range(before, new["next_position"])):
+            found = self.store.get(wal_entry(self.id, position))
+            assert found is not None, f"position {position} committed without an object"
+            entry = decode(found.body, position=position, key="")
+            assert entry.sound, f"an unsound entry was committed at {position}"
+            assert entry.nonce not in {e.nonce for e in self.log.values()}, f"an entry was committed twice: {position}"
+            assert old is not None
+            assert entry.summary.epoch == old["epoch"] == new["epoch"], f"an entry of another epoch at {position}"
+            for number in numbers_in(entry):
+                assert self.writers.get(number) == old["owner"], f"row {number} at {position} under {old['owner']!r}"
+                assert old["manifest_epoch"] == old["epoch"], f"row {number} at {position} before its claim ended"
+            self.log[position] = entry
+        key, version = new["manifest_key"], Version(new["manifest_version"])
+        if self.manifest_keys.get(version) != key:
+            assert version not in self.manifest_keys, f"manifest {version} was committed twice"
+            assert version == len(self.manifest_keys) + 1, f"manifest {version} skips"
+            staged = self.store.get(key)
+            assert staged is not None, f"manifest {version} was never staged"
+            if version > 1:
+                standing = self.store.get(published_manifest(self.id, Version(version - 1)))
+                assert standing is not None, f"manifest {version - 1} is not published, {version} is committed"
+                assert standing.body == self.manifest_bodies[Version(version - 1)]
+            self.manifest_keys[version], self.manifest_bodies[version] = key, staged.body
+
+    # After the run
+
+    def settle(self) -> Head:
+        """A healthy process commits one more manifest: whatever a crash left open is finished by it."""
+        self.plan.stop()
+        done = commit(self.region("settler", faulty=False), next_round)
+        assert not isinstance(done, manifests.Dead)
+        return done.head
+
+    def audit(self) -> Head:
+        """What storage says, against what writers were told."""
+        self.settle()
+        self.plan.land()
+        return self.audit_storage()
+
+    def audit_storage(self) -> Head:
+        region = self.region("auditor", faulty=False)
+        head = region.head()
+        assert sorted(self.log) == list(range(1, head.next_position))
+        for position in map(Position, range(head.first_position, head.next_position)):
+            found = self.store.get(wal_entry(self.id, position))
+            assert found is not None, f"committed entry {position} is gone"
+            assert found.body == self.log[position].body, f"committed entry {position} was overwritten"
+        summaries = [entry.summary for _, entry in sorted(self.log.items())]
+        assert sum((s.entry_setsum for s in summaries), start=Setsum()) == head.entry_setsum
+        assert sum(s.rows for s in summaries) == head.wal_rows
+        assert sum(s.bytes for s in summaries) == head.wal_bytes
+        sources = [int(s.source["q"]) for s in summaries if s.source]
+        assert head.source == ({"q": str(max(sources))} if sources else {})
+        assert all(s.epoch <= t.epoch for s, t in itertools.pairwise(summaries))
+        self._audit_writers()
+        self._audit_manifests(head)
+        return head
+
+    def _audit_writers(self) -> None:
+        places: dict[int, list[Position]] = {}
+        for position, entry in self.log.items():
+            for number in numbers_in(entry):
+                places.setdefault(number, []).append(position)
+        assert set(places) <= set(self.writers), "rows that nobody wrote"
+        for number, found in places.items():
+            assert len(found) == 1, f"row {number} is in the log {len(found)} times: {found}"
+            assert found[0] > self.floors[number], f"row {number} is before what was acknowledged before it began"
+        for number, position in self.acknowledged.items():
+            assert places.get(number) == [position], (
+                f"row {number} was acknowledged at {position}: {places.get(number)}"
+            )
+        for number, error in self.told.items():
+            assert isinstance(error, (*NOT_IN_THE_LOG, Ambiguous, Crash)), f"row {number}: {error!r}"
+            if isinstance(error, NOT_IN_THE_LOG):
+                assert number not in places, f"row {number} is in the log, its writer was told {error!r}"
+
+    def _audit_manifests(self, head: Head) -> None:
+        region = self.region("auditor", faulty=False)
+        assert head.manifest_version == len(self.manifest_keys)
+        assert head.manifest_key == self.manifest_keys[head.manifest_version]
+        older = None
+        for version in map(Version, range(1, head.manifest_version + 1)):
+            published = load(region, published_manifest(self.id, version))
+            assert published is not None, f"manifest {version} is not published, {head.manifest_version} is committed"
+            assert published.body == self.manifest_bodies[version]
+            assert manifests.violations(older, published.manifest) == []
+            older = published.manifest
+        assert older is not None
+        assert self.store.get(published_manifest(self.id, Version(head.manifest_version + 1))) is None
+        assert (older.epoch, older.first_position, older.current_generation, older.collector_round) == (
+            head.manifest_epoch,
+            head.first_position,
+            head.current_generation,
+            head.collector_round,
+        )
+        hint = self.store.get(version_hint(self.id))
+        assert hint is not None
+        assert hint.body == f'{{"version":{head.manifest_version}}}'.encode()
+
+
+class WatchedRegistry(MemoryRegistry):
+    """Shows each change of the head to its world."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> Applied | Lost:
+        old = self.read(key)
+        outcome = super().swap(key, expect=expect, change=change)
+        if isinstance(outcome, Applied) and key.sort == "head":
+            if old is None:
+                self._world.id = RegionId(key.partition.rpartition("#")[2])
+            assert key == head_key(TABLE, self._world.id)
+            self._world.committed(old, outcome.record)
+        return outcome
+
+
+def next_round(manifest: Manifest) -> Manifest:
+    """A transition with an effect of its own each time, as little as it is."""
+    return replace(manifest, collector_round=manifest.collector_round + 1)
+
+
+def collect(world: World, region: Region, *, keep: int = 0) -> None:
+    """Forget the log up to its last `keep` entries: raise the floor in a manifest, then remove what lies below it.
+
+    The entries are folded into nothing: their sums go to the collected ones. What the collector's part of the protocol
+    asks for, it does: the floor first, removal after.
+    """
+    head = region.head()
+    through = Position(head.next_position - 1 - keep)
+    entries = [world.log[p] for p in sorted(world.log) if p <= through]
+    total = sum((e.summary.entry_setsum for e in entries), start=Setsum())
+
+    def forget(manifest: Manifest) -> Manifest:
+        if through <= manifest.replay_after:
+            return manifest
+        return replace(
+            manifest,
+            replay_after=through,
+            first_position=Position(through + 1),
+            entry_setsum=total,
+            collected_entries=total,
+            wal_rows=sum(e.summary.rows for e in entries),
+            wal_bytes=sum(e.summary.bytes for e in entries),
+            collector_round=manifest.collector_round + 1,
+        )
+
+    done = commit(region, forget)
+    assert not isinstance(done, manifests.Dead)
+    for listed in region.storage.objects.list(wal_prefix(region.id)):
+        position = wal_position(listed.key)
+        if position is not None and position < done.head.first_position:
+            world.schedule.switch()
+            world.store.remove(listed.key)
+
+
+def told(act: Callable[[], Any]) -> BaseException | None:
+    """What an operation was told, if it did not succeed."""
+    try:
+        act()
+    except (LsmError, Crash) as error:
+        return error
+    return None
+
+
+def a_nonce(number: int) -> Nonce:
+    return Nonce(f"{number:032x}")
