@@ -23,8 +23,8 @@ from lance.schema import LanceSchema
 
 from lancelsm.dataset import deletions
 from lancelsm.dataset.base_table import BaseTable, Fragment, open_dataset
-from lancelsm.dataset.native import native_errors
-from lancelsm.errors import Contended, Corrupt, LsmError, Unavailable
+from lancelsm.dataset.native import Carried, native_errors
+from lancelsm.errors import Contended, Corrupt, Unavailable
 from lancelsm.layout import Nonce
 from lancelsm.objects import ObjectStore, Unknown, Written
 
@@ -134,21 +134,10 @@ def write_rows(base: Base, columns: pa.Schema, batches: Iterable[pa.RecordBatch]
         columns: the base's schema.
         batches: of exactly that schema; read once. What they raise of our errors is raised.
     """
-    raised: list[LsmError] = []
-
-    def passed_on() -> Iterator[pa.RecordBatch]:
-        try:
-            yield from batches
-        except LsmError as error:  # Lance passes on its words only
-            raised.append(error)
-            raise
-
-    reader = pa.RecordBatchReader.from_batches(columns, passed_on())
-    try:
-        with native_errors("rows can't be written to the base", table=base.uri):
-            written = write_fragments(reader, base.open(), mode="append")
-    except LsmError as error:
-        raise (raised or [error])[0] from error.__cause__
+    carried = Carried(batches)
+    reader = pa.RecordBatchReader.from_batches(columns, carried)
+    with native_errors("rows can't be written to the base", table=base.uri, reading=carried):
+        written = write_fragments(reader, base.open(), mode="append")
     return tuple(NewFragment(rows=new.physical_rows, metadata=json.dumps(new.to_json())) for new in written)
 
 

@@ -16,7 +16,7 @@ import lance
 import pyarrow as pa
 from lance.dataset import Index
 
-from lancelsm.dataset.native import native_errors
+from lancelsm.dataset.native import Carried, native_errors
 from lancelsm.errors import Invalid
 from lancelsm.generated.lance.table_pb2 import MemWalIndexDetails
 from lancelsm.layout import Generation, RegionId, TableId
@@ -156,9 +156,10 @@ def create_base(
     """
     declared = declare_primary_key(columns, tuple(primary_key)).with_metadata(facts.metadata())
     # Never cleaned up automatically: any commit of any tool would delete behind readers and snapshots.
-    with native_errors("the base can't be written", table=uri):
+    carried = Carried(_declared(batch, declared) for batch in rows)
+    with native_errors("the base can't be written", table=uri, reading=carried):
         lance.write_dataset(
-            pa.RecordBatchReader.from_batches(declared, (_declared(batch, declared) for batch in rows)),
+            pa.RecordBatchReader.from_batches(declared, carried),
             uri,
             mode="create",
             auto_cleanup_options=None,

@@ -8,9 +8,10 @@ holds them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+import pyarrow as pa
 from lance.commit import CommitConflictError
 
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, Unavailable
@@ -24,13 +25,29 @@ _SOURCE = re.compile(r"(, location: |, )\S+\.rs:\d+:\d+")  # where in Lance's so
 _STORE = re.compile(r"LanceError\(IO\)|Generic \w+ error", re.IGNORECASE)
 
 
+class Carried:
+    """Batches for Lance to read, and the error that ended them: Lance would pass on its words alone."""
+
+    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
+        self.error: LsmError | None = None
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self._batches
+        except LsmError as error:
+            self.error = error
+            raise
+
+
 @contextmanager
-def native_errors(doing: str, *, table: str) -> Iterator[None]:
+def native_errors(doing: str, *, table: str, reading: Carried | None = None) -> Iterator[None]:
     """Raise what Lance raises within as one of our kinds, cause chained.
 
     Args:
         doing: what failed, as the start of a sentence: "the base can't be read".
         table: the table's URI.
+        reading: what Lance reads from us within; its own error is raised as it was.
 
     Raises:
         Contended: another commit came first.
@@ -43,6 +60,8 @@ def native_errors(doing: str, *, table: str) -> Iterator[None]:
     except (LsmError, ConnectionError):
         raise
     except (CommitConflictError, OSError, ValueError, RuntimeError) as cause:
+        if reading is not None and reading.error is not None:
+            raise reading.error from cause
         error = translated(cause, doing=doing, table=table)
         if error is None:
             raise
