@@ -24,6 +24,7 @@ FORMAT = 1
 class Config:
     """The whole configuration of a table.
 
+    `regions` is None while the region of a key is unknown: the table was adopted from Lance, and takes no rows yet.
     `owner` is the name that every ordinary writer of the table shares; `schema_version` grows with each change of the
     schema.
     """
@@ -33,7 +34,7 @@ class Config:
     owner: str
     schema: TableSchema
     schema_version: int
-    regions: RegionSpec
+    regions: RegionSpec | None
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -43,7 +44,7 @@ class Config:
             "registry": self.registry,
             "owner": self.owner,
             "primary_key": list(self.schema.primary_key),
-            "regions": region_specs.to_json(self.regions),
+            "regions": None if self.regions is None else region_specs.to_json(self.regions),
             "schema": {
                 "version": self.schema_version,
                 "arrow": base64.b64encode(self.schema.columns.serialize()).decode(),
@@ -52,9 +53,9 @@ class Config:
         }
 
 
-def regions_text(spec: RegionSpec) -> str:
-    """The region spec as the base's schema metadata holds it."""
-    return json.dumps(region_specs.to_json(spec), sort_keys=True, separators=(",", ":"))
+def regions_text(spec: RegionSpec | None) -> str:
+    """The region spec as the base's schema metadata holds it; empty if there is none yet."""
+    return "" if spec is None else json.dumps(region_specs.to_json(spec), sort_keys=True, separators=(",", ":"))
 
 
 def encode(config: Config) -> bytes:
@@ -83,7 +84,7 @@ def decode(body: bytes, *, uri: str) -> Config:
             owner=document["owner"],
             schema=TableSchema(columns=columns, primary_key=tuple(document["primary_key"])),
             schema_version=document["schema"]["version"],
-            regions=region_specs.from_json(document["regions"]),
+            regions=None if document["regions"] is None else region_specs.from_json(document["regions"]),
             settings=document["settings"],
         )
     except (ValueError, KeyError, TypeError, pa.ArrowException) as error:

@@ -7,7 +7,7 @@ Spec: lance-memwal, "Flushed MemTable". Model: tests/model/head_commits.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ import pyarrow as pa
 from lancelsm import manifest as manifests
 from lancelsm.commit import commit, newest
 from lancelsm.errors import Contended, Corrupt
+from lancelsm.head import Summary
 from lancelsm.layout import Generation, Position, generation_name, generation_path
 from lancelsm.manifest import Dead, FlushedGeneration, Folded, LogTotals, Manifest
 from lancelsm.record.key import fold
@@ -45,19 +46,22 @@ class FlushPlan:
     @property
     def at_end(self) -> LogTotals:
         """The log's totals through the last entry."""
-        totals = self.before
-        for entry in self.entries:
-            summary = entry.summary
-            source = dict(totals.source)
-            for queue, sequence in summary.source.items():
-                source[queue] = max(source.get(queue, sequence), sequence, key=int)
-            totals = LogTotals(
-                entry_setsum=totals.entry_setsum + summary.entry_setsum,
-                wal_rows=totals.wal_rows + summary.rows,
-                wal_bytes=totals.wal_bytes + summary.bytes,
-                source=source,
-            )
-        return totals
+        return totals_after(self.before, [entry.summary for entry in self.entries])
+
+
+def totals_after(totals: LogTotals, entries: Iterable[Summary]) -> LogTotals:
+    """The log's totals after some more entries."""
+    for entry in entries:
+        source = dict(totals.source)
+        for queue, sequence in entry.source.items():
+            source[queue] = max(source.get(queue, sequence), sequence, key=int)
+        totals = LogTotals(
+            entry_setsum=totals.entry_setsum + entry.entry_setsum,
+            wal_rows=totals.wal_rows + entry.rows,
+            wal_bytes=totals.wal_bytes + entry.bytes,
+            source=source,
+        )
+    return totals
 
 
 def plan_flush(manifest: Manifest, entries: Sequence[Entry], *, rows_max: int, bytes_max: int) -> FlushPlan | None:
@@ -138,7 +142,7 @@ def _planned(region: Region, *, rows_max: int, bytes_max: int) -> FlushPlan | No
 
 
 def _folded(region: Region, schema: TableSchema, plan: FlushPlan) -> tuple[pa.Table, Setsum]:
-    """The newest row of each key, tombstones too, and their setsum. Replayed = kept + superseded, or it is `Corrupt`."""
+    """The newest row of each key, tombstones too, and their setsum. Replayed = kept + superseded, or `Corrupt`."""
     tables, replayed = [], Setsum()
     for entry in plan.entries:
         if entry.summary.rows:

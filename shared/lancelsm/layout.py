@@ -69,11 +69,8 @@ def wal_entry(region: RegionId, position: Position) -> str:
 
 def wal_position(key: str) -> Position | None:
     """The position of a WAL entry's key, or None for a key that is none."""
-    name = key.rpartition("/")[2]
-    digits, dot, suffix = name.partition(".")
-    if not dot or suffix != "arrow" or len(digits) != 64 or not set(digits) <= {"0", "1"}:
-        return None
-    return Position(unbitrev64(digits))
+    number = _numbered(key, "arrow")
+    return None if number is None else Position(number)
 
 
 def manifest_prefix(region: RegionId) -> str:
@@ -82,6 +79,12 @@ def manifest_prefix(region: RegionId) -> str:
 
 def published_manifest(region: RegionId, version: Version) -> str:
     return f"{manifest_prefix(region)}{bitrev64(version)}.binpb"
+
+
+def published_version(key: str) -> Version | None:
+    """The version of a published manifest's key, or None for a key that is none."""
+    number = _numbered(key, "binpb")
+    return None if number is None else Version(number)
 
 
 def staged_manifest(region: RegionId, version: Version, nonce: Nonce) -> str:
@@ -126,6 +129,14 @@ def region_id(*, table: TableId, spec_id: int, values: Sequence[tuple[str, bytes
         digest.update(len(encoded).to_bytes(8, "big") + encoded)
         digest.update(b"\0" if value is None else b"\1" + len(value).to_bytes(8, "big") + value)
     return RegionId(str(uuid.UUID(bytes=digest.digest()[:16], version=4)))
+
+
+def _numbered(key: str, suffix: str) -> int | None:
+    """The number in a name of 64 binary digits with this suffix."""
+    digits, _, found = key.rpartition("/")[2].partition(".")
+    if found != suffix or len(digits) != 64 or not set(digits) <= {"0", "1"}:
+        return None
+    return unbitrev64(digits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

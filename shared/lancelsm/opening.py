@@ -80,7 +80,7 @@ def open_table(uri: str | Path, *, storage_options: Mapping[str, str] | None = N
             remedy="Make it with lancelsm init, or bring in one that Lance wrote with lancelsm region adopt",
             table=place,
         )
-    return _opened(config, store, place, storage_options=storage_options, ports=ports)
+    return opened(config, store, place, storage_options=storage_options, ports=ports)
 
 
 def make_table(
@@ -163,23 +163,29 @@ def _finish(
     config: Config, store: ObjectStore, place: str, *, storage_options: Mapping[str, str] | None, ports: Ports
 ) -> Opened:
     """Registry, regions, configuration: each a no-op where it is done already."""
-    opened = _opened(config, store, place, storage_options=storage_options, ports=ports)
-    storage = opened.storage
-    for _ in storage.budget().attempts():
-        record = {"format": configs.FORMAT}
-        if not isinstance(storage.registry.swap(table_key(config.table), expect=None, change=record), Unknown):
-            break
-    else:
-        raise Unavailable("the table could not be catalogued", remedy="Make it again", table=place)
-    for values in all_values(config.regions) or []:
-        create_region(storage, spec_id=config.regions.spec_id, values=values, owner=config.owner)
+    table = opened(config, store, place, storage_options=storage_options, ports=ports)
+    catalogue_table(table)
+    if config.regions is not None:
+        for values in all_values(config.regions) or []:
+            create_region(table.storage, spec_id=config.regions.spec_id, values=values, owner=config.owner)
     configs.create(store, config, uri=place)
-    return opened
+    return table
 
 
-def _opened(
+def catalogue_table(table: Opened) -> None:
+    """Make sure that the registry knows the table; raises `Unavailable` if it gave no answer."""
+    storage = table.storage
+    record = {"format": configs.FORMAT}
+    for _ in storage.budget().attempts():
+        if not isinstance(storage.registry.swap(table_key(storage.table), expect=None, change=record), Unknown):
+            return
+    raise Unavailable("the table could not be catalogued", remedy="Run it again", table=storage.uri)
+
+
+def opened(
     config: Config, store: ObjectStore, place: str, *, storage_options: Mapping[str, str] | None, ports: Ports
 ) -> Opened:
+    """A table of which the configuration is known."""
     settings = setting.resolve(table=config.settings)
     storage = Storage(
         uri=place,

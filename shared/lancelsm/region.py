@@ -99,6 +99,22 @@ def regions(storage: Storage) -> list[Region]:
     return [region_from_record(storage, RegionId(key.sort), record) for key, record in found]
 
 
+class Directory:
+    """Regions by values, for whoever routes rows: the catalog, listed again for values not met before. Thread-safe."""
+
+    def __init__(self, storage: Storage, *, spec_id: int) -> None:
+        self._storage = storage
+        self._spec_id = spec_id
+        self._regions: dict[Values, Region] = {}
+
+    def find(self, values: Values) -> Region | None:
+        """The region with these values as of now, or None if it was not made yet."""
+        if values not in self._regions:
+            found = {region.values: region for region in regions(self._storage) if region.spec_id == self._spec_id}
+            self._regions = found
+        return self._regions.get(values)
+
+
 def region_from_record(storage: Storage, region: RegionId, record: Record) -> Region:
     """The region that a catalog record describes."""
     fields = json.loads(str(record["values"]))

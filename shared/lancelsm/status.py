@@ -63,11 +63,13 @@ def read_status(opened: Opened) -> Status:
     )
 
 
-def _region_status(region: Region, head: Head, manifest: Manifest, base: BaseTable, spec: RegionSpec) -> RegionStatus:
+def _region_status(
+    region: Region, head: Head, manifest: Manifest, base: BaseTable, spec: RegionSpec | None
+) -> RegionStatus:
     counter = base.counters.get(region.id, Generation(0))
     return RegionStatus(
         region=region.id,
-        values=values_json(region.values, spec),
+        values=values_json(region.values, spec) if spec else {},
         epoch=head.epoch,
         owner=head.owner,
         status=head.status.value,

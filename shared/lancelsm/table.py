@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -18,8 +20,8 @@ from lancelsm.merge.commit import Merged
 from lancelsm.opening import DEFAULT_OWNER, Opened, Ports, make_table, open_table
 from lancelsm.record.rows import deletes, upserts
 from lancelsm.record.schema import TableSchema
-from lancelsm.region import Region, Storage, Values, regions
-from lancelsm.routing.route import region_of, route
+from lancelsm.region import Directory, Region, Storage, regions
+from lancelsm.routing.route import route
 from lancelsm.settings import Settings
 from lancelsm.status import Status, read_status
 from lancelsm.upkeep import Engine, Flushed, flush_table, merge_table
@@ -74,14 +76,9 @@ class Table:
 
     def __init__(self, opened: Opened, *, owner: str | None = None) -> None:
         self._opened = opened
-        self._target = Target(
-            storage=opened.storage,
-            schema=opened.config.schema,
-            regions=opened.config.regions,
-            settings=opened.settings,
-            owner=opened.config.owner,
-        )
-        self._writers = RegionWriters(self._target, owner=owner or opened.config.owner)
+        self._owner = owner or opened.config.owner
+        self._lock = threading.Lock()
+        self._writers: RegionWriters | None = None
 
     @property
     def uri(self) -> str:
@@ -172,8 +169,9 @@ class Table:
         wanted = deletes(keys, schema=self._schema).select(list(self._schema.primary_key))
         if wanted.num_rows == 0:
             return self.scan(columns=columns, limit=0).to_arrow()
-        asked = [self._region(part.values) for part in route(wanted, self.config.regions)]
-        return self._reading(lambda view: reader.get(view, wanted, uri=self.uri, columns=columns), lambda: asked)
+        return self._reading(
+            lambda view: reader.get(view, wanted, uri=self.uri, columns=columns), lambda: self._regions_of(wanted)
+        )
 
     # Folding
 
@@ -231,13 +229,37 @@ class Table:
     def _schema(self) -> TableSchema:
         return self._opened.config.schema
 
-    def _region(self, values: Values) -> Region:
+    @cached_property
+    def _target(self) -> Target:
+        """What writers need; raises `Invalid` while the region of a key is unknown."""
         spec = self.config.regions
-        identity = region_of(values, table_id=self._storage.table, spec=spec)
-        return Region(storage=self._storage, id=identity, spec_id=spec.spec_id, values=values)
+        if spec is None:
+            raise Invalid(
+                "the table was adopted from Lance without a spec that says which region a key is in",
+                remedy=f'Set one: lancelsm region adopt {self.uri} --regions "bucket(column, 4)"',
+                table=self.uri,
+            )
+        return Target(
+            storage=self._storage,
+            schema=self._schema,
+            regions=spec,
+            settings=self.settings,
+            owner=self.config.owner,
+            directory=Directory(self._storage, spec_id=spec.spec_id),
+        )
 
     def _append(self, rows: pa.Table) -> Committed:
-        return self._writers.append_all(route(rows, self.config.regions))
+        with self._lock:
+            if self._writers is None:
+                self._writers = RegionWriters(self._target, owner=self._owner)
+        return self._writers.append_all(route(rows, self._target.regions))
+
+    def _regions_of(self, keys: pa.Table) -> list[Region]:
+        """The regions that may have rows of these keys above the base."""
+        if self.config.regions is None:
+            return regions(self._storage)
+        parts = route(keys, self._target.regions)
+        return [region for part in parts if (region := self._target.directory.find(part.values)) is not None]
 
     def _reading(self, read: Callable[[View], T], listed: Callable[[], Sequence[Region]]) -> T:
         """Read from a view; from a second one if something in the first was collected before the first row came."""

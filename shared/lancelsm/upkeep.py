@@ -13,6 +13,7 @@ from lancelsm.dataset.generation import check_generation, write_generation
 from lancelsm.errors import Corrupt
 from lancelsm.flush import Write, flush
 from lancelsm.layout import Generation, Position, RegionId, generation_path
+from lancelsm.lease import lease
 from lancelsm.manifest import Manifest
 from lancelsm.merge.commit import Merged, merge_generations
 from lancelsm.merge.inprocess import InProcess
@@ -22,6 +23,7 @@ from lancelsm.opening import Opened
 from lancelsm.region import Region, regions
 from lancelsm.setsum import Setsum
 
+BASE = "base"  # the lease of whoever rewrites the base
 Engine = Literal["auto", "inprocess", "spark"]
 
 
@@ -86,16 +88,17 @@ def merge_table(opened: Opened, *, engine: Engine = "auto") -> Merged:
         Contended, Ambiguous, Unavailable, Corrupt: as `merge.commit.merge_generations`.
     """
     storage = opened.storage
-    merged = merge_generations(
-        uri=storage.uri,
-        table=storage.table,
-        read_regions=lambda: [_pending(region, manifest) for region, manifest in _manifests(opened)],
-        objects=storage.objects,
-        runner=_runner(opened, engine),
-        clock=storage.clock,
-        ids=storage.ids,
-        storage_options=opened.storage_options,
-    )
+    with lease(storage, BASE):
+        merged = merge_generations(
+            uri=storage.uri,
+            table=storage.table,
+            read_regions=lambda: [_pending(region, manifest) for region, manifest in _manifests(opened)],
+            objects=storage.objects,
+            runner=_runner(opened, engine),
+            clock=storage.clock,
+            ids=storage.ids,
+            storage_options=opened.storage_options,
+        )
     for region in regions(storage):
         _report(region, merged.regions.get(region.id, Generation(0)))
     return merged

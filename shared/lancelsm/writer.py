@@ -23,7 +23,7 @@ from lancelsm.head import Head
 from lancelsm.layout import Position, RegionId
 from lancelsm.record.rows import deletes, upserts
 from lancelsm.record.schema import TableSchema
-from lancelsm.region import Region, Storage, Values
+from lancelsm.region import Directory, Region, Storage, Values
 from lancelsm.routing.route import Routed, route
 from lancelsm.routing.spec import RegionSpec
 from lancelsm.settings import Settings
@@ -57,6 +57,7 @@ class Target:
     regions: RegionSpec
     settings: Settings
     owner: str  # under which regions are created, and which ordinary writers share
+    directory: Directory
 
 
 class RegionWriter:
@@ -128,7 +129,7 @@ class RegionWriters:
             writer = self._writers.get(values)
             if writer is None:
                 target = self._target
-                region = create_region(
+                region = target.directory.find(values) or create_region(
                     target.storage, spec_id=target.regions.spec_id, values=values, owner=target.owner
                 )
                 writer = RegionWriter(region, target, owner=self._owner)

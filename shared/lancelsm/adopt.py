@@ -1,0 +1,200 @@
+"""Take over a table that Lance's own writer wrote: its regions keep their ids, files and unmerged rows.
+
+Lance is fenced first, by its own protocol: a manifest with a higher epoch, then a sentinel in the log. Only then are
+entries counted. Counters come from Lance's marker, and are committed to the base before any head exists. The
+configuration is last.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from lancelsm import config as configs
+from lancelsm import head as heads
+from lancelsm import manifest as manifests
+from lancelsm.claim import catalogue
+from lancelsm.commit import stage
+from lancelsm.config import Config
+from lancelsm.dataset.adoption import read_adoptable, take_over
+from lancelsm.dataset.base_table import Facts
+from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
+from lancelsm.flush import totals_after
+from lancelsm.head import Head, Status
+from lancelsm.layout import Epoch, Generation, Position, TableId, Version, published_manifest, wal_entry
+from lancelsm.manifest import LogTotals, Manifest
+from lancelsm.objects import Written
+from lancelsm.objects.opening import local_path
+from lancelsm.opening import DEFAULT_OWNER, Opened, Ports, canonical, catalogue_table, opened
+from lancelsm.rebuild import following, newest_published, regions_in_storage
+from lancelsm.record.key import check_primary_key
+from lancelsm.region import Region
+from lancelsm.registry import Unknown
+from lancelsm.routing.route import all_values
+from lancelsm.routing.spec import RegionSpec, from_lance
+from lancelsm.setsum import Setsum
+from lancelsm.wal.entry import encode, fence
+
+
+def adopt(
+    uri: str | Path,
+    *,
+    registry: str | None = None,
+    owner: str = DEFAULT_OWNER,
+    storage_options: Mapping[str, str] | None = None,
+    ports: Ports | None = None,
+) -> Opened:
+    """Make a Lance table with a MemWAL index a table of lancelsm. Lance's writers are fenced, not asked.
+
+    Args:
+        registry: `sqlite` or `object`, as for `opening.make_table`.
+
+    Returns:
+        The opened table. Regions whose spec Lance doesn't know (its spec 0) can be read, flushed, merged and sealed.
+
+    Raises:
+        Invalid: no such table is there, it has no primary key, or it is a table of lancelsm that Lance did not touch.
+        Corrupt: an object of the log or a manifest is unreadable.
+        Contended: a writer of Lance kept claiming a region.
+        Unavailable: a store or the registry did not answer. Run it again.
+
+    A crash at any line leaves a table that Lance can write as before, or one that the same call finishes.
+    """
+    place = canonical(uri)
+    ports = ports or Ports()
+    store = ports.store(place, storage_options)
+    if configs.read(store, uri=place) is not None:
+        raise Invalid("a table of lancelsm is there already", remedy="Open it", table=place)
+    adoptable = read_adoptable(uri=place, objects=store, storage_options=storage_options)
+    schema = adoptable.base.schema
+    check_primary_key(schema)
+    facts = adoptable.base.facts or Facts(
+        table=TableId(str(uuid.UUID(hex=ports.ids.nonce(), version=4))),
+        registry=registry or ("sqlite" if local_path(place) is not None else "object"),
+        owner=owner,
+        regions="",
+    )
+    config = Config(
+        table=facts.table,
+        registry=facts.registry,
+        owner=facts.owner,
+        schema=schema,
+        schema_version=1,
+        regions=None,
+    )
+    table = opened(config, store, place, storage_options=storage_options, ports=ports)
+    lance_spec = None if adoptable.spec is None else from_lance(adoptable.spec, schema=schema)
+    fenced = [_fence_lance(region, lance_spec) for region in _regions(table)]
+    spec = _usable(lance_spec, [manifest for _, manifest in fenced])
+    # Markers are read again behind the fences: a merge of Lance's may have raised them meanwhile.
+    adoptable = read_adoptable(uri=place, objects=store, storage_options=storage_options)
+    take_over(adoptable, replace(facts, regions=configs.regions_text(spec)))
+    catalogue_table(table)
+    for region, manifest in fenced:
+        _create_head(region, manifest, adoptable.markers.get(region.id, Generation(0)), owner=facts.owner)
+    config = replace(config, regions=spec)
+    configs.create(store, config, uri=place)
+    return replace(table, config=config)
+
+
+def _regions(table: Opened) -> list[Region]:
+    return [Region(storage=table.storage, id=name, spec_id=0, values=()) for name in regions_in_storage(table.storage)]
+
+
+def _usable(spec: RegionSpec | None, found: Sequence[Manifest]) -> RegionSpec | None:
+    """The spec by which keys can be routed to the regions that are there; None if a key's region is unknown."""
+    if spec is None:
+        return None
+    fields = [field.field_id for field in spec.fields]
+    values = {manifest.values for manifest in found}
+    known = all([name for name, _ in manifest.values] == fields for manifest in found)
+    return spec if known and len(values) == len(found) else None
+
+
+def _fence_lance(region: Region, spec: RegionSpec | None) -> tuple[Region, Manifest]:
+    """Take the region from whatever writer of Lance holds it: a manifest with the next epoch, a sentinel in the log.
+
+    The manifest is ours from here on. Its sums start at zero: nobody knows what was folded before.
+    """
+    for _ in region.storage.budget().attempts():
+        found = newest_published(region)
+        if found is None:
+            raise Corrupt("the region has no manifest", **region.where)
+        manifest = found.manifest
+        written = not manifests.written_by_lance(found.body)  # by an earlier call
+        if not written:
+            manifest = replace(
+                manifest,
+                version=Version(manifest.version + 1),
+                epoch=Epoch(manifest.epoch + 1),
+                values=manifest.values or _only_values(spec),
+            )
+            key = published_manifest(region.id, manifest.version)
+            written = isinstance(region.storage.objects.create(key, manifests.encode(manifest)), Written)
+        if written:
+            _append_sentinel(region, manifest)
+            return replace(region, spec_id=manifest.spec_id, values=manifest.values), manifest
+    raise Contended("writers of Lance kept claiming the region", remedy="Stop them", **region.where)
+
+
+def _only_values(spec: RegionSpec | None) -> tuple[tuple[str, bytes], ...]:
+    """The values of the one region of an unsharded table, which Lance's Python writer leaves out."""
+    possible = [] if spec is None else all_values(spec) or []
+    return tuple((name, value) for name, value in possible[0] if value is not None) if len(possible) == 1 else ()
+
+
+def _append_sentinel(region: Region, manifest: Manifest) -> None:
+    """A fence in the manifest's epoch behind everything that is in the log. One that is there already is as good."""
+    objects = region.storage.objects
+    for _ in region.storage.budget().attempts():
+        entries = list(following(region, manifest))
+        newest = entries[-1].summary.epoch if entries else Epoch(0)
+        if newest == manifest.epoch:
+            return
+        if newest > manifest.epoch:
+            break
+        position = Position(manifest.replay_after + len(entries) + 1)
+        sentinel = encode(
+            fence(),
+            position=position,
+            epoch=manifest.epoch,
+            generation=manifest.current_generation,
+            nonce=region.storage.ids.nonce(),
+        )
+        objects.create(wal_entry(region.id, position), sentinel.body)
+    raise Contended("writers of Lance kept appending to the region", remedy="Stop them", **region.where)
+
+
+def _create_head(region: Region, manifest: Manifest, counter: Generation, *, owner: str) -> None:
+    """Count what follows the manifest's replay point, and make catalog record and head of it."""
+    storage = region.storage
+    budget = storage.budget()
+    entries = [entry.summary for entry in following(region, manifest)]
+    totals = totals_after(LogTotals(entry_setsum=Setsum(), wal_rows=0, wal_bytes=0, source={}), entries)
+    staged = stage(region, manifest, after=None, budget=budget)
+    head = Head(
+        epoch=manifest.epoch,
+        owner=heads.NOBODY if manifest.sealed else owner,
+        status=Status.SEALED if manifest.sealed else Status.OPEN,
+        next_position=Position(manifest.replay_after + len(entries) + 1),
+        entry_setsum=totals.entry_setsum,
+        wal_rows=totals.wal_rows,
+        wal_bytes=totals.wal_bytes,
+        source={},
+        nonce=storage.ids.nonce(),
+        first_position=manifest.first_position,
+        manifest_version=manifest.version,
+        manifest_key=staged.key,
+        manifest_epoch=manifest.epoch,
+        current_generation=manifest.current_generation,
+        collector_round=0,
+        manifest_nonce=storage.ids.nonce(),
+        merged=counter,
+    )
+    catalogue(region, budget=budget)
+    for _ in budget.attempts():
+        if not isinstance(region.swap(heads.created(head)), Unknown):
+            return
+    raise Unavailable("the region's head could not be created", remedy="Adopt the table again", **region.where)

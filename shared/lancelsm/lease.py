@@ -1,0 +1,89 @@
+"""An advisory lock in the registry: it saves two processes from doing the same work, and nothing rests on it.
+
+A holder that stalls past its time and goes on does no harm: what it was going to commit carries its own precondition.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from lancelsm.errors import Contended, LsmError
+from lancelsm.layout import Key, Nonce, lease_key
+from lancelsm.region import Storage
+from lancelsm.registry import Applied, Record, Unknown
+
+LEASE_SECONDS = 60.0
+
+
+@contextmanager
+def lease(storage: Storage, name: str, *, heartbeat: bool = True) -> Iterator[None]:
+    """Hold the table's lease of this name for as long as the context lasts.
+
+    Args:
+        heartbeat: renew it from a thread of its own, for work that may take longer than `LEASE_SECONDS`.
+
+    Raises:
+        Contended: another process holds it; says for how long still.
+
+    After a crash of the holder others wait at most `LEASE_SECONDS`.
+    """
+    key = lease_key(storage.table, name)
+    holder = storage.ids.nonce()
+    version = _take(storage, key, holder, name)
+    stop = threading.Event()
+    beat = threading.Thread(target=_renew, args=(storage, key, holder, version, stop), daemon=True)
+    if heartbeat:
+        beat.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        if heartbeat:
+            beat.join()
+        with suppress(LsmError):  # it runs out by itself
+            _release(storage, key, holder)
+
+
+def _take(storage: Storage, key: Key, holder: Nonce, name: str) -> int:
+    for _ in storage.budget().attempts():
+        record = storage.registry.read(key)
+        left = float(record["expires"]) - storage.clock.now() if record and record["holder"] else 0.0
+        if record and left > 0 and record["holder"] != holder:
+            raise Contended(
+                f"another process holds the lease {name!r}",
+                remedy=f"Wait: it ends by itself, or in {left:.0f} s if its holder has died",
+                table=storage.uri,
+            )
+        version = int(record["version"]) + 1 if record else 1
+        change = _record(storage, holder, version)
+        expect = {"version": version - 1} if record else None
+        if not isinstance(storage.registry.swap(key, expect=expect, change=change), Applied):
+            continue  # lost, or unknown: then the next look recognises the holder
+        return version
+    raise Contended(f"others kept taking the lease {name!r}", remedy="Retry", table=storage.uri)
+
+
+def _renew(storage: Storage, key: Key, holder: Nonce, version: int, stop: threading.Event) -> None:
+    while not stop.wait(LEASE_SECONDS / 3):
+        outcome = storage.registry.swap(
+            key, expect={"version": version, "holder": holder}, change=_record(storage, holder, version + 1)
+        )
+        if isinstance(outcome, Applied):
+            version += 1
+        elif not isinstance(outcome, Unknown):
+            return  # it ran out and another process took it
+
+
+def _release(storage: Storage, key: Key, holder: Nonce) -> None:
+    record = storage.registry.read(key)
+    if record and record["holder"] == holder:
+        version = int(record["version"])
+        storage.registry.swap(
+            key, expect={"version": version}, change={"holder": "", "expires": "0", "version": version + 1}
+        )
+
+
+def _record(storage: Storage, holder: Nonce, version: int) -> Record:
+    return {"holder": holder, "expires": str(storage.clock.now() + LEASE_SECONDS), "version": version}

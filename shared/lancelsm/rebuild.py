@@ -1,0 +1,212 @@
+"""Derive heads from what lies in storage: for a registry that was lost, or restored from a backup and is behind.
+
+Heads are never restored. With all writers stopped, the newest published manifest and the entries that follow it say all
+that was acknowledged: every acknowledged entry is an object, and was committed in order of positions and epochs. A
+staged manifest proves nothing, since its swap may have lost. Model: tests/model/registry_rebuild.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+
+from lancelsm import head as heads
+from lancelsm.claim import catalogue, finish_claim
+from lancelsm.commit import Staged, load, publish, stage
+from lancelsm.errors import Contended, Corrupt, Unavailable
+from lancelsm.flush import totals_after
+from lancelsm.head import Head, Status, Swap
+from lancelsm.layout import (
+    MEM_WAL,
+    Epoch,
+    Generation,
+    Position,
+    RegionId,
+    Version,
+    manifest_prefix,
+    published_manifest,
+    published_version,
+    wal_entry,
+)
+from lancelsm.manifest import LogTotals, Manifest
+from lancelsm.opening import Opened
+from lancelsm.region import Region, Storage, Values
+from lancelsm.registry import Fields, Unknown
+from lancelsm.wal.entry import Entry, decode
+
+
+def rebuild(opened: Opened) -> list[tuple[Region, Head]]:
+    """Make the registry say what storage says, for every region that has a manifest. All writers must be stopped.
+
+    Returns:
+        The regions with their new heads, each in a fresh epoch of the table's ordinary owner; a sealed one stays
+        sealed.
+
+    Raises:
+        Corrupt: a head is ahead of storage: objects that were acknowledged are gone.
+        Contended: somebody writes.
+        Unavailable: a store or the registry did not answer. Run it again.
+
+    A crash at any line leaves some heads rebuilt; running it again finishes.
+    """
+    base = opened.read_base()
+    rebuilt = []
+    for identity in regions_in_storage(opened.storage):
+        probe = Region(storage=opened.storage, id=identity, spec_id=0, values=())
+        newest = newest_published(probe)
+        if newest is not None:
+            region = replace(probe, spec_id=newest.manifest.spec_id, values=_values(opened, newest.manifest))
+            counter = base.counters.get(identity, Generation(0))
+            rebuilt.append((region, _rebuild_region(region, newest, counter, owner=opened.config.owner)))
+    return rebuilt
+
+
+def newest_published(region: Region) -> Staged | None:
+    """The newest manifest that stands under a name where Lance's readers look; None if there is none."""
+    listed = region.storage.objects.list(manifest_prefix(region.id))
+    versions = [version for item in listed if (version := published_version(item.key)) is not None]
+    return load(region, published_manifest(region.id, max(versions))) if versions else None
+
+
+def following(region: Region, manifest: Manifest) -> Iterator[Entry]:
+    """The entries after the replay point, as long as there are any and their epoch does not fall.
+
+    An entry of an older epoch than its elder's is a zombie's: nothing was committed there or after it.
+
+    Raises:
+        Corrupt: an entry in the middle is damaged, so what follows it would be lost.
+    """
+    epoch = Epoch(0)
+    for position in count(manifest.replay_after + 1):
+        entry = _entry(region, Position(position))
+        if entry is None or entry.summary.epoch < epoch:
+            return
+        epoch = entry.summary.epoch
+        yield entry
+
+
+def _entry(region: Region, position: Position) -> Entry | None:
+    """The entry at a position, None at the end of the log. What can't be read may stand at the very end only."""
+    objects = region.storage.objects
+    key = wal_entry(region.id, position)
+    found = objects.get(key)
+    if found is None:
+        return None
+    try:
+        entry = decode(found.body, position=position, key=key)
+        if entry.nonce is None or entry.sound:
+            return entry
+    except Corrupt:
+        pass
+    if objects.get(wal_entry(region.id, Position(position + 1))) is not None:
+        raise Corrupt(
+            "an entry in the middle of the log is damaged",
+            remedy="Restore the object from a backup, then rebuild again",
+            **region.where,
+            position=position,
+            object=key,
+        )
+    return None
+
+
+def _rebuild_region(region: Region, newest: Staged, counter: Generation, *, owner: str) -> Head:
+    storage, manifest = region.storage, newest.manifest
+    budget = storage.budget()
+    entries = [entry.summary for entry in following(region, manifest)]
+    totals = totals_after(_totals(manifest), entries)
+    if counter >= manifest.current_generation:
+        # The base holds a generation whose manifest was never published: its entries are in the tail once more.
+        manifest = _passed(manifest, counter)
+        staged = stage(region, manifest, after=newest.manifest, budget=budget)
+    else:
+        staged = stage(region, manifest, after=None, budget=budget)
+    publish(region, staged, budget=budget)
+    epoch = Epoch(max([manifest.epoch, *(entry.epoch for entry in entries)]) + 1)
+    head = Head(
+        epoch=manifest.epoch if manifest.sealed else epoch,
+        owner=heads.NOBODY if manifest.sealed else owner,
+        status=Status.SEALED if manifest.sealed else Status.OPEN,
+        next_position=Position(manifest.replay_after + len(entries) + 1),
+        entry_setsum=totals.entry_setsum,
+        wal_rows=totals.wal_rows,
+        wal_bytes=totals.wal_bytes,
+        source=totals.source,
+        nonce=storage.ids.nonce(),
+        first_position=manifest.first_position,
+        manifest_version=manifest.version,
+        manifest_key=staged.key,
+        manifest_epoch=manifest.epoch,
+        current_generation=manifest.current_generation,
+        collector_round=manifest.collector_round,
+        manifest_nonce=storage.ids.nonce(),
+        merged=counter,
+    )
+    written = _write(region, head)
+    return written if manifest.sealed else finish_claim(region, written, owner=owner)
+
+
+def _write(region: Region, head: Head) -> Head:
+    """Catalog record, then head; a head that is there is replaced, and never goes back."""
+    storage = region.storage
+    budget = storage.budget()
+    catalogue(region, budget=budget)
+    for _ in budget.attempts():
+        present = region.find_head()
+        if present is not None:
+            head = replace(head, epoch=Epoch(max(head.epoch, present.epoch + 1)))
+            expect: Fields = {
+                "epoch": present.epoch,
+                "next_position": present.next_position,
+                "nonce": present.nonce,
+            }
+            outcome = region.swap(Swap(expect=expect, change=heads.to_record(head)))
+        else:
+            outcome = region.swap(heads.created(head))
+        if isinstance(outcome, Head):
+            return outcome
+        if not isinstance(outcome, Unknown):
+            raise Contended("somebody writes to the region", remedy="Stop all writers first", **region.where)
+    raise Unavailable("the head could not be written", remedy="Run it again", **region.where)
+
+
+def _passed(manifest: Manifest, counter: Generation) -> Manifest:
+    """The manifest of a region all of whose generations are in the base."""
+    entries, rows = manifest.collected_entries, manifest.collected_rows
+    for generation in manifest.generations:
+        if generation.folded:
+            entries += generation.folded.entry_setsum
+            rows += generation.folded.row_setsum
+    return replace(
+        manifest,
+        version=Version(manifest.version + 1),
+        current_generation=Generation(counter + 1),
+        generations=(),
+        collected_entries=entries,
+        collected_rows=rows,
+    )
+
+
+def _totals(manifest: Manifest) -> LogTotals:
+    return LogTotals(
+        entry_setsum=manifest.entry_setsum,
+        wal_rows=manifest.wal_rows,
+        wal_bytes=manifest.wal_bytes,
+        source=manifest.source,
+    )
+
+
+def _values(opened: Opened, manifest: Manifest) -> Values:
+    """The region's values; fields that the manifest lacks are null."""
+    known: dict[str, bytes] = dict(manifest.values)
+    spec = opened.config.regions
+    fields = spec.fields if spec else ()
+    if set(known) <= {field.field_id for field in fields}:
+        return tuple((field.field_id, known.get(field.field_id)) for field in fields)
+    return manifest.values
+
+
+def regions_in_storage(storage: Storage) -> list[RegionId]:
+    """The ids of all regions that have any object."""
+    names = {item.key.split("/")[1] for item in storage.objects.list(f"{MEM_WAL}/")}
+    return sorted(RegionId(name) for name in names)
