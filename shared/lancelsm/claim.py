@@ -10,6 +10,7 @@ from functools import partial
 
 from lancelsm import head as heads
 from lancelsm import manifest as manifests
+from lancelsm.clock import Budget
 from lancelsm.commit import Committed, commit, ensure_unused, publish, stage
 from lancelsm.errors import Ambiguous, Corrupt, Invalid, Unavailable
 from lancelsm.head import Head, Status
@@ -38,13 +39,7 @@ def create_region(storage: Storage, *, spec_id: int, values: Values, owner: str)
     if _is_made(region):
         return region
     budget = storage.budget()
-    for _ in budget.attempts():
-        key = region_key(storage.table, region.id)
-        outcome = storage.registry.swap(key, expect=None, change=catalog_record(region))
-        if not isinstance(outcome, Unknown):
-            break
-    else:
-        raise Unavailable("the region could not be catalogued", remedy="Retry", **region.where)
+    catalogue(region, budget=budget)
     first = Manifest(
         region=region.id,
         spec_id=spec_id,
@@ -83,6 +78,16 @@ def create_region(storage: Storage, *, spec_id: int, values: Values, owner: str)
         if not isinstance(region.swap(heads.created(head)), Unknown):
             return region
     raise Unavailable("the region's head could not be created", remedy="Retry", **region.where)
+
+
+def catalogue(region: Region, *, budget: Budget) -> None:
+    """Make sure that the catalog has the region; raises `Unavailable` if the registry gave no answer."""
+    storage = region.storage
+    for _ in budget.attempts():
+        key = region_key(storage.table, region.id)
+        if not isinstance(storage.registry.swap(key, expect=None, change=catalog_record(region)), Unknown):
+            return
+    raise Unavailable("the region could not be catalogued", remedy="Retry", **region.where)
 
 
 def _is_made(region: Region) -> bool:
