@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import tarfile
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +18,8 @@ from lancelsm.layout import generation_number
 from lancelsm.record.schema import TOMBSTONE, TableSchema, declare_primary_key
 
 SHARD = "5f0b2f3e-9a0a-4c4c-8f7e-000000000001"
+FIXTURES = Path(__file__).with_name("fixtures")
+FROZEN = ("9.0.1", "12.0.0", "14.0.2")  # releases of pylance that wrote the trees in FIXTURES
 
 
 def make_table(
@@ -80,6 +84,14 @@ def lookup(uri: Path | str, key: pa.Array, columns: Sequence[str] | None = None,
 def nearest(uri: Path | str, column: str, query: pa.Array, k: int, columns: Sequence[str]) -> list[dict]:
     planner = LsmVectorSearchPlanner(lance.dataset(str(uri)), [snapshot(uri)], column)
     return planner.plan_search(query, k=k, columns=list(columns)).to_table().to_pylist()
+
+
+def frozen(release: str, into: Path) -> dict[str, Any]:
+    """Unpack the tree that a release wrote, tables `orders` and `parts`; returns what Lance read (generate.py)."""
+    with tarfile.open(FIXTURES / f"{release}.tar.xz") as archive:
+        archive.extractall(into, filter="data")
+    expected: dict[str, Any] = json.loads((into / "expected.json").read_text())
+    return expected
 
 
 def by_key(rows: pa.Table | Iterable[Mapping[str, Any]], *key: str) -> list[dict[str, Any]]:

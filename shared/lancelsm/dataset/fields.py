@@ -7,7 +7,7 @@ dataset by itself and ignores ids in Arrow metadata, so they are put into its sc
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from lance.schema import LanceSchema
 from lancelsm.errors import Corrupt
 from lancelsm.record.schema import FIELD_ID, TOMBSTONE, TableSchema, field_id
 
-LanceField = Any  # a field of a LanceSchema; lance exports no name for its type
+_LanceField = Any  # of a LanceSchema; lance exports no name for the type
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ def numbering(schema: TableSchema) -> Numbering:
     )
 
 
-def _nodes(native: LanceField, field: pa.Field, parent: int) -> Iterator[tuple[int, int, int]]:
+def _nodes(native: _LanceField, field: pa.Field, parent: int) -> Iterator[tuple[int, int, int]]:
     """(fresh id, wanted id, wanted parent id) of a field and all within, in Lance's order."""
     # Arrow has no place for the id of a map's entries; they are made with the map, so theirs follows it.
     wanted = field_id(field) if FIELD_ID in (field.metadata or {}) else parent + 1
@@ -88,7 +88,16 @@ def _varint(number: int) -> bytes:
     return bytes(out)
 
 
-def stored_fields(native: LanceSchema, columns: pa.Schema) -> dict[str, LanceField]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredField:
+    """A field of a generation: its name there, and the id that says which of the table's it is."""
+
+    name: str
+    number: int
+    inner: tuple[StoredField, ...]
+
+
+def stored_fields(native: LanceSchema, columns: pa.Schema) -> dict[str, StoredField]:
     """The field of a generation that holds each column of the table; columns that it lacks are left out.
 
     Matched by field id. Before release 13 Lance numbered the columns of every generation afresh, so ids lie as soon as
@@ -98,23 +107,47 @@ def stored_fields(native: LanceSchema, columns: pa.Schema) -> dict[str, LanceFie
         native: the generation's schema.
         columns: all columns of the table, with their ids.
     """
-    own = [field for field in native.fields() if field.name() != TOMBSTONE]
-    by_id, by_name = {field.id(): field for field in own}, {field.name(): field for field in own}
-    contradicted = any(column.name in by_name and by_name[column.name].id() != field_id(column) for column in columns)
-    numbers = [number for field in native.fields() for number in _numbers(field)]
+    every = [_stored(field) for field in native.fields()]
+    by_id, by_name = ({key(field): field for field in every if field.name != TOMBSTONE} for key in (_number, _name))
+    contradicted = any(column.name in by_name and by_name[column.name].number != field_id(column) for column in columns)
+    numbers = [number for field in every for number in _numbers(field)]
     if contradicted and numbers == list(range(len(numbers))):
-        return {column.name: by_name[column.name] for column in columns if column.name in by_name}
+        return {column.name: _named(by_name[column.name], column) for column in columns if column.name in by_name}
     return {column.name: by_id[field_id(column)] for column in columns if field_id(column) in by_id}
 
 
-def _numbers(native: LanceField) -> Iterator[int]:
-    yield native.id()
-    for child in native.children():
+def _stored(native: _LanceField) -> StoredField:
+    return StoredField(name=native.name(), number=native.id(), inner=tuple(map(_stored, native.children())))
+
+
+def _number(field: StoredField) -> int:
+    return field.number
+
+
+def _name(field: StoredField) -> str:
+    return field.name
+
+
+def _numbers(field: StoredField) -> Iterator[int]:
+    yield field.number
+    for child in field.inner:
         yield from _numbers(child)
 
 
-def fitted(values: pa.Array, native: LanceField, field: pa.Field) -> pa.Array:
-    """Values that a generation stored as `native`, in the form of the table's `field`.
+def _named(stored: StoredField, field: pa.Field) -> StoredField:
+    """The stored field with the ids of the table's: a struct's fields by name, the one field of a list as it is."""
+    inner = _inner(field.type)
+    if pa.types.is_struct(field.type):
+        by_name = {child.name: child for child in inner}
+        pairs = [(child, by_name[child.name]) for child in stored.inner if child.name in by_name]
+    else:
+        pairs = list(zip(stored.inner, inner, strict=False))
+    number = field_id(field) if FIELD_ID in (field.metadata or {}) else stored.number
+    return replace(stored, number=number, inner=tuple(_named(child, match) for child, match in pairs))
+
+
+def fitted(values: pa.Array, stored: StoredField, field: pa.Field) -> pa.Array:
+    """Values that a generation stored as `stored`, in the form of the table's `field`.
 
     A struct's fields are matched by id, those that the generation lacks are null.
 
@@ -124,9 +157,9 @@ def fitted(values: pa.Array, native: LanceField, field: pa.Field) -> pa.Array:
     kind = field.type
     if values.type == kind and not pa.types.is_nested(kind):
         return values
-    inner = native.children()
+    inner = stored.inner
     if pa.types.is_struct(kind) and pa.types.is_struct(values.type):
-        by_id = {child.id(): at for at, child in enumerate(inner)}
+        by_id = {child.number: at for at, child in enumerate(inner)}
         held = values.flatten()
         arrays = [
             fitted(held[by_id[field_id(child)]], inner[by_id[field_id(child)]], child)

@@ -22,7 +22,7 @@ from lance.file import LanceFileSession
 from lance.fragment import DataFile, FragmentMetadata, write_fragments
 
 from lancelsm.dataset.bloom import BYTES, build_bloom, is_filterable, may_contain
-from lancelsm.dataset.fields import LanceField, Numbering, fitted, numbering, stored_fields
+from lancelsm.dataset.fields import Numbering, StoredField, fitted, numbering, stored_fields
 from lancelsm.dataset.native import native_errors
 from lancelsm.dataset.pk_index import find_rows, index_values, write_pk_index
 from lancelsm.errors import Corrupt, Invalid
@@ -36,7 +36,7 @@ _OLD_FORMATS = frozenset({"legacy", "0.1", "2.0"})
 _ROWS_BY_NUMBER = 1000
 
 StorageOptions = Mapping[str, str] | None
-_Stored = Mapping[str, LanceField]
+_Stored = Mapping[str, StoredField]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +177,7 @@ def lookup_generation(
         dataset = _open(uri, storage_options)
         stored = stored_fields(dataset.lance_schema, schema.columns)
         if found is None:
-            found = _scan_for(dataset, [stored[name].name() for name in schema.primary_key], values)
+            found = _scan_for(dataset, [stored[name].name for name in schema.primary_key], values)
         return _take(dataset, stored, wanted, found)
 
 
@@ -271,13 +271,13 @@ def _projection(schema: TableSchema, columns: Sequence[str] | None) -> pa.Schema
 
 def _names(dataset: lance.LanceDataset, stored: _Stored, wanted: pa.Schema) -> list[str]:
     """Wanted columns under the names that the generation has for them; none has `_tombstone` before Lance 9."""
-    names = [stored[field.name].name() for field in wanted if field.name in stored]
+    names = [stored[field.name].name for field in wanted if field.name in stored]
     return [*names, TOMBSTONE] if TOMBSTONE in dataset.schema.names else names
 
 
 def _pushed(dataset: lance.LanceDataset, stored: _Stored, schema: TableSchema, where: str | None) -> str | None:
     """The filter for Lance's scan; None where the generation has other columns or names than the table."""
-    if where is None or any(name not in stored or stored[name].name() != name for name in schema.names):
+    if where is None or any(name not in stored or stored[name].name != name for name in schema.names):
         return None
     return f"({where}) OR {TOMBSTONE}" if TOMBSTONE in dataset.schema.names else where
 
@@ -290,8 +290,8 @@ def _in_stored_form(batch: pa.RecordBatch, stored: _Stored, wanted: pa.Schema) -
         elif field.name == TOMBSTONE:
             arrays.append(batch.column(TOMBSTONE))
         elif field.name in stored:
-            native = stored[field.name]
-            arrays.append(fitted(batch.column(native.name()), native, field))
+            held = stored[field.name]
+            arrays.append(fitted(batch.column(held.name), held, field))
         else:
             arrays.append(pa.nulls(batch.num_rows, field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=wanted)
