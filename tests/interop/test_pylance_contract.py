@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import lance
 import pyarrow as pa
 import pytest
+from lance.commit import CommitConflictError
 from lance.file import LanceFileSession
-from lance.fragment import DataFile, write_fragments
+from lance.fragment import DataFile, DeletionFile, FragmentMetadata, write_fragments
+from lance.mem_wal import CompactedSsTable
 from lance.schema import LanceSchema
 
+from lancelsm.dataset.deletions import every_row
+from lancelsm.dataset.markers import Markers, read_markers
+from lancelsm.objects.local import LocalStore
 from tests.interop import lance_oracle as oracle
 
 pytestmark = pytest.mark.interop
@@ -114,3 +121,216 @@ def test_lances_vector_search_sees_only_what_is_indexed(tmp_path: Path) -> None:
         )
 
     assert oracle.nearest(tmp_path, "vec", pa.array([0, 0], pa.float32()), 2, ["id"]) == []
+
+
+# Merge
+
+
+def merge_base(path: Path) -> lance.LanceDataset:
+    """Eight rows in two fragments."""
+    return lance.write_dataset(pa.table({"id": range(8), "v": [0] * 8}), str(path), max_rows_per_file=4)
+
+
+def merge_of(
+    dataset: lance.LanceDataset, fragments: list[FragmentMetadata] | None = None, **metadata: str
+) -> lance.Transaction:
+    """A `Merge` of these fragments (by default those of the dataset and a new one) with added schema metadata."""
+    make, (present, *fields) = dataset.lance_schema.__reduce__()
+    encoded = json.loads(present) | {name: list(value.encode()) for name, value in metadata.items()}
+    if fragments is None:
+        new = write_fragments(pa.table({"id": [100], "v": [1]}), dataset, mode="append")
+        fragments = [fragment.metadata for fragment in dataset.get_fragments()] + list(new)
+    operation = lance.LanceOperation.Merge(fragments, make(json.dumps(encoded), *fields))
+    return lance.Transaction(dataset.version, operation, transaction_properties={"why": "test"})
+
+
+CONFLICTING = {
+    "append": lambda uri: lance.write_dataset(pa.table({"id": [7], "v": [7]}), uri, mode="append"),
+    "delete": lambda uri: lance.dataset(uri).delete("id = 1"),
+    "update": lambda uri: lance.dataset(uri).update({"v": "1"}, where="id = 1"),
+    "upsert": lambda uri: (
+        lance.dataset(uri)
+        .merge_insert("id")
+        .when_matched_update_all()
+        .when_not_matched_insert_all()
+        .execute(pa.table({"id": [1, 50], "v": [1, 1]}))
+    ),
+    "compaction": lambda uri: lance.dataset(uri).optimize.compact_files(),
+    "added column": lambda uri: lance.dataset(uri).add_columns({"w": "v + 1"}),
+    "dropped column": lambda uri: lance.dataset(uri).drop_columns(["v"]),
+    "renamed column": lambda uri: lance.dataset(uri).alter_columns({"path": "v", "name": "w"}),
+    "overwrite": lambda uri: lance.write_dataset(pa.table({"id": [7]}), uri, mode="overwrite"),
+    "restore": lambda uri: lance.dataset(uri, version=1).restore(),
+    "schema metadata": lambda uri: lance.dataset(uri).update_schema_metadata({"a": "b"}),
+    "merge of metadata alone": lambda uri: lance.LanceDataset.commit(
+        uri, merge_of(lance.dataset(uri), [one.metadata for one in lance.dataset(uri).get_fragments()], fence="1")
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CONFLICTING)
+def test_a_merge_is_refused_after_any_change_of_data_or_schema(tmp_path: Path, change: str) -> None:
+    uri = str(tmp_path)
+    transaction = merge_of(merge_base(tmp_path))
+    CONFLICTING[change](uri)
+    version = lance.dataset(uri).version
+
+    with pytest.raises(CommitConflictError):
+        lance.LanceDataset.commit(uri, transaction)
+
+    assert lance.dataset(uri).version == version
+
+
+def test_a_merge_passes_changes_of_indexes_and_configuration_and_keeps_them(tmp_path: Path) -> None:
+    transaction = merge_of(merge_base(tmp_path), counter="1")
+    lance.dataset(str(tmp_path)).create_scalar_index("id", "BTREE")
+    lance.dataset(str(tmp_path)).update_config({"a": "b"})
+
+    merged = lance.LanceDataset.commit(str(tmp_path), transaction)
+
+    assert merged.schema.metadata == {b"counter": b"1"}
+    assert merged.count_rows() == 9
+    assert [index.name for index in merged.describe_indices()] == ["id_idx"]
+    assert merged.config() == {"a": "b"}
+
+
+def test_a_merge_that_was_applied_is_refused_the_second_time(tmp_path: Path) -> None:
+    transaction = merge_of(merge_base(tmp_path))
+    lance.LanceDataset.commit(str(tmp_path), transaction)
+
+    with pytest.raises(CommitConflictError):
+        lance.LanceDataset.commit(str(tmp_path), transaction)
+
+
+def test_a_merge_needs_every_fragment_that_has_rows(tmp_path: Path) -> None:
+    dataset = merge_base(tmp_path)
+
+    with pytest.raises(OSError, match="fragment"):
+        lance.LanceDataset.commit(str(tmp_path), merge_of(dataset, [dataset.get_fragments()[1].metadata]))
+
+
+def test_schema_metadata_stays_through_every_other_commit(tmp_path: Path) -> None:
+    uri = str(tmp_path)
+    dataset = lance.LanceDataset.commit(uri, merge_of(merge_base(tmp_path), counter="5"))
+    dataset.create_scalar_index("id", "BTREE")
+    for change in ("append", "compaction", "delete", "update", "upsert", "added column"):
+        if change == "append":
+            CONFLICTING[change](uri)
+        elif change == "upsert":
+            rows = pa.table({"id": [60], "v": [1]})
+            lance.dataset(uri).merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(rows)
+        else:
+            CONFLICTING[change](uri)
+        assert lance.dataset(uri).schema.metadata[b"counter"] == b"5", change
+    lance.dataset(uri).optimize.optimize_indices()
+    lance.dataset(uri).cleanup_old_versions(older_than=timedelta(0))
+    assert lance.dataset(uri).schema.metadata[b"counter"] == b"5"
+
+
+def test_a_merge_by_an_arrow_schema_is_refused_after_a_column_was_dropped(tmp_path: Path) -> None:
+    """Why the schema is taken from Lance: an Arrow schema would number the columns anew."""
+    dataset = lance.write_dataset(pa.table({"x": [1], "id": [1]}), str(tmp_path))
+    dataset.drop_columns(["x"])
+    dataset = lance.dataset(str(tmp_path))
+    fragments = [fragment.metadata for fragment in dataset.get_fragments()]
+
+    with pytest.warns(DeprecationWarning, match="LanceSchema"):
+        operation = lance.LanceOperation.Merge(fragments, dataset.schema)
+    with pytest.raises(OSError, match="ids up to 1 are already used"):
+        lance.LanceDataset.commit(str(tmp_path), operation, read_version=dataset.version)
+
+    merged = lance.LanceDataset.commit(str(tmp_path), merge_of(dataset, fragments, counter="1"))
+    assert [field.id() for field in merged.lance_schema.fields()] == [1]
+
+
+def test_deleting_every_row_of_a_fragment_writes_no_file(tmp_path: Path) -> None:
+    dataset = merge_base(tmp_path)
+
+    assert dataset.get_fragments()[0].delete_rows([3, 2, 1, 0]) is None
+    assert not (tmp_path / "_deletions").exists()
+
+
+def test_deleted_rows_add_to_those_that_were_deleted_before(tmp_path: Path) -> None:
+    merge_base(tmp_path).delete("id = 0")
+    dataset = lance.dataset(str(tmp_path))
+
+    changed = dataset.get_fragments()[0].delete_rows([2, 2, 1])
+
+    assert changed.num_deletions == 3
+    fragments = [changed, dataset.get_fragments()[1].metadata]
+    merged = lance.LanceDataset.commit(str(tmp_path), merge_of(dataset, fragments))
+    assert merged.to_table()["id"].to_pylist() == [3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("hidden", [1, 65_536, 65_537, 4 * 65_536, 300_000])
+def test_a_bitmap_of_runs_hides_the_rows_that_it_counts(tmp_path: Path, hidden: int) -> None:
+    dataset = lance.write_dataset(pa.table({"id": range(hidden + 1)}), str(tmp_path))
+    file = DeletionFile(1, 2**62 - 1, "bitmap", hidden, None)
+    (tmp_path / "_deletions").mkdir()
+    (tmp_path / file.path(0)).write_bytes(every_row(hidden))
+    fragment = replace(dataset.get_fragments()[0].metadata, deletion_file=file)
+
+    merged = lance.LanceDataset.commit(str(tmp_path), merge_of(dataset, [fragment]))
+
+    merged.validate()
+    assert merged.to_table()["id"].to_pylist() == [hidden]
+
+
+def test_a_fragment_without_rows_is_left_out_of_the_version_that_emptied_it(tmp_path: Path) -> None:
+    dataset = merge_base(tmp_path)
+    file = DeletionFile(1, 7, "bitmap", 4, None)
+    (tmp_path / "_deletions").mkdir()
+    (tmp_path / file.path(0)).write_bytes(every_row(4))
+    first, second = (fragment.metadata for fragment in dataset.get_fragments())
+
+    merged = lance.LanceDataset.commit(str(tmp_path), merge_of(dataset, [replace(first, deletion_file=file), second]))
+
+    merged.validate()
+    assert [fragment.fragment_id for fragment in merged.get_fragments()] == [1]
+    appended = lance.write_dataset(pa.table({"id": [9], "v": [9]}), str(tmp_path), mode="append")
+    assert [fragment.fragment_id for fragment in appended.get_fragments()] == [1, 2]  # numbers are not given twice
+
+
+def mark(dataset: lance.LanceDataset, marks: dict[str, int]) -> None:
+    operation = dataset.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+    named = [CompactedSsTable(region, generation) for region, generation in marks.items()]
+    operation.mark_sstables_as_compacted(named).execute(oracle_columns.empty_table())
+
+
+oracle_columns = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.int64())])
+OTHER = "5f0b2f3e-9a0a-4c4c-8f7e-000000000002"
+
+
+def test_one_stale_marker_fails_the_whole_call_and_an_empty_source_moves_markers_alone(tmp_path: Path) -> None:
+    dataset = oracle.make_table(tmp_path, oracle_columns, ("id",))
+    mark(dataset, {oracle.SHARD: 1})
+
+    with pytest.raises(OSError, match="Stale SSTable"):
+        mark(lance.dataset(str(tmp_path)), {oracle.SHARD: 1, OTHER: 4})
+
+    found = read_markers(objects=LocalStore(tmp_path), version=lance.dataset(str(tmp_path)).version)
+    assert found == Markers(merged={oracle.SHARD: 1}, caught_up={})
+
+
+def test_indexes_catch_up_by_optimize_alone_and_compaction_takes_that_back(tmp_path: Path) -> None:
+    rows = pa.table({"id": [1, 2], "v": [1, 2]}, schema=oracle_columns)
+    dataset = oracle.make_table(tmp_path, oracle_columns, ("id",), rows)
+    lance.write_dataset(pa.table({"id": [3], "v": [3]}, schema=oracle_columns), str(tmp_path), mode="append")
+    lance.dataset(str(tmp_path)).create_scalar_index("id", "BTREE", name="by_id")
+    mark(lance.dataset(str(tmp_path)), {oracle.SHARD: 3})
+
+    def caught_up() -> dict[str, dict[str, int]]:
+        dataset = lance.dataset(str(tmp_path))
+        found = read_markers(objects=LocalStore(tmp_path), version=dataset.version)
+        assert found is not None
+        return {name: dict(marks) for name, marks in found.caught_up.items()}
+
+    assert caught_up() == {}
+    lance.dataset(str(tmp_path)).optimize.optimize_indices()
+    assert caught_up() == {"by_id": {oracle.SHARD: 3}}
+    version = lance.dataset(str(tmp_path)).version
+    dataset = lance.dataset(str(tmp_path))
+    dataset.optimize.optimize_indices()
+    assert lance.dataset(str(tmp_path)).version == version  # nothing to do commits nothing
+    dataset.optimize.compact_files()
+    assert caught_up() == {}
