@@ -108,7 +108,8 @@ def stored_fields(native: LanceSchema, columns: pa.Schema) -> dict[str, StoredFi
         columns: all columns of the table, with their ids.
     """
     every = [_stored(field) for field in native.fields()]
-    by_id, by_name = ({key(field): field for field in every if field.name != TOMBSTONE} for key in (_number, _name))
+    by_id = {field.number: field for field in every if field.name != TOMBSTONE}
+    by_name = {field.name: field for field in by_id.values()}
     contradicted = any(column.name in by_name and by_name[column.name].number != field_id(column) for column in columns)
     numbers = [number for field in every for number in _numbers(field)]
     if contradicted and numbers == list(range(len(numbers))):
@@ -118,14 +119,6 @@ def stored_fields(native: LanceSchema, columns: pa.Schema) -> dict[str, StoredFi
 
 def _stored(native: _LanceField) -> StoredField:
     return StoredField(name=native.name(), number=native.id(), inner=tuple(map(_stored, native.children())))
-
-
-def _number(field: StoredField) -> int:
-    return field.number
-
-
-def _name(field: StoredField) -> str:
-    return field.name
 
 
 def _numbers(field: StoredField) -> Iterator[int]:
