@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from lance.file import LanceFileReader
 
 from lancelsm.dataset.bloom import build_bloom
 from lancelsm.dataset.generation import lookup_generation, read_generation, write_generation
-from lancelsm.dataset.pk_index import index_values
+from lancelsm.record.key import key_column
 from lancelsm.record.schema import TOMBSTONE, TableSchema
 from tests.interop import lance_oracle as oracle
 
@@ -241,6 +242,19 @@ def test_a_large_generation_of_lance_is_looked_up_as_lance_does(tmp_path: Path) 
     ]
 
 
+def test_a_generation_that_has_lost_its_index_and_its_filter_is_looked_up_all_the_same(tmp_path: Path) -> None:
+    columns = pa.schema([pa.field("a", pa.utf8()), pa.field("b", pa.int32()), pa.field("v", pa.int64())])
+    schema = _base(tmp_path, columns, ("b", "a"), [])
+    at = _lance_writes(tmp_path, [{"a": "x", "b": 1, "v": 1}, {"a": "x", "b": 1, "v": 2}, {"a": "y", "b": 1, "v": 3}])
+    shutil.rmtree(at / "_pk_index")
+    (at / "bloom_filter.bin").unlink()
+
+    wanted = pa.table({"b": pa.array([1, 1], pa.int32()), "a": ["z", "x"]})
+    found = lookup_generation(uri=str(at), schema=schema, keys=wanted)
+
+    assert found.to_pylist() == [{"a": "x", "b": 1, "v": 2, TOMBSTONE: False}]
+
+
 # File by file
 
 _KEYS = {
@@ -315,4 +329,4 @@ def test_composite_keys_are_encoded_as_lance_encodes_them(tmp_path: Path) -> Non
 
     theirs = LanceFileReader(str(at / "_pk_index" / "page_data.lance")).read_all().to_table()["values"].to_pylist()
 
-    assert theirs == sorted(index_values(pa.Table.from_pylist(rows, schema=columns).select(list(key))).to_pylist())
+    assert theirs == sorted(key_column(pa.Table.from_pylist(rows, schema=columns), key).to_pylist())

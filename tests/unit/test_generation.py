@@ -12,7 +12,6 @@ import pytest
 
 from lancelsm.dataset.fields import numbering
 from lancelsm.dataset.generation import check_generation, lookup_generation, read_generation, write_generation
-from lancelsm.dataset.pk_index import index_values
 from lancelsm.errors import Corrupt, Invalid
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import FIELD_ID, TOMBSTONE, TableSchema, declare_primary_key
@@ -217,15 +216,6 @@ def test_a_key_of_every_type_is_found_and_no_other(
 
     assert sorted(found.to_pylist(), key=lambda row: row["v"]) == rows.to_pylist()
     assert lookup_generation(uri=uri, schema=schema, keys=wanted.slice(0, len(absent))).num_rows == 0
-
-
-def test_composite_keys_sort_as_their_columns_do() -> None:
-    tuples = [(-2, "z"), (-1, ""), (-1, "a"), (-1, "a\0"), (-1, "a\0b"), (-1, "a\1"), (0, "a"), (7, "")]
-
-    encoded = index_values(pa.Table.from_pylist([{"a": a, "b": b} for a, b in tuples])).to_pylist()
-
-    assert encoded == sorted(encoded)
-    assert len(set(encoded)) == len(tuples)
 
 
 def test_few_and_many_keys_on_several_pages_are_found(tmp_path: Path) -> None:

@@ -24,8 +24,9 @@ from lance.fragment import DataFile, FragmentMetadata, write_fragments
 from lancelsm.dataset.bloom import BYTES, build_bloom, is_filterable, may_contain
 from lancelsm.dataset.fields import Numbering, StoredField, fitted, numbering, stored_fields
 from lancelsm.dataset.native import native_errors
-from lancelsm.dataset.pk_index import find_rows, index_values, write_pk_index
+from lancelsm.dataset.pk_index import find_rows, write_pk_index
 from lancelsm.errors import Corrupt, Invalid
+from lancelsm.record.key import key_column
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TOMBSTONE, TableSchema
 from lancelsm.setsum import Setsum
@@ -159,7 +160,7 @@ def lookup_generation(
     Raises: as `read_generation`.
 
     The bloom filter is asked first, then the bounds of the index's pages, then the pages that can hold a key, and
-    only for keys found there the dataset. A generation without an index (Lance 7) is scanned for its keys.
+    only for keys found there the dataset. A generation without an index is scanned for its keys.
     """
     wanted = _projection(schema, columns)
     keys = keys.select(list(schema.primary_key)).cast(schema.key)
@@ -170,7 +171,7 @@ def lookup_generation(
             keys = keys.filter(pa.array(may_contain(bloom, keys)))
         if keys.num_rows == 0:
             return wanted.empty_table()
-        values = index_values(keys)
+        values = key_column(keys, schema.primary_key)
         found = find_rows(files=files, values=values)
         if found is not None and len(found) == 0:
             return wanted.empty_table()
@@ -326,9 +327,8 @@ def _is_among(numbers: pa.Array, among: npt.NDArray[np.uint64]) -> pa.Array:
     return pa.array(among[at] == values)
 
 
-def _scan_for(dataset: lance.LanceDataset, key: list[str], values: pa.ChunkedArray) -> pa.Array:
-    """The offsets of these keys where no index holds them. Lance 7 wrote rows newest first and masked none."""
+def _scan_for(dataset: lance.LanceDataset, key: list[str], values: pa.Array) -> pa.Array:
+    """The offsets of these keys, where no index holds them."""
     rows = dataset.scanner(columns=key, with_row_id=True).to_table()
-    entries = pa.table({"value": index_values(rows.select(key)), _ROW: rows[_ROW]})
-    entries = entries.filter(pc.is_in(entries["value"], value_set=values.combine_chunks()))
-    return entries.group_by("value").aggregate([(_ROW, "min")])[f"{_ROW}_min"].combine_chunks()
+    among = pc.is_in(key_column(rows, tuple(key)), value_set=values)
+    return rows[_ROW].filter(among).combine_chunks()
