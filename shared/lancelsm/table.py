@@ -135,9 +135,9 @@ class Table:
             keys = self.scan(columns=self._schema.primary_key, where=where).to_arrow()
         return self._append(deletes(keys, schema=self._schema))
 
-    def writer(self, *, exclusive: bool = False) -> Writer:
+    def writer(self, *, pipeline_depth: int = 1, exclusive: bool = False) -> Writer:
         """A context for many small writes from many callers; see `Writer`."""
-        return Writer(self._target, exclusive=exclusive)
+        return Writer(self._target, pipeline_depth=pipeline_depth, exclusive=exclusive)
 
     # Reading
 

@@ -11,15 +11,17 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
 
 from lancelsm.claim import claim, create_region
-from lancelsm.errors import Invalid, Unavailable
-from lancelsm.head import Head
+from lancelsm.errors import Fenced, Invalid, Unavailable
+from lancelsm.head import Head, Summary
 from lancelsm.layout import Position, RegionId
 from lancelsm.record.rows import deletes, upserts
 from lancelsm.record.schema import TableSchema
@@ -29,6 +31,7 @@ from lancelsm.routing.spec import RegionSpec
 from lancelsm.settings import Settings
 from lancelsm.wal.append import append
 from lancelsm.wal.entry import draft
+from lancelsm.wal.pipeline import Pipeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,14 +64,41 @@ class Target:
 
 
 class RegionWriter:
-    """Appends to one region, one entry at a time. Thread-safe."""
+    """Appends to one region: one entry at a time, or, by its sole owner, several in flight. Thread-safe."""
 
-    def __init__(self, region: Region, target: Target, *, owner: str) -> None:
+    def __init__(self, region: Region, target: Target, *, owner: str, depth: int = 1) -> None:
         self._region = region
         self._settings = target.settings
         self._owner = owner
+        self._pipeline = Pipeline(region, owner=owner, depth=depth) if depth > 1 else None
         self._held: Head | None = None
         self._lock = threading.Lock()
+
+    def start(self, rows: pa.Table) -> Future[CommittedEntry]:
+        """As `append`, but returns as soon as the next entry may be started."""
+        outcome: Future[CommittedEntry] = Future()
+        try:
+            if self._pipeline is None:
+                outcome.set_result(self.append(rows))
+                return outcome
+            encoded = draft(rows)
+            self._wait_for_base(self._pipeline.head)
+            flight = self._pipeline.submit(encoded)
+        except BaseException as error:  # noqa: BLE001 - whoever waits for these rows has to hear of it
+            outcome.set_exception(error)
+            return outcome
+        flight.add_done_callback(lambda done: self._arrived(done, outcome))
+        return outcome
+
+    def _arrived(self, done: Future[Summary], outcome: Future[CommittedEntry]) -> None:
+        error = done.exception()
+        if error is not None:
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(self._entry(done.result()))
+
+    def _entry(self, summary: Summary) -> CommittedEntry:
+        return CommittedEntry(region=self._region.id, position=summary.position, rows=summary.rows)
 
     def append(self, rows: pa.Table) -> CommittedEntry:
         """As `wal.append.append`, after waiting for the base if it lags.
@@ -78,32 +108,37 @@ class RegionWriter:
         """
         encoded = draft(rows)
         with self._lock:
-            self._wait_for_base()
+            self._held = self._wait_for_base(self._held)
             try:
                 appended = append(self._region, encoded, owner=self._owner, held=self._held)
             except BaseException:
                 self._held = None
                 raise
             self._held = appended.head
-        return CommittedEntry(region=self._region.id, position=appended.summary.position, rows=encoded.rows)
+        return self._entry(appended.summary)
 
     def claim(self) -> None:
-        """Take the region in this writer's own name."""
-        with self._lock:
-            self._held = claim(self._region, owner=self._owner)
+        """Take the region in this writer's own name. A pipeline does so by itself."""
+        if self._pipeline is None:
+            with self._lock:
+                self._held = claim(self._region, owner=self._owner)
 
     def give_back(self, owner: str) -> None:
-        """Let the table's ordinary writers have the region again."""
+        """Let the table's ordinary writers have the region again, if it is still this one's."""
+        if self._pipeline is not None:
+            self._pipeline.close()
         with self._lock:
             self._held = None
             if self._region.head().owner == self._owner:
-                claim(self._region, owner=owner)
+                with suppress(Fenced):  # taken over meanwhile
+                    claim(self._region, owner=owner, held_by=self._owner)
 
-    def _wait_for_base(self) -> None:
+    def _wait_for_base(self, held: Head | None) -> Head:
+        """Push back while the base lags; returns a head for the next append."""
         slow, stop = self._settings.pending_generations_slow, self._settings.pending_generations_stop
-        if self._held is None or self._held.pending_generations >= slow:
-            self._held = self._region.head()
-        pending = self._held.pending_generations
+        if held is None or held.pending_generations >= slow:
+            held = self._region.head()
+        pending = held.pending_generations
         if pending >= stop:
             raise Unavailable(
                 f"{pending} generations wait to be merged",
@@ -112,14 +147,16 @@ class RegionWriter:
             )
         if pending >= slow:
             self._region.storage.clock.sleep((pending - slow + 1) / (stop - slow))
+        return held
 
 
 class RegionWriters:
     """The region writers of one table in this process, made when their regions are first met. Thread-safe."""
 
-    def __init__(self, target: Target, *, owner: str) -> None:
+    def __init__(self, target: Target, *, owner: str, depth: int = 1) -> None:
         self._target = target
         self._owner = owner
+        self._depth = depth
         self._writers: dict[Values, RegionWriter] = {}
         self._lock = threading.Lock()
 
@@ -132,7 +169,7 @@ class RegionWriters:
                 region = target.directory.find(values) or create_region(
                     target.storage, spec_id=target.regions.spec_id, values=values, owner=target.owner
                 )
-                writer = RegionWriter(region, target, owner=self._owner)
+                writer = RegionWriter(region, target, owner=self._owner, depth=self._depth)
                 if self._owner != target.owner:
                     writer.claim()
                 self._writers[values] = writer
@@ -153,6 +190,15 @@ class RegionWriters:
             started = [pool.submit(self._append, part) for part in routed]
         return committed([future.result() for future in started])
 
+    def start(self, values: Values, rows: pa.Table) -> Future[CommittedEntry]:
+        """Append to the region with these values; as `RegionWriter.start`."""
+        try:
+            return self.of(values).start(rows)
+        except BaseException as error:  # noqa: BLE001 - whoever waits for these rows has to hear of it
+            failed: Future[CommittedEntry] = Future()
+            failed.set_exception(error)
+            return failed
+
     def _append(self, part: Routed) -> CommittedEntry:
         return self.of(part.values).append(part.rows)
 
@@ -170,14 +216,19 @@ class Writer:
 
     Args:
         target: the table.
+        pipeline_depth: how many entries of a region may be on their way at once; more than one needs `exclusive`, which
+            it implies.
         exclusive: take each region in a fresh epoch under a name of this writer's own, and give it back when leaving.
             Others are `Fenced` meanwhile, and after a crash until the region is claimed.
     """
 
-    def __init__(self, target: Target, *, exclusive: bool = False) -> None:
-        owner = f"{target.owner}-{target.storage.ids.nonce()[:12]}" if exclusive else target.owner
+    def __init__(self, target: Target, *, pipeline_depth: int = 1, exclusive: bool = False) -> None:
+        if pipeline_depth < 1:
+            raise Invalid(f"a pipeline of depth {pipeline_depth}", remedy="Use 1 or more", field="pipeline_depth")
+        alone = exclusive or pipeline_depth > 1
+        owner = f"{target.owner}-{target.storage.ids.nonce()[:12]}" if alone else target.owner
         self._target = target
-        self._regions = RegionWriters(target, owner=owner)
+        self._regions = RegionWriters(target, owner=owner, depth=pipeline_depth)
         self._pool = ThreadPoolExecutor(target.storage.parallel, thread_name_prefix="lancelsm-writer")
         self._lanes: dict[Values, _Lane] = {}
         self._lock = threading.RLock()
@@ -306,17 +357,8 @@ class _Lane:
     def run(self, regions: RegionWriters, values: Values) -> None:
         """Append what waits, group by group, until nothing does."""
         while group := self._take():
-            rows = pa.concat_tables([part for part, _ in group])
-            outcome: CommittedEntry | BaseException
-            try:
-                outcome = regions.of(values).append(rows)
-            except BaseException as error:  # noqa: BLE001 - whoever waits for these rows has to hear of it
-                outcome = error
-            for part, batch in group:
-                if isinstance(outcome, CommittedEntry):
-                    batch.settle(CommittedEntry(region=outcome.region, position=outcome.position, rows=part.num_rows))
-                else:
-                    batch.settle(outcome)
+            started = regions.start(values, pa.concat_tables([part for part, _ in group]))
+            started.add_done_callback(partial(_settle, group))
 
     def _take(self) -> list[tuple[pa.Table, _Batch]]:
         """The next group: what arrives within the interval, or fills an entry sooner."""
@@ -332,3 +374,14 @@ class _Lane:
             self._bytes -= size
             self._running = bool(group)
             return group
+
+
+def _settle(group: list[tuple[pa.Table, _Batch]], done: Future[CommittedEntry]) -> None:
+    """Tell everybody whose rows are in an entry what became of it."""
+    error = done.exception()
+    for rows, batch in group:
+        if error is not None:
+            batch.settle(error)
+        else:
+            entry = done.result()
+            batch.settle(CommittedEntry(region=entry.region, position=entry.position, rows=rows.num_rows))

@@ -57,12 +57,12 @@ def try_slot(region: Region, draft: Draft, head: Head, *, budget: Budget, fencin
         generation=head.current_generation,
         nonce=region.storage.ids.nonce(),
     )
-    outcome = _place(region, entry, budget=budget, fencing=fencing)
+    outcome = place(region, entry, budget=budget, fencing=fencing)
     return _commit(region, entry, head, budget=budget) if outcome is None else outcome
 
 
-def _place(region: Region, entry: Encoded, *, budget: Budget, fencing: bool) -> Appended | Head | None:
-    """Get our object to stand at its position: None once it does, else what `try_slot` returns."""
+def place(region: Region, entry: Encoded, *, budget: Budget, fencing: bool = False) -> Appended | Head | None:
+    """Get our object to stand at its position: None once it does, else as `try_slot`, arguments and errors too."""
     objects = region.storage.objects
     position = entry.summary.position
     key = wal_entry(region.id, position)
@@ -91,10 +91,10 @@ def _place(region: Region, entry: Encoded, *, budget: Budget, fencing: bool) -> 
                 replacing = standing.etag
     except (Unavailable, Invalid) as error:
         if maybe_written:
-            raise _ambiguous(region, position, "the store gave no answer that proves anything") from error
+            raise ambiguous(region, position, "the store gave no answer that proves anything") from error
         raise
     if maybe_written:
-        raise _ambiguous(region, position, "the store gave no answer that proves anything")
+        raise ambiguous(region, position, "the store gave no answer that proves anything")
     raise contended(region, position)
 
 
@@ -112,7 +112,7 @@ def _yield_to(
         return None
     fresh = region.head()
     if fresh.next_position > position:
-        return _judge(region, entry) if maybe_written else fresh
+        return judge(region, entry) if maybe_written else fresh
     if fresh.epoch != epoch:
         return fresh  # a claim came between: nothing of ours can be committed here any more
     if other is not None and other.summary.epoch > epoch:
@@ -149,23 +149,28 @@ def _commit(region: Region, entry: Encoded, head: Head, *, budget: Budget) -> Ap
                 return Appended(summary=entry.summary, head=outcome)
             now = region.head_after(outcome)
             if now.next_position > position:
-                return _judge(region, entry)
+                return judge(region, entry)
             if now.epoch != entry.summary.epoch:
                 return now  # a claim came between: our object can't be committed any more
             head = now
         except (Unavailable, Invalid) as error:  # neither says what became of the entry
             cause = error
-    raise _ambiguous(region, position, "the registry gave no answer that proves anything") from cause
+    raise ambiguous(region, position, "the registry gave no answer that proves anything") from cause
 
 
-def _judge(region: Region, entry: Encoded) -> Appended | Head:
-    """The head is past our position: was it our entry that was committed there?"""
+def judge(region: Region, entry: Encoded) -> Appended | Head:
+    """The head is past our position: was it our entry that was committed there? Else a newer head to start afresh from.
+
+    Raises:
+        Ambiguous: the log was collected past it meanwhile.
+        Corrupt: a committed entry is gone.
+    """
     position = entry.summary.position
     standing = _look(region, position)
     # The head is read after the object: a late put may have refilled a collected slot.
     head = region.head()
     if head.first_position > position:
-        raise _ambiguous(region, position, f"the log was collected below {head.first_position} meanwhile")
+        raise ambiguous(region, position, f"the log was collected below {head.first_position} meanwhile")
     if standing is None:
         raise Corrupt(
             "a committed entry is gone",
@@ -199,7 +204,7 @@ def contended(region: Region, position: Position) -> Contended:
     )
 
 
-def _ambiguous(region: Region, position: Position, why: str) -> Ambiguous:
+def ambiguous(region: Region, position: Position, why: str) -> Ambiguous:
     return Ambiguous(
         f"the entry may or may not be in the log: {why}",
         remedy="Read the rows back, then decide whether to write them again",
