@@ -119,6 +119,7 @@ class Append:
     roles: tuple[Role, ...]
     without: Guard | None = None
     last_epoch: int = 4  # who is fenced may claim again and again
+    in_flight: tuple[str, ...] = (CREATE, REPLACE, SWAP)  # writes that may land after their caller gave up
 
     def initial(self) -> State:
         writers = tuple(Writer(entries=role.entries) for role in self.roles)
@@ -284,7 +285,7 @@ class _Turn:
         else:
             yield Step(self.name, what, REFUSED), self.go(state, "examine", seen=None)
         yield Step(self.name, what, NO_EFFECT), unsure
-        if holds and state.pending is None:
+        if holds and state.pending is None and call in self.model.in_flight:
             yield Step(self.name, what, IN_FLIGHT), unsure._replace(pending=Pending(call, n, self.ours, expect))
 
     def written(self, state: State) -> State:
@@ -349,7 +350,7 @@ class _Turn:
             after = committed(state, self.n, entry)
             yield APPLIED, after
             yield REPLY_LOST, after
-            if state.pending is None:
+            if state.pending is None and SWAP in self.model.in_flight:
                 yield IN_FLIGHT, state._replace(pending=Pending(SWAP, self.n, entry))
         else:
             yield LOST, state

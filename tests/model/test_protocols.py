@@ -1,0 +1,148 @@
+"""Every protocol but append: what the design chose is clean, and no guard of it is there for nothing."""
+
+from __future__ import annotations
+
+from enum import Enum
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.model import (
+    claim,
+    head_commits,
+    merge_order,
+    merge_redo,
+    pipelining,
+    publication,
+    reader_view,
+    region_creation,
+    registry_rebuild,
+    starvation,
+)
+from tests.model.claim import Claim
+from tests.model.engine import Model, explore
+from tests.model.head_commits import HeadCommits
+from tests.model.merge_order import MergeOrder
+from tests.model.merge_redo import MergeRedo
+from tests.model.pipelining import Pipelining
+from tests.model.publication import Publication
+from tests.model.reader_view import ReaderView
+from tests.model.region_creation import RegionCreation
+from tests.model.registry_rebuild import RegistryRebuild
+from tests.model.starvation import Starvation
+
+RivalClaims = partial(Claim, roles=(claim.P, claim.SIBLING, claim.Q))
+
+# The number of states shows that a model still explores what it did: change it together with the model only.
+CLEAN = {
+    "claim, two of one owner": (Claim(), 455),
+    "claim, a rival too": (RivalClaims(), 16_135),
+    "head commits": (HeadCommits(), 7_644),
+    "merge order": (MergeOrder(generations=1), 7_157),
+    "merge redo": (MergeRedo(), 37_048),
+    "pipelining, alone": (Pipelining(rival=False), 7_645),
+    "pipelining, a rival too": (Pipelining(entries=("1", "2")), 1_489),
+    "publication": (Publication(), 4_402),
+    "reader view": (ReaderView(), 8_018),
+    "region creation": (RegionCreation(), 834),
+    "registry rebuild": (RegistryRebuild(entries=2), 12_302),
+    "starvation": (Starvation(), 6),
+}
+LONG = {
+    "merge order": (MergeOrder(), 346_791),
+    "pipelining": (Pipelining(), 71_567),
+    "reader view": (ReaderView(entries=3, views=1), 378_875),
+    "registry rebuild": (RegistryRebuild(), 103_500),
+}
+
+CAUGHT: dict[Enum, tuple[Any, str]] = {
+    claim.Guard.ON_EPOCH: (RivalClaims, "two owners of one epoch"),
+    claim.Guard.THROUGH_HIGHEST: (RivalClaims, "leftover above the head"),
+    claim.Guard.FINISH_FIRST: (RivalClaims, "committed entry gone"),
+    claim.Guard.FENCES_READABLE: (RivalClaims, "committed entry gone"),
+    claim.Guard.FRESH_MANIFEST_EPOCH: (RivalClaims, "committed entry gone"),
+    claim.Guard.EPOCH_IN_MANIFEST: (RivalClaims, "claim without a fence"),
+    head_commits.Guard.PRECONDITION: (HeadCommits, "ranges overlap"),
+    head_commits.Guard.OWN_PATH: (HeadCommits, "false report"),
+    head_commits.Guard.MANIFEST_VERSION: (HeadCommits, "generation lost"),
+    head_commits.Guard.OWN_FIELDS: (HeadCommits, "generation lost"),
+    merge_order.Guard.HEADS_BEFORE_BASE: (MergeOrder, "false alarm"),
+    merge_order.Guard.PLAN_ANEW: (MergeOrder, "rows lost"),
+    merge_order.Guard.COUNTERS_RISE: (MergeOrder, "counter fell"),
+    merge_order.Guard.CONFLICT: (MergeOrder, "rows lost"),
+    merge_redo.Guard.FENCE_UNMOVED: (MergeRedo, "committed file missing"),
+    merge_redo.Guard.ON_COMMIT_VERSION: (MergeRedo, "merged twice"),
+    merge_redo.Guard.LISTED_BEFORE_FENCE: (MergeRedo, "committed file missing"),
+    merge_redo.Guard.READ_AFTER_FENCE: (MergeRedo, "committed file missing"),
+    merge_redo.Guard.COUNTER_UNMOVED: (MergeRedo, "merged twice"),
+    merge_redo.Guard.CONFLICT: (MergeRedo, "merged twice"),
+    pipelining.Guard.FRESH_EPOCH: (Pipelining, "order"),
+    pipelining.Guard.ALL_OURS: (Pipelining, "committed entry gone"),
+    pipelining.Guard.CONDITION: (Pipelining, "committed entry gone"),
+    publication.Guard.BEFORE_NEXT: (Publication, "hole"),
+    publication.Guard.COMMITTED_ONLY: (Publication, "published, not committed"),
+    publication.Guard.OWN_VERSION: (Publication, "committed twice"),
+    publication.Guard.HINT_UPWARDS: (Publication, "hint dangles"),
+    publication.Guard.INTERVAL: (Publication, "stopped at a hole"),
+    publication.Guard.SWEEP_BELOW_HINT: (Publication, "hint dangles"),
+    reader_view.Guard.HEAD_BEFORE_BASE: (ReaderView, "false alarm"),
+    reader_view.Guard.WHOLE_VIEW: (ReaderView, "false alarm"),
+    reader_view.Guard.TAIL_SUM: (ReaderView, "uncommitted row read"),
+    reader_view.Guard.GONE_IS_NEW_VIEW: (ReaderView, "stale read"),
+    region_creation.Guard.CATALOG_BEFORE_HEAD: (RegionCreation, "rows not seen"),
+    region_creation.Guard.MANIFEST_BEFORE_HEAD: (RegionCreation, "manifest gone"),
+    region_creation.Guard.HEAD_IF_ABSENT: (RegionCreation, "rows lost"),
+    region_creation.Guard.HEAD_BEFORE_ENTRY: (RegionCreation, "rows lost"),
+    region_creation.Guard.SAME_MANIFEST: (RegionCreation, "false alarm"),
+    region_creation.Guard.CATALOG_THEN_HEADS: (RegionCreation, "false alarm"),
+    region_creation.Guard.HEADLESS_IS_EMPTY: (RegionCreation, "false alarm"),
+    region_creation.Guard.HEAD_AFTER_LEFTOVERS: (RegionCreation, "false alarm"),
+    registry_rebuild.Guard.PUBLISHED_ONLY: (RegistryRebuild, "acknowledged row lost"),
+    registry_rebuild.Guard.EPOCH_RISES: (RegistryRebuild, "refused row in the log"),
+    registry_rebuild.Guard.EPOCH_AT_REPLAY: (RegistryRebuild, "refused row in the log"),
+    registry_rebuild.Guard.CONTIGUOUS: (RegistryRebuild, "hole in the log"),
+    registry_rebuild.Guard.ABOVE_COUNTER: (RegistryRebuild, "acknowledged row lost"),
+    registry_rebuild.Guard.PUBLISHED_BEFORE_SWEEP: (RegistryRebuild, "acknowledged row lost"),
+    starvation.Guard.CLAIM_ON_EPOCH: (Starvation, "starved"),
+    starvation.Guard.FLUSH_ON_MANIFEST_VERSION: (Starvation, "starved"),
+    starvation.Guard.STAGED_ONCE: (Starvation, "starved"),
+}
+GUARDS = [
+    guard
+    for model in (
+        *(claim, head_commits, merge_order, merge_redo, pipelining),
+        *(publication, reader_view, region_creation, registry_rebuild, starvation),
+    )
+    for guard in model.Guard
+]
+
+
+def _name(guard: Enum) -> str:
+    return f"{type(guard).__module__.rpartition('.')[2]}-{guard.name.lower()}"
+
+
+@pytest.mark.parametrize(("model", "states"), CLEAN.values(), ids=CLEAN)
+def test_a_protocol_keeps_its_promises_in_every_interleaving(model: Model[Any], states: int) -> None:
+    explored = explore(model)
+
+    assert explored.violation is None, explored
+    assert explored.states == states
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("model", "states"), LONG.values(), ids=LONG)
+def test_a_protocol_keeps_its_promises_with_more_of_everything(model: Model[Any], states: int) -> None:
+    explored = explore(model)
+
+    assert explored.violation is None, explored
+    assert explored.states == states
+
+
+@pytest.mark.parametrize("guard", GUARDS, ids=_name)
+def test_without_a_guard_a_promise_breaks(guard: Enum) -> None:
+    model, kind = CAUGHT[guard]
+    explored = explore(model(without=guard))
+
+    assert explored.violation is not None, guard.value
+    assert explored.violation.kind == kind, explored
