@@ -16,6 +16,7 @@ from lancelsm.claim import claim, seal
 from lancelsm.config import Config
 from lancelsm.errors import Corrupt, Invalid
 from lancelsm.head import Head
+from lancelsm.loop import Ran, run
 from lancelsm.merge.commit import Merged
 from lancelsm.opening import DEFAULT_OWNER, Opened, Ports, make_table, open_table
 from lancelsm.record.rows import deletes, upserts
@@ -193,6 +194,10 @@ class Table:
             Contended, Ambiguous, Unavailable, Corrupt: as `merge.commit.merge_generations`.
         """
         return merge_table(self._opened, engine=engine)
+
+    def run(self, *, until_idle: bool = True, engine: Engine = "auto") -> Ran:
+        """Flush, merge and optimize: everything that can be done, or for ever what is due; as `loop.run`."""
+        return run(self._opened, until_idle=until_idle, engine=engine)
 
     # Regions
 

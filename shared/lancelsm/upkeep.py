@@ -20,6 +20,7 @@ from lancelsm.merge.inprocess import InProcess
 from lancelsm.merge.plan import RegionPending
 from lancelsm.merge.runner import Runner
 from lancelsm.opening import Opened
+from lancelsm.optimize import Optimized, optimize_base
 from lancelsm.region import Region, regions
 from lancelsm.setsum import Setsum
 
@@ -102,6 +103,21 @@ def merge_table(opened: Opened, *, engine: Engine = "auto") -> Merged:
     for region in regions(storage):
         _report(region, merged.regions.get(region.id, Generation(0)))
     return merged
+
+
+def optimize_table(opened: Opened) -> Optimized:
+    """Let the base's indexes catch up and compact it if that is due; as `optimize.optimize_base`.
+
+    Raises:
+        Contended: a merge or another optimize is under way.
+    """
+    with lease(opened.storage, BASE):
+        return optimize_base(
+            uri=opened.storage.uri,
+            small_fragments=opened.settings.optimize_small_fragments,
+            deleted_share=opened.settings.optimize_deleted_percent / 100,
+            storage_options=opened.storage_options,
+        )
 
 
 def _writing(opened: Opened) -> Write:
