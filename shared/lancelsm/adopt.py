@@ -15,11 +15,11 @@ from pathlib import Path
 from lancelsm import config as configs
 from lancelsm import head as heads
 from lancelsm import manifest as manifests
-from lancelsm.claim import catalogue
+from lancelsm.claim import catalogue, create_region, seal
 from lancelsm.commit import stage
 from lancelsm.config import Config
-from lancelsm.dataset.adoption import read_adoptable, take_over
-from lancelsm.dataset.base_table import Facts
+from lancelsm.dataset.adoption import read_adoptable, take_over, write_facts
+from lancelsm.dataset.base_table import REGIONS, Facts
 from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
 from lancelsm.flush import totals_after
 from lancelsm.head import Head, Status
@@ -30,11 +30,13 @@ from lancelsm.objects.opening import local_path
 from lancelsm.opening import DEFAULT_OWNER, Opened, Ports, canonical, catalogue_table, opened
 from lancelsm.rebuild import following, newest_published, regions_in_storage
 from lancelsm.record.key import check_primary_key
-from lancelsm.region import Region
+from lancelsm.region import Region, regions
 from lancelsm.registry import Unknown
 from lancelsm.routing.route import all_values
-from lancelsm.routing.spec import RegionSpec, from_lance
+from lancelsm.routing.spec import RegionSpec, from_lance, parse_regions
 from lancelsm.setsum import Setsum
+from lancelsm.status import read_status
+from lancelsm.upkeep import flush_table, merge_table
 from lancelsm.wal.entry import encode, fence
 
 
@@ -96,6 +98,37 @@ def adopt(
         _create_head(region, manifest, adoptable.markers.get(region.id, Generation(0)), owner=facts.owner)
     config = replace(config, regions=spec)
     configs.create(store, config, uri=place)
+    return replace(table, config=config)
+
+
+def set_regions(table: Opened, text: str) -> Opened:
+    """Give an adopted table a region spec, so that it takes rows: its old regions are sealed, flushed and merged first.
+
+    Args:
+        text: the spec, as for `opening.make_table`.
+
+    Raises:
+        Invalid: the table has a spec, or the text doesn't fit its key.
+        Contended, Ambiguous, Unavailable, Corrupt: as `claim.seal`, `upkeep.flush_table` and `upkeep.merge_table`.
+
+    A crash at any line leaves a table that still takes no rows; the same call goes on.
+    """
+    if table.config.regions is not None:
+        raise Invalid(f"the table has the region spec {table.config.regions}", table=table.storage.uri)
+    # Lance's index doesn't know this spec, so its number is Lance's for "none of mine".
+    spec = replace(parse_regions(text, schema=table.config.schema), spec_id=0)
+    for region in regions(table.storage):
+        if region.find_head() is not None:
+            seal(region)
+    flush_table(table)
+    merge_table(table)
+    if any(region.wal_rows or region.generations for region in read_status(table).regions):
+        raise Contended("rows arrived while the regions were sealed", remedy="Run it again", table=table.storage.uri)
+    write_facts(table.read_base(), {REGIONS: configs.regions_text(spec)})
+    config = replace(table.config, regions=spec)
+    configs.rewrite(table.storage.objects, config, uri=table.storage.uri)
+    for values in all_values(spec) or []:
+        create_region(table.storage, spec_id=spec.spec_id, values=values, owner=config.owner)
     return replace(table, config=config)
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
-from lancelsm.errors import Corrupt, Invalid, Unavailable
+from lancelsm.clock import Budget
+from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
 from lancelsm.layout import CONFIG, TableId
 from lancelsm.objects import ObjectStore, Refused, Written
 from lancelsm.record.schema import TableSchema
@@ -114,3 +115,46 @@ def create(objects: ObjectStore, config: Config, *, uri: str) -> None:
     if isinstance(outcome, Refused):
         raise Invalid("a table exists there already", remedy="Open it, or choose another place", table=uri)
     raise Unavailable("the table's configuration could not be written", remedy="Run init again", table=uri)
+
+
+def change_settings(objects: ObjectStore, settings: Mapping[str, str], *, uri: str, budget: Budget) -> Config:
+    """Set some of a table's settings; those that are not named stay.
+
+    Args:
+        settings: checked, as text.
+
+    Returns:
+        The configuration that holds them.
+
+    Raises:
+        Invalid: no table is there, or a newer release made it.
+        Contended: others kept changing the configuration, or the store gave no answer; set them again.
+        Corrupt: the configuration is unreadable.
+    """
+    for _ in budget.attempts():
+        found = objects.get(CONFIG)
+        if found is None:
+            raise Invalid("no table is there", remedy="Make it with lancelsm init", table=uri)
+        present = decode(found.body, uri=uri)
+        wanted = replace(present, settings={**present.settings, **settings})
+        if wanted == present or isinstance(objects.replace(CONFIG, encode(wanted), expect=found.etag), Written):
+            return wanted
+    raise Contended("others kept changing the table's configuration", remedy="Set them again", table=uri)
+
+
+def rewrite(objects: ObjectStore, config: Config, *, uri: str) -> None:
+    """Replace a table's configuration.
+
+    Raises:
+        Contended: somebody else did so meanwhile; nothing was written.
+        Unavailable: the store gave no answer; do it again.
+    """
+    body = encode(config)
+    found = objects.get(CONFIG)
+    if found is None or found.body == body:
+        return create(objects, config, uri=uri)
+    outcome = objects.replace(CONFIG, body, expect=found.etag)
+    if isinstance(outcome, Refused):
+        raise Contended("the table's configuration changed meanwhile", remedy="Run it again", table=uri)
+    if not isinstance(outcome, Written):
+        raise Unavailable("the table's configuration could not be written", remedy="Run it again", table=uri)

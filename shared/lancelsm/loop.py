@@ -1,7 +1,7 @@
 """The embedded loop: flush what is due, merge what is due, optimize, until there is nothing to do or for ever.
 
-It keeps no state of its own that matters: what is due follows from heads, manifests and the base, and a loop that is killed
-is followed by any other.
+It keeps no state of its own that matters: what is due follows from heads, manifests and the base, and any other
+loop goes on where a killed one stopped.
 """
 
 from __future__ import annotations

@@ -55,12 +55,17 @@ def take_over(adoptable: Adoptable, facts: Facts) -> None:
     """
     base = adoptable.base
     counters = {f"{MERGED}{region}": str(number) for region, number in adoptable.markers.items()}
-    metadata = {**base.metadata, **counters, **facts.metadata()}
-    outcome = commit(Base.of(base), changed={}, new=(), metadata=metadata, properties={"lancelsm.adopt": facts.table})
-    if isinstance(outcome, Preempted):
-        raise Contended("the base changed while it was adopted", remedy="Adopt it again", table=base.uri)
+    write_facts(base, {**counters, **facts.metadata()})
     with native_errors("automatic cleanup can't be switched off", table=base.uri):
         dataset = open_dataset(uri=base.uri, version=None, storage_options=base.storage_options)
         automatic = [name for name in dataset.config() if name.startswith(_CLEANUP)]
         if automatic:
             dataset.delete_config_keys(automatic)
+
+
+def write_facts(base: BaseTable, facts: Mapping[str, str]) -> None:
+    """Write schema metadata into the base as one version; raises as `take_over`."""
+    metadata = {**base.metadata, **facts}
+    outcome = commit(Base.of(base), changed={}, new=(), metadata=metadata, properties={})
+    if isinstance(outcome, Preempted):
+        raise Contended("the base changed meanwhile", remedy="Run it again", table=base.uri)
