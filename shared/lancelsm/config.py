@@ -151,8 +151,10 @@ def rewrite(objects: ObjectStore, config: Config, *, uri: str) -> None:
     """
     body = encode(config)
     found = objects.get(CONFIG)
-    if found is None or found.body == body:
-        return create(objects, config, uri=uri)
+    if found is None:
+        raise Corrupt("the table's configuration is gone", table=uri, object=CONFIG)
+    if found.body == body:
+        return
     outcome = objects.replace(CONFIG, body, expect=found.etag)
     if isinstance(outcome, Refused):
         raise Contended("the table's configuration changed meanwhile", remedy="Run it again", table=uri)
