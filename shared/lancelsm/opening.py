@@ -21,13 +21,14 @@ from lancelsm.claim import create_region
 from lancelsm.clock import Clock, Ids, SystemClock, SystemIds
 from lancelsm.config import Config
 from lancelsm.dataset.base_table import BaseTable, Facts, Sharding, create_base, ensure_mem_wal, find_base, open_base
+from lancelsm.dataset.fields import check_storable
 from lancelsm.errors import Corrupt, Invalid, Unavailable
 from lancelsm.layout import TableId, table_key
 from lancelsm.objects import ObjectStore
 from lancelsm.objects.opening import local_path, open_store
 from lancelsm.record.key import check_primary_key, foreign_to_lance
 from lancelsm.record.rows import inferred, upserts
-from lancelsm.record.schema import TableSchema, declare_primary_key, numbered
+from lancelsm.record.schema import TableSchema, check_names, declare_primary_key, numbered
 from lancelsm.region import Storage
 from lancelsm.registry import Registry, Unknown
 from lancelsm.registry.opening import open_registry
@@ -204,9 +205,11 @@ def _schema_and_data(data_or_schema: Any, primary_key: Sequence[str]) -> tuple[T
     """The checked schema of a new table with the field ids that Lance will give, and the rows if there are any."""
     data = None if isinstance(data_or_schema, pa.Schema) else inferred(data_or_schema)
     columns = (data_or_schema if data is None else data.schema).remove_metadata()
+    check_names(columns)
+    check_primary_key(TableSchema(columns=columns, primary_key=tuple(primary_key)))
+    check_storable(columns)
     declared = declare_primary_key(columns, tuple(primary_key))
     schema = TableSchema(columns=numbered(declared), primary_key=tuple(primary_key))
-    check_primary_key(schema)
     foreign = foreign_to_lance(schema)
     if foreign:
         warnings.warn(

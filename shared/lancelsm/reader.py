@@ -25,7 +25,7 @@ from lancelsm.view import RegionView, View
 
 _ROWS_AT_ONCE = 1 << 18  # looking up many keys at once costs little more than looking up few
 _BYTES_AT_ONCE = 32 << 20
-_LEVEL = "level"
+_LEVEL = "lancelsm.level"  # no column of a table has a dot in its name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

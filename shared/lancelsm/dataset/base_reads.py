@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import reduce
-from operator import and_
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,6 +12,7 @@ from lancelsm.dataset.native import native_errors
 from lancelsm.record.key import key_column
 
 _BATCH_ROWS = 65_536
+_UNITS = {"s": "Second", "ms": "Millisecond", "us": "Microsecond", "ns": "Nanosecond"}
 
 
 def scan_base(
@@ -42,12 +41,36 @@ def rows_of_keys(base: BaseTable, keys: pa.Table, *, columns: Sequence[str]) -> 
 
     Returns: rows in no order. Raises as `scan_base`.
     """
-    wanted = reduce(and_, (pc.field(name).isin(pc.unique(keys.column(name))) for name in keys.column_names))
+    # SQL, since Arrow's expressions lose columns of many types on their way to Lance, in the key or beside it.
+    wanted = " AND ".join(f"`{name}` IN ({', '.join(_literals(keys.column(name)))})" for name in keys.column_names)
     with native_errors("the base can't be read", table=base.uri):
         dataset = open_dataset(uri=base.uri, version=base.version, storage_options=base.storage_options)
         found: pa.Table = dataset.scanner(columns=list(columns), filter=wanted).to_table()
     # Column by column the condition lets through more tuples than were asked for.
     return found if keys.num_columns == 1 else found.filter(_among(found.select(keys.column_names), keys))
+
+
+def _literals(column: pa.ChunkedArray) -> list[str]:
+    """The distinct values of a key column in Lance's SQL."""
+    kind, values = column.type, pc.unique(column)
+    if pa.types.is_boolean(kind):
+        return ["true" if value else "false" for value in values.to_pylist()]
+    if pa.types.is_integer(kind):
+        return [_integer(value) for value in values.to_pylist()]
+    if pa.types.is_date32(kind):
+        return [f"arrow_cast(arrow_cast({value}, 'Int32'), 'Date32')" for value in values.cast(pa.int32()).to_pylist()]
+    if pa.types.is_timestamp(kind):
+        zone = "None" if kind.tz is None else f'Some("{kind.tz}")'
+        name = f"Timestamp({_UNITS[kind.unit]}, {zone})"
+        return [f"arrow_cast({_integer(value)}, '{name}')" for value in values.cast(pa.int64()).to_pylist()]
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return ["'" + value.replace("'", "''") + "'" for value in values.to_pylist()]
+    return [f"X'{value.hex()}'" for value in values.to_pylist()]
+
+
+def _integer(value: int) -> str:
+    # Lance reads the digits before the sign: the least integer would be a float.
+    return str(value) if value != -(1 << 63) else f"arrow_cast('{value}', 'Int64')"
 
 
 def _among(rows: pa.Table, keys: pa.Table) -> pa.Array:

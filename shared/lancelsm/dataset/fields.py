@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 from lance.schema import LanceSchema
 
-from lancelsm.errors import Corrupt
+from lancelsm.errors import Corrupt, Invalid
 from lancelsm.record.schema import FIELD_ID, TOMBSTONE, TableSchema, field_id
 
 _LanceField = Any  # of a LanceSchema; lance exports no name for the type
@@ -35,6 +35,28 @@ class Numbering:
     def is_fresh(self) -> bool:
         """Whether Lance numbers these columns just so, which holds until the base's columns have been changed."""
         return all(old == new for old, new in self.ids.items())
+
+
+def check_storable(columns: pa.Schema) -> None:
+    """Raise `Invalid` unless Lance keeps each of these columns in the type that it has."""
+    for column in columns:
+        try:
+            kept = LanceSchema.from_pyarrow(pa.schema([column])).to_pyarrow().field(0)
+        except ValueError as cause:
+            raise Invalid(f"Lance can't store column {column.name!r} of type {column.type}", field=column.name) from cause
+        changed = kept.type != column.type and not isinstance(column.type, pa.BaseExtensionType)
+        if changed or _has_empty_struct(column.type):
+            raise Invalid(
+                f"Lance can't store column {column.name!r} of type {column.type}",
+                remedy="Use text or binary for a view of them, and structs with a field",
+                field=column.name,
+            )
+
+
+def _has_empty_struct(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind) and kind.num_fields == 0:
+        return True
+    return any(_has_empty_struct(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def numbering(schema: TableSchema) -> Numbering:

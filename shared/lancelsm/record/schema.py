@@ -55,6 +55,17 @@ def field_id(field: pa.Field) -> int:
     return int(value)
 
 
+def check_names(columns: pa.Schema) -> None:
+    """Raise `Invalid` unless the columns have distinct names that Lance and SQL can tell, none of them ours."""
+    for name in columns.names:
+        if columns.names.count(name) > 1:
+            raise Invalid(f"column {name!r} is given twice", field=name)
+        if name == TOMBSTONE:
+            raise Invalid(f"column {TOMBSTONE!r} is there already: it marks deleted rows", field=name)
+        if not name or "." in name or "`" in name:
+            raise Invalid(f"{name!r} can't be the name of a column", remedy="Leave out dots and backticks", field=name)
+
+
 def declare_primary_key(columns: pa.Schema, primary_key: Sequence[str]) -> pa.Schema:
     """The schema with its key declared as Lance does: field metadata, 1-based positions, key columns not null."""
     for name in primary_key:

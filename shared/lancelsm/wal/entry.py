@@ -64,8 +64,9 @@ class Entry:
     body: bytes
 
     def table(self) -> pa.Table:
-        """The rows as they were written, zero-copy."""
-        with pa.ipc.open_stream(pa.py_buffer(self.body)) as reader:
+        """The rows as they were written, zero-copy but for what is not aligned: Lance panics on wide decimals then."""
+        aligned = pa.ipc.IpcReadOptions(ensure_alignment=pa.ipc.Alignment.At64Byte)
+        with pa.ipc.open_stream(pa.py_buffer(self.body), options=aligned) as reader:
             table: pa.Table = reader.read_all()
         return table.replace_schema_metadata(None)
 
