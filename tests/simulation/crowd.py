@@ -8,7 +8,6 @@ import random
 from collections.abc import Callable
 
 from lancelsm.claim import claim, seal
-from lancelsm.commit import commit
 from lancelsm.errors import LsmError
 from lancelsm.head import Head
 from lancelsm.region import Region
@@ -25,7 +24,7 @@ from tests.simulation.faults import (
     stall,
 )
 from tests.simulation.schedule import Schedule
-from tests.simulation.world import OWNER, World, collect, next_round, told
+from tests.simulation.world import OWNER, World, collect, told
 
 RIVAL = "rival"
 QUIET: dict[Fault, float] = {}
@@ -90,7 +89,7 @@ def _actors(world: World, dice: random.Random) -> dict[str, Callable[[], object]
     if cast == "seal":
         add("sealer", seal)
     if cast != "siblings" and dice.random() < 0.5:
-        add("committer", lambda region: [told(lambda: commit(region, next_round)) for _ in range(3)])
+        add("committer", lambda region: [told(lambda: world.commit(region)) for _ in range(3)])
     return actors
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from lancelsm.claim import claim, seal
-from lancelsm.commit import commit
 from lancelsm.head import claimed
 from lancelsm.layout import wal_entry
 from lancelsm.region import Region
@@ -29,7 +28,7 @@ from tests.simulation.faults import (
     late,
     stall,
 )
-from tests.simulation.world import OWNER, World, a_nonce, collect, next_round, row, told
+from tests.simulation.world import OWNER, World, a_nonce, collect, row, told
 
 RIVAL = "rival"
 STALLS = (stall(5.0), stall(60.0))  # within and beyond the budget
@@ -94,7 +93,7 @@ CLAIMS = {
     "seal": Situation(_one_row, lambda world, region, _: seal(region)),
 }
 COMMITS = {
-    "commit": Situation(_one_row, lambda world, region, _: commit(region, next_round)),
+    "commit": Situation(_one_row, lambda world, region, _: world.commit(region)),
 }
 
 OTHERS: dict[str, Callable[[World, Region], object]] = {
@@ -111,8 +110,8 @@ OTHERS: dict[str, Callable[[World, Region], object]] = {
         collect(world, region),
         world.write(region, 51),
     ),
-    "commits": lambda world, region: commit(region, next_round),
-    "commits twice": lambda world, region: (commit(region, next_round), commit(region, next_round)),
+    "commits": World.commit,
+    "commits twice": lambda world, region: (world.commit(region), world.commit(region)),
 }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,7 +18,7 @@ import pyarrow as pa
 from lancelsm import manifest as manifests
 from lancelsm.claim import create_region
 from lancelsm.clock import SeededIds
-from lancelsm.commit import commit, load
+from lancelsm.commit import Committed, commit, load
 from lancelsm.errors import Ambiguous, Contended, Fenced, Invalid, LsmError, Unavailable
 from lancelsm.head import Head
 from lancelsm.layout import (
@@ -35,13 +36,14 @@ from lancelsm.layout import (
     wal_prefix,
 )
 from lancelsm.manifest import Manifest
+from lancelsm.objects import Body, ETag, Refused, Written
 from lancelsm.region import Region, Storage, Values
 from lancelsm.registry import Applied, Fields, Lost
 from lancelsm.setsum import Setsum
 from lancelsm.wal.append import append
 from lancelsm.wal.entry import Draft, Entry, decode, draft
 from lancelsm.wal.slot import Appended
-from tests.simulation.faults import Crash, Fault, FaultPlan, FaultyRegistry, FaultyStore, MemoryRegistry, MemoryStore
+from tests.simulation.faults import Crash, FaultPlan, FaultyRegistry, FaultyStore, MemoryRegistry, MemoryStore
 from tests.simulation.schedule import Schedule, ScheduledRegistry, ScheduledStore
 
 TABLE = TableId("11111111-1111-4111-8111-111111111111")
@@ -76,7 +78,6 @@ class World:
     schedule: Schedule = field(default_factory=Schedule)
     plan: FaultPlan = field(default_factory=FaultPlan)
     budget_seconds: float = 30.0
-    store: MemoryStore = field(default_factory=MemoryStore)
     log: dict[Position, Entry] = field(default_factory=dict)  # as it stood when its commit happened
     manifest_keys: dict[Version, str] = field(default_factory=dict)
     manifest_bodies: dict[Version, bytes] = field(default_factory=dict)
@@ -84,8 +85,10 @@ class World:
     floors: dict[int, Position] = field(default_factory=dict)  # number -> highest position acknowledged before it began
     acknowledged: dict[int, Position] = field(default_factory=dict)
     told: dict[int, BaseException] = field(default_factory=dict)
+    rounds: dict[str, BaseException | None] = field(default_factory=dict)  # manifest commits by a tag of their own
 
     def __post_init__(self) -> None:
+        self.store = WatchedStore(self)
         self.registry = WatchedRegistry(self)
         storage = self.storage("creator", faulty=False)
         self.id: RegionId = create_region(storage, spec_id=1, values=VALUES, owner=OWNER).id
@@ -119,11 +122,18 @@ class World:
         self.acknowledged[number] = appended.summary.position
         return appended
 
-    def outage(self, fault: Fault, *, starts: int, ports: tuple[str, ...] = ("objects", "registry")) -> None:
-        """From a call on, every call of these ports meets the fault."""
-        self.plan = FaultPlan(
-            lambda call: fault if call.index >= starts and call.port in ports else None, clock=self.schedule.clock
-        )
+    def commit(self, region: Region) -> Committed:
+        """Commit a manifest that carries a tag of this call, and keep what the committer was told."""
+        tag = f"round {len(self.rounds)}"
+        self.rounds[tag] = Crash("not told anything yet")
+        try:
+            done = commit(region, lambda m: replace(m, collector_round=m.collector_round + 1, collector_key=tag))
+        except (LsmError, Crash) as error:
+            self.rounds[tag] = error
+            raise
+        assert isinstance(done, Committed)
+        self.rounds[tag] = None
+        return done
 
     # What the watching registry reports
 
@@ -142,6 +152,8 @@ class World:
                 assert self.writers.get(number) == old["owner"], f"row {number} at {position} under {old['owner']!r}"
                 assert old["manifest_epoch"] == old["epoch"], f"row {number} at {position} before its claim ended"
             self.log[position] = entry
+        if old is not None and new["epoch"] == old["epoch"]:
+            assert (new["owner"], new["status"]) == (old["owner"], old["status"]), "two claims share an epoch"
         key, version = new["manifest_key"], Version(new["manifest_version"])
         if self.manifest_keys.get(version) != key:
             assert version not in self.manifest_keys, f"manifest {version} was committed twice"
@@ -159,9 +171,7 @@ class World:
     def settle(self) -> Head:
         """A healthy process commits one more manifest: whatever a crash left open is finished by it."""
         self.plan.stop()
-        done = commit(self.region("settler", faulty=False), next_round)
-        assert not isinstance(done, manifests.Dead)
-        return done.head
+        return self.commit(self.region("settler", faulty=False)).head
 
     def audit(self) -> Head:
         """What storage says, against what writers were told."""
@@ -210,13 +220,23 @@ class World:
         region = self.region("auditor", faulty=False)
         assert head.manifest_version == len(self.manifest_keys)
         assert head.manifest_key == self.manifest_keys[head.manifest_version]
-        older = None
+        older, tags = None, []
         for version in map(Version, range(1, head.manifest_version + 1)):
             published = load(region, published_manifest(self.id, version))
             assert published is not None, f"manifest {version} is not published, {head.manifest_version} is committed"
             assert published.body == self.manifest_bodies[version]
             assert manifests.violations(older, published.manifest) == []
+            if older is None or published.manifest.collector_round > older.collector_round:
+                tags.append(published.manifest.collector_key)
             older = published.manifest
+        for tag, error in self.rounds.items():
+            if error is None:
+                assert tags.count(tag) == 1, f"{tag} was committed {tags.count(tag)} times"
+            elif isinstance(error, NOT_IN_THE_LOG):
+                assert tag not in tags, f"{tag} is committed, its committer was told {error!r}"
+            else:
+                assert isinstance(error, (Ambiguous, Crash)), f"{tag}: {error!r}"
+                assert tags.count(tag) <= 1
         assert older is not None
         assert self.store.get(published_manifest(self.id, Version(head.manifest_version + 1))) is None
         assert (older.epoch, older.first_position, older.current_generation, older.collector_round) == (
@@ -228,6 +248,28 @@ class World:
         hint = self.store.get(version_hint(self.id))
         assert hint is not None
         assert hint.body == f'{{"version":{head.manifest_version}}}'.encode()
+
+
+class WatchedStore(MemoryStore):
+    """Fails when what was committed or published is overwritten, or the hint falls."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    def replace(self, key: str, body: Body, *, expect: ETag) -> Written | Refused:
+        old = self.get(key)
+        outcome = super().replace(key, body, expect=expect)
+        if isinstance(outcome, Written):
+            assert old is not None
+            if key == version_hint(self._world.id):
+                assert json.loads(old.body)["version"] < json.loads(bytes(body))["version"], "the hint falls"
+            else:
+                position = wal_position(key)
+                assert position is not None, f"{key} was overwritten"
+                committed = self._world.log.get(position)
+                assert committed is None or committed.body != old.body, f"committed entry {position} was overwritten"
+        return outcome
 
 
 class WatchedRegistry(MemoryRegistry):
@@ -246,11 +288,6 @@ class WatchedRegistry(MemoryRegistry):
             assert key == head_key(TABLE, self._world.id)
             self._world.committed(old, outcome.record)
         return outcome
-
-
-def next_round(manifest: Manifest) -> Manifest:
-    """A transition with an effect of its own each time, as little as it is."""
-    return replace(manifest, collector_round=manifest.collector_round + 1)
 
 
 def collect(world: World, region: Region, *, keep: int = 0) -> None:
@@ -276,6 +313,7 @@ def collect(world: World, region: Region, *, keep: int = 0) -> None:
             wal_rows=sum(e.summary.rows for e in entries),
             wal_bytes=sum(e.summary.bytes for e in entries),
             collector_round=manifest.collector_round + 1,
+            collector_key="",
         )
 
     done = commit(region, forget)
