@@ -169,7 +169,7 @@ class CloudStore:
         text = _first_line(error)
         if _code(error) == "NoSuchBucket":
             message, remedy = "the bucket does not exist", "Create it, or check the URL"
-        elif isinstance(error, PermissionDeniedError):
+        elif isinstance(error, PermissionDeniedError) or " 403 Forbidden" in text:  # a listing's is a GenericError
             message = f"the store denied access ({_code(error) or 403})"
             remedy = (
                 "Grant s3:GetObject and s3:PutObject on the table's prefix, and s3:ListBucket on the bucket: "

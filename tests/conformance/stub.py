@@ -1,0 +1,160 @@
+"""A small S3 that misbehaves as told: what a client sees of it can't be produced by a store that works.
+
+Objects, If-None-Match, If-Match and ListObjectsV2, without signatures. `script[method, key]` holds what happens to the
+next requests, one item each: a status code (nothing happens), `applied 500` (it happens, the answer says 500),
+`applied drop` (it happens, the connection ends), `drop`, `cut` (the body ends early), `ok`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, unquote, urlsplit
+
+BUCKET = "stub"
+
+_CODES = {
+    301: "PermanentRedirect",
+    403: "AccessDenied",
+    404: "NoSuchKey",
+    409: "ConditionalRequestConflict",
+    412: "PreconditionFailed",
+    500: "InternalError",
+    503: "SlowDown",
+}
+
+
+class Stub:
+    """The objects, what is going to happen, and the requests so far as (method, key)."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.script: dict[tuple[str, str], list[int | str]] = {}
+        self.requests: list[tuple[str, str]] = []
+        self.lock = threading.Lock()
+        self.endpoint = ""
+
+    def count(self, method: str, key: str) -> int:
+        return self.requests.count((method, key))
+
+    def put(self, key: str, body: bytes, headers) -> int:
+        old = self.objects.get(key)
+        if headers.get("If-None-Match") == "*" and old is not None:
+            return 412
+        if "If-Match" in headers:
+            if old is None:
+                return 404
+            if headers["If-Match"] != etag(old):
+                return 412
+        self.objects[key] = body
+        return 200
+
+
+def etag(body: bytes) -> str:
+    return f'"{hashlib.md5(body).hexdigest()}"'
+
+
+@contextmanager
+def serving() -> Iterator[Stub]:
+    stub = Stub()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(stub))
+    server.daemon_threads = True
+    stub.endpoint = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield stub
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def _handler(stub: Stub) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            url = urlsplit(self.path)
+            key = unquote(url.path).removeprefix(f"/{BUCKET}").removeprefix("/")
+            query = parse_qs(url.query)
+            listing = "list-type" in query
+            event = self._event("LIST" if listing else "GET", query.get("prefix", [""])[0] if listing else key)
+            if event is None:
+                return
+            if listing:
+                after = query.get("start-after", query.get("continuation-token", [""]))[0]
+                self._answer(200, _listing(stub, query.get("prefix", [""])[0], after))
+            elif key not in stub.objects:
+                self._answer(404)
+            else:
+                self._answer(200, stub.objects[key], cut=event == "cut")
+
+        def do_PUT(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            key = unquote(urlsplit(self.path).path).removeprefix(f"/{BUCKET}/")
+            event = self._event("PUT", key)
+            if event is None:
+                return
+            with stub.lock:
+                status = stub.put(key, body, self.headers)
+            if event == "applied 500":
+                self._answer(500)
+            elif event == "applied drop":
+                self._drop()
+            else:
+                self._answer(status, tag=etag(body) if status == 200 else None)
+
+        def _event(self, method: str, key: str) -> str | None:
+            """What happens beside the usual; None if the request is already answered."""
+            with stub.lock:
+                stub.requests.append((method, key))
+                events = stub.script.get((method, key), [])
+                event = events.pop(0) if events else "ok"
+            if isinstance(event, int):
+                self._answer(event)
+                return None
+            if event == "drop":
+                self._drop()
+                return None
+            return event
+
+        def _answer(self, status: int, body: bytes = b"", tag: str | None = None, cut: bool = False) -> None:
+            if status >= 300:
+                body = f"<Error><Code>{_CODES[status]}</Code><Message>m</Message></Error>".encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Last-Modified", "Fri, 27 Nov 2026 20:00:00 GMT")
+            self.send_header("ETag", tag or etag(body))
+            self.end_headers()
+            self.wfile.write(body[: len(body) // 2] if cut else body)
+            if cut:
+                self._drop()
+
+        def _drop(self) -> None:
+            self.close_connection = True
+            self.wfile.flush()
+            self.connection.close()
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    return Handler
+
+
+def _listing(stub: Stub, prefix: str, after: str, page: int = 3) -> bytes:
+    keys = sorted(key for key in stub.objects if key.startswith(prefix) and key > after)
+    more = len(keys) > page
+    lines = "".join(
+        f"<Contents><Key>{key}</Key><LastModified>2026-11-27T20:00:00.000Z</LastModified><ETag>e</ETag>"
+        f"<Size>{len(stub.objects[key])}</Size></Contents>"
+        for key in keys[:page]
+    )
+    token = f"<NextContinuationToken>{keys[page - 1]}</NextContinuationToken>" if more else ""
+    return (
+        f"<ListBucketResult><Name>{BUCKET}</Name><Prefix>{prefix}</Prefix><KeyCount>{len(keys[:page])}</KeyCount>"
+        f"<IsTruncated>{str(more).lower()}</IsTruncated>{token}{lines}</ListBucketResult>"
+    ).encode()

@@ -1,0 +1,193 @@
+"""What the cloud store makes of answers that a working store rarely gives."""
+
+from __future__ import annotations
+
+import pytest
+
+from lancelsm.clock import SeededIds
+from lancelsm.errors import Invalid, Unavailable
+from lancelsm.objects import Listed, Object, Refused, Unknown, Written
+from lancelsm.objects.cloud import CloudStore
+from tests.conformance.ministack import options
+from tests.conformance.stub import BUCKET, etag, serving
+from tests.simulation.faults import FakeClock
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serving() as stub:
+        yield stub
+
+
+@pytest.fixture
+def stub(server):
+    server.objects.clear()
+    server.script.clear()
+    server.requests.clear()
+    return server
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def store(stub, clock):
+    return opened(stub, clock)
+
+
+def opened(stub, clock=None, **more):
+    chosen = options(stub.endpoint) | more
+    return CloudStore(f"s3://{BUCKET}/t", chosen, clock=clock or FakeClock(), ids=SeededIds(1))
+
+
+def test_a_conflict_on_create_is_refused_after_one_request(store, stub):
+    stub.script["PUT", "t/k"] = [409]
+
+    assert store.create("k", b"x") == Refused()
+    assert stub.count("PUT", "t/k") == 1
+    assert store.get("k") is None
+
+
+def test_a_conflict_on_replace_is_refused_after_one_request(store, stub):
+    stub.objects["t/k"] = b"old"
+    stub.script["PUT", "t/k"] = [409]
+
+    assert store.replace("k", b"new", expect=etag(b"old")) == Refused()
+    assert stub.count("PUT", "t/k") == 1
+    assert store.get("k").body == b"old"
+
+
+@pytest.mark.parametrize("event", ["applied 500", "applied drop"])
+def test_a_create_whose_answer_is_lost_is_unknown_and_not_sent_again(store, stub, event):
+    stub.script["PUT", "t/k"] = [event]
+
+    assert isinstance(store.create("k", b"x"), Unknown)
+    assert stub.count("PUT", "t/k") == 1
+    assert store.get("k").body == b"x"
+
+
+@pytest.mark.parametrize("event", ["applied 500", "applied drop"])
+def test_a_replace_whose_answer_is_lost_is_unknown_and_not_sent_again(store, stub, event):
+    stub.objects["t/k"] = b"old"
+    stub.script["PUT", "t/k"] = [event]
+
+    assert isinstance(store.replace("k", b"new", expect=etag(b"old")), Unknown)
+    assert stub.count("PUT", "t/k") == 1
+    assert store.get("k").body == b"new"
+
+
+@pytest.mark.parametrize("event", [500, 503, "drop"])
+def test_a_write_that_failed_without_proof_is_unknown(store, stub, event):
+    stub.script["PUT", "t/k"] = [event]
+
+    assert isinstance(store.create("k", b"x"), Unknown)
+    assert stub.count("PUT", "t/k") == 1
+    assert store.create("k", b"x") == Written(etag=etag(b"x"))
+
+
+def test_a_write_to_a_server_that_is_not_there_is_unknown():
+    store = CloudStore(f"s3://{BUCKET}/t", options("http://127.0.0.1:1"), clock=FakeClock(), ids=SeededIds(1))
+
+    assert isinstance(store.create("k", b"x"), Unknown)
+
+
+@pytest.mark.parametrize("event", [500, 503, "drop", "cut"])
+def test_a_read_is_repeated_until_it_is_answered(store, stub, event):
+    stub.objects["t/k"] = b"content"
+    stub.script["GET", "t/k"] = [event, event]
+
+    assert store.get("k") == Object(body=b"content", etag=etag(b"content"))
+    assert stub.count("GET", "t/k") == 3
+
+
+def test_a_read_without_an_answer_gives_up_after_its_budget(store, stub, clock):
+    stub.script["GET", "t/k"] = [500] * 10_000
+
+    with pytest.raises(Unavailable, match="did not answer for 30 s"):
+        store.get("k")
+    assert 30 <= clock.monotonic() < 35
+    assert 5 < stub.count("GET", "t/k") < 500
+
+
+def test_a_listing_spans_pages_and_failures(store, stub):
+    for number in range(10):
+        stub.objects[f"t/wal/{number}"] = b"12"
+    stub.objects["t/wax"] = b""
+    stub.script["LIST", "t/wal/"] = [500, "drop", "ok", 500]
+
+    assert list(store.list("wal/")) == [Listed(key=f"wal/{number}", size=2) for number in range(10)]
+    assert [line.key for line in store.list("wa")] == [*(f"wal/{number}" for number in range(10)), "wax"]
+
+
+def test_a_denied_read_names_the_grant_that_absent_keys_need(store, stub):
+    stub.script["GET", "t/k"] = [403]
+
+    with pytest.raises(Invalid, match="denied access") as raised:
+        store.get("k")
+    assert "s3:ListBucket" in raised.value.remedy
+    assert raised.value.where == {"url": f"s3://{BUCKET}/t", "object": "k"}
+    assert stub.count("GET", "t/k") == 1
+
+
+def test_a_denied_write_or_listing_is_invalid(store, stub):
+    stub.script["PUT", "t/k"] = [403]
+    stub.script["LIST", "t/"] = [403]
+
+    with pytest.raises(Invalid, match="AccessDenied"):
+        store.create("k", b"x")
+    with pytest.raises(Invalid, match="AccessDenied"):
+        list(store.list(""))
+
+
+def test_another_region_is_invalid(store, stub):
+    stub.script["PUT", "t/k"] = [301]
+
+    with pytest.raises(Invalid, match="another region") as raised:
+        store.create("k", b"x")
+    assert "aws_region" in raised.value.remedy
+
+
+def test_plain_http_must_be_allowed(stub):
+    store = opened(stub, allow_http="false")
+
+    with pytest.raises(Invalid) as raised:
+        store.create("k", b"x")
+    assert "allow_http" in raised.value.remedy
+
+
+def test_options_are_taken_as_lance_takes_them(stub):
+    plain = {
+        "ACCESS_KEY_ID": "a",
+        "secret_access_key": "b",
+        "region": "us-east-1",
+        "endpoint": stub.endpoint,
+        "aws_allow_http": "TRUE",
+        "timeout": "20s",
+        "connect_timeout": "5s",
+        "client_max_retries": "3",
+    }
+    store = CloudStore(f"s3://{BUCKET}/t", plain, clock=FakeClock(), ids=SeededIds(1))
+
+    assert isinstance(store.create("k", b"x"), Written)
+
+
+@pytest.mark.parametrize(("url", "more"), [("s3://b/t", {"nonsense": "1"}), ("nowhere://b/t", {}), ("s3://", {})])
+def test_a_url_or_an_option_that_is_not_understood_is_invalid(url, more):
+    with pytest.raises(Invalid) as raised:
+        CloudStore(url, options("http://127.0.0.1:1") | more)
+    assert raised.value.where == {"url": url}
+
+
+def test_a_bucket_that_does_not_exist_is_invalid(s3_endpoint):
+    store = CloudStore("s3://no-such-bucket/t", options(s3_endpoint))
+
+    for call in (
+        lambda: store.get("k"),
+        lambda: store.create("k", b"x"),
+        lambda: store.replace("k", b"x", expect=etag(b"x")),
+        lambda: list(store.list("")),
+    ):
+        with pytest.raises(Invalid, match="bucket does not exist"):
+            call()

@@ -1,0 +1,226 @@
+"""What files promise beyond the contract: whole objects after a crash at any line, and durability before the answer."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from lancelsm.errors import Invalid, Unavailable
+from lancelsm.objects import Refused, Unknown, Written
+from lancelsm.objects.local import TEMPORARY, LocalStore
+from lancelsm.objects.opening import local_path, open_store
+from lancelsm.objects.posix import explained, locks_hold
+from tests.conformance.crashing import KEY, NEW, OLD, died_at_every_line
+from tests.conformance.durable import acknowledged_until_killed, body_of
+
+
+class Syncs:
+    """Records what was synced, by path, and what could be seen at `watched` then; fails where it is told to."""
+
+    def __init__(self, watched: Path | None = None) -> None:
+        self.paths: list[str] = []
+        self.seen: list[bool] = []
+        self.failing: dict[str, int] = {}
+        self._watched = watched
+
+    def __call__(self, descriptor: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        for part, number in self.failing.items():
+            if part in path:
+                raise OSError(number, os.strerror(number))
+        os.fsync(descriptor)
+        self.paths.append(path)
+        self.seen.append(self._watched is not None and self._watched.exists())
+
+
+def unsynced(root: Path) -> LocalStore:
+    return LocalStore(root, fsync=lambda descriptor: None)
+
+
+def test_a_create_that_dies_at_any_line_leaves_no_object_or_the_whole_one(tmp_path):
+    tables = died_at_every_line("create", tmp_path)
+
+    found = [LocalStore(table).get(KEY) for table in tables]
+    assert len(tables) > 50
+    assert found[0] is None
+    assert found[-1] is not None
+    assert {each.body for each in found if each} == {NEW}
+    for table, each in zip(tables, found, strict=True):
+        assert [line.key for line in LocalStore(table).list("")] == ([KEY] if each else [])
+        assert isinstance(unsynced(table).create(KEY, b"again"), Refused if each else Written)
+
+
+def test_a_replace_that_dies_at_any_line_leaves_the_old_object_or_the_new_one(tmp_path):
+    tables = died_at_every_line("replace", tmp_path)
+
+    found = [LocalStore(table).get(KEY) for table in tables]
+    assert len(tables) > 50
+    assert found[0].body == OLD
+    assert found[-1].body == NEW
+    assert {each.body for each in found} == {OLD, NEW}
+    for table, each in zip(tables, found, strict=True):
+        assert [line.key for line in LocalStore(table).list("")] == [KEY]
+        assert isinstance(unsynced(table).replace(KEY, b"next", expect=each.etag), Written)
+
+
+def test_the_content_is_synced_before_it_takes_its_name_and_all_directories_before_the_answer(tmp_path):
+    root = tmp_path / "lake" / "table"
+    syncs = Syncs(watched=root / KEY)
+
+    assert isinstance(LocalStore(root, fsync=syncs).create(KEY, b"x"), Written)
+
+    first = next(index for index, path in enumerate(syncs.paths) if f"{root}/{TEMPORARY}/" in path)
+    assert not any(syncs.seen[: first + 1])
+    assert syncs.paths[-1] == str((root / KEY).parent)
+    assert syncs.seen[-1]
+    needed = {tmp_path, tmp_path / "lake", root, *((root / KEY).parents[i] for i in range(3))}
+    assert {str(path) for path in needed} <= set(syncs.paths)
+
+
+def test_directories_are_synced_once_and_then_two_syncs_make_an_object(tmp_path):
+    syncs = Syncs()
+    store = LocalStore(tmp_path, fsync=syncs)
+    store.create(KEY, b"x")
+    before = len(syncs.paths)
+
+    store.create(KEY + "2", b"x")
+    assert len(syncs.paths) == before + 2
+
+
+def test_directories_that_somebody_else_made_are_synced_too(tmp_path):
+    (tmp_path / KEY).parent.mkdir(parents=True)
+    syncs = Syncs()
+
+    LocalStore(tmp_path, fsync=syncs).create(KEY, b"x")
+
+    assert {str(tmp_path / "_mem_wal"), str(tmp_path / "_mem_wal/region"), str(tmp_path)} <= set(syncs.paths)
+
+
+def test_a_refusal_is_durable_as_well(tmp_path):
+    syncs = Syncs()
+    etag = LocalStore(tmp_path).create(KEY, b"x").etag
+    store = LocalStore(tmp_path, fsync=syncs)
+
+    assert store.create(KEY, b"y") == Refused()
+    assert store.replace(KEY, b"y", expect=etag[::-1]) == Refused()
+    assert syncs.paths == [str((tmp_path / KEY).parent)] * 2
+
+
+def test_a_name_that_may_not_survive_is_unknown(tmp_path):
+    syncs = Syncs()
+    store = LocalStore(tmp_path, fsync=syncs)
+    etag = store.create(KEY, b"x").etag
+    syncs.failing = {"region/wal": errno.EIO}
+
+    assert isinstance(store.create(KEY + "2", b"x"), Unknown)
+    assert isinstance(store.replace(KEY, b"y", expect=etag), Unknown)
+
+
+@pytest.mark.parametrize(("number", "kind"), [(errno.ENOSPC, Unavailable), (errno.EIO, Unavailable)])
+def test_content_that_can_not_be_written_leaves_nothing_and_says_where(tmp_path, number, kind):
+    syncs = Syncs()
+    store = LocalStore(tmp_path, fsync=syncs)
+    store.create("first", b"x")
+    syncs.failing = {TEMPORARY: number}
+
+    with pytest.raises(kind) as raised:
+        store.create(KEY, b"x")
+
+    assert raised.value.where["path"] == str(tmp_path / KEY)
+    assert raised.value.remedy
+    assert store.get(KEY) is None
+    assert os.listdir(tmp_path / TEMPORARY) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(errno.EACCES, Invalid), (errno.EROFS, Invalid), (errno.EDQUOT, Unavailable)]
+)
+def test_an_error_of_the_file_system_names_the_path_and_a_remedy(number, kind):
+    error = explained(OSError(number, os.strerror(number)), "/lake/table")
+
+    assert isinstance(error, kind)
+    assert error.where == {"path": "/lake/table"}
+    assert error.remedy
+
+
+def test_what_a_crash_left_behind_is_no_object(tmp_path):
+    store = LocalStore(tmp_path)
+    store.create(KEY, b"x")
+    (tmp_path / TEMPORARY / f"{os.getpid()}-1").write_bytes(b"half")  # the name that the next write would take
+
+    assert isinstance(store.create(KEY + "2", b"y"), Written)
+    assert [line.key for line in store.list("")] == [KEY, KEY + "2"]
+    assert [line.key for line in store.list("_lancelsm/")] == []
+
+
+@pytest.mark.parametrize("key", ["_lancelsm/lock", "_lancelsm/tmp", "_lancelsm/tmp/1-1", "_lancelsm/registry.sqlite"])
+def test_files_that_are_no_objects_have_no_key(tmp_path, key):
+    store = LocalStore(tmp_path)
+    store.create("_lancelsm/config.json", b"{}")
+
+    with pytest.raises(Invalid):
+        store.get(key)
+    assert [line.key for line in store.list("_lancelsm/")] == ["_lancelsm/config.json"]
+
+
+def test_no_object_lies_below_another(tmp_path):
+    store = LocalStore(tmp_path)
+    store.create("a/b", b"x")
+
+    for key in ("a/b/c", "a"):
+        with pytest.raises(Invalid):
+            store.create(key, b"x")
+        assert store.get(key) is None
+    assert [line.key for line in store.list("")] == ["a/b"]
+
+
+def test_a_directory_that_was_removed_meanwhile_is_made_again(tmp_path):
+    store = LocalStore(tmp_path / "table")
+    store.create(KEY, b"x")
+    shutil.rmtree(tmp_path / "table" / "_mem_wal")
+    assert isinstance(store.create(KEY, b"y"), Written)
+
+    shutil.rmtree(tmp_path / "table")
+    assert isinstance(store.create(KEY, b"z"), Written)
+    assert LocalStore(tmp_path / "table").get(KEY).body == b"z"
+
+
+def test_reading_makes_no_directory(tmp_path):
+    store = LocalStore(tmp_path / "table")
+    assert store.get(KEY) is None
+    assert list(store.list("")) == []
+    assert not (tmp_path / "table").exists()
+
+
+def test_what_a_killed_writer_was_told_is_there_and_whole(tmp_path):
+    description = {"backend": "local", "uri": str(tmp_path)}
+
+    acknowledged = acknowledged_until_killed("objects", description, 40)
+
+    store = LocalStore(tmp_path)
+    listed = list(store.list("wal/"))
+    assert len(acknowledged) >= 40
+    assert {f"wal/{int(number):08}" for number in acknowledged} <= {line.key for line in listed}
+    for line in listed:  # one more than was acknowledged may be there, whole
+        assert store.get(line.key).body == body_of(int(line.key[-8:]))
+    assert len(listed) <= len(acknowledged) + 1
+
+
+def test_locks_of_this_file_system_hold(tmp_path):
+    assert locks_hold(str(tmp_path))
+    assert os.listdir(tmp_path) == []
+
+
+def test_paths_and_file_urls_open_the_same_store(tmp_path):
+    root = tmp_path / "a b#c"
+    LocalStore(root).create(KEY, b"x")
+
+    for uri in (root, str(root), f"file://{tmp_path}/a%20b%23c", f"file://localhost{tmp_path}/a%20b%23c"):
+        assert open_store(uri).get(KEY).body == b"x"
+    assert local_path("s3://bucket/table") is None
+    with pytest.raises(Invalid):
+        open_store("file://elsewhere/table")

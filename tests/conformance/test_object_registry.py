@@ -1,0 +1,237 @@
+"""What the registry of objects makes of lost replies and of other writers: a swap happens once or not at all."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lancelsm.clock import SeededIds
+from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
+from lancelsm.layout import Key
+from lancelsm.objects import Refused, Unknown
+from lancelsm.registry import Applied, Lost
+from lancelsm.registry import Unknown as UnknownSwap
+from lancelsm.registry.object import ObjectRegistry, object_key
+from tests.simulation.faults import (
+    DENY,
+    EVERY_FAULT,
+    FAIL_AFTER,
+    FAIL_BEFORE,
+    FakeClock,
+    FaultPlan,
+    FaultyStore,
+    MemoryStore,
+    calls_of,
+    late,
+)
+from tests.simulation.schedule import Schedule, ScheduledStore
+
+KEY = Key(partition="H#t#r", sort="head")
+
+
+def over(store, *, clock=None, seed=1):
+    return ObjectRegistry(store, clock=clock or FakeClock(), ids=SeededIds(seed))
+
+
+class Meddling(MemoryStore):
+    """Before each conditional write that it is told to spoil, another writer swaps."""
+
+    def __init__(self, spoil: int) -> None:
+        super().__init__()
+        self.spoil = 0
+        over(self, seed="create").swap(KEY, expect=None, change={"n": 1, "others": 0})
+        self.spoil = spoil
+
+    def replace(self, key, body, *, expect):
+        if self.spoil:
+            left, self.spoil = self.spoil - 1, 0
+            other = over(self, seed=f"other {left}")
+            other.swap(KEY, expect={}, change={"others": other.read(KEY)["others"] + 1})
+            self.spoil = left
+        return super().replace(key, body, expect=expect)
+
+
+@pytest.mark.parametrize("fault", [FAIL_AFTER, FAIL_BEFORE, late(1), late(2), late(3), late(1_000)])
+@pytest.mark.parametrize("create", [True, False])
+def test_a_swap_whose_reply_is_lost_is_applied_once(fault, create):
+    inner = MemoryStore()
+    if not create:
+        over(inner, seed="before").swap(KEY, expect=None, change={"n": 0})
+    plan = FaultPlan.at(1, fault)  # call 0 reads, call 1 writes
+    outcome = over(FaultyStore(inner, plan)).swap(KEY, expect=None if create else {"n": 0}, change={"n": 1})
+    plan.land()
+
+    assert [call.method for call, _ in plan.injected] == ["create" if create else "replace"]
+    assert outcome == Applied(record={"n": 1})
+    assert over(inner).read(KEY) == {"n": 1}
+    assert json.loads(inner.get(object_key(KEY)).body)["version"] == (1 if create else 2)
+
+
+def test_every_fault_at_every_call_leaves_a_swap_done_or_undone_and_says_so():
+    def run(plan):
+        registry = over(FaultyStore(inner, plan))
+        return registry.swap(KEY, expect={"n": 0}, change={"n": 1})
+
+    inner = MemoryStore()
+    over(inner, seed="before").swap(KEY, expect=None, change={"n": 0})
+    for call in calls_of(run):
+        for fault in EVERY_FAULT:
+            if "crash" in fault.kind:
+                continue
+            inner = MemoryStore()
+            over(inner, seed="before").swap(KEY, expect=None, change={"n": 0})
+            plan = FaultPlan.at(call.index, fault)
+            try:
+                assert run(plan) == Applied(record={"n": 1}), (call, fault)
+                expected = 1
+            except Unavailable:
+                expected = 0
+            plan.land()
+            assert over(inner).read(KEY) == {"n": expected}, (call, fault)
+
+
+def test_a_lost_reply_that_later_writes_hide_is_unknown():
+    class Hidden(MemoryStore):
+        armed = False
+
+        def replace(self, key, body, *, expect):
+            written = super().replace(key, body, expect=expect)
+            if not self.armed:
+                return written
+            self.armed = False
+            over(self, seed="hides").swap(KEY, expect={"n": 2}, change={"n": 3})
+            return Unknown(cause="reply lost")
+
+    store = Hidden()
+    over(store, seed="create").swap(KEY, expect=None, change={"n": 1})
+    store.armed = True
+
+    outcome = over(store).swap(KEY, expect={"n": 1}, change={"n": 2})
+
+    assert isinstance(outcome, UnknownSwap)
+    assert "later writes hide" in outcome.cause
+
+
+def test_a_lost_reply_whose_version_another_write_took_is_decided_anew():
+    class Taken(MemoryStore):
+        armed = False
+
+        def replace(self, key, body, *, expect):
+            if self.armed:
+                self.armed = False
+                over(self, seed="other").swap(KEY, expect={}, change={"n": 5})
+                assert super().replace(key, body, expect=expect) == Refused()
+                return Unknown(cause="reply lost")
+            return super().replace(key, body, expect=expect)
+
+    store = Taken()
+    over(store, seed="create").swap(KEY, expect=None, change={"n": 1, "x": 0})
+    store.armed = True
+    assert over(store).swap(KEY, expect={"n": 1}, change={"n": 2}) == Lost(record={"n": 5, "x": 0})
+
+    store.armed = True
+    assert over(store, seed=2).swap(KEY, expect={"x": 0}, change={"x": 1}) == Applied(record={"n": 5, "x": 1})
+
+
+def test_writers_of_other_fields_only_make_a_swap_try_again():
+    store = Meddling(5)
+
+    assert over(store).swap(KEY, expect={"n": 1}, change={"n": 2}) == Applied(record={"n": 2, "others": 5})
+
+
+def test_a_swap_that_others_always_overtake_is_contended_and_wrote_nothing():
+    store, clock = Meddling(1_000_000), FakeClock()
+
+    with pytest.raises(Contended):
+        over(store, clock=clock).swap(KEY, expect={"n": 1}, change={"n": 2})
+    assert over(store).read(KEY)["n"] == 1
+    assert 30 <= clock.monotonic() < 40
+
+
+def test_a_store_that_stops_answering_after_the_write_leaves_it_unknown():
+    inner = MemoryStore()
+    plan = FaultPlan.of({1: FAIL_AFTER, 2: DENY})
+
+    assert isinstance(over(FaultyStore(inner, plan)).swap(KEY, expect=None, change={"n": 1}), UnknownSwap)
+
+
+def test_a_store_that_does_not_answer_at_all_is_unavailable():
+    plan = FaultPlan.of(dict.fromkeys(range(10), FAIL_BEFORE))
+    registry = over(FaultyStore(MemoryStore(), plan))
+
+    for call in (
+        lambda: registry.read(KEY),
+        lambda: registry.list("H#t#r"),
+        lambda: registry.swap(KEY, expect=None, change={}),
+    ):
+        with pytest.raises(Unavailable):
+            call()
+
+
+def test_a_write_that_is_never_answered_is_unknown_after_the_budget():
+    clock = FakeClock()
+    plan = FaultPlan(lambda call: FAIL_BEFORE if call.writes else None)
+
+    outcome = over(FaultyStore(MemoryStore(), plan), clock=clock).swap(KEY, expect=None, change={"n": 1})
+
+    assert isinstance(outcome, UnknownSwap)
+    assert 30 <= clock.monotonic() < 40
+
+
+def test_actors_that_count_under_faults_count_what_they_were_told():
+    rates = {FAIL_AFTER: 0.06, FAIL_BEFORE: 0.06, late(2): 0.04, late(9): 0.04}
+    unknown = 0
+    for seed in range(30):
+        schedule, inner = Schedule(seed), MemoryStore()
+        over(inner, seed="create").swap(KEY, expect=None, change={"n": 0})
+        plan = FaultPlan.seeded(seed, rates, clock=schedule.clock)
+        told = {"applied": 0, "unknown": 0}
+
+        def count(name, schedule=schedule, inner=inner, plan=plan, told=told, seed=seed):
+            store = FaultyStore(ScheduledStore(inner, schedule), plan, process=name)
+            registry = over(store, clock=schedule.clock, seed=f"{seed} {name}")
+            for _ in range(6):
+                try:
+                    record = registry.read(KEY)
+                    outcome = registry.swap(KEY, expect={"n": record["n"]}, change={"n": record["n"] + 1})
+                except (Unavailable, Contended):
+                    continue
+                told["applied"] += isinstance(outcome, Applied)
+                told["unknown"] += isinstance(outcome, UnknownSwap)
+
+        schedule.run({name: lambda name=name, count=count: count(name) for name in ("a", "b", "c")})
+        plan.land()
+        n = over(inner).read(KEY)["n"]
+        unknown += told["unknown"]
+        assert told["applied"] <= n <= told["applied"] + told["unknown"], f"seed {seed}"
+    assert unknown > 0
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"format": 1}', b'{"format": "x"}', b"\xff"])
+def test_an_object_that_is_no_record_is_corrupt_and_named(body):
+    store = MemoryStore()
+    store.create(object_key(KEY), body)
+
+    with pytest.raises(Corrupt) as raised:
+        over(store).read(KEY)
+    assert raised.value.where == {"object": "_lancelsm/registry/H=23t=23r/head.json"}
+
+
+def test_a_newer_format_is_refused():
+    store = MemoryStore()
+    store.create(object_key(KEY), b'{"format": 2}')
+
+    with pytest.raises(Invalid, match="format 2"):
+        over(store).swap(KEY, expect={}, change={"n": 1})
+
+
+def test_a_partition_is_read_in_parallel_where_that_saves_round_trips():
+    store = MemoryStore()
+    keys = [Key(partition="T#t", sort=f"{number:02}") for number in range(40)]
+    for key in keys:
+        over(store, seed=key.sort).swap(key, expect=None, change={"name": key.sort})
+
+    registry = ObjectRegistry(store, clock=FakeClock(), ids=SeededIds(1), parallel=16)
+
+    assert registry.list("T#t") == [(key, {"name": key.sort}) for key in keys]

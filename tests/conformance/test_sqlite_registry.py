@@ -1,0 +1,209 @@
+"""What the SQLite file promises beyond the contract."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+
+from lancelsm.errors import Corrupt, Invalid, Unavailable
+from lancelsm.layout import SQLITE, Key
+from lancelsm.registry import Applied, Lost, Unknown
+from lancelsm.registry.opening import open_registry
+from lancelsm.registry.sqlite import SqliteRegistry
+from tests.conformance.durable import acknowledged_until_killed, record_key
+from tests.conformance.race import ROOT
+
+KEY = Key(partition="H#t#r", sort="head")
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "table" / SQLITE
+
+
+def failing_commits(before: bool):
+    """A connection class whose commits report an I/O error, before or after they took place."""
+
+    class Connection(sqlite3.Connection):
+        armed = False
+
+        def execute(self, sql, *arguments):
+            if sql == "COMMIT" and Connection.armed:
+                if not before:
+                    super().execute(sql)
+                raise sqlite3.OperationalError("disk I/O error")
+            return super().execute(sql, *arguments)
+
+    return Connection
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_failed_commit_is_unknown_and_the_next_read_tells(path, before):
+    connection_class = failing_commits(before)
+    registry = SqliteRegistry(
+        path, connect=lambda *args, **options: sqlite3.connect(*args, factory=connection_class, **options)
+    )
+    registry.swap(KEY, expect=None, change={"n": 1})
+    connection_class.armed = True
+
+    assert isinstance(registry.swap(KEY, expect={"n": 1}, change={"n": 2}), Unknown)
+
+    connection_class.armed = False
+    n = 1 if before else 2
+    assert registry.read(KEY) == {"n": n}
+    assert registry.swap(KEY, expect={"n": n}, change={"n": 9}) == Applied(record={"n": 9})
+
+
+def test_a_registry_that_stays_busy_is_unavailable_and_nothing_was_written(path):
+    registry = SqliteRegistry(path, busy_seconds=0.05)
+    registry.swap(KEY, expect=None, change={"n": 1})
+    holder = sqlite3.connect(path, isolation_level=None)
+    try:
+        holder.execute("BEGIN IMMEDIATE")
+        with pytest.raises(Unavailable, match="busy"):
+            registry.swap(KEY, expect={"n": 1}, change={"n": 2})
+        assert registry.read(KEY) == {"n": 1}
+    finally:
+        holder.close()
+    assert isinstance(registry.swap(KEY, expect={"n": 1}, change={"n": 2}), Applied)
+
+
+def test_a_file_system_whose_locks_do_not_hold_is_refused(path):
+    registry = SqliteRegistry(path, probe=lambda directory: False)
+
+    with pytest.raises(Invalid, match="locks do not hold") as raised:
+        registry.swap(KEY, expect=None, change={"n": 1})
+    assert "object" in raised.value.remedy
+    assert not path.exists()
+
+
+def test_reading_makes_no_file(path):
+    registry = SqliteRegistry(path)
+
+    assert registry.read(KEY) is None
+    assert registry.list("H#t#r") == []
+    assert not path.parent.exists()
+
+
+def test_a_file_that_is_no_registry_is_corrupt(path):
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"this is no database, however long it may be" * 100)
+
+    with pytest.raises(Corrupt) as raised:
+        SqliteRegistry(path).read(KEY)
+    assert "registry rebuild" in raised.value.remedy
+
+
+def test_a_newer_format_is_refused(path):
+    SqliteRegistry(path).swap(KEY, expect=None, change={"n": 1})
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 2")
+    connection.close()
+
+    with pytest.raises(Invalid, match="format 2"):
+        SqliteRegistry(path).read(KEY)
+
+
+def test_the_registry_of_a_table_that_was_removed_swallows_no_swap(path):
+    registry = SqliteRegistry(path)
+    registry.swap(KEY, expect=None, change={"n": 1})
+    shutil.rmtree(path.parent)
+    assert registry.read(KEY) is None
+
+    assert SqliteRegistry(path).swap(KEY, expect=None, change={"n": 2}) == Applied(record={"n": 2})
+    assert registry.swap(KEY, expect={"n": 1}, change={"n": 3}) == Lost(record={"n": 2})
+    assert registry.swap(KEY, expect={"n": 2}, change={"n": 3}) == Applied(record={"n": 3})
+    assert SqliteRegistry(path).read(KEY) == {"n": 3}
+
+
+def test_the_log_does_not_grow_without_end(path):
+    registry = SqliteRegistry(path)
+    registry.swap(KEY, expect=None, change={"n": 0})
+    sizes = []
+    for n in range(12):
+        assert isinstance(
+            registry.swap(KEY, expect={"n": n}, change={"n": n + 1, "text": f"{n:x}" * 1_000_000}), Applied
+        )
+        sizes.append(os.stat(f"{path}-wal").st_size)
+
+    assert max(sizes) < 8 << 20
+    assert sizes != sorted(sizes)
+    assert SqliteRegistry(path).read(KEY)["n"] == 12
+
+
+def test_a_closed_registry_opens_again(path):
+    registry = SqliteRegistry(path)
+    registry.swap(KEY, expect=None, change={"n": 1})
+    registry.close()
+    registry.close()
+
+    assert sorted(os.listdir(path.parent)) == ["lock", "registry.sqlite"]
+    assert registry.read(KEY) == {"n": 1}
+
+
+FORKING = """
+import os, sys
+from pathlib import Path
+from lancelsm.layout import Key
+from lancelsm.registry import Applied
+from lancelsm.registry.sqlite import SqliteRegistry
+registry = SqliteRegistry(Path(sys.argv[1]))
+key = Key(partition="H#t#r", sort="head")
+registry.swap(key, expect=None, change={"n": 0})
+children = []
+for _ in range(3):
+    child = os.fork()
+    if child == 0:
+        done = 0
+        while done < 10:
+            n = registry.read(key)["n"]
+            done += isinstance(registry.swap(key, expect={"n": n}, change={"n": n + 1}), Applied)
+        sys.exit(0)
+    children.append(child)
+for _ in range(10):
+    while True:
+        n = registry.read(key)["n"]
+        if isinstance(registry.swap(key, expect={"n": n}, change={"n": n + 1}), Applied):
+            break
+assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0]
+print(registry.read(key)["n"])
+"""
+
+
+def test_forked_children_share_the_file_and_not_the_connection(path):
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", FORKING, str(path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+    assert (done.stdout, done.stderr) == ("40\n", "")
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "object"])
+def test_what_a_killed_writer_was_told_is_there(tmp_path, kind):
+    description = {"backend": f"{kind}-on-local", "uri": str(tmp_path)}
+
+    acknowledged = acknowledged_until_killed("registry", description, 40)
+
+    from tests.conformance.backends import opened_registry
+
+    records = opened_registry(description).list(record_key(0).partition)
+    assert len(acknowledged) >= 40
+    assert len(acknowledged) <= len(records) <= len(acknowledged) + 1
+    assert records == [(record_key(number), {"n": number}) for number in range(len(records))]
+
+
+def test_a_sqlite_registry_of_a_url_is_invalid(tmp_path):
+    with pytest.raises(Invalid, match="is a file"):
+        open_registry("sqlite", uri="s3://bucket/table", store=None, clock=None, ids=None)
+    with pytest.raises(Invalid, match="no registry 'etcd'"):
+        open_registry("etcd", uri=tmp_path, store=None, clock=None, ids=None)
