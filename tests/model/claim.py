@@ -1,8 +1,9 @@
 """Taking a region over, with fences and the manifest's epoch: docs/design.md, "Claim".
 
-A zombie of the first epoch has left entries above the head and may still put more that it had sent. A claimer and a
-sibling of the same owner, perhaps of another release, finish the claim together; the sibling appends. Another owner
-claims at any time. A release can't decode another release's rows; whether it can decode its fences is a guard.
+A zombie of the first epoch has left entries above the head. A claimer and a sibling of the same owner, perhaps of
+another release, finish the claim together; the sibling appends. Another owner claims at any time. A release can't
+decode another release's rows; whether it can decode its fences is a guard. What lands above the head only after it
+was listed stays there: the next append of the new epoch replaces it (tests/model/append.py).
 """
 
 from __future__ import annotations

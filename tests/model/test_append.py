@@ -22,6 +22,11 @@ CAUGHT = {
 }
 
 
+def _prompt(roles: tuple[append.Role, ...]) -> Append:
+    """Where nothing lands late: with it three writers have more states than a test can visit."""
+    return Append(roles, in_flight=(), last_epoch=3)
+
+
 @pytest.mark.parametrize(
     ("roles", "states"),
     [
@@ -31,6 +36,24 @@ CAUGHT = {
 )
 def test_appends_keep_every_promise_in_every_interleaving(roles: tuple[append.Role, ...], states: int) -> None:
     explored = explore(Append(roles))
+
+    assert explored.violation is None, explored
+    assert explored.states == states
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("model", "states"),
+    [
+        pytest.param(Append(append.BUSY_TAKEOVER), 232_729, id="busy takeover"),
+        pytest.param(_prompt(append.SIBLINGS_AND_TAKEOVER), 130_116, id="siblings and takeover"),
+        pytest.param(_prompt(append.TAKEOVER_BY_SIBLINGS), 132_907, id="takeover by siblings"),
+        pytest.param(_prompt(append.TWO_TAKEOVERS), 116_172, id="two takeovers"),
+        pytest.param(_prompt(append.TAKE_AND_RETAKE), 94_430, id="take and retake"),
+    ],
+)
+def test_appends_of_many_keep_every_promise(model: Append, states: int) -> None:
+    explored = explore(model)
 
     assert explored.violation is None, explored
     assert explored.states == states
