@@ -86,7 +86,7 @@ def run_demo(
 
     Args:
         directory: the table becomes `flights` in it; a new temporary directory by default. The table stays.
-        console: for the account of it; progress bars on a terminal only.
+        console: told of each step; progress bars on a terminal only.
         flights: as `read_flights` returns them, which is the default.
         engine: where merges run.
 
@@ -102,6 +102,23 @@ def run_demo(
         engine=engine,
         clock=clock or SystemClock(),
     ).run()
+
+
+def summary(shown: Shown) -> str:
+    """What the demo did, and what to type to look at its table wherever the program is installed."""
+    program = "lancelsm" if shutil.which("lancelsm") else shlex.quote(str(Path(sys.executable).with_name("lancelsm")))
+    table = shlex.quote(shown.table)
+    route = "--where \"origin = 'JFK' AND dest = 'SFO'\" --columns time_hour,carrier,flight,dep_delay,arr_delay"
+    return "\n".join(
+        (
+            f"{shown.scheduled:,} scheduled, {shown.cancelled:,} cancelled, {shown.flown:,} flown",
+            f"{shown.events:,} rows written at {shown.rows_per_second:,} rows/s, reads, flushes and merges included",
+            f"{shown.entries:,} entries, {shown.generations} generations, {shown.merges} merges",
+            f"The table is {shown.table}; look at it:",
+            f"  {program} status {table}",
+            f"  {program} scan {table} --limit 5 {route}",
+        )
+    )
 
 
 def read_flights() -> pa.Table:
@@ -203,7 +220,7 @@ class _Demo:
         start = self._clock.monotonic()
         self._stream(table)
         shown = self._shown(table, seconds=self._clock.monotonic() - start)
-        self._print_summary(shown)
+        self._print(summary(shown))
         return shown
 
     def _stream(self, table: Table) -> None:
@@ -247,10 +264,11 @@ class _Demo:
         start = self._clock.monotonic()
         merged = table.merge(engine=self._engine)
         self._merges += merged.generations > 0
+        note = " (Spark started first)" if self._engine == "spark" and self._merges == 1 else ""
         self._say(
             start,
             f"merged {merged.generations} generations into version {merged.base_version} of the base: "
-            f"{merged.rows_upserted:,} rows upserted, {merged.rows_deleted:,} deleted",
+            f"{merged.rows_upserted:,} rows upserted, {merged.rows_deleted:,} deleted{note}",
         )
 
     def _prove(self, table: Table, levels: str) -> None:
@@ -273,22 +291,11 @@ class _Demo:
             merges=self._merges,
         )
 
-    def _print_summary(self, shown: Shown) -> None:
-        self._console.print(
-            f"{shown.scheduled:,} scheduled, {shown.cancelled:,} cancelled, {shown.flown:,} flown",
-            f"{shown.events:,} rows written at {shown.rows_per_second:,} rows/s, reads, flushes and merges included",
-            f"{shown.entries:,} entries, {shown.generations} generations, {shown.merges} merges",
-            f"The table is {shown.table}; look at it:",
-            *(f"  {command}" for command in _commands(shown.table)),
-            sep="\n",
-            highlight=False,
-            soft_wrap=True,
-            markup=False,
-        )
-
     def _say(self, since: float, text: str) -> None:
-        seconds = self._clock.monotonic() - since
-        self._console.print(f"{seconds:5.1f} s  {text}", highlight=False, soft_wrap=True, markup=False)
+        self._print(f"{self._clock.monotonic() - since:5.1f} s  {text}")
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, highlight=False, soft_wrap=True, markup=False)
 
     def _progress(self) -> Progress:
         return Progress(
@@ -301,17 +308,6 @@ class _Demo:
             transient=True,
             disable=not self._console.is_terminal,
         )
-
-
-def _commands(table: str) -> tuple[str, str]:
-    """What to type to look at the table, wherever the program is installed."""
-    program = "lancelsm" if shutil.which("lancelsm") else str(Path(sys.executable).with_name("lancelsm"))
-    route = "--where \"origin = 'JFK' AND dest = 'SFO'\" --limit 5"
-    columns = "--columns time_hour,carrier,flight,dep_delay,arr_delay"
-    return (
-        f"{shlex.quote(program)} status {shlex.quote(table)}",
-        f"{shlex.quote(program)} scan {shlex.quote(table)} {route} {columns}",
-    )
 
 
 def _told(flight: pa.Table) -> str:

@@ -1,0 +1,148 @@
+"""The demo, on a slice of its data and without Spark."""
+
+from __future__ import annotations
+
+import datetime
+import io
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from rich.console import Console
+
+import lancelsm
+from lancelsm import demo
+from lancelsm.errors import LsmError
+from lancelsm.writer import Committed
+
+TURNS = ((1, 1), (1, 31), (2, 28), (3, 1), (12, 31))  # of month, of merge, of year
+
+
+@pytest.fixture(scope="module")
+def flights() -> pa.Table:
+    return demo.read_flights()
+
+
+@pytest.fixture(scope="module")
+def some(flights: pa.Table) -> pa.Table:
+    """Every seventh flight of the days on which something happens."""
+    place = pc.add(pc.multiply(flights["month"], 100), flights["day"])
+    chosen = pc.is_in(place, value_set=pa.array([month * 100 + day for month, day in TURNS], place.type))
+    few = flights.filter(chosen)
+    return few.take(pa.arange(0, few.num_rows, 7))
+
+
+def silent() -> Console:
+    return Console(file=io.StringIO())
+
+
+def by_key(row: dict[str, object]) -> tuple[object, ...]:
+    return tuple(row[name] for name in demo.KEY)
+
+
+def keys(rows: pa.Table) -> set[tuple[object, ...]]:
+    return {by_key(row) for row in rows.select(demo.KEY).to_pylist()}
+
+
+def test_the_data_set_keeps_its_types_nulls_and_keys(flights: pa.Table) -> None:
+    assert flights.schema.equals(demo.COLUMNS)
+    assert flights.num_rows == len(keys(flights)) == 336_776
+    assert demo.flown(flights).num_rows == 328_521
+    assert demo.cancelled(flights).num_rows == flights["dep_time"].null_count == 8_255
+    assert (flights["tailnum"].null_count, flights["air_time"].null_count) == (2_512, 9_430)
+
+
+def test_the_schedule_knows_of_no_departure(flights: pa.Table) -> None:
+    planned = demo.scheduled(flights)
+
+    unknown = ["dep_time", "dep_delay", "arr_time", "arr_delay", "air_time"]
+    assert all(planned[name].null_count == planned.num_rows for name in unknown)
+    assert planned.drop_columns(unknown).equals(flights.drop_columns(unknown))
+
+
+def test_a_flight_departs_without_its_arrival_and_lands_whole() -> None:
+    # given a flight that leaves late on New Year's Eve and lands in the new year
+    flight = dict.fromkeys(demo.COLUMNS.names) | {
+        "time_hour": "2013-12-31T22:00:00Z", "carrier": "UA", "flight": 1, "minute": 30,
+        "dep_time": 1745, "dep_delay": 15, "arr_time": 1900, "arr_delay": 5, "air_time": 90,
+    }  # fmt: skip
+
+    first, second = demo.days(pa.Table.from_pylist([flight], schema=demo.COLUMNS))
+
+    assert (first.date, second.date) == (datetime.date(2013, 12, 31), datetime.date(2014, 1, 1))
+    assert first.upserts.to_pylist() == [flight | {"arr_time": None, "arr_delay": None, "air_time": None}]
+    assert second.upserts.to_pylist() == [flight]
+
+
+def test_the_last_row_of_a_flight_is_its_whole_row(flights: pa.Table) -> None:
+    # given flights that land the moment they depart, since nobody knows for how long they flew
+    lost = flights.filter(pc.and_(pc.is_null(flights["air_time"]), pc.is_valid(flights["arr_time"])))
+
+    last = {by_key(row): row for day in demo.days(lost) for row in day.upserts.to_pylist()}
+
+    assert lost.num_rows == 717
+    assert last == {by_key(row): row for row in lost.to_pylist()}
+
+
+def test_the_days_hold_every_event_once_and_in_order(flights: pa.Table) -> None:
+    year = list(demo.days(flights))
+
+    assert sum(day.upserts.num_rows for day in year) == 2 * 328_521
+    assert sum(day.deletes.num_rows for day in year) == 8_255
+    dates = [day.date for day in year]
+    assert dates == sorted(set(dates))
+    assert dates[-1] > datetime.date(2013, 12, 31)
+
+
+def test_no_flight_is_upserted_and_deleted(some: pa.Table) -> None:
+    year = list(demo.days(some))
+
+    upserted = set().union(*(keys(day.upserts) for day in year))
+    assert upserted.isdisjoint(set().union(*(keys(day.deletes) for day in year)))
+
+
+def test_the_demo_ends_with_the_flights_that_flew(some: pa.Table, tmp_path: Path) -> None:
+    console = silent()
+
+    shown = demo.run_demo(directory=tmp_path, console=console, flights=some, engine="inprocess")
+
+    table = lancelsm.open(shown.table)
+    assert Path(shown.table) == tmp_path / "flights"
+    assert keys(table.scan().to_arrow()) == keys(demo.flown(some))
+    assert (shown.scheduled, shown.cancelled + shown.flown) == (some.num_rows, some.num_rows)
+    assert shown.merges == 2
+    assert shown.generations == sum(region.merged_generation for region in table.status().regions)
+    assert shown.entries >= sum(region.next_position - 1 for region in table.status().regions) > 0
+    assert f"{shown.flown:,} flown" in console.file.getvalue()
+
+
+def test_where_there_is_no_terminal_there_is_no_progress_bar(some: pa.Table, tmp_path: Path) -> None:
+    console = silent()
+
+    demo.run_demo(directory=tmp_path, console=console, flights=some.slice(0, 50), engine="inprocess")
+
+    assert not set(console.file.getvalue()) & {"\x1b", "\r", "━"}
+
+
+def test_a_table_that_loses_a_write_fails_the_demo(
+    some: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lancelsm.Table, "delete", lambda self, keys: Committed(rows=0, entries=()))
+
+    with pytest.raises(LsmError, match="the demo failed") as caught:
+        demo.run_demo(directory=tmp_path, console=silent(), flights=some, engine="inprocess")
+
+    assert caught.value.exit_code == 1
+
+
+def test_a_value_that_differs_fails_the_proof(
+    some: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upsert = lancelsm.Table.upsert
+    monkeypatch.setattr(
+        lancelsm.Table, "upsert", lambda self, rows: upsert(self, demo._without(rows, ("tailnum",)))
+    )
+
+    with pytest.raises(LsmError, match="rows that are not the flights that flew"):
+        demo.run_demo(directory=tmp_path, console=silent(), flights=some.slice(0, 50), engine="inprocess")
