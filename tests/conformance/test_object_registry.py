@@ -68,6 +68,19 @@ def test_a_swap_whose_reply_is_lost_is_applied_once(fault, create):
     assert json.loads(inner.get(object_key(KEY)).body)["version"] == (1 if create else 2)
 
 
+@pytest.mark.parametrize("first_lands_after", [2, 3, 4, 5, 6, 7])
+def test_two_lost_replies_of_one_swap_are_one_write(first_lands_after):
+    inner = MemoryStore()
+    over(inner, seed="before").swap(KEY, expect=None, change={"n": 0})
+    plan = FaultPlan.of({1: late(first_lands_after), 3: FAIL_BEFORE})
+
+    outcome = over(FaultyStore(inner, plan)).swap(KEY, expect={"n": 0}, change={"n": 1})
+    plan.land()
+
+    assert outcome == Applied(record={"n": 1})
+    assert json.loads(inner.get(object_key(KEY)).body)["version"] == 2
+
+
 def test_every_fault_at_every_call_leaves_a_swap_done_or_undone_and_says_so():
     def run(plan):
         registry = over(FaultyStore(inner, plan))
