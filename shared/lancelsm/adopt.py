@@ -21,10 +21,9 @@ from lancelsm.config import Config
 from lancelsm.dataset.adoption import read_adoptable, take_over, write_facts
 from lancelsm.dataset.base_table import REGIONS, Facts
 from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
-from lancelsm.flush import totals_after
-from lancelsm.head import Head, Status
+from lancelsm.head import Head, LogTotals, Status
 from lancelsm.layout import Epoch, Generation, Position, TableId, Version, published_manifest, wal_entry
-from lancelsm.manifest import LogTotals, Manifest
+from lancelsm.manifest import Manifest
 from lancelsm.objects import Written
 from lancelsm.objects.opening import local_path
 from lancelsm.opening import DEFAULT_OWNER, Opened, Ports, canonical, catalogue_table, opened
@@ -34,7 +33,6 @@ from lancelsm.region import Region, regions
 from lancelsm.registry import Unknown
 from lancelsm.routing.route import all_values
 from lancelsm.routing.spec import RegionSpec, from_lance, parse_regions
-from lancelsm.setsum import Setsum
 from lancelsm.status import read_status
 from lancelsm.upkeep import flush_table, merge_table
 from lancelsm.wal.entry import encode, fence
@@ -205,7 +203,7 @@ def _create_head(region: Region, manifest: Manifest, counter: Generation, *, own
     storage = region.storage
     budget = storage.budget()
     entries = [entry.summary for entry in following(region, manifest)]
-    totals = totals_after(LogTotals(entry_setsum=Setsum(), wal_rows=0, wal_bytes=0, source={}), entries)
+    totals = LogTotals().after(entries)
     staged = stage(region, manifest, after=None, budget=budget)
     head = Head(
         epoch=manifest.epoch,

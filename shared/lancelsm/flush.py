@@ -7,7 +7,7 @@ Spec: lance-memwal, "Flushed MemTable". Model: tests/model/head_commits.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -15,9 +15,9 @@ import pyarrow as pa
 from lancelsm import manifest as manifests
 from lancelsm.commit import commit, newest
 from lancelsm.errors import Contended, Corrupt
-from lancelsm.head import Summary
+from lancelsm.head import LogTotals
 from lancelsm.layout import Generation, Position, generation_name, generation_path
-from lancelsm.manifest import Dead, FlushedGeneration, Folded, LogTotals, Manifest
+from lancelsm.manifest import Dead, FlushedGeneration, Folded, Manifest
 from lancelsm.record.key import fold
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TableSchema, conform
@@ -46,22 +46,7 @@ class FlushPlan:
     @property
     def at_end(self) -> LogTotals:
         """The log's totals through the last entry."""
-        return totals_after(self.before, [entry.summary for entry in self.entries])
-
-
-def totals_after(totals: LogTotals, entries: Iterable[Summary]) -> LogTotals:
-    """The log's totals after some more entries."""
-    for entry in entries:
-        source = dict(totals.source)
-        for queue, sequence in entry.source.items():
-            source[queue] = max(source.get(queue, sequence), sequence, key=int)
-        totals = LogTotals(
-            entry_setsum=totals.entry_setsum + entry.entry_setsum,
-            wal_rows=totals.wal_rows + entry.rows,
-            wal_bytes=totals.wal_bytes + entry.bytes,
-            source=source,
-        )
-    return totals
+        return self.before.after(entry.summary for entry in self.entries)
 
 
 def plan_flush(manifest: Manifest, entries: Sequence[Entry], *, rows_max: int, bytes_max: int) -> FlushPlan | None:
@@ -80,12 +65,7 @@ def plan_flush(manifest: Manifest, entries: Sequence[Entry], *, rows_max: int, b
         generation=manifest.current_generation,
         after=manifest.replay_after,
         entries=tuple(entries[:taken]),
-        before=LogTotals(
-            entry_setsum=manifest.entry_setsum,
-            wal_rows=manifest.wal_rows,
-            wal_bytes=manifest.wal_bytes,
-            source=manifest.source,
-        ),
+        before=manifest.totals,
     )
 
 

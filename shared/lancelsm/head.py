@@ -8,7 +8,7 @@ to try.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
@@ -19,6 +19,7 @@ from lancelsm.setsum import Setsum
 
 FORMAT = 1
 NOBODY = ""  # the owner of a sealed region
+_NONE = Epoch(0)
 
 
 class Status(StrEnum):
@@ -36,6 +37,33 @@ class Summary:
     bytes: int
     entry_setsum: Setsum
     source: Mapping[str, str] = field(default_factory=dict)  # queue id -> highest sequence in the entry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogTotals:
+    """Sums over every entry of a region's log up to some position, and the epoch of the last one (0: none)."""
+
+    entry_setsum: Setsum = field(default_factory=Setsum)
+    wal_rows: int = 0
+    wal_bytes: int = 0
+    source: Mapping[str, str] = field(default_factory=dict)
+    epoch: Epoch = _NONE
+
+    def after(self, entries: Iterable[Summary]) -> LogTotals:
+        """The totals with some more entries, in order."""
+        totals = self
+        for entry in entries:
+            source = dict(totals.source)
+            for queue, sequence in entry.source.items():
+                source[queue] = max(source.get(queue, sequence), sequence, key=int)
+            totals = LogTotals(
+                entry_setsum=totals.entry_setsum + entry.entry_setsum,
+                wal_rows=totals.wal_rows + entry.rows,
+                wal_bytes=totals.wal_bytes + entry.bytes,
+                source=source,
+                epoch=entry.epoch,
+            )
+        return totals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +94,17 @@ class Head:
     manifest_nonce: Nonce
     merged: Generation
     format: int = FORMAT
+
+    @property
+    def totals(self) -> LogTotals:
+        """Of every entry ever committed."""
+        return LogTotals(
+            entry_setsum=self.entry_setsum,
+            wal_rows=self.wal_rows,
+            wal_bytes=self.wal_bytes,
+            source=self.source,
+            epoch=self.epoch,
+        )
 
     @property
     def pending_generations(self) -> int:
@@ -132,20 +171,15 @@ def appended(head: Head, entries: Sequence[Summary], *, nonce: Nonce) -> Swap:
     expected = range(head.next_position, head.next_position + len(entries))
     if [e.position for e in entries] != list(expected) or any(e.epoch != head.epoch for e in entries):
         raise ValueError(f"entries {[(e.position, e.epoch) for e in entries]} do not follow {head}")
-    source = dict(head.source)
-    total = head.entry_setsum
-    for entry in entries:
-        total += entry.entry_setsum
-        for queue, sequence in entry.source.items():
-            source[queue] = max(source.get(queue, sequence), sequence, key=int)
+    totals = head.totals.after(entries)
     return Swap(
         expect={"epoch": head.epoch, "next_position": head.next_position},
         change={
             "next_position": head.next_position + len(entries),
-            "entry_setsum": total.hex(),
-            "wal_rows": head.wal_rows + sum(entry.rows for entry in entries),
-            "wal_bytes": head.wal_bytes + sum(entry.bytes for entry in entries),
-            "source": _source_text(source),
+            "entry_setsum": totals.entry_setsum.hex(),
+            "wal_rows": totals.wal_rows,
+            "wal_bytes": totals.wal_bytes,
+            "source": _source_text(totals.source),
             "nonce": nonce,
         },
     )

@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 
 from lancelsm.errors import Corrupt, Invalid
 from lancelsm.generated.lancelsm.v1 import manifest_pb2 as pb
+from lancelsm.head import LogTotals
 from lancelsm.layout import Epoch, Generation, Position, RegionId, Version
 from lancelsm.setsum import Setsum
 
@@ -23,8 +24,10 @@ FORMAT = 1
 _NOWHERE = Position(0)  # before the first entry
 _START = Position(1)
 _FIRST = Generation(1)
+_BEFORE = Epoch(0)
 _MONOTONE = (
     "epoch",
+    "replay_epoch",
     "replay_after",
     "current_generation",
     "first_position",
@@ -78,12 +81,24 @@ class Manifest:
     wal_rows: int = 0
     wal_bytes: int = 0
     source: Mapping[str, str] = field(default_factory=dict)
+    replay_epoch: Epoch = _BEFORE  # of the entry at the replay point
     collected_entries: Setsum = field(default_factory=Setsum)
     collected_rows: Setsum = field(default_factory=Setsum)
     collector_round: int = 0
     collector_key: str = ""
     collector_setsum: Setsum = field(default_factory=Setsum)
     last_seen: Position = _NOWHERE  # a hint to Lance's writers: where the log ended when this was written
+
+    @property
+    def totals(self) -> LogTotals:
+        """Of the log through the replay point."""
+        return LogTotals(
+            entry_setsum=self.entry_setsum,
+            wal_rows=self.wal_rows,
+            wal_bytes=self.wal_bytes,
+            source=self.source,
+            epoch=self.replay_epoch,
+        )
 
     @property
     def newest(self) -> Generation:
@@ -129,6 +144,7 @@ def flushed(manifest: Manifest, *, after: Position, built: FlushedGeneration, at
         wal_rows=at_end.wal_rows,
         wal_bytes=at_end.wal_bytes,
         source=at_end.source,
+        replay_epoch=at_end.epoch,
     )
 
 
@@ -144,16 +160,6 @@ def with_seal(manifest: Manifest, *, epoch: Epoch) -> Manifest:
     if manifest.sealed and manifest.epoch >= epoch:
         return manifest
     return replace(manifest, epoch=max(manifest.epoch, epoch), sealed=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogTotals:
-    """Sums over every entry of a region's log up to some position."""
-
-    entry_setsum: Setsum
-    wal_rows: int
-    wal_bytes: int
-    source: Mapping[str, str]
 
 
 def violations(old: Manifest | None, new: Manifest) -> list[str]:
@@ -236,6 +242,7 @@ def encode(manifest: Manifest) -> bytes:
         collector_round=manifest.collector_round,
         collector_key=manifest.collector_key,
         collector_setsum=manifest.collector_setsum.digest(),
+        replay_epoch=manifest.replay_epoch,
     )
     return message.SerializeToString(deterministic=True)
 
@@ -287,6 +294,7 @@ def _manifest_value(message: pb.Manifest) -> Manifest:
         collector_round=message.collector_round,
         collector_key=message.collector_key,
         collector_setsum=_sum(message.collector_setsum),
+        replay_epoch=Epoch(message.replay_epoch),
     )
 
 

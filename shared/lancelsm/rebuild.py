@@ -15,7 +15,6 @@ from lancelsm import head as heads
 from lancelsm.claim import catalogue, finish_claim
 from lancelsm.commit import Staged, load, publish, stage
 from lancelsm.errors import Contended, Corrupt, Unavailable
-from lancelsm.flush import totals_after
 from lancelsm.head import Head, Status, Swap
 from lancelsm.layout import (
     MEM_WAL,
@@ -29,7 +28,7 @@ from lancelsm.layout import (
     published_version,
     wal_entry,
 )
-from lancelsm.manifest import LogTotals, Manifest
+from lancelsm.manifest import Manifest
 from lancelsm.opening import Opened
 from lancelsm.region import Region, Storage, Values
 from lancelsm.registry import Fields, Unknown
@@ -77,7 +76,7 @@ def following(region: Region, manifest: Manifest) -> Iterator[Entry]:
     Raises:
         Corrupt: an entry in the middle is damaged, so what follows it would be lost.
     """
-    epoch = Epoch(0)
+    epoch = manifest.replay_epoch
     for position in count(manifest.replay_after + 1):
         entry = _entry(region, Position(position))
         if entry is None or entry.summary.epoch < epoch:
@@ -114,7 +113,7 @@ def _rebuild_region(region: Region, newest: Staged, counter: Generation, *, owne
     storage, manifest = region.storage, newest.manifest
     budget = storage.budget()
     entries = [entry.summary for entry in following(region, manifest)]
-    totals = totals_after(_totals(manifest), entries)
+    totals = manifest.totals.after(entries)
     if counter >= manifest.current_generation:
         # The base holds a generation whose manifest was never published: its entries are in the tail once more.
         manifest = _passed(manifest, counter)
@@ -184,15 +183,6 @@ def _passed(manifest: Manifest, counter: Generation) -> Manifest:
         generations=(),
         collected_entries=entries,
         collected_rows=rows,
-    )
-
-
-def _totals(manifest: Manifest) -> LogTotals:
-    return LogTotals(
-        entry_setsum=manifest.entry_setsum,
-        wal_rows=manifest.wal_rows,
-        wal_bytes=manifest.wal_bytes,
-        source=manifest.source,
     )
 
 

@@ -88,7 +88,11 @@ def draft(rows: pa.Table, *, source: Mapping[str, str] | None = None) -> Draft:
 
 
 def fence() -> Draft:
-    """The sentinel that a claim appends: no fields, no rows."""
+    """The sentinel that a claim appends: no fields, no rows.
+
+    Its form never changes. Whoever finishes a claim replaces what it can't decode, so each release must decode the fences
+    of every other (tests/model/claim.py).
+    """
     return Draft(schema=pa.schema([]), payload=_END_OF_STREAM, rows=0, row_setsum=Setsum(), fence=True)
 
 
