@@ -1,0 +1,67 @@
+"""A whole table on an object store, with the registry beside it: what is true in a directory is true there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import lancelsm
+from tests.conformance.ministack import make_bucket, ministack, options
+
+
+@pytest.fixture(scope="module")
+def storage_options(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    directory: Path = tmp_path_factory.mktemp("ministack")
+    with ministack(directory) as endpoint:
+        make_bucket(endpoint, "lake")
+        yield options(endpoint)
+
+
+def _rows(table: lancelsm.Table) -> dict[int, str]:
+    return {row["id"]: row["state"] for row in table.scan().to_arrow().to_pylist()}
+
+
+def test_every_level_is_read_through_another_process_s_handle(storage_options: dict[str, str]) -> None:
+    # Given a table in a bucket with rows in the base, in a generation and in the log
+    uri = "s3://lake/orders"
+    start = [{"id": i, "state": "new"} for i in range(8)]
+    table = lancelsm.create(uri, start, primary_key="id", regions="bucket(id, 2)", storage_options=storage_options)
+    expected = dict.fromkeys(range(8), "new")
+    table.upsert([{"id": 1, "state": "paid"}, {"id": 100, "state": "new"}])
+    table.delete([2])
+    table.flush()
+    table.upsert([{"id": 1, "state": "sent"}])
+    expected |= {1: "sent", 100: "new"}
+    del expected[2]
+
+    # When another handle reads, and the first one merges
+    other = lancelsm.open(uri, storage_options=storage_options)
+    before = _rows(other)
+    merged = table.merge(engine="inprocess")
+
+    # Then both see every acknowledged row, before and after
+    assert before == expected
+    assert merged.rows_deleted == 1
+    assert _rows(other) == _rows(table) == expected
+    assert other.get([1, 2, 100]).sort_by("id").to_pylist() == [
+        {"id": 1, "state": "sent"},
+        {"id": 100, "state": "new"},
+    ]
+
+
+def test_two_handles_write_in_turns_without_claiming(storage_options: dict[str, str]) -> None:
+    # Given one table and two handles
+    uri = "s3://lake/turns"
+    first = lancelsm.create(uri, [{"id": 0, "state": "new"}], primary_key="id", storage_options=storage_options)
+    second = lancelsm.open(uri, storage_options=storage_options)
+
+    # When they overwrite each other's row in turns
+    for turn in range(6):
+        (first, second)[turn % 2].upsert([{"id": 0, "state": f"turn {turn}"}])
+
+    # Then the last one wins, each has an entry of its own, and the region is still in its first epoch
+    (region,) = first.status().regions
+    assert _rows(first) == {0: "turn 5"}
+    assert (region.next_position, region.epoch) == (7, 1)
