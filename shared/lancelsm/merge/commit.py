@@ -46,6 +46,7 @@ class Merged:
 
     Args:
         regions: the newest generation in the base, of every region that has one there, whoever merged it.
+        moved: the same of the regions that this call merged.
         generations: how many this call merged; 0 if none was pending.
         rows_upserted: live rows written to the base.
         rows_deleted: base rows that tombstones hid.
@@ -53,6 +54,7 @@ class Merged:
     """
 
     regions: Mapping[RegionId, Generation]
+    moved: Mapping[RegionId, Generation]
     generations: int
     rows_upserted: int
     rows_deleted: int
@@ -125,7 +127,12 @@ def merge_generations(
         plan = plan_merge(pending, base.counters, table=uri)
         if plan is None:
             return Merged(
-                regions=base.counters, generations=0, rows_upserted=0, rows_deleted=0, base_version=base.version
+                regions=base.counters,
+                moved={},
+                generations=0,
+                rows_upserted=0,
+                rows_deleted=0,
+                base_version=base.version,
             )
         behind = plan if isinstance(plan, Behind) else None
         if isinstance(plan, MergePlan) and (merged := _carry_out(merger, plan, base)) is not None:
@@ -166,6 +173,7 @@ def _carry_out(merger: _Merger, plan: MergePlan, planned: BaseTable) -> Merged |
 def _merged(plan: MergePlan, planned: BaseTable, delta: Delta, hidden: Iterable[Hidden], version: int) -> Merged:
     return Merged(
         regions=plan.counters(planned.counters),
+        moved={region.region: region.through for region in plan.regions},
         generations=sum(len(region.generations) for region in plan.regions),
         rows_upserted=delta.live,
         rows_deleted=sum(one.dead for one in hidden),
@@ -232,7 +240,7 @@ def _hide(merger: _Merger, delta: Delta, base: BaseTable) -> list[Hidden]:
         finds = tasks.merged_finds(find for finds in found for find in finds)
         groups = balanced(finds, [len(find.offsets) for find in finds], parallelism)
         hidden += [one for many in run(partial(tasks.hide_rows, delta.ground.base), groups) for one in many]
-    others = [fragment for fragment in base.fragments if fragment.id not in indexed and fragment.rows]
+    others = [fragment for fragment in base.fragments if fragment.id not in indexed]
     groups_of_ids = balanced([one.id for one in others], [one.rows for one in others], parallelism)
     hidden += [one for many in run(partial(tasks.hide_by_scan, delta), groups_of_ids) for one in many]
     return hidden

@@ -1,0 +1,29 @@
+"""All commands and their groups. Nothing here loads Arrow or Lance: help is there at once."""
+
+from __future__ import annotations
+
+import typer
+
+from lancelsm.cli import folding, inspecting, regions, rows, tables
+from lancelsm.cli.session import remember
+
+app = typer.Typer(
+    help="A log-structured merge tree in front of Lance tables: durable upserts in, consistent reads out.",
+    epilog="Exit codes: 0 done, 1 invalid, 2 usage, 3 contended or fenced, 4 corrupt, 5 ambiguous, 6 unavailable, "
+    "130 interrupted. LANCELSM_TRACEBACK=1 shows where an error came from.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.callback()(remember)
+for module in (tables, rows, folding, inspecting, regions):
+    app.add_typer(module.commands)
+for name, group, does in (
+    ("inspect", inspecting.group, "See what lies in storage, decoded."),
+    ("region", regions.group, "See who holds each region; take, end or bring in regions by hand."),
+    ("registry", regions.registry, "Repair the registry."),
+    ("config", tables.config, "Change a table's settings."),
+):
+    group.callback()(remember)
+    app.add_typer(group, name=name, help=does, no_args_is_help=True)

@@ -1,0 +1,12 @@
+"""Arguments that several commands take."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Uri = Annotated[str, typer.Argument(metavar="URI", help="The table: a path, or a URL of an object store.")]
+Region = Annotated[
+    str | None, typer.Option("--region", metavar="ID", help="One region, by its id or the start of it; default all.")
+]

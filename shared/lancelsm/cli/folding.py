@@ -1,0 +1,141 @@
+"""Commands that fold what was written towards the base: `flush`, `merge`, `optimize`, `run`, and the demo of it all."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lancelsm.cli.arguments import Uri
+from lancelsm.cli.inspecting import chosen
+from lancelsm.cli.regions import show_held
+from lancelsm.cli.session import Session, command, console
+from lancelsm.cli.tables import generations
+
+commands = typer.Typer()
+
+
+class Engine(StrEnum):
+    AUTO = "auto"
+    SPARK = "spark"
+    INPROCESS = "inprocess"
+
+
+@command(commands, "flush", example="lancelsm flush orders")
+def flush(session: Session, uri: Uri) -> None:
+    """Fold every region's log into generations.
+
+    As JSON: {"generations": [{"region", "generation", "rows", "path"}]}.
+    """
+    from lancelsm.cli.text import listing
+    from lancelsm.upkeep import flush_table
+
+    opened = session.opened(uri)
+    with session.working("Flushing"):
+        made = [
+            {"region": one.region, "generation": one.generation, "rows": one.rows, "path": one.path}
+            for one in flush_table(opened)
+        ]
+    columns = ("region", "generation", "rows", "path")
+    session.show(
+        {"generations": made}, lambda: listing(made, columns=columns) if made else "Nothing was in the log to flush"
+    )
+
+
+@command(commands, "merge", example="lancelsm merge orders --engine spark")
+def merge(
+    session: Session,
+    uri: Uri,
+    engine: Annotated[Engine, typer.Option(help="Where the work is done; auto decides by its size.")] = Engine.AUTO,
+) -> None:
+    """Fold all generations of all regions into the base, in one commit.
+
+    As JSON: {"merged": [{"region", "generation"}], "rows_upserted", "rows_deleted", "base_version"}. `merged` has the
+    newest generation of each region that this run merged; it is empty if there was nothing to merge.
+    """
+    from lancelsm.cli.text import counted
+    from lancelsm.upkeep import merge_table
+
+    opened = session.opened(uri)
+    with session.working("Merging"):
+        merged = merge_table(opened, engine=engine.value)
+    document = {
+        "merged": generations(merged.moved),
+        "rows_upserted": merged.rows_upserted,
+        "rows_deleted": merged.rows_deleted,
+        "base_version": merged.base_version,
+    }
+
+    def text() -> str:
+        if not merged.generations:
+            return f"Nothing to merge: base version {merged.base_version} has everything that was flushed"
+        return (
+            f"Merged {counted(merged.generations, 'generation')} of {counted(len(merged.moved), 'region')} into base "
+            f"version {merged.base_version}: {counted(merged.rows_upserted, 'row')} upserted, "
+            f"{merged.rows_deleted:,} deleted"
+        )
+
+    session.show(document, text)
+
+
+@command(commands, "optimize", example="lancelsm optimize orders")
+def optimize(session: Session, uri: Uri) -> None:
+    """Compact the base if that is due, and let its indexes catch up. Nothing is deleted.
+
+    As JSON: {"fragments_removed", "fragments_added", "indexes_extended", "base_version"}.
+    """
+    from lancelsm.cli.text import facts
+    from lancelsm.upkeep import optimize_table
+
+    opened = session.opened(uri)
+    with session.working("Optimizing"):
+        done = asdict(optimize_table(opened))
+    session.show(done, lambda: facts(done))
+
+
+@command(commands, "run", example="lancelsm run orders --forever")
+def run(
+    session: Session,
+    uri: Uri,
+    forever: Annotated[
+        bool, typer.Option("--forever", help="Do what is due by the table's settings, until interrupted.")
+    ] = False,
+    engine: Annotated[Engine, typer.Option(help="Where merges are done; auto decides by size.")] = Engine.AUTO,
+) -> None:
+    """Flush, merge and optimize everything that can be; with --forever whatever is due, again and again.
+
+    Any number may run, on any machine; one that is killed leaves nothing to clean up. As JSON: as `region list`, with
+    "generations" (flushed), "merged_generations", "merges" and "compactions".
+    """
+    from lancelsm.loop import run as run_loop
+
+    opened = session.opened(uri)
+    with session.working("Running"):
+        ran = run_loop(opened, until_idle=not forever, engine=engine.value)
+    show_held(session, opened, [(one, one.head()) for one in chosen(opened, None)], **asdict(ran))
+
+
+@command(commands, "demo", example="lancelsm demo --dir /tmp/flights")
+def demo(
+    session: Session,
+    directory: Annotated[
+        str | None, typer.Option("--dir", metavar="D", help="Where to leave the table; a new directory by default.")
+    ] = None,
+) -> None:
+    """Take a year of real flights through the whole pipeline, and prove that nothing was lost.
+
+    As JSON: {"table", "scheduled", "cancelled", "flown", "events", "rows_per_second", "entries", "generations",
+    "merges"}.
+    """
+    from lancelsm.demo import run_demo
+
+    shown = run_demo(
+        directory=None if directory is None else Path(directory),
+        console=console(sys.stderr if session.json else sys.stdout),
+    )
+    if session.json:
+        session.show(asdict(shown), str)

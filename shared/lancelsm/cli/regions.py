@@ -1,0 +1,143 @@
+"""Regions by hand: `region list|claim|seal|adopt`, and `registry rebuild`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lancelsm.cli.arguments import Region, Uri
+from lancelsm.cli.inspecting import chosen
+from lancelsm.cli.session import Session, command
+
+if TYPE_CHECKING:
+    from lancelsm.head import Head
+    from lancelsm.opening import Opened
+    from lancelsm.region import Region as RegionOfTable
+
+commands = typer.Typer()
+group = typer.Typer()
+registry = typer.Typer()
+
+
+@command(group, "list", example="lancelsm region list orders")
+def list_regions(session: Session, uri: Uri, region: Region = None) -> None:
+    """Show who holds each region.
+
+    As JSON: {"regions": [{"region", "epoch", "owner", "status", "values"}]}.
+    """
+    opened = session.opened(uri)
+    show_held(session, opened, ((one, one.head()) for one in chosen(opened, region)))
+
+
+@command(group, "claim", example="lancelsm region claim orders --region 1f0a")
+def claim(
+    session: Session,
+    uri: Uri,
+    region: Region = None,
+    owner: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Who shall hold it; default the table's ordinary writers.")
+    ] = None,
+) -> None:
+    """Take regions in a fresh epoch: whoever holds them is fenced.
+
+    After the crash of an exclusive writer this gives its regions back to everybody. As JSON: as `region list`.
+    """
+    from lancelsm.claim import claim as claim_region
+
+    opened = session.opened(uri)
+    name = owner or opened.config.owner
+    show_held(session, opened, [(one, claim_region(one, owner=name)) for one in chosen(opened, region)])
+
+
+@command(group, "seal", example="lancelsm region seal orders --region 1f0a")
+def seal(
+    session: Session,
+    uri: Uri,
+    region: Region = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask before all regions are sealed.")] = False,
+) -> None:
+    """End regions for writes, for ever. Their rows stay, and flush and merge go on.
+
+    On a terminal it asks first if all regions are meant. As JSON: as `region list`.
+    """
+    from lancelsm.claim import seal as seal_region
+
+    opened = session.opened(uri)
+    if region is None and not yes and sys.stdin.isatty():
+        typer.confirm(f"Seal every region of {opened.storage.uri}, for ever?", abort=True, err=True)
+    show_held(session, opened, [(one, seal_region(one)) for one in chosen(opened, region)])
+
+
+@command(group, "adopt", example="lancelsm region adopt vectors.lance")
+def adopt(
+    session: Session,
+    uri: Uri,
+    registry_kind: Annotated[
+        str | None, typer.Option("--registry", metavar="KIND", help="sqlite or object, as for init.")
+    ] = None,
+    owner: Annotated[
+        str, typer.Option(metavar="NAME", help="The name that the table's ordinary writers share.")
+    ] = "default",
+    regions: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SPEC",
+            help="For a table adopted before whose keys Lance did not map to regions: seal, flush and merge the old "
+            "ones, then take rows by this spec.",
+        ),
+    ] = None,
+) -> None:
+    """Make a table that Lance's own MemWAL writer wrote a table of lancelsm, with all its regions.
+
+    Lance's writers are fenced first. As JSON: as `region list`.
+    """
+    from lancelsm.adopt import adopt as adopt_table
+    from lancelsm.adopt import set_regions
+    from lancelsm.config import read
+    from lancelsm.objects.opening import open_store
+
+    known = regions is not None and read(open_store(uri, session.storage_options), uri=uri) is not None
+    if known:
+        opened = session.opened(uri)
+    else:
+        opened = adopt_table(uri, registry=registry_kind, owner=owner, storage_options=session.storage_options)
+    if regions is not None and (known or opened.config.regions is None):
+        opened = set_regions(opened, regions)
+    show_held(session, opened, ((one, one.head()) for one in chosen(opened, None)))
+
+
+@command(registry, "rebuild", example="lancelsm registry rebuild orders")
+def rebuild(session: Session, uri: Uri) -> None:
+    """Derive every region's head from what lies in storage, after the registry was lost or restored from a backup.
+
+    All writers must be stopped. As JSON: as `region list`.
+    """
+    from lancelsm.rebuild import rebuild as rebuild_heads
+
+    opened = session.opened(uri)
+    show_held(session, opened, rebuild_heads(opened))
+
+
+def show_held(session: Session, opened: Opened, held: Iterable[tuple[RegionOfTable, Head]], **more: int) -> None:
+    """Show who holds these regions, and in JSON some numbers more."""
+    from lancelsm.cli.text import listing
+    from lancelsm.routing.route import values_json
+
+    spec = opened.config.regions
+    found: list[dict[str, Any]] = [
+        {
+            "region": region.id,
+            "epoch": head.epoch,
+            "owner": head.owner,
+            "status": head.status.value,
+            "values": values_json(region.values, spec) if spec else {},
+        }
+        for region, head in held
+    ]
+    columns = ("region", "epoch", "owner", "status", "values")
+    session.show(
+        {"regions": found, **more}, lambda: listing(found, columns=columns) if found else "There are no regions yet"
+    )

@@ -1,0 +1,141 @@
+"""Commands about rows: `write`, `delete`, `scan`, `get`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from lancelsm.cli.arguments import Uri
+from lancelsm.cli.session import Session, command, names
+
+commands = typer.Typer()
+_Key = Annotated[
+    str | None,
+    typer.Option("--key", metavar="JSON", help="An object of the key columns; for a key of one column also its value."),
+]
+
+
+@command(commands, "write", example="lancelsm write orders monday.parquet tuesday.csv")
+def write(
+    session: Session,
+    uri: Uri,
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE...", help="Parquet, CSV, JSON lines or Arrow, in this order; - is stdin as JSON lines."
+        ),
+    ],
+) -> None:
+    """Write whole rows by primary key; return once they are durable and visible to every reader.
+
+    A file is checked whole before its first row is written; of a key that comes twice the later row wins. Stdin is
+    written as it comes, 8 MB or 100,000 rows at a time. As JSON: {"rows", "entries": [{"region", "position", "rows"}]}.
+    """
+    from lancelsm.cli.feeding import feed, upserts_of
+
+    table = session.open(uri)
+    _show_committed(session, "Wrote", feed(table.upsert, upserts_of(table, files), settings=table.settings))
+
+
+@command(commands, "delete", example="""lancelsm delete orders --where "state = 'void'\"""")
+def delete(
+    session: Session,
+    uri: Uri,
+    keys: Annotated[
+        str | None, typer.Option(metavar="FILE", help="A file of the key columns; - is stdin as JSON lines.")
+    ] = None,
+    key: _Key = None,
+    where: Annotated[str | None, typer.Option(metavar="SQL", help="Every row for which this is true now.")] = None,
+) -> None:
+    """Delete rows: by a file of keys, one key, or a condition. A key that no row has is no error.
+
+    As JSON: {"rows", "entries": [{"region", "position", "rows"}]}, with the tombstones that were written.
+    """
+    from lancelsm.cli.feeding import deletes_of, feed, key_row
+
+    if [keys, key, where].count(None) != 2:
+        raise typer.BadParameter("give one of --keys, --key and --where")
+    table = session.open(uri)
+    if keys is not None:
+        committed = feed(table.delete, deletes_of(table, keys), settings=table.settings)
+    elif key is not None:
+        committed = table.delete(key_row(table, key))
+    else:
+        committed = table.delete(where=where)
+    _show_committed(session, "Deleted", committed)
+
+
+@command(commands, "scan", example="""lancelsm scan orders --columns id,state --where "state = 'paid'" --to paid.csv""")
+def scan(
+    session: Session,
+    uri: Uri,
+    columns: Annotated[str | None, typer.Option(metavar="A[,B]", help="Which, in this order; default all.")] = None,
+    where: Annotated[str | None, typer.Option(metavar="SQL", help="Only rows for which this is true.")] = None,
+    limit: Annotated[int | None, typer.Option(min=0, metavar="N", help="At most so many rows.")] = None,
+    count: Annotated[bool, typer.Option("--count", help="Only how many there are.")] = False,
+    to: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Into a file: .parquet .csv .ndjson .arrow; the suffix decides.")
+    ] = None,
+) -> None:
+    """Read every live row as of now.
+
+    A terminal shows the first 50 rows, unless --limit says how many; in a pipe all come, separated by tabs.
+
+    As JSON: one object a row, with text for what JSON lacks: ISO 8601 times, decimals, base64 for binary, "NaN",
+    "Infinity", "-Infinity". With --count {"count"}, with --to {"file", "rows"}.
+    """
+    from lancelsm.cli.showing import count_rows, show_rows
+    from lancelsm.cli.text import counted
+    from lancelsm.record.export import write_file
+
+    if count and to is not None:
+        raise typer.BadParameter("--count and --to exclude each other")
+    table = session.open(uri)
+    if count:
+        key = table.config.schema.primary_key
+        number = count_rows(table.scan(columns=names(columns) or key, where=where, limit=limit))
+        session.show({"count": number}, lambda: str(number))
+        return
+    rows = table.scan(columns=names(columns), where=where, limit=limit)
+    if to is None:
+        show_rows(session, rows, capped=limit is None)
+        return
+    with session.working(f"Writing {to}"):
+        written = write_file(to, rows.schema, rows)
+    session.show({"file": to, "rows": written}, lambda: f"Wrote {counted(written, 'row')} to {to}")
+
+
+@command(commands, "get", example="""lancelsm get orders --key '{"id": 7}'""")
+def get(session: Session, uri: Uri, key: _Key = None) -> None:
+    """Look one row up by its key.
+
+    As JSON: the row, or null if there is none, which is no error.
+    """
+    from lancelsm.cli.feeding import key_row
+    from lancelsm.cli.text import facts
+    from lancelsm.record.json_lines import json_objects
+
+    if key is None:
+        raise typer.BadParameter("give the --key to look up")
+    table = session.open(uri)
+    row = next(json_objects(table.get(key_row(table, key))), None)
+    session.show(row, lambda: "There is no row with this key" if row is None else facts(row))
+
+
+def _show_committed(session: Session, did: str, committed: object) -> None:
+    from dataclasses import asdict
+
+    from lancelsm.cli.text import counted
+    from lancelsm.writer import Committed
+
+    assert isinstance(committed, Committed)
+    entries = [asdict(entry) for entry in committed.entries]
+    regions = len({entry.region for entry in committed.entries})
+    session.show(
+        {"rows": committed.rows, "entries": entries},
+        lambda: (
+            f"{did} {counted(committed.rows, 'row')} in {counted(len(entries), 'entry')} of "
+            f"{counted(regions, 'region')}"
+        ),
+    )

@@ -1,0 +1,218 @@
+"""Commands about a whole table: `init`, `status`, `describe`, `history`, `config set`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lancelsm.cli.arguments import Uri
+from lancelsm.cli.session import Session, command, names, pairs
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from lancelsm.opening import Opened
+
+commands = typer.Typer()
+config = typer.Typer()
+
+
+@command(commands, "init", example="lancelsm init orders --schema orders.parquet --primary-key id --load")
+def init(  # noqa: PLR0917 - one for each option
+    session: Session,
+    uri: Uri,
+    schema: Annotated[str, typer.Option(metavar="FILE", help="Parquet, CSV, JSON lines or Arrow: its columns are the "
+                                        "table's; types of CSV and JSON are inferred from all rows.")],
+    primary_key: Annotated[str, typer.Option(metavar="A[,B]", help="The key columns, in order.")],
+    regions: Annotated[str | None, typer.Option(metavar="SPEC", help='How keys map to regions, such as "bucket(a, 4)"; '
+                                                "default one region.")] = None,
+    registry: Annotated[str | None, typer.Option(metavar="KIND", help="sqlite (default for paths) or object (default "
+                                                 "for URLs).")] = None,
+    owner: Annotated[str, typer.Option(metavar="NAME", help="The name that the table's ordinary writers "
+                                       "share.")] = "default",
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the table; "
+                                                       "repeatable.")] = None,
+    load: Annotated[bool, typer.Option("--load", help="Load the file's rows into the base too.")] = False,
+) -> None:  # fmt: skip
+    """Make a table.
+
+    Run again after a crash, it finishes what was begun. As JSON: {"table", "regions": n, "rows": n}.
+    """
+    chosen = pairs(settings, option="--set")
+    from lancelsm.cli.text import counted
+    from lancelsm.opening import make_table
+    from lancelsm.record.files import read_file
+    from lancelsm.record.rows import inferred
+    from lancelsm.region import regions as catalogued
+
+    rows = inferred(read_file(schema, schema=None))
+    _check_typed(rows, file=schema)
+    with session.working(f"Making {uri}"):
+        opened = make_table(
+            uri,
+            rows if load else rows.schema,
+            primary_key=names(primary_key) or [],
+            regions=regions,
+            registry=registry,
+            owner=owner,
+            settings=chosen,
+            storage_options=session.storage_options,
+        )
+        place, number = opened.storage.uri, len(catalogued(opened.storage))
+        loaded = opened.read_base().rows if load else 0
+    session.show(
+        {"table": place, "regions": number, "rows": loaded},
+        lambda: f"Made {place}: {counted(number, 'region')}, {counted(loaded, 'row')}",
+    )
+
+
+@command(commands, "status", example="lancelsm status orders --output json | jq '.regions[].wal_rows'")
+def status(session: Session, uri: Uri) -> None:
+    """Show every region's head, and how far the base lags behind.
+
+    As JSON: {"table", "base_version", "regions": [{"region", "values", "epoch", "owner", "status", "next_position",
+    "generations", "merged_generation", "wal_rows", "wal_bytes"}]}. `generations` are not in the base yet, `wal_rows`
+    not in a generation.
+    """
+    from dataclasses import asdict
+
+    from rich.console import Group
+
+    from lancelsm.cli.text import counted, listing
+    from lancelsm.status import read_status
+
+    found = asdict(read_status(session.opened(uri)))
+    regions = found["regions"]
+    waiting = sum(region["wal_rows"] for region in regions), sum(region["generations"] for region in regions)
+    title = f"{found['table']}: base version {found['base_version']}, {counted(len(regions), 'region')}"
+    lag = f"{counted(waiting[0], 'row')} to flush, {counted(waiting[1], 'generation')} to merge"
+    columns = tuple(regions[0]) if regions else ("region",)
+    session.show(found, lambda: Group(title, lag, listing(regions, columns=columns)))
+
+
+@command(commands, "describe", example="lancelsm describe orders")
+def describe(session: Session, uri: Uri) -> None:
+    """Show a table's columns, key, region spec, registry, owner and settings.
+
+    As JSON: {"table", "id", "format", "registry", "owner", "primary_key", "regions", "base_version", "base_rows",
+    "settings", "schema": {"version", "columns": [{"name", "type", "nullable", "field_id"}]}}.
+    """
+    from rich.console import Group
+
+    from lancelsm.cli.text import facts, listing
+
+    document = described(session.opened(uri))
+
+    def text() -> Group:
+        shown = {**document, "primary_key": ", ".join(document["primary_key"])}
+        shown["schema_version"] = shown.pop("schema")["version"]
+        columns = ("name", "type", "nullable", "field_id")
+        return Group(facts(shown), listing(document["schema"]["columns"], columns=columns))
+
+    session.show(document, text)
+
+
+@command(commands, "history", example="lancelsm history orders --limit 5")
+def history(
+    session: Session,
+    uri: Uri,
+    limit: Annotated[int, typer.Option(min=1, help="So many versions, the newest.")] = 20,
+) -> None:
+    """Show the base's versions with what each merged, oldest first.
+
+    As JSON: {"table", "versions": [{"version", "time", "operation", "rows", "merged": [{"region", "generation"}]}]}.
+    `merged` has the newest generation of each region that the version brought in, and is null if the version before it
+    is gone; `operation` is Lance's name.
+    """
+    from lancelsm.cli.text import listing
+    from lancelsm.dataset.versions import base_versions
+
+    place = session.opened(uri).storage.uri
+    versions = [
+        {
+            "version": found.version,
+            "time": found.time.isoformat(),
+            "operation": found.operation,
+            "rows": found.rows,
+            "merged": None if found.merged is None else generations(found.merged),
+        }
+        for found in base_versions(uri=place, newest=limit, storage_options=session.storage_options)
+    ]
+    columns = ("version", "time", "operation", "rows", "merged")
+    session.show({"table": place, "versions": versions}, lambda: listing(map(_short, versions), columns=columns))
+
+
+@command(config, "set", example="lancelsm config set orders flush_rows=50000")
+def config_set(
+    session: Session,
+    uri: Uri,
+    settings: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...", help="Settings and their new values.")],
+) -> None:
+    """Change settings of a table; those that are not named stay.
+
+    They apply to whoever opens the table from now on, unless its environment or arguments say otherwise. As JSON:
+    {"table", "settings": {...}}.
+    """
+    chosen = pairs(settings, option="KEY=VALUE")
+    from lancelsm.cli.text import facts
+    from lancelsm.config import change_settings
+    from lancelsm.settings import checked
+
+    texts = {name: str(value) for name, value in checked(chosen).items()}
+    storage = session.opened(uri).storage
+    kept = dict(change_settings(storage.objects, texts, uri=storage.uri, budget=storage.budget()).settings)
+    session.show({"table": storage.uri, "settings": kept}, lambda: facts(kept))
+
+
+def generations(newest: Any) -> list[dict[str, Any]]:
+    """Counters by region as a list of records."""
+    return [{"region": region, "generation": number} for region, number in sorted(newest.items())]
+
+
+def described(opened: Opened) -> dict[str, Any]:
+    """The document of `describe`."""
+    from lancelsm.config import FORMAT
+    from lancelsm.record.schema import field_id
+
+    known, base = opened.config, opened.read_base()
+    return {
+        "table": opened.storage.uri,
+        "id": known.table,
+        "format": FORMAT,
+        "registry": known.registry,
+        "owner": known.owner,
+        "primary_key": list(known.schema.primary_key),
+        "regions": None if known.regions is None else known.regions.describe(),
+        "base_version": base.version,
+        "base_rows": base.rows,
+        "settings": dict(known.settings),
+        "schema": {
+            "version": known.schema_version,
+            "columns": [
+                {"name": f.name, "type": str(f.type), "nullable": f.nullable, "field_id": field_id(f)}
+                for f in known.schema.columns
+            ],
+        },
+    }
+
+
+def _short(version: dict[str, Any]) -> dict[str, Any]:
+    merged = version["merged"]
+    shown = None if merged is None else ", ".join(f"{one['region'][:8]} to {one['generation']}" for one in merged)
+    return {**version, "merged": shown}
+
+
+def _check_typed(rows: pa.Table, *, file: str) -> None:
+    import pyarrow as pa
+
+    from lancelsm.errors import Invalid
+
+    for field in rows.schema:
+        if pa.types.is_null(field.type):
+            raise Invalid(
+                f"column {field.name!r} has no value, so its type is not known",
+                remedy="Give a schema as a Parquet or Arrow file",
+                file=file,
+                field=field.name,
+            )

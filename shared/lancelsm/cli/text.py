@@ -1,0 +1,62 @@
+"""Results for people: tables and names with values. Nothing is read as markup."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+_CONTROLS = {**{code: f"\\x{code:02x}" for code in (*range(32), 127)}, 9: "\\t", 10: "\\n", 13: "\\r"}
+_ESCAPED = str.maketrans({**_CONTROLS, ord("\\"): "\\\\"})
+
+
+def listing(rows: Iterable[Mapping[str, Any]], *, columns: Sequence[str]) -> Table:
+    """A table of records, numbers to the right. `columns` are keys."""
+    found = list(rows)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for name in columns:
+        numbers = all(isinstance(row[name], int | float) for row in found) and bool(found)
+        table.add_column(Text(one_line(name)), justify="right" if numbers else "left", overflow="fold")
+    for row in found:
+        table.add_row(*(cell(row[name]) for name in columns))
+    return table
+
+
+def facts(values: Mapping[str, Any]) -> Table:
+    """Names with their values, one a line."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in values.items():
+        table.add_row(Text(one_line(name)), cell(value))
+    return table
+
+
+def cell(value: Any) -> Text:
+    """One value: null dimmed, yes and no, nested ones as they are in JSON."""
+    if value is None:
+        return Text("null", style="dim")
+    return Text(one_line(plain(value)))
+
+
+def one_line(text: str) -> str:
+    """The text without what would break a line or drive a terminal: control characters as in Python's source."""
+    return text.translate(_ESCAPED)
+
+
+def plain(value: Any) -> str:
+    """One value as text."""
+    import json
+
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)
+
+
+def counted(number: int, what: str) -> str:
+    """`1 row`, `2 rows`, `3 entries`."""
+    plural = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
+    return f"{number:,} {what if number == 1 else plural}"

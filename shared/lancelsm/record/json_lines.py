@@ -1,0 +1,103 @@
+"""Rows as JSON, the inverse of `values.json_column`: what is written here is read back as the same rows.
+
+JSON lacks some values, so these are text: dates, times and timestamps in ISO 8601 (instants in UTC), decimals, binary
+in base64, and "NaN", "Infinity", "-Infinity". Structs are objects, lists are arrays, maps are objects if their keys are
+text and arrays of pairs if not. A duration is a number in its unit, which alone is not read back.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_NOT_FINITE: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+_encode: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+
+
+def json_lines(rows: pa.RecordBatch | pa.Table) -> Iterator[str]:
+    """One JSON object a row, without line ends."""
+    return map(_encode, json_objects(rows))
+
+
+def json_objects(rows: pa.RecordBatch | pa.Table) -> Iterator[dict[str, Any]]:
+    """One dict a row, of values that JSON has."""
+    names = rows.schema.names
+    columns = [json_values(column) for column in rows.columns]
+    if not columns:
+        return iter([{} for _ in range(rows.num_rows)])
+    return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+
+
+def json_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """The values of a column as JSON has them; None is null."""
+    if isinstance(column, pa.ChunkedArray):
+        return [value for chunk in column.chunks for value in json_values(chunk)]
+    kind = column.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return json_values(column.storage)
+    if pa.types.is_dictionary(kind):
+        return json_values(column.dictionary_decode())
+    if pa.types.is_struct(kind):
+        return _structs(column)
+    if pa.types.is_map(kind):
+        return _maps(column)
+    if hasattr(kind, "value_field"):
+        return _lists(column)
+    return _flat(column)
+
+
+def _flat(column: pa.Array) -> list[Any]:
+    kind = column.type
+    if pa.types.is_timestamp(kind):
+        if kind.tz is None:
+            return list(pc.strftime(column, format="%Y-%m-%dT%H:%M:%S").to_pylist())
+        utc = column.cast(pa.timestamp(kind.unit, "UTC"))
+        return list(pc.strftime(utc, format="%Y-%m-%dT%H:%M:%SZ").to_pylist())
+    if pa.types.is_date(kind) or pa.types.is_time(kind) or pa.types.is_decimal(kind):
+        return list(column.cast(pa.string()).to_pylist())
+    if pa.types.is_duration(kind):
+        return list(column.cast(pa.int64()).to_pylist())
+    if pa.types.is_floating(kind):
+        numbers = (column.cast(pa.float32()) if pa.types.is_float16(kind) else column).to_pylist()
+        if pc.all(pc.is_finite(column)).as_py() is False:
+            return [number if number is None else _NOT_FINITE.get(str(number), number) for number in numbers]
+        return list(numbers)
+    values = column.to_pylist()
+    return [base64.b64encode(v).decode() if isinstance(v, bytes) else v for v in values] if _is_binary(kind) else values
+
+
+def _structs(column: pa.StructArray) -> list[Any]:
+    names = [child.name for child in column.type]
+    children = [json_values(child) for child in column.flatten()]
+    rows = zip(*children, strict=True) if children else ((),) * len(column)
+    there = column.is_valid().to_pylist()
+    return [dict(zip(names, row, strict=True)) if present else None for present, row in zip(there, rows, strict=True)]
+
+
+def _maps(column: pa.MapArray) -> list[Any]:
+    column = column.take(pa.arange(0, len(column)))  # a slice still holds the items of all
+    pairs = iter(list(zip(json_values(column.keys), json_values(column.items), strict=True)))
+    whole = dict if pa.types.is_string(column.type.key_type) or pa.types.is_large_string(column.type.key_type) else list
+    sizes = pc.list_value_length(column).to_pylist()
+    rows = [None if size is None else [next(pairs) for _ in range(size)] for size in sizes]
+    return [None if row is None else whole(row) for row in rows]
+
+
+def _lists(column: pa.Array) -> list[Any]:
+    items = iter(json_values(column.flatten()))
+    sizes = pc.list_value_length(column).to_pylist()
+    return [None if size is None else [next(items) for _ in range(size)] for size in sizes]
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_fixed_size_binary(kind)
+        or pa.types.is_binary_view(kind)
+    )

@@ -1,0 +1,233 @@
+"""What a script sees when something goes wrong: the exit code, and one place to read why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lancelsm
+from lancelsm.errors import Ambiguous, Contended, Corrupt, Fenced, Invalid, Unavailable
+from tests.cli.console import Json, Run, lines
+
+
+def test_an_error_is_one_line_on_stderr(tmp_path: Path, run: Run) -> None:
+    done = run("status", tmp_path / "none")
+
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("Invalid: no table is there [table ")
+    assert done.err.count("\n") == 1
+
+
+def test_as_json_an_error_is_the_one_document_on_stdout(tmp_path: Path, run: Run) -> None:
+    done = run("status", tmp_path / "none", "--output", "json")
+
+    assert (done.code, done.err) == (1, "")
+    error = done.document["error"]
+    assert (error["kind"], error["message"]) == ("Invalid", "no table is there")
+    assert error["table"] == str(tmp_path / "none")
+    assert "lancelsm init" in error["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(Invalid, 1), (Contended, 3), (Fenced, 3), (Corrupt, 4), (Ambiguous, 5), (Unavailable, 6)]
+)
+def test_each_kind_has_its_exit_code(
+    orders: Path, run: Run, monkeypatch: pytest.MonkeyPatch, error: type[lancelsm.LsmError], code: int
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error("it went wrong", remedy="Do this", region="7f3a")
+
+    monkeypatch.setattr("lancelsm.upkeep.flush_table", fail)
+
+    done = run("flush", orders, "--output=json")
+
+    assert done.code == code
+    kind = error.__name__
+    assert done.document == {"error": {"kind": kind, "message": "it went wrong", "remedy": "Do this", "region": "7f3a"}}
+    assert run("flush", orders).err == f"{kind}: it went wrong [region 7f3a]. Do this\n"
+
+
+def test_a_foreign_owner_is_fenced_and_a_damaged_log_corrupt(orders: Path, run: Run, as_json: Json) -> None:
+    as_json("region", "claim", orders, "--owner", "loader")
+    (region, *_) = (r["region"] for r in as_json("region", "list", orders)["regions"])
+    row = lines(*({"id": i, "state": None, "price": None} for i in range(10)))
+
+    fenced = run("write", orders, "-", "--output", "json", stdin=row)
+    assert (fenced.code, fenced.document["error"]["kind"]) == (3, "Fenced")
+
+    (orders / "_mem_wal" / region / "wal" / f"{format(1, '064b')[::-1]}.arrow").unlink()
+    corrupt = run("scan", orders, "--output", "json")
+    assert (corrupt.code, corrupt.document["error"]["kind"]) == (4, "Corrupt")
+    assert corrupt.document["error"]["region"] == region
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("nonsense",),
+        ("scan",),
+        ("scan", "t", "--nonsense"),
+        ("scan", "t", "--limit", "many"),
+        ("merge", "t", "--engine", "steam"),
+        ("get", "t"),
+        ("delete", "t"),
+        ("delete", "t", "--key", "1", "--where", "true"),
+        ("write", "t"),
+        ("scan", "t", "--count", "--to", "x.csv"),
+        ("scan", "t", "--storage-option", "region"),
+        ("init", "t", "--schema", "x.csv", "--primary-key", "a", "--set", "flush_rows"),
+    ],
+)
+def test_wrong_usage_is_2_in_both_outputs(run: Run, arguments: tuple[str, ...]) -> None:
+    told = run(*arguments)
+    assert (told.code, told.out) == (2, "")
+    assert told.err
+
+    document = run("--output", "json", *arguments).document["error"]
+    assert (document["kind"], bool(document["message"])) == ("Usage", True)
+
+
+def test_an_unknown_output_is_wrong_usage(run: Run) -> None:
+    assert run("status", "t", "--output", "yaml").code == 2
+
+
+def test_a_bug_is_no_traceback_unless_asked_for(orders: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("by nothing")
+
+    monkeypatch.setattr("lancelsm.upkeep.flush_table", fail)
+    quiet = run("flush", orders)
+    assert (quiet.code, quiet.err.count("\n")) == (1, 1)
+    assert "LANCELSM_TRACEBACK=1" in quiet.err
+    assert run("flush", orders, "--output", "json").document["error"]["kind"] == "Internal"
+
+    monkeypatch.setenv("LANCELSM_TRACEBACK", "1")
+    assert "Traceback (most recent call last)" in run("flush", orders).err
+
+
+def test_an_interrupt_is_quiet(orders: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lancelsm.upkeep.flush_table", interrupt)
+
+    done = run("flush", orders, "--output", "json")
+
+    assert (done.code, done.out, done.err) == (130, "", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("empty.csv", b"", "empty"),
+        ("empty.parquet", b"", "empty"),
+        ("cut.parquet", b"PAR1\x15\x04", "can't be read"),
+        ("cut.ndjson", b'{"id": 8, "state": "a", "price": 1}\n{"id": 9, "sta', "line 2"),
+        ("cut.csv", b"id,state,price\n8,a,1\n9,b", "can't be read"),
+        ("unknown.txt", b"8", "suffix"),
+        ("type.ndjson", b'{"id": "x", "state": "a", "price": 1}', "id"),
+        ("column.csv", b"id,state\n8,a", "price"),
+        ("more.csv", b"id,state,price,colour\n8,a,1,red", "colour"),
+        ("null.csv", b"id,state,price\n,a,1", "id"),
+        ("overflow.csv", b"id,state,price\n99999999999999999999,a,1", "id"),
+        ("latin.csv", b"id,state,price\n8,\xe4,1", "invalid UTF8"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused_whole(
+    orders: Path, tmp_path: Path, run: Run, as_json: Json, name: str, content: bytes, says: str
+) -> None:
+    file = tmp_path / name
+    file.write_bytes(content)
+
+    done = run("write", orders, file, "--output", "json")
+
+    assert (done.code, done.document["error"]["kind"]) == (1, "Invalid")
+    assert says in done.document["error"]["message"]
+    assert done.document["error"]["file"] == str(file)
+    assert as_json("scan", orders, "--count") == {"count": 3}
+
+
+def test_a_file_that_is_not_there_is_refused(orders: Path, run: Run) -> None:
+    assert run("write", orders, "nowhere.csv").code == 1
+    assert run("delete", orders, "--keys", "nowhere.csv").code == 1
+
+
+def test_what_was_written_before_an_error_is_told(orders: Path, tmp_path: Path, run: Run, as_json: Json) -> None:
+    good, bad = tmp_path / "good.ndjson", tmp_path / "bad.ndjson"
+    good.write_text(lines({"id": 9, "state": None, "price": None}))
+    bad.write_text("{")
+
+    done = run("write", orders, good, bad, "--output", "json")
+
+    assert (done.code, done.document["error"]["rows_written"]) == (1, 1)
+    assert as_json("scan", orders, "--count") == {"count": 4}
+
+
+def test_an_error_on_stdin_tells_how_many_lines_came_before(orders: Path, run: Run, as_json: Json) -> None:
+    as_json("config", "set", orders, "group_commit_bytes=40")
+    row: dict[str, Any] = {"id": 9, "state": "x" * 40, "price": None}
+
+    done = run("write", orders, "-", "--output", "json", stdin=lines(row, row) + "{\n")
+
+    error = done.document["error"]
+    assert (done.code, error["file"], error["lines_before"], error["rows_written"]) == (1, "stdin", 2, 2)
+
+
+@pytest.mark.parametrize("key", ["null", "1.5", '"one"', '{"id": 1, "state": "new"}', "{}", "[1]"])
+def test_a_key_that_does_not_fit_is_refused(orders: Path, run: Run, key: str) -> None:
+    done = run("get", orders, "--key", key, "--output", "json")
+
+    assert (done.code, done.document["error"]["kind"]) == (1, "Invalid")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("scan", "--columns", "nonsense"),
+        ("scan", "--where", "nonsense ="),
+        ("delete", "--where", "nonsense = 1"),
+        ("scan", "--to", "rows.txt"),
+        ("scan", "--to", "no/such/place.csv"),
+        ("inspect", "entries", "--region", "zzz"),
+        ("region", "seal", "--region", ""),
+        ("config", "set", "flush_rows=none"),
+    ],
+)
+def test_input_that_makes_no_sense_is_invalid(orders: Path, run: Run, arguments: tuple[str, ...]) -> None:
+    group = 2 if arguments[0] in ("inspect", "region", "config") else 1
+    done = run(*arguments[:group], orders, *arguments[group:], "--output", "json")
+
+    assert (done.code, done.document["error"]["kind"]) == (1, "Invalid"), done
+
+
+def test_init_refuses_what_it_can_not_make(orders: Path, tmp_path: Path, run: Run) -> None:
+    def refused(*arguments: object) -> str:
+        done = run("init", *arguments, "--output", "json")
+        assert (done.code, done.document["error"]["kind"]) == (1, "Invalid"), done
+        return str(done.document["error"]["message"])
+
+    file, untyped = tmp_path / "orders.parquet", tmp_path / "untyped.csv"
+    untyped.write_text("id,name\n1,\n")
+
+    assert "exists" in refused(orders, "--schema", file, "--primary-key", "id")
+    assert "primary key" in refused(tmp_path / "t", "--schema", file, "--primary-key", "nr")
+    assert "price" in refused(tmp_path / "t", "--schema", file, "--primary-key", "price")
+    assert "regions" in refused(
+        tmp_path / "t", "--schema", file, "--primary-key", "id", "--regions", "bucket(state, 2)"
+    )
+    assert "'name'" in refused(tmp_path / "t", "--schema", untyped, "--primary-key", "id")
+    assert "no setting" in refused(tmp_path / "t", "--schema", file, "--primary-key", "id", "--set", "a=1")
+    assert not (tmp_path / "t").exists()
+
+
+def test_a_warning_is_one_line_on_stderr(tmp_path: Path, run: Run) -> None:
+    file = tmp_path / "days.csv"
+    file.write_text("day,n\n2024-01-01,1\n")
+
+    done = run("init", tmp_path / "t", "--schema", file, "--primary-key", "day", "--output", "json")
+
+    assert (done.code, done.document["rows"]) == (0, 0)
+    assert done.err.startswith("Warning: Lance's own writer can't")
+    assert done.err.count("\n") == 1

@@ -1,0 +1,317 @@
+"""What the commands do to a table, and the documents that they print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lancelsm.settings import Settings
+from tests.cli.console import ORDERS, Json, Run, lines
+
+
+def test_a_table_goes_through_its_whole_life(tmp_path: Path, run: Run, as_json: Json) -> None:
+    place, file = tmp_path / "t", tmp_path / "rows.ndjson"
+    file.write_text(lines({"id": 1, "state": "new"}, {"id": 2, "state": "new"}))
+
+    made = as_json("init", place, "--schema", file, "--primary-key", "id", "--regions", "bucket(id, 4)")
+    assert made == {"table": str(place), "regions": 4, "rows": 0}
+
+    written = as_json("write", place, file)
+    assert written["rows"] == 2
+    assert sum(entry["rows"] for entry in written["entries"]) == 2
+    assert all(entry.keys() == {"region", "position", "rows"} for entry in written["entries"])
+    assert sorted(row["id"] for row in run("scan", place, "--output", "json").rows) == [1, 2]
+
+    flushed = as_json("flush", place)["generations"]
+    assert sum(generation["rows"] for generation in flushed) == 2
+    assert all((place / generation["path"]).is_dir() for generation in flushed)
+
+    merged = as_json("merge", place, "--engine", "inprocess")
+    assert merged["merged"] == sorted(
+        ({"region": g["region"], "generation": 1} for g in flushed), key=lambda one: one["region"]
+    )
+    assert (merged["rows_upserted"], merged["rows_deleted"]) == (2, 0)
+
+    assert as_json("get", place, "--key", "2") == {"id": 2, "state": "new"}
+    assert as_json("delete", place, "--key", '{"id": 2}')["rows"] == 1
+    assert as_json("get", place, "--key", "2") is None
+    assert as_json("scan", place, "--count") == {"count": 1}
+
+    status = as_json("status", place)
+    assert status["base_version"] >= merged["base_version"]
+    assert sum(region["wal_rows"] for region in status["regions"]) == 1
+    assert {tuple(region) for region in status["regions"]} == {
+        (
+            "region", "values", "epoch", "owner", "status", "next_position", "generations", "merged_generation",
+            "wal_rows", "wal_bytes",
+        )
+    }  # fmt: skip
+
+
+def test_init_can_load_the_rows_and_keep_settings(orders: Path, tmp_path: Path, as_json: Json) -> None:
+    file = tmp_path / "orders.parquet"
+
+    made = as_json(
+        "init",
+        tmp_path / "t",
+        "--schema",
+        file,
+        "--primary-key",
+        "id",
+        "--load",
+        "--set",
+        "flush_rows=7",
+        "--owner",
+        "me",
+    )
+
+    assert made == {"table": str(tmp_path / "t"), "regions": 1, "rows": 3}
+    described = as_json("describe", tmp_path / "t")
+    assert described["settings"] == {"flush_rows": "7"}
+    assert (described["owner"], described["registry"], described["regions"]) == ("me", "sqlite", "unsharded")
+
+
+def test_describe_shows_columns_and_key(orders: Path, as_json: Json) -> None:
+    described = as_json("describe", orders)
+
+    assert described["primary_key"] == ["id"]
+    assert described["regions"] == "bucket(id, 2)"
+    assert described["base_rows"] == 3
+    assert described["schema"]["columns"] == [
+        {"name": "id", "type": "int64", "nullable": False, "field_id": 0},
+        {"name": "state", "type": "string", "nullable": True, "field_id": 1},
+        {"name": "price", "type": "double", "nullable": True, "field_id": 2},
+    ]
+
+
+def test_composite_keys_are_given_as_objects(tmp_path: Path, run: Run, as_json: Json) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text("shop,no,total\nä,1,1.5\nb,1,2.5\n")
+    as_json("init", tmp_path / "t", "--schema", file, "--primary-key", "shop,no", "--regions", "bucket(shop, 3)")
+    as_json("write", tmp_path / "t", file)
+
+    assert as_json("get", tmp_path / "t", "--key", '{"no": 1, "shop": "ä"}') == {"shop": "ä", "no": 1, "total": 1.5}
+    plain = run("get", tmp_path / "t", "--key", "1", "--output", "json")
+    assert plain.code == 1
+    assert "shop, no" in plain.document["error"]["message"]
+
+
+@pytest.mark.parametrize("key", ['"007"', "007", '{"code": "007"}'])
+def test_a_text_key_needs_no_quotes(tmp_path: Path, as_json: Json, key: str) -> None:
+    file = tmp_path / "rows.ndjson"
+    file.write_text(lines({"code": "007", "n": 1}))
+    as_json("init", tmp_path / "t", "--schema", file, "--primary-key", "code", "--load")
+
+    assert as_json("get", tmp_path / "t", "--key", key) == {"code": "007", "n": 1}
+
+
+def test_several_files_are_written_in_order(orders: Path, tmp_path: Path, as_json: Json) -> None:
+    files = [tmp_path / "a.ndjson", tmp_path / "b.csv"]
+    files[0].write_text(lines({"id": 9, "state": "first", "price": 1.0}))
+    files[1].write_text("id,state,price\n9,second,2\n10,,\n")
+
+    assert as_json("write", orders, *files)["rows"] == 3
+
+    assert as_json("get", orders, "--key", "9")["state"] == "second"
+    assert as_json("get", orders, "--key", "10") == {"id": 10, "state": None, "price": None}
+
+
+def test_stdin_is_read_as_json_lines(orders: Path, as_json: Json) -> None:
+    row = {"id": 4, "state": '日本 "quoted"\nline', "price": 0.1}
+
+    assert as_json("write", orders, "-", stdin=lines(row))["rows"] == 1
+    assert as_json("get", orders, "--key", "4") == row
+    assert as_json("delete", orders, "--keys", "-", stdin=lines({"id": 4}, {"id": 1}))["rows"] == 2
+    assert as_json("scan", orders, "--count") == {"count": 2}
+
+
+def test_no_rows_are_no_entry(orders: Path, as_json: Json) -> None:
+    assert as_json("write", orders, "-") == {"rows": 0, "entries": []}
+
+
+def test_a_large_file_becomes_several_entries(orders: Path, tmp_path: Path, as_json: Json) -> None:
+    as_json("config", "set", orders, "group_commit_bytes=2000")
+    file = tmp_path / "many.csv"
+    file.write_text("id,state,price\n" + "".join(f"{i},{'x' * 50},\n" for i in range(200)))
+
+    written = as_json("write", orders, file)
+
+    assert written["rows"] == 200
+    assert len(written["entries"]) > 4
+    assert as_json("scan", orders, "--count") == {"count": 200}
+
+
+def test_rows_can_be_deleted_by_a_file_and_by_a_condition(orders: Path, tmp_path: Path, as_json: Json) -> None:
+    keys = tmp_path / "keys.csv"
+    keys.write_text("id\n1\n77\n")
+
+    assert as_json("delete", orders, "--keys", keys)["rows"] == 2
+    assert as_json("delete", orders, "--where", "state = 'paid'")["rows"] == 1
+    assert as_json("delete", orders, "--where", "state = 'nobody'") == {"rows": 0, "entries": []}
+    assert as_json("scan", orders, "--count") == {"count": 1}
+
+
+def test_scan_takes_columns_conditions_and_a_limit(orders: Path, run: Run) -> None:
+    rows = run("scan", orders, "--columns", "state,id", "--where", "id >= 2", "--output", "json").rows
+
+    assert sorted(rows, key=lambda row: row["id"]) == [{"state": "paid", "id": 2}, {"state": "żółć ✓", "id": 3}]
+    assert [list(row) for row in rows] == [["state", "id"]] * 2
+    assert len(run("scan", orders, "--limit", "2", "--output", "json").rows) == 2
+    assert run("scan", orders, "--where", "id > 99", "--output", "json").out == ""
+
+
+def test_history_tells_which_version_merged_what(orders: Path, as_json: Json) -> None:
+    as_json("write", orders, "-", stdin=lines({"id": 1, "state": "void", "price": None}))
+    (flushed,) = as_json("flush", orders)["generations"]
+    merged = as_json("merge", orders, "--engine", "inprocess")
+
+    versions = as_json("history", orders)["versions"]
+
+    assert [v["merged"] for v in versions if v["merged"]] == [[{"region": flushed["region"], "generation": 1}]]
+    (found,) = (v for v in versions if v["version"] == merged["base_version"])
+    assert (found["operation"], found["rows"]) == ("Merge", 3)
+    (newest,) = as_json("history", orders, "--limit", "1")["versions"]
+    assert newest == versions[-1]
+
+
+def test_a_merge_with_nothing_to_merge_says_so(orders: Path, run: Run, as_json: Json) -> None:
+    assert as_json("merge", orders)["merged"] == []
+    assert "Nothing to merge" in run("merge", orders).out
+
+
+def test_inspect_shows_staged_and_published_manifests(orders: Path, as_json: Json) -> None:
+    manifests = as_json("inspect", "manifest", orders)["manifests"]
+
+    assert [m["published"] for m in manifests] == [True, True]
+    assert sorted(m["values"]["bucket"] for m in manifests) == [0, 1]
+    for manifest in manifests:
+        assert (orders / manifest["staged"]).is_file()
+        assert manifest["head"]["manifest_version"] == manifest["version"] == 1
+
+    for file in (orders / "_mem_wal" / manifests[0]["region"] / "manifest").glob("*.binpb"):
+        file.unlink()
+    found = as_json("inspect", "manifest", orders, "--region", manifests[0]["region"])["manifests"]
+    assert [m["published"] for m in found] == [False]
+
+
+def test_inspect_tells_committed_entries_from_fences_and_leftovers(orders: Path, as_json: Json) -> None:
+    as_json("write", orders, "-", stdin=lines({"id": 1, "state": "a", "price": None}))
+    as_json("flush", orders)
+    (entry,) = as_json("write", orders, "-", stdin=lines({"id": 1, "state": "b", "price": None}))["entries"]
+    region = entry["region"]
+    as_json("region", "claim", orders, "--region", region)
+    log = orders / "_mem_wal" / region / "wal"
+    (log / f"{format(9, '064b')[::-1]}.arrow").write_bytes(b"cut")
+    copied = (log / f"{format(2, '064b')[::-1]}.arrow").read_bytes()
+    (log / f"{format(8, '064b')[::-1]}.arrow").write_bytes(copied)
+
+    found = as_json("inspect", "entries", orders, "--region", region[:6])["entries"]
+
+    assert [(e["position"], e["state"], e["fence"]) for e in found] == [
+        (1, "flushed", False),
+        (2, "tail", False),
+        (3, "tail", True),
+        (8, "uncommitted", False),
+        (9, "unreadable", None),
+    ]
+    assert [e["sound"] for e in found] == [True, True, True, False, None]
+
+
+def test_inspect_finds_generations_that_no_manifest_names(orders: Path, as_json: Json) -> None:
+    as_json("write", orders, "-", stdin=lines({"id": 1, "state": "a", "price": None}))
+    (flushed,) = as_json("flush", orders)["generations"]
+    as_json("merge", orders, "--engine", "inprocess")
+    orphan = orders / "_mem_wal" / flushed["region"] / "0123abcd_gen_2"
+    orphan.mkdir()
+    (orphan / "data").write_bytes(b"12345")
+
+    found = as_json("inspect", "generations", orders)["generations"]
+
+    assert [(g["generation"], g["state"]) for g in found] == [(1, "merged"), (2, "orphan")]
+    assert (found[0]["path"], found[0]["rows"], found[0]["first_position"]) == (flushed["path"], 1, 1)
+    assert (found[1]["objects"], found[1]["bytes"], found[1]["rows"]) == (1, 5, None)
+
+
+def test_regions_are_listed_claimed_and_sealed(orders: Path, run: Run, as_json: Json) -> None:
+    listed = as_json("region", "list", orders)["regions"]
+    assert [(r["epoch"], r["owner"], r["status"]) for r in listed] == [(1, "default", "open")] * 2
+    first, second = (r["region"] for r in listed)
+
+    (claimed,) = as_json("region", "claim", orders, "--region", first, "--owner", "loader")["regions"]
+    assert (claimed["region"], claimed["epoch"], claimed["owner"]) == (first, 2, "loader")
+    (sealed,) = as_json("region", "seal", orders, "--region", second)["regions"]
+    assert (sealed["status"], sealed["owner"]) == ("sealed", "")
+
+    rows = [{"id": i, "state": None, "price": None} for i in range(20)]
+    assert run("write", orders, "-", stdin=lines(*rows)).code in (1, 3)
+    assert len(as_json("region", "claim", orders, "--region", first)["regions"]) == 1
+
+
+def test_a_lost_registry_is_rebuilt(orders: Path, as_json: Json) -> None:
+    as_json("write", orders, "-", stdin=lines({"id": 4, "state": "kept", "price": None}))
+    for file in (orders / "_lancelsm").glob("registry.sqlite*"):
+        file.unlink()
+
+    rebuilt = as_json("registry", "rebuild", orders)["regions"]
+
+    assert [r["owner"] for r in rebuilt] == ["default", "default"]
+    assert as_json("get", orders, "--key", "4")["state"] == "kept"
+
+
+def test_run_folds_everything_and_returns(orders: Path, as_json: Json) -> None:
+    as_json("write", orders, "-", stdin=lines({"id": 4, "state": "kept", "price": None}))
+
+    ran = as_json("run", orders, "--engine", "inprocess")
+
+    assert (ran["generations"], ran["merges"]) == (1, 1)
+    assert {r["owner"] for r in ran["regions"]} == {"default"}
+    status = as_json("status", orders)
+    assert [(r["generations"], r["wal_rows"]) for r in status["regions"]] == [(0, 0)] * 2
+    assert as_json("optimize", orders)["fragments_removed"] == 0
+
+
+def test_config_set_changes_only_what_it_names(orders: Path, run: Run, as_json: Json) -> None:
+    as_json("config", "set", orders, "flush_rows=7", "merge_generations=3")
+
+    assert as_json("config", "set", orders, "flush_rows=8")["settings"] == {"flush_rows": "8", "merge_generations": "3"}
+    wrong = run("config", "set", orders, "flush_row=8", "--output", "json")
+    assert (wrong.code, wrong.document["error"]["field"]) == (1, "flush_row")
+    assert as_json("describe", orders)["settings"]["flush_rows"] != str(Settings().flush_rows)
+
+
+def test_every_command_speaks_to_people_too(orders: Path, tmp_path: Path, run: Run) -> None:
+    file = tmp_path / "orders.parquet"
+    commands: list[tuple[str, ...]] = [
+        ("write", str(orders), str(file)),
+        ("delete", str(orders), "--key", "1"),
+        ("flush", str(orders)),
+        ("merge", str(orders), "--engine", "inprocess"),
+        ("scan", str(orders)),
+        ("scan", str(orders), "--count"),
+        ("scan", str(orders), "--to", str(tmp_path / "out.csv")),
+        ("get", str(orders), "--key", "2"),
+        ("get", str(orders), "--key", "1"),
+        *((name, str(orders)) for name in ("status", "describe", "history", "optimize", "run")),
+        *(("inspect", what, str(orders)) for what in ("manifest", "entries", "generations")),
+        *(("region", what, str(orders)) for what in ("list", "claim", "seal")),
+        ("config", "set", str(orders), "flush_rows=5"),
+    ]
+    for arguments in commands:
+        done = run(*arguments)
+        assert (done.code, done.err) == (0, ""), (arguments, done)
+        assert done.out.strip(), arguments
+        assert not done.out.startswith(("{", "[")), arguments
+
+
+def test_text_is_not_read_as_markup(orders: Path, run: Run) -> None:
+    run("write", orders, "-", stdin=lines({"id": 1, "state": "[red]tab\there\x1b[0m[/red]", "price": None}))
+
+    assert "[red]tab\\there\\x1b[0m[/red]" in run("get", orders, "--key", "1").out
+    assert "1\t[red]tab\\there\\x1b[0m[/red]\t\n" in run("scan", orders).out
+
+
+def test_the_file_that_was_loaded_comes_back(orders: Path, run: Run) -> None:
+    rows = run("scan", orders, "--output", "json").rows
+
+    assert sorted(rows, key=lambda row: row["id"]) == ORDERS.to_pylist()
