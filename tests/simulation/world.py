@@ -25,11 +25,11 @@ from lancelsm.layout import (
     Key,
     Nonce,
     Position,
-    RegionId,
     TableId,
     Version,
     head_key,
     published_manifest,
+    region_id,
     version_hint,
     wal_entry,
     wal_position,
@@ -78,6 +78,7 @@ class World:
     schedule: Schedule = field(default_factory=Schedule)
     plan: FaultPlan = field(default_factory=FaultPlan)
     budget_seconds: float = 30.0
+    made: bool = True  # the region exists from the start
     log: dict[Position, Entry] = field(default_factory=dict)  # as it stood when its commit happened
     manifest_keys: dict[Version, str] = field(default_factory=dict)
     manifest_bodies: dict[Version, bytes] = field(default_factory=dict)
@@ -88,10 +89,16 @@ class World:
     rounds: dict[str, BaseException | None] = field(default_factory=dict)  # manifest commits by a tag of their own
 
     def __post_init__(self) -> None:
+        self.ids = SeededIds(repr(self.schedule))
+        self.id = region_id(table=TABLE, spec_id=1, values=VALUES)
         self.store = WatchedStore(self)
         self.registry = WatchedRegistry(self)
-        storage = self.storage("creator", faulty=False)
-        self.id: RegionId = create_region(storage, spec_id=1, values=VALUES, owner=OWNER).id
+        if self.made:
+            self.make("creator", faulty=False)
+
+    def make(self, process: str, *, faulty: bool = True) -> Region:
+        """The region, created if there is none."""
+        return create_region(self.storage(process, faulty=faulty), spec_id=1, values=VALUES, owner=OWNER)
 
     def storage(self, process: str, *, faulty: bool = True) -> Storage:
         """Ports as one process sees them; a crash there ends this process only."""
@@ -102,7 +109,7 @@ class World:
             objects=FaultyStore(ScheduledStore(self.store, self.schedule), plan, process=process),
             registry=FaultyRegistry(ScheduledRegistry(self.registry, self.schedule), plan, process=process),
             clock=self.schedule.clock,
-            ids=SeededIds(f"{self.schedule._seed} {process}"),
+            ids=self.ids,
             budget_seconds=self.budget_seconds,
         )
 
@@ -263,7 +270,7 @@ class WatchedStore(MemoryStore):
         if isinstance(outcome, Written):
             assert old is not None
             if key == version_hint(self._world.id):
-                assert json.loads(old.body)["version"] < json.loads(bytes(body))["version"], "the hint falls"
+                assert json.loads(old.body).get("version", 0) < json.loads(bytes(body))["version"], "the hint falls"
             else:
                 position = wal_position(key)
                 assert position is not None, f"{key} was overwritten"
@@ -282,10 +289,7 @@ class WatchedRegistry(MemoryRegistry):
     def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> Applied | Lost:
         old = self.read(key)
         outcome = super().swap(key, expect=expect, change=change)
-        if isinstance(outcome, Applied) and key.sort == "head":
-            if old is None:
-                self._world.id = RegionId(key.partition.rpartition("#")[2])
-            assert key == head_key(TABLE, self._world.id)
+        if isinstance(outcome, Applied) and key == head_key(TABLE, self._world.id):
             self._world.committed(old, outcome.record)
         return outcome
 
