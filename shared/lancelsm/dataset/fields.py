@@ -43,7 +43,8 @@ def check_storable(columns: pa.Schema) -> None:
         try:
             kept = LanceSchema.from_pyarrow(pa.schema([column])).to_pyarrow().field(0)
         except ValueError as cause:
-            raise Invalid(f"Lance can't store column {column.name!r} of type {column.type}", field=column.name) from cause
+            what = f"Lance can't store column {column.name!r} of type {column.type}"
+            raise Invalid(what, field=column.name) from cause
         changed = kept.type != column.type and not isinstance(column.type, pa.BaseExtensionType)
         if changed or _has_empty_struct(column.type):
             raise Invalid(

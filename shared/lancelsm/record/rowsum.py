@@ -164,7 +164,7 @@ def _items(items: pa.Array, field: pa.Field, offsets: pa.Array) -> pa.Array:
     # Without nulls the lists' bytes lie in the items' buffer: only the offsets are scaled.
     raw = _fixed(items, width)
     data = raw.buffers()[1]
-    body = pa.py_buffer(b"") if data is None else data.slice(raw.offset * width, len(raw) * width)
+    body = data.slice(raw.offset * width, len(raw) * width) if data and len(raw) else pa.py_buffer(b"")
     ends = pc.multiply(offsets, width).buffers()[1]
     return pa.LargeBinaryArray.from_buffers(_BYTES, len(offsets) - 1, [None, ends, body])
 
