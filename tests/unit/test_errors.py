@@ -1,0 +1,37 @@
+"""Six kinds of errors, each with its place, its remedy and its exit code."""
+
+from __future__ import annotations
+
+import pytest
+
+from lancelsm import errors
+from lancelsm.errors import Ambiguous, Contended, Corrupt, Fenced, Invalid, LsmError, Unavailable
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [(Contended, 3), (Fenced, 3), (Ambiguous, 5), (Unavailable, 6), (Invalid, 1), (Corrupt, 4)],
+)
+def test_each_kind_has_a_name_and_an_exit_code(kind, code):
+    error = kind("it happened", remedy="Do this", table="t")
+    assert error.exit_code == code
+    assert error.document()["error"]["kind"] == error.kind == kind.__name__
+
+
+def test_there_are_six_kinds():
+    assert len([e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, LsmError)]) == 7
+
+
+def test_the_text_says_what_where_and_what_next():
+    error = Fenced("held by 'b'", remedy="Stop this writer", table="s3://t", region="r", position=None)
+    assert str(error) == "held by 'b' [table s3://t, region r]. Stop this writer"
+    assert str(Contended("too slow")) == "too slow"
+    assert str(Corrupt("gone", object="k")) == "gone [object k]"
+    assert str(Unavailable("no answer", remedy="Retry")) == "no answer. Retry"
+
+
+def test_the_document_has_message_remedy_and_places():
+    error = Corrupt("gone", remedy="Scrub", table="t", position=7)
+    assert error.document() == {
+        "error": {"kind": "Corrupt", "message": "gone", "remedy": "Scrub", "table": "t", "position": 7}
+    }
