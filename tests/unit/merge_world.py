@@ -11,7 +11,7 @@ import lance
 import pyarrow as pa
 
 from lancelsm.clock import SeededIds
-from lancelsm.dataset.base_table import BaseTable, Facts, create_base, open_base
+from lancelsm.dataset.base_table import BaseTable, Facts, Sharding, create_base, open_base
 from lancelsm.dataset.generation import write_generation
 from lancelsm.layout import Generation, Nonce, RegionId, TableId, generation_name, generation_path
 from lancelsm.merge.commit import Merged, merge_generations
@@ -67,7 +67,14 @@ class World:
         self.expected: dict[tuple[Any, ...], Row] = {}
         facts = Facts(table=TABLE, registry="sqlite", owner="default", regions="{}")
         first, later = rows[:per_fragment], rows[per_fragment:]
-        create_base(uri=self.uri, columns=columns, primary_key=key, facts=facts, rows=self.table(first).to_batches())
+        create_base(
+            uri=self.uri,
+            columns=columns,
+            primary_key=key,
+            facts=facts,
+            sharding=None if any(pa.types.is_temporal(columns.field(name).type) for name in key) else Sharding(),
+            rows=self.table(first).to_batches(),
+        )
         for start in range(0, len(later), per_fragment):
             self.append(later[start : start + per_fragment])
         self._expect(rows)

@@ -170,23 +170,22 @@ def create_base(
 
 
 def ensure_mem_wal(*, uri: str, sharding: Sharding | None, storage_options: StorageOptions = None) -> None:
-    """Give a base its MemWAL index; one that has it is left as it is, and None leaves it without.
+    """Give a base its MemWAL index; one that has it is left as it is.
 
-    A table with a date or timestamp in its key gets one without sharding: Lance's own writer can't hash such keys, so
-    it could neither route nor flush, while its markers work.
+    Args:
+        sharding: None for a key that Lance's own writer can't hash, so that it could neither route nor flush. The index
+            holds markers all the same.
 
     Raises:
         Invalid: Lance can't route by that column.
         Unavailable: the store did not answer.
     """
     base = open_base(uri=uri, storage_options=storage_options)
-    if sharding is None:
-        return
     with native_errors("the base can't be given its MemWAL index", table=uri):
         dataset = open_dataset(uri=uri, version=base.version, storage_options=storage_options)
         if dataset.mem_wal_index_details() is not None:
             return
-        if any(pa.types.is_temporal(column.type) for column in base.schema.key):
+        if sharding is None:
             _install_mem_wal(base, dataset)
             return
         dataset.initialize_mem_wal(

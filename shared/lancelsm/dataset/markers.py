@@ -23,7 +23,6 @@ from lancelsm.errors import Contended, Corrupt
 from lancelsm.generated.lance import table_pb2
 from lancelsm.layout import Generation, RegionId
 from lancelsm.objects import ObjectStore
-from lancelsm.routing.spec import carried_by_lance
 
 _LAST_VERSION = (1 << 64) - 1
 _FOOTER = 16  # position of the manifest, format version, magic
@@ -67,8 +66,7 @@ def repair_markers(*, base: BaseTable, objects: ObjectStore) -> BaseTable:
     the same time is no error.
 
     Returns:
-        The base at the version that holds the markers; `base` itself if none lagged, or if Lance keeps no markers for a
-        key of its type.
+        The base at the version that holds the markers; `base` itself if none lagged.
 
     Raises:
         Contended: others kept committing first.
@@ -78,8 +76,6 @@ def repair_markers(*, base: BaseTable, objects: ObjectStore) -> BaseTable:
         markers = read_markers(objects=objects, version=base.version)
         lagging = {region: upto for region, upto in base.counters.items() if upto > _marker(markers, region)}
         if not lagging:
-            return base
-        if markers is None and not carried_by_lance(base.schema):
             return base
         if markers is None:
             raise Corrupt(f"the base has lost its index {MEM_WAL_INDEX}", remedy="Run `lancelsm adopt`", table=base.uri)
