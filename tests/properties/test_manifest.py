@@ -1,0 +1,144 @@
+"""Whatever the order of flushes, claims, seals and collections: each manifest may follow its elder, and comes back."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lancelsm import manifest as manifests
+from lancelsm.errors import Corrupt, Invalid
+from lancelsm.head import LogTotals, Summary
+from lancelsm.layout import Epoch, Generation, Position, RegionId, Version
+from lancelsm.manifest import Dead, FlushedGeneration, Folded, Manifest, violations
+from lancelsm.setsum import Setsum
+
+FIRST = Manifest(
+    region=RegionId("d00cc65e-1b58-41a4-a929-5096334c8657"), spec_id=1, values=(), version=Version(1), epoch=Epoch(1)
+)
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("flush"), st.integers(1, 5)),
+        st.tuples(st.just("claim"), st.integers(0, 3)),
+        st.tuples(st.just("collect"), st.integers(0, 3)),
+        st.tuples(st.just("floor"), st.integers(0, 6)),
+        st.tuples(st.just("seal"), st.just(0)),
+    ),
+    max_size=12,
+)
+
+
+def entry(position):
+    return Summary(
+        position=position,
+        epoch=Epoch(1),
+        rows=1,
+        bytes=9,
+        entry_setsum=Setsum.of([b"%d" % position]),
+        source={"q": "1"},
+    )
+
+
+def taken(manifest, step):
+    kind, size = step
+    if kind == "flush":
+        first, last = manifest.replay_after + 1, manifest.replay_after + size
+        entries = [entry(position) for position in range(first, last + 1)]
+        totals = manifest.totals.after(entries)
+        folded = Folded(
+            first=Position(first),
+            last=Position(last),
+            entry_setsum=totals.entry_setsum - manifest.entry_setsum,
+            row_setsum=Setsum.of([b"rows of %d" % first]),
+        )
+        number = manifest.current_generation
+        built = FlushedGeneration(
+            generation=number, path=f"{first:08x}_gen_{number}", rows=size, bytes=1, folded=folded
+        )
+        return manifests.flushed(manifest, after=manifest.replay_after, built=built, at_end=totals)
+    if kind == "claim":
+        return manifests.with_epoch(manifest, epoch=Epoch(manifest.epoch + size), last_seen=manifest.replay_after)
+    if kind == "collect":
+        gone = manifest.generations[:size]
+        return replace(
+            manifest,
+            generations=manifest.generations[size:],
+            collected_entries=sum((g.folded.entry_setsum for g in gone), start=manifest.collected_entries),
+            collected_rows=sum((g.folded.row_setsum for g in gone), start=manifest.collected_rows),
+            collector_round=manifest.collector_round + 1,
+        )
+    if kind == "floor":
+        floor = min(manifest.first_position + size, manifest.replay_after + 1)
+        return replace(manifest, first_position=Position(floor))
+    return manifests.with_seal(manifest, epoch=manifest.epoch)
+
+
+def history(taken_steps):
+    manifest, built = FIRST, [FIRST]
+    for step in taken_steps:
+        proposed = taken(manifest, step)
+        if proposed != manifest:
+            manifest = replace(proposed, version=Version(manifest.version + 1))
+            built.append(manifest)
+    return built
+
+
+@given(steps)
+def test_every_history_holds_and_every_manifest_comes_back(taken_steps):
+    older = None
+    for manifest in history(taken_steps):
+        assert violations(older, manifest) == []
+        assert manifests.decode(manifests.encode(manifest), key="k") == manifest
+        older = manifest
+
+
+@given(steps)
+def test_a_transition_that_is_in_already_changes_nothing(taken_steps):
+    last = history(taken_steps)[-1]
+    for g in last.generations:
+        again = manifests.flushed(last, after=Position(g.folded.first - 1), built=g, at_end=LogTotals())
+        assert again is last
+    assert manifests.with_epoch(last, epoch=last.epoch, last_seen=Position(99)) is last
+
+
+@given(steps, st.data())
+def test_no_manifest_may_follow_a_later_one(taken_steps, data):
+    built = history(taken_steps)
+    newer, older = data.draw(st.sampled_from(built)), data.draw(st.sampled_from(built))
+    if older.version <= newer.version:
+        assert violations(newer, older)
+
+
+@given(steps, st.data())
+def test_a_second_flush_of_the_same_entries_is_dead(taken_steps, data):
+    last = history(taken_steps)[-1]
+    if last.generations:
+        g = data.draw(st.sampled_from(last.generations))
+        rival = replace(g, path="ffffffff_gen_1")
+        assert isinstance(
+            manifests.flushed(last, after=Position(g.folded.first - 1), built=rival, at_end=LogTotals()), Dead
+        )
+
+
+@given(st.binary(max_size=200))
+def test_bytes_are_a_manifest_or_an_error_that_says_so(body):
+    with suppress(Corrupt, Invalid):
+        manifests.decode(body, key="k")
+
+
+@given(steps, st.integers(0), st.integers(0, 7))
+def test_a_flipped_bit_is_a_manifest_or_an_error_that_says_so(taken_steps, place, bit):
+    body = bytearray(manifests.encode(history(taken_steps)[-1]))
+    body[place % len(body)] ^= 1 << bit
+    with suppress(Corrupt, Invalid):
+        manifests.decode(bytes(body), key="k")
+
+
+@given(steps)
+def test_generation_numbers_count_every_flush(taken_steps):
+    built = history(taken_steps)
+    flushes = sum(kind == "flush" for kind, _ in taken_steps)
+    assert built[-1].current_generation == Generation(flushes + 1)

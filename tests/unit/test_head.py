@@ -1,0 +1,195 @@
+"""The head: its record, and the pure steps that may be tried on it."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+
+from lancelsm import head as heads
+from lancelsm.errors import Corrupt, Invalid
+from lancelsm.head import Head, LogTotals, Status, Summary
+from lancelsm.layout import Epoch, Generation, Key, Nonce, Position, Version
+from lancelsm.registry import NEVER_DECREASE, swapped
+from lancelsm.setsum import Setsum
+
+NONCE = Nonce("ab" * 16)
+HEAD = Head(
+    epoch=Epoch(4),
+    owner="default",
+    status=Status.OPEN,
+    next_position=Position(10),
+    entry_setsum=Setsum.of([b"x"]),
+    wal_rows=100,
+    wal_bytes=1000,
+    source={"q": "9"},
+    nonce=Nonce("01" * 16),
+    first_position=Position(3),
+    manifest_version=Version(6),
+    manifest_key="_mem_wal/r/manifest/staged/6-x.binpb",
+    manifest_epoch=Epoch(4),
+    current_generation=Generation(5),
+    collector_round=2,
+    manifest_nonce=Nonce("02" * 16),
+    merged=Generation(3),
+)
+
+
+def summary(position, *, epoch=4, rows=7, source=None):
+    return Summary(
+        position=Position(position),
+        epoch=Epoch(epoch),
+        rows=rows,
+        bytes=70,
+        entry_setsum=Setsum.of([str(position).encode()]),
+        source=source or {},
+    )
+
+
+def applied(swap, head=HEAD):
+    """The head after the swap, which must hold."""
+    record = swapped(Key(partition="p", sort="s"), heads.to_record(head), expect=swap.expect, change=swap.change)
+    assert record is not None
+    return heads.from_record(record)
+
+
+def test_a_head_comes_back_from_its_record_which_is_small_and_flat():
+    record = heads.to_record(HEAD)
+    assert heads.from_record(record) == HEAD
+    assert set(record) == {field.name for field in fields(Head)}
+    assert all(type(value) in (str, int) for value in record.values())
+    assert sum(len(name) + len(str(value)) for name, value in record.items()) < 1024
+
+
+def test_a_head_of_a_newer_release_is_invalid_and_says_so():
+    with pytest.raises(Invalid, match=r"format 2, this release reads 1.*newer lancelsm"):
+        heads.from_record({**heads.to_record(HEAD), "format": 2})
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [{"owner": None}, {"status": "ajar"}, {"entry_setsum": "00"}, {"source": "{"}, {"merged": None}],
+    ids=["absent text", "status", "sum", "source", "absent number"],
+)
+def test_an_unreadable_record_is_corrupt(broken):
+    record = {name: value for name, value in {**heads.to_record(HEAD), **broken}.items() if value is not None}
+    with pytest.raises(Corrupt):
+        heads.from_record(record)
+
+
+def test_fields_that_this_release_does_not_know_are_left_alone():
+    assert heads.from_record({**heads.to_record(HEAD), "dirty": 1}) == HEAD
+
+
+def test_appended_relies_on_epoch_and_position_and_changes_the_log_half_only():
+    swap = heads.appended(HEAD, [summary(10), summary(11, rows=3)], nonce=NONCE)
+
+    assert swap.expect == {"epoch": 4, "next_position": 10}
+    assert applied(swap) == replace(
+        HEAD,
+        next_position=Position(12),
+        entry_setsum=Setsum.of([b"x", b"10", b"11"]),
+        wal_rows=110,
+        wal_bytes=1140,
+        nonce=NONCE,
+    )
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [[summary(9)], [summary(11)], [summary(10), summary(12)], [summary(10, epoch=3)], [summary(11), summary(10)]],
+)
+def test_only_the_entries_that_follow_in_this_epoch_are_appended(entries):
+    with pytest.raises(ValueError, match="do not follow"):
+        heads.appended(HEAD, entries, nonce=NONCE)
+
+
+def test_the_source_of_a_queue_is_the_highest_number_ever_applied():
+    entries = [summary(10, source={"q": "10"}), summary(11, source={"q": "8"}), summary(12, source={"other": "0001"})]
+    assert applied(heads.appended(HEAD, entries, nonce=NONCE)).source == {"q": "10", "other": "0001"}
+
+
+def test_a_claim_relies_on_the_epoch_alone():
+    swap = heads.claimed(HEAD, owner="b", nonce=NONCE)
+    assert swap.expect == {"epoch": 4, "status": "open"}
+    assert applied(swap) == replace(HEAD, epoch=Epoch(5), owner="b", nonce=NONCE)
+
+
+def test_a_sealed_head_belongs_to_nobody_and_refuses_claim_and_seal():
+    sealed = applied(heads.sealed(HEAD, nonce=NONCE))
+    assert sealed == replace(HEAD, epoch=Epoch(5), owner="", status=Status.SEALED, nonce=NONCE)
+    for swap in (heads.claimed(sealed, owner="b", nonce=NONCE), heads.sealed(sealed, nonce=NONCE)):
+        with pytest.raises(AssertionError):
+            applied(swap, sealed)
+
+
+def test_a_manifest_swap_relies_on_the_version_and_changes_the_manifest_half_only():
+    swap = heads.manifest_swapped(
+        HEAD,
+        version=Version(7),
+        key="k",
+        epoch=Epoch(4),
+        first_position=Position(8),
+        current_generation=Generation(6),
+        collector_round=3,
+        nonce=NONCE,
+    )
+    assert swap.expect == {"manifest_version": 6}
+    assert applied(swap) == replace(
+        HEAD,
+        manifest_version=Version(7),
+        manifest_key="k",
+        first_position=Position(8),
+        current_generation=Generation(6),
+        collector_round=3,
+        manifest_nonce=NONCE,
+    )
+
+
+def test_swaps_of_the_two_halves_do_not_disturb_each_other():
+    manifest = heads.manifest_swapped(
+        HEAD,
+        version=Version(7),
+        key="k",
+        epoch=Epoch(4),
+        first_position=Position(3),
+        current_generation=Generation(5),
+        collector_round=2,
+        nonce=NONCE,
+    )
+    append = heads.appended(HEAD, [summary(10)], nonce=NONCE)
+    assert applied(manifest, applied(append)) == applied(append, applied(manifest))
+
+
+def test_merged_is_told_once_and_only_upwards():
+    assert heads.merged(HEAD, Generation(3)) is None
+    assert heads.merged(HEAD, Generation(2)) is None
+    after = applied(heads.merged(HEAD, Generation(4)))
+    assert (after.merged, HEAD.pending_generations, after.pending_generations) == (4, 1, 0)
+
+
+@pytest.mark.parametrize("field", NEVER_DECREASE)
+def test_what_never_decreases_is_refused_to_even_where_nothing_else_was_expected(field):
+    record = heads.to_record(HEAD)
+    key = Key(partition="p", sort="s")
+    with pytest.raises(Corrupt, match=f"{field} would go back") as raised:
+        swapped(key, record, expect={}, change={field: record[field] - 1})
+    assert raised.value.where == {"record": "p/s", "field": field}
+    with pytest.raises(Corrupt):
+        swapped(key, record, expect={}, change={field: None})
+    assert swapped(key, record, expect={}, change={field: record[field]}) == record
+
+
+def test_a_head_is_created_only_where_there_is_none():
+    swap = heads.created(HEAD)
+    key = Key(partition="p", sort="s")
+    assert heads.from_record(swapped(key, None, expect=swap.expect, change=swap.change)) == HEAD
+    assert swapped(key, heads.to_record(HEAD), expect=swap.expect, change=swap.change) is None
+
+
+def test_totals_add_up_in_order():
+    entries = [summary(1, epoch=1, source={"q": "2"}), summary(2, epoch=3, source={"q": "1"})]
+    assert LogTotals().after(entries) == LogTotals(
+        entry_setsum=Setsum.of([b"1", b"2"]), wal_rows=14, wal_bytes=140, source={"q": "2"}, epoch=Epoch(3)
+    )
+    assert LogTotals().after(entries) == LogTotals().after(entries[:1]).after(entries[1:])

@@ -1,0 +1,245 @@
+"""The manifest: its transitions, what no change may ever do, and its bytes."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+
+from lancelsm import manifest as manifests
+from lancelsm.errors import Corrupt, Invalid
+from lancelsm.generated.lance import table_pb2 as lance
+from lancelsm.generated.lancelsm.v1 import manifest_pb2 as pb
+from lancelsm.head import LogTotals
+from lancelsm.layout import Epoch, Generation, Position, RegionId, Version
+from lancelsm.manifest import Dead, FlushedGeneration, Folded, Manifest, violations
+from lancelsm.setsum import Setsum
+
+REGION = RegionId("d00cc65e-1b58-41a4-a929-5096334c8657")
+FIRST = Manifest(region=REGION, spec_id=1, values=(("bucket", b"\3\0\0\0"),), version=Version(1), epoch=Epoch(1))
+
+
+def sums(first, last):
+    return Setsum.of([str(position).encode() for position in range(first, last + 1)])
+
+
+def generation(number, first, last):
+    folded = Folded(
+        first=Position(first), last=Position(last), entry_setsum=sums(first, last), row_setsum=Setsum.of([b"r"])
+    )
+    return FlushedGeneration(
+        generation=Generation(number), path=f"00000000_gen_{number}", rows=10, bytes=100, folded=folded
+    )
+
+
+def totals(through):
+    return LogTotals(
+        entry_setsum=sums(1, through), wal_rows=through, wal_bytes=10 * through, source={"q": str(through)}, epoch=1
+    )
+
+
+def flush(manifest, last):
+    built = generation(manifest.current_generation, manifest.replay_after + 1, last)
+    flushed = manifests.flushed(manifest, after=manifest.replay_after, built=built, at_end=totals(last))
+    return replace(flushed, version=Version(manifest.version + 1))
+
+
+SECOND = flush(FIRST, 4)
+THIRD = flush(SECOND, 9)
+
+
+def test_a_flush_moves_the_replay_point_to_its_last_entry():
+    expected = replace(
+        FIRST,
+        version=Version(2),
+        replay_after=Position(4),
+        last_seen=Position(4),
+        current_generation=Generation(2),
+        generations=(generation(1, 1, 4),),
+        entry_setsum=sums(1, 4),
+        wal_rows=4,
+        wal_bytes=40,
+        source={"q": "4"},
+        replay_epoch=Epoch(1),
+    )
+    assert expected == SECOND
+    assert (THIRD.newest, FIRST.newest) == (2, 0)
+    assert [violations(None, FIRST), violations(FIRST, SECOND), violations(SECOND, THIRD)] == [[], [], []]
+
+
+def test_a_flush_that_is_in_already_changes_nothing():
+    again = manifests.flushed(THIRD, after=Position(0), built=generation(1, 1, 4), at_end=totals(4))
+    assert again == THIRD
+
+
+@pytest.mark.parametrize(("number", "after"), [(1, 0), (2, 0), (1, 4), (3, 4)])
+def test_a_flush_is_dead_once_its_number_or_its_range_is_taken(number, after):
+    built = replace(generation(number, after + 1, 9), path="another_gen_1")
+    dead = manifests.flushed(SECOND, after=Position(after), built=built, at_end=totals(9))
+    assert isinstance(dead, Dead)
+    assert f"planned generation {number} after position {after}" in dead.why
+
+
+def test_an_epoch_is_written_once_and_only_upwards():
+    claimed = manifests.with_epoch(SECOND, epoch=Epoch(3), last_seen=Position(12))
+    assert claimed == replace(SECOND, epoch=Epoch(3), last_seen=Position(12))
+    assert manifests.with_epoch(claimed, epoch=Epoch(2), last_seen=Position(99)) is claimed
+    assert manifests.with_epoch(SECOND, epoch=Epoch(2), last_seen=Position(1)).last_seen == 4
+
+
+def test_a_seal_is_for_ever():
+    sealed = manifests.with_seal(SECOND, epoch=Epoch(2))
+    assert sealed == replace(SECOND, sealed=True, epoch=Epoch(2))
+    assert manifests.with_seal(sealed, epoch=Epoch(2)) is sealed
+    assert "a sealed region is opened" in violations(sealed, replace(sealed, sealed=False, version=Version(3)))
+
+
+def after(old, **changes):
+    return violations(old, replace(old, version=Version(old.version + 1), **changes))
+
+
+COLLECTED = {
+    "generations": (generation(2, 5, 9),),
+    "collected_entries": sums(1, 4),
+    "first_position": Position(5),
+}
+
+
+def test_the_oldest_generations_may_leave_and_their_sums_stay():
+    assert after(THIRD, **COLLECTED) == []
+    emptied = {"generations": (), "collected_entries": sums(1, 9), "first_position": Position(10)}
+    assert after(THIRD, **emptied) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"version": Version(5)}, "version 5 does not follow 3"),
+        ({"region": RegionId("00000000-0000-4000-8000-000000000000")}, "another region"),
+        ({"spec_id": 2}, "another region"),
+        ({"values": ()}, "another region"),
+        ({"epoch": Epoch(0)}, "epoch goes back from 1 to 0"),
+        ({"replay_epoch": Epoch(0)}, "replay_epoch goes back"),
+        ({"replay_after": Position(8)}, "replay_after goes back from 9 to 8"),
+        ({"replay_after": Position(10)}, "ends at 9, the replay point is 10"),
+        ({"current_generation": Generation(2)}, "current_generation goes back"),
+        ({"current_generation": Generation(4)}, "not contiguous up to 3"),
+        ({"wal_rows": 1}, "wal_rows goes back"),
+        ({"wal_bytes": 1}, "wal_bytes goes back"),
+        ({"collector_round": -1}, "collector_round goes back"),
+        ({"first_position": Position(0)}, "first_position goes back"),
+        ({"first_position": Position(11)}, "the floor 11 is past the replay point 9"),
+        ({"entry_setsum": sums(1, 8)}, "do not add up"),
+        ({"collected_entries": sums(1, 1)}, "do not add up"),
+        ({"generations": (generation(2, 5, 9),)}, "do not add up"),
+        ({"generations": (generation(1, 1, 4),)}, "generations [1] are not contiguous up to 2"),
+        ({"generations": (generation(1, 1, 3), generation(2, 5, 9))}, "starts at 5, its elder ends at 3"),
+        ({"generations": (generation(1, 1, 4), generation(2, 9, 5))}, "empty range 9..5"),
+        (
+            {"generations": (generation(1, 1, 4), replace(generation(2, 5, 9), path="another"))},
+            "generation 2 is changed or missing",
+        ),
+        ({"generations": (generation(2, 5, 9), generation(1, 1, 4))}, "not contiguous"),
+    ],
+)
+def test_each_violation_is_said(changes, sentence):
+    assert any(sentence in broken for broken in violations(THIRD, replace(THIRD, **{"version": Version(4), **changes})))
+
+
+def test_the_next_generation_starts_where_the_log_was_folded_up_to_even_if_all_elders_are_collected():
+    emptied = replace(THIRD, generations=(), collected_entries=sums(1, 9))
+    gap = generation(3, 11, 12)
+    skipping = {
+        "generations": (gap,),
+        "current_generation": Generation(4),
+        "replay_after": Position(12),
+        "entry_setsum": sums(1, 9) + sums(11, 12),
+    }
+    assert after(emptied, **skipping) == ["the next generation starts at 11, the replay point was 9"]
+
+
+def test_generations_that_lance_wrote_have_no_ranges_and_are_believed():
+    foreign = FlushedGeneration(generation=Generation(1), path="aaaaaaaa_gen_1", rows=3, bytes=None)
+    adopted = replace(FIRST, generations=(foreign,), current_generation=Generation(2), replay_after=Position(3))
+    assert violations(FIRST, replace(adopted, version=Version(2))) == []
+    ours = replace(flush(adopted, 5), entry_setsum=sums(4, 5))
+    assert violations(adopted, ours) == []
+
+
+FULL = replace(
+    THIRD,
+    sealed=True,
+    collector_round=4,
+    collector_key="gc/4-x.binpb",
+    collector_setsum=Setsum.of([b"list"]),
+    collected_rows=Setsum.of([b"rows"]),
+    last_seen=Position(20),
+    source={"a": "1", "b": "2"},
+    values=(("a", b""), ("b", b"\0\xff")),
+)
+
+
+@pytest.mark.parametrize("manifest", [FIRST, SECOND, FULL], ids=["first", "second", "full"])
+def test_a_manifest_comes_back_from_its_bytes(manifest):
+    body = manifests.encode(manifest)
+    assert manifests.decode(body, key="k") == manifest
+    assert not manifests.written_by_lance(body)
+
+
+def test_every_field_is_in_the_bytes():
+    blank = Manifest(region=REGION, spec_id=0, values=(), version=Version(0), epoch=Epoch(0))
+    for field in fields(Manifest):
+        if getattr(FULL, field.name) != getattr(blank, field.name):
+            changed = replace(blank, **{field.name: getattr(FULL, field.name)})
+            assert manifests.decode(manifests.encode(changed), key="k") == changed, field.name
+
+
+def test_equal_manifests_have_equal_bytes_whatever_the_order_of_their_sources():
+    turned = replace(FULL, source={"b": "2", "a": "1"})
+    assert manifests.encode(turned) == manifests.encode(FULL)
+
+
+def test_lance_s_message_reads_our_bytes_field_for_field():
+    message = lance.ShardManifest.FromString(manifests.encode(FULL))
+    assert (
+        message.version,
+        message.writer_epoch,
+        message.replay_after_wal_entry_position,
+        message.wal_entry_position_last_seen,
+        message.current_generation,
+        message.shard_spec_id,
+        message.status,
+    ) == (3, 1, 9, 20, 3, 1, lance.SEALED)
+    assert message.shard_id.uuid.hex() == REGION.replace("-", "")
+
+
+def test_lance_s_manifest_has_zero_sums_and_the_floor_one():
+    message = pb.Manifest(version=4, writer_epoch=2, current_generation=2, shard_id=pb.Uuid(uuid=bytes(16)))
+    message.generations.add(generation=1, path="aaaaaaaa_gen_1", physical_rows=3)
+    read = manifests.decode(message.SerializeToString(), key="k")
+    assert manifests.written_by_lance(message.SerializeToString())
+    assert (read.first_position, read.entry_setsum, read.replay_epoch) == (1, Setsum(), 0)
+    assert read.generations == (FlushedGeneration(generation=Generation(1), path="aaaaaaaa_gen_1", rows=3, bytes=None),)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\xff",
+        b"",
+        pb.Manifest(shard_id=pb.Uuid(uuid=b"short")).SerializeToString(),
+        pb.Manifest(shard_id=pb.Uuid(uuid=bytes(16)), entry_setsum=b"short").SerializeToString(),
+        pb.Manifest(shard_id=pb.Uuid(uuid=bytes(16)), entry_setsum=b"\xff" * 32).SerializeToString(),
+    ],
+    ids=["no message", "empty", "no region", "short sum", "no sum"],
+)
+def test_what_is_no_manifest_is_corrupt_and_named(body):
+    with pytest.raises(Corrupt, match="not a manifest") as raised:
+        manifests.decode(body, key="the key")
+    assert raised.value.where == {"object": "the key"}
+
+
+def test_a_manifest_of_a_newer_release_is_invalid():
+    message = pb.Manifest(shard_id=pb.Uuid(uuid=bytes(16)), format=2)
+    with pytest.raises(Invalid, match=r"format 2, this release reads up to 1.*newer lancelsm"):
+        manifests.decode(message.SerializeToString(), key="k")
