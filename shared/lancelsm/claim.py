@@ -97,18 +97,18 @@ def _is_made(region: Region) -> bool:
     return head is not None
 
 
-def claim(region: Region, *, owner: str, held_by: str | None = None) -> Head:
+def claim(region: Region, *, owner: str, held_by: tuple[str, ...] = ()) -> Head:
     """Take the region for `owner` in a fresh epoch: whoever held it is fenced.
 
     Args:
-        held_by: take it from this owner only, so that a claim of another's that came meanwhile stands.
+        held_by: take it from these owners only, if any are given, so that a claim of another's stands.
 
     Returns:
         The head once the claim is finished and confirmed: the log has a fence, the manifest has the epoch.
 
     Raises:
         Invalid: the region is sealed.
-        Fenced: another claim came right after this one, or the region is not held by `held_by`.
+        Fenced: another claim came right after this one, or none of `held_by` holds the region.
         Contended, Unavailable, Ambiguous, Corrupt: as `wal.append.append`.
 
     A crash at any line leaves the old epoch, or the new one with a claim that the owner's next append finishes.
@@ -180,14 +180,14 @@ def seal(region: Region) -> Head:
     )
 
 
-def _swap_epoch(region: Region, *, owner: str, held_by: str | None) -> Head:
+def _swap_epoch(region: Region, *, owner: str, held_by: tuple[str, ...]) -> Head:
     storage = region.storage
     head = region.head()
     for _ in storage.budget().attempts():
         if head.status is Status.SEALED:
             raise Invalid("the region is sealed: nobody can hold it any more", **region.where)
-        if held_by is not None:
-            admit(region, head, owner=held_by)
+        if held_by and head.owner not in held_by:
+            admit(region, head, owner=held_by[-1])
         outcome = region.swap(heads.claimed(head, owner=owner, nonce=storage.ids.nonce()))
         if isinstance(outcome, Head):
             return outcome

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -20,7 +20,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from lancelsm.claim import claim, create_region
-from lancelsm.errors import Fenced, Invalid, Unavailable
+from lancelsm.errors import Fenced, Invalid, LsmError, Unavailable
 from lancelsm.head import Head, Summary
 from lancelsm.layout import Position, RegionId
 from lancelsm.record.rows import deletes, upserts
@@ -64,38 +64,34 @@ class Target:
 
 
 class RegionWriter:
-    """Appends to one region: one entry at a time, or, by its sole owner, several in flight. Thread-safe."""
+    """Appends to one region: one entry at a time, or, by its sole owner, several in flight. Thread-safe.
+
+    Under a name other than the table's owner it takes the region from that one, and from nobody else, at the first
+    append.
+    """
 
     def __init__(self, region: Region, target: Target, *, owner: str, depth: int = 1) -> None:
         self._region = region
         self._settings = target.settings
         self._owner = owner
-        self._pipeline = Pipeline(region, owner=owner, depth=depth) if depth > 1 else None
+        self._lender = target.owner
+        self._pipeline = Pipeline(region, owner=owner, lender=target.owner, depth=depth) if depth > 1 else None
         self._held: Head | None = None
+        self._unclaimed = owner != target.owner
         self._lock = threading.Lock()
 
-    def start(self, rows: pa.Table) -> Future[CommittedEntry]:
-        """As `append`, but returns as soon as the next entry may be started."""
-        outcome: Future[CommittedEntry] = Future()
-        try:
-            if self._pipeline is None:
-                outcome.set_result(self.append(rows))
-                return outcome
-            encoded = draft(rows)
-            self._wait_for_base(self._pipeline.head)
-            flight = self._pipeline.submit(encoded)
-        except BaseException as error:  # noqa: BLE001 - whoever waits for these rows has to hear of it
-            outcome.set_exception(error)
-            return outcome
-        flight.add_done_callback(lambda done: self._arrived(done, outcome))
-        return outcome
+    def start(self, rows: pa.Table, then: Callable[[CommittedEntry | BaseException], None]) -> None:
+        """As `append`, but returns as soon as the next entry may be started; `then` hears what became of this one.
 
-    def _arrived(self, done: Future[Summary], outcome: Future[CommittedEntry]) -> None:
-        error = done.exception()
-        if error is not None:
-            outcome.set_exception(error)
-        else:
-            outcome.set_result(self._entry(done.result()))
+        Raises: as `append`; then `then` is not called.
+        """
+        if self._pipeline is None:
+            then(self.append(rows))
+            return
+        encoded = draft(rows)
+        self._wait_for_base(self._pipeline.head)
+        flight = self._pipeline.submit(encoded)
+        flight.add_done_callback(lambda done: then(done.exception() or self._entry(done.result())))
 
     def _entry(self, summary: Summary) -> CommittedEntry:
         return CommittedEntry(region=self._region.id, position=summary.position, rows=summary.rows)
@@ -108,6 +104,9 @@ class RegionWriter:
         """
         encoded = draft(rows)
         with self._lock:
+            if self._unclaimed:
+                self._held = claim(self._region, owner=self._owner, held_by=(self._lender, self._owner))
+                self._unclaimed = False
             self._held = self._wait_for_base(self._held)
             try:
                 appended = append(self._region, encoded, owner=self._owner, held=self._held)
@@ -117,21 +116,13 @@ class RegionWriter:
             self._held = appended.head
         return self._entry(appended.summary)
 
-    def claim(self) -> None:
-        """Take the region in this writer's own name. A pipeline does so by itself."""
-        if self._pipeline is None:
-            with self._lock:
-                self._held = claim(self._region, owner=self._owner)
-
-    def give_back(self, owner: str) -> None:
-        """Let the table's ordinary writers have the region again, if it is still this one's."""
+    def give_back(self) -> None:
+        """Let the table's ordinary writers have the region again, if it is still ours. Raises as `claim.claim`."""
         if self._pipeline is not None:
             self._pipeline.close()
-        with self._lock:
+        with self._lock, suppress(Fenced, Invalid):  # taken over or sealed meanwhile
             self._held = None
-            if self._region.head().owner == self._owner:
-                with suppress(Fenced):  # taken over meanwhile
-                    claim(self._region, owner=owner, held_by=self._owner)
+            claim(self._region, owner=self._lender, held_by=(self._owner,))
 
     def _wait_for_base(self, held: Head | None) -> Head:
         """Push back while the base lags; returns a head for the next append."""
@@ -170,16 +161,24 @@ class RegionWriters:
                     target.storage, spec_id=target.regions.spec_id, values=values, owner=target.owner
                 )
                 writer = RegionWriter(region, target, owner=self._owner, depth=self._depth)
-                if self._owner != target.owner:
-                    writer.claim()
                 self._writers[values] = writer
             return writer
 
     def give_back(self) -> None:
-        """End exclusive ownership; a no-op for writers that share the table's owner."""
-        if self._owner != self._target.owner:
-            for writer in self._writers.values():
-                writer.give_back(self._target.owner)
+        """End exclusive ownership; a no-op for writers that share the table's owner.
+
+        Raises: as `RegionWriter.give_back`, after all were tried. Another call tries those that are left.
+        """
+        failure: LsmError | None = None
+        with self._lock:
+            for values, writer in list(self._writers.items()) if self._owner != self._target.owner else ():
+                try:
+                    writer.give_back()
+                    del self._writers[values]
+                except LsmError as error:
+                    failure = failure or error
+        if failure is not None:
+            raise failure
 
     def append_all(self, parts: Iterable[Routed]) -> Committed:
         """Append each region's rows, regions in parallel. Waits for all, then raises the first failure."""
@@ -189,15 +188,6 @@ class RegionWriters:
         with ThreadPoolExecutor(min(self._target.storage.parallel, len(routed))) as pool:
             started = [pool.submit(self._append, part) for part in routed]
         return committed([future.result() for future in started])
-
-    def start(self, values: Values, rows: pa.Table) -> Future[CommittedEntry]:
-        """Append to the region with these values; as `RegionWriter.start`."""
-        try:
-            return self.of(values).start(rows)
-        except BaseException as error:  # noqa: BLE001 - whoever waits for these rows has to hear of it
-            failed: Future[CommittedEntry] = Future()
-            failed.set_exception(error)
-            return failed
 
     def _append(self, part: Routed) -> CommittedEntry:
         return self.of(part.values).append(part.rows)
@@ -257,6 +247,8 @@ class Writer:
     def submit(self, data: Any) -> Future[Committed]:
         """Queue whole rows; the future is done once they are durable and visible.
 
+        It can't be cancelled, since its rows travel with those of others. Its callbacks must not wait for this writer.
+
         Raises:
             Invalid: a row doesn't fit, or the writer is closed. Nothing was queued.
             Unavailable: the buffer is full. Nothing was queued: wait for earlier futures, then submit again.
@@ -264,15 +256,18 @@ class Writer:
         return self._submit(upserts(data, schema=self._target.schema))
 
     async def submit_async(self, data: Any) -> Committed:
-        """`submit` for asyncio: returns once the rows are durable and visible."""
+        """`submit` for asyncio: returns once the rows are durable and visible. Cancelling it cancels no write."""
         return await asyncio.wrap_future(self.submit(data))
 
     def close(self) -> None:
-        """Wait for everything that was submitted, then give regions back. Closing twice is fine."""
+        """Wait for everything that was submitted, then give regions back. Closing twice is fine.
+
+        Raises:
+            Unavailable, Ambiguous, Contended, Corrupt: a region could not be given back. Close again, or claim it.
+        """
         with self._lock:
-            if self._closed:
-                return
             self._closed = True
+        # Each step may be interrupted and done again: one Ctrl-C must not keep a second call from giving back.
         self._pool.shutdown(wait=True)
         self._regions.give_back()
 
@@ -306,6 +301,7 @@ class _Batch:
 
     def __init__(self, *, parts: int, size: int, release: Callable[[int, BaseException | None], None]) -> None:
         self.future: Future[Committed] = Future()
+        self.future.set_running_or_notify_cancel()  # from now on nobody can cancel it
         self._left = parts
         self._size = size
         self._release = release
@@ -329,10 +325,11 @@ class _Batch:
 
     def _finish(self) -> None:
         self._release(self._size, self._failure)
-        if self._failure is not None:
-            self.future.set_exception(self._failure)
-        else:
-            self.future.set_result(committed(self._entries))
+        with suppress(BaseException):  # a caller's callback must not keep the news from other callers
+            if self._failure is not None:
+                self.future.set_exception(self._failure)
+            else:
+                self.future.set_result(committed(self._entries))
 
 
 @dataclass(slots=True)
@@ -357,8 +354,10 @@ class _Lane:
     def run(self, regions: RegionWriters, values: Values) -> None:
         """Append what waits, group by group, until nothing does."""
         while group := self._take():
-            started = regions.start(values, pa.concat_tables([part for part, _ in group]))
-            started.add_done_callback(partial(_settle, group))
+            try:
+                regions.of(values).start(pa.concat_tables([rows for rows, _ in group]), partial(_settle, group))
+            except BaseException as error:  # noqa: BLE001 - whoever waits for these rows has to hear of it
+                _settle(group, error)
 
     def _take(self) -> list[tuple[pa.Table, _Batch]]:
         """The next group: what arrives within the interval, or fills an entry sooner."""
@@ -376,12 +375,10 @@ class _Lane:
             return group
 
 
-def _settle(group: list[tuple[pa.Table, _Batch]], done: Future[CommittedEntry]) -> None:
+def _settle(group: list[tuple[pa.Table, _Batch]], outcome: CommittedEntry | BaseException) -> None:
     """Tell everybody whose rows are in an entry what became of it."""
-    error = done.exception()
     for rows, batch in group:
-        if error is not None:
-            batch.settle(error)
+        if isinstance(outcome, BaseException):
+            batch.settle(outcome)
         else:
-            entry = done.result()
-            batch.settle(CommittedEntry(region=entry.region, position=entry.position, rows=rows.num_rows))
+            batch.settle(replace(outcome, rows=rows.num_rows))

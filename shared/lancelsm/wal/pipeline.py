@@ -10,18 +10,26 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import takewhile
 
 from lancelsm import head as heads
 from lancelsm.claim import claim
-from lancelsm.errors import Contended, Fenced, Invalid, LsmError, Unavailable
+from lancelsm.errors import Contended, Invalid, LsmError, Unavailable
 from lancelsm.head import Head, Summary
 from lancelsm.layout import Position
 from lancelsm.region import Region, admit
 from lancelsm.wal.entry import Draft, Encoded, encode
-from lancelsm.wal.slot import ambiguous, contended, judge, place
+from lancelsm.wal.slot import Appended, ambiguous, contended, judge, place
+
+
+def _running() -> Future[Summary]:
+    """A future that can't be cancelled: its entry is on its way already."""
+    future: Future[Summary] = Future()
+    future.set_running_or_notify_cancel()
+    return future
 
 
 @dataclass(slots=True, eq=False)
@@ -29,7 +37,7 @@ class _Flight:
     """An entry on its way: put, then committed behind its elders."""
 
     entry: Encoded
-    done: Future[Summary] = field(default_factory=Future)
+    done: Future[Summary] = field(default_factory=_running)
     placed: bool = False
 
 
@@ -38,12 +46,14 @@ class Pipeline:
 
     Args:
         owner: a name that no other writer uses.
+        lender: the owner that the region is taken from. Whoever else holds it keeps it.
         depth: how many entries may be on their way at once.
     """
 
-    def __init__(self, region: Region, *, owner: str, depth: int) -> None:
+    def __init__(self, region: Region, *, owner: str, lender: str, depth: int) -> None:
         self._region = region
         self._owner = owner
+        self._lender = lender
         self._depth = depth
         self._pool = ThreadPoolExecutor(depth, thread_name_prefix="lancelsm-pipeline")
         self._change = threading.Condition()
@@ -51,8 +61,8 @@ class Pipeline:
         self._flights: deque[_Flight] = deque()  # at consecutive positions from the head's on
         self._carried = 0  # flights that a thread still works on, given up or not
         self._head: Head | None = None
-        self._abandoned = False
-        self._fenced: LsmError | None = None
+        self._abandoned = True  # the next put needs a fresh epoch
+        self._closed = False
 
     @property
     def head(self) -> Head | None:
@@ -64,17 +74,23 @@ class Pipeline:
 
         Returns:
             A future that is done once the entry is committed, or fails as `wal.append.append` does. It fails with
-            `Contended` too when an elder was given up; the entry is not in the log then.
+            `Contended` too when an elder was given up; the entry is not in the log then. It can't be cancelled, and
+            its callbacks must not wait for this pipeline.
 
         Raises:
-            Fenced, Invalid: another owner has taken the region, or it is sealed. So it stays.
+            Fenced: another owner holds the region. Nothing was put.
+            Invalid: the region is sealed, or the pipeline is closed. Nothing was put.
             Unavailable, Ambiguous, Contended, Corrupt: the region could not be claimed. Nothing was put.
         """
         with self._change:
-            self._change.wait_for(self._has_room)
-            if self._fenced is not None:
-                raise self._fenced
-            head = self._head if self._head is not None and not self._abandoned else self._claim()
+            self._change.wait_for(lambda: self._closed or self._has_room())
+            if self._closed:
+                raise Invalid("the writer is closed", remedy="Open another one", **self._region.where)
+            if self._head is None or self._abandoned:
+                head = self._head = self._claim()
+                self._abandoned = False
+            else:
+                head = self._head
             flight = _Flight(
                 encode(
                     draft,
@@ -90,34 +106,33 @@ class Pipeline:
             return flight.done
 
     def close(self) -> None:
-        """Wait for everything that is on its way."""
+        """Wait for everything that is on its way. Closing twice is fine."""
+        with self._change:
+            self._closed = True
+            self._change.notify_all()
         self._pool.shutdown(wait=True)
 
     def _has_room(self) -> bool:
         return not self._carried if self._abandoned else len(self._flights) < self._depth
 
     def _claim(self) -> Head:
-        """A fresh epoch: the first one, or the next after one was abandoned, unless another owner has claimed."""
-        self._head = claim(self._region, owner=self._owner, held_by=self._owner if self._abandoned else None)
-        self._abandoned = False
-        return self._head
+        """A fresh epoch. Once the region was ours, it is taken from nobody else: who has claimed it since keeps it."""
+        held_by = (self._lender, self._owner) if self._head is None else (self._owner,)
+        return claim(self._region, owner=self._owner, held_by=held_by)
 
     def _carry(self, flight: _Flight) -> None:
         """Put one entry, then commit what is due."""
         try:
             standing = place(self._region, flight.entry, budget=self._region.storage.budget())
             if isinstance(standing, Head):
-                self._give_up([flight], self._overtaken(standing, flight))
-                return
+                raise self._overtaken(standing, flight)
             with self._change:
                 flight.placed = True
             with self._committing:
                 while due := self._due():
-                    self._commit(due)
-        except BaseException as error:
+                    self._commit_or_give_up(due)
+        except BaseException as error:  # noqa: BLE001 - whoever waits for the entry has to hear of it
             self._give_up([flight], error)
-            if not isinstance(error, LsmError):
-                raise
         finally:
             with self._change:
                 self._carried -= 1
@@ -128,69 +143,67 @@ class Pipeline:
         with self._change:
             return list(takewhile(lambda flight: flight.placed, self._flights))
 
+    def _commit_or_give_up(self, due: list[_Flight]) -> None:
+        try:
+            self._commit(due)
+        except BaseException as error:  # noqa: BLE001 - whoever waits for the entries has to hear of it
+            self._give_up(due, error)
+
     def _commit(self, due: list[_Flight]) -> None:
-        """Move the head past these entries at once, and acknowledge them; or give them up."""
+        """Move the head past these entries at once, and acknowledge them; those that are left on return are due again.
+
+        Raises: what became of those that were not acknowledged.
+        """
         region, head = self._region, self._head
         assert head is not None
-        entries = [flight.entry.summary for flight in due]
+        first = due[0].entry.summary
+        if (head.epoch, head.next_position) != (first.epoch, first.position):  # as an elder's lost reply has shown
+            raise self._overtaken(head, due[0])
+        swap = heads.appended(head, [flight.entry.summary for flight in due], nonce=due[-1].entry.nonce)
         cause: LsmError | None = None
         for _ in region.storage.budget().attempts():
             try:
-                outcome = region.swap(heads.appended(head, entries, nonce=due[-1].entry.nonce))
+                outcome = region.swap(swap)
                 if isinstance(outcome, Head):
                     self._acknowledge(due, outcome)
                     return
                 now = region.head_after(outcome)
-                if now.next_position > entries[0].position:
-                    self._settle(due, now)
-                    return
-                if now.epoch != head.epoch:
-                    self._give_up(due, self._overtaken(now, due[0]))
-                    return
-                head = now
+                ours = self._committed(due, now)
             except (Unavailable, Invalid) as error:  # neither says what became of the entries
                 cause = error
-        unanswered = ambiguous(region, entries[0].position, "the registry gave no answer that proves anything")
-        unanswered.__cause__ = cause
-        self._give_up(due, unanswered)
+                continue
+            if ours:
+                self._acknowledge(ours, now)
+                return
+            if now.epoch != first.epoch or now.next_position > first.position:
+                raise self._overtaken(now, due[0])
+        raise ambiguous(region, first.position, "the registry gave no answer that proves anything") from cause
 
-    def _settle(self, due: list[_Flight], now: Head) -> None:
-        """The head is past the first of these, by a swap of ours whose reply was lost, or by another's: judge each."""
+    def _committed(self, due: list[_Flight], now: Head) -> list[_Flight]:
+        """Those that the log holds under a head that some other swap moved, or one of ours whose reply was lost."""
         passed = [flight for flight in due if flight.entry.summary.position < now.next_position]
-        for i, flight in enumerate(passed):
-            try:
-                judged = judge(self._region, flight.entry)
-            except LsmError as error:
-                self._give_up(passed[i:], error)
-                return
-            if isinstance(judged, Head):  # another's entry is there, so that swap was not ours
-                self._give_up([flight], self._overtaken(judged, flight))
-                return
-            self._acknowledge([flight], judged.head)
-        if now.epoch != due[0].entry.summary.epoch:
-            self._give_up(due, self._overtaken(now, due[0]))
+        verdicts = {flight: judge(self._region, flight.entry) for flight in passed}
+        return list(takewhile(lambda flight: isinstance(verdicts[flight], Appended), passed))
 
-    def _acknowledge(self, flights: list[_Flight], head: Head) -> None:
+    def _acknowledge(self, flights: Sequence[_Flight], head: Head) -> None:
         with self._change:
             for _ in flights:
                 self._flights.popleft()
             self._head = head
+            # Committed, but the head was seen in another's epoch: under that one nothing of ours may be put.
+            self._abandoned |= head.epoch != flights[0].entry.summary.epoch
             self._change.notify_all()
         for flight in flights:
             flight.done.set_result(flight.entry.summary)
 
-    def _give_up(self, flights: list[_Flight], error: BaseException) -> None:
-        """These fail with this error, all later ones because of it, and the epoch is abandoned."""
+    def _give_up(self, flights: Sequence[_Flight], error: BaseException) -> None:
+        """Those of these that are left fail with this error, all later ones because of it; the epoch is abandoned."""
         with self._change:
-            left = [flight for flight in self._flights if flight in flights]
-            if not left:
-                return  # they failed with an elder
-            doomed: list[_Flight] = []
-            while self._flights and (not doomed or doomed[-1] is not left[0]):
-                doomed.append(self._flights.pop())
             self._abandoned = True
-            if isinstance(error, Fenced | Invalid):
-                self._fenced = error
+            left = [flight for flight in self._flights if flight in flights]
+            doomed: list[_Flight] = []
+            while left and (not doomed or doomed[-1] is not left[0]):
+                doomed.append(self._flights.pop())
             self._change.notify_all()
         for flight in reversed(doomed):
             flight.done.set_exception(error if flight in left else self._behind(flight))

@@ -1,0 +1,201 @@
+"""Pipelined appends: faults, rivals and the writer's own threads in every order that a seed finds."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+
+import pytest
+
+from lancelsm.claim import claim, seal
+from lancelsm.errors import Ambiguous, Contended, Fenced, Invalid, Unavailable
+from lancelsm.head import Head
+from lancelsm.wal.pipeline import Pipeline
+from tests.simulation.crowd import ROUGH
+from tests.simulation.faults import EVERY_FAULT, FAIL_AFTER, FAIL_BEFORE, Call, Crash, Fault, late, stall
+from tests.simulation.pipelined import ME, PipelinedWorld, Run, live
+from tests.simulation.situations import half_claim, noted
+from tests.simulation.world import OWNER, collect, told
+
+RIVAL = "rival"
+DEPTHS = (3, 2, 5, 8)
+depths = pytest.mark.parametrize("depth", [3, *(pytest.param(depth, marks=pytest.mark.long) for depth in DEPTHS[1:])])
+
+
+def _writes(world: PipelinedWorld, region, owner: str) -> None:
+    world.write(region, 50 + len(world.writers), owner=owner)
+
+
+def _takes_over(world: PipelinedWorld, region) -> None:
+    claim(region, owner=RIVAL)
+    _writes(world, region, RIVAL)
+
+
+OTHERS = {
+    "takes over": _takes_over,
+    "takes over and dies": lambda world, region: half_claim(region, owner=RIVAL),
+    "takes over, gives back": lambda world, region: (_takes_over(world, region), claim(region, owner=OWNER)),
+    "claims for ordinary writers": lambda world, region: (claim(region, owner=OWNER), _writes(world, region, OWNER)),
+    "seals": lambda world, region: seal(region),
+    "collects": collect,
+    "takes over, collects": lambda world, region: (_takes_over(world, region), collect(world, region)),
+    "commits": lambda world, region: world.commit(region),
+}
+
+
+def calls(run: Run) -> list[Call]:
+    """What the writer asks of its ports when all goes well."""
+    return [call for call in live(run).plan.calls if call.process == "actor"]
+
+
+def outcomes(world: PipelinedWorld) -> set[type]:
+    return {type(error) for number, error in world.told.items() if number < 50}
+
+
+@depths
+def test_without_faults_all_is_acknowledged_in_order_and_the_region_is_given_back(depth):
+    for seed in range(20):
+        world = live(Run(seed=seed, depth=depth, rows=10))
+        assert world.acknowledgements == list(range(1, 11))
+        assert world.region("reader", faulty=False).head().owner == OWNER
+
+
+def test_one_swap_moves_the_head_past_several_entries():
+    swaps = [
+        sum(call.method == "swap" for call in calls(Run(seed=seed, depth=8, rows=16)))
+        - sum(call.method == "swap" for call in calls(Run(seed=seed, depth=8, rows=0)))
+        for seed in range(10)
+    ]
+    assert max(swaps) < 16
+
+
+@depths
+def test_one_fault_at_any_call_neither_loses_nor_doubles_nor_reorders_a_row(depth):
+    heard: set[type] = set()
+    for seed in range(2):
+        run = Run(seed=seed, depth=depth, rows=5)
+        for call in calls(run):
+            for fault in (*EVERY_FAULT, stall(1.0), stall(60.0)):
+                with noted(run, call, fault):
+                    heard |= outcomes(live(run, lambda _, now, at=call, fault=fault: at_call(now, at, fault)))
+    assert heard <= {Crash, Unavailable, Ambiguous, Contended}
+    assert {Crash, Unavailable, Contended} <= heard
+
+
+@depths
+def test_an_outage_of_one_port_from_any_call_on_is_told_as_what_it_did(depth):
+    heard: set[type] = set()
+    run = Run(seed=depth, depth=depth, rows=5)
+    for call in calls(run):
+        for fault in (FAIL_BEFORE, FAIL_AFTER, late(3)):
+            for length in (3, 10_000):
+                for port in ("objects", "registry"):
+
+                    def decide(_, now, first=call.index, fault=fault, length=length, port=port) -> Fault | None:
+                        return fault if first <= now.index < first + length and now.port == port else None
+
+                    with noted(run, call, fault, length, port):
+                        heard |= outcomes(live(run, decide))
+    assert heard == {Unavailable, Ambiguous, Contended}
+
+
+@depths
+@pytest.mark.parametrize("other", OTHERS.values(), ids=list(OTHERS))
+@pytest.mark.parametrize("before", [None, *(pytest.param(f, marks=pytest.mark.long) for f in (FAIL_AFTER, late(4)))])
+def test_another_operation_before_any_call_neither_loses_nor_doubles_nor_reorders_a_row(depth, other, before):
+    run = Run(seed=depth, depth=depth, rows=4)
+    for call in calls(run):
+        with noted(run, call, before):
+            world = live(run, lambda world, now, at=call: interrupted(world, now, at, other, before))
+            assert outcomes(world) <= {Fenced, Invalid, Ambiguous, Contended}
+
+
+def at_call(now: Call, at: Call, fault: Fault) -> Fault | None:
+    return fault if now.index == at.index else None
+
+
+def interrupted(world: PipelinedWorld, now: Call, at: Call, other, fault: Fault | None) -> Fault | None:
+    """The write before that call may have met a fault."""
+    if now.index == at.index - 1 and now.writes:
+        return fault
+    if now.index == at.index:
+        told(lambda: other(world, world.region("other", faulty=False)))
+    return None
+
+
+def crowd(seed: int, mutant: type[Pipeline] = Pipeline) -> PipelinedWorld:
+    """A pipelined writer, others and faults, as a seed decides."""
+    dice = random.Random(f"pipelined {seed}")
+    factor = dice.choice([0, 1, 1, 3])
+    faults, weights = [None, *ROUGH], [1.0, *(factor * rate for rate in ROUGH.values())]
+
+    def decide(world: PipelinedWorld, call: Call) -> Fault | None:
+        fault = dice.choices(faults, weights)[0]
+        return fault if call.writes or dice.random() < 0.1 else None
+
+    names = dice.sample(sorted(OTHERS), dice.choice([0, 1, 1, 2]))
+
+    def other(name: str, pause: int, world: PipelinedWorld) -> None:
+        for _ in range(pause):
+            world.schedule.switch()
+        OTHERS[name](world, world.region(name))
+
+    others = {name: partial(other, name, dice.randrange(60)) for name in names}
+    budget = dice.choice([0.2, 5.0])
+    run = Run(seed=seed, depth=dice.choice(DEPTHS), rows=dice.choice([4, 9]), budget_seconds=budget, mutant=mutant)
+    return live(run, decide, **others)
+
+
+@pytest.mark.parametrize("block", range(3))
+def test_seeds_of_faults_and_others_at_once(block):
+    for seed in range(block * 100, block * 100 + 100):
+        crowd(seed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("block", range(3, 103))
+def test_more_seeds_of_faults_and_others_at_once(block):
+    for seed in range(block * 100, block * 100 + 100):
+        crowd(seed)
+
+
+def test_the_seeds_meet_every_outcome():
+    assert set().union(*(outcomes(crowd(seed)) for seed in range(60))) == {
+        Ambiguous, Contended, Crash, Fenced, Invalid, Unavailable,
+    }  # fmt: skip
+
+
+class _SwapsWhatIsNotPlaced(Pipeline):
+    def _due(self):
+        return list(self._flights)
+
+
+class _KeepsItsEpoch(Pipeline):
+    def _give_up(self, flights, error):
+        super()._give_up(flights, error)
+        self._abandoned = False
+
+
+class _ClaimsAgainstAnybody(Pipeline):
+    def _claim(self):
+        return claim(self._region, owner=ME)
+
+
+class _TakesAnothersEpochForItsOwn(Pipeline):
+    def _acknowledge(self, flights, head: Head):
+        before = self._abandoned
+        super()._acknowledge(flights, head)
+        self._abandoned = before
+
+
+@pytest.mark.parametrize(
+    "mutant", [_SwapsWhatIsNotPlaced, _KeepsItsEpoch, _ClaimsAgainstAnybody, _TakesAnothersEpochForItsOwn]
+)
+def test_a_pipeline_that_lacks_a_guard_is_found_out(mutant):
+    with pytest.raises(AssertionError):
+        _until_found_out(mutant)
+
+
+def _until_found_out(mutant: type[Pipeline]) -> None:
+    for seed in range(1000):
+        crowd(seed, mutant)
