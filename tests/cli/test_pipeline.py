@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from lancelsm.demo import Shown
 from lancelsm.settings import Settings
 from tests.cli.console import ORDERS, Json, Run, lines
 
@@ -315,3 +317,58 @@ def test_the_file_that_was_loaded_comes_back(orders: Path, run: Run) -> None:
     rows = run("scan", orders, "--output", "json").rows
 
     assert sorted(rows, key=lambda row: row["id"]) == ORDERS.to_pylist()
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_the_shared_options_may_stand_anywhere(orders: Path, run: Run, place: int) -> None:
+    arguments: list[object] = ["region", "list", orders]
+    arguments[place:place] = ["--output", "json", "--storage-option", "a=b"]
+
+    done = run(*arguments)
+
+    assert (done.code, len(done.document["regions"])) == (0, 2)
+
+
+def test_storage_options_reach_the_store(orders: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[object] = []
+    monkeypatch.setattr("lancelsm.opening.open_table", lambda uri, *, storage_options: given.append(storage_options))
+
+    run("--storage-option", "region=x", "flush", orders, "--storage-option", "key=a=b")
+
+    assert given == [{"region": "x", "key": "a=b"}]
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv", "ndjson", "arrow"])
+def test_a_scan_into_a_file_can_be_written_again(orders: Path, run: Run, as_json: Json, suffix: str) -> None:
+    file = orders.with_name(f"copy.{suffix}")
+    assert as_json("scan", orders, "--to", file) == {"file": str(file), "rows": 3}
+
+    as_json("init", orders.with_name("copy"), "--schema", orders.with_name("orders.parquet"), "--primary-key", "id")
+    as_json("write", orders.with_name("copy"), file)
+
+    rows = run("scan", orders.with_name("copy"), "--output", "json").rows
+    assert sorted(rows, key=lambda row: row["id"]) == ORDERS.to_pylist()
+
+
+def test_what_is_adopted_already_is_not_adopted_again(orders: Path, run: Run) -> None:
+    for arguments in ((orders,), (orders.with_name("none"),), (orders, "--regions", "bucket(id, 4)")):
+        done = run("region", "adopt", *arguments, "--output", "json")
+
+        assert (done.code, done.document["error"]["kind"]) == (1, "Invalid")
+
+
+def test_the_demo_says_what_it_proved(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    numbers = ("scheduled", "cancelled", "flown", "events", "rows_per_second", "entries", "generations", "merges")
+    asked: list[object] = []
+
+    def shown(*, directory: object, console: Console) -> Shown:
+        asked.append(directory)
+        console.print("in between")
+        return Shown(table="t", **dict.fromkeys(numbers, 1))
+
+    monkeypatch.setattr("lancelsm.demo.run_demo", shown)
+
+    told, counted = run("demo", "--dir", tmp_path), run("demo", "--output", "json")
+
+    assert (told.code, told.out, asked) == (0, "in between\n", [tmp_path, None])
+    assert (counted.document, counted.err) == ({"table": "t", **dict.fromkeys(numbers, 1)}, "in between\n")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator
+from itertools import islice, pairwise
 from typing import Any, Final
 
 import pyarrow as pa
@@ -81,17 +82,16 @@ def _structs(column: pa.StructArray) -> list[Any]:
 
 def _maps(column: pa.MapArray) -> list[Any]:
     column = column.take(pa.arange(0, len(column)))  # a slice still holds the items of all
-    pairs = iter(list(zip(json_values(column.keys), json_values(column.items), strict=True)))
+    pairs = zip(json_values(column.keys), json_values(column.items), strict=True)
     whole = dict if pa.types.is_string(column.type.key_type) or pa.types.is_large_string(column.type.key_type) else list
-    sizes = pc.list_value_length(column).to_pylist()
-    rows = [None if size is None else [next(pairs) for _ in range(size)] for size in sizes]
-    return [None if row is None else whole(row) for row in rows]
+    present = zip(column.is_valid().to_pylist(), pairwise(column.offsets.to_pylist()), strict=True)
+    return [whole(islice(pairs, end - start)) if there else None for there, (start, end) in present]
 
 
 def _lists(column: pa.Array) -> list[Any]:
     items = iter(json_values(column.flatten()))
     sizes = pc.list_value_length(column).to_pylist()
-    return [None if size is None else [next(items) for _ in range(size)] for size in sizes]
+    return [None if size is None else list(islice(items, size)) for size in sizes]
 
 
 def _is_binary(kind: pa.DataType) -> bool:

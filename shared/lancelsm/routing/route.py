@@ -75,9 +75,9 @@ def all_values(spec: RegionSpec) -> list[RegionValues] | None:
 
 
 def values_json(values: RegionValues, spec: RegionSpec) -> dict[str, bool | int | str | None]:
-    """Region values for people and JSON, by field id."""
+    """Region values for people and JSON, by field id, without those of an earlier spec, whose type isn't known."""
     types = {field.field_id: arrow_type(field.result_type) for field in spec.fields}
-    return {name: decoded(value, types[name]) for name, value in values}
+    return {name: decoded(value, types[name]) for name, value in values if name in types}
 
 
 def _computed(field: RegionField, rows: pa.Table) -> pa.Array:

@@ -1,0 +1,140 @@
+"""The command line as a process of its own: streams, signals, terminals, and what it loads."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lancelsm.cli import main
+from tests.cli.console import Json, Run
+
+COMMAND = [sys.executable, "-c", "import sys; from lancelsm.cli import main; sys.exit(main())"]
+HEAVY = ("lance", "numpy", "pandas", "pyarrow", "pyspark")
+
+
+def start(*arguments: object, **streams: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([*COMMAND, *map(str, arguments)], **streams)
+
+
+def many_rows(orders: Path, as_json: Json) -> int:
+    """Fill the table with more than a pipe holds; returns the number of rows."""
+    file = orders.with_name("many.csv")
+    file.write_text("id,state,price\n" + "".join(f"{i},{'x' * 100},\n" for i in range(5000)))
+    as_json("write", orders, file)
+    return 5000
+
+
+def test_help_loads_neither_arrow_nor_lance() -> None:
+    script = (
+        "import sys; from lancelsm.cli import main; codes = [main(['--help']), main(['region', 'list', '--help'])];"
+        f"print(codes, [name for name in {HEAVY} if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "[0, 0] []\n")
+    assert "Usage: lancelsm region list" in done.stdout
+
+
+def test_one_table_is_piped_into_another(orders: Path, as_json: Json) -> None:
+    other = orders.with_name("other")
+    as_json("init", other, "--schema", orders.with_name("orders.parquet"), "--primary-key", "id")
+
+    scan = start("scan", orders, "--output", "json", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    write = start("write", other, "-", "--output", "json", stdin=scan.stdout, stdout=subprocess.PIPE)
+    assert scan.stdout is not None
+    scan.stdout.close()
+    written, _ = write.communicate()
+    scan.wait()
+    assert scan.stderr is not None
+    complaints = scan.stderr.read()
+    scan.stderr.close()
+
+    assert (scan.returncode, write.returncode, complaints) == (0, 0, b"")
+    assert json.loads(written)["rows"] == as_json("scan", other, "--count")["count"] == 3
+
+
+def test_a_reader_that_leaves_early_is_no_error(orders: Path, as_json: Json) -> None:
+    many_rows(orders, as_json)
+
+    scan = start("scan", orders, "--output", "json", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert scan.stdout is not None
+    assert scan.stderr is not None
+    json.loads(scan.stdout.readline())
+    scan.stdout.close()
+    complaints = scan.stderr.read()
+    scan.stderr.close()
+
+    assert (scan.wait(), complaints) == (141, b"")
+
+
+def test_an_interrupt_ends_it_quietly(orders: Path, as_json: Json) -> None:
+    many_rows(orders, as_json)
+
+    scan = start("scan", orders, "--output", "json", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert scan.stdout is not None
+    scan.stdout.readline()  # it waits for the pipe to be read on
+    scan.send_signal(signal.SIGINT)
+    _, complaints = scan.communicate()
+
+    assert (scan.returncode, complaints) == (130, b"")
+
+
+def test_a_terminal_shows_the_first_rows_and_how_many_there_are(orders: Path, as_json: Json) -> None:
+    rows = many_rows(orders, as_json)
+
+    shown = on_terminal("scan", orders, "--columns", "id")
+
+    assert shown[0].strip() == "id"
+    assert len([line for line in shown if line.strip().isdigit()]) == 50
+    assert shown[-1] == f"{rows:,} rows, {rows - 50:,} of them not shown: use --limit, --to, or a pipe"
+
+
+def test_a_terminal_shows_as_many_rows_as_were_asked_for(
+    orders: Path, as_json: Json, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many_rows(orders, as_json)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+
+    main(["scan", str(orders), "--columns", "id", "--limit", "60"])
+
+    shown = capsys.readouterr().out.splitlines()
+    assert len([line for line in shown if line.strip().isdigit()]) == 60
+    assert shown[-1] == "60 rows"
+
+
+def test_a_merge_leaves_nothing_on_stderr(orders: Path, run: Run) -> None:
+    run("write", orders, orders.with_name("orders.parquet"))
+    run("flush", orders)
+
+    merge = start(
+        "merge", orders, "--engine", "inprocess", "--output", "json", stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    out, complaints = merge.communicate()
+
+    assert (merge.returncode, complaints) == (0, b"")
+    assert json.loads(out)["rows_upserted"] == 3
+
+
+def on_terminal(*arguments: object) -> list[str]:
+    """The lines that a terminal would show."""
+    ours, its = pty.openpty()
+    process = start(*arguments, stdout=its)
+    os.close(its)
+    shown = b""
+    try:
+        while part := os.read(ours, 1 << 16):
+            shown += part
+    except OSError:  # how Linux ends a terminal whose other side is closed
+        pass
+    finally:
+        os.close(ours)
+    assert process.wait() == 0
+    return shown.decode().replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()
