@@ -56,9 +56,7 @@ def scan(
         Corrupt, Unavailable: as `dataset.generation.read_generation`, also from the reader while it streams.
     """
     schema = view.base.schema
-    names = schema.names if columns is None else list(columns)
-    if unknown := [name for name in names if name not in schema.names]:
-        raise Invalid(f"column {unknown[0]!r} is not a column of the table", table=uri, field=unknown[0])
+    names = _wanted(schema, columns, uri=uri)
     out = pa.schema([schema.columns.field(name).remove_metadata() for name in names])
     batches = _limited(_rows(view, uri=uri, columns=names, where=where, limit=limit), limit)
     return pa.RecordBatchReader.from_batches(out, _shaped(batches, out))
@@ -74,7 +72,7 @@ def get(view: View, keys: pa.Table, *, uri: str, columns: Sequence[str] | None =
         One row per key that exists, in no order. Raises as `scan`.
     """
     schema = view.base.schema
-    names = schema.names if columns is None else list(columns)
+    names = _wanted(schema, columns, uri=uri)
     read = _with_key(schema, names)
     missing, found = keys, []
     for region in view.regions:
@@ -95,6 +93,17 @@ def get(view: View, keys: pa.Table, *, uri: str, columns: Sequence[str] | None =
         found.append(rows_of_keys(view.base, missing, columns=read))
     out = pa.schema([schema.columns.field(name).remove_metadata() for name in names])
     return pa.concat_tables([out.empty_table(), *(rows.select(names).cast(out) for rows in found)])
+
+
+def _wanted(schema: TableSchema, columns: Sequence[str] | None, *, uri: str) -> list[str]:
+    """The columns that a read was asked for; raises `Invalid` for one that the table doesn't have, or twice."""
+    names = schema.names if columns is None else list(columns)
+    for name in names:
+        if name not in schema.names:
+            raise Invalid(f"column {name!r} is not a column of the table", table=uri, field=name)
+        if names.count(name) > 1:
+            raise Invalid(f"column {name!r} is asked for twice", table=uri, field=name)
+    return names
 
 
 def _rows(view: View, *, uri: str, columns: Sequence[str], where: str | None, limit: int | None) -> Iterator[pa.Table]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import count
 
 from lancelsm import head as heads
-from lancelsm.claim import catalogue, finish_claim
+from lancelsm.claim import catalogue, finish_claim, seal
 from lancelsm.commit import Staged, load, publish, stage
 from lancelsm.errors import Contended, Corrupt, Unavailable
 from lancelsm.head import Head, Status, Swap
@@ -123,7 +123,7 @@ def _rebuild_region(region: Region, newest: Staged, counter: Generation, *, owne
     publish(region, staged, budget=budget)
     epoch = Epoch(max([manifest.epoch, *(entry.epoch for entry in entries)]) + 1)
     head = Head(
-        epoch=manifest.epoch if manifest.sealed else epoch,
+        epoch=epoch,
         owner=heads.NOBODY if manifest.sealed else owner,
         status=Status.SEALED if manifest.sealed else Status.OPEN,
         next_position=Position(manifest.replay_after + len(entries) + 1),
@@ -142,7 +142,7 @@ def _rebuild_region(region: Region, newest: Staged, counter: Generation, *, owne
         merged=counter,
     )
     written = _write(region, head)
-    return written if manifest.sealed else finish_claim(region, written, owner=owner)
+    return seal(region) if written.status is Status.SEALED else finish_claim(region, written, owner=owner)
 
 
 def _write(region: Region, head: Head) -> Head:
@@ -154,6 +154,8 @@ def _write(region: Region, head: Head) -> Head:
         present = region.find_head()
         if present is not None:
             head = replace(head, epoch=Epoch(max(head.epoch, present.epoch + 1)))
+            if present.status is Status.SEALED:  # by a seal whose manifest was not published
+                head = replace(head, owner=heads.NOBODY, status=Status.SEALED)
             expect: Fields = {
                 "epoch": present.epoch,
                 "next_position": present.next_position,

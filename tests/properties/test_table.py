@@ -39,7 +39,9 @@ POOLS: dict[pa.DataType, list[Any]] = {
     pa.large_string(): ["", "x", "xx", "\\", "%"],
     pa.binary(): [b"", b"\0", b"\0\xff", b"\xff", b"ab"],
     pa.date32(): [dt.date(1, 1, 1), dt.date(1969, 12, 31), dt.date(1970, 1, 1), dt.date(2024, 2, 29)],
-    pa.timestamp("us"): [dt.datetime(1969, 12, 31, 23, 59, 59, 999_999), dt.datetime(2024, 1, 1), dt.datetime(1, 1, 1)],
+    pa.timestamp("us"): [
+        dt.datetime.fromisoformat(at) for at in ("1969-12-31T23:59:59.999999", "2024-01-01", "0001-01-01")
+    ],
     pa.timestamp("ms", "UTC"): [dt.datetime(1960, 1, 1, tzinfo=UTC), dt.datetime(2024, 2, 29, 13, tzinfo=UTC)],
 }
 VALUES = [pa.field("v", pa.int64()), pa.field("w", pa.string()), pa.field("xs", pa.list_(pa.int16()))]

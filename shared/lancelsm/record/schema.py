@@ -62,8 +62,9 @@ def check_names(columns: pa.Schema) -> None:
             raise Invalid(f"column {name!r} is given twice", field=name)
         if name == TOMBSTONE:
             raise Invalid(f"column {TOMBSTONE!r} is there already: it marks deleted rows", field=name)
-        if not name or "." in name or "`" in name:
-            raise Invalid(f"{name!r} can't be the name of a column", remedy="Leave out dots and backticks", field=name)
+        if not name or any(mark in name for mark in '."`'):
+            remedy = "Leave out dots, double quotes and backticks"
+            raise Invalid(f"{name!r} can't be the name of a column", remedy=remedy, field=name)
 
 
 def declare_primary_key(columns: pa.Schema, primary_key: Sequence[str]) -> pa.Schema:

@@ -1,0 +1,75 @@
+"""Small tables at a path, for tests of the public object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import lancelsm
+from lancelsm.clock import Clock, SeededIds
+from lancelsm.objects import ObjectStore
+from lancelsm.objects.local import LocalStore
+from lancelsm.opening import Ports
+from lancelsm.registry.opening import open_registry
+from lancelsm.table import Table
+from tests.simulation.faults import FakeClock, FaultPlan, FaultyRegistry, FaultyStore
+
+COLUMNS = pa.schema([pa.field("id", pa.int64()), pa.field("v", pa.string())])
+
+Row = dict[str, Any]
+
+
+def create(path: Path, columns: Any = COLUMNS, *, primary_key: Any = "id", **options: Any) -> Table:
+    return lancelsm.create(path / "table", columns, primary_key=primary_key, **options)
+
+
+def row(key: int, value: str | None = "a") -> Row:
+    return {"id": key, "v": value}
+
+
+def rows_of(table: Table, **how: Any) -> list[Row]:
+    """What a scan returns, in key order."""
+    return in_key_order(table, table.scan(**how).to_arrow())
+
+
+def in_key_order(table: Table, rows: pa.Table) -> list[Row]:
+    key = table.config.schema.primary_key
+    return sorted(rows.to_pylist(), key=lambda row: tuple(row[name] for name in key))
+
+
+def positions(table: Table) -> dict[str, int]:
+    """How far each region's log goes: what a refused write must not move."""
+    return {region.region: region.next_position for region in table.status().regions}
+
+
+def levels(table: Table) -> Iterator[str]:
+    """Take what is in the log through the generations into the base, stopping at each level."""
+    yield "tail"
+    table.flush()
+    yield "generation"
+    table.merge(engine="inprocess")
+    yield "base"
+
+
+def faulty(plan: FaultPlan, *, process: str = "", clock: Clock | None = None) -> Ports:
+    """Ports at a path whose every call passes the plan, one after the other."""
+
+    def store(uri: str, storage_options: Mapping[str, str] | None) -> ObjectStore:
+        return FaultyStore(LocalStore(Path(uri)), plan, process=process)
+
+    def registry(kind: str, *, store: FaultyStore, **options: Any) -> FaultyRegistry:
+        return FaultyRegistry(open_registry(kind, store=store.inner, **options), plan, process=process)
+
+    return Ports(store=store, registry=registry, clock=clock or FakeClock(), ids=SeededIds(process), parallel=1)
+
+
+def generation_paths(path: Path) -> list[Path]:
+    return sorted((path / "table" / "_mem_wal").glob("*/*_gen_*"))
+
+
+def merged(rows: Iterable[Row], *, key: str = "id") -> list[Row]:
+    """The last row of each key, in key order."""
+    return [found for _, found in sorted({row[key]: row for row in rows}.items())]

@@ -1,0 +1,633 @@
+"""The public object: what it takes and refuses, and that every value comes back from every level."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import shutil
+import struct
+from collections.abc import Iterable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lancelsm
+from lancelsm import table as tables
+from lancelsm.errors import Corrupt, Fenced, Invalid
+from lancelsm.layout import CONFIG
+from tests.unit.tables import COLUMNS, create, generation_paths, in_key_order, levels, positions, row, rows_of
+
+UTC = dt.UTC
+
+
+# What comes back
+
+VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "double": (pa.float64(), [math.nan, math.inf, -math.inf, -0.0, 0.0, 5e-324, None]),
+    "float": (pa.float32(), [math.nan, math.inf, -math.inf, -0.0, None]),
+    "half": (pa.float16(), [1.5, -0.0, None]),
+    "zoned": (pa.timestamp("us", "Europe/Berlin"), [dt.datetime(2024, 10, 27, 0, 30, tzinfo=UTC), None]),
+    "instant in ns": (pa.timestamp("ns", "UTC"), [dt.datetime(1677, 9, 22, tzinfo=UTC), None]),
+    "clock time": (pa.timestamp("s"), [dt.datetime.fromisoformat("9999-12-31T23:59:59"), None]),
+    "decimal": (pa.decimal128(38, 10), [Decimal("-1234567890123456789012345678.0123456789"), Decimal(0), None]),
+    "wide decimal": (pa.decimal256(76, 3), [Decimal("9" * 73 + ".999"), None]),
+    "list": (pa.list_(pa.int64()), [[1, None, 3], [], None]),
+    "large list": (pa.large_list(pa.string()), [["", None], [], None]),
+    "list of lists": (pa.list_(pa.list_(pa.int8())), [[[1], [], None], [], None]),
+    "struct": (
+        pa.struct([("a", pa.int8()), ("b", pa.struct([("c", pa.string())]))]),
+        [{"a": 1, "b": {"c": ""}}, {"a": None, "b": None}, {"a": None, "b": {"c": None}}, None],
+    ),
+    "list of structs": (pa.list_(pa.struct([("a", pa.int8())])), [[{"a": 1}, {"a": None}], [], None]),
+    "map": (pa.map_(pa.string(), pa.int64()), [[("a", 1), ("b", None)], [], None]),
+    "dictionary": (pa.dictionary(pa.int8(), pa.string()), ["a", "", "a", None]),
+    "dictionary of numbers": (pa.dictionary(pa.int32(), pa.int64()), [5, None]),
+    "vector": (pa.list_(pa.float32(), 3), [[1.0, -0.0, 3.0], None]),
+    "text": (pa.string(), ["", "a\0b", "\U0001f600", "'", None]),
+    "large text": (pa.large_string(), ["", None]),
+    "binary": (pa.binary(), [b"", b"\0\xff", None]),
+    "fixed binary": (pa.binary(3), [b"abc", None]),
+    "bool": (pa.bool_(), [True, False, None]),
+    "uint64": (pa.uint64(), [0, (1 << 64) - 1, None]),
+    "date": (pa.date32(), [dt.date(1, 1, 1), dt.date(9999, 12, 31), None]),
+    "date64": (pa.date64(), [dt.date(2024, 2, 29), None]),
+    "time": (pa.time64("ns"), [dt.time(23, 59, 59, 999_999), None]),
+    "short time": (pa.time32("s"), [dt.time(1, 2, 3), None]),
+    "duration": (pa.duration("us"), [dt.timedelta(days=-1, microseconds=1), None]),
+    "null": (pa.null(), [None, None]),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_every_value_comes_back_from_every_level(tmp_path: Path, name: str) -> None:
+    kind, values = VALUES[name]
+    columns = pa.schema([pa.field("id", pa.int64()), pa.field("v", kind)])
+    data = pa.table([range(len(values)), pa.array(values, kind)], schema=columns)
+    table = create(tmp_path, data.slice(0, 1))  # one comes with the table, the others through the log
+    table.upsert(data.slice(1))
+
+    for level in levels(table):
+        for found in (table.scan().to_arrow(), table.get(range(len(values)))):
+            assert found.schema.field("v").type == kind, level
+            assert repr(in_key_order(table, found)) == repr(data.to_pylist()), level
+
+
+def test_a_nan_keeps_its_payload(tmp_path: Path) -> None:
+    bits = [0x7FF8_0000_0000_0001, 0xFFF8_0000_0000_0002, 0x8000_0000_0000_0000]
+    values = pa.array([struct.unpack("<d", struct.pack("<Q", one))[0] for one in bits])
+    table = create(tmp_path, pa.schema([pa.field("id", pa.int64()), pa.field("v", pa.float64())]))
+    table.upsert({"id": [0, 1, 2], "v": values})
+
+    for level in levels(table):
+        found = table.scan().to_arrow().sort_by("id")["v"].combine_chunks().view(pa.uint64())
+        assert found.to_pylist() == bits, level
+
+
+@pytest.mark.parametrize("values", [[[]], [[], None], [None]])
+def test_lists_without_an_item_come_back_alone(tmp_path: Path, values: list[Any]) -> None:
+    columns = pa.schema([pa.field("id", pa.int64()), pa.field("v", pa.list_(pa.int16()))])
+    table = create(tmp_path, columns)
+    table.upsert({"id": list(range(len(values))), "v": values})
+
+    for level in levels(table):
+        assert [found["v"] for found in rows_of(table)] == values, level
+
+
+def test_no_rows_make_no_entry(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    before = positions(table)
+
+    for nothing in ([], COLUMNS.empty_table(), {"id": [], "v": []}):
+        committed = table.upsert(nothing)
+        assert (committed.rows, committed.entries) == (0, ())
+    assert table.delete([]).entries == ()
+    assert table.delete(where="v = 'nobody'").entries == ()
+
+    assert positions(table) == before
+    assert rows_of(table) == []
+    assert table.get([]).num_rows == 0
+    assert table.flush() == []
+    assert table.merge(engine="inprocess").regions == {}
+
+
+def test_a_row_of_ten_megabytes_comes_back(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    value = "x" * (10 << 20)
+    table.upsert([row(1, value), row(2)])
+
+    for level in levels(table):
+        assert rows_of(table) == [row(1, value), row(2)], level
+
+
+def test_two_thousand_columns_come_back(tmp_path: Path) -> None:
+    names = [f"c{i}" for i in range(2000)]
+    table = create(tmp_path, pa.schema([(name, pa.int32()) for name in names]), primary_key="c7")
+    rows = [{name: i for i, name in enumerate(names)}, dict.fromkeys(names) | {"c7": 8}]
+    table.upsert(pa.Table.from_pylist(rows, schema=pa.schema([(name, pa.int32()) for name in names])))
+
+    for level in levels(table):
+        assert rows_of(table) == rows, level
+
+
+KEYS: dict[pa.DataType, list[Any]] = {
+    pa.bool_(): [False, True],
+    pa.int8(): [-128, 127],
+    pa.int16(): [-(1 << 15), 0],
+    pa.int32(): [-(1 << 31), 5],
+    pa.int64(): [-(1 << 63), (1 << 63) - 1],
+    pa.uint8(): [0, 255],
+    pa.uint16(): [0, 65535],
+    pa.uint32(): [0, (1 << 32) - 1],
+    pa.uint64(): [0, (1 << 64) - 1],
+    pa.string(): ["", "it's\0"],
+    pa.large_string(): ["", "é"],
+    pa.binary(): [b"", b"\0"],
+    pa.large_binary(): [b"", b"\xff"],
+    pa.date32(): [dt.date(1, 1, 1), dt.date(1970, 1, 1)],
+    pa.timestamp("s"): [dt.datetime.fromisoformat(at) for at in ("1960-01-01", "2024-01-01")],
+    pa.timestamp("ns", "Europe/Berlin"): [dt.datetime(year, 1, 1, tzinfo=UTC) for year in (1960, 2024)],
+}
+FOREIGN = {kind for kind in KEYS if kind not in (pa.int32(), pa.int64(), pa.string(), pa.binary())}
+
+
+@pytest.mark.parametrize("key", [("k",), ("k", "n")], ids=["alone", "composite"])
+@pytest.mark.parametrize("kind", KEYS, ids=str)
+def test_every_key_type_is_written_found_and_deleted_at_every_level(
+    tmp_path: Path, kind: pa.DataType, key: tuple[str, ...]
+) -> None:
+    columns = pa.schema([pa.field("w", pa.large_list(pa.int8())), pa.field("n", pa.int64()), pa.field("k", kind)])
+    if kind in FOREIGN:
+        with pytest.warns(UserWarning, match="key columns k of their types"):
+            table = create(tmp_path, columns, primary_key=key, regions="bucket(k, 2)")
+    else:
+        table = create(tmp_path, columns, primary_key=key, regions="bucket(k, 2)")
+    rows = [{"w": [1], "n": 1, "k": value} for value in KEYS[kind]]
+
+    def keys_of(row: dict[str, Any]) -> pa.Table:
+        return pa.table({name: pa.array([row[name]], columns.field(name).type) for name in key})
+
+    def check(rows: list[dict[str, Any]]) -> None:
+        assert rows_of(table) == rows
+        assert [table.get(keys_of(row)).to_pylist() for row in rows] == [[row] for row in rows]
+
+    table.upsert(pa.Table.from_pylist(rows, schema=columns))
+    for _ in levels(table):
+        check(rows)
+    lance.dataset(table.uri).create_scalar_index("k", "BTREE")
+    check(rows)
+    gone = keys_of(rows.pop(0))
+    table.delete(gone)
+    for _ in levels(table):
+        check(rows)
+        assert table.get(gone).num_rows == 0
+
+
+@pytest.mark.parametrize("name", ["level", "_level", "value", "ids", "values", "select", "A", "é", "a b", "_score"])
+def test_a_key_column_may_have_any_name_that_lance_allows(tmp_path: Path, name: str) -> None:
+    columns = pa.schema([pa.field("a", pa.int64()), pa.field(name, pa.string())])
+    table = create(tmp_path, columns, primary_key=(name, "a"))
+    table.upsert([{"a": 1, name: "x"}, {"a": 1, name: "y"}])
+    table.delete([{"a": 1, name: "y"}])
+
+    for level in levels(table):
+        assert rows_of(table, where="a = 1") == [{"a": 1, name: "x"}], level
+        assert table.get([{"a": 1, name: "x"}, {"a": 1, name: "y"}]).num_rows == 1, level
+
+
+def test_a_table_of_keys_alone_is_a_set(tmp_path: Path) -> None:
+    table = create(tmp_path, pa.schema([pa.field("id", pa.int64())]))
+    table.upsert({"id": [1, 2, 2]})
+    table.delete([1])
+
+    for level in levels(table):
+        assert rows_of(table) == [{"id": 2}], level
+
+
+# What is refused
+
+
+def text_that_is_no_utf8() -> pa.Table:
+    offsets, data = pa.array([0, 1], pa.int32()).buffers()[1], pa.py_buffer(b"\xff")
+    return pa.table({"id": [1], "v": pa.Array.from_buffers(pa.string(), 1, [None, offsets, data])})
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "null key": ([row(1), {"id": None, "v": "a"}], "id"),
+    "missing key": ([{"v": "a"}], "id"),
+    "unknown column": ([{**row(1), "x": 1}], "x"),
+    "missing column": ([{"id": 1}], "v"),
+    "ragged rows": ([row(1), {"id": 2}], "v"),
+    "number for text": ([row(1), {"id": 2, "v": 3}], "v"),
+    "text for number": ([{"id": "1", "v": "a"}], "id"),
+    "bool for number": ([{"id": True, "v": "a"}], "id"),
+    "fraction": ([{"id": 1.5, "v": "a"}], "id"),
+    "overflow": ([{"id": 1 << 63, "v": "a"}], "id"),
+    "arrow overflow": (pa.table({"id": pa.array([(1 << 64) - 1], pa.uint64()), "v": ["a"]}), "id"),
+    "arrow text for number": (pa.table({"id": ["1"], "v": ["a"]}), "id"),
+    "not utf-8": (text_that_is_no_utf8(), "v"),
+    "column twice": (pa.Table.from_arrays([pa.array([1]), pa.array(["a"]), pa.array(["b"])], ["id", "v", "v"]), "v"),
+    "columns of two lengths": ({"id": [1, 2], "v": ["a"]}, None),
+    "a scalar": (5, None),
+    "text": ("id", None),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_batch_with_one_wrong_row_is_refused_as_a_whole(tmp_path: Path, case: str) -> None:
+    table = create(tmp_path, regions="bucket(id, 2)")
+    table.upsert([row(7)])
+    before = positions(table)
+    data, field = REFUSED[case]
+
+    with pytest.raises(Invalid) as refusal:
+        table.upsert(data)
+
+    assert refusal.value.where.get("field") == field
+    assert positions(table) == before
+    assert rows_of(table) == [row(7)]
+
+
+def test_a_key_that_comes_twice_is_refused_on_demand_and_the_last_wins_by_default(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    with pytest.raises(Invalid, match="comes twice, in rows 0 and 2"):
+        table.upsert([row(1, "a"), row(2), row(1, "b")], on_duplicate="error")
+    assert rows_of(table) == []
+
+    assert table.upsert([row(1, "a"), row(2), row(1, "b")]).rows == 2
+    assert rows_of(table) == [row(1, "b"), row(2)]
+
+
+@pytest.mark.parametrize("keys", [[None], ["1"], [{"id": 1, "v": "a"}], [{"x": 1}], {"v": ["a"]}, 5, "id"])
+def test_wrong_keys_are_refused(tmp_path: Path, keys: Any) -> None:
+    table = create(tmp_path)
+
+    for call in (table.delete, table.get):
+        with pytest.raises(Invalid):
+            call(keys)
+
+
+def test_delete_takes_keys_or_a_condition(tmp_path: Path) -> None:
+    table = create(tmp_path)
+
+    for arguments in ({}, {"keys": [1], "where": "id = 1"}):
+        with pytest.raises(Invalid, match="either keys or where"):
+            table.delete(**arguments)
+
+
+@pytest.mark.parametrize("merged", [False, True])
+@pytest.mark.parametrize("where", ["x = 1", "v =", "id = 'a' AND (", "nobody(id) = 1", "id"])
+def test_a_condition_that_is_no_sql_is_refused(tmp_path: Path, where: str, merged: bool) -> None:
+    table = create(tmp_path)
+    table.upsert([row(1)])
+    if merged:
+        table.flush()
+        table.merge(engine="inprocess")
+
+    for call in (table.scan, table.delete):
+        with pytest.raises(Invalid):
+            call(where=where)
+
+
+def test_an_unknown_column_is_refused_by_every_read(tmp_path: Path) -> None:
+    table = create(tmp_path)
+
+    with pytest.raises(Invalid, match="'x' is not a column"):
+        table.scan(columns=["id", "x"])
+    with pytest.raises(Invalid, match="'x' is not a column"):
+        table.get([1], columns=["x"])
+    with pytest.raises(Invalid, match="'id' is asked for twice"):
+        table.scan(columns=["id", "v", "id"])
+
+
+def test_columns_that_a_table_can_t_have_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    key = pa.field("id", pa.int64())
+    for wrong in (
+        [pa.field("_tombstone", pa.bool_())],
+        [pa.field("v", pa.int8()), pa.field("v", pa.string())],
+        [pa.field("a.b", pa.int8())],
+        [pa.field("", pa.int8())],
+        [pa.field("`", pa.int8())],
+        [pa.field('"', pa.int8())],
+        [pa.field("_rowid", pa.int64())],
+        [pa.field("v", pa.string_view())],
+        [pa.field("v", pa.list_(pa.string_view()))],
+        [pa.field("v", pa.list_view(pa.int8()))],
+        [pa.field("v", pa.month_day_nano_interval())],
+        [pa.field("v", pa.struct([]))],
+    ):
+        with pytest.raises(Invalid):
+            create(tmp_path, pa.schema([key, *wrong]))
+        assert not (tmp_path / "table" / "_versions").exists(), wrong
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.float32(),
+        pa.float64(),
+        pa.decimal128(5, 2),
+        pa.list_(pa.int8()),
+        pa.struct([("a", pa.int8())]),
+        pa.null(),
+        pa.date64(),
+        pa.time32("s"),
+        pa.duration("s"),
+        pa.binary(4),
+        pa.dictionary(pa.int8(), pa.string()),
+    ],
+    ids=str,
+)
+def test_a_type_whose_equal_values_differ_in_bytes_is_no_key(tmp_path: Path, kind: pa.DataType) -> None:
+    with pytest.raises(Invalid, match="can't be a primary key"):
+        create(tmp_path, pa.schema([pa.field("id", kind)]))
+    assert not (tmp_path / "table" / "_versions").exists()
+
+
+@pytest.mark.parametrize("key", [(), ("id", "id"), "nobody", ("id", "nobody")])
+def test_a_key_is_of_columns_that_are_there_once(tmp_path: Path, key: Any) -> None:
+    with pytest.raises(Invalid):
+        create(tmp_path, primary_key=key)
+
+
+@pytest.mark.parametrize(
+    "regions", ["bucket(v, 2)", "bucket(id, 0)", "bucket(id, 1025)", "nobody(id)", "expr(random() < 0.5)", "expr(v)"]
+)
+def test_regions_that_don_t_follow_from_the_key_are_refused(tmp_path: Path, regions: str) -> None:
+    with pytest.raises(Invalid):
+        create(tmp_path, regions=regions)
+    assert not (tmp_path / "table" / "_versions").exists()
+
+
+def test_rows_that_come_with_a_table_are_checked_like_any_others(tmp_path: Path) -> None:
+    with pytest.raises(Invalid):
+        create(tmp_path, [row(1), {"id": None, "v": "a"}])
+    assert not (tmp_path / "table" / "_versions").exists()
+
+    table = create(tmp_path, [row(1, "a"), row(2), row(1, "b")])
+    assert rows_of(table) == [row(1, "b"), row(2)]
+    assert positions(table) == dict.fromkeys(positions(table), 1)
+
+
+# What is at a place
+
+
+def test_a_place_without_a_table_can_t_be_opened(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match="no table is there"):
+        lancelsm.open(tmp_path / "nowhere")
+    lance.write_dataset(pa.table({"id": [1]}), str(tmp_path / "lance"))
+    with pytest.raises(Invalid, match="no table is there"):
+        lancelsm.open(tmp_path / "lance")
+
+
+def test_a_table_is_not_made_over_another(tmp_path: Path) -> None:
+    create(tmp_path, [row(1)])
+
+    with pytest.raises(Invalid, match="a table exists there already"):
+        create(tmp_path, [row(2)])
+
+    assert rows_of(lancelsm.open(tmp_path / "table")) == [row(1)]
+
+
+def test_a_table_is_not_made_over_a_dataset_of_lance(tmp_path: Path) -> None:
+    lance.write_dataset(pa.table({"id": [1], "v": ["a"]}), str(tmp_path / "table"))
+
+    with pytest.raises(Invalid, match="adopt"):
+        create(tmp_path)
+
+    assert lance.dataset(str(tmp_path / "table")).to_table().to_pylist() == [row(1)]
+
+
+def test_a_path_a_string_and_a_url_name_the_same_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    create(tmp_path, [row(1)])
+    monkeypatch.chdir(tmp_path)
+
+    for place in (tmp_path / "table", str(tmp_path / "table") + "/", "table", f"file://{tmp_path}/table"):
+        table = lancelsm.open(place)
+        table.upsert([row(2)])
+        table.flush()
+        table.merge(engine="inprocess")
+        assert rows_of(table) == [row(1), row(2)]
+
+
+# What another tool did to the base
+
+
+def overwrite(path: Path) -> None:
+    rows = pa.table([[9], ["z"]], schema=pa.schema([COLUMNS.field(0).with_nullable(False), COLUMNS.field(1)]))
+    lance.write_dataset(rows, str(path / "table"), mode="overwrite")
+
+
+def test_a_base_that_another_tool_has_overwritten_is_said_to_be(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    table.upsert([row(1)])
+    table.flush()
+    overwrite(tmp_path)
+
+    for call in (table.scan, lambda: table.get([1]), table.flush, lambda: table.merge(engine="inprocess")):
+        with pytest.raises(Corrupt):
+            call()
+    assert lance.dataset(table.uri).to_table().to_pylist() == [row(9, "z")]
+
+
+def test_a_base_that_was_restored_to_an_older_version_is_merged_forward(tmp_path: Path) -> None:
+    table = create(tmp_path, [row(0)])
+    versions = []
+    for n in range(1, 4):
+        versions.append(lance.dataset(table.uri).version)
+        table.upsert([row(n), row(0, str(n))])
+        table.delete([n - 1] if n > 1 else [77])
+        table.flush()
+        table.merge(engine="inprocess")
+    before = rows_of(table)
+
+    for version in reversed(versions):
+        lance.dataset(table.uri, version=version).restore()
+        assert rows_of(table) == before
+        assert [region.generations for region in table.status().regions] == [4 - versions.index(version) - 1]
+        table.merge(engine="inprocess")
+        assert rows_of(table) == before
+        assert lance.dataset(table.uri).count_rows() == len(before)
+
+
+def test_rows_that_another_tool_appends_to_the_base_are_read(tmp_path: Path) -> None:
+    table = create(tmp_path, [row(1)])
+    table.upsert([row(2, "ours")])
+    rows = pa.table([[2, 3], ["theirs", "theirs"]], schema=lance.dataset(table.uri).schema)
+    lance.write_dataset(rows, table.uri, mode="append")
+
+    assert rows_of(table) == [row(1), row(2, "ours"), row(3, "theirs")]
+
+
+# What vanishes
+
+
+def test_a_generation_that_vanishes_before_the_first_batch_is_read_around_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = create(tmp_path)
+    table.upsert([row(1)])
+    table.flush()
+    views = []
+
+    def collected_behind_the_first_view(*arguments: Any) -> Any:
+        views.append(take_view(*arguments))
+        if len(views) == 1:
+            lancelsm.open(table.uri).merge(engine="inprocess")
+            shutil.rmtree(generation_paths(tmp_path)[0])
+        return views[-1]
+
+    take_view = tables.take_view
+    monkeypatch.setattr(tables, "take_view", collected_behind_the_first_view)
+
+    assert rows_of(table) == [row(1)]
+    assert len(views) == 2
+
+
+def test_a_generation_that_is_gone_for_good_is_named(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    table.upsert([row(1)])
+    table.flush()
+    (gone,) = generation_paths(tmp_path)
+    shutil.rmtree(gone)
+
+    for call in (table.scan, lambda: table.get([1])):
+        with pytest.raises(Corrupt) as error:
+            call()
+        assert gone.name in str(error.value)
+
+
+def test_an_entry_that_is_gone_is_named(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    table.upsert([row(1)])
+    table.upsert([row(2)])
+    (newest, *_) = sorted((tmp_path / "table" / "_mem_wal").glob("*/wal/*.arrow"))
+    newest.unlink()
+
+    for call in (table.scan, table.flush):
+        with pytest.raises(Corrupt, match=r"entry \d is gone"):
+            call()
+
+
+# Regions and owners
+
+
+def test_a_region_is_named_by_its_id(tmp_path: Path) -> None:
+    table = create(tmp_path, regions="bucket(id, 2)")
+
+    assert [table.region(one.id) for one in table.regions()] == table.regions()
+    with pytest.raises(Invalid, match="no such region"):
+        table.region("0")
+
+
+def test_an_owner_of_ones_own_claims_at_the_first_write_and_fences_all_others(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    table.upsert([row(1)])
+    loader = lancelsm.open(table.uri, owner="loader-2")
+
+    loader.upsert([row(2)])
+    with pytest.raises(Fenced, match="held by 'loader-2' in epoch 2") as error:
+        table.upsert([row(3)])
+
+    assert "lancelsm region claim" in error.value.remedy
+    assert rows_of(table) == [row(1), row(2)]
+    (region,) = table.regions()
+    table.claim(region)
+    table.upsert([row(3)])
+    with pytest.raises(Fenced, match="held by 'default' in epoch 3"):
+        loader.upsert([row(4)])
+    assert rows_of(table) == [row(1), row(2), row(3)]
+
+
+def test_a_sealed_region_takes_nothing_and_is_read_flushed_and_merged(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    table.upsert([row(1)])
+    (region,) = table.regions()
+    table.seal(region)
+    table.seal(region)
+
+    for call in (lambda: table.upsert([row(2)]), lambda: table.delete([1]), lambda: table.claim(region)):
+        with pytest.raises(Invalid, match="sealed"):
+            call()
+    for level in levels(table):
+        assert rows_of(table) == [row(1)], level
+    assert [one.status for one in table.status().regions] == ["sealed"]
+
+
+def test_a_part_of_a_batch_fails_for_the_regions_that_refuse_it(tmp_path: Path) -> None:
+    table = create(tmp_path, regions="identity(id)")
+    table.upsert([row(1), row(2)])
+    table.seal(next(region for region in table.regions() if int.from_bytes(region.values[0][1] or b"", "little") == 1))
+
+    with pytest.raises(Invalid, match="sealed"):
+        table.upsert([row(1, "new"), row(2, "new"), row(3, "new")])
+
+    assert rows_of(table) == [row(1), row(2, "new"), row(3, "new")]
+
+
+# Reads as a stream
+
+
+def test_rows_speak_arrow_and_come_once(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    table.upsert([row(1), row(2)])
+
+    assert pa.table(table.scan()).num_rows == 2
+    assert pa.RecordBatchReader.from_stream(table.scan()).read_all().num_rows == 2
+    assert sum(batch.num_rows for batch in table.scan()) == 2
+    assert sum(batch.num_rows for batch in table.scan().to_batches()) == 2
+    assert table.scan().schema.names == COLUMNS.names
+    assert table.scan(columns=["v"]).to_arrow().column_names == ["v"]
+    rows = table.scan()
+    assert (rows.to_arrow().num_rows, rows.to_arrow().num_rows) == (2, 0)
+
+
+def test_a_scan_is_of_the_moment_it_was_asked_for(tmp_path: Path) -> None:
+    table = create(tmp_path, [row(1)])
+    table.upsert([row(2)])
+    scan = table.scan()
+    table.upsert([row(2, "new"), row(3)])
+    table.delete([1])
+    table.flush()
+    table.merge(engine="inprocess")
+
+    assert in_key_order(table, scan.to_arrow()) == [row(1), row(2)]
+
+
+def test_an_older_row_does_not_come_back_because_the_newer_one_fails_the_condition(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    writes: Iterable[tuple[str, list[Any]]] = (("old", [1, 2, 3]), ("mid", [1, 2]), ("new", [1]))
+    for value, keys in writes:
+        table.upsert([row(key, value) for key in keys])
+        table.flush() if value != "new" else None
+        if value == "old":
+            table.merge(engine="inprocess")
+    table.delete([3])
+
+    assert rows_of(table, where="v = 'old'") == []
+    assert rows_of(table, where="v = 'mid'") == [row(2, "mid")]
+    assert rows_of(table, where="v <> 'old'", columns=["id"]) == [{"id": 1}, {"id": 2}]
+
+
+@pytest.mark.parametrize("limit", [0, 1, 3, 100])
+def test_a_limit_counts_live_rows(tmp_path: Path, limit: int) -> None:
+    table = create(tmp_path, [row(key) for key in range(5)])
+    table.delete([0, 1])
+    table.flush()
+    table.upsert([row(9), row(2, "b")])
+    table.delete([3])
+
+    assert table.scan(limit=limit).to_arrow().num_rows == min(limit, 3)
+
+
+def test_configuration_of_a_newer_release_is_refused_with_what_to_install(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    path = Path(table.uri) / CONFIG
+    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
+
+    with pytest.raises(Invalid, match="format 2, this release reads up to 1") as error:
+        lancelsm.open(table.uri)
+    assert "newer lancelsm" in error.value.remedy
