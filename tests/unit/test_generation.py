@@ -147,6 +147,18 @@ def test_a_renamed_column_keeps_its_values_and_a_new_one_of_its_old_name_has_non
     assert _read(uri, new, where="title = 'a'") == [{"id": 1, "title": "a", "name": None, TOMBSTONE: False}]
 
 
+def test_fresh_ids_of_our_own_are_believed_when_names_have_moved(tmp_path: Path) -> None:
+    # Given a generation whose ids are those that Lance would give anyway
+    old = _table(_field("id", pa.int64(), 0), _field("name", pa.utf8(), 1))
+    uri = _write(tmp_path / "g", old, _rows(old, {"id": 1, "name": "a"}))
+
+    # When the column is renamed and a new one takes its name
+    new = _table(_field("id", pa.int64(), 0), _field("title", pa.utf8(), 1), _field("name", pa.utf8(), 2))
+
+    # Then the value is not taken for the new column's, as it would be where Lance 12 numbered
+    assert _read(uri, new) == [{"id": 1, "title": "a", "name": None, TOMBSTONE: False}]
+
+
 def test_a_struct_field_that_is_newer_than_the_generation_is_null_also_within_lists(tmp_path: Path) -> None:
     x, z = _field("x", pa.int32(), 3), _field("z", pa.int32(), 9)
 

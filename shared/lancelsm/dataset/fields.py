@@ -10,12 +10,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import lance
 import pyarrow as pa
 from lance.schema import LanceSchema
 
 from lancelsm.errors import Corrupt, Invalid
 from lancelsm.record.schema import FIELD_ID, TOMBSTONE, TableSchema, field_id
 
+TRUE_IDS = {b"lancelsm.fields": b"numbered as in the base"}  # schema metadata of generations that lancelsm wrote
 _LanceField = Any  # of a LanceSchema; lance exports no name for the type
 
 
@@ -62,7 +64,7 @@ def _has_empty_struct(kind: pa.DataType) -> bool:
 
 def numbering(schema: TableSchema) -> Numbering:
     """Both numberings of `schema.stored`; `_tombstone` gets the id above the columns', as Lance gives it."""
-    fresh = LanceSchema.from_pyarrow(schema.stored)
+    fresh = LanceSchema.from_pyarrow(schema.stored.with_metadata(TRUE_IDS))
     top = [
         node
         for native, column in zip(fresh.fields(), schema.columns, strict=False)
@@ -120,22 +122,23 @@ class StoredField:
     inner: tuple[StoredField, ...]
 
 
-def stored_fields(native: LanceSchema, columns: pa.Schema) -> dict[str, StoredField]:
+def stored_fields(generation: lance.LanceDataset, columns: pa.Schema) -> dict[str, StoredField]:
     """The field of a generation that holds each column of the table; columns that it lacks are left out.
 
     Matched by field id. Before release 13 Lance numbered the columns of every generation afresh, so ids lie as soon as
-    the base's have gaps: when ids are fresh and contradict the names, names count.
+    the base's have gaps: where Lance wrote, and ids are fresh and contradict the names, names count.
 
     Args:
-        native: the generation's schema.
         columns: all columns of the table, with their ids.
     """
+    native = generation.lance_schema
+    marked = TRUE_IDS.items() <= (generation.schema.metadata or {}).items()
     every = [_stored(field) for field in native.fields()]
     by_id = {field.number: field for field in every if field.name != TOMBSTONE}
     by_name = {field.name: field for field in by_id.values()}
     contradicted = any(column.name in by_name and by_name[column.name].number != field_id(column) for column in columns)
     numbers = [number for field in every for number in _numbers(field)]
-    if contradicted and numbers == list(range(len(numbers))):
+    if not marked and contradicted and numbers == list(range(len(numbers))):
         return {column.name: _named(by_name[column.name], column) for column in columns if column.name in by_name}
     return {column.name: by_id[field_id(column)] for column in columns if field_id(column) in by_id}
 

@@ -135,7 +135,7 @@ def read_generation(
     wanted = _projection(schema, columns)
     with native_errors("the generation can't be read", table=uri):
         dataset = _open(uri, storage_options)
-        stored = stored_fields(dataset.lance_schema, schema.columns)
+        stored = stored_fields(dataset, schema.columns)
         scanner = dataset.scanner(
             columns=_names(dataset, stored, wanted), filter=_pushed(dataset, stored, schema, where)
         )
@@ -176,7 +176,7 @@ def lookup_generation(
         if found is not None and len(found) == 0:
             return wanted.empty_table()
         dataset = _open(uri, storage_options)
-        stored = stored_fields(dataset.lance_schema, schema.columns)
+        stored = stored_fields(dataset, schema.columns)
         if found is None:
             found = _scan_for(dataset, [stored[name].name for name in schema.primary_key], values)
         return _take(dataset, stored, wanted, found)
