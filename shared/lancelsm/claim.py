@@ -170,7 +170,8 @@ def seal(region: Region) -> Head:
             outcome = region.swap(heads.sealed(head, nonce=storage.ids.nonce()))
             head = outcome if isinstance(outcome, Head) else region.head_after(outcome)
         if head.status is Status.SEALED:
-            committed = commit(region, partial(manifests.with_seal, epoch=head.epoch))
+            last_seen = Position(head.next_position - 1)
+            committed = commit(region, partial(manifests.with_seal, epoch=head.epoch, last_seen=last_seen))
             assert isinstance(committed, Committed)
             return committed.head
     raise Ambiguous(

@@ -87,7 +87,7 @@ class Manifest:
     collector_round: int = 0
     collector_key: str = ""
     collector_setsum: Setsum = field(default_factory=Setsum)
-    last_seen: Position = _NOWHERE  # a hint to Lance's writers: where the log ended when this was written
+    last_seen: Position = _NOWHERE  # where the log ended when this was written; a hint to Lance's writers
 
     @property
     def totals(self) -> LogTotals:
@@ -155,11 +155,12 @@ def with_epoch(manifest: Manifest, *, epoch: Epoch, last_seen: Position) -> Mani
     return replace(manifest, epoch=epoch, last_seen=max(manifest.last_seen, last_seen))
 
 
-def with_seal(manifest: Manifest, *, epoch: Epoch) -> Manifest:
-    """The manifest of a sealed region."""
+def with_seal(manifest: Manifest, *, epoch: Epoch, last_seen: Position) -> Manifest:
+    """The manifest of a sealed region, whose log ends at `last_seen`: what a stalled writer puts behind it is none."""
     if manifest.sealed and manifest.epoch >= epoch:
         return manifest
-    return replace(manifest, epoch=max(manifest.epoch, epoch), sealed=True)
+    last_seen = manifest.last_seen if manifest.sealed else max(manifest.last_seen, last_seen)
+    return replace(manifest, epoch=max(manifest.epoch, epoch), last_seen=last_seen, sealed=True)
 
 
 def violations(old: Manifest | None, new: Manifest) -> list[str]:

@@ -71,13 +71,17 @@ def newest_published(region: Region) -> Staged | None:
 def following(region: Region, manifest: Manifest) -> Iterator[Entry]:
     """The entries after the replay point, as long as there are any and their epoch does not fall.
 
-    An entry of an older epoch than its elder's is a zombie's: nothing was committed there or after it.
+    An entry of an older epoch than its elder's is a zombie's: nothing was committed there or after it. Nor behind the
+    end of a sealed log, where no later epoch shows what a stalled writer put.
 
     Raises:
         Corrupt: an entry in the middle is damaged, so what follows it would be lost.
     """
     epoch = manifest.replay_epoch
+    last = manifest.last_seen if manifest.sealed else None
     for position in count(manifest.replay_after + 1):
+        if last is not None and position > last:
+            return
         entry = _entry(region, Position(position))
         if entry is None or entry.summary.epoch < epoch:
             return

@@ -73,7 +73,7 @@ def taken(manifest, step):
     if kind == "floor":
         floor = min(manifest.first_position + size, manifest.replay_after + 1)
         return replace(manifest, first_position=Position(floor))
-    return manifests.with_seal(manifest, epoch=manifest.epoch)
+    return manifests.with_seal(manifest, epoch=manifest.epoch, last_seen=manifest.replay_after)
 
 
 def history(taken_steps):

@@ -105,7 +105,7 @@ def test_a_published_manifest_that_is_not_the_registry_s_stops_the_committers():
     world.store.create(key, b"Lance's")
 
     with pytest.raises(Corrupt, match=r"outside the registry.*adopt"):
-        commit(world.region("a"), lambda m: manifests.with_seal(m, epoch=m.epoch))
+        commit(world.region("a"), lambda m: manifests.with_seal(m, epoch=m.epoch, last_seen=m.replay_after))
     with pytest.raises(Corrupt, match=r"outside the registry.*adopt"):
         world.commit(world.region("b"))
 

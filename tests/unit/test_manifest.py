@@ -88,9 +88,10 @@ def test_an_epoch_is_written_once_and_only_upwards():
 
 
 def test_a_seal_is_for_ever():
-    sealed = manifests.with_seal(SECOND, epoch=Epoch(2))
+    sealed = manifests.with_seal(SECOND, epoch=Epoch(2), last_seen=Position(1))
     assert sealed == replace(SECOND, sealed=True, epoch=Epoch(2))
-    assert manifests.with_seal(sealed, epoch=Epoch(2)) is sealed
+    assert manifests.with_seal(sealed, epoch=Epoch(2), last_seen=Position(99)) is sealed
+    assert manifests.with_seal(sealed, epoch=Epoch(3), last_seen=Position(99)).last_seen == sealed.last_seen
     assert "a sealed region is opened" in violations(sealed, replace(sealed, sealed=False, version=Version(3)))
 
 
