@@ -57,6 +57,8 @@ def scan(
     """
     schema = view.base.schema
     names = _wanted(schema, columns, uri=uri)
+    if not names:
+        raise Invalid("a scan of no columns", remedy="Name one: a key column is enough to count", table=uri)
     out = pa.schema([schema.columns.field(name).remove_metadata() for name in names])
     batches = _limited(_rows(view, uri=uri, columns=names, where=where, limit=limit), limit)
     return pa.RecordBatchReader.from_batches(out, _shaped(batches, out))

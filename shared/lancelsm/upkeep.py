@@ -46,16 +46,19 @@ def flush_table(opened: Opened) -> list[Flushed]:
         Corrupt, Contended, Ambiguous, Unavailable: as `flush.flush`, or the base has other columns than the table.
     """
     write = _writing(opened)
-    made = []
-    for region in regions(opened.storage):
-        head = region.find_head()
-        while head is not None:
-            built = flush_region(opened, region, write=write)
-            if built is None:
-                break
-            made.append(built)
-            if built.through >= head.next_position - 1:
-                break
+    made = opened.storage.each(lambda region: _flush_log(opened, region, write), regions(opened.storage))
+    return [flushed for of_region in made for flushed in of_region]
+
+
+def _flush_log(opened: Opened, region: Region, write: Write) -> list[Flushed]:
+    """Generations of one region until they hold all that was committed when this began."""
+    made: list[Flushed] = []
+    head = region.find_head()
+    while head is not None and (not made or made[-1].through < head.next_position - 1):
+        built = flush_region(opened, region, write=write)
+        if built is None:
+            break
+        made.append(built)
     return made
 
 

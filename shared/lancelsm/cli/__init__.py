@@ -33,8 +33,6 @@ _USAGE = 2
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code. Takes the process's arguments by default."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    # Lance reports an index without fields as an error whenever it lists a MemWAL index, which has none.
-    os.environ.setdefault("LANCE_LOG", "warn,lance::index=off")
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8")
