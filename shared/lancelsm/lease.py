@@ -18,11 +18,11 @@ LEASE_SECONDS = 60.0
 
 
 @contextmanager
-def lease(storage: Storage, name: str, *, heartbeat: bool = True) -> Iterator[None]:
+def lease(storage: Storage, name: str) -> Iterator[None]:
     """Hold the table's lease of this name for as long as the context lasts.
 
-    Args:
-        heartbeat: renew it from a thread of its own, for work that may take longer than `LEASE_SECONDS`.
+    A thread renews it for work that takes longer than `LEASE_SECONDS`, unless the storage is for one thread
+    (`parallel` 1).
 
     Raises:
         Contended: another process holds it; says for how long still.
@@ -34,13 +34,13 @@ def lease(storage: Storage, name: str, *, heartbeat: bool = True) -> Iterator[No
     version = _take(storage, key, holder, name)
     stop = threading.Event()
     beat = threading.Thread(target=_renew, args=(storage, key, holder, version, stop), daemon=True)
-    if heartbeat:
+    if storage.parallel > 1:
         beat.start()
     try:
         yield
     finally:
         stop.set()
-        if heartbeat:
+        if beat.is_alive():
             beat.join()
         with suppress(LsmError):  # it runs out by itself
             _release(storage, key, holder)

@@ -1,0 +1,190 @@
+"""The seam to Lance under faults: its calls take part in a plan's numbering and are switch points of a schedule.
+
+What a call does to Lance is done or not done as a whole, before or after the fault; inside it only Lance could fail.
+Each function of `lancelsm.dataset` is in one of the sets below, so that a new one can't be forgotten.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from functools import cache
+from types import ModuleType
+from typing import Any, Protocol
+from unittest import mock
+
+import lancelsm.dataset
+from lancelsm.errors import Unavailable
+from tests.simulation.faults import FaultPlan
+from tests.simulation.schedule import Schedule
+
+READS = frozenset(
+    {
+        "base_table.open_base",
+        "base_rows.indexed_fragments",
+        "base_reads.rows_of_keys",
+        "generation.lookup_generation",
+    }
+)
+STREAMS = frozenset(
+    {"base_rows.scan", "base_rows.look_up", "base_reads.scan_base", "generation.read_generation"}
+)
+WRITES = frozenset(
+    {
+        "base_rows.write_rows",
+        "base_rows.hide_rows",
+        "base_rows.commit",
+        "markers._mark",
+        "upkeep.compact",
+        "upkeep.extend_indexes",
+        "generation._write_dataset",
+        "pk_index.write_pk_index",
+    }
+)
+# These make calls of other sets, so they have faults in their middle too.
+OUTER_WRITES = frozenset({"base_table.create_base", "base_table.ensure_mem_wal", "generation.write_generation"})
+# What they ask of Lance is asked through functions above, or through the object store.
+COMPOSED = frozenset(
+    {
+        "base_table.find_base",
+        "base_table.open_dataset",  # within each of the others
+        "base_rows.hide_all_rows",
+        "generation.check_generation",
+        "markers.read_markers",
+        "markers.repair_markers",
+        "pk_index.find_rows",  # within lookup_generation
+    }
+)
+PURE = frozenset(
+    {
+        "base_table.counters",
+        "base_rows.by_fragment",
+        "bloom.build_bloom",
+        "bloom.is_filterable",
+        "bloom.may_contain",
+        "deletions.every_row",
+        "fields.check_storable",
+        "fields.fitted",
+        "fields.numbering",
+        "fields.stored_fields",
+        "matching.matching",
+        "native.native_errors",
+        "native.translated",
+    }
+)
+# Commands of an operator, beside the way of the rows.
+ASIDE = frozenset(
+    {"adoption.read_adoptable", "adoption.take_over", "adoption.write_facts", "versions.base_versions"}
+)
+
+PROCESS: ContextVar[str] = ContextVar("PROCESS", default="")
+"""Who calls, since the seam's functions don't say."""
+
+Original = Callable[..., Any]
+
+
+class Simulated(Protocol):
+    """What the calls pass through."""
+
+    plan: FaultPlan
+    schedule: Schedule
+
+
+@contextmanager
+def through(world: Simulated) -> Iterator[None]:
+    """Let every call of the seam pass the world's plan and schedule; and let generations be written without fsync."""
+    with ExitStack() as stack:
+        for name, original, places in _uses():
+            wrapped = _wrapped(world, name, original)
+            for module, attribute in places:
+                stack.enter_context(mock.patch.object(module, attribute, wrapped))
+        stack.enter_context(mock.patch.object(_module("generation"), "_sync"))
+        yield
+
+
+def functions() -> set[str]:
+    """Every public function of the seam, as `module.name`."""
+    modules = [_module(found.name) for found in pkgutil.iter_modules(lancelsm.dataset.__path__)]
+    return {
+        f"{module.__name__.rpartition('.')[2]}.{name}"
+        for module in modules
+        for name, value in vars(module).items()
+        if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
+    }
+
+
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(f"lancelsm.dataset.{name}")
+
+
+@cache
+def _uses() -> list[tuple[str, Original, list[tuple[ModuleType, str]]]]:
+    """Each function, and wherever a module of ours has it under a name."""
+    functions = {name: _function(name) for name in sorted(READS | STREAMS | WRITES | OUTER_WRITES)}
+    ours = [module for name, module in sorted(sys.modules.items()) if name.partition(".")[0] == "lancelsm"]
+    bound = [(module, attribute, value) for module in ours for attribute, value in vars(module).items()]
+    return [
+        (name, function, [(module, attribute) for module, attribute, value in bound if value is function])
+        for name, function in functions.items()
+    ]
+
+
+def _function(name: str) -> Original:
+    module, _, attribute = name.partition(".")
+    function: Original = getattr(_module(module), attribute)
+    return function
+
+
+def _wrapped(world: Simulated, name: str, original: Original) -> Original:
+    if name in STREAMS:
+        return _stream(world, name, original)
+
+    def call(*args: Any, **options: Any) -> Any:
+        if name == "base_rows.write_rows":
+            # Read here, since Lance would read them in a thread of its own, where nobody's faults and turns are known.
+            base, columns, batches = args
+            args = (base, columns, list(batches))
+
+        def act() -> Any:
+            world.schedule.switch()
+            return original(*args, **options)
+
+        def unknown(cause: str) -> Any:
+            raise Unavailable(cause)
+
+        # A late call of an outer function would make its inner calls as another process.
+        return _perform(world, name, args, options, act, unknown=unknown if name in WRITES else None)
+
+    return call
+
+
+def _stream(world: Simulated, name: str, original: Original) -> Original:
+    def call(*args: Any, **options: Any) -> Iterator[Any]:
+        # No switch point: Arrow's reader may be beneath it on the stack. What it reads never changes.
+        _perform(world, name, args, options, lambda: None, unknown=None)
+        yield from original(*args, **options)
+
+    return call
+
+
+def _perform(
+    world: Simulated,
+    name: str,
+    args: tuple[Any, ...],
+    options: dict[str, Any],
+    act: Callable[[], Any],
+    *,
+    unknown: Callable[[str], Any] | None,
+) -> Any:
+    return world.plan.perform("lance", name, _place(args, options), PROCESS.get(), act, unknown=unknown)
+
+
+def _place(args: tuple[Any, ...], options: dict[str, Any]) -> str:
+    """Version of the base or name of the generation, whichever the call is about."""
+    about = args[0] if args else options.get("base", options.get("uri"))
+    return f"version {about.version}" if hasattr(about, "version") else str(about or "").rpartition("/")[2]
