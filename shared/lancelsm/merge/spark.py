@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lancelsm.errors import Invalid, LsmError, Unavailable
@@ -26,8 +27,8 @@ _LOCAL = {
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.log.level": "ERROR",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
+    f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}",
 }
 
 
@@ -50,9 +51,10 @@ class Spark:
             raise Invalid("pyspark is not installed", remedy="Install lancelsm with its extra `spark`") from cause
         session = SparkSession.getActiveSession()
         if session is None:
-            # Spark's launcher takes both from the environment alone. Workers of another Python can't read our pickles.
+            # Spark's launcher takes these from the environment alone. Workers of another Python can't read our pickles.
             os.environ["JAVA_HOME"] = str(java_home())  # noqa: TID251
             os.environ["PYSPARK_PYTHON"] = sys.executable  # noqa: TID251
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # noqa: TID251
             builder = SparkSession.builder.master("local[*]").appName("lancelsm merge")
             for name, value in _LOCAL.items():
                 builder = builder.config(name, value)
