@@ -1,4 +1,4 @@
-"""Take over a table that Lance's own writer wrote: its regions keep their ids, files and unmerged rows.
+"""Take over what Lance's own writer wrote, a table or regions of ours: they keep their ids, files and unmerged rows.
 
 Lance is fenced first, by its own protocol: a manifest with a higher epoch, then a sentinel in the log. Only then are
 entries counted. Counters come from Lance's marker, and are committed to the base before any head exists. The
@@ -16,7 +16,7 @@ from lancelsm import config as configs
 from lancelsm import head as heads
 from lancelsm import manifest as manifests
 from lancelsm.claim import catalogue, create_region, seal
-from lancelsm.commit import stage
+from lancelsm.commit import load, stage
 from lancelsm.config import Config
 from lancelsm.dataset.adoption import read_adoptable, take_over, write_facts
 from lancelsm.dataset.base_table import REGIONS, Facts
@@ -27,7 +27,7 @@ from lancelsm.manifest import Manifest
 from lancelsm.objects import Written
 from lancelsm.objects.opening import local_path
 from lancelsm.opening import DEFAULT_OWNER, Opened, Ports, canonical, catalogue_table, opened
-from lancelsm.rebuild import following, newest_published, regions_in_storage
+from lancelsm.rebuild import following, newest_published, rebuild, regions_in_storage
 from lancelsm.record.key import check_primary_key
 from lancelsm.region import Region, regions
 from lancelsm.registry import Unknown
@@ -48,6 +48,9 @@ def adopt(
 ) -> Opened:
     """Make a Lance table with a MemWAL index a table of lancelsm. Lance's writers are fenced, not asked.
 
+    In a table of lancelsm, the regions that Lance wrote to are taken back: what it wrote is kept, and their heads are
+    derived anew (`rebuild.rebuild`).
+
     Args:
         registry: `sqlite` or `object`, as for `opening.make_table`.
 
@@ -65,8 +68,9 @@ def adopt(
     place = canonical(uri)
     ports = ports or Ports()
     store = ports.store(place, storage_options)
-    if configs.read(store, uri=place) is not None:
-        raise Invalid("a table of lancelsm is there already", remedy="Open it", table=place)
+    present = configs.read(store, uri=place)
+    if present is not None:
+        return _take_back(opened(present, store, place, storage_options=storage_options, ports=ports))
     adoptable = read_adoptable(uri=place, objects=store, storage_options=storage_options)
     schema = adoptable.base.schema
     check_primary_key(schema)
@@ -130,6 +134,28 @@ def set_regions(table: Opened, text: str) -> Opened:
     return replace(table, config=config)
 
 
+def _take_back(table: Opened) -> Opened:
+    taken = [region for region in _regions(table) if _was_written_by_lance(region)]
+    if not taken:
+        raise Invalid("a table of lancelsm is there, which Lance did not touch", remedy="Open it", table=table.storage.uri)
+    for region in taken:
+        _fence_lance(region, table.config.regions)
+    rebuild(table, [region.id for region in taken])
+    return table
+
+
+def _was_written_by_lance(region: Region) -> bool:
+    """Whether a manifest is published that the head knows nothing of. Lance publishes one before it appends."""
+    head, published = region.find_head(), newest_published(region)
+    if published is None:
+        return False
+    if head is None:
+        return manifests.written_by_lance(published.body)
+    staged = load(region, head.manifest_key)
+    ahead = published.manifest.version - head.manifest_version
+    return ahead > 0 or (ahead == 0 and staged is not None and staged.body != published.body)
+
+
 def _regions(table: Opened) -> list[Region]:
     return [Region(storage=table.storage, id=name, spec_id=0, values=()) for name in regions_in_storage(table.storage)]
 
@@ -191,7 +217,6 @@ def _append_sentinel(region: Region, manifest: Manifest) -> None:
             fence(),
             position=position,
             epoch=manifest.epoch,
-            generation=manifest.current_generation,
             nonce=region.storage.ids.nonce(),
         )
         objects.create(wal_entry(region.id, position), sentinel.body)

@@ -74,7 +74,7 @@ def _left_over(world: World) -> None:
 
 def orphan(world: World, number: int, *, position: Any, epoch: Any) -> bytes:
     """Put a writer's object and no more."""
-    body = encode(row(number), position=position, epoch=epoch, generation=1, nonce=a_nonce(number)).body
+    body = encode(row(number), position=position, epoch=epoch, nonce=a_nonce(number)).body
     world.writers[number], world.floors[number] = OWNER, 0
     world.store.create(wal_entry(world.id, position), body)
     return body

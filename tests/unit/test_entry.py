@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lancelsm.errors import Corrupt
-from lancelsm.layout import Epoch, Generation, Nonce, Position
+from lancelsm.layout import Epoch, Nonce, Position
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import FIELD_ID, PRIMARY_KEY
 from lancelsm.setsum import Setsum
@@ -28,9 +28,9 @@ def table(kind, values):
     return pa.table(columns, schema=pa.schema([key, field("x", kind, 1), pa.field("_tombstone", pa.bool_(), False)]))
 
 
-def entry_of(rows, *, position=7, epoch=3, generation=2, source=None):
+def entry_of(rows, *, position=7, epoch=3, source=None):
     made = draft(rows, source=source)
-    return encode(made, position=Position(position), epoch=Epoch(epoch), generation=Generation(generation), nonce=NONCE)
+    return encode(made, position=Position(position), epoch=Epoch(epoch), nonce=NONCE)
 
 
 def read(body, *, position=7):
@@ -110,23 +110,22 @@ def test_a_row_of_ten_megabytes_comes_back_without_a_copy():
 def test_the_bytes_are_those_of_arrow_s_own_writer(name):
     rows = table(COLUMNS[name].type, COLUMNS[name])
     body = entry_of(rows, source={"q": "12"}).body
-    metadata = pa.ipc.open_stream(body).schema.metadata
+    schema = pa.ipc.open_stream(body).schema
 
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema.with_metadata(metadata)) as writer:
-        writer.write_table(rows)
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_table(rows.cast(schema))
 
     assert body == sink.getvalue().to_pybytes()
 
 
-def test_the_metadata_is_lance_14_s_and_ours():
+def test_the_schema_s_metadata_is_lance_s_and_ours_rides_on_the_last_field():
     rows = table(pa.utf8(), pa.array(["a"]))
     body = entry_of(rows, source={"queue": "000123"}).body
     schema = pa.ipc.open_stream(body).schema
     entry = read(body)
-    assert schema.metadata == {
-        b"writer_epoch": b"3",
-        b"generation": b"2",
+    assert schema.metadata == {b"writer_epoch": b"3"}
+    assert schema.field("_tombstone").metadata == {
         b"lancelsm.nonce": NONCE.encode(),
         b"lancelsm.entry_setsum": entry.summary.entry_setsum.hex().encode(),
         b"lancelsm.row_setsum": row_setsum(rows).hex().encode(),
@@ -138,7 +137,7 @@ def test_the_metadata_is_lance_14_s_and_ours():
 
 
 def test_a_fence_has_neither_fields_nor_batches():
-    made = encode(fence(), position=Position(4), epoch=Epoch(9), generation=Generation(1), nonce=NONCE)
+    made = encode(fence(), position=Position(4), epoch=Epoch(9), nonce=NONCE)
     reader = pa.ipc.open_stream(made.body)
     assert (len(reader.schema), list(reader)) == (0, [])
     assert reader.schema.metadata[b"fence_sentinel"] == b"true"
@@ -149,10 +148,10 @@ def test_a_fence_has_neither_fields_nor_batches():
 def test_the_sum_is_of_position_epoch_and_payload():
     rows = table(pa.utf8(), pa.array(["a"]))
     sums = {
-        entry_of(rows, position=position, epoch=epoch, generation=generation).summary.entry_setsum
-        for position, epoch, generation in [(7, 3, 1), (7, 3, 2), (8, 3, 1), (7, 4, 1)]
+        entry_of(each, position=position, epoch=epoch).summary.entry_setsum
+        for each, position, epoch in [(rows, 7, 3), (rows, 7, 3), (rows, 8, 3), (rows, 7, 4), (rows.slice(1), 7, 3)]
     }
-    assert len(sums) == 3  # the generation is not in it
+    assert len(sums) == 4
     assert not read(entry_of(rows).body, position=8).sound
 
 

@@ -1,8 +1,11 @@
-"""One WAL entry as bytes: an Arrow IPC stream as Lance 14 writes it, with our proof of origin in its schema metadata.
+"""One WAL entry as bytes: an Arrow IPC stream as Lance 14 writes it, with our proof of origin in its first message.
 
 The stream's first message is the schema; everything after it, the payload, doesn't depend on where the entry lands.
 So a draft is encoded once, and only the schema message is made anew for each position that it tries (lance-memwal,
 "WAL Entry").
+
+What is ours rides in the metadata of the last field, `_tombstone`; a fence, which has no fields, carries it in the
+schema's. Lance refuses to replay rows under schema metadata that it doesn't know, and leaves that of fields alone.
 """
 
 from __future__ import annotations
@@ -15,13 +18,13 @@ import pyarrow as pa
 
 from lancelsm.errors import Corrupt
 from lancelsm.head import Summary
-from lancelsm.layout import Epoch, Generation, Nonce, Position
+from lancelsm.layout import Epoch, Nonce, Position
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.setsum import Setsum
 
 _EPOCH = b"writer_epoch"
-_GENERATION = b"generation"
 _FENCE = b"fence_sentinel"
+_OURS = b"lancelsm."
 _NONCE = b"lancelsm.nonce"
 _ENTRY_SETSUM = b"lancelsm.entry_setsum"
 _ROW_SETSUM = b"lancelsm.row_setsum"
@@ -68,7 +71,7 @@ class Entry:
         aligned = pa.ipc.IpcReadOptions(ensure_alignment=pa.ipc.Alignment.At64Byte)
         with pa.ipc.open_stream(pa.py_buffer(self.body), options=aligned) as reader:
             table: pa.Table = reader.read_all()
-        return table.replace_schema_metadata(None)
+        return pa.Table.from_arrays(table.columns, schema=_without_ours(table.schema))
 
 
 def draft(rows: pa.Table, *, source: Mapping[str, str] | None = None) -> Draft:
@@ -90,32 +93,34 @@ def draft(rows: pa.Table, *, source: Mapping[str, str] | None = None) -> Draft:
 def fence() -> Draft:
     """The sentinel that a claim appends: no fields, no rows.
 
-    Its form never changes. Whoever finishes a claim replaces what it can't decode, so each release must decode the fences
-    of every other (tests/model/claim.py).
+    Its form never changes. Whoever finishes a claim replaces what it can't decode, so each release must decode the
+    fences of every other (tests/model/claim.py).
     """
     return Draft(schema=pa.schema([]), payload=_END_OF_STREAM, rows=0, row_setsum=Setsum(), fence=True)
 
 
-def encode(draft: Draft, *, position: Position, epoch: Epoch, generation: Generation, nonce: Nonce) -> Encoded:
+def encode(draft: Draft, *, position: Position, epoch: Epoch, nonce: Nonce) -> Encoded:
     """Make a draft out for a position.
 
+    It names no generation, as entries before Lance 14 don't. Flushes of ours may end at any entry, and appenders hold
+    heads from before a flush, but Lance skips entries that name a generation below the manifest's next one, and refuses
+    a log where the number falls.
+
     Args:
-        generation: the number that the region's next flush takes, as Lance 14 records it.
         nonce: fresh for each position and epoch that the draft tries.
     """
     entry_setsum = _entry_setsum(position, epoch, draft.payload)
-    metadata = {
-        _EPOCH: str(epoch),
-        _GENERATION: str(generation),
+    lances = {_EPOCH: str(epoch)}
+    ours = {
         _NONCE: nonce,
         _ENTRY_SETSUM: entry_setsum.hex(),
         _ROW_SETSUM: draft.row_setsum.hex(),
     }
     if draft.fence:
-        metadata[_FENCE] = "true"
+        lances[_FENCE] = "true"
     for queue, sequence in draft.source.items():
-        metadata |= {_QUEUE: queue, _SEQUENCE: sequence}
-    message = draft.schema.with_metadata(metadata).serialize()
+        ours |= {_QUEUE: queue, _SEQUENCE: sequence}
+    message = _with_metadata(draft.schema, lances=lances, ours=ours).serialize()
     body = b"".join((message, draft.payload))
     summary = Summary(
         position=position,
@@ -138,7 +143,7 @@ def decode(body: bytes, *, position: Position, key: str) -> Entry:
     """
     try:
         with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
-            metadata = reader.schema.metadata or {}
+            metadata = _metadata(reader.schema)
             rows = sum(batch.num_rows for batch in reader)
         epoch = Epoch(int(metadata[_EPOCH]))
         payload = memoryview(body)[_schema_message_size(memoryview(body)) :]
@@ -162,6 +167,30 @@ def decode(body: bytes, *, position: Position, key: str) -> Entry:
         )
     except (pa.ArrowException, KeyError, ValueError, OverflowError, OSError, struct.error, Corrupt) as error:
         raise Corrupt(f"not a WAL entry: {error}", position=position, object=key) from error
+
+
+def _with_metadata(schema: pa.Schema, *, lances: Mapping[bytes, str], ours: Mapping[bytes, str]) -> pa.Schema:
+    if not schema.names:
+        return schema.with_metadata({**lances, **ours})
+    last = len(schema) - 1
+    field = schema.field(last)
+    return schema.set(last, field.with_metadata({**(field.metadata or {}), **ours})).with_metadata(lances)
+
+
+def _metadata(schema: pa.Schema) -> Mapping[bytes, bytes]:
+    """Lance's and ours together."""
+    last = schema.field(len(schema) - 1).metadata if schema.names else None
+    return {**(schema.metadata or {}), **(last or {})}
+
+
+def _without_ours(schema: pa.Schema) -> pa.Schema:
+    """The schema as it was drafted."""
+    if not schema.names:
+        return schema.remove_metadata()
+    last = len(schema) - 1
+    field = schema.field(last)
+    kept = {name: value for name, value in (field.metadata or {}).items() if not name.startswith(_OURS)}
+    return schema.set(last, field.with_metadata(kept)).remove_metadata()
 
 
 def _entry_setsum(position: Position, epoch: Epoch, payload: bytes | memoryview) -> Setsum:

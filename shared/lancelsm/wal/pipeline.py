@@ -96,7 +96,6 @@ class Pipeline:
                     draft,
                     position=Position(head.next_position + len(self._flights)),
                     epoch=head.epoch,
-                    generation=head.current_generation,
                     nonce=self._region.storage.ids.nonce(),
                 )
             )

@@ -54,7 +54,6 @@ def try_slot(region: Region, draft: Draft, head: Head, *, budget: Budget, fencin
         draft,
         position=head.next_position,
         epoch=head.epoch,
-        generation=head.current_generation,
         nonce=region.storage.ids.nonce(),
     )
     outcome = place(region, entry, budget=budget, fencing=fencing)
