@@ -118,6 +118,7 @@ def make_table(
     schema, data = _schema_and_data(data_or_schema, (primary_key,) if isinstance(primary_key, str) else primary_key)
     spec = parse_regions(regions, schema=schema)
     kind = registry or ("sqlite" if local_path(place) is not None else "object")
+    ports.registry(kind, uri=place, store=store, clock=ports.clock, ids=ports.ids)  # refused before the base names it
     texts = {name: str(value) for name, value in setting.checked(settings or {}).items()}
     rows = None if data is None else upserts(data, schema=schema).select(schema.names)
     existing = _unfinished_base(place, schema, storage_options)

@@ -75,7 +75,8 @@ def checked(values: Mapping[str, object]) -> dict[str, Any]:
             number = kinds[name](value)
         except (TypeError, ValueError) as error:
             raise Invalid(f"setting {name} is {value!r}, not a number", field=name) from error
-        if not number > 0:
-            raise Invalid(f"setting {name} is {value!r}, it must be positive", field=name)
+        if not number > 0 or (isinstance(value, float) and number != value):
+            whole = "whole and " if kinds[name] is int else ""
+            raise Invalid(f"setting {name} is {value!r}, it must be {whole}positive", field=name)
         numbers[name] = number
     return numbers

@@ -1,0 +1,67 @@
+"""Where a setting comes from, and what it may be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import lancelsm
+from lancelsm.errors import Invalid
+from lancelsm.settings import Settings, resolve
+from tests.unit.tables import create
+
+
+def test_an_argument_wins_over_the_environment_over_the_table_over_the_default() -> None:
+    levels = {
+        "arguments": {"flush_rows": 1},
+        "environment": {"LANCELSM_FLUSH_ROWS": "2", "LANCELSM_FLUSH_BYTES": "2"},
+        "table": {"flush_rows": "3", "flush_bytes": "3", "flush_age_seconds": "3.5"},
+    }
+
+    found = resolve(**levels)  # type: ignore[arg-type]
+
+    assert (found.flush_rows, found.flush_bytes, found.flush_age_seconds) == (1, 2, 3.5)
+    assert found.merge_generations == Settings().merge_generations
+
+
+def test_a_table_keeps_its_settings_and_the_environment_overrides_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = create(tmp_path, settings={"flush_rows": 5, "group_commit_bytes": "7"})
+    assert (table.settings.flush_rows, table.settings.group_commit_bytes) == (5, 7)
+
+    monkeypatch.setenv("LANCELSM_FLUSH_ROWS", "6")
+
+    assert lancelsm.open(table.uri).settings.flush_rows == 6
+    assert lancelsm.open(table.uri).settings.group_commit_bytes == 7
+
+
+def test_variables_of_the_environment_that_are_no_settings_are_none_of_ours() -> None:
+    assert resolve(table={}, environment={"LANCELSM_HOME": "x", "FLUSH_ROWS": "x"}) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("nobody", 1),
+        ("flush_rows", 0),
+        ("flush_rows", -1),
+        ("flush_rows", "many"),
+        ("flush_rows", "1.5"),
+        ("flush_rows", None),
+        ("flush_rows", 1.5),
+        ("flush_age_seconds", "nan"),
+    ],
+)
+def test_a_setting_that_is_none_or_no_positive_number_is_refused(tmp_path: Path, name: str, value: object) -> None:
+    with pytest.raises(Invalid) as refusal:
+        create(tmp_path, settings={name: value})
+
+    assert refusal.value.where["field"] == name
+    assert not (tmp_path / "table").exists()
+
+
+def test_the_environment_is_checked_too() -> None:
+    with pytest.raises(Invalid, match="flush_rows is 'x'"):
+        resolve(table={}, environment={"LANCELSM_FLUSH_ROWS": "x"})

@@ -1,0 +1,400 @@
+"""Many small writes together: few entries, order kept, every caller told."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import lancelsm
+from lancelsm.clock import SystemClock
+from lancelsm.errors import Ambiguous, Fenced, Invalid, Unavailable
+from lancelsm.objects import Body, Refused, Unknown, Written
+from lancelsm.objects.local import LocalStore
+from lancelsm.opening import Ports
+from lancelsm.table import Table
+from lancelsm.writer import Committed, Writer
+from tests.simulation.faults import FAIL_BEFORE, Call, FakeClock, Fault, FaultPlan
+from tests.unit.tables import create, faulty, positions, row, rows_of
+
+PATIENT = {"group_commit_milliseconds": 10_000_000}  # until the group's bytes are there
+BUSY = 8
+
+
+class Gate(LocalStore):
+    """A store that holds back entries until it is opened."""
+
+    def __init__(self, place: Path) -> None:
+        super().__init__(place)
+        self.opened = threading.Event()
+
+    def create(self, key: str, body: Body) -> Written | Refused | Unknown:
+        if "/wal/" in key:
+            self.opened.wait()
+        return super().create(key, body)
+
+
+def gated(path: Path, **pace: object) -> tuple[Table, Gate]:
+    create(path, settings={"group_commit_milliseconds": 1, **pace})
+    gate = Gate(path / "table")
+    return lancelsm.open(path / "table", ports=Ports(store=lambda uri, options: gate)), gate
+
+
+def entries(outcomes: list[Committed]) -> set[tuple[str, int]]:
+    return {(entry.region, entry.position) for one in outcomes for entry in one.entries}
+
+
+# Group commit
+
+
+def test_what_waits_while_an_entry_is_written_travels_in_the_next_one(tmp_path: Path) -> None:
+    table, gate = gated(tmp_path)
+    with table.writer() as writer:
+        futures = [writer.submit([row(key)]) for key in range(500)]
+        gate.opened.set()
+        outcomes = [future.result() for future in futures]
+
+    assert len(entries(outcomes)) <= 2
+    assert set(positions(table).values()) == {1 + len(entries(outcomes))}
+    assert all(one.rows == 1 for one in outcomes)
+    assert rows_of(table) == [row(key) for key in range(500)]
+
+
+def test_a_full_group_is_written_without_waiting_for_the_interval(tmp_path: Path) -> None:
+    table = create(tmp_path, settings={**PATIENT, "group_commit_bytes": 1000})
+    with table.writer() as writer:
+        first = writer.submit([row(1, "x" * 600)])
+        assert not first.done()
+        second = writer.submit([row(2, "x" * 600)])
+        assert first.result().entries[0].position == 1
+        writer.submit([row(3, "x" * 1001)])
+        assert second.result().entries[0].position == 2
+
+
+def test_a_batch_larger_than_a_group_is_one_entry(tmp_path: Path) -> None:
+    table = create(tmp_path, settings={"group_commit_bytes": 10})
+    with table.writer() as writer:
+        assert len(writer.upsert([row(key) for key in range(100)]).entries) == 1
+
+
+def test_a_batch_of_several_regions_is_acknowledged_once_all_have_it(tmp_path: Path) -> None:
+    table = create(tmp_path, regions="bucket(id, 4)")
+    with table.writer() as writer:
+        done = writer.upsert([row(key) for key in range(50)])
+
+    assert (done.rows, len(done.entries), len(positions(table))) == (50, 4, 4)
+    assert sum(entry.rows for entry in done.entries) == 50
+
+
+# Order
+
+
+def test_writes_of_one_key_keep_the_order_of_submission(tmp_path: Path) -> None:
+    table = create(tmp_path, regions="bucket(id, 2)", settings={"group_commit_milliseconds": 1})
+    with table.writer() as writer:
+        written = [writer.submit([row(key, f"{n}") for key in (1, 2, 3)]) for n in range(200)]
+        writer.delete([2])
+        written[-1].result()
+        assert rows_of(table) == [row(1, "199"), row(3, "199")]
+        writer.upsert([row(2, "again")])
+
+    assert rows_of(table) == [row(1, "199"), row(2, "again"), row(3, "199")]
+
+
+def test_many_threads_write_together_and_each_keeps_its_own_order(tmp_path: Path) -> None:
+    table = create(tmp_path, regions="bucket(id, 3)", settings={"group_commit_milliseconds": 1})
+
+    def work(writer: Writer, thread: int) -> list[Committed]:
+        return [f.result() for f in [writer.submit([row(thread, f"{n}"), row(1000 + thread)]) for n in range(30)]]
+
+    with table.writer() as writer, ThreadPoolExecutor(BUSY) as pool:
+        outcomes = [one for done in pool.map(lambda thread: work(writer, thread), range(BUSY)) for one in done]
+
+    assert len(outcomes) == BUSY * 30
+    assert sum(region.next_position - 1 for region in table.status().regions) == len(entries(outcomes))
+    assert rows_of(table) == [row(n, "29") for n in range(BUSY)] + [row(1000 + n) for n in range(BUSY)]
+
+
+def test_many_threads_upsert_through_one_table(tmp_path: Path) -> None:
+    table = create(tmp_path, regions="identity(id)")
+
+    with ThreadPoolExecutor(BUSY) as pool:
+        list(pool.map(lambda n: table.upsert([row(n % 3, f"{n}"), row(n)]), range(40)))
+
+    assert [found["id"] for found in rows_of(table)] == list(range(40))
+    assert len(table.regions()) == 40
+
+
+def test_the_asyncio_twin_returns_once_the_rows_are_there(tmp_path: Path) -> None:
+    table = create(tmp_path)
+
+    async def main() -> list[Committed]:
+        with table.writer() as writer:
+            done = await asyncio.gather(*(writer.submit_async([row(key)]) for key in range(20)))
+            assert len(rows_of(table)) == 20
+            return list(done)
+
+    outcomes = asyncio.run(main())
+
+    assert len(entries(outcomes)) < 20
+    with pytest.raises(Invalid):
+        asyncio.run(refused(table))
+
+
+async def refused(table: Table) -> None:
+    with table.writer() as writer:
+        await writer.submit_async([{"id": None, "v": "a"}])
+
+
+def test_a_caller_that_is_cancelled_does_not_abort_the_others(tmp_path: Path) -> None:
+    table, gate = gated(tmp_path)
+
+    async def main() -> None:
+        with table.writer() as writer:
+            one, other = (asyncio.ensure_future(writer.submit_async([row(key)])) for key in (1, 2))
+            await asyncio.sleep(0)
+            one.cancel()
+            gate.opened.set()
+            assert (await other).rows == 1
+            with pytest.raises(asyncio.CancelledError):
+                await one
+
+    asyncio.run(main())
+    assert row(2) in rows_of(table)
+
+
+def test_a_future_that_is_cancelled_does_not_stop_its_lane(tmp_path: Path) -> None:
+    table, gate = gated(tmp_path)
+    with table.writer() as writer:
+        first, second = writer.submit([row(1)]), writer.submit([row(2)])
+        first.cancel()
+        gate.opened.set()
+        assert second.result().rows == 1
+        assert writer.upsert([row(3)]).rows == 1
+
+
+# Leaving
+
+
+def test_leaving_waits_for_everything_and_does_not_flush(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    with table.writer() as writer:
+        futures = [writer.submit([row(key)]) for key in range(10)]
+
+    assert all(future.done() for future in futures)
+    assert len(rows_of(table)) == 10
+    assert [(region.generations, region.wal_rows) for region in table.status().regions] == [(0, 10)]
+
+
+def test_leaving_raises_the_first_failure_and_every_future_has_its_own(tmp_path: Path) -> None:
+    table = create(tmp_path, regions="identity(id)")
+    table.upsert([row(1), row(2)])
+    for region in table.regions():
+        table.claim(region, owner="another")
+    futures: list[Future[Committed]] = []
+
+    def write() -> None:
+        with table.writer() as writer:
+            futures.extend(writer.submit([row(key)]) for key in (1, 3, 2))
+
+    with pytest.raises(Fenced, match="held by 'another'"):
+        write()
+
+    assert isinstance(futures[0].exception(), Fenced)
+    assert isinstance(futures[2].exception(), Fenced)
+    assert futures[1].result().rows == 1
+    assert rows_of(table) == [row(1), row(2), row(3)]
+
+
+def test_an_error_in_the_block_is_what_is_raised(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    (region,) = table.regions()
+    table.seal(region)
+
+    def write() -> None:
+        with table.writer() as writer:
+            writer.submit([row(1)])
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        write()
+
+
+def test_a_batch_that_does_not_fit_is_refused_at_once_and_the_others_go_on(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    with table.writer() as writer:
+        writer.submit([row(1)])
+        with pytest.raises(Invalid):
+            writer.submit([{"id": "x", "v": "a"}])
+        writer.submit([row(2)])
+
+    assert rows_of(table) == [row(1), row(2)]
+
+
+def test_a_closed_writer_refuses(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    with table.writer() as writer:
+        writer.submit([row(1)])
+    writer.close()
+
+    for call in (lambda: writer.submit([row(2)]), lambda: writer.upsert([row(2)]), lambda: writer.delete([1])):
+        with pytest.raises(Invalid, match="the writer is closed"):
+            call()
+    assert rows_of(table) == [row(1)]
+
+
+def test_no_rows_are_acknowledged_without_an_entry(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    with table.writer() as writer:
+        assert writer.submit([]).result() == Committed(rows=0, entries=())
+        assert writer.delete([]) == Committed(rows=0, entries=())
+    assert set(positions(table).values()) == {1}
+
+
+# Pushing back
+
+
+def test_a_full_buffer_refuses_until_earlier_rows_are_acknowledged(tmp_path: Path) -> None:
+    table, gate = gated(tmp_path, buffer_bytes=2000)
+    with table.writer() as writer:
+        first = writer.submit([row(1, "x" * 1500)])
+        with pytest.raises(Unavailable, match="not acknowledged yet"):
+            writer.submit([row(2, "x" * 1500)])
+        small = writer.submit([row(3)])
+        gate.opened.set()
+        first.result()
+        small.result()
+        writer.upsert([row(2, "x" * 1500)])
+        writer.upsert([row(4, "x" * 5000)])  # larger than the buffer, but nothing else waits
+
+    assert [found["id"] for found in rows_of(table)] == [1, 2, 3, 4]
+
+
+def lagging(path: Path, clock: FakeClock, *, generations: int, slow: int, stop: int) -> Table:
+    pace = {"pending_generations_slow": slow, "pending_generations_stop": stop}
+    create(path, settings=pace)
+    table = lancelsm.open(path / "table", ports=Ports(clock=clock, parallel=1))
+    for key in range(generations):
+        table.upsert([row(key)])
+        table.flush()
+    return table
+
+
+def test_appends_slow_down_as_the_base_lags_and_stop_in_the_end(tmp_path: Path) -> None:
+    clock = FakeClock()
+    table = lagging(tmp_path, clock, generations=4, slow=2, stop=4)
+    waited = clock.monotonic()
+    assert waited == 1.0  # the fourth append; the third knew one generation from the append before it
+
+    with pytest.raises(Unavailable, match="4 generations wait to be merged") as refusal:
+        table.upsert([row(9)])
+    assert "lancelsm merge" in refusal.value.remedy
+    assert [found["id"] for found in rows_of(table)] == [0, 1, 2, 3]
+
+    lancelsm.open(table.uri).merge(engine="inprocess")
+    table.upsert([row(9)])
+    assert clock.monotonic() == waited
+    assert row(9) in rows_of(table)
+
+
+def test_a_writer_that_holds_an_old_head_does_not_outrun_the_base(tmp_path: Path) -> None:
+    table = lagging(tmp_path, FakeClock(), generations=0, slow=1, stop=2)
+    table.upsert([row(1)])
+    other = lancelsm.open(table.uri)
+    other.flush()
+    table.upsert([row(2)])
+    other.flush()
+
+    with pytest.raises(Unavailable, match="wait to be merged"):
+        table.upsert([row(3)])
+
+
+# Exclusive
+
+
+def test_an_exclusive_writer_fences_others_and_gives_regions_back(tmp_path: Path) -> None:
+    table = create(tmp_path, regions="identity(id)")
+    table.upsert([row(1), row(2)])
+    other = lancelsm.open(table.uri)
+    with table.writer(exclusive=True) as writer:
+        writer.upsert([row(1, "x"), row(3, "x")])
+        (one, two) = [region.owner for region in table.status().regions if region.owner != "default"]
+        assert one == two
+        assert one.startswith("default-")
+        for key in (1, 3):
+            with pytest.raises(Fenced, match=f"held by '{one}'"):
+                other.upsert([row(key, "y")])
+        other.upsert([row(2, "y")])  # a region that it has not met
+
+    assert {region.owner for region in table.status().regions} == {"default"}
+    other.upsert([row(1, "z"), row(3, "z")])
+    table.upsert([row(4)])
+    assert rows_of(table) == [row(1, "z"), row(2, "y"), row(3, "z"), row(4)]
+
+
+def test_after_the_crash_of_an_exclusive_writer_others_are_fenced_until_they_claim(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    crashed = table.writer(exclusive=True)
+    crashed.upsert([row(1)])
+    crashed._pool.shutdown()
+
+    with pytest.raises(Fenced, match="lancelsm region claim"):
+        table.upsert([row(2)])
+    table.claim(table.regions()[0])
+    table.upsert([row(2)])
+
+    assert rows_of(table) == [row(1), row(2)]
+
+
+def test_an_exclusive_writer_that_lost_its_region_does_not_take_it_back(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    (region,) = table.regions()
+
+    def write() -> None:
+        with table.writer(exclusive=True) as writer:
+            writer.upsert([row(1)])
+            table.claim(region, owner="another")
+            writer.submit([row(2)])
+
+    with pytest.raises(Fenced, match="'another'"):
+        write()
+    assert region.head().owner == "another"
+    assert rows_of(table) == [row(1)]
+
+
+# When storage does not answer
+
+
+def at(method: str, part: str, fault: Fault) -> Callable[[Call], Fault | None]:
+    return lambda call: fault if call.method == method and part in call.key else None
+
+
+def test_a_writer_goes_on_after_a_failure(tmp_path: Path) -> None:
+    create(tmp_path)
+    down = FaultPlan(at("create", "/wal/", FAIL_BEFORE))
+    table = lancelsm.open(tmp_path / "table", ports=faulty(down, process="w"))
+
+    with pytest.raises((Unavailable, Ambiguous)):
+        table.upsert([row(1)])
+    down.stop()
+    table.upsert([row(2)])
+
+    assert row(2) in rows_of(table)
+
+
+def test_two_processes_share_a_region_without_claiming_it(tmp_path: Path) -> None:
+    table, other = create(tmp_path), lancelsm.open(tmp_path / "table")
+    for n in range(5):
+        table.upsert([row(1, f"ours {n}"), row(2)])
+        other.upsert([row(1, f"theirs {n}"), row(3)])
+
+    assert rows_of(table) == [row(1, "theirs 4"), row(2), row(3)]
+    assert [(region.epoch, region.next_position) for region in table.status().regions] == [(1, 11)]
+
+
+def test_the_clock_of_a_writer_is_the_machine_s() -> None:
+    assert isinstance(Ports().clock, SystemClock)
