@@ -135,9 +135,10 @@ def set_regions(table: Opened, text: str) -> Opened:
 
 
 def _take_back(table: Opened) -> Opened:
+    place = table.storage.uri
     taken = [region for region in _regions(table) if _was_written_by_lance(region)]
     if not taken:
-        raise Invalid("a table of lancelsm is there, which Lance did not touch", remedy="Open it", table=table.storage.uri)
+        raise Invalid("a table of lancelsm is there, which Lance did not touch", remedy="Open it", table=place)
     for region in taken:
         _fence_lance(region, table.config.regions)
     rebuild(table, [region.id for region in taken])

@@ -105,8 +105,13 @@ def newest(region: Region, head: Head) -> tuple[Head, Manifest]:
     return head, staged.manifest
 
 
-def stage(region: Region, manifest: Manifest, *, after: Manifest | None, budget: Budget) -> Staged:
+def stage(
+    region: Region, manifest: Manifest, *, after: Manifest | None, budget: Budget, body: bytes | None = None
+) -> Staged:
     """Write a manifest under a name that no head names yet.
+
+    Args:
+        body: its bytes, if it was published already: those of Lance's writer are not what we would make of it.
 
     Raises:
         Corrupt: it breaks an invariant.
@@ -116,7 +121,7 @@ def stage(region: Region, manifest: Manifest, *, after: Manifest | None, budget:
     if broken:
         raise Corrupt(f"manifest {manifest.version} would break: {'; '.join(broken)}", **region.where)
     key = staged_manifest(region.id, manifest.version, region.storage.ids.nonce())
-    body = manifests.encode(manifest)
+    body = manifests.encode(manifest) if body is None else body
     for _ in budget.attempts():
         # The name is ours alone, so a refusal is our own earlier attempt.
         if not isinstance(region.storage.objects.create(key, body), Unknown):

@@ -7,7 +7,7 @@ staged manifest proves nothing, since its swap may have lost. Model: tests/model
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import count
 
@@ -35,8 +35,11 @@ from lancelsm.registry import Fields, Unknown
 from lancelsm.wal.entry import Entry, decode
 
 
-def rebuild(opened: Opened) -> list[tuple[Region, Head]]:
+def rebuild(opened: Opened, only: Iterable[RegionId] | None = None) -> list[tuple[Region, Head]]:
     """Make the registry say what storage says, for every region that has a manifest. All writers must be stopped.
+
+    Args:
+        only: these regions; all by default.
 
     Returns:
         The regions with their new heads, each in a fresh epoch of the table's ordinary owner; a sealed one stays
@@ -51,7 +54,7 @@ def rebuild(opened: Opened) -> list[tuple[Region, Head]]:
     """
     base = opened.read_base()
     rebuilt = []
-    for identity in regions_in_storage(opened.storage):
+    for identity in regions_in_storage(opened.storage) if only is None else only:
         probe = Region(storage=opened.storage, id=identity, spec_id=0, values=())
         newest = newest_published(probe)
         if newest is not None:
@@ -123,7 +126,7 @@ def _rebuild_region(region: Region, newest: Staged, counter: Generation, *, owne
         manifest = _passed(manifest, counter)
         staged = stage(region, manifest, after=newest.manifest, budget=budget)
     else:
-        staged = stage(region, manifest, after=None, budget=budget)
+        staged = stage(region, manifest, after=None, budget=budget, body=newest.body)
     publish(region, staged, budget=budget)
     epoch = Epoch(max([manifest.epoch, *(entry.epoch for entry in entries)]) + 1)
     head = Head(
