@@ -229,8 +229,8 @@ class Reference(RuleBasedStateMachine):
         found = self.tables[which].scan(columns=names, where=where, limit=limit).to_arrow()
 
         matching = [row for row in self.rows.values() if where is None or CONDITIONS[where](row)]
-        wanted = [repr([row[name] for name in names]) for row in matching]
-        rows = [repr([row[name] for name in names]) for row in found.to_pylist()]
+        wanted = [[row[name] for name in names] for row in matching]
+        rows = [[row[name] for name in names] for row in found.to_pylist()]
         assert found.schema.names == names
         assert len(rows) == min(len(wanted), len(wanted) if limit is None else limit)
         assert all(rows.count(row) <= wanted.count(row) for row in rows)
