@@ -68,11 +68,11 @@ def row_items(rows: pa.Table | pa.RecordBatch, *, schema: pa.Schema | None = Non
     step = max(1, min(_SLICE_ROWS, _SLICE_BYTES * rows.num_rows // max(1, rows.nbytes)))
     for start in range(0, rows.num_rows, step):
         part = rows.slice(start, step)
-        encoded = [_tagged(_whole(part.column(name)), fields[name]) for name in columns]
+        pieces = [piece for name in columns for piece in _tagged(_whole(part.column(name)), fields[name])]
         if TOMBSTONE in part.schema.names:
             dead = _whole(part.column(TOMBSTONE))
-            encoded.append(pc.if_else(dead, pa.scalar(TRUE_TOMBSTONE, _BYTES), _EMPTY))
-        yield from _views(_joined(encoded, part.num_rows))
+            pieces.append(pc.if_else(dead, pa.scalar(TRUE_TOMBSTONE, _BYTES), _EMPTY))
+        yield from _views(_joined(pieces, part.num_rows))
 
 
 def values(column: pa.Array, field: pa.Field) -> pa.Array:
@@ -95,15 +95,18 @@ def values(column: pa.Array, field: pa.Field) -> pa.Array:
     raise Invalid(f"column {field.name!r}: type {kind} can't be stored", field=field.name)
 
 
-def _tagged(column: pa.Array, field: pa.Field) -> pa.Array:
-    """`values` after id and length, null where the value is null."""
-    if column.null_count == len(column):
-        return pa.nulls(len(column), _BYTES)
+def _tagged(column: pa.Array, field: pa.Field) -> list[pa.Array | pa.Scalar]:
+    """Id, length and `values`, to be joined; of a null value nothing is left."""
     tag = pack("<i", field_id(field))
     encoded = values(column, field)
+    if encoded.null_count == len(encoded):
+        return []
     if (width := _width(column.type)) is not None:
-        return pc.binary_join_element_wise(pa.scalar(tag + pack("<Q", width), _BYTES), encoded, _EMPTY)
-    return pc.binary_join_element_wise(pa.scalar(tag, _BYTES), _lengths(encoded), encoded, _EMPTY)
+        pieces = [pa.scalar(tag + pack("<Q", width), _BYTES), encoded]
+    else:
+        pieces = [pa.scalar(tag, _BYTES), _lengths(encoded), encoded]
+    # Without nulls one kernel joins the pieces of all columns.
+    return pieces if encoded.null_count == 0 else [pc.binary_join_element_wise(*pieces, _EMPTY)]
 
 
 def _structs(column: pa.StructArray, field: pa.Field) -> pa.Array:
@@ -114,7 +117,8 @@ def _structs(column: pa.StructArray, field: pa.Field) -> pa.Array:
     fields = sorted((child for child in kind if child.name in children), key=field_id)
     if len(fields) != len(children):
         raise Invalid(f"column {field.name!r} is {kind}, not {column.type}", field=field.name)
-    joined = _joined([_tagged(children[child.name], child) for child in fields], len(column))
+    pieces = [piece for child in fields for piece in _tagged(children[child.name], child)]
+    joined = _joined(pieces, len(column))
     return pc.if_else(column.is_valid(), joined, pa.scalar(None, _BYTES))
 
 
@@ -169,12 +173,11 @@ def _items(items: pa.Array, field: pa.Field, offsets: pa.Array) -> pa.Array:
     return pa.LargeBinaryArray.from_buffers(_BYTES, len(offsets) - 1, [None, ends, body])
 
 
-def _joined(columns: list[pa.Array], rows: int) -> pa.Array:
-    """The columns' bytes one after the other, a null as none."""
-    kept = [column for column in columns if column.null_count < len(column)]
-    if not kept:
+def _joined(pieces: list[pa.Array | pa.Scalar], rows: int) -> pa.Array:
+    """The pieces of each row one after the other, a null as none."""
+    if not pieces:
         return pa.repeat(_EMPTY, rows)
-    return pc.binary_join_element_wise(*kept, _EMPTY, null_handling="replace", null_replacement=b"")
+    return pc.binary_join_element_wise(*pieces, _EMPTY, null_handling="replace", null_replacement=b"")
 
 
 def _grouped(items: pa.Array, offsets: pa.Array) -> pa.Array:
