@@ -56,7 +56,7 @@ def rebuild(opened: Opened, only: Iterable[RegionId] | None = None) -> list[tupl
     rebuilt = []
     for identity in regions_in_storage(opened.storage) if only is None else only:
         probe = Region(storage=opened.storage, id=identity, spec_id=0, values=())
-        newest = newest_published(probe)
+        newest = _newest_proven(probe)
         if newest is not None:
             region = replace(probe, spec_id=newest.manifest.spec_id, values=_values(opened, newest.manifest))
             counter = base.counters.get(identity, Generation(0))
@@ -69,6 +69,14 @@ def newest_published(region: Region) -> Staged | None:
     listed = region.storage.objects.list(manifest_prefix(region.id))
     versions = [version for item in listed if (version := published_version(item.key)) is not None]
     return load(region, published_manifest(region.id, max(versions))) if versions else None
+
+
+def _newest_proven(region: Region) -> Staged | None:
+    """The newest published manifest, or the one that a present head names: its committer crashed before publishing."""
+    published, head = newest_published(region), region.find_head()
+    if head is None or (published is not None and published.manifest.version >= head.manifest_version):
+        return published
+    return load(region, head.manifest_key) or published
 
 
 def following(region: Region, manifest: Manifest) -> Iterator[Entry]:

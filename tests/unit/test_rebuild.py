@@ -1,0 +1,324 @@
+"""A registry that is lost, or behind: heads come back from storage, with every acknowledged row and no other."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import lancelsm
+from lancelsm.errors import Corrupt, Fenced, Invalid, LsmError
+from lancelsm.layout import SQLITE, Epoch, Position, Version, head_key, published_manifest, wal_entry
+from lancelsm.opening import open_table
+from lancelsm.rebuild import newest_published, rebuild
+from lancelsm.record.schema import TOMBSTONE, TableSchema, numbered
+from lancelsm.region import Region
+from lancelsm.table import Table
+from lancelsm.wal.entry import draft, encode
+from tests.simulation.faults import CRASH_AFTER, CRASH_BEFORE, Call, Crash, Fault, FaultPlan
+from tests.unit.tables import COLUMNS, create, faulty, levels, merged, positions, row, rows_of
+
+
+def lose_registry(place: Path) -> None:
+    for path in (place / SQLITE).parent.glob("registry.sqlite*"):
+        path.unlink()
+
+
+def rebuilt(place: Path) -> Table:
+    """The table behind a registry made anew."""
+    for region, head in rebuild(open_table(place)):
+        assert region.head() == head
+        assert head.manifest_epoch == head.epoch
+    return lancelsm.open(place)
+
+
+def crashed(place: Path, plan: FaultPlan, process: str) -> Table:
+    return lancelsm.open(place, ports=faulty(plan, process=process))
+
+
+def at(method: str, part: str) -> FaultPlan:
+    """A crash before the first call of this kind."""
+
+    def decide(call: Call) -> Fault | None:
+        return CRASH_BEFORE if call.method == method and part in call.key else None
+
+    return FaultPlan(decide)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_acknowledged_row_is_lost_and_none_doubled(tmp_path: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    table = create(tmp_path, [row(100)], regions="bucket(id, 2)")
+    written = [row(100)]
+    place = Path(table.uri)
+    for n in range(12):
+        match dice.randrange(6):
+            case 0:
+                table.flush()
+            case 1:
+                table.merge(engine="inprocess")
+            case 2:
+                table.claim(dice.choice(table.regions()))
+            case 3:
+                epochs = {region.region: region.epoch for region in table.status().regions}
+                lose_registry(place)
+                table = rebuilt(place)
+                assert all(region.epoch > epochs[region.region] for region in table.status().regions)
+            case _:
+                batch = [row(dice.randrange(8), f"{n} {i}") for i in range(dice.randint(1, 3))]
+                table.upsert(batch)
+                written += batch
+        assert rows_of(table) == merged(written), (seed, n)
+    lose_registry(place)
+    table = rebuilt(place)
+    for level in levels(table):
+        assert rows_of(table) == merged(written), level
+
+
+def test_every_region_comes_back_under_its_values(tmp_path: Path) -> None:
+    table = create(tmp_path, regions="identity(v), bucket(id, 2)", primary_key=("v", "id"))
+    table.upsert([{"id": key, "v": value} for key in range(4) for value in ("a", "")])
+    before = {region.id: (region.spec_id, region.values) for region in table.regions()}
+    lose_registry(Path(table.uri))
+
+    table = rebuilt(Path(table.uri))
+
+    assert {region.id: (region.spec_id, region.values) for region in table.regions()} == before
+    table.upsert([{"id": key, "v": "a"} for key in range(4)])
+    assert len(table.regions()) == len(before)
+
+
+def test_an_older_copy_of_the_registry_is_brought_forward(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    place = Path(table.uri)
+    table.upsert([row(1)])
+    shutil.copy(place / SQLITE, tmp_path / "backup")
+    table.upsert([row(1, "b"), row(2)])
+    table.flush()
+    table.merge(engine="inprocess")
+    table.upsert([row(3)])
+    lose_registry(place)
+    shutil.copy(tmp_path / "backup", place / SQLITE)
+
+    table = rebuilt(place)
+
+    assert rows_of(table) == [row(1, "b"), row(2), row(3)]
+    table.upsert([row(4)])
+    assert rows_of(lancelsm.open(place)) == [row(1, "b"), row(2), row(3), row(4)]
+
+
+def test_a_registry_that_lacks_nothing_is_rebuilt_in_fresh_epochs(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    table.upsert([row(1)])
+    held = lancelsm.open(table.uri)
+    held.upsert([row(2)])
+
+    for epoch in (2, 3):
+        rebuild(open_table(table.uri))
+        assert [region.epoch for region in table.status().regions] == [epoch]
+    held.upsert([row(3)])  # of the same owner
+    assert rows_of(table) == [row(1), row(2), row(3)]
+
+
+def test_a_rebuilt_region_is_the_ordinary_writers(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    loader = lancelsm.open(table.uri, owner="loader")
+    loader.upsert([row(1)])
+    lose_registry(Path(table.uri))
+
+    table = rebuilt(Path(table.uri))
+    table.upsert([row(2)])
+
+    with pytest.raises(Fenced):
+        loader.upsert([row(3)])
+    assert rows_of(table) == [row(1), row(2)]
+
+
+def test_a_manifest_that_was_committed_and_not_published_is_done_again(tmp_path: Path) -> None:
+    """Its staged copy proves nothing, so its entries are in the tail once more."""
+    table = create(tmp_path)
+    place = Path(table.uri)
+    table.upsert([row(1), row(2)])
+    with pytest.raises(Crash):
+        crashed(place, at("create", "/manifest/0"), "flusher").flush()
+    (region,) = table.regions()
+    published = newest_published(region)
+    assert published is not None
+    assert (region.head().manifest_version, published.manifest.version) == (2, 1)
+    lose_registry(place)
+
+    table = rebuilt(place)
+
+    for level in levels(table):
+        assert rows_of(table) == [row(1), row(2)], level
+
+
+def test_a_merge_of_a_generation_whose_manifest_was_not_published_is_counted(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    place = Path(table.uri)
+    table.upsert([row(1), row(2)])
+    with pytest.raises(Crash):
+        crashed(place, at("create", "/manifest/0"), "flusher").flush()
+    table.merge(engine="inprocess")
+    (region,) = table.regions()
+    (place / published_manifest(region.id, Version(2))).unlink(missing_ok=True)  # as if it had not been read from there
+    lose_registry(place)
+
+    table = rebuilt(place)
+    assert rows_of(table) == [row(1), row(2)]
+    table.delete([1])
+    assert [one.generation for one in table.flush()] == [2]
+    table.merge(engine="inprocess")
+    assert rows_of(table) == [row(2)]
+
+
+def zombie(region: Region, position: int, *, epoch: int, key: int) -> None:
+    """An object of the log that nobody ever acknowledged."""
+    stored = TableSchema(columns=numbered(COLUMNS), primary_key=("id",)).stored
+    rows = draft(pa.table({"id": [key], "v": ["zombie"], TOMBSTONE: [False]}, schema=stored))
+    nonce = region.storage.ids.nonce()
+    body = encode(rows, position=Position(position), epoch=Epoch(epoch), nonce=nonce).body
+    region.storage.objects.create(wal_entry(region.id, Position(position)), body)
+
+
+def test_leftovers_of_an_earlier_epoch_above_the_head_are_left_out(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    table.upsert([row(1)])
+    (region,) = table.regions()
+    head = table.claim(region)
+    zombie(region, head.next_position, epoch=1, key=66)
+    zombie(region, head.next_position + 1, epoch=1, key=67)
+    lose_registry(Path(table.uri))
+
+    table = rebuilt(Path(table.uri))
+
+    assert rows_of(table) == [row(1)]
+    for n in range(3):
+        table.upsert([row(10 + n)])
+    assert rows_of(table) == [row(1), *(row(10 + n) for n in range(3))]
+
+
+def test_an_entry_behind_a_seal_is_left_out(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    stalled = lancelsm.open(table.uri)
+    stalled.upsert([row(1)])
+    (region,) = table.regions()
+    head = table.seal(region)
+    with pytest.raises(Invalid, match="sealed"):
+        stalled.upsert([row(2)])
+    assert region.storage.objects.get(wal_entry(region.id, head.next_position)) is not None
+    for _ in range(2):
+        lose_registry(Path(table.uri))
+        table = rebuilt(Path(table.uri))
+        assert rows_of(table) == [row(1)]
+        assert [one.status for one in table.status().regions] == ["sealed"]
+        with pytest.raises(Invalid, match="sealed"):
+            table.upsert([row(3)])
+    table.flush()
+    table.merge(engine="inprocess")
+    assert rows_of(table) == [row(1)]
+
+
+def test_a_seal_whose_manifest_was_not_committed_stays_a_seal(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    table.upsert([row(1)])
+    sealer = crashed(Path(table.uri), at("create", "/staged/"), "sealer")
+    (region,) = sealer.regions()
+    with pytest.raises(Crash):
+        sealer.seal(region)
+    assert [one.status for one in table.status().regions] == ["sealed"]
+
+    table = rebuilt(Path(table.uri))
+
+    assert [one.status for one in table.status().regions] == ["sealed"]
+    assert rows_of(table) == [row(1)]
+
+
+@pytest.mark.parametrize("damage", [b"", b"rubbish", None])
+def test_a_damaged_entry_in_the_middle_stops_it(tmp_path: Path, damage: bytes | None) -> None:
+    table = create(tmp_path)
+    for key in range(3):
+        table.upsert([row(key)])
+    (region,) = table.regions()
+    key = wal_entry(region.id, Position(2))
+    path = Path(table.uri) / key
+    body = path.read_bytes()
+    path.write_bytes(body[:-20] + b"\1" + body[-19:] if damage is None else damage)
+    lose_registry(Path(table.uri))
+
+    with pytest.raises(Corrupt, match="damaged") as error:
+        rebuilt(Path(table.uri))
+
+    assert (error.value.where["position"], error.value.where["object"]) == (2, key)
+    path.write_bytes(body)
+    assert rows_of(rebuilt(Path(table.uri))) == [row(0), row(1), row(2)]
+
+
+def test_a_cut_entry_at_the_very_end_was_never_acknowledged(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    table.upsert([row(1)])
+    (region,) = table.regions()
+    (Path(table.uri) / wal_entry(region.id, Position(2))).write_bytes(b"half")
+    lose_registry(Path(table.uri))
+
+    table = rebuilt(Path(table.uri))
+
+    assert rows_of(table) == [row(1)]
+    table.upsert([row(2)])
+    assert rows_of(table) == [row(1), row(2)]
+
+
+def test_a_rebuild_that_crashes_at_any_call_is_finished_by_the_next(tmp_path: Path) -> None:
+    table = create(tmp_path, regions="bucket(id, 2)")
+    table.upsert([row(key) for key in range(6)])
+    table.flush()
+    table.upsert([row(key, "b") for key in range(3)])
+    wanted = rows_of(table)
+    place = Path(table.uri)
+    lose_registry(place)
+    shutil.copytree(place, tmp_path / "lost")
+    plan = FaultPlan()
+    rebuild(open_table(place, ports=faulty(plan)))
+    for call in plan.calls:
+        for fault in (CRASH_BEFORE, CRASH_AFTER) if call.writes else (CRASH_BEFORE,):
+            print(call, fault)
+            shutil.rmtree(place)
+            shutil.copytree(tmp_path / "lost", place)
+            with pytest.raises(Crash):
+                rebuild(open_table(place, ports=faulty(FaultPlan.at(call.index, fault))))
+            table = rebuilt(place)
+            assert rows_of(table) == wanted
+            table.upsert([row(0, "c"), row(1, "c")])
+            assert rows_of(table) == [row(0, "c"), row(1, "c"), *wanted[2:]]
+
+
+def test_regions_that_only_the_catalog_has_are_empty(tmp_path: Path) -> None:
+    table = create(tmp_path, regions="identity(id)")
+    table.upsert([row(1)])
+    plan = at("create", "/staged/")
+    with pytest.raises(Crash):
+        crashed(Path(table.uri), plan, "creator").upsert([row(2)])
+    assert len(table.regions()) == 2
+
+    assert len(rebuild(open_table(table.uri))) == 1
+    assert rows_of(table) == [row(1)]
+    table.upsert([row(2)])
+    assert rows_of(table) == [row(1), row(2)]
+
+
+def test_a_head_that_is_ahead_of_storage_is_never_taken_back(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    table.upsert([row(1)])
+    table.upsert([row(2)])
+    (region,) = table.regions()
+    before = region.storage.registry.read(head_key(table.config.table, region.id))
+    (Path(table.uri) / wal_entry(region.id, Position(2))).unlink()
+
+    with pytest.raises(LsmError):
+        rebuild(open_table(table.uri))
+
+    assert region.storage.registry.read(head_key(table.config.table, region.id)) == before
+    assert set(positions(table).values()) == {3}
