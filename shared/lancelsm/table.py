@@ -138,7 +138,7 @@ class Table:
 
     def writer(self, *, pipeline_depth: int = 1, exclusive: bool = False) -> Writer:
         """A context for many small writes from many callers; see `Writer`."""
-        return Writer(self._target, pipeline_depth=pipeline_depth, exclusive=exclusive)
+        return Writer(self._target, owner=self._owner, pipeline_depth=pipeline_depth, exclusive=exclusive)
 
     # Reading
 

@@ -20,6 +20,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from lancelsm.claim import claim, create_region
+from lancelsm.clock import Clock
 from lancelsm.errors import Fenced, Invalid, LsmError, Unavailable
 from lancelsm.head import Head, Summary
 from lancelsm.layout import Position, RegionId
@@ -66,18 +67,19 @@ class Target:
 class RegionWriter:
     """Appends to one region: one entry at a time, or, by its sole owner, several in flight. Thread-safe.
 
-    Under a name other than the table's owner it takes the region from that one, and from nobody else, at the first
-    append.
+    Args:
+        lenders: whom the region is taken from at the first append, and from nobody else; the last one gets it back.
+            Without any, nothing is claimed.
     """
 
-    def __init__(self, region: Region, target: Target, *, owner: str, depth: int = 1) -> None:
+    def __init__(self, region: Region, target: Target, *, owner: str, lenders: tuple[str, ...], depth: int) -> None:
         self._region = region
         self._settings = target.settings
         self._owner = owner
-        self._lender = target.owner
-        self._pipeline = Pipeline(region, owner=owner, lender=target.owner, depth=depth) if depth > 1 else None
+        self._lenders = lenders
+        self._pipeline = Pipeline(region, owner=owner, lenders=lenders, depth=depth) if depth > 1 else None
         self._held: Head | None = None
-        self._unclaimed = owner != target.owner
+        self._unclaimed = bool(lenders)
         self._lock = threading.Lock()
 
     def start(self, rows: pa.Table, then: Callable[[CommittedEntry | BaseException], None]) -> None:
@@ -105,7 +107,7 @@ class RegionWriter:
         encoded = draft(rows)
         with self._lock:
             if self._unclaimed:
-                self._held = claim(self._region, owner=self._owner, held_by=(self._lender, self._owner))
+                self._held = claim(self._region, owner=self._owner, held_by=(*self._lenders, self._owner))
                 self._unclaimed = False
             self._held = self._wait_for_base(self._held)
             try:
@@ -117,12 +119,12 @@ class RegionWriter:
         return self._entry(appended.summary)
 
     def give_back(self) -> None:
-        """Let the table's ordinary writers have the region again, if it is still ours. Raises as `claim.claim`."""
+        """Let the last of the lenders have the region again, if it is still ours. Raises as `claim.claim`."""
         if self._pipeline is not None:
             self._pipeline.close()
         with self._lock, suppress(Fenced, Invalid):  # taken over or sealed meanwhile
             self._held = None
-            claim(self._region, owner=self._lender, held_by=(self._owner,))
+            claim(self._region, owner=self._lenders[-1], held_by=(self._owner,))
 
     def _wait_for_base(self, held: Head | None) -> Head:
         """Push back while the base lags; returns a head for the next append."""
@@ -142,11 +144,17 @@ class RegionWriter:
 
 
 class RegionWriters:
-    """The region writers of one table in this process, made when their regions are first met. Thread-safe."""
+    """The region writers of one table in this process, made when their regions are first met. Thread-safe.
 
-    def __init__(self, target: Target, *, owner: str, depth: int = 1) -> None:
+    Args:
+        owner: the name to write under; regions are taken from the table's owner if it is another.
+        lender: who has lent its regions besides, and gets them back.
+    """
+
+    def __init__(self, target: Target, *, owner: str, lender: str | None = None, depth: int = 1) -> None:
         self._target = target
         self._owner = owner
+        self._lenders = tuple(name for name in dict.fromkeys((target.owner, lender or target.owner)) if name != owner)
         self._depth = depth
         self._writers: dict[Values, RegionWriter] = {}
         self._lock = threading.Lock()
@@ -157,21 +165,23 @@ class RegionWriters:
             writer = self._writers.get(values)
             if writer is None:
                 target = self._target
-                region = target.directory.find(values) or create_region(
-                    target.storage, spec_id=target.regions.spec_id, values=values, owner=target.owner
-                )
-                writer = RegionWriter(region, target, owner=self._owner, depth=self._depth)
+                region = target.directory.find(values)
+                if region is None or region.find_head() is None:  # or its creator crashed half-way
+                    region = create_region(
+                        target.storage, spec_id=target.regions.spec_id, values=values, owner=target.owner
+                    )
+                writer = RegionWriter(region, target, owner=self._owner, lenders=self._lenders, depth=self._depth)
                 self._writers[values] = writer
             return writer
 
     def give_back(self) -> None:
-        """End exclusive ownership; a no-op for writers that share the table's owner.
+        """End exclusive ownership.
 
         Raises: as `RegionWriter.give_back`, after all were tried. Another call tries those that are left.
         """
         failure: LsmError | None = None
         with self._lock:
-            for values, writer in list(self._writers.items()) if self._owner != self._target.owner else ():
+            for values, writer in list(self._writers.items()):
                 try:
                     writer.give_back()
                     del self._writers[values]
@@ -206,19 +216,24 @@ class Writer:
 
     Args:
         target: the table.
+        owner: the name to write under; the table's by default. One's own takes each region at the first write to it,
+            and keeps it.
         pipeline_depth: how many entries of a region may be on their way at once; more than one needs `exclusive`, which
             it implies.
-        exclusive: take each region in a fresh epoch under a name of this writer's own, and give it back when leaving.
+        exclusive: take each region in a fresh epoch under a name of this writer alone, and give it back when leaving.
             Others are `Fenced` meanwhile, and after a crash until the region is claimed.
     """
 
-    def __init__(self, target: Target, *, pipeline_depth: int = 1, exclusive: bool = False) -> None:
+    def __init__(
+        self, target: Target, *, owner: str | None = None, pipeline_depth: int = 1, exclusive: bool = False
+    ) -> None:
         if pipeline_depth < 1:
             raise Invalid(f"a pipeline of depth {pipeline_depth}", remedy="Use 1 or more", field="pipeline_depth")
-        alone = exclusive or pipeline_depth > 1
-        owner = f"{target.owner}-{target.storage.ids.nonce()[:12]}" if alone else target.owner
+        shared = owner or target.owner
+        self._alone = exclusive or pipeline_depth > 1
+        name = f"{shared}-{target.storage.ids.nonce()[:12]}" if self._alone else shared
         self._target = target
-        self._regions = RegionWriters(target, owner=owner, depth=pipeline_depth)
+        self._regions = RegionWriters(target, owner=name, lender=shared, depth=pipeline_depth)
         self._pool = ThreadPoolExecutor(target.storage.parallel, thread_name_prefix="lancelsm-writer")
         self._lanes: dict[Values, _Lane] = {}
         self._lock = threading.RLock()
@@ -269,7 +284,8 @@ class Writer:
             self._closed = True
         # Each step may be interrupted and done again: one Ctrl-C must not keep a second call from giving back.
         self._pool.shutdown(wait=True)
-        self._regions.give_back()
+        if self._alone:
+            self._regions.give_back()
 
     def _submit(self, rows: pa.Table) -> Future[Committed]:
         parts = route(rows, self._target.regions)
@@ -285,7 +301,7 @@ class Writer:
             self._buffered += rows.nbytes
             batch = _Batch(parts=len(parts), size=rows.nbytes, release=self._release)
             for part in parts:
-                lane = self._lanes.setdefault(part.values, _Lane(self._target.settings))
+                lane = self._lanes.setdefault(part.values, _Lane(self._target.settings, self._target.storage.clock))
                 if lane.put(part.rows, batch):
                     self._pool.submit(lane.run, self._regions, part.values)
         return batch.future
@@ -337,6 +353,8 @@ class _Lane:
     """What waits for one region. At most one thread runs it, so that entries keep the order of submission."""
 
     settings: Settings
+    clock: Clock
+    _since: float = 0.0  # when the first of those that wait came
     _waiting: deque[tuple[pa.Table, _Batch]] = field(default_factory=deque)
     _bytes: int = 0
     _running: bool = False
@@ -345,6 +363,8 @@ class _Lane:
     def put(self, rows: pa.Table, batch: _Batch) -> bool:
         """Queue rows; True if the lane has to be run."""
         with self._change:
+            if not self._waiting:
+                self._since = self.clock.monotonic()
             self._waiting.append((rows, batch))
             self._bytes += rows.nbytes
             idle, self._running = not self._running, True
@@ -364,7 +384,9 @@ class _Lane:
         limit = self.settings.group_commit_bytes
         with self._change:
             if self._waiting:
-                self._change.wait_for(lambda: self._bytes >= limit, self.settings.group_commit_milliseconds / 1000)
+                waited = self.clock.monotonic() - self._since
+                left = self.settings.group_commit_milliseconds / 1000 - waited
+                self._change.wait_for(lambda: self._bytes >= limit, max(0.0, left))
             group: list[tuple[pa.Table, _Batch]] = []
             size = 0
             while self._waiting and (not group or size + self._waiting[0][0].nbytes <= limit):

@@ -86,7 +86,7 @@ def live(run: Run, decide: Decide = lambda world, call: None, **others: Callable
         drafted = {"Pipeline": run.mutant, "draft": lambda rows: row(rows.column("id")[0].as_py())}
         with threads.instead_of(pipeline), mock.patch.multiple(writers, **drafted):
             target: Any = SimpleNamespace(settings=Settings(), owner=OWNER)
-            writer = RegionWriter(world.region("actor"), target, owner=ME, depth=run.depth)
+            writer = RegionWriter(world.region("actor"), target, owner=ME, lenders=(target.owner,), depth=run.depth)
             actors = {name: lambda other=other: told(lambda: other(world)) for name, other in others.items()}
             world.schedule.run({"actor": lambda: _use(world, writer, run), **threads.workers(), **actors})
         plan.stop()

@@ -134,7 +134,7 @@ def failing(error: type[BaseException], writer: Writer):
 
 @contextmanager
 def pipeline_of(target: Target, *, depth: int = 2):
-    pipeline = Pipeline(made(target), owner="alone", lender=OWNER, depth=depth)
+    pipeline = Pipeline(made(target), owner="alone", lenders=(OWNER,), depth=depth)
     try:
         yield pipeline
     finally:

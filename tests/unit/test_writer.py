@@ -373,6 +373,34 @@ def at(method: str, part: str, fault: Fault) -> Callable[[Call], Fault | None]:
     return lambda call: fault if call.method == method and part in call.key else None
 
 
+def test_a_writer_of_a_table_opened_under_a_name_of_ones_own_writes_under_it(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    loader = lancelsm.open(table.uri, owner="loader-2")
+
+    with loader.writer() as writer:
+        writer.upsert([row(1)])
+    loader.upsert([row(2)])
+    with loader.writer(exclusive=True) as alone:
+        alone.upsert([row(3)])
+        with pytest.raises(Fenced, match="held by 'loader-2-"):
+            loader.upsert([row(4)])
+
+    loader.upsert([row(5)])
+    with pytest.raises(Fenced, match="held by 'loader-2'"):
+        table.upsert([row(6)])
+    assert rows_of(table) == [row(key) for key in (1, 2, 3, 5)]
+
+
+def test_an_exclusive_writer_under_a_name_of_ones_own_takes_regions_from_the_tables_owner(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    table.upsert([row(1)])
+
+    with lancelsm.open(table.uri, owner="loader-2").writer(pipeline_depth=2) as writer:
+        writer.upsert([row(2)])
+
+    assert [region.owner for region in table.status().regions] == ["loader-2"]
+
+
 def test_a_writer_goes_on_after_a_failure(tmp_path: Path) -> None:
     create(tmp_path)
     down = FaultPlan(at("create", "/wal/", FAIL_BEFORE))

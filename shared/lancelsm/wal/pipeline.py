@@ -19,7 +19,7 @@ from lancelsm import head as heads
 from lancelsm.claim import claim
 from lancelsm.errors import Contended, Invalid, LsmError, Unavailable
 from lancelsm.head import Head, Summary
-from lancelsm.layout import Position
+from lancelsm.layout import Epoch, Position
 from lancelsm.region import Region, admit
 from lancelsm.wal.entry import Draft, Encoded, encode
 from lancelsm.wal.slot import Appended, ambiguous, contended, judge, place
@@ -36,9 +36,10 @@ def _running() -> Future[Summary]:
 class _Flight:
     """An entry on its way: put, then committed behind its elders."""
 
-    entry: Encoded
+    position: Position
+    epoch: Epoch
     done: Future[Summary] = field(default_factory=_running)
-    placed: bool = False
+    placed: Encoded | None = None  # once its object stands there
 
 
 class Pipeline:
@@ -46,14 +47,14 @@ class Pipeline:
 
     Args:
         owner: a name that no other writer uses.
-        lender: the owner that the region is taken from. Whoever else holds it keeps it.
+        lenders: the owners that the region is taken from. Whoever else holds it keeps it.
         depth: how many entries may be on their way at once.
     """
 
-    def __init__(self, region: Region, *, owner: str, lender: str, depth: int) -> None:
+    def __init__(self, region: Region, *, owner: str, lenders: tuple[str, ...], depth: int) -> None:
         self._region = region
         self._owner = owner
-        self._lender = lender
+        self._lenders = lenders
         self._depth = depth
         self._pool = ThreadPoolExecutor(depth, thread_name_prefix="lancelsm-pipeline")
         self._change = threading.Condition()
@@ -91,17 +92,10 @@ class Pipeline:
                 self._abandoned = False
             else:
                 head = self._head
-            flight = _Flight(
-                encode(
-                    draft,
-                    position=Position(head.next_position + len(self._flights)),
-                    epoch=head.epoch,
-                    nonce=self._region.storage.ids.nonce(),
-                )
-            )
+            flight = _Flight(position=Position(head.next_position + len(self._flights)), epoch=head.epoch)
             self._flights.append(flight)
             self._carried += 1
-            self._pool.submit(self._carry, flight)
+            self._pool.submit(self._carry, flight, draft)
             return flight.done
 
     def close(self) -> None:
@@ -116,17 +110,19 @@ class Pipeline:
 
     def _claim(self) -> Head:
         """A fresh epoch. Once the region was ours, it is taken from nobody else: who has claimed it since keeps it."""
-        held_by = (self._lender, self._owner) if self._head is None else (self._owner,)
+        held_by = (*self._lenders, self._owner) if self._head is None else (self._owner,)
         return claim(self._region, owner=self._owner, held_by=held_by)
 
-    def _carry(self, flight: _Flight) -> None:
-        """Put one entry, then commit what is due."""
+    def _carry(self, flight: _Flight, draft: Draft) -> None:
+        """Encode and put one entry, then commit what is due."""
+        storage = self._region.storage
         try:
-            standing = place(self._region, flight.entry, budget=self._region.storage.budget())
+            entry = encode(draft, position=flight.position, epoch=flight.epoch, nonce=storage.ids.nonce())
+            standing = place(self._region, entry, budget=storage.budget())
             if isinstance(standing, Head):
                 raise self._overtaken(standing, flight)
             with self._change:
-                flight.placed = True
+                flight.placed = entry
             with self._committing:
                 while due := self._due():
                     self._commit_or_give_up(due)
@@ -140,7 +136,7 @@ class Pipeline:
     def _due(self) -> list[_Flight]:
         """The flights that have nothing unplaced before them."""
         with self._change:
-            return list(takewhile(lambda flight: flight.placed, self._flights))
+            return list(takewhile(lambda flight: flight.placed is not None, self._flights))
 
     def _commit_or_give_up(self, due: list[_Flight]) -> None:
         try:
@@ -155,19 +151,20 @@ class Pipeline:
         """
         region, head = self._region, self._head
         assert head is not None
-        first = due[0].entry.summary
+        entries = [flight.placed for flight in due if flight.placed is not None]
+        first = entries[0].summary
         if (head.epoch, head.next_position) != (first.epoch, first.position):  # as an elder's lost reply has shown
             raise self._overtaken(head, due[0])
-        swap = heads.appended(head, [flight.entry.summary for flight in due], nonce=due[-1].entry.nonce)
+        swap = heads.appended(head, [entry.summary for entry in entries], nonce=entries[-1].nonce)
         cause: LsmError | None = None
         for _ in region.storage.budget().attempts():
             try:
                 outcome = region.swap(swap)
                 if isinstance(outcome, Head):
-                    self._acknowledge(due, outcome)
+                    self._acknowledge(entries, outcome)
                     return
                 now = region.head_after(outcome)
-                ours = self._committed(due, now)
+                ours = self._committed(entries, now)
             except (Unavailable, Invalid) as error:  # neither says what became of the entries
                 cause = error
                 continue
@@ -178,22 +175,23 @@ class Pipeline:
                 raise self._overtaken(now, due[0])
         raise ambiguous(region, first.position, "the registry gave no answer that proves anything") from cause
 
-    def _committed(self, due: list[_Flight], now: Head) -> list[_Flight]:
+    def _committed(self, entries: Sequence[Encoded], now: Head) -> list[Encoded]:
         """Those that the log holds under a head that some other swap moved, or one of ours whose reply was lost."""
-        passed = [flight for flight in due if flight.entry.summary.position < now.next_position]
-        verdicts = {flight: judge(self._region, flight.entry) for flight in passed}
-        return list(takewhile(lambda flight: isinstance(verdicts[flight], Appended), passed))
+        passed = [entry for entry in entries if entry.summary.position < now.next_position]
+        verdicts = [judge(self._region, entry) for entry in passed]
+        proven = takewhile(lambda pair: isinstance(pair[1], Appended), zip(passed, verdicts, strict=True))
+        return [entry for entry, _ in proven]
 
-    def _acknowledge(self, flights: Sequence[_Flight], head: Head) -> None:
+    def _acknowledge(self, entries: Sequence[Encoded], head: Head) -> None:
+        """Tell those who wait for the first flights, whose entries these are."""
         with self._change:
-            for _ in flights:
-                self._flights.popleft()
+            done = [self._flights.popleft().done for _ in entries]
             self._head = head
             # Committed, but the head was seen in another's epoch: under that one nothing of ours may be put.
-            self._abandoned |= head.epoch != flights[0].entry.summary.epoch
+            self._abandoned |= head.epoch != entries[0].summary.epoch
             self._change.notify_all()
-        for flight in flights:
-            flight.done.set_result(flight.entry.summary)
+        for future, entry in zip(done, entries, strict=True):
+            future.set_result(entry.summary)
 
     def _give_up(self, flights: Sequence[_Flight], error: BaseException) -> None:
         """Those of these that are left fail with this error, all later ones because of it; the epoch is abandoned."""
@@ -213,12 +211,12 @@ class Pipeline:
             admit(self._region, head, owner=self._owner)
         except LsmError as error:
             return error
-        return contended(self._region, flight.entry.summary.position)
+        return contended(self._region, flight.position)
 
     def _behind(self, flight: _Flight) -> Contended:
         return Contended(
             "an earlier entry of this writer was given up, and this one with it",
             remedy="It is not in the log: find out about the earlier one, then write both again in order",
             **self._region.where,
-            position=flight.entry.summary.position,
+            position=flight.position,
         )
