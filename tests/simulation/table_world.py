@@ -22,12 +22,13 @@ import lance
 import pyarrow as pa
 
 from lancelsm import manifest as manifests
-from lancelsm import writer
+from lancelsm import upkeep, writer
 from lancelsm.clock import SeededIds
 from lancelsm.commit import load
 from lancelsm.dataset.base_table import counters, open_base
 from lancelsm.dataset.generation import check_generation
 from lancelsm.dataset.markers import read_markers
+from lancelsm.dataset.native import translated
 from lancelsm.errors import Ambiguous, Contended, Fenced, Invalid, LsmError, Unavailable
 from lancelsm.layout import (
     Key,
@@ -61,7 +62,9 @@ from tests.simulation.schedule import Schedule, ScheduledRegistry, ScheduledStor
 
 REGIONS = "bucket(id, 2)"
 COLUMNS = pa.schema([pa.field("id", pa.int64()), pa.field("v", pa.int64())])
+STORED = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.int64())])
 SETTINGS = {"flush_rows": 3, "optimize_small_fragments": 2}
+WRITING = frozenset({"create", "replace", "swap"}) | seam.WRITES | seam.OUTER_WRITES
 NOT_IN_THE_LOG = (Fenced, Contended, Invalid, Unavailable)
 FOREIGN = 1_000_000  # keys from here on are another tool's, in the base alone
 _TAGS = 1_000  # and from here on they only say which write deleted them
@@ -272,6 +275,29 @@ class TableWorld:
         lance.dataset(self.place).create_scalar_index("id", "BTREE")
         self.indexed = True
 
+    def foreign_commit(self, dataset: lance.LanceDataset, what: str) -> bool:
+        """Another tool's commit on the base as it opened it; whether it came through."""
+        rows = dict(self.foreign[-1])
+        try:
+            match what:
+                case "append":
+                    rows[FOREIGN + len(self.foreign)] = 0
+                    new = pa.table([[FOREIGN + len(self.foreign)], [0]], schema=STORED)
+                    lance.write_dataset(new, dataset, mode="append")
+                case "delete" if rows:
+                    dataset.delete(f"id = {min(rows)}")
+                    del rows[min(rows)]
+                case "compact":
+                    dataset.optimize.compact_files()
+                case _:
+                    dataset.update_config({"note": str(len(self.foreign))})
+        except (OSError, ValueError, RuntimeError) as error:
+            if not isinstance(translated(error, doing="another tool failed", table=""), Contended):
+                raise
+            return False
+        self.foreign.append(rows)
+        return True
+
     # What the watching registry reports
 
     def committed(self, key: Key, old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> None:
@@ -458,6 +484,18 @@ class _Inline:
         except BaseException as error:  # noqa: BLE001 - as a pool does
             future.set_exception(error)
         return future
+
+
+@contextlib.contextmanager
+def lease(*, held: bool) -> Iterator[None]:
+    """With the lease of the base, mergers seldom meet. Nothing rests on it, so it may be missing."""
+
+    @contextlib.contextmanager
+    def free(storage: object, name: str) -> Iterator[None]:
+        yield
+
+    with contextlib.nullcontext() if held else mock.patch.object(upkeep, "lease", free):
+        yield
 
 
 def rows_of(table: pa.Table) -> Rows:

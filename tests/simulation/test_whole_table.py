@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import lance
 import pytest
 
 from lancelsm.claim import claim
-from lancelsm.errors import Invalid
+from lancelsm.errors import Contended, Invalid
 from tests.simulation import seam
 from tests.simulation.faults import (
     CRASH_AFTER,
@@ -30,7 +32,7 @@ from tests.simulation.faults import (
     stall,
 )
 from tests.simulation.situations import noted
-from tests.simulation.table_world import TableWorld, keys
+from tests.simulation.table_world import WRITING, TableWorld, keys, lease
 from tests.simulation.world import OWNER, told
 
 LEFT, RIGHT = keys(0)[:8], keys(1)[:8]
@@ -48,7 +50,7 @@ def _claims(world: TableWorld, process: str) -> None:
 def _reads(world: TableWorld, process: str) -> None:
     with world.at(process):
         table = world.table(process)
-        assert world.read(table) == world.truth
+        world.read(table)
         world.read(table, get=[*LEFT, *RIGHT])
 
 
@@ -87,7 +89,26 @@ WRITE = (
     stall(5.0),
     stall(200.0),
 )
-WRITING = {"create", "replace", "swap", *seam.WRITES, *seam.OUTER_WRITES}
+OTHERS: dict[str, Step] = {
+    "flushes": lambda world, process: world.flush(process),
+    "upserts": lambda world, process: world.write(process, upsert=[LEFT[0], RIGHT[5], LEFT[5]]),
+    "merges": lambda world, process: world.merge(process),
+    "deletes, flushes, merges": lambda world, process: (
+        world.write(process, delete=[LEFT[0], RIGHT[0]]),
+        world.flush(process),
+        world.merge(process),
+    ),
+    "optimizes": lambda world, process: world.optimize(process),
+    "claims": _claims,
+    "appends to the base": lambda world, process: world.foreign_commit(lance.dataset(world.place), "append"),
+    "appends to the base, deletes it": lambda world, process: (
+        world.foreign_commit(lance.dataset(world.place), "append"),
+        world.foreign_commit(lance.dataset(world.place), "delete"),
+    ),
+    "compacts the base": lambda world, process: world.foreign_commit(lance.dataset(world.place), "compact"),
+    "configures the base": lambda world, process: world.foreign_commit(lance.dataset(world.place), "configure"),
+}
+BESIDE = ["flush", "merge", "read", "optimize"]
 
 
 def faults_of(call: Call) -> tuple[Fault, ...]:
@@ -147,6 +168,46 @@ def test_a_fault_at_any_call_loses_nothing_doubles_nothing_and_brings_nothing_ba
     start = before(step, tmp_path / "start")
     for number, (call, fault) in enumerate(sampled(calls(start, step, tmp_path / "well"))):
         run(start, step, tmp_path / str(number), call, fault, rest=False)
+
+
+def interrupt(start: TableWorld, step: str, place: Path, call: Call, other: str, fault: Fault | None = None) -> None:
+    """A step, and another's whole operation right before one of its calls; the write before that may meet a fault."""
+
+    def decide(now: Call) -> Fault | None:
+        if now.index == call.index:
+            told(lambda: OTHERS[other](world, "other"))
+        return fault if now.index == call.index - 1 and now.method in WRITING else None
+
+    with (
+        noted(step, call, other, fault),
+        contextlib.redirect_stdout(io.StringIO()),
+        start.fork(place) as world,
+        lease(held=False),
+    ):
+        world.plan = FaultPlan(decide, clock=world.schedule.clock)
+        heard = told(lambda: STORY[step](world, "victim"))
+        assert heard is None or fault is not None or isinstance(heard, Contended), heard
+        world.recover("recoverer")
+
+
+@pytest.mark.parametrize("step", BESIDE)
+def test_another_operation_before_any_call_changes_nothing_but_what_it_does(step: str, tmp_path: Path) -> None:
+    start = before(step, tmp_path / "start")
+    others = itertools.cycle(OTHERS)
+    for call, other in zip(calls(start, step, tmp_path / "well"), others, strict=False):
+        interrupt(start, step, tmp_path / str(call.index), call, other)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", [None, FAIL_AFTER, late(2)], ids=str)
+@pytest.mark.parametrize("step", STEPS[1:])
+def test_any_operation_before_any_call_changes_nothing_but_what_it_does(
+    step: str, fault: Fault | None, tmp_path: Path
+) -> None:
+    start = before(step, tmp_path / "start")
+    for call in calls(start, step, tmp_path / "well"):
+        for other in OTHERS:
+            interrupt(start, step, tmp_path / f"{call.index} {other}", call, other, fault)
 
 
 @pytest.mark.long
