@@ -10,12 +10,13 @@ import pytest
 from lancelsm.claim import claim, seal
 from lancelsm.errors import Ambiguous, Contended, Fenced, Invalid, Unavailable
 from lancelsm.head import Head
+from lancelsm.wal.entry import encode
 from lancelsm.wal.pipeline import Pipeline
 from tests.simulation.crowd import ROUGH
 from tests.simulation.faults import EVERY_FAULT, FAIL_AFTER, FAIL_BEFORE, Call, Crash, Fault, late, stall
 from tests.simulation.pipelined import ME, PipelinedWorld, Run, live
 from tests.simulation.situations import half_claim, noted
-from tests.simulation.world import OWNER, collect, told
+from tests.simulation.world import OWNER, a_nonce, collect, told
 
 RIVAL = "rival"
 DEPTHS = (3, 2, 5, 8)
@@ -166,8 +167,9 @@ def test_the_seeds_meet_every_outcome():
 
 
 class _SwapsWhatIsNotPlaced(Pipeline):
-    def _due(self):
-        return list(self._flights)
+    def _carry(self, flight, draft):
+        flight.placed = encode(draft, position=flight.position, epoch=flight.epoch, nonce=a_nonce(flight.position))
+        super()._carry(flight, draft)
 
 
 class _KeepsItsEpoch(Pipeline):
@@ -182,9 +184,9 @@ class _ClaimsAgainstAnybody(Pipeline):
 
 
 class _TakesAnothersEpochForItsOwn(Pipeline):
-    def _acknowledge(self, flights, head: Head):
+    def _acknowledge(self, entries, head: Head):
         before = self._abandoned
-        super()._acknowledge(flights, head)
+        super()._acknowledge(entries, head)
         self._abandoned = before
 
 

@@ -1,0 +1,55 @@
+"""Run benchmarks and print their figures: `python -m benchmarks [NAME ...] [--scale S] [--json]`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from dataclasses import asdict
+
+from benchmarks.figures import Figure, machine
+
+BENCHMARKS = ("append_latency", "merge", "reads", "requests", "hot_path")
+
+
+def main() -> None:
+    described = "\n".join(f"  {name:<16}{_summary(name)}" for name in BENCHMARKS)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=f"benchmarks:\n{described}",
+        formatter_class=argparse.RawTextHelpFormatter,
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="which ones; all by default")
+    parser.add_argument("--scale", type=float, default=0.2, help="share of the full sizes; 0.2 takes a minute or two")
+    parser.add_argument("--json", action="store_true", help="figures as JSON, one document")
+    options = parser.parse_args()
+    if unknown := set(options.names) - set(BENCHMARKS):
+        parser.error(f"no benchmark {min(unknown)!r}; there are {', '.join(BENCHMARKS)}")
+    on, figures = machine(), []
+    for name in options.names or BENCHMARKS:
+        print(f"{name}: {_summary(name)}", file=sys.stderr)
+        for figure in importlib.import_module(f"benchmarks.{name}").run(options.scale):
+            figures.append(figure)
+            if not options.json:
+                print(_line(figure), flush=True)
+    if options.json:
+        document = {
+            "machine": on,
+            "scale": options.scale,
+            "figures": [asdict(figure) | {"ratio": figure.ratio} for figure in figures],
+        }
+        print(json.dumps(document, indent=2))
+
+
+def _summary(name: str) -> str:
+    return (importlib.import_module(f"benchmarks.{name}").__doc__ or "").partition("\n")[0]
+
+
+def _line(figure: Figure) -> str:
+    peer = "" if figure.peer is None else f"{figure.peer:10.4g} {figure.ratio:6.2f}x"
+    return f"  {figure.what:<58}{figure.ours:10.4g} {figure.unit:<9}{peer:<19}{figure.how}"
+
+
+if __name__ == "__main__":
+    main()

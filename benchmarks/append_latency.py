@@ -1,0 +1,91 @@
+"""Latency of appends at 10,000 rows of 1 KB a second, over a store of 100 ms and a registry of 8 ms.
+
+The real writer, group commit included, from `submit` to its future; store and registry are in memory and sleep. Beside
+the figures that wal3 publishes for its own log at the same rate and the same put.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import lancelsm
+from benchmarks.figures import Figure, quantile, used
+from lancelsm.opening import Ports
+from tests.simulation.faults import MemoryRegistry, MemoryStore
+
+ROWS_A_SECOND = 10_000
+ROWS_A_SUBMIT = 100
+PUT_SECONDS = 0.100
+REGISTRY_SECONDS = 0.008
+WAL3 = {"p50": 270.0, "p99": 330.0, "max": 360.0}
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("body", pa.string())])
+
+
+class Slow:
+    """A port whose every call takes a while longer, as many at once as there are callers."""
+
+    def __init__(self, inner: Any, seconds: float) -> None:
+        self._inner = inner
+        self._seconds = seconds
+
+    def __getattr__(self, name: str) -> Any:
+        act = getattr(self._inner, name)
+
+        def slow(*args: Any, **named: Any) -> Any:
+            time.sleep(self._seconds)
+            return act(*args, **named)
+
+        return slow
+
+
+def run(scale: float) -> Iterator[Figure]:
+    seconds = max(2.0, 10 * scale)
+    for depth in (8, 1):
+        latencies, cores = _measure(depth, seconds)
+        measured = {
+            "p50": quantile(latencies, 0.5) * 1000,
+            "p99": quantile(latencies, 0.99) * 1000,
+            "max": max(latencies) * 1000,
+        }
+        how = f"{seconds:.0f} s, {ROWS_A_SUBMIT} rows a submit, {cores:.2f} cores used; wal3 as published"
+        for name, milliseconds in measured.items():
+            yield Figure(what=f"append, depth {depth}, {name}", ours=milliseconds, unit="ms", peer=WAL3[name], how=how)
+
+
+def _measure(depth: int, seconds: float) -> tuple[list[float], float]:
+    """Seconds from submit to acknowledgement, one for each submit, and how many cores were busy."""
+    with tempfile.TemporaryDirectory() as directory:
+        uri = Path(directory) / "table"
+        store, registry = Slow(MemoryStore(), PUT_SECONDS), Slow(MemoryRegistry(), REGISTRY_SECONDS)
+        ports = Ports(store=lambda *_: store, registry=lambda *_, **__: registry)
+        table = lancelsm.create(uri, SCHEMA, primary_key="id", ports=ports)
+        body = pa.array([os.urandom(496).hex() for _ in range(ROWS_A_SUBMIT)])
+        submits = int(seconds * ROWS_A_SECOND / ROWS_A_SUBMIT)
+        latencies: list[float] = []
+        lock = threading.Lock()
+
+        def arrived(start: float) -> None:
+            with lock:
+                latencies.append(time.perf_counter() - start)
+
+        with table.writer(pipeline_depth=depth) as writer:
+            writer.upsert({"id": [-1], "body": ["the region is claimed by this one"]})
+            with used() as load:
+                begin = time.perf_counter()
+                for number in range(submits):
+                    due = begin + number * ROWS_A_SUBMIT / ROWS_A_SECOND
+                    time.sleep(max(0.0, due - time.perf_counter()))
+                    ids = pa.array(range(number * ROWS_A_SUBMIT, (number + 1) * ROWS_A_SUBMIT))
+                    future = writer.submit({"id": ids, "body": body})
+                    # From when the rows were there, so that a submit that is late counts as slow.
+                    future.add_done_callback(lambda _, due=due: arrived(due))
+                future.result()
+    return latencies, load.cores

@@ -1,0 +1,95 @@
+"""Full scan and gets of a base with 8 generations, beside pylance's own readers of the same files.
+
+Each read opens everything anew. Ours reads registry and log besides, and so sees what was acknowledged up to now;
+pylance is told which generations there are. A scan of pylance's with `id IN (...)` takes as long as its lookups.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import lance
+import numpy as np
+import pyarrow as pa
+from lance.mem_wal import LsmPointLookupPlanner, LsmScanner, ShardSnapshot
+
+import lancelsm
+from benchmarks import tables
+from benchmarks.figures import Figure, best
+from lancelsm.layout import generation_number
+from lancelsm.table import Table
+
+_LOOKUPS_AT_MOST = 100  # more are counted up from these: ten thousand take pylance minutes
+
+
+def run(scale: float) -> Iterator[Figure]:
+    base, count = int(5_000_000 * scale), int(100_000 * scale)
+    with tempfile.TemporaryDirectory() as directory:
+        uri = Path(directory) / "table"
+        table = tables.with_generations(uri, base=base, count=count, generations=8)
+        snapshot = _snapshot(table)
+        yield from _scans(uri, snapshot, f"{base:,} rows and 8 generations of {count:,}")
+        dice = np.random.default_rng(7)
+        wanted = [pa.array(dice.choice(base, keys, replace=False) * 2) for keys in (1, 100, 10_000)]
+        for keys in wanted:
+            yield _gets(uri, snapshot, keys)
+        lance.dataset(str(uri)).create_scalar_index("id", "BTREE")
+        for keys in wanted:
+            yield _gets(uri, snapshot, keys, base=", BTREE on the base")
+
+
+def _scans(uri: Path, snapshot: ShardSnapshot, what: str) -> Iterator[Figure]:
+    for columns in (tables.SCHEMA.names, ["id", "amount"]):
+        read: list[pa.Table] = []
+
+        def ours(columns: list[str] = columns, read: list[pa.Table] = read) -> None:
+            read.append(lancelsm.open(uri).scan(columns=columns).to_arrow())
+
+        def peer(columns: list[str] = columns, read: list[pa.Table] = read) -> None:
+            scanner = LsmScanner.from_snapshots(lance.dataset(str(uri)), [snapshot]).project(columns)
+            read.append(pa.Table.from_batches(scanner.to_batches()))
+
+        (us,), (them,) = best(ours), best(peer, rounds=1)
+        assert len({table.num_rows for table in read}) == 1
+        yield Figure(
+            what=f"scan of {len(columns)} columns, {what}", ours=us, unit="s", peer=them, how="pylance LsmScanner"
+        )
+
+
+def _gets(uri: Path, snapshot: ShardSnapshot, keys: pa.Array, *, base: str = "") -> Figure:
+    asked = keys.slice(0, _LOOKUPS_AT_MOST)
+
+    def ours(wanted: pa.Array = keys) -> pa.Table:
+        return lancelsm.open(uri).get(wanted)
+
+    def peer() -> pa.Table:
+        planner = LsmPointLookupPlanner(lance.dataset(str(uri)), [snapshot])
+        return pa.concat_tables([planner.plan_lookup(asked.slice(i, 1)).to_table() for i in range(len(asked))])
+
+    assert ours(asked).sort_by("id").equals(peer().select(tables.SCHEMA.names).sort_by("id").cast(tables.SCHEMA))
+    (us,) = best(ours)
+    (them,) = best(peer, rounds=1 if len(asked) > 1 else 3)
+    how = "pylance LsmPointLookupPlanner, key by key"
+    if len(asked) < len(keys):
+        how += f"; {len(asked)} lookups taken {len(keys) // len(asked)} times"
+    return Figure(
+        what=f"get of {len(keys):,} keys{base}",
+        ours=us * 1000,
+        unit="ms",
+        peer=them * 1000 * len(keys) / len(asked),
+        how=how,
+    )
+
+
+def _snapshot(table: Table) -> ShardSnapshot:
+    """The table's generations, named as pylance wants them told."""
+    (region,) = table.regions()
+    directory = Path(table.uri) / "_mem_wal" / region.id
+    numbered = sorted((generation_number(path.name) or 0, path.name) for path in directory.iterdir())
+    found = [(number, name) for number, name in numbered if number]
+    snapshot = ShardSnapshot(str(region.id)).with_current_generation(len(found) + 1)
+    for number, name in found:
+        snapshot = snapshot.with_sstable(number, name)
+    return snapshot
