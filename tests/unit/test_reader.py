@@ -1,0 +1,140 @@
+"""Rows across the levels: what hides what, and what a condition sees."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lancelsm
+from lancelsm.table import Table
+from tests.unit.tables import COLUMNS, create, row, rows_of
+
+PLACES = ("base", "generation", "newer generation", "tail")
+
+
+def write(table: Table, place: str, *, upsert: list[dict[str, Any]] = (), delete: list[int] = ()) -> None:  # type: ignore[assignment]
+    """Write, and take everything so far to its place."""
+    if upsert:
+        table.upsert(upsert)
+    if delete:
+        table.delete(list(delete))
+    if place != "tail":
+        table.flush()
+    if place == "base":
+        table.merge(engine="inprocess")
+
+
+STATES = list(itertools.product(("absent", "row", "tombstone"), repeat=len(PLACES)))
+
+
+def test_the_newest_level_that_has_a_key_decides(tmp_path: Path) -> None:
+    """Every combination of row, tombstone and nothing in four levels, one key each, in one table."""
+    table = create(tmp_path, regions="bucket(id, 2)")
+    wanted: dict[int, dict[str, Any]] = {}
+    for place, name in enumerate(PLACES):
+        states = [(key, state[place]) for key, state in enumerate(STATES)]
+        upserted = [row(key, name) for key, state in states if state == "row"]
+        deleted = [key for key, state in states if state == "tombstone"]
+        write(table, name, upsert=upserted, delete=deleted)
+        wanted |= {found["id"]: found for found in upserted}
+        wanted = {key: found for key, found in wanted.items() if key not in deleted}
+
+    rows = [wanted[key] for key in sorted(wanted)]
+    assert rows_of(table) == rows
+    assert sorted(table.get(list(range(len(STATES)))).to_pylist(), key=lambda found: found["id"]) == rows
+    for name in PLACES:
+        matching = [found for found in rows if found["v"] == name]
+        assert rows_of(table, where=f"v = '{name}'") == matching, name
+        assert rows_of(table, where=f"v = '{name}'", columns=["v", "id"]) == matching, name
+        assert table.scan(where=f"v = '{name}'", limit=3).to_arrow().num_rows == min(3, len(matching))
+        others = [{"id": found["id"]} for found in rows if found["v"] != name]
+        assert rows_of(table, where=f"v <> '{name}'", columns=["id"]) == others
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    ("where", "wanted"),
+    [
+        ("v IS NULL", [2]),
+        ("v LIKE 'a%'", [1, 4]),
+        ("id BETWEEN 2 AND 3", [2, 3]),
+        ("id IN (1, 9) AND v <> 'x'", [1]),
+        ("upper(v) = 'AB'", [4]),
+        ("NOT (v = 'a')", [3, 4]),
+        ("id % 2 = 0 OR v = 'a'", [1, 2, 4]),
+        ("v = '''x'", [3]),
+    ],
+)
+def test_a_condition_means_the_same_at_every_level(tmp_path: Path, place: str, where: str, wanted: list[int]) -> None:
+    table = create(tmp_path)
+    write(table, place, upsert=[row(1), row(2, None), row(3, "'x"), row(4, "ab")])
+
+    assert [found["id"] for found in rows_of(table, where=where)] == wanted
+
+
+def test_get_returns_columns_in_the_order_asked_and_the_key_only_if_asked(tmp_path: Path) -> None:
+    columns = pa.schema([pa.field("a", pa.int64()), pa.field("b", pa.string()), pa.field("c", pa.int64())])
+    table = create(tmp_path, columns, primary_key=("b", "a"))
+    table.upsert([{"a": 1, "b": "x", "c": 7}, {"a": 2, "b": "x", "c": 8}, {"a": 1, "b": "y", "c": 9}])
+    for _ in range(2):
+        assert table.get([{"b": "x", "a": 1}], columns=["c", "b"]).to_pylist() == [{"c": 7, "b": "x"}]
+        assert table.get({"a": [1, 2, 2], "b": ["y", "y", "x"]}, columns=["c"]).sort_by("c").to_pylist() == [
+            {"c": 8},
+            {"c": 9},
+        ]
+        table.flush()
+        table.merge(engine="inprocess")
+
+
+def test_a_key_asked_for_twice_comes_once(tmp_path: Path) -> None:
+    table = create(tmp_path, [row(1)])
+    table.upsert([row(2)])
+
+    assert sorted(table.get([1, 2, 1, 2, 3])["id"].to_pylist()) == [1, 2]
+
+
+def test_many_keys_are_found_across_levels(tmp_path: Path) -> None:
+    table = create(tmp_path, [row(key, "base") for key in range(3000)])
+    table.upsert([row(key, "gen") for key in range(1000, 4000)])
+    table.flush()
+    table.upsert([row(key, "tail") for key in range(2000, 5000)])
+    table.delete(list(range(0, 5000, 5)))
+
+    found = table.get(list(range(-10, 5010)))
+
+    wanted = {key: "base" if key < 1000 else "gen" if key < 2000 else "tail" for key in range(5000) if key % 5}
+    assert dict(zip(found["id"].to_pylist(), found["v"].to_pylist(), strict=True)) == wanted
+    assert found.num_rows == len(wanted)
+    scanned = table.scan().to_arrow()
+    assert dict(zip(scanned["id"].to_pylist(), scanned["v"].to_pylist(), strict=True)) == wanted
+
+
+def test_rows_come_in_batches_that_don_t_need_the_whole_table_in_memory(tmp_path: Path) -> None:
+    rows = pa.table({"id": range(300_000), "v": pa.repeat("x", 300_000)}, schema=COLUMNS)
+    table = create(tmp_path, rows)
+    table.upsert([row(1, "y")])
+
+    batches = list(table.scan())
+
+    assert len(batches) > 1
+    assert max(batch.num_rows for batch in batches) < 300_000
+    assert sum(batch.num_rows for batch in batches) == 300_000
+
+
+def test_a_scan_that_is_left_early_leaves_nothing_behind(tmp_path: Path) -> None:
+    table = create(tmp_path, [row(key) for key in range(10)])
+    table.upsert([row(1, "y")])
+    next(iter(table.scan()))
+
+    assert len(rows_of(table)) == 10
+
+
+def test_the_schema_of_a_read_is_the_table_s_without_metadata(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    table.upsert([row(1)])
+    for read in (table.scan().to_arrow(), table.get([1]), table.get([9]), lancelsm.open(table.uri).scan().to_arrow()):
+        assert read.schema.equals(pa.schema([COLUMNS.field(0).with_nullable(False), COLUMNS.field(1)]), True)

@@ -1,0 +1,187 @@
+"""Heads and base that belong together, or a view thrown away and taken anew."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lancelsm
+from lancelsm.dataset.base_table import BaseTable, open_base
+from lancelsm.errors import Corrupt, Unavailable
+from lancelsm.layout import Position, wal_entry
+from lancelsm.opening import Opened, open_table
+from lancelsm.region import regions
+from lancelsm.table import Table
+from lancelsm.view import View, take_view
+from tests.simulation.faults import FAIL_BEFORE, FakeClock, FaultPlan
+from tests.unit.tables import create, faulty, row, rows_of
+
+
+def view_of(opened: Opened, read_base: Callable[[], BaseTable] | None = None) -> View:
+    return take_view(opened.storage, lambda: regions(opened.storage), read_base or opened.read_base)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    """A row in the base, one in a generation, one in the tail."""
+    table = create(tmp_path)
+    table.upsert([row(1)])
+    table.flush()
+    table.merge(engine="inprocess")
+    table.upsert([row(2)])
+    table.flush()
+    table.upsert([row(3), row(2, "b")])
+    table.upsert([row(3, "b")])
+    return table
+
+
+def test_a_view_has_what_is_newer_than_the_base(table: Table) -> None:
+    (region,) = view_of(open_table(table.uri)).regions
+
+    assert (region.counter, [number for number, _ in region.generations]) == (1, [2])
+    assert [(found["id"], found["v"]) for found in region.tail.to_pylist()] == [(2, "b"), (3, "b")]
+
+
+def test_a_merge_between_heads_and_base_is_no_contradiction(table: Table) -> None:
+    """The counter is then newer than the manifest's generations were when the head was read, or as new."""
+    opened = open_table(table.uri)
+
+    def merged_meanwhile() -> BaseTable:
+        table.merge(engine="inprocess")
+        return opened.read_base()
+
+    view = view_of(opened, merged_meanwhile)
+
+    (region,) = view.regions
+    assert (region.counter, region.generations) == (2, [])
+    assert view.base.rows == 2
+
+
+def test_a_flush_and_a_merge_between_heads_and_base_make_a_view_start_again(table: Table) -> None:
+    opened = open_table(table.uri)
+    reads = []
+
+    def folded_meanwhile() -> BaseTable:
+        if not reads:
+            table.flush()
+            table.merge(engine="inprocess")
+        reads.append(opened.read_base())
+        return reads[-1]
+
+    view = view_of(opened, folded_meanwhile)
+
+    assert len(reads) == 2
+    (region,) = view.regions
+    assert (region.counter, region.tail.num_rows, view.base.rows) == (3, 0, 3)
+
+
+def test_a_counter_that_stays_ahead_is_corrupt_after_bounded_tries(table: Table) -> None:
+    opened = open_table(table.uri, ports=faulty(FaultPlan()))
+    (region,) = regions(opened.storage)
+    lance.dataset(table.uri).update_schema_metadata({f"lancelsm.merged.{region.id}": "9"})
+    reads = []
+
+    def counted() -> BaseTable:
+        reads.append(opened.read_base())
+        return reads[-1]
+
+    with pytest.raises(Corrupt, match="through generation 9, its manifest has") as error:
+        view_of(opened, counted)
+
+    assert 2 <= len(reads) <= 10
+    assert "Restore the base" in error.value.remedy
+
+
+def test_a_base_of_another_table_is_never_read(tmp_path: Path, table: Table) -> None:
+    other = create(tmp_path / "other", [row(66)])
+    opened = open_table(table.uri, ports=faulty(FaultPlan(), clock=FakeClock()))
+
+    with pytest.raises(Corrupt, match="another tool has overwritten it"):
+        view_of(opened, lambda: open_base(uri=other.uri))
+
+
+def test_an_entry_that_nobody_committed_does_not_pass_for_one(table: Table) -> None:
+    """A slot refilled by somebody else: its own setsum holds, the sum of the log does not."""
+    other = lancelsm.open(table.uri)
+    (region,) = other.regions()
+    first, second = (Path(table.uri) / wal_entry(region.id, Position(position)) for position in (3, 4))
+    shutil.copy(second, first)
+
+    with pytest.raises(Corrupt, match="don't add up"):
+        table.scan()
+    with pytest.raises(Corrupt, match="don't add up"):
+        table.flush()
+
+
+def test_a_flipped_bit_in_an_entry_is_found(table: Table) -> None:
+    (region,) = table.regions()
+    path = Path(table.uri) / wal_entry(region.id, Position(4))
+    body = bytearray(path.read_bytes())
+    body[-40] ^= 1
+    path.write_bytes(bytes(body))
+
+    with pytest.raises(Corrupt, match=r"don't add up|not a WAL entry"):
+        table.scan()
+
+
+def test_one_failed_read_of_any_kind_is_told_as_unavailable(table: Table) -> None:
+    plan = FaultPlan()
+    wanted = rows_of(lancelsm.open(table.uri, ports=faulty(plan)))
+    assert [found["id"] for found in wanted] == [1, 2, 3]
+    for call in plan.calls:
+        if call.key.endswith("config.json"):
+            continue
+        reading = lancelsm.open(table.uri, ports=faulty(FaultPlan.at(call.index, FAIL_BEFORE)))
+        with pytest.raises(Unavailable):
+            reading.scan()
+        assert rows_of(reading) == wanted
+
+
+def test_a_view_reads_only_the_regions_of_the_keys(tmp_path: Path) -> None:
+    table = create(tmp_path, regions="bucket(id, 4)")
+    table.upsert([row(key) for key in range(20)])
+    plan = FaultPlan()
+    reading = lancelsm.open(table.uri, ports=faulty(plan))
+    reading.get([0])
+    plan.calls.clear()
+
+    assert reading.get([0]).to_pylist() == [row(0)]
+
+    assert [(call.port, call.method) for call in plan.calls] == [
+        ("registry", "read"),
+        ("objects", "get"),
+        ("objects", "get"),
+    ], "a head, its manifest, one entry"
+
+
+def test_a_scan_of_a_merged_table_reads_no_entry(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    for key in range(3):
+        table.upsert([row(key)])
+    table.flush()
+    table.merge(engine="inprocess")
+    plan = FaultPlan()
+    reading = lancelsm.open(table.uri, ports=faulty(plan))
+    plan.calls.clear()
+
+    assert rows_of(reading) == [row(0), row(1), row(2)]
+
+    assert [(call.port, call.method) for call in plan.calls] == [
+        ("registry", "list"),
+        ("registry", "read"),
+        ("objects", "get"),
+    ]
+
+
+def test_a_column_that_another_tool_added_is_null_above_the_base(table: Table) -> None:
+    lance.dataset(table.uri).add_columns(pa.field("x", pa.int64()))
+
+    found: list[dict[str, Any]] = rows_of(table)
+
+    assert found == [{**row(1), "x": None}, {**row(2, "b"), "x": None}, {**row(3, "b"), "x": None}]
