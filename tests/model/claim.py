@@ -3,7 +3,8 @@
 A zombie of the first epoch has left entries above the head. A claimer and a sibling of the same owner, perhaps of
 another release, finish the claim together; the sibling appends. Another owner claims at any time. A release can't
 decode another release's rows; whether it can decode its fences is a guard. What lands above the head only after it
-was listed stays there: the next append of the new epoch replaces it (tests/model/append.py).
+was listed stays there: the next append of the new epoch replaces it (tests/model/append.py). Whoever finds that the
+head has passed its entry looks back whose it was: that is part of the step that found it, nothing here sweeps.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class Actor(NamedTuple):
     through: int = 0
     seen: Object | None = None
     rows: bool = False  # appending rows now, not a fence
+    base: int = 0  # the manifest that the next one is made from: its epoch, since each one has a higher epoch
 
 
 class State(NamedTuple):
@@ -123,28 +125,30 @@ class Claim:
             actors[index] = actor._replace(call=call, **changes)
             return after._replace(actors=tuple(actors))
 
+        def stop(after: State, call: str = "stopped") -> State:
+            return go(after, call, head=None, through=0, seen=None, rows=False, base=0)
+
         def begin(after: State) -> State:
             """What comes next under the head as it is now."""
             now = after.head
             if now.owner != role.owner:
-                return go(after, "stopped", head=None, through=0, seen=None, rows=False)
+                return stop(after)
             early = self.without is Guard.FINISH_FIRST and not role.claims
             if now.manifest_epoch == now.epoch or early:
                 if role.claims:
-                    return go(after, "stopped", head=None, through=0, seen=None, rows=False)
-                return go(after, "create", head=now, through=0, seen=None, rows=True)
+                    return stop(after)
+                return go(after, "create", head=now, through=0, seen=None, rows=True, base=0)
             if not actor.through or actor.rows or (actor.head and actor.head.epoch != now.epoch):
-                return go(after, "list", head=now, through=0, seen=None, rows=False)
+                return go(after, "list", head=now, through=0, seen=None, rows=False, base=0)
             if now.next <= actor.through:
-                return go(after, "create", head=now, seen=None, rows=False)
-            return go(after, "swap manifest", head=now, seen=None)
+                return go(after, "create", head=now, seen=None, rows=False, base=0)
+            return go(after, "load manifest", head=now, seen=None, base=0)
 
         match actor.call:
             case "start":
-                if not role.claims or head.owner == role.owner:
-                    if head.owner == role.owner:
-                        yield "", begin(state)
-                elif head.epoch < self.last_epoch:
+                if head.owner == role.owner:
+                    yield "", begin(state)
+                elif role.claims and head.epoch < self.last_epoch:
                     yield "", go(state, "claim", head=head)
             case "claim":
                 if head.epoch == actor.head.epoch or self.without is Guard.ON_EPOCH:
@@ -153,13 +157,17 @@ class Claim:
                     after = state._replace(head=claimed, leftovers=state.leftovers | above)
                     yield "applied", go(after, "list", head=claimed)
                     yield "applied, reply lost", go(after, "start", head=None)
+                elif head.owner == role.owner:
+                    yield "lost", begin(state)
+                elif head.epoch < self.last_epoch:
+                    yield "lost", go(state, "claim", head=head)
                 else:
-                    yield "lost", go(state, "start", head=None)
+                    yield "lost", stop(state, "spent")
             case "list":
                 highest = max((position for position, _ in state.objects), default=0)
                 through = max(highest, n) if self.without is not Guard.THROUGH_HIGHEST else n
                 skip = self.without is Guard.EPOCH_IN_MANIFEST
-                yield f"through {through}", go(state, "swap manifest" if skip else "create", through=through)
+                yield f"through {through}", go(state, "load manifest" if skip else "create", through=through)
             case "create":
                 ours = Object("rows" if actor.rows else "fence", role.name, actor.head.epoch)
                 if object_at(state, n) is None:
@@ -184,17 +192,21 @@ class Claim:
                     log = (*state.log, (entry, head.epoch, head.owner))
                     swapped = state._replace(head=head._replace(next=n + 1), log=log)
                     done = actor.call == "swap" and actor.rows
-                    stopped = go(swapped, "stopped", head=None, through=0, seen=None, rows=False)
-                    yield "applied", stopped if done else begin(swapped)
+                    yield "applied", stop(swapped) if done else begin(swapped)
                 else:
                     yield "lost", begin(state)
+            case "load manifest":
+                done = head.manifest_epoch >= actor.head.epoch
+                yield "", begin(state) if done else go(state, "swap manifest", base=head.manifest_epoch)
             case "swap manifest":
-                if head.epoch == actor.head.epoch and head.manifest_epoch < head.epoch:
-                    swapped = state._replace(head=head._replace(manifest_epoch=head.epoch))
+                if head.manifest_epoch == actor.base:
+                    swapped = state._replace(head=head._replace(manifest_epoch=actor.head.epoch))
                     yield "applied", begin(swapped)
-                    yield "applied, reply lost", begin(swapped)
+                    yield "applied, reply lost", go(swapped, "settle")
                 else:
-                    yield "lost", begin(state)
+                    yield "lost", go(state, "load manifest", base=0)
+            case "settle":
+                yield "ours", begin(state)
 
     def _decodes(self, role: Role, found: Object) -> bool:
         if found.kind == "fence" and self.without is not Guard.FENCES_READABLE:
@@ -221,4 +233,4 @@ class Claim:
         elif unfinished and not actor.rows:
             yield "replace", go(state, "replace")
         else:
-            yield "Corrupt", go(state, "stopped", head=None, through=0, seen=None, rows=False)
+            yield "Corrupt", go(state, "stopped", head=None, through=0, seen=None, rows=False, base=0)

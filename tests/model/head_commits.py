@@ -17,7 +17,7 @@ from tests.model.engine import Step, Violation
 
 class Guard(Enum):
     PRECONDITION = "a flush is dead once the replay point or the generation is not as planned"
-    OWN_PATH = "a flush that was applied is recognised by its own directory in the manifest"
+    OWN_WORK = "a flush that was applied is recognised, by what was published as its version or by its own directory"
     MANIFEST_VERSION = "a manifest is swapped in only as the successor of the one that it was made from"
     OWN_FIELDS = "an append relies on and changes the log half of the head only"
 
@@ -121,12 +121,18 @@ class HeadCommits:
                 swapped = state._replace(head=head._replace(manifest=actor.staged), claimer=Actor("stopped"))
                 yield Step("C", "swap manifest", "applied"), swapped
             else:
-                yield Step("C", "swap manifest", "lost"), state._replace(claimer=Actor("stage"))
+                yield Step("C", "swap manifest", "lost"), state._replace(claimer=Actor(self._overtaken(head, actor)))
+        elif actor.call == "look":
+            yield Step("C", "look at published", "another's"), state._replace(claimer=Actor("stage"))
 
     def _current(self, head: Head, actor: Actor) -> bool:
         return head.manifest.version == actor.held.manifest.version or self.without is Guard.MANIFEST_VERSION
 
-    def _flush(self, state: State, index: int) -> Iterator[tuple[Step, State]]:
+    def _overtaken(self, head: Head, actor: Actor) -> str:
+        """Whose version it was shows in the head only until the next one: then what was published under it tells."""
+        return "look" if head.manifest.version > actor.staged.version else "stage"
+
+    def _flush(self, state: State, index: int) -> Iterator[tuple[Step, State]]:  # noqa: PLR0912 - one branch per call
         head, actor, name = state.head, state.flushers[index], self.flushers[index]
 
         def go(after: State, actor: Actor) -> State:
@@ -142,7 +148,7 @@ class HeadCommits:
             yield Step(name, f"plan {plan.first}-{plan.last}"), go(state, Actor("stage", plan=plan))
         elif actor.call == "stage":
             plan = actor.plan
-            if plan in manifest.generations and self.without is not Guard.OWN_PATH:
+            if plan in manifest.generations and self.without is not Guard.OWN_WORK:
                 yield Step(name, "load", "own path"), report(state, "done")
             elif plan.first != manifest.replayed + 1 and self.without is not Guard.PRECONDITION:
                 yield Step(name, "load", "overtaken"), report(state, "dead")
@@ -158,9 +164,15 @@ class HeadCommits:
                 unknown = go(swapped, actor._replace(call="settle"))
                 yield Step(name, "swap manifest", "applied, reply lost"), unknown
             else:
-                yield Step(name, "swap manifest", "lost"), go(state, Actor("stage", plan=actor.plan))
+                again = Actor(self._overtaken(head, actor), plan=actor.plan)
+                yield Step(name, "swap manifest", "lost"), go(state, again)
         elif actor.call == "settle":
             if manifest == actor.staged:
                 yield Step(name, "read head", "names ours"), report(state, "done")
             else:
-                yield Step(name, "read head", "names another"), go(state, Actor("stage", plan=actor.plan))
+                yield Step(name, "read head", "names another"), go(state, Actor("look", plan=actor.plan))
+        elif actor.call == "look":
+            if actor.plan in state.committed and self.without is not Guard.OWN_WORK:
+                yield Step(name, "look at published", "ours"), report(state, "done")
+            else:
+                yield Step(name, "look at published", "another's"), go(state, Actor("stage", plan=actor.plan))
