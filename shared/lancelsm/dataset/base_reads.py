@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancelsm.dataset.base_table import BaseTable, open_dataset
+from lancelsm.dataset.base_table import BaseTable
 from lancelsm.dataset.native import native_errors
 from lancelsm.record.key import key_column
 
@@ -26,8 +26,7 @@ def scan_base(
         Unavailable: the store did not answer.
     """
     with native_errors("the base can't be read", table=base.uri):
-        dataset = open_dataset(uri=base.uri, version=base.version, storage_options=base.storage_options)
-        yield from dataset.scanner(
+        yield from base.dataset.scanner(
             columns=list(columns), filter=where, limit=limit, batch_size=_BATCH_ROWS
         ).to_batches()
 
@@ -44,8 +43,7 @@ def rows_of_keys(base: BaseTable, keys: pa.Table, *, columns: Sequence[str]) -> 
     # SQL, since Arrow's expressions lose columns of many types on their way to Lance, in the key or beside it.
     wanted = " AND ".join(f"`{name}` IN ({', '.join(_literals(keys.column(name)))})" for name in keys.column_names)
     with native_errors("the base can't be read", table=base.uri):
-        dataset = open_dataset(uri=base.uri, version=base.version, storage_options=base.storage_options)
-        found: pa.Table = dataset.scanner(columns=list(columns), filter=wanted).to_table()
+        found: pa.Table = base.dataset.scanner(columns=list(columns), filter=wanted).to_table()
     # Column by column the condition lets through more tuples than were asked for.
     return found if keys.num_columns == 1 else found.filter(_among(found.select(keys.column_names), keys))
 

@@ -84,7 +84,7 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseTable:
-    """One version of a base, as a value."""
+    """One version of a base, as a value; `dataset` is Lance's own handle on it, for whoever reads its rows."""
 
     uri: str
     version: int
@@ -92,6 +92,7 @@ class BaseTable:
     metadata: Mapping[str, str]
     fragments: tuple[Fragment, ...]
     data_storage_version: str
+    dataset: lance.LanceDataset = field(repr=False, compare=False)
     storage_options: StorageOptions = field(default=None, repr=False)
 
     @property
@@ -232,6 +233,7 @@ def open_base(*, uri: str, version: int | None = None, storage_options: StorageO
         metadata=metadata,
         fragments=tuple(_fragment(found.metadata) for found in dataset.get_fragments()),
         data_storage_version=dataset.data_storage_version,
+        dataset=dataset,
         storage_options=storage_options,
     )
 
