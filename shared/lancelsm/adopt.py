@@ -24,7 +24,7 @@ from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
 from lancelsm.head import Head, LogTotals, Status
 from lancelsm.layout import Epoch, Generation, Position, TableId, Version, published_manifest, wal_entry
 from lancelsm.manifest import Manifest
-from lancelsm.objects import Written
+from lancelsm.objects import Refused, Written
 from lancelsm.objects.opening import local_path
 from lancelsm.opening import DEFAULT_OWNER, Opened, Ports, canonical, catalogue_table, opened
 from lancelsm.rebuild import following, newest_published, rebuild, regions_in_storage
@@ -35,7 +35,7 @@ from lancelsm.routing.route import all_values
 from lancelsm.routing.spec import RegionSpec, from_lance, parse_regions
 from lancelsm.status import read_status
 from lancelsm.upkeep import flush_table, merge_table
-from lancelsm.wal.entry import encode, fence
+from lancelsm.wal.entry import decode, encode, fence
 
 
 def adopt(
@@ -220,7 +220,9 @@ def _append_sentinel(region: Region, manifest: Manifest) -> None:
             epoch=manifest.epoch,
             nonce=region.storage.ids.nonce(),
         )
-        objects.create(wal_entry(region.id, position), sentinel.body)
+        key = wal_entry(region.id, position)
+        if isinstance(objects.create(key, sentinel.body), Refused) and (found := objects.get(key)) is not None:
+            decode(found.body, position=position, key=key)  # an object that can't be read would be in the way for ever
     raise Contended("writers of Lance kept appending to the region", remedy="Stop them", **region.where)
 
 
