@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 from lancelsm.errors import Invalid
+
+_NO_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def checked(key: str) -> str:
@@ -13,6 +17,6 @@ def checked(key: str) -> str:
     """
     if not {"", ".", ".."}.isdisjoint(key.split("/")):
         raise Invalid("a key's segments are not empty, `.` or `..`", remedy="Use another key", object=key)
-    if any(character < " " or "\x7f" <= character <= "\x9f" or "\ud800" <= character <= "\udfff" for character in key):
+    if _NO_TEXT.search(key):
         raise Invalid("a key is text without control characters", remedy="Use another key", object=repr(key))
     return key
