@@ -19,6 +19,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from greenlet import getcurrent, greenlet
 
 from lancelsm.claim import create_region
+from lancelsm.errors import LsmError
 from lancelsm.layout import Key, Nonce, Position, head_key, region_id, wal_entry, wal_position
 from lancelsm.objects import Body, ETag, Listed, Refused, Written
 from lancelsm.objects import Object as Stored
@@ -316,7 +317,7 @@ def replay(play: Play[P], path: Path[P]) -> None:
     """Take a path from the initial state.
 
     Raises:
-        Mismatch: the code did something else than the model, at the last step of the note.
+        Mismatch: the code did something else than the model, at the last of the steps that are named.
     """
     taken: list[Step] = []
     script = None
@@ -325,9 +326,9 @@ def replay(play: Play[P], path: Path[P]) -> None:
         for edge in path:
             taken.append(edge.step)
             script.take(edge)
-    except BaseException as error:
-        error.add_note("\n".join(f"  {number:2} {step}" for number, step in enumerate(taken, 1)))
-        raise
+    except (LsmError, AssertionError) as error:
+        steps = "\n".join(f"  {number:2} {step}" for number, step in enumerate(taken, 1))
+        raise Mismatch(f"{error}\n{steps}") from error
     finally:
         if script is not None:
             script.close()
