@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from lancelsm import head as heads
 from lancelsm.clock import Budget, Clock, Ids
-from lancelsm.errors import Corrupt, Fenced, Invalid
+from lancelsm.errors import Corrupt, Fenced, Invalid, placed
 from lancelsm.head import Head, Status, Swap
 from lancelsm.layout import RegionId, TableId, head_key, region_key
 from lancelsm.objects import ObjectStore
@@ -32,7 +32,7 @@ class Storage:
     clock: Clock
     ids: Ids
     budget_seconds: float = 30.0
-    parallel: int = 16  # reads in flight; 1 runs them in this thread, in order
+    parallel: int = 16  # threads at a time; 1: all in the caller's, in order
 
     def budget(self) -> Budget:
         """The retry budget of one operation that starts now."""
@@ -62,8 +62,9 @@ class Region:
 
     def find_head(self) -> Head | None:
         """The head as of now; None for a region that is in the catalog but not created to the end."""
-        record = self.storage.registry.read(head_key(self.storage.table, self.id))
-        return None if record is None else heads.from_record(record)
+        with placed(**self.where):
+            record = self.storage.registry.read(head_key(self.storage.table, self.id))
+            return None if record is None else heads.from_record(record)
 
     def head(self) -> Head:
         """The head as of now.
@@ -83,13 +84,15 @@ class Region:
     def swap(self, swap: Swap) -> Head | Lost | Unknown:
         """Try one step of the head: the new head if it was applied."""
         key = head_key(self.storage.table, self.id)
-        outcome = self.storage.registry.swap(key, expect=swap.expect, change=swap.change)
-        return heads.from_record(outcome.record) if isinstance(outcome, Applied) else outcome
+        with placed(**self.where):
+            outcome = self.storage.registry.swap(key, expect=swap.expect, change=swap.change)
+            return heads.from_record(outcome.record) if isinstance(outcome, Applied) else outcome
 
     def head_after(self, outcome: Lost | Unknown) -> Head:
         """The head that made a swap lose, or as read after no answer."""
         if isinstance(outcome, Lost) and outcome.record is not None:
-            return heads.from_record(outcome.record)
+            with placed(**self.where):
+                return heads.from_record(outcome.record)
         return self.head()
 
 

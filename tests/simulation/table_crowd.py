@@ -16,7 +16,8 @@ from lancelsm.table import Table
 from tests.simulation.crowd import RIVAL, ROUGH
 from tests.simulation.faults import Call, Crash, Fault, FaultPlan
 from tests.simulation.schedule import Schedule
-from tests.simulation.table_world import WRITING, TableWorld, keys, lease
+from tests.simulation.table_log import keys
+from tests.simulation.table_world import WRITING, TableWorld, lease
 from tests.simulation.world import OWNER
 
 KEYS = (*keys(0)[:5], *keys(1)[:5])

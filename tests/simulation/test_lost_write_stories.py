@@ -30,7 +30,8 @@ from lancelsm.region import Region
 from tests.simulation.crowd import RIVAL
 from tests.simulation.faults import CRASH_AFTER, DENY, FAIL_AFTER, FAIL_BEFORE, Call, Crash, Fault, FaultPlan
 from tests.simulation.situations import noted
-from tests.simulation.table_world import TableWorld, keys, lease
+from tests.simulation.table_log import keys
+from tests.simulation.table_world import TableWorld, lease
 from tests.simulation.world import OWNER, told
 
 KEYS = keys(0)[:8]  # all of one region, the left one

@@ -32,7 +32,8 @@ from tests.simulation.faults import (
     stall,
 )
 from tests.simulation.situations import noted
-from tests.simulation.table_world import WRITING, TableWorld, keys, lease
+from tests.simulation.table_log import keys
+from tests.simulation.table_world import WRITING, TableWorld, lease
 from tests.simulation.world import OWNER, told
 
 LEFT, RIGHT = keys(0)[:8], keys(1)[:8]

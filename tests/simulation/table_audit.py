@@ -1,0 +1,119 @@
+"""What storage says of a simulated table, against its log and what writers were told."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import lance
+
+from lancelsm import manifest as manifests
+from lancelsm.commit import load
+from lancelsm.dataset.base_table import counters, open_base
+from lancelsm.dataset.generation import check_generation
+from lancelsm.dataset.markers import read_markers
+from lancelsm.errors import Ambiguous, Contended, Fenced, Invalid, Unavailable
+from lancelsm.layout import Position, Version, generation_number, generation_path, published_manifest, region_prefix
+from lancelsm.opening import open_table
+from lancelsm.record.schema import TableSchema
+from lancelsm.region import Region, regions
+from lancelsm.setsum import Setsum
+from lancelsm.table import Table
+from tests.simulation.faults import Crash
+from tests.simulation.table_log import numbers_in, rows_of
+
+if TYPE_CHECKING:
+    from tests.simulation.table_world import TableWorld
+
+NOT_IN_THE_LOG = (Fenced, Contended, Invalid, Unavailable)
+
+
+def audit(world: TableWorld, process: str) -> None:
+    """What storage says, against the log and what writers were told."""
+    _audit_writes(world)
+    opened = open_table(world.place, ports=world.ports(process))
+    for region in regions(opened.storage):
+        _audit_region(world, region, opened.config.schema)
+
+
+def _audit_writes(world: TableWorld) -> None:
+    places: dict[tuple[int, int], list[Position]] = {}
+    for side, log in world.logs.items():
+        for entry in log.entries:
+            numbers = numbers_in(entry) if entry.summary.rows else set()
+            assert len(numbers) == (entry.summary.rows > 0), f"an entry of the writes {numbers}"
+            for number in numbers:
+                places.setdefault((number, side), []).append(entry.summary.position)
+    for write in world.writes:
+        for side in (0, 1):
+            found = places.pop((write.number, side), [])
+            where = f"write {write.number} on side {side} is at {found}, its caller was told {write.told!r}"
+            assert len(found) <= (side in write.sides), where
+            assert all(position > write.floors[side] for position in found), where
+            if side in write.sides and write.told is None:
+                assert len(found) == 1, where
+            if write.told is not None and len(write.sides) == 1:
+                assert isinstance(write.told, (*NOT_IN_THE_LOG, Ambiguous, Crash)), where
+                assert not (found and isinstance(write.told, NOT_IN_THE_LOG)), where
+    assert not places, f"rows that nobody wrote: {places}"
+
+
+def _audit_region(world: TableWorld, region: Region, schema: TableSchema) -> None:
+    head = region.find_head()
+    if head is None:
+        return
+    log = world.log_of(region.id)
+    assert head.next_position == len(log.entries) + 1
+    assert head.entry_setsum == sum((e.summary.entry_setsum for e in log.entries), start=Setsum())
+    older = None
+    for version in map(Version, range(1, head.manifest_version + 1)):
+        published = load(region, published_manifest(region.id, version))
+        if published is None:
+            assert version == head.manifest_version, f"manifest {version} of {head.manifest_version} is missing"
+            published = load(region, head.manifest_key)
+        assert published is not None
+        assert manifests.violations(older, published.manifest) == []
+        older = published.manifest
+    assert older is not None
+    folded = [e for e in log.entries if e.summary.position <= older.replay_after]
+    assert older.entry_setsum == sum((e.summary.entry_setsum for e in folded), start=Setsum())
+    assert [g.generation for g in older.generations] == list(range(1, older.current_generation))
+    for generation in older.generations:
+        assert generation.folded is not None
+        check_generation(
+            uri=f"{world.place}/{generation_path(region.id, generation.path)}",
+            schema=schema,
+            rows=generation.rows or 0,
+            setsum=generation.folded.row_setsum,
+        )
+    _audit_orphans(world, region, {g.path for g in older.generations})
+
+
+def _audit_orphans(world: TableWorld, region: Region, named: set[str]) -> None:
+    """A directory that no manifest names has a number that is taken, or is the next one's."""
+    present = {path.name for path in (world.place / region_prefix(region.id)).iterdir()}
+    directories = {name for name in present if generation_number(name) is not None}
+    assert named <= directories
+    newest = max((generation_number(name) or 0 for name in named), default=0)
+    assert all((generation_number(name) or 0) <= newest + 1 for name in directories - named)
+
+
+def audit_settled(world: TableWorld, table: Table) -> None:
+    """Everything is in the base, once; its counters and markers say so; merging again changes nothing."""
+    base = open_base(uri=str(world.place))
+    dataset = lance.dataset(world.place)
+    assert rows_of(dataset.to_table()) == world.truth
+    newest = {region.id: region.head().current_generation - 1 for region in table.regions()}
+    assert base.counters == {region: number for region, number in newest.items() if number}
+    markers = read_markers(objects=world.store, version=base.version)
+    assert markers is not None
+    assert markers.merged == base.counters
+    history = [
+        counters({name.decode(): value.decode() for name, value in found.schema.metadata.items()})
+        for found in map(dataset.checkout_version, range(1, dataset.version + 1))
+    ]
+    for before, after in pairwise(history):
+        assert all(after.get(region, 0) >= number for region, number in before.items()), "a counter decreased"
+    again = table.merge(engine="inprocess")
+    assert (again.generations, again.base_version) == (0, base.version)
+    assert table.flush() == []

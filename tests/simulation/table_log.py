@@ -1,0 +1,114 @@
+"""What must be in a table: its keys by region, the writes, and the rows after each committed entry.
+
+A write with number n puts n into column `v`; a delete also deletes a key that is its alone. So every entry tells whose
+it is.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+
+import pyarrow as pa
+
+from lancelsm.layout import Position, RegionId, TableId, region_id
+from lancelsm.record.schema import TOMBSTONE, TableSchema, numbered
+from lancelsm.routing.route import Routed, route
+from lancelsm.routing.spec import parse_regions
+from lancelsm.wal.entry import Entry
+
+REGIONS = "bucket(id, 2)"
+COLUMNS = pa.schema([pa.field("id", pa.int64()), pa.field("v", pa.int64())])
+FOREIGN = 1_000_000  # keys from here on are another tool's, in the base alone
+_TAGS = 1_000  # and from here on they only say which write deleted them
+_SPEC = parse_regions(REGIONS, schema=TableSchema(columns=numbered(COLUMNS), primary_key=("id",)))
+
+Rows = dict[int, int]  # id -> v, the number of the write
+
+
+@cache
+def _parts() -> tuple[Routed, ...]:
+    """Keys by region, in a fixed order: the left (0) and the right (1) one."""
+    ids = pa.table({"id": pa.array(range(2 * _TAGS), pa.int64())})
+    return tuple(sorted(route(ids, _SPEC), key=lambda part: str(part.values)))
+
+
+@cache
+def keys(side: int) -> tuple[int, ...]:
+    """Keys of the left (0) or the right (1) region, ascending, so many that each write has a tag among them."""
+    return tuple(_parts()[side].rows["id"].to_pylist())
+
+
+@cache
+def sides() -> dict[int, int]:
+    return {key: side for side in (0, 1) for key in keys(side)}
+
+
+def tag(side: int, number: int) -> int:
+    """A key that only the write with this number deletes."""
+    tags = keys(side)
+    return tags[bisect_left(tags, _TAGS) + number]
+
+
+def numbers_in(entry: Entry) -> set[int]:
+    """The writes whose rows are in an entry."""
+    found = set()
+    for row in entry.table().to_pylist():
+        if not row[TOMBSTONE]:
+            found.add(row["v"])
+        elif row["id"] >= _TAGS:
+            side = sides()[row["id"]]
+            found.add(keys(side).index(row["id"]) - bisect_left(keys(side), _TAGS))
+    return found
+
+
+@dataclass
+class Write:
+    """One upsert or delete: which sides it touches, where their logs ended when it began, what its caller was told."""
+
+    number: int
+    process: str
+    sides: frozenset[int]
+    floors: Mapping[int, Position]
+    told: BaseException | None
+
+
+@dataclass
+class Log:
+    """One region's committed entries, and its rows after each of them; `states[0]` is what was loaded."""
+
+    entries: list[Entry] = field(default_factory=list)
+    states: list[Rows] = field(default_factory=lambda: [{}])
+
+    def add(self, entry: Entry) -> None:
+        rows = dict(self.states[-1])
+        for row in entry.table().to_pylist() if entry.summary.rows else ():
+            rows.pop(row["id"], None)
+            if not row[TOMBSTONE]:
+                rows[row["id"]] = row["v"]
+        self.entries.append(entry)
+        self.states.append(rows)
+
+    def copy(self) -> Log:
+        return Log(entries=list(self.entries), states=list(self.states))
+
+
+def sides_of_regions(table: TableId) -> dict[RegionId, int]:
+    """The table's left and right region."""
+    return {
+        region_id(table=table, spec_id=_SPEC.spec_id, values=part.values): side for side, part in enumerate(_parts())
+    }
+
+
+def owner(key: int) -> int | str:
+    """The side of a key, or `foreign`."""
+    return "foreign" if key >= FOREIGN else sides()[key]
+
+
+def rows_of(table: pa.Table) -> Rows:
+    """By key; fails if one is there twice."""
+    rows = dict(zip(table["id"].to_pylist(), table["v"].to_pylist(), strict=True))
+    assert len(rows) == table.num_rows, f"a key twice: {sorted(table['id'].to_pylist())}"
+    return rows
