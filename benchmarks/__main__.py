@@ -21,7 +21,7 @@ def main() -> None:
         formatter_class=argparse.RawTextHelpFormatter,
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="which ones; all by default")
-    parser.add_argument("--scale", type=float, default=0.2, help="share of the full sizes; 0.2 takes a minute or two")
+    parser.add_argument("--scale", type=float, default=0.2, help="share of the full sizes; 0.2 takes two minutes")
     parser.add_argument("--json", action="store_true", help="figures as JSON, one document")
     options = parser.parse_args()
     if unknown := set(options.names) - set(BENCHMARKS):

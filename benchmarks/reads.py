@@ -25,7 +25,7 @@ _LOOKUPS_AT_MOST = 100  # more are counted up from these: ten thousand take pyla
 
 
 def run(scale: float) -> Iterator[Figure]:
-    base, count = int(5_000_000 * scale), int(100_000 * scale)
+    base, count = int(2_500_000 * scale), int(50_000 * scale)
     with tempfile.TemporaryDirectory() as directory:
         uri = Path(directory) / "table"
         table = tables.with_generations(uri, base=base, count=count, generations=8)
@@ -75,7 +75,7 @@ def _gets(uri: Path, snapshot: ShardSnapshot, keys: pa.Array, *, base: str = "")
     if len(asked) < len(keys):
         how += f"; {len(asked)} lookups taken {len(keys) // len(asked)} times"
     return Figure(
-        what=f"get of {len(keys):,} keys{base}",
+        what=f"get of {len(keys):,} {'key' if len(keys) == 1 else 'keys'}{base}",
         ours=us * 1000,
         unit="ms",
         peer=them * 1000 * len(keys) / len(asked),
