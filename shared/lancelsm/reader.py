@@ -6,6 +6,7 @@ An older row is dropped when a newer level has its key, even if the newer row fa
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -100,10 +101,11 @@ def get(view: View, keys: pa.Table, *, uri: str, columns: Sequence[str] | None =
 def _wanted(schema: TableSchema, columns: Sequence[str] | None, *, uri: str) -> list[str]:
     """The columns that a read was asked for; raises `Invalid` for one that the table doesn't have, or twice."""
     names = schema.names if columns is None else list(columns)
-    for name in names:
-        if name not in schema.names:
+    known = set(schema.names)
+    for name, times in Counter(names).items():
+        if name not in known:
             raise Invalid(f"column {name!r} is not a column of the table", table=uri, field=name)
-        if names.count(name) > 1:
+        if times > 1:
             raise Invalid(f"column {name!r} is asked for twice", table=uri, field=name)
     return names
 

@@ -54,14 +54,14 @@ def entries(outcomes: list[Committed]) -> set[tuple[str, int]]:
 def test_what_waits_while_an_entry_is_written_travels_in_the_next_one(tmp_path: Path) -> None:
     table, gate = gated(tmp_path)
     with table.writer() as writer:
-        futures = [writer.submit([row(key)]) for key in range(500)]
+        futures = [writer.submit([row(key)]) for key in range(100)]
         gate.opened.set()
         outcomes = [future.result() for future in futures]
 
     assert len(entries(outcomes)) <= 2
     assert set(positions(table).values()) == {1 + len(entries(outcomes))}
     assert all(one.rows == 1 for one in outcomes)
-    assert rows_of(table) == [row(key) for key in range(500)]
+    assert rows_of(table) == [row(key) for key in range(100)]
 
 
 def test_a_full_group_is_written_without_waiting_for_the_interval(tmp_path: Path) -> None:

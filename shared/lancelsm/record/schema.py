@@ -7,6 +7,7 @@ column (lance-memwal, "WAL Entry", as written by Lance 14).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -57,8 +58,8 @@ def field_id(field: pa.Field) -> int:
 
 def check_names(columns: pa.Schema) -> None:
     """Raise `Invalid` unless the columns have distinct names that Lance and SQL can tell, none of them ours."""
-    for name in columns.names:
-        if columns.names.count(name) > 1:
+    for name, times in Counter(columns.names).items():
+        if times > 1:
             raise Invalid(f"column {name!r} is given twice", field=name)
         if name == TOMBSTONE:
             raise Invalid(f"column {TOMBSTONE!r} is there already: it marks deleted rows", field=name)
