@@ -328,5 +328,5 @@ def test_a_table_is_a_dict() -> None:
 
 @pytest.mark.long
 def test_a_table_is_a_dict_for_longer() -> None:
-    pace = settings(max_examples=250, stateful_step_count=50, suppress_health_check=QUIET)
+    pace = settings(max_examples=100, stateful_step_count=40, suppress_health_check=QUIET)
     run_state_machine_as_test(Reference, settings=pace)
