@@ -6,10 +6,9 @@ loop goes on where a killed one stopped.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from lancelsm.errors import Contended, Unavailable
+from lancelsm.errors import Ambiguous, Contended, Unavailable
 from lancelsm.layout import RegionId
 from lancelsm.opening import Opened
 from lancelsm.region import regions
@@ -44,34 +43,30 @@ class _Ages:
         return now - since
 
 
-def run(
-    opened: Opened, *, until_idle: bool = True, engine: Engine = "auto", goes_on: Callable[[], bool] = lambda: True
-) -> Ran:
+def run(opened: Opened, *, until_idle: bool = True, engine: Engine = "auto") -> Ran:
     """Keep a table folded.
 
     Args:
         until_idle: do everything that can be done, whether it is due or not, and return; else do what is due by the
             table's settings, for ever.
         engine: as for `upkeep.merge_table`.
-        goes_on: asked before each round; False ends the loop.
 
     Raises:
         Corrupt: a region or the base is damaged: the loop stops, others see the same.
-        Contended, Unavailable: only with `until_idle`; else the next round tries again.
+        Ambiguous, Contended, Unavailable: only with `until_idle`; else the next round tries again.
     """
     ages, done = _Ages(), Ran()
-    while goes_on():
+    while True:
         before = done
         try:
             done = _round(opened, ages, done, everything=until_idle, engine=engine)
-        except (Contended, Unavailable):
+        except (Ambiguous, Contended, Unavailable):  # the next round recognises what this one did
             if until_idle:
                 raise
         if done == before:
             if until_idle:
-                break
+                return done
             opened.storage.clock.sleep(_TICK_SECONDS)
-    return done
 
 
 def _round(opened: Opened, ages: _Ages, done: Ran, *, everything: bool, engine: Engine) -> Ran:
