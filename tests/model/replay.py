@@ -10,55 +10,29 @@ A model may take several calls as one step. A play says which calls those are; t
 
 from __future__ import annotations
 
-import functools
 import random
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from greenlet import getcurrent, greenlet
+from greenlet import greenlet
 
-from lancelsm.claim import create_region
 from lancelsm.errors import LsmError
-from lancelsm.layout import Key, Nonce, Position, head_key, region_id, wal_entry, wal_position
-from lancelsm.objects import Body, ETag, Listed, Refused, Written
-from lancelsm.objects import Object as Stored
-from lancelsm.objects import Unknown as UnknownWrite
-from lancelsm.region import Region, Storage
-from lancelsm.registry import Applied, Fields, Lost, Record
-from lancelsm.registry import Unknown as UnknownSwap
-from lancelsm.setsum import Setsum
-from lancelsm.wal.entry import Draft, Entry, decode, encode
-from tests.model.append import APPLIED, IN_FLIGHT, LOST, NO_EFFECT, READ_HEAD, REFUSED, REPLY_LOST, WRITTEN
+from lancelsm.objects import Refused, Written
+from lancelsm.registry import Applied, Lost
+from tests.model.append import APPLIED, IN_FLIGHT, LOST, NO_EFFECT, REFUSED, REPLY_LOST, WRITTEN
 from tests.model.engine import Edge, Model, Path, S, Step, Violation, graph
-from tests.simulation.faults import FakeClock, MemoryRegistry, MemoryStore
-from tests.simulation.world import TABLE, VALUES
+from tests.model.stage import Call, Stage
 
 ENDED = "nothing more"
-LIST, SWAP_MANIFEST = "list objects", "swap manifest"
-LOOK_AT_PUBLISHED = "get published manifest"
 ANYTHING: frozenset[str] = frozenset()
 REPLIES = {WRITTEN: Written, REFUSED: Refused, APPLIED: Applied, LOST: Lost}
-ZOMBIE = 99  # the number of a writer that no play lets act
 
 P = TypeVar("P", bound=Hashable)
 
 
 class Mismatch(AssertionError):
     """The code and the model went different ways."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """A call of a port that waits for its answer; `name` is in the words of the models."""
-
-    name: str
-    act: Callable[[], Any]
-    unknown: Callable[[], Any] | None = None  # what a write is told when there is no answer
-
-    @property
-    def reads(self) -> bool:
-        return self.unknown is None
 
 
 class Play(Protocol[P]):
@@ -91,158 +65,6 @@ class Play(Protocol[P]):
     def told(self, state: P) -> Hashable:
         """What `seen` must be in this state."""
         ...
-
-
-class Stage:
-    """Storage of one region as its actors see it, and what happened there."""
-
-    def __init__(self) -> None:
-        self.objects, self.registry = _one_region()
-        self.id = region_id(table=TABLE, spec_id=1, values=VALUES)
-        self.key = head_key(TABLE, self.id)
-        self.hub = getcurrent()
-        self.log: list[tuple[Hashable, Record]] = []  # each committed entry and the head right after
-        self.late: Callable[[], object] | None = None  # a write that is still in flight
-        self.results: list[tuple[str, Any]] = []  # what actors were told, in the order in which they were
-        self.remarks: dict[str, Any] = {}  # what else a play wants to remember
-        self._clock = FakeClock()
-        self._entries: dict[str, Hashable] = {}
-
-    def region(self, actor: str, *, number: int) -> Region:
-        storage = Storage(
-            uri="memory://t",
-            table=TABLE,
-            objects=StagedObjects(self, actor),
-            registry=StagedRegistry(self, actor),
-            clock=self._clock,
-            ids=Numbered(number),
-            budget_seconds=1e9,  # the models know no end of patience
-            parallel=1,
-        )
-        return Region(storage=storage, id=self.id, spec_id=1, values=VALUES)
-
-    def head(self) -> Record:
-        record = self.registry.read(self.key)
-        assert record is not None
-        return record
-
-    def entries(self) -> tuple[tuple[int, Hashable], ...]:
-        """Every object of the log."""
-        found = []
-        for listed in self.objects.list(wal_entry(self.id, Position(1)).rpartition("/")[0]):
-            position = wal_position(listed.key)
-            stored = self.objects.get(listed.key)
-            assert position is not None
-            assert stored is not None
-            found.append((position, self.entry(stored.body, position)))
-        return tuple(sorted(found))
-
-    def entry(self, body: bytes, position: Position) -> Hashable:
-        """An entry in the terms of the model."""
-        raise NotImplementedError
-
-    def put(self, draft: Draft, *, position: int, epoch: int) -> None:
-        """What a zombie left."""
-        ours = encode(draft, position=position, epoch=epoch, nonce=Numbered(ZOMBIE).nonce())
-        self.objects.create(wal_entry(self.id, Position(position)), ours.body)
-
-    # What the ports do for an actor
-
-    def get(self, actor: str, key: str) -> Stored | None:
-        return self.objects.get(key)
-
-    def written(self, key: str, body: bytes, outcome: Written | Refused) -> Written | Refused:
-        position = wal_position(key)
-        if isinstance(outcome, Written) and position is not None:
-            entry = decoded(body, position)
-            self._entries[entry.summary.entry_setsum.hex()] = self.entry(body, position)
-        return outcome
-
-    def swap(self, actor: str, *, expect: Fields | None, change: Fields) -> Applied | Lost:
-        old = self.head()
-        outcome = self.registry.swap(self.key, expect=expect, change=change)
-        if isinstance(outcome, Applied) and outcome.record["next_position"] != old["next_position"]:
-            added = Setsum.from_hex(str(outcome.record["entry_setsum"])) - Setsum.from_hex(str(old["entry_setsum"]))
-            self.log.append((self._entries[added.hex()], outcome.record))
-        return outcome
-
-
-class StagedObjects:
-    """The store of one actor, who stops before each call."""
-
-    def __init__(self, stage: Stage, actor: str) -> None:
-        self._stage = stage
-        self._actor = actor
-
-    def get(self, key: str) -> Stored | None:
-        return self._stop(f"get {_named(key)}", lambda: self._stage.get(self._actor, key))
-
-    def list(self, prefix: str) -> Iterator[Listed]:
-        return iter(self._stop(LIST, lambda: list(self._stage.objects.list(prefix))))
-
-    def create(self, key: str, body: Body) -> Written | Refused | UnknownWrite:
-        kept = bytes(body)
-        return self._stop(
-            f"create {_named(key)}",
-            lambda: self._stage.written(key, kept, self._stage.objects.create(key, kept)),
-            unknown=_no_write,
-        )
-
-    def replace(self, key: str, body: Body, *, expect: ETag) -> Written | Refused | UnknownWrite:
-        kept = bytes(body)
-        return self._stop(
-            f"replace {_named(key)}",
-            lambda: self._stage.written(key, kept, self._stage.objects.replace(key, kept, expect=expect)),
-            unknown=_no_write,
-        )
-
-    def _stop(self, name: str, act: Callable[[], Any], *, unknown: Callable[[], Any] | None = None) -> Any:
-        return self._stage.hub.switch(Call(name=name, act=act, unknown=unknown))
-
-
-class StagedRegistry:
-    """The registry of one actor, who stops before each call."""
-
-    def __init__(self, stage: Stage, actor: str) -> None:
-        self._stage = stage
-        self._actor = actor
-
-    def read(self, key: Key) -> Record | None:
-        assert key == self._stage.key
-        return self._stage.hub.switch(Call(name=READ_HEAD, act=lambda: self._stage.registry.read(key)))
-
-    def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> Applied | Lost | UnknownSwap:
-        assert key == self._stage.key
-        if "next_position" in change:
-            assert expect is not None
-            name = f"swap {change['next_position'] - 1}"
-        else:
-            name = "claim" if "owner" in change else SWAP_MANIFEST
-        act = functools.partial(self._stage.swap, self._actor, expect=expect, change=change)
-        return self._stage.hub.switch(Call(name=name, act=act, unknown=_no_swap))
-
-    def list(self, partition: str) -> list[tuple[Key, Record]]:
-        raise NotImplementedError
-
-
-class Numbered:
-    """Names that say whose they are; no chance."""
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-        self._minted = 0
-
-    def nonce(self) -> Nonce:
-        self._minted += 1
-        return Nonce(f"{self._number:08x}{self._minted:024x}")
-
-    def uniform(self) -> float:
-        return 0.0
-
-
-def number_of(nonce: str) -> int:
-    """Whose a nonce is, or what begins with one."""
-    return int(nonce[:8], 16)
 
 
 class _Script(Generic[P]):
@@ -385,50 +207,3 @@ def walk(model: Model[S], *, seed: int, most: int) -> Path[S]:
 
 def unanswered(step: Step) -> bool:
     return step.outcome in (NO_EFFECT, IN_FLIGHT, REPLY_LOST)
-
-
-@functools.cache
-def _made() -> tuple[MemoryStore, MemoryRegistry]:
-    objects, registry = MemoryStore(), MemoryRegistry()
-    storage = Storage(
-        uri="memory://t", table=TABLE, objects=objects, registry=registry, clock=FakeClock(), ids=Numbered(ZOMBIE)
-    )
-    create_region(storage, spec_id=1, values=VALUES, owner="O")
-    return objects, registry
-
-
-def _one_region() -> tuple[MemoryStore, MemoryRegistry]:
-    """An open region of the owner O in its first epoch."""
-    objects, registry = MemoryStore(), MemoryRegistry()
-    made_objects, made_registry = _made()
-    for listed in made_objects.list(""):
-        stored = made_objects.get(listed.key)
-        assert stored is not None
-        objects.create(listed.key, stored.body)
-    key = head_key(TABLE, region_id(table=TABLE, spec_id=1, values=VALUES))
-    head = made_registry.read(key)
-    assert head is not None
-    registry.swap(key, expect=None, change=head)
-    return objects, registry
-
-
-@functools.lru_cache(maxsize=10_000)
-def decoded(body: bytes, position: Position) -> Entry:
-    return decode(body, position=position, key="")
-
-
-def _named(key: str) -> str:
-    position = wal_position(key)
-    if position is not None:
-        return f"object {position}"
-    if key.endswith("version_hint.json"):
-        return "hint"
-    return "staged manifest" if "/staged/" in key else "published manifest"
-
-
-def _no_write() -> UnknownWrite:
-    return UnknownWrite(cause="the script gave no answer")
-
-
-def _no_swap() -> UnknownSwap:
-    return UnknownSwap(cause="the script gave no answer")

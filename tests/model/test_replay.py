@@ -26,7 +26,9 @@ from tests.model.append import Append, Role
 from tests.model.claim import Claim
 from tests.model.engine import Model, Path, Step, graph
 from tests.model.head_commits import HeadCommits
-from tests.model.plays import AppendPlay, ClaimPlay, FlushPlay
+from tests.model.play_append import AppendPlay
+from tests.model.play_claim import ClaimPlay
+from tests.model.play_flush import FlushPlay
 from tests.model.replay import Cut, Mismatch, Play, paths, replay, unanswered, walk
 
 
@@ -120,7 +122,7 @@ LARGE = {
 
 @pytest.mark.parametrize(("play", "model"), LARGE.values(), ids=LARGE)
 @pytest.mark.parametrize("walks", [60, pytest.param(2_000, marks=pytest.mark.long)])
-def test_the_code_walks_where_a_large_model_does(
+def test_the_code_goes_where_a_random_walk_does(
     play: Callable[[Any], Play[Any]], model: Model[Any], walks: int
 ) -> None:
     for seed in range(walks):

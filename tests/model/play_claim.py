@@ -1,0 +1,117 @@
+"""The model of claim, played by `claim` and by the `append` of a sibling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from functools import partial
+
+from lancelsm.claim import claim
+from lancelsm.errors import LsmError
+from lancelsm.layout import Position, wal_position
+from lancelsm.objects import Object as Stored
+from lancelsm.region import Region
+from lancelsm.wal.append import append
+from tests.model import claim as claims
+from tests.model.append import CLAIM, CREATE, GET, READ_HEAD, REPLACE, SWAP
+from tests.model.claim import RELEASES, Claim
+from tests.model.engine import Step
+from tests.model.replay import ANYTHING, ENDED, Mismatch
+from tests.model.stage import LIST, SWAP_MANIFEST, ZOMBIE, Call, Stage, decoded, number_of
+from tests.simulation.world import row
+
+
+class ClaimStage(Stage):
+    """Releases that can't read each other's rows, only each other's fences."""
+
+    def __init__(self, writers: tuple[str, ...]) -> None:
+        super().__init__()
+        self.writers = writers
+
+    def entry(self, body: bytes, position: Position) -> claims.Object:
+        entry = decoded(body, position)
+        assert entry.nonce is not None
+        number = number_of(entry.nonce)
+        writer = "O" if number == ZOMBIE else self.writers[number]
+        return claims.Object("fence" if entry.fence else "rows", writer, entry.summary.epoch)
+
+    def get(self, actor: str, key: str) -> Stored | None:
+        stored, position = super().get(actor, key), wal_position(key)
+        if stored is None or position is None:
+            return stored
+        entry = self.entry(stored.body, position)
+        if entry.kind == "fence" or RELEASES[entry.writer] == RELEASES[actor]:
+            return stored
+        return Stored(body=b"rows of another release", etag=stored.etag)
+
+
+class ClaimPlay:
+    """Who claims calls `claim`, the sibling `append`, which finishes the claim that it finds."""
+
+    def __init__(self, model: Claim) -> None:
+        self.model = model
+
+    def stage(self) -> ClaimStage:
+        stage = ClaimStage(tuple(role.name for role in self.model.roles))
+        for position in self.model.leftovers:
+            stage.put(row(position), position=position, epoch=1)
+        return stage
+
+    def cast(self, stage: Stage) -> dict[str, Callable[[], object]]:
+        return {
+            role.name: partial(self._act, stage.region(role.name, number=index), role)
+            for index, role in enumerate(self.model.roles)
+        }
+
+    def _act(self, region: Region, role: claims.Role) -> None:
+        try:
+            if role.claims:
+                claim(region, owner=role.owner)
+            else:
+                append(region, row(50), owner=role.owner)
+        except LsmError:
+            pass
+
+    def due(self, state: claims.State) -> Mapping[str, frozenset[str]]:
+        due = {}
+        for role, actor in zip(self.model.roles, state.actors, strict=True):
+            n = actor.head.next if actor.head else 0
+            # Spent: the model has run out of epochs.
+            due[role.name] = ANYTHING if actor.call == "spent" else frozenset({CLAIMS[actor.call].format(n=n)})
+        return due
+
+    def folded(self, call: Call, due: frozenset[str]) -> bool:
+        """Reads that look back, and what a commit does with manifests beside the swap that counts."""
+        if call.reads:
+            return call.name != LIST
+        return call.name.endswith((" manifest", " hint")) and call.name != SWAP_MANIFEST
+
+    def happen(self, stage: Stage, step: Step) -> None:
+        raise Mismatch(f"{step}: nobody does that")
+
+    def seen(self, stage: Stage) -> Hashable:
+        head = stage.head()
+        return {
+            "head": claims.Head(*(head[name] for name in ("epoch", "owner", "next_position", "manifest_epoch"))),
+            "objects": stage.entries(),
+            "log": tuple((entry, after["epoch"], after["owner"]) for entry, after in stage.log),
+        }
+
+    def told(self, state: claims.State) -> Hashable:
+        return {"head": state.head, "objects": state.objects, "log": state.log}
+
+
+CLAIMS = {
+    "start": READ_HEAD,
+    "claim": CLAIM,
+    "list": LIST,
+    "create": f"{CREATE} {{n}}",
+    "examine": f"{GET} {{n}}",
+    "judge": READ_HEAD,
+    "replace": f"{REPLACE} {{n}}",
+    "swap": f"{SWAP} {{n}}",
+    "help": f"{SWAP} {{n}}",
+    "load manifest": READ_HEAD,
+    "swap manifest": SWAP_MANIFEST,
+    "settle": READ_HEAD,
+    "stopped": ENDED,
+}
