@@ -20,17 +20,17 @@ from lancelsm.commit import load, stage
 from lancelsm.config import Config
 from lancelsm.dataset.adoption import read_adoptable, take_over, write_facts
 from lancelsm.dataset.base_table import REGIONS, Facts
-from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
-from lancelsm.head import Head, LogTotals, Status
+from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable, placed
+from lancelsm.head import Head, LogTotals, Status, check_owner
 from lancelsm.layout import Epoch, Generation, Position, TableId, Version, published_manifest, wal_entry
 from lancelsm.manifest import Manifest
 from lancelsm.objects import Refused, Written
-from lancelsm.objects.opening import local_path
-from lancelsm.opening import DEFAULT_OWNER, Opened, Ports, canonical, catalogue_table, opened
+from lancelsm.opening import DEFAULT_OWNER, Opened, Ports, canonical, catalogue_table, open_table, opened
 from lancelsm.rebuild import following, newest_published, rebuild, regions_in_storage
 from lancelsm.record.key import check_primary_key
 from lancelsm.region import Region, regions
 from lancelsm.registry import Unknown
+from lancelsm.registry.opening import default_registry
 from lancelsm.routing.route import all_values
 from lancelsm.routing.spec import RegionSpec, from_lance, parse_regions
 from lancelsm.status import read_status
@@ -68,15 +68,15 @@ def adopt(
     place = canonical(uri)
     ports = ports or Ports()
     store = ports.store(place, storage_options)
-    present = configs.read(store, uri=place)
-    if present is not None:
-        return _take_back(opened(present, store, place, storage_options=storage_options, ports=ports))
+    if configs.read(store, uri=place) is not None:
+        return _take_back(open_table(place, storage_options=storage_options, ports=ports))
+    check_owner(owner)
     adoptable = read_adoptable(uri=place, objects=store, storage_options=storage_options)
     schema = adoptable.base.schema
     check_primary_key(schema)
     facts = adoptable.base.facts or Facts(
         table=TableId(str(uuid.UUID(hex=ports.ids.nonce(), version=4))),
-        registry=registry or ("sqlite" if local_path(place) is not None else "object"),
+        registry=registry or default_registry(place),
         owner=owner,
         regions="",
     )
@@ -116,9 +116,15 @@ def set_regions(table: Opened, text: str) -> Opened:
     A crash at any line leaves a table that still takes no rows; the same call goes on.
     """
     if table.config.regions is not None:
-        raise Invalid(f"the table has the region spec {table.config.regions}", table=table.storage.uri)
+        raise Invalid(
+            f"the table has the region spec {table.config.regions}",
+            remedy="Leave --regions out: a spec is for ever",
+            table=table.storage.uri,
+            field="regions",
+        )
     # Lance's index doesn't know this spec, so its number is Lance's for "none of mine".
-    spec = replace(parse_regions(text, schema=table.config.schema), spec_id=0)
+    with placed(table=table.storage.uri):
+        spec = replace(parse_regions(text, schema=table.config.schema), spec_id=0)
     for region in regions(table.storage):
         if region.find_head() is not None:
             seal(region)

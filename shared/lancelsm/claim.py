@@ -14,16 +14,26 @@ from lancelsm.clock import Budget
 from lancelsm.commit import Committed, commit, ensure_unused, publish, stage
 from lancelsm.errors import Ambiguous, Corrupt, Invalid, Unavailable
 from lancelsm.head import Head, Status
-from lancelsm.layout import Epoch, Generation, Position, Version, region_id, region_key, wal_position, wal_prefix
+from lancelsm.layout import (
+    Epoch,
+    Generation,
+    Position,
+    RegionValues,
+    Version,
+    region_id,
+    region_key,
+    wal_position,
+    wal_prefix,
+)
 from lancelsm.manifest import Manifest
-from lancelsm.region import Region, Storage, Values, admit, catalog_record
+from lancelsm.region import Region, Storage, admit, catalog_record
 from lancelsm.registry import Unknown
 from lancelsm.setsum import Setsum
 from lancelsm.wal.entry import fence
 from lancelsm.wal.slot import Appended, contended, try_slot
 
 
-def create_region(storage: Storage, *, spec_id: int, values: Values, owner: str) -> Region:
+def create_region(storage: Storage, *, spec_id: int, values: RegionValues, owner: str) -> Region:
     """The region with these values, made if there is none.
 
     Catalog record, then manifest, then head, each if absent: two creators make one region, and a creator that crashed
@@ -107,12 +117,13 @@ def claim(region: Region, *, owner: str, held_by: tuple[str, ...] = ()) -> Head:
         The head once the claim is finished and confirmed: the log has a fence, the manifest has the epoch.
 
     Raises:
-        Invalid: the region is sealed.
+        Invalid: the region is sealed, or `owner` is no name.
         Fenced: another claim came right after this one, or none of `held_by` holds the region.
         Contended, Unavailable, Ambiguous, Corrupt: as `wal.append.append`.
 
     A crash at any line leaves the old epoch, or the new one with a claim that the owner's next append finishes.
     """
+    heads.check_owner(owner)
     head = _swap_epoch(region, owner=owner, held_by=held_by)
     return finish_claim(region, head, owner=owner)
 
@@ -186,7 +197,11 @@ def _swap_epoch(region: Region, *, owner: str, held_by: tuple[str, ...]) -> Head
     head = region.head()
     for _ in storage.budget().attempts():
         if head.status is Status.SEALED:
-            raise Invalid("the region is sealed: nobody can hold it any more", **region.where)
+            raise Invalid(
+                "the region is sealed: nobody can hold it any more",
+                remedy="Leave it: flush and merge need no owner",
+                **region.where,
+            )
         if held_by and head.owner not in held_by:
             admit(region, head, owner=held_by[-1])
         outcome = region.swap(heads.claimed(head, owner=owner, nonce=storage.ids.nonce()))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from lancelsm import head as heads
 from lancelsm import manifest as manifests
 from lancelsm.clock import Budget
-from lancelsm.errors import Ambiguous, Contended, Corrupt, Invalid, LsmError, Unavailable
+from lancelsm.errors import Ambiguous, Contended, Corrupt, Invalid, LsmError, Unavailable, placed
 from lancelsm.head import Head
 from lancelsm.layout import Version, published_manifest, staged_manifest, version_hint
 from lancelsm.manifest import Dead, Manifest
@@ -93,7 +93,8 @@ def load(region: Region, key: str) -> Staged | None:
     found = region.storage.objects.get(key)
     if found is None:
         return None
-    manifest = manifests.decode(found.body, key=key)
+    with placed(**region.where):
+        manifest = manifests.decode(found.body, key=key)
     if manifest.region != region.id:
         raise Corrupt(f"a manifest of region {manifest.region}", **region.where, object=key)
     return Staged(key=key, manifest=manifest, body=found.body)
@@ -186,7 +187,7 @@ def _named(region: Region, head: Head, *, budget: Budget) -> tuple[Head, Staged]
         if fresh.manifest_key == head.manifest_key:
             raise Corrupt(
                 "the manifest that the head names is gone",
-                remedy=f"Check the region: lancelsm scrub {region.storage.uri}",
+                remedy="Restore it from a backup, or stop all writers and run `lancelsm registry rebuild`",
                 **region.where,
                 object=head.manifest_key,
             )

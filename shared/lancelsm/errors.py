@@ -6,6 +6,8 @@ A kind exists only where a caller would act differently. The message says what h
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 
@@ -14,17 +16,18 @@ class LsmError(Exception):
 
     Args:
         message: what happened, one sentence.
-        remedy: what the reader should do next; empty if the kind alone says it.
+        remedy: what the reader should do next; by default what the kind alone says.
         where: names and values that locate it (`table`, `region`, `position`, `field`, `row`, `object`).
     """
 
     kind: ClassVar[str] = "Error"
     exit_code: ClassVar[int] = 1
+    next_step: ClassVar[str] = ""
 
     def __init__(self, message: str, *, remedy: str = "", **where: object) -> None:
         super().__init__(message)
         self.message = message
-        self.remedy = remedy
+        self.remedy = remedy or self.next_step
         self.where = {name: value for name, value in where.items() if value is not None}
 
     def __str__(self) -> str:
@@ -42,6 +45,7 @@ class Contended(LsmError):
 
     kind = "Contended"
     exit_code = 3
+    next_step = "Retry"
 
 
 class Fenced(LsmError):
@@ -56,6 +60,7 @@ class Ambiguous(LsmError):
 
     kind = "Ambiguous"
     exit_code = 5
+    next_step = "Read, then decide whether to do it again"
 
 
 class Unavailable(LsmError):
@@ -63,6 +68,7 @@ class Unavailable(LsmError):
 
     kind = "Unavailable"
     exit_code = 6
+    next_step = "Retry"
 
 
 class Invalid(LsmError):
@@ -70,6 +76,7 @@ class Invalid(LsmError):
 
     kind = "Invalid"
     exit_code = 1
+    next_step = "Correct it, then try again"
 
 
 class Corrupt(LsmError):
@@ -77,3 +84,14 @@ class Corrupt(LsmError):
 
     kind = "Corrupt"
     exit_code = 4
+    next_step = "Restore it from a backup; lancelsm inspect shows what is there"
+
+
+@contextmanager
+def placed(**where: object) -> Iterator[None]:
+    """Let errors that are raised within say where, as far as they don't by themselves."""
+    try:
+        yield
+    except LsmError as error:
+        error.where = {**where, **error.where}
+        raise

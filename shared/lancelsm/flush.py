@@ -134,7 +134,7 @@ def _folded(region: Region, schema: TableSchema, plan: FlushPlan) -> tuple[pa.Ta
     if kept + row_setsum(folded.superseded) != replayed:
         raise Corrupt(
             "the rows of the log don't add up to what its entries declare",
-            remedy=f"Check the region: lancelsm scrub {region.storage.uri}",
+            remedy=f"See which, then restore it: lancelsm inspect entries {region.storage.uri} --region {region.id}",
             **region.where,
             position=f"{plan.after + 1}..{plan.through}",
         )

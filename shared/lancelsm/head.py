@@ -20,6 +20,13 @@ from lancelsm.setsum import Setsum
 FORMAT = 1
 NOBODY = ""  # the owner of a sealed region
 _NONE = Epoch(0)
+_OWNER_MAX = 100
+
+
+def check_owner(owner: str) -> None:
+    """Raise `Invalid` for what is no owner's name: nothing, which means nobody, or text too long for a record."""
+    if not 0 < len(owner) <= _OWNER_MAX:
+        raise Invalid(f"{owner!r} is no owner", remedy=f"Give a name of 1 to {_OWNER_MAX} characters", field="owner")
 
 
 class Status(StrEnum):

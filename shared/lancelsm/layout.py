@@ -17,9 +17,8 @@ from __future__ import annotations
 import hashlib
 import re
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NewType
+from typing import NewType, TypeAlias
 
 TableId = NewType("TableId", str)  # UUID, canonical lower-case text
 RegionId = NewType("RegionId", str)  # UUID, canonical lower-case text
@@ -28,6 +27,9 @@ Epoch = NewType("Epoch", int)  # fencing token of a region, from 1
 Generation = NewType("Generation", int)  # number of a flushed generation, from 1; 0 = none yet
 Version = NewType("Version", int)  # version of a region's manifest, from 1
 Nonce = NewType("Nonce", str)  # 32 lower-case hex digits
+
+RegionValues: TypeAlias = tuple[tuple[str, bytes | None], ...]
+"""What defines a region: (field id of the spec, raw little-endian Arrow scalar or None for null), in spec order."""
 
 MEM_WAL = "_mem_wal"
 PRIVATE = "_lancelsm"
@@ -110,13 +112,8 @@ def generation_path(region: RegionId, name: str) -> str:
     return f"{MEM_WAL}/{region}/{name}"
 
 
-def region_id(*, table: TableId, spec_id: int, values: Sequence[tuple[str, bytes | None]]) -> RegionId:
+def region_id(*, table: TableId, spec_id: int, values: RegionValues) -> RegionId:
     """The id of the region with these values: the same for every creator, so that two of them make one region.
-
-    Args:
-        table: the table's id.
-        spec_id: the region spec's id.
-        values: (field id of the spec, raw little-endian Arrow scalar or None for null), in spec order.
 
     Returns:
         A UUID in version 4 form, from SHA-256 over the length-prefixed parts.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,9 @@ from lancelsm.clock import Clock, Ids, SystemClock, SystemIds
 from lancelsm.config import Config
 from lancelsm.dataset.base_table import BaseTable, Facts, Sharding, create_base, ensure_mem_wal, find_base, open_base
 from lancelsm.dataset.fields import check_storable
-from lancelsm.errors import Corrupt, Invalid, Unavailable
-from lancelsm.layout import TableId, table_key
+from lancelsm.errors import Corrupt, Invalid, Unavailable, placed
+from lancelsm.head import check_owner
+from lancelsm.layout import CONFIG, TableId, table_key
 from lancelsm.objects import ObjectStore
 from lancelsm.objects.opening import local_path, open_store
 from lancelsm.record.key import check_primary_key, foreign_to_lance
@@ -31,7 +32,7 @@ from lancelsm.record.rows import inferred, upserts
 from lancelsm.record.schema import TableSchema, check_names, declare_primary_key, numbered
 from lancelsm.region import Storage
 from lancelsm.registry import Registry, Unknown
-from lancelsm.registry.opening import open_registry
+from lancelsm.registry.opening import default_registry, open_registry
 from lancelsm.routing.route import all_values
 from lancelsm.routing.spec import RegionSpec, carried_by_lance, parse_regions
 from lancelsm.routing.transforms import Transform
@@ -65,11 +66,11 @@ class Opened:
 
 
 def open_table(uri: str | Path, *, storage_options: Mapping[str, str] | None = None, ports: Ports = Ports()) -> Opened:
-    """Read a table's configuration.
+    """Read a table's configuration, and hold it against the base: a registry that the base doesn't name is never used.
 
     Raises:
         Invalid: no table is there, or a newer release made it.
-        Corrupt: its configuration is unreadable.
+        Corrupt: its configuration is unreadable, or not the base's; as `check_base`.
         Unavailable: the store did not answer.
     """
     place = canonical(uri)
@@ -81,7 +82,43 @@ def open_table(uri: str | Path, *, storage_options: Mapping[str, str] | None = N
             remedy="Make it with lancelsm init, or bring in one that Lance wrote with lancelsm region adopt",
             table=place,
         )
+    check_base(open_base(uri=place, storage_options=storage_options), config)
     return opened(config, store, place, storage_options=storage_options, ports=ports)
+
+
+def check_base(base: BaseTable, config: Config) -> None:
+    """Whether the base says of its table what the configuration says.
+
+    Raises:
+        Invalid: a newer release wrote the base.
+        Corrupt: another tool has overwritten the base, or the configuration is not the one that was written with it.
+    """
+    facts = base.facts
+    if facts is None or facts.table != config.table:
+        raise Corrupt(
+            "the base is not this table's: another tool has overwritten it",
+            remedy="Restore the base to its last version with the table's id",
+            table=base.uri,
+            version=base.version,
+        )
+    if facts.format > configs.FORMAT:
+        raise Invalid(
+            f"the table has format {facts.format}, this release reads up to {configs.FORMAT}",
+            remedy="Install a newer lancelsm",
+            table=base.uri,
+        )
+    said = {"registry": config.registry, "owner": config.owner}
+    if config.regions is not None:  # an adopted table gets its spec in the base first
+        said["regions"] = configs.regions_text(config.regions)
+    for name, value in said.items():
+        if value != getattr(facts, name):
+            raise Corrupt(
+                f"the configuration says {value!r}, the base {getattr(facts, name)!r}",
+                remedy="Correct the configuration: the base decides",
+                table=base.uri,
+                field=name,
+                object=CONFIG,
+            )
 
 
 def make_table(
@@ -115,38 +152,36 @@ def make_table(
     store = ports.store(place, storage_options)
     if configs.read(store, uri=place) is not None:
         raise Invalid("a table exists there already", remedy="Open it, or choose another place", table=place)
-    schema, data = _schema_and_data(data_or_schema, (primary_key,) if isinstance(primary_key, str) else primary_key)
-    spec = parse_regions(regions, schema=schema)
-    kind = registry or ("sqlite" if local_path(place) is not None else "object")
-    ports.registry(kind, uri=place, store=store, clock=ports.clock, ids=ports.ids)  # refused before the base names it
-    texts = {name: str(value) for name, value in setting.checked(settings or {}).items()}
-    rows = None if data is None else upserts(data, schema=schema).select(schema.names)
-    existing = _unfinished_base(place, schema, storage_options)
-    if existing is None:
-        facts = Facts(
-            table=TableId(str(uuid.UUID(hex=ports.ids.nonce(), version=4))),
-            registry=kind,
-            owner=owner,
-            regions=configs.regions_text(spec),
-        )
-        base = create_base(
-            uri=place,
-            columns=schema.columns,
-            primary_key=schema.primary_key,
-            facts=facts,
-            sharding=_sharding(spec, schema),
-            rows=[] if rows is None else rows.to_batches(),
-            storage_options=storage_options,
-        )
-    else:
-        facts, base = existing
-        ensure_mem_wal(uri=place, sharding=_sharding(spec, schema), storage_options=storage_options)
+    kind = registry or default_registry(place)
+    with placed(table=place):  # all that can be refused is, before anything is written
+        schema, data = _schema_and_data(data_or_schema, (primary_key,) if isinstance(primary_key, str) else primary_key)
+        spec = parse_regions(regions, schema=schema)
+        check_owner(owner)
+        ports.registry(kind, uri=place, store=store, clock=ports.clock, ids=ports.ids)
+        texts = {name: str(value) for name, value in setting.checked(settings or {}).items()}
+        rows = None if data is None else upserts(data, schema=schema).select(schema.names)
+    wanted = Facts(
+        table=TableId(str(uuid.UUID(hex=ports.ids.nonce(), version=4))),
+        registry=kind,
+        owner=owner,
+        regions=configs.regions_text(spec),
+    )
+    sharding = _sharding(spec, schema)
+    base = _begun_base(place, schema, wanted, sharding, storage_options) or create_base(
+        uri=place,
+        columns=schema.columns,
+        primary_key=schema.primary_key,
+        facts=wanted,
+        sharding=sharding,
+        rows=[] if rows is None else rows.to_batches(),
+        storage_options=storage_options,
+    )
     if base.schema != schema:
         raise Corrupt("Lance gave the columns other field ids than expected", table=place)
     config = Config(
-        table=facts.table,
-        registry=facts.registry,
-        owner=facts.owner,
+        table=base.facts.table if base.facts else wanted.table,
+        registry=kind,
+        owner=owner,
         schema=schema,
         schema_version=1,
         regions=spec,
@@ -221,10 +256,14 @@ def _schema_and_data(data_or_schema: Any, primary_key: Sequence[str]) -> tuple[T
     return schema, data
 
 
-def _unfinished_base(
-    place: str, schema: TableSchema, storage_options: Mapping[str, str] | None
-) -> tuple[Facts, BaseTable] | None:
-    """What an earlier, interrupted call for the same table left."""
+def _begun_base(
+    place: str,
+    schema: TableSchema,
+    wanted: Facts,
+    sharding: Sharding | None,
+    storage_options: Mapping[str, str] | None,
+) -> BaseTable | None:
+    """What an earlier, interrupted call for the same table left, finished; all but its id is to be as wanted now."""
     base = find_base(uri=place, storage_options=storage_options)
     if base is None:
         return None
@@ -234,9 +273,12 @@ def _unfinished_base(
             remedy="Choose another place, or bring it in: lancelsm region adopt",
             table=place,
         )
-    if base.schema != schema:
-        raise Invalid("a table with another schema was begun there", remedy="Choose another place", table=place)
-    return base.facts, base
+    begun = replace(base.facts, table=wanted.table)
+    if base.schema != schema or begun != wanted:
+        what = "schema" if begun == wanted else "region spec, registry or owner"
+        raise Invalid(f"a table with another {what} was begun there", remedy="Choose another place", table=place)
+    ensure_mem_wal(uri=place, sharding=sharding, storage_options=storage_options)
+    return base
 
 
 def _sharding(spec: RegionSpec, schema: TableSchema) -> Sharding | None:

@@ -22,6 +22,7 @@ from lancelsm.layout import (
     Generation,
     Position,
     RegionId,
+    RegionValues,
     Version,
     manifest_prefix,
     published_manifest,
@@ -30,7 +31,7 @@ from lancelsm.layout import (
 )
 from lancelsm.manifest import Manifest
 from lancelsm.opening import Opened
-from lancelsm.region import Region, Storage, Values
+from lancelsm.region import Region, Storage
 from lancelsm.registry import Fields, Unknown
 from lancelsm.wal.entry import Entry, decode
 
@@ -203,7 +204,7 @@ def _passed(manifest: Manifest, counter: Generation) -> Manifest:
     )
 
 
-def _values(opened: Opened, manifest: Manifest) -> Values:
+def _values(opened: Opened, manifest: Manifest) -> RegionValues:
     """The region's values; fields that the manifest lacks are null."""
     known: dict[str, bytes] = dict(manifest.values)
     spec = opened.config.regions

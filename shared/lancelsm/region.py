@@ -12,13 +12,12 @@ from lancelsm import head as heads
 from lancelsm.clock import Budget, Clock, Ids
 from lancelsm.errors import Corrupt, Fenced, Invalid, placed
 from lancelsm.head import Head, Status, Swap
-from lancelsm.layout import RegionId, TableId, head_key, region_key
+from lancelsm.layout import RegionId, RegionValues, TableId, head_key, region_key
 from lancelsm.objects import ObjectStore
 from lancelsm.registry import Applied, Lost, Record, Registry, Unknown, Value
 
 A = TypeVar("A")
 B = TypeVar("B")
-Values = tuple[tuple[str, bytes | None], ...]  # (field id of the spec, raw little-endian Arrow scalar)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +52,7 @@ class Region:
     storage: Storage
     id: RegionId
     spec_id: int
-    values: Values
+    values: RegionValues
 
     @property
     def where(self) -> dict[str, Any]:
@@ -108,9 +107,9 @@ class Directory:
     def __init__(self, storage: Storage, *, spec_id: int) -> None:
         self._storage = storage
         self._spec_id = spec_id
-        self._regions: dict[Values, Region] = {}
+        self._regions: dict[RegionValues, Region] = {}
 
-    def find(self, values: Values) -> Region | None:
+    def find(self, values: RegionValues) -> Region | None:
         """The region with these values as of now, or None if it was not made yet."""
         if values not in self._regions:
             found = {region.values: region for region in regions(self._storage) if region.spec_id == self._spec_id}

@@ -46,7 +46,7 @@ def resolve(
     """The settings in use for a table.
 
     Args:
-        table: the `settings` of its configuration, as text.
+        table: the `settings` of its configuration, as text; names that only a newer release knows are left out.
         arguments: by name; what a caller gave explicitly.
         environment: the process's by default.
 
@@ -58,7 +58,7 @@ def resolve(
         name.removeprefix(_PREFIX).lower(): value for name, value in surroundings.items() if name.startswith(_PREFIX)
     }
     known = {field.name for field in fields(Settings)}
-    chosen: dict[str, object] = {**table, **{name: value for name, value in named.items() if name in known}}
+    chosen = {name: value for name, value in {**table, **named}.items() if name in known}
     return replace(Settings(), **checked({**chosen, **(arguments or {})}))
 
 
@@ -73,10 +73,14 @@ def checked(values: Mapping[str, object]) -> dict[str, Any]:
             )
         try:
             number = kinds[name](value)
-        except (TypeError, ValueError) as error:
-            raise Invalid(f"setting {name} is {value!r}, not a number", field=name) from error
+        except (TypeError, ValueError, OverflowError) as error:
+            raise _no_setting(name, value, kinds[name]) from error
         if not number > 0 or (isinstance(value, float) and number != value):
-            whole = "whole and " if kinds[name] is int else ""
-            raise Invalid(f"setting {name} is {value!r}, it must be {whole}positive", field=name)
+            raise _no_setting(name, value, kinds[name])
         numbers[name] = number
     return numbers
+
+
+def _no_setting(name: str, value: object, kind: type[Any]) -> Invalid:
+    whole = "whole " if kind is int else ""
+    return Invalid(f"setting {name} is {value!r}", remedy=f"Give a {whole}number above 0", field=name)

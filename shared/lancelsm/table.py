@@ -14,7 +14,7 @@ import pyarrow as pa
 from lancelsm import reader
 from lancelsm.claim import claim, seal
 from lancelsm.config import Config
-from lancelsm.errors import Corrupt, Invalid
+from lancelsm.errors import Corrupt, Invalid, placed
 from lancelsm.head import Head
 from lancelsm.loop import Ran, run
 from lancelsm.merge.commit import Merged
@@ -119,7 +119,8 @@ class Table:
 
         A crash at any line leaves either no trace for readers or the whole batch of a region.
         """
-        return self._append(upserts(data, schema=self._schema, on_duplicate=on_duplicate))
+        with placed(table=self.uri):
+            return self._append(upserts(data, schema=self._schema, on_duplicate=on_duplicate))
 
     def delete(self, keys: Any = None, *, where: str | None = None) -> Committed:
         """Delete rows by key, or every row for which a condition is true now.
@@ -134,7 +135,8 @@ class Table:
             raise Invalid("delete takes either keys or where", table=self.uri)
         if where is not None:
             keys = self.scan(columns=self._schema.primary_key, where=where).to_arrow()
-        return self._append(deletes(keys, schema=self._schema))
+        with placed(table=self.uri):
+            return self._append(deletes(keys, schema=self._schema))
 
     def writer(self, *, pipeline_depth: int = 1, exclusive: bool = False) -> Writer:
         """A context for many small writes from many callers; see `Writer`."""
@@ -167,7 +169,8 @@ class Table:
 
         Args, raises: keys as in `delete`; columns and errors as in `scan`.
         """
-        wanted = deletes(keys, schema=self._schema).select(list(self._schema.primary_key))
+        with placed(table=self.uri):
+            wanted = deletes(keys, schema=self._schema).select(list(self._schema.primary_key))
         if wanted.num_rows == 0:
             return self.scan(columns=columns, limit=0).to_arrow()
         return self._reading(
@@ -268,10 +271,12 @@ class Table:
 
     def _reading(self, read: Callable[[View], T], listed: Callable[[], Sequence[Region]]) -> T:
         """Read from a view; from a second one if something in the first was collected before the first row came."""
-        try:
-            return read(take_view(self._storage, listed, self._opened.read_base))
-        except Corrupt:
-            return read(take_view(self._storage, listed, self._opened.read_base))
+        with placed(table=self.uri):
+            view = take_view(self._storage, listed, self._opened.read_base)
+            try:
+                return read(view)
+            except Corrupt:
+                return read(take_view(self._storage, listed, self._opened.read_base))
 
 
 def create(

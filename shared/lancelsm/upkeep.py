@@ -10,7 +10,7 @@ import pyarrow as pa
 from lancelsm import head as heads
 from lancelsm.commit import newest
 from lancelsm.dataset.generation import check_generation, write_generation
-from lancelsm.errors import Corrupt
+from lancelsm.errors import Corrupt, placed
 from lancelsm.flush import Write, flush
 from lancelsm.layout import Generation, Position, RegionId, generation_path
 from lancelsm.lease import lease
@@ -19,7 +19,7 @@ from lancelsm.merge.commit import Merged, merge_generations
 from lancelsm.merge.inprocess import InProcess
 from lancelsm.merge.plan import RegionPending
 from lancelsm.merge.runner import Runner
-from lancelsm.opening import Opened
+from lancelsm.opening import Opened, check_base
 from lancelsm.optimize import Optimized, optimize_base
 from lancelsm.region import Region, regions
 from lancelsm.setsum import Setsum
@@ -51,26 +51,37 @@ def flush_table(opened: Opened) -> list[Flushed]:
 
 
 def _flush_log(opened: Opened, region: Region, write: Write) -> list[Flushed]:
-    """Generations of one region until they hold all that was committed when this began."""
+    """Flush one region until all that was committed when this began is in generations, whoever made them."""
     made: list[Flushed] = []
     head = region.find_head()
-    while head is not None and (not made or made[-1].through < head.next_position - 1):
+    if head is None:
+        return made
+    head, manifest = newest(region, head)
+    end, reached = head.next_position - 1, manifest.replay_after
+    while reached < end:
         built = flush_region(opened, region, write=write)
-        if built is None:
+        if built is not None:
+            made.append(built)
+            reached = built.through
+            continue
+        # Either another flush took these entries first, and so moved the replay point, or fences alone are left.
+        now = newest(region, region.head())[1].replay_after
+        if now == reached:
             break
-        made.append(built)
+        reached = now
     return made
 
 
 def flush_region(opened: Opened, region: Region, *, write: Write | None = None) -> Flushed | None:
     """Fold the start of one region's WAL into a generation; as `flush.flush`."""
-    built = flush(
-        region,
-        opened.config.schema,
-        write=write or _writing(opened),
-        rows_max=opened.settings.flush_rows,
-        bytes_max=opened.settings.flush_bytes,
-    )
+    with placed(**region.where):
+        built = flush(
+            region,
+            opened.config.schema,
+            write=write or _writing(opened),
+            rows_max=opened.settings.flush_rows,
+            bytes_max=opened.settings.flush_bytes,
+        )
     if built is None or built.folded is None:
         return None
     return Flushed(
@@ -92,7 +103,7 @@ def merge_table(opened: Opened, *, engine: Engine = "auto") -> Merged:
         Contended, Ambiguous, Unavailable, Corrupt: as `merge.commit.merge_generations`.
     """
     storage = opened.storage
-    with lease(storage, BASE):
+    with placed(table=storage.uri), lease(storage, BASE):
         merged = merge_generations(
             uri=storage.uri,
             table=storage.table,
@@ -127,8 +138,14 @@ def _writing(opened: Opened) -> Write:
     """How a flush writes a generation of this table, and reads it back."""
     schema, options = opened.config.schema, opened.storage_options
     base = opened.read_base()
+    check_base(base, opened.config)
     if base.schema != schema:
-        raise Corrupt("the base has other columns than the table's configuration", table=opened.storage.uri)
+        raise Corrupt(
+            "the base has other columns than the table's configuration",
+            remedy="Restore the base to a version with the columns that `lancelsm describe` shows",
+            table=opened.storage.uri,
+            version=base.version,
+        )
 
     def write(key: str, rows: pa.Table, setsum: Setsum) -> int:
         uri = f"{opened.storage.uri}/{key}"

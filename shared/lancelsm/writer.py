@@ -21,12 +21,12 @@ import pyarrow as pa
 
 from lancelsm.claim import claim, create_region
 from lancelsm.clock import Clock
-from lancelsm.errors import Fenced, Invalid, LsmError, Unavailable
+from lancelsm.errors import Fenced, Invalid, LsmError, Unavailable, placed
 from lancelsm.head import Head, Summary
-from lancelsm.layout import Position, RegionId
+from lancelsm.layout import Position, RegionId, RegionValues
 from lancelsm.record.rows import deletes, upserts
 from lancelsm.record.schema import TableSchema
-from lancelsm.region import Directory, Region, Storage, Values
+from lancelsm.region import Directory, Region, Storage
 from lancelsm.routing.route import Routed, route
 from lancelsm.routing.spec import RegionSpec
 from lancelsm.settings import Settings
@@ -156,10 +156,10 @@ class RegionWriters:
         self._owner = owner
         self._lenders = tuple(name for name in dict.fromkeys((target.owner, lender or target.owner)) if name != owner)
         self._depth = depth
-        self._writers: dict[Values, RegionWriter] = {}
+        self._writers: dict[RegionValues, RegionWriter] = {}
         self._lock = threading.Lock()
 
-    def of(self, values: Values) -> RegionWriter:
+    def of(self, values: RegionValues) -> RegionWriter:
         """The writer of the region with these values; the region is created if there is none."""
         with self._lock:
             writer = self._writers.get(values)
@@ -235,7 +235,7 @@ class Writer:
         self._target = target
         self._regions = RegionWriters(target, owner=name, lender=shared, depth=pipeline_depth)
         self._pool = ThreadPoolExecutor(target.storage.parallel, thread_name_prefix="lancelsm-writer")
-        self._lanes: dict[Values, _Lane] = {}
+        self._lanes: dict[RegionValues, _Lane] = {}
         self._lock = threading.RLock()
         self._buffered = 0
         self._closed = False
@@ -257,7 +257,9 @@ class Writer:
 
     def delete(self, keys: Any) -> Committed:
         """As `Table.delete` of keys."""
-        return self._submit(deletes(keys, schema=self._target.schema)).result()
+        with placed(table=self._target.storage.uri):
+            rows = deletes(keys, schema=self._target.schema)
+        return self._submit(rows).result()
 
     def submit(self, data: Any) -> Future[Committed]:
         """Queue whole rows; the future is done once they are durable and visible.
@@ -268,7 +270,9 @@ class Writer:
             Invalid: a row doesn't fit, or the writer is closed. Nothing was queued.
             Unavailable: the buffer is full. Nothing was queued: wait for earlier futures, then submit again.
         """
-        return self._submit(upserts(data, schema=self._target.schema))
+        with placed(table=self._target.storage.uri):
+            rows = upserts(data, schema=self._target.schema)
+        return self._submit(rows)
 
     async def submit_async(self, data: Any) -> Committed:
         """`submit` for asyncio: returns once the rows are durable and visible. Cancelling it cancels no write."""
@@ -291,7 +295,7 @@ class Writer:
         parts = route(rows, self._target.regions)
         with self._lock:
             if self._closed:
-                raise Invalid("the writer is closed", remedy="Open another one")
+                raise Invalid("the writer is closed", remedy="Open another one", table=self._target.storage.uri)
             if self._buffered and self._buffered + rows.nbytes > self._target.settings.buffer_bytes:
                 raise Unavailable(
                     f"the writer holds {self._buffered} bytes that are not acknowledged yet",
@@ -371,7 +375,7 @@ class _Lane:
             self._change.notify()
             return idle
 
-    def run(self, regions: RegionWriters, values: Values) -> None:
+    def run(self, regions: RegionWriters, values: RegionValues) -> None:
         """Append what waits, group by group, until nothing does."""
         while group := self._take():
             try:

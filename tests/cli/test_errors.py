@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import lancelsm
+from lancelsm.cli import main
 from lancelsm.errors import Ambiguous, Contended, Corrupt, Fenced, Invalid, Unavailable
 from tests.cli.console import Json, Run, lines
 
@@ -231,3 +234,25 @@ def test_a_warning_is_one_line_on_stderr(tmp_path: Path, run: Run) -> None:
     assert (done.code, done.document["rows"]) == (0, 0)
     assert done.err.startswith("Warning: Lance's own writer can't")
     assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("answer", "status", "code"), [("n", "open", 130), ("", "open", 130), ("y", "sealed", 0)])
+def test_sealing_everything_is_asked_about_on_a_terminal(
+    orders: Path, as_json: Json, monkeypatch: pytest.MonkeyPatch, answer: str, status: str, code: int
+) -> None:
+    terminal = io.TextIOWrapper(io.BytesIO(f"{answer}\n".encode() if answer else b""))
+    monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys, "stdin", terminal)
+
+    assert main(["region", "seal", str(orders)]) == code
+
+    assert {region["status"] for region in as_json("region", "list", orders)["regions"]} == {status}
+
+
+def test_a_refused_row_is_told_with_table_and_place(orders: Path, run: Run) -> None:
+    done = run("write", orders, "-", "--output", "json", stdin='{"id": null, "state": "new", "price": 1}\n')
+
+    told = done.document["error"]
+    assert (told["kind"], told["field"], told["row"]) == ("Invalid", "id", 0)
+    assert told["table"] == str(orders)
+    assert told["remedy"]

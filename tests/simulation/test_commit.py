@@ -147,7 +147,7 @@ def test_a_named_manifest_that_is_gone_is_corrupt():
     world.store.remove(head.manifest_key)
 
     for act in (lambda: newest(world.region("reader"), head), lambda: world.commit(world.region("committer"))):
-        with pytest.raises(Corrupt, match=f"gone.*{head.manifest_key}.*lancelsm scrub"):
+        with pytest.raises(Corrupt, match=f"gone.*{head.manifest_key}.*lancelsm registry rebuild"):
             act()
 
 

@@ -25,9 +25,15 @@ def test_there_are_six_kinds():
 def test_the_text_says_what_where_and_what_next():
     error = Fenced("held by 'b'", remedy="Stop this writer", table="s3://t", region="r", position=None)
     assert str(error) == "held by 'b' [table s3://t, region r]. Stop this writer"
-    assert str(Contended("too slow")) == "too slow"
-    assert str(Corrupt("gone", object="k")) == "gone [object k]"
+    assert str(Contended("too slow")) == "too slow. Retry"
+    assert str(Corrupt("gone", object="k")).startswith("gone [object k]. Restore it")
     assert str(Unavailable("no answer", remedy="Retry")) == "no answer. Retry"
+
+
+def test_an_error_learns_on_its_way_up_where_it_happened():
+    with pytest.raises(Invalid) as caught, errors.placed(table="t", region="r"), errors.placed(region="of rows"):
+        raise Invalid("wrong", row=3)
+    assert caught.value.where == {"table": "t", "region": "of rows", "row": 3}
 
 
 def test_the_document_has_message_remedy_and_places():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,9 @@ import pyarrow as pa
 import pytest
 
 import lancelsm
+from lancelsm.dataset.adoption import write_facts
 from lancelsm.dataset.base_table import open_base
-from lancelsm.errors import Invalid, LsmError, Unavailable
+from lancelsm.errors import Corrupt, Invalid, LsmError, Unavailable
 from lancelsm.layout import CONFIG
 from lancelsm.opening import Ports, canonical, make_table, open_table
 from lancelsm.registry.opening import open_registry
@@ -101,12 +104,21 @@ def test_a_crash_before_the_base_leaves_nothing(tmp_path: Path) -> None:
     assert is_whole(place)
 
 
-@pytest.mark.parametrize("other", [{"primary_key": "v"}, {"columns": COLUMNS.append(pa.field("x", pa.int8()))}])
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"primary_key": "v", "regions": None},
+        {"columns": COLUMNS.append(pa.field("x", pa.int8()))},
+        {"regions": "bucket(id, 3)"},
+        {"registry": "object"},
+        {"owner": "stack"},
+    ],
+)
 def test_another_table_does_not_finish_one_that_was_begun(tmp_path: Path, begun: Path, other: dict[str, Any]) -> None:
     shutil.copytree(begun, tmp_path / "table")
 
-    with pytest.raises(Invalid, match="another schema was begun"):
-        create(tmp_path, other.get("columns", COLUMNS), primary_key=other.get("primary_key", "id"))
+    with pytest.raises(Invalid, match=r"another .* was begun"):
+        create(tmp_path, **{"columns": COLUMNS, "regions": "bucket(id, 2)", **other})
 
 
 def test_an_interrupted_call_is_finished_with_the_identity_that_it_began_with(tmp_path: Path, begun: Path) -> None:
@@ -158,6 +170,61 @@ def test_an_owner_is_what_ordinary_writers_share(tmp_path: Path) -> None:
     lancelsm.open(table.uri).upsert([row(2)])
 
     assert [region.owner for region in table.status().regions] == ["stack"]
+
+
+def test_an_owner_has_a_name(tmp_path: Path) -> None:
+    for name in ("", "x" * 101):
+        with pytest.raises(Invalid, match="is no owner"):
+            create(tmp_path, owner=name)
+    assert not (tmp_path / "table").exists()
+
+
+def changed_configuration(place: Path, **fields: Any) -> None:
+    path = place / "table" / CONFIG
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("registry", "object"),
+        ("owner", "another"),
+        ("table", "00000000-0000-4000-8000-000000000000"),
+        ("regions", None),
+    ],
+)
+def test_a_configuration_that_the_base_contradicts_is_corrupt(tmp_path: Path, field: str, value: Any) -> None:
+    table = create(tmp_path)
+    one = create(tmp_path / "other", regions="bucket(id, 2)")
+    spec = json.loads(Path(one.uri, CONFIG).read_text())["regions"]
+    table.upsert([row(1)])
+
+    changed_configuration(tmp_path, **{field: spec if field == "regions" else value})
+
+    with pytest.raises(Corrupt):
+        lancelsm.open(table.uri)
+    assert not Path(table.uri, "_lancelsm", "registry").exists()
+
+
+def test_a_base_that_no_longer_says_what_the_configuration_says_is_not_flushed_to(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    table.upsert([row(1)])
+    base = open_base(uri=table.uri)
+    assert base.facts is not None
+    write_facts(base, replace(base.facts, owner="another").metadata())
+
+    with pytest.raises(Corrupt, match="the configuration says 'default', the base 'another'"):
+        table.flush()
+
+
+def test_a_base_of_a_newer_release_is_refused_with_what_to_install(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    base = open_base(uri=table.uri)
+    assert base.facts is not None
+    write_facts(base, replace(base.facts, format=2).metadata())
+
+    with pytest.raises(Invalid, match=r"format 2.*Install a newer lancelsm"):
+        lancelsm.open(table.uri)
 
 
 def test_regions_of_unknown_values_are_made_when_they_are_first_written(tmp_path: Path) -> None:

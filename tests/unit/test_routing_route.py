@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lancelsm.layout import TableId, region_id
+from lancelsm.layout import TableId
 from lancelsm.record.schema import FIELD_ID, TableSchema
-from lancelsm.routing.route import Routed, all_values, region_of, route, values_json
+from lancelsm.routing.route import Routed, all_values, route, values_json
 from lancelsm.routing.spec import parse_regions
 
-TABLE = TableId("0d0d3e9e-9d3f-4a7e-9d34-5b0f4d1f2a10")
 
 
 def schema_of(key, **kinds):
@@ -159,13 +158,6 @@ def test_all_regions_are_known_of_buckets_and_of_no_spec(text, count):
 @pytest.mark.parametrize("text", ["identity(a)", "truncate(a, 2)", "expr(a % 2)", "bucket(a, 4), bucket(b, 4)"])
 def test_other_regions_are_known_when_their_rows_come(text):
     assert all_values(parse_regions(text, schema=PLAIN)) is None
-
-
-def test_a_region_id_follows_from_table_spec_and_values():
-    spec = parse_regions("bucket(a, 4)", schema=PLAIN)
-    values = (("bucket", b"\1\0\0\0"),)
-
-    assert region_of(values, table_id=TABLE, spec=spec) == region_id(table=TABLE, spec_id=1, values=values)
 
 
 LEAN = """

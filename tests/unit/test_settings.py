@@ -37,6 +37,10 @@ def test_a_table_keeps_its_settings_and_the_environment_overrides_them(
     assert lancelsm.open(table.uri).settings.group_commit_bytes == 7
 
 
+def test_a_setting_that_only_a_newer_release_knows_is_left_to_it() -> None:
+    assert resolve(table={"flush_rows": "5", "of_tomorrow": "x"}, environment={}) == Settings(flush_rows=5)
+
+
 def test_variables_of_the_environment_that_are_no_settings_are_none_of_ours() -> None:
     assert resolve(table={}, environment={"LANCELSM_HOME": "x", "FLUSH_ROWS": "x"}) == Settings()
 
@@ -51,6 +55,7 @@ def test_variables_of_the_environment_that_are_no_settings_are_none_of_ours() ->
         ("flush_rows", "1.5"),
         ("flush_rows", None),
         ("flush_rows", 1.5),
+        ("flush_rows", float("inf")),
         ("flush_age_seconds", "nan"),
     ],
 )

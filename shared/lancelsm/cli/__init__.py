@@ -6,7 +6,7 @@ object a row. Logs, warnings and progress go to stderr. It ends with
     0    done                      4    Corrupt: an object is missing or wrong
     1    Invalid, or a bug         5    Ambiguous: it may or may not have happened
     2    wrong usage               6    Unavailable: a store did not answer
-    3    Contended, Fenced         130  interrupted
+    3    Contended, Fenced         130  interrupted, or a question was answered with no
 
 An error is one line on stderr. With `--output json` it is the document {"error": {"kind", "message", "remedy", ...}} on
 stdout instead, so that a script has one place to read and the exit code to tell what it is; after rows it is the last
@@ -23,6 +23,8 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+
+from typer import Abort
 
 from lancelsm.errors import LsmError
 
@@ -41,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from lancelsm.cli.app import app
 
             return int(app(given, prog_name="lancelsm", standalone_mode=False) or 0)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Abort):
             return _INTERRUPTED
         except Exception as error:  # noqa: BLE001 - the edge: whatever went wrong gets its exit code
             return _failed(error, as_json=_asks_for_json(given))

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from lancelsm.cli.session import console
-from lancelsm.errors import Invalid, LsmError
+from lancelsm.errors import Invalid, LsmError, placed
 from lancelsm.record.files import json_rows, read_file, read_ndjson
 from lancelsm.record.rows import deletes, upserts
 from lancelsm.settings import Settings
@@ -90,12 +90,8 @@ def key_row(table: Table, text: str) -> pa.Table:
 
 
 def _checked(file: str, columns: pa.Schema, check: Callable[[pa.Table], pa.Table]) -> pa.Table:
-    rows = read_file(file, schema=columns)
-    try:
-        return check(rows)
-    except Invalid as error:
-        error.where["file"] = file
-        raise
+    with placed(file=file):
+        return check(read_file(file, schema=columns))
 
 
 def _from_stdin(columns: pa.Schema, *, bytes_max: int) -> Iterator[pa.Table]:
@@ -114,11 +110,8 @@ def _from_stdin(columns: pa.Schema, *, bytes_max: int) -> Iterator[pa.Table]:
 
 
 def _part(lines: list[bytes], columns: pa.Schema, before: int) -> pa.Table:
-    try:
+    with placed(file="stdin", **({"lines_before": before} if before else {})):
         return read_ndjson(lines, schema=columns)
-    except Invalid as error:
-        error.where |= {"file": "stdin"} | ({"lines_before": before} if before else {})
-        raise
 
 
 def _batches(rows: pa.Table, *, bytes_max: int) -> Iterator[pa.Table]:

@@ -8,6 +8,7 @@ import typer
 
 from lancelsm.cli.arguments import Uri
 from lancelsm.cli.session import Session, command, names
+from lancelsm.errors import placed
 
 commands = typer.Typer()
 _Key = Annotated[
@@ -35,7 +36,9 @@ def write(
     from lancelsm.cli.feeding import feed, upserts_of
 
     table = session.open(uri)
-    _show_committed(session, "Wrote", feed(table.upsert, upserts_of(table, files), settings=table.settings))
+    with placed(table=table.uri):
+        committed = feed(table.upsert, upserts_of(table, files), settings=table.settings)
+    _show_committed(session, "Wrote", committed)
 
 
 @command(commands, "delete", example="""lancelsm delete orders --where "state = 'void'\"""")
@@ -57,12 +60,13 @@ def delete(
     if [keys, key, where].count(None) != 2:
         raise typer.BadParameter("give one of --keys, --key and --where")
     table = session.open(uri)
-    if keys is not None:
-        committed = feed(table.delete, deletes_of(table, keys), settings=table.settings)
-    elif key is not None:
-        committed = table.delete(key_row(table, key))
-    else:
-        committed = table.delete(where=where)
+    with placed(table=table.uri):
+        if keys is not None:
+            committed = feed(table.delete, deletes_of(table, keys), settings=table.settings)
+        elif key is not None:
+            committed = table.delete(key_row(table, key))
+        else:
+            committed = table.delete(where=where)
     _show_committed(session, "Deleted", committed)
 
 
@@ -119,7 +123,8 @@ def get(session: Session, uri: Uri, key: _Key = None) -> None:
     if key is None:
         raise typer.BadParameter("give the --key to look up")
     table = session.open(uri)
-    row = next(json_objects(table.get(key_row(table, key))), None)
+    with placed(table=table.uri):
+        row = next(json_objects(table.get(key_row(table, key))), None)
     session.show(row, lambda: "There is no row with this key" if row is None else facts(row))
 
 

@@ -75,7 +75,7 @@ def write_generation(
     if rows.num_rows == 0:
         raise Invalid("a generation holds at least one row", object=uri)
     keys = rows.select(list(schema.primary_key))
-    with native_errors("the generation can't be written", table=uri):
+    with native_errors("the generation can't be written", object=uri):
         _write_dataset(uri, rows, numbering(schema), _format(data_storage_version), storage_options)
         files = _files(uri, storage_options)
         write_pk_index(files=files, keys=keys)
@@ -133,7 +133,7 @@ def read_generation(
         Unavailable: the store did not answer.
     """
     wanted = _projection(schema, columns)
-    with native_errors("the generation can't be read", table=uri):
+    with native_errors("the generation can't be read", object=uri):
         dataset = _open(uri, storage_options)
         stored = stored_fields(dataset, schema.columns)
         scanner = dataset.scanner(
@@ -164,7 +164,7 @@ def lookup_generation(
     """
     wanted = _projection(schema, columns)
     keys = keys.select(list(schema.primary_key)).cast(schema.key)
-    with native_errors("the generation can't be read", table=uri):
+    with native_errors("the generation can't be read", object=uri):
         files = _files(uri, storage_options)
         bloom = _bloom(files) if is_filterable(keys.schema) else None
         if bloom is not None:

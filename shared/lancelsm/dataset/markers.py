@@ -78,7 +78,8 @@ def repair_markers(*, base: BaseTable, objects: ObjectStore) -> BaseTable:
         if not lagging:
             return base
         if markers is None:
-            raise Corrupt(f"the base has lost its index {MEM_WAL_INDEX}", remedy="Run `lancelsm adopt`", table=base.uri)
+            remedy = "Restore the base to a version that has it"
+            raise Corrupt(f"the base has lost its index {MEM_WAL_INDEX}", remedy=remedy, table=base.uri)
         try:
             _mark(base, lagging)
         except Contended:

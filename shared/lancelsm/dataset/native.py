@@ -41,13 +41,13 @@ class Carried:
 
 
 @contextmanager
-def native_errors(doing: str, *, table: str, reading: Carried | None = None) -> Iterator[None]:
+def native_errors(doing: str, *, reading: Carried | None = None, **where: str) -> Iterator[None]:
     """Raise what Lance raises within as one of our kinds, cause chained.
 
     Args:
         doing: what failed, as the start of a sentence: "the base can't be read".
-        table: the table's URI.
         reading: what Lance reads from us within; its own error is raised as it was.
+        where: what the error is to name: `table`, or `object` for a generation.
 
     Raises:
         Contended: another commit came first.
@@ -62,24 +62,24 @@ def native_errors(doing: str, *, table: str, reading: Carried | None = None) -> 
     except (CommitConflictError, OSError, ValueError, RuntimeError) as cause:
         if reading is not None and reading.error is not None:
             raise reading.error from cause
-        error = translated(cause, doing=doing, table=table)
+        error = translated(cause, doing=doing, **where)
         if error is None:
             raise
         raise error from cause
 
 
-def translated(cause: Exception, *, doing: str, table: str) -> LsmError | None:
+def translated(cause: Exception, *, doing: str, **where: str) -> LsmError | None:
     """Our error for one of Lance's, or None if it is none of Lance's."""
     words = _SOURCE.sub("", str(cause)).strip()
     reason = f"{doing}: {words}"
     if isinstance(cause, CommitConflictError) or _CONFLICT.search(words):
-        return Contended(reason, table=table)
+        return Contended(reason, **where)
     if _REFUSED.search(words):
-        return Invalid(reason, remedy="Check the credentials and their rights on the table's prefix", table=table)
+        return Invalid(reason, remedy="Check the credentials and their rights on the table's prefix", **where)
     if _INPUT.search(words):
-        return Invalid(reason, table=table)
+        return Invalid(reason, **where)
     if _GONE.search(words) or _UNREADABLE.search(words):
-        return Corrupt(reason, remedy="Run `lancelsm scrub` to see what is missing", table=table)
+        return Corrupt(reason, remedy="Restore what is missing from a backup", **where)
     if isinstance(cause, OSError) or _STORE.search(words):
-        return Unavailable(reason, table=table)
+        return Unavailable(reason, **where)
     return None

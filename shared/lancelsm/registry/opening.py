@@ -14,6 +14,11 @@ from lancelsm.registry import Registry
 _PARALLEL = 16
 
 
+def default_registry(uri: str | Path) -> str:
+    """The kind of registry of a table that names none: a file for a path, objects for a URL."""
+    return "object" if local_path(uri) is None else "sqlite"
+
+
 def open_registry(kind: str, *, uri: str | Path, store: ObjectStore, clock: Clock, ids: Ids) -> Registry:
     """The registry of a table. Touches nothing yet.
 

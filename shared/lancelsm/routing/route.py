@@ -7,19 +7,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancelsm.layout import RegionId, TableId, region_id
+from lancelsm.layout import RegionValues
 from lancelsm.routing import expression, transforms
 from lancelsm.routing.spec import RegionField, RegionSpec
 from lancelsm.routing.transforms import Transform
 from lancelsm.routing.value import arrow_type, decoded, encoded
-
-RegionValues: TypeAlias = tuple[tuple[str, bytes | None], ...]
-"""(field id, raw little-endian Arrow scalar or None for null) of each field, in spec order: what defines a region."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +50,6 @@ def route(rows: pa.Table, spec: RegionSpec) -> list[Routed]:
         Routed(values=one, rows=sorted_rows.slice(start, count))
         for one, start, count in zip(values, starts, counts, strict=False)
     ]
-
-
-def region_of(values: RegionValues, *, table_id: TableId, spec: RegionSpec) -> RegionId:
-    """The id of the region with these values: the same for whoever creates it."""
-    return region_id(table=table_id, spec_id=spec.spec_id, values=values)
 
 
 def all_values(spec: RegionSpec) -> list[RegionValues] | None:

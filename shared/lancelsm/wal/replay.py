@@ -49,7 +49,7 @@ def tail(region: Region, head: Head, manifest: Manifest) -> list[Entry] | None:
         return None
     raise Corrupt(
         problem,
-        remedy=f"Check the region: lancelsm scrub {region.storage.uri}",
+        remedy=f"See which, then restore it: lancelsm inspect entries {region.storage.uri} --region {region.id}",
         **region.where,
         position=f"{positions.start}..{positions.stop - 1}",
     )

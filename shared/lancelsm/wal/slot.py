@@ -173,7 +173,7 @@ def judge(region: Region, entry: Encoded) -> Appended | Head:
     if standing is None:
         raise Corrupt(
             "a committed entry is gone",
-            remedy=f"Check the region: lancelsm scrub {region.storage.uri}",
+            remedy="Restore it from a backup",
             **region.where,
             position=position,
             object=wal_entry(region.id, position),
