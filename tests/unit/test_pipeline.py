@@ -245,6 +245,19 @@ def test_closing_waits_for_everything_and_a_second_time_does_nothing(target, sto
     assert made(target).head().owner == OWNER
 
 
+def test_rows_that_waited_behind_an_entry_do_not_wait_for_company_again(target, store):
+    two = {"id": [1, 2], "text": ["a", "b"]}
+    limit = upserts(two, schema=SCHEMA).nbytes
+    settings = replace(target.settings, group_commit_milliseconds=60_000, group_commit_bytes=limit)
+    with Writer(replace(target, settings=settings)) as writer, store.closed_gate():
+        full = writer.submit(two)
+        assert store.arrived.acquire(timeout=SECONDS)
+        alone = writer.submit(row(3))
+        target.storage.clock.advance(60)
+        store.gate.set()
+        assert full.result(SECONDS).rows + alone.result(SECONDS).rows == 3
+
+
 def test_after_closing_nothing_is_taken(target):
     writer = Writer(target, pipeline_depth=2)
     writer.close()
