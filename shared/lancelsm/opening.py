@@ -65,8 +65,17 @@ class Opened:
         return open_base(uri=self.storage.uri, storage_options=self.storage_options)
 
 
-def open_table(uri: str | Path, *, storage_options: Mapping[str, str] | None = None, ports: Ports = Ports()) -> Opened:
+def open_table(
+    uri: str | Path,
+    *,
+    settings: Mapping[str, object] | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    ports: Ports = Ports(),
+) -> Opened:
     """Read a table's configuration, and hold it against the base: a registry that the base doesn't name is never used.
+
+    Args:
+        settings: by name, instead of the environment's and the table's own.
 
     Raises:
         Invalid: no table is there, or a newer release made it.
@@ -83,7 +92,7 @@ def open_table(uri: str | Path, *, storage_options: Mapping[str, str] | None = N
             table=place,
         )
     check_base(open_base(uri=place, storage_options=storage_options), config)
-    return opened(config, store, place, storage_options=storage_options, ports=ports)
+    return opened(config, store, place, settings=settings, storage_options=storage_options, ports=ports)
 
 
 def check_base(base: BaseTable, config: Config) -> None:
@@ -220,10 +229,17 @@ def catalogue_table(table: Opened) -> None:
 
 
 def opened(
-    config: Config, store: ObjectStore, place: str, *, storage_options: Mapping[str, str] | None, ports: Ports
+    config: Config,
+    store: ObjectStore,
+    place: str,
+    *,
+    settings: Mapping[str, object] | None = None,
+    storage_options: Mapping[str, str] | None,
+    ports: Ports,
 ) -> Opened:
     """A table of which the configuration is known."""
-    settings = setting.resolve(table=config.settings)
+    with placed(table=place):
+        pace = setting.resolve(table=config.settings, arguments=settings)
     storage = Storage(
         uri=place,
         table=config.table,
@@ -231,10 +247,10 @@ def opened(
         registry=ports.registry(config.registry, uri=place, store=store, clock=ports.clock, ids=ports.ids),
         clock=ports.clock,
         ids=ports.ids,
-        budget_seconds=settings.retry_budget_seconds,
+        budget_seconds=pace.retry_budget_seconds,
         parallel=ports.parallel,
     )
-    return Opened(config=config, storage=storage, settings=settings, storage_options=storage_options)
+    return Opened(config=config, storage=storage, settings=pace, storage_options=storage_options)
 
 
 def _schema_and_data(data_or_schema: Any, primary_key: Sequence[str]) -> tuple[TableSchema, Any]:

@@ -310,6 +310,7 @@ def create(
 def open(  # noqa: A001 - read as lancelsm.open
     uri: str | Path,
     *,
+    settings: Mapping[str, object] | None = None,
     storage_options: Mapping[str, str] | None = None,
     owner: str | None = None,
     ports: Ports | None = None,
@@ -317,13 +318,15 @@ def open(  # noqa: A001 - read as lancelsm.open
     """Open a table at a path or URL.
 
     Args:
+        settings: by name, for this object alone, instead of the environment's and the table's own.
         storage_options: for Lance and for our own objects, as Lance takes them.
         owner: write under a name of one's own, which claims each region at the first write to it; by default the name
             that the table's ordinary writers share.
 
     Raises: as `opening.open_table`.
     """
-    return Table(open_table(uri, storage_options=storage_options, ports=ports or Ports()), owner=owner)
+    opened = open_table(uri, settings=settings, storage_options=storage_options, ports=ports or Ports())
+    return Table(opened, owner=owner)
 
 
 def _begun(stream: pa.RecordBatchReader) -> pa.RecordBatchReader:

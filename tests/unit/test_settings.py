@@ -35,6 +35,7 @@ def test_a_table_keeps_its_settings_and_the_environment_overrides_them(
 
     assert lancelsm.open(table.uri).settings.flush_rows == 6
     assert lancelsm.open(table.uri).settings.group_commit_bytes == 7
+    assert lancelsm.open(table.uri, settings={"flush_rows": 8}).settings.flush_rows == 8
 
 
 def test_a_setting_that_only_a_newer_release_knows_is_left_to_it() -> None:
