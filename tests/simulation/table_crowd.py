@@ -104,15 +104,18 @@ def _reads(world: TableWorld, name: str, table: Table, dice: random.Random) -> N
 
 def _flushes(world: TableWorld, name: str, table: Table, dice: random.Random) -> None:
     world.schedule.clock.sleep(dice.choice([0.0, 0.0, 0.1]))
-    table.flush()
+    world.flush(name, table)
 
 
 def _merges(world: TableWorld, name: str, table: Table, dice: random.Random) -> None:
     world.schedule.clock.sleep(dice.choice([0.0, 0.0, 0.1]))
-    if dice.random() < 0.2:
-        world.optimize(name)
-    else:
-        table.merge(engine="inprocess")
+    match dice.choice(["merge", "merge", "merge", "optimize", "run"]):
+        case "merge":
+            world.merge(name, table)
+        case "optimize":
+            world.optimize(name)
+        case _:
+            table.run(engine="inprocess")
 
 
 def _claims(world: TableWorld, name: str, table: Table, dice: random.Random) -> None:

@@ -91,6 +91,10 @@ class Log:
         self.entries.append(entry)
         self.states.append(rows)
 
+    @property
+    def positions_of_rows(self) -> list[Position]:
+        return [entry.summary.position for entry in self.entries if entry.summary.rows]
+
     def copy(self) -> Log:
         return Log(entries=list(self.entries), states=list(self.states))
 

@@ -17,8 +17,10 @@ from unittest import mock
 import lance
 import pyarrow as pa
 
+from lancelsm import manifest as manifests
 from lancelsm import upkeep, writer
 from lancelsm.clock import SeededIds
+from lancelsm.dataset.base_table import counters
 from lancelsm.dataset.native import translated
 from lancelsm.errors import Contended, LsmError
 from lancelsm.layout import (
@@ -30,9 +32,10 @@ from lancelsm.layout import (
 )
 from lancelsm.lease import LEASE_SECONDS
 from lancelsm.merge import commit as merging
+from lancelsm.merge.commit import Merged
 from lancelsm.objects.local import LocalStore
 from lancelsm.opening import Ports, make_table, open_table
-from lancelsm.registry import Applied, Fields, Lost
+from lancelsm.registry import Applied, Fields, Lost, Record
 from lancelsm.table import Table
 from lancelsm.upkeep import optimize_table
 from lancelsm.wal.entry import decode
@@ -178,11 +181,33 @@ class TableWorld:
         begun.told = None
         return begun
 
-    def flush(self, process: str) -> None:
-        self.table(process).flush()
+    def flush(self, process: str, table: Table | None = None) -> None:
+        """Flush; once it returns, what was committed before is in generations."""
+        table = table or self.table(process)
+        ends = {side: max(log.positions_of_rows, default=0) for side, log in self.logs.items()}
+        table.flush()
+        for region, head in self.heads().items():
+            found = self.store.get(head["manifest_key"])
+            assert found is not None
+            reached = manifests.decode(found.body, key=head["manifest_key"]).replay_after
+            assert reached >= ends[self.sides[region]], f"{process} flushed {region} through {reached}, not {ends}"
 
-    def merge(self, process: str) -> None:
-        self.table(process).merge(engine="inprocess")
+    def merge(self, process: str, table: Table | None = None) -> Merged:
+        """Merge; once it returns, what was in generations before is in the base."""
+        table = table or self.table(process)
+        newest = {region: head["current_generation"] - 1 for region, head in self.heads().items()}
+        merged = table.merge(engine="inprocess")
+        names = lance.dataset(self.place).schema.metadata or {}
+        found = counters({name.decode(): value.decode() for name, value in names.items()})
+        for region, number in newest.items():
+            assert merged.regions.get(region, 0) >= number, f"{process} merged {merged}, not {newest}"
+            assert found.get(region, 0) >= merged.regions.get(region, 0)
+        return merged
+
+    def heads(self) -> dict[RegionId, Record]:
+        """As they are, whatever the plan says."""
+        found = {region: self.registry.find_head(region) for region in self.sides}
+        return {region: head for region, head in found.items() if head is not None}
 
     def optimize(self, process: str) -> None:
         optimize_table(open_table(self.place, ports=self.ports(process)))
@@ -268,9 +293,9 @@ class TableWorld:
         with self.at(process):
             table = self.table(process)
             assert self.read(table) == self.truth
-            table.flush()
+            self.flush(process, table)
             assert self.read(table) == self.truth
-            table.merge(engine="inprocess")
+            self.merge(process, table)
             assert self.read(table) == self.truth
             audit(self, process)
             audit_settled(self, table)
@@ -291,6 +316,9 @@ class WatchedRegistry(MemoryRegistry):
         if isinstance(outcome, Applied) and key.partition.startswith("H#"):
             self._world.committed(key, old, outcome.record)
         return outcome
+
+    def find_head(self, region: RegionId) -> Record | None:
+        return next((dict(r) for key, r in self._records.items() if key.partition.endswith(f"#{region}")), None)
 
     def take(self, other: WatchedRegistry) -> None:
         """Hold what another one holds."""

@@ -26,7 +26,9 @@ from lancelsm.layout import Version, published_manifest
 from lancelsm.lease import LEASE_SECONDS
 from lancelsm.manifest import Manifest
 from lancelsm.merge import commit as merging
+from lancelsm.opening import open_table
 from lancelsm.region import Region
+from lancelsm.upkeep import flush_region
 from tests.simulation.crowd import RIVAL
 from tests.simulation.faults import CRASH_AFTER, DENY, FAIL_AFTER, FAIL_BEFORE, Call, Crash, Fault, FaultPlan
 from tests.simulation.situations import noted
@@ -250,6 +252,21 @@ def test_c6701_c5916_a_flush_that_lost_its_race_is_no_failure_and_leaves_no_gap(
         assert len(list((world.place / "_mem_wal" / region(world).id).glob("*_gen_1"))) == 2
 
 
+def test_a_flush_whose_first_entries_another_took_goes_on_with_the_rest(tmp_path: Path) -> None:
+    with world_at(tmp_path, flush_rows=1) as world:
+        for _ in range(3):
+            world.write("writer", upsert=KEYS[:1])
+
+        def take_the_first() -> None:
+            with world.at("other"):
+                flush_region(open_table(world.place, ports=world.ports("other")), region(world))
+
+        with when(world, calls("generation.write_generation"), take_the_first):
+            world.flush("victim")
+
+        assert ranges(world) == [(1, 1), (2, 2), (3, 3)]
+
+
 def test_a_manifest_whose_committer_died_is_published_before_the_next_so_that_no_hole_stays(tmp_path: Path) -> None:
     with world_at(tmp_path) as world:
         world.write("writer", upsert=KEYS[:2])
@@ -328,7 +345,7 @@ def test_a_merge_that_was_committed_without_a_reply_is_recognised_by_its_counter
         world.flush("flusher")
 
         with when(world, calls("base_rows.commit"), FAIL_AFTER) as plan:
-            merged = world.table("victim").merge(engine="inprocess")
+            merged = world.merge("victim")
 
         assert merged.generations == 1
         assert merges(world) == 1
