@@ -25,6 +25,7 @@ from lancelsm.layout import (
     Key,
     Nonce,
     Position,
+    RegionValues,
     TableId,
     Version,
     head_key,
@@ -37,7 +38,7 @@ from lancelsm.layout import (
 )
 from lancelsm.manifest import Manifest
 from lancelsm.objects import Body, ETag, Refused, Written
-from lancelsm.region import Region, Storage, Values
+from lancelsm.region import Region, Storage
 from lancelsm.registry import Applied, Fields, Lost
 from lancelsm.setsum import Setsum
 from lancelsm.wal.append import append
@@ -47,7 +48,7 @@ from tests.simulation.faults import Crash, FaultPlan, FaultyRegistry, FaultyStor
 from tests.simulation.schedule import Schedule, ScheduledRegistry, ScheduledStore
 
 TABLE = TableId("11111111-1111-4111-8111-111111111111")
-VALUES: Values = (("bucket", (3).to_bytes(4, "little")),)
+VALUES: RegionValues = (("bucket", (3).to_bytes(4, "little")),)
 OWNER = "default"
 NOT_IN_THE_LOG = (Fenced, Contended, Invalid, Unavailable)
 
