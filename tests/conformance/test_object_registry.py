@@ -248,3 +248,30 @@ def test_a_partition_is_read_in_parallel_where_that_saves_round_trips():
     registry = ObjectRegistry(store, clock=FakeClock(), ids=SeededIds(1), parallel=16)
 
     assert registry.list("T#t") == [(key, {"name": key.sort}) for key in keys]
+
+
+def test_a_swap_right_after_another_of_the_same_process_is_one_write_and_no_read():
+    # Given a registry that has just written a record
+    store = FaultyStore(MemoryStore(), plan := FaultPlan())
+    registry = over(store)
+    registry.swap(KEY, expect=None, change={"n": 1})
+    before = len(plan.calls)
+
+    # When it swaps again on what it knows, and once on what was never there
+    assert registry.swap(KEY, expect={"n": 1}, change={"n": 2}) == Applied(record={"n": 2})
+    lost = registry.swap(KEY, expect={"n": 1}, change={"n": 3})
+
+    # Then the first is one request, and the second is lost only after a look
+    assert [call.method for call in plan.calls[before:]] == ["replace", "get"]
+    assert lost == Lost(record={"n": 2})
+
+
+def test_a_remembered_record_that_another_process_replaced_is_read_again():
+    # Given two registries over one store, the first of which remembers its write
+    store = MemoryStore()
+    ours, theirs = over(store, seed="ours"), over(store, seed="theirs")
+    ours.swap(KEY, expect=None, change={"n": 1, "m": 1})
+    theirs.swap(KEY, expect={"n": 1}, change={"n": 2})
+
+    # Then a swap on the other field keeps what the second one wrote
+    assert ours.swap(KEY, expect={"m": 1}, change={"m": 2}) == Applied(record={"n": 2, "m": 2})

@@ -1,15 +1,16 @@
 """Records as small objects beside the table: the registry of a bucket without anything else.
 
-A swap reads, decides, and writes under the ETag that it read. The object carries a version that grows by one and a
-nonce of its write. So its content never repeats, which ETags alone would not see; and a write whose reply was lost is
-recognised: it is there, or another of the same version is, or the one before it is and it can be sent again.
+A swap reads, decides, and writes under the ETag that it read, or that its last write here was answered with. The
+object carries a version that grows by one and a nonce of its write. So its content never repeats, which ETags alone
+would not see; and a write whose reply was lost is recognised: it is there, or another of the same version is, or the
+one before it is and it can be sent again.
 """
 
 from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import quote, unquote
 
 from lancelsm.clock import Budget, Clock, Ids
@@ -57,6 +58,7 @@ class ObjectRegistry:
         self._ids = ids
         self._budget_seconds = budget_seconds
         self._parallel = parallel
+        self._remembered: dict[str, _Stored] = {}  # what this process wrote last: the next swap may save its read
 
     def read(self, key: Key) -> Record | None:
         stored = self._stored(object_key(key))
@@ -78,11 +80,14 @@ class ObjectRegistry:
 
     def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> Applied | Lost | Unknown:
         name = object_key(key)
+        remembered = self._remembered.pop(name, None)
+        if remembered is not None and swapped(key, remembered.record, expect=expect, change=change) is None:
+            remembered = None  # a swap is lost only to what stands there now
         sent: _Stored | None = None  # a write without an answer
         cause = ""
         for _ in Budget(clock=self._clock, ids=self._ids, seconds=self._budget_seconds).attempts():
             try:
-                found = self._stored(name)
+                found, remembered = remembered or self._stored(name), None
                 if sent is not None and found is not None and found.version >= sent.version:
                     if found.nonce == sent.nonce:
                         return Applied(record=sent.record)
@@ -103,6 +108,7 @@ class ObjectRegistry:
                     raise
                 return Unknown(cause=f"{name}: {cause}; then {error}")
             if isinstance(outcome, Written):
+                self._remembered[name] = replace(send, etag=outcome.etag)
                 return Applied(record=send.record)
             if isinstance(outcome, UnknownWrite):
                 sent, cause = send, outcome.cause
