@@ -21,7 +21,7 @@ from lancelsm.clock import SeededIds
 from lancelsm.commit import Committed, commit, load
 from lancelsm.errors import Ambiguous, Contended, Fenced, Invalid, LsmError, Unavailable
 from lancelsm.head import Head
-from lancelsm.layout import (
+from lancelsm.layout import (, table_key
     Key,
     Nonce,
     Position,
@@ -94,6 +94,7 @@ class World:
         self.id = region_id(table=TABLE, spec_id=1, values=VALUES)
         self.store = WatchedStore(self)
         self.registry = WatchedRegistry(self)
+        self.registry.swap(table_key(TABLE), expect=None, change={"format": 1})
         if self.made:
             self.make("creator", faulty=False)
 
