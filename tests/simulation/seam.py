@@ -54,6 +54,7 @@ COMPOSED = frozenset(
         "base_table.find_base",
         "base_table.open_dataset",  # within each of the others
         "base_rows.hide_all_rows",
+        "durable.make_durable",
         "generation.check_generation",
         "markers.read_markers",
         "markers.repair_markers",
@@ -103,7 +104,8 @@ def through(world: Simulated) -> Iterator[None]:
             wrapped = _wrapped(world, name, original)
             for module, attribute in places:
                 stack.enter_context(mock.patch.object(module, attribute, wrapped))
-        stack.enter_context(mock.patch.object(_module("generation"), "_sync"))
+        for module in ("generation", "base_table"):
+            stack.enter_context(mock.patch.object(_module(module), "make_durable"))
         yield
 
 

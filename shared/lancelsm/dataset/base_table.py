@@ -16,6 +16,7 @@ import lance
 import pyarrow as pa
 from lance.dataset import Index
 
+from lancelsm.dataset.durable import make_durable
 from lancelsm.dataset.native import Carried, native_errors
 from lancelsm.errors import Invalid
 from lancelsm.generated.lance.table_pb2 import MemWalIndexDetails
@@ -171,7 +172,7 @@ def create_base(
 
 
 def ensure_mem_wal(*, uri: str, sharding: Sharding | None, storage_options: StorageOptions = None) -> None:
-    """Give a base its MemWAL index; one that has it is left as it is.
+    """Give a base its MemWAL index, unless it has one, and make it survive a loss of power: rows will rest on it.
 
     Args:
         sharding: None for a key that Lance's own writer can't hash, so that it could neither route nor flush. The index
@@ -184,17 +185,17 @@ def ensure_mem_wal(*, uri: str, sharding: Sharding | None, storage_options: Stor
     base = open_base(uri=uri, storage_options=storage_options)
     with native_errors("the base can't be given its MemWAL index", table=uri):
         dataset = open_dataset(uri=uri, version=base.version, storage_options=storage_options)
-        if dataset.mem_wal_index_details() is not None:
-            return
-        if sharding is None:
-            _install_mem_wal(base, dataset)
-            return
-        dataset.initialize_mem_wal(
-            bucket_column=sharding.bucket_column,
-            num_buckets=sharding.buckets,
-            identity_column=sharding.identity_column,
-            unsharded=sharding.unsharded,
-        )
+        if dataset.mem_wal_index_details() is None:
+            if sharding is None:
+                _install_mem_wal(base, dataset)
+            else:
+                dataset.initialize_mem_wal(
+                    bucket_column=sharding.bucket_column,
+                    num_buckets=sharding.buckets,
+                    identity_column=sharding.identity_column,
+                    unsharded=sharding.unsharded,
+                )
+    make_durable(uri)
 
 
 def _install_mem_wal(base: BaseTable, dataset: lance.LanceDataset) -> None:

@@ -7,11 +7,9 @@ then the order of its files does not matter, and what a crash leaves is an orpha
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import lance
 import numpy as np
@@ -22,6 +20,7 @@ from lance.file import LanceFileSession
 from lance.fragment import DataFile, FragmentMetadata, write_fragments
 
 from lancelsm.dataset.bloom import BYTES, build_bloom, is_filterable, may_contain
+from lancelsm.dataset.durable import make_durable
 from lancelsm.dataset.fields import Numbering, StoredField, fitted, numbering, stored_fields
 from lancelsm.dataset.native import native_errors
 from lancelsm.dataset.pk_index import find_rows, write_pk_index
@@ -83,8 +82,7 @@ def write_generation(
             local.write(build_bloom(keys))
             local.flush()
             files.upload_file(local.name, _BLOOM)
-    if "://" not in uri:
-        _sync(Path(uri))
+    make_durable(uri)
     return BuiltGeneration(
         rows=rows.num_rows,
         tombstones=pc.sum(rows[TOMBSTONE]).as_py() or 0,
@@ -244,22 +242,6 @@ def _renumbered(fragment: FragmentMetadata, numbers: Numbering) -> FragmentMetad
         for file in fragment.files
     ]
     return replace(fragment, files=files)
-
-
-def _sync(directory: Path) -> None:
-    """Make a local generation survive a loss of power: Lance leaves its files to the operating system."""
-    for place, _, names in os.walk(directory):
-        for path in [*(os.path.join(place, name) for name in names), place]:
-            _sync_one(path)
-    _sync_one(str(directory.parent))
-
-
-def _sync_one(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _projection(schema: TableSchema, columns: Sequence[str] | None) -> pa.Schema:
