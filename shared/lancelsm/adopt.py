@@ -13,15 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from lancelsm import config as configs
-from lancelsm import head as heads
 from lancelsm import manifest as manifests
-from lancelsm.claim import catalogue, create_region, seal
+from lancelsm.claim import catalogue, create_head, create_region, derived_head, seal
 from lancelsm.commit import load, stage
 from lancelsm.config import Config
 from lancelsm.dataset.adoption import read_adoptable, take_over, write_facts
 from lancelsm.dataset.base_table import REGIONS, Facts
-from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable, placed
-from lancelsm.head import Head, LogTotals, Status, check_owner
+from lancelsm.errors import Contended, Corrupt, Invalid, placed
+from lancelsm.head import check_owner
 from lancelsm.layout import Epoch, Generation, Position, TableId, Version, published_manifest, wal_entry
 from lancelsm.manifest import Manifest
 from lancelsm.objects import Refused, Written
@@ -29,7 +28,6 @@ from lancelsm.opening import DEFAULT_OWNER, Opened, Ports, canonical, catalogue_
 from lancelsm.rebuild import following, newest_published, rebuild, regions_in_storage
 from lancelsm.record.key import check_primary_key
 from lancelsm.region import Region, regions
-from lancelsm.registry import Unknown
 from lancelsm.registry.opening import default_registry
 from lancelsm.routing.route import all_values
 from lancelsm.routing.spec import RegionSpec, from_lance, parse_regions
@@ -234,32 +232,9 @@ def _append_sentinel(region: Region, manifest: Manifest) -> None:
 
 def _create_head(region: Region, manifest: Manifest, counter: Generation, *, owner: str) -> None:
     """Count what follows the manifest's replay point, and make catalog record and head of it."""
-    storage = region.storage
-    budget = storage.budget()
+    budget = region.storage.budget()
     entries = [entry.summary for entry in following(region, manifest)]
-    totals = LogTotals().after(entries)
     staged = stage(region, manifest, after=None, budget=budget)
-    head = Head(
-        epoch=manifest.epoch,
-        owner=heads.NOBODY if manifest.sealed else owner,
-        status=Status.SEALED if manifest.sealed else Status.OPEN,
-        next_position=Position(manifest.replay_after + len(entries) + 1),
-        entry_setsum=totals.entry_setsum,
-        wal_rows=totals.wal_rows,
-        wal_bytes=totals.wal_bytes,
-        source={},
-        nonce=storage.ids.nonce(),
-        first_position=manifest.first_position,
-        manifest_version=manifest.version,
-        manifest_key=staged.key,
-        manifest_epoch=manifest.epoch,
-        current_generation=manifest.current_generation,
-        collector_round=0,
-        manifest_nonce=storage.ids.nonce(),
-        merged=counter,
-    )
+    head = derived_head(region, staged, entries, epoch=manifest.epoch, owner=owner, merged=counter)
     catalogue(region, budget=budget)
-    for _ in budget.attempts():
-        if not isinstance(region.swap(heads.created(head)), Unknown):
-            return
-    raise Unavailable("the region's head could not be created", remedy="Adopt the table again", **region.where)
+    create_head(region, head, budget=budget)

@@ -6,15 +6,17 @@ claim of its own owner half-way finishes it before it appends, so that a crash o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from lancelsm import head as heads
 from lancelsm import manifest as manifests
 from lancelsm.clock import Budget
-from lancelsm.commit import Committed, commit, ensure_unused, publish, stage
+from lancelsm.commit import Committed, Staged, commit, ensure_unused, publish, stage
 from lancelsm.errors import Ambiguous, Corrupt, Invalid, Unavailable
-from lancelsm.head import Head, Status
+from lancelsm.head import Head, Status, Summary
 from lancelsm.layout import (
+    NO_GENERATION,
     Epoch,
     Generation,
     Position,
@@ -28,7 +30,6 @@ from lancelsm.layout import (
 from lancelsm.manifest import Manifest
 from lancelsm.region import Region, Storage, admit, catalog_record
 from lancelsm.registry import Unknown
-from lancelsm.setsum import Setsum
 from lancelsm.wal.entry import fence
 from lancelsm.wal.slot import Appended, contended, try_slot
 
@@ -65,29 +66,49 @@ def create_region(storage: Storage, *, spec_id: int, values: RegionValues, owner
         if _is_made(region):  # by another creator, and written to since
             return region
         raise
-    head = Head(
-        epoch=Epoch(1),
-        owner=owner,
-        status=Status.OPEN,
-        next_position=Position(1),
-        entry_setsum=Setsum(),
-        wal_rows=0,
-        wal_bytes=0,
-        source={},
-        nonce=storage.ids.nonce(),
-        first_position=Position(1),
-        manifest_version=first.version,
+    create_head(region, derived_head(region, staged, (), epoch=first.epoch, owner=owner), budget=budget)
+    return region
+
+
+def derived_head(
+    region: Region,
+    staged: Staged,
+    entries: Sequence[Summary],
+    *,
+    epoch: Epoch,
+    owner: str,
+    merged: Generation = NO_GENERATION,
+) -> Head:
+    """The head that names a manifest and has committed the entries that follow its replay point."""
+    manifest, nonce = staged.manifest, region.storage.ids.nonce
+    totals = manifest.totals.after(entries)
+    return Head(
+        epoch=epoch,
+        owner=heads.NOBODY if manifest.sealed else owner,
+        status=Status.SEALED if manifest.sealed else Status.OPEN,
+        next_position=Position(manifest.replay_after + len(entries) + 1),
+        entry_setsum=totals.entry_setsum,
+        wal_rows=totals.wal_rows,
+        wal_bytes=totals.wal_bytes,
+        source=totals.source,
+        nonce=nonce(),
+        first_position=manifest.first_position,
+        manifest_version=manifest.version,
         manifest_key=staged.key,
-        manifest_epoch=first.epoch,
-        current_generation=first.current_generation,
-        collector_round=0,
-        manifest_nonce=storage.ids.nonce(),
-        merged=Generation(0),
+        manifest_epoch=manifest.epoch,
+        current_generation=manifest.current_generation,
+        collector_round=manifest.collector_round,
+        manifest_nonce=nonce(),
+        merged=merged,
     )
+
+
+def create_head(region: Region, head: Head, *, budget: Budget) -> None:
+    """Make sure that the region has a head, this one if there is none; raises `Unavailable` if there was no answer."""
     for _ in budget.attempts():
         if not isinstance(region.swap(heads.created(head)), Unknown):
-            return region
-    raise Unavailable("the region's head could not be created", remedy="Retry", **region.where)
+            return
+    raise Unavailable("the region's head could not be created", remedy="Run it again", **region.where)
 
 
 def catalogue(region: Region, *, budget: Budget) -> None:

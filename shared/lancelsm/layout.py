@@ -28,6 +28,8 @@ Generation = NewType("Generation", int)  # number of a flushed generation, from 
 Version = NewType("Version", int)  # version of a region's manifest, from 1
 Nonce = NewType("Nonce", str)  # 32 lower-case hex digits
 
+NO_GENERATION = Generation(0)  # before the first one
+
 RegionValues: TypeAlias = tuple[tuple[str, bytes | None], ...]
 """What defines a region: (field id of the spec, raw little-endian Arrow scalar or None for null), in spec order."""
 

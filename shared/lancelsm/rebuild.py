@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import count
 
 from lancelsm import head as heads
-from lancelsm.claim import catalogue, finish_claim, seal
+from lancelsm.claim import catalogue, derived_head, finish_claim, seal
 from lancelsm.commit import Staged, load, publish, stage
 from lancelsm.errors import Contended, Corrupt, Unavailable
 from lancelsm.head import Head, Status, Swap
@@ -30,7 +30,7 @@ from lancelsm.layout import (
     wal_entry,
 )
 from lancelsm.manifest import Manifest
-from lancelsm.opening import Opened
+from lancelsm.opening import Opened, catalogue_table
 from lancelsm.region import Region, Storage
 from lancelsm.registry import Fields, Unknown
 from lancelsm.wal.entry import Entry, decode
@@ -54,6 +54,7 @@ def rebuild(opened: Opened, only: Iterable[RegionId] | None = None) -> list[tupl
     A crash at any line leaves some heads rebuilt; running it again finishes.
     """
     base = opened.read_base()
+    catalogue_table(opened)
     rebuilt = []
     for identity in regions_in_storage(opened.storage) if only is None else only:
         probe = Region(storage=opened.storage, id=identity, spec_id=0, values=())
@@ -129,7 +130,6 @@ def _rebuild_region(region: Region, newest: Staged, counter: Generation, *, owne
     storage, manifest = region.storage, newest.manifest
     budget = storage.budget()
     entries = [entry.summary for entry in following(region, manifest)]
-    totals = manifest.totals.after(entries)
     if counter >= manifest.current_generation:
         # The base holds a generation whose manifest was never published: its entries are in the tail once more.
         manifest = _passed(manifest, counter)
@@ -138,25 +138,7 @@ def _rebuild_region(region: Region, newest: Staged, counter: Generation, *, owne
         staged = stage(region, manifest, after=None, budget=budget, body=newest.body)
     publish(region, staged, budget=budget)
     epoch = Epoch(max([manifest.epoch, *(entry.epoch for entry in entries)]) + 1)
-    head = Head(
-        epoch=epoch,
-        owner=heads.NOBODY if manifest.sealed else owner,
-        status=Status.SEALED if manifest.sealed else Status.OPEN,
-        next_position=Position(manifest.replay_after + len(entries) + 1),
-        entry_setsum=totals.entry_setsum,
-        wal_rows=totals.wal_rows,
-        wal_bytes=totals.wal_bytes,
-        source=totals.source,
-        nonce=storage.ids.nonce(),
-        first_position=manifest.first_position,
-        manifest_version=manifest.version,
-        manifest_key=staged.key,
-        manifest_epoch=manifest.epoch,
-        current_generation=manifest.current_generation,
-        collector_round=manifest.collector_round,
-        manifest_nonce=storage.ids.nonce(),
-        merged=counter,
-    )
+    head = derived_head(region, staged, entries, epoch=epoch, owner=owner, merged=counter)
     written = _write(region, head)
     return seal(region) if written.status is Status.SEALED else finish_claim(region, written, owner=owner)
 

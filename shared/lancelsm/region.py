@@ -12,7 +12,7 @@ from lancelsm import head as heads
 from lancelsm.clock import Budget, Clock, Ids
 from lancelsm.errors import Corrupt, Fenced, Invalid, placed
 from lancelsm.head import Head, Status, Swap
-from lancelsm.layout import RegionId, RegionValues, TableId, head_key, region_key
+from lancelsm.layout import RegionId, RegionValues, TableId, head_key, region_key, table_key
 from lancelsm.objects import ObjectStore
 from lancelsm.registry import Applied, Lost, Record, Registry, Unknown, Value
 
@@ -96,8 +96,18 @@ class Region:
 
 
 def regions(storage: Storage) -> list[Region]:
-    """Every region in the catalog, by a strong read. List them before reading heads, and heads before the base."""
+    """Every region in the catalog, by a strong read. List them before reading heads, and heads before the base.
+
+    Raises:
+        Corrupt: the registry doesn't know the table, so it was lost: a read would miss what was acknowledged.
+    """
     found = storage.registry.list(region_key(storage.table, RegionId("")).partition)
+    if not found and storage.registry.read(table_key(storage.table)) is None:
+        raise Corrupt(
+            "the registry does not know the table",
+            remedy=f"Stop all writers, then: lancelsm registry rebuild {storage.uri}",
+            table=storage.uri,
+        )
     return [region_from_record(storage, RegionId(key.sort), record) for key, record in found]
 
 

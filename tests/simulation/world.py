@@ -21,7 +21,7 @@ from lancelsm.clock import SeededIds
 from lancelsm.commit import Committed, commit, load
 from lancelsm.errors import Ambiguous, Contended, Fenced, Invalid, LsmError, Unavailable
 from lancelsm.head import Head
-from lancelsm.layout import (, table_key
+from lancelsm.layout import (
     Key,
     Nonce,
     Position,
@@ -31,6 +31,7 @@ from lancelsm.layout import (, table_key
     head_key,
     published_manifest,
     region_id,
+    table_key,
     version_hint,
     wal_entry,
     wal_position,

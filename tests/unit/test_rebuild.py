@@ -48,6 +48,38 @@ def at(method: str, part: str) -> FaultPlan:
     return FaultPlan(decide)
 
 
+@pytest.mark.parametrize("regions", [None, "identity(id)"])
+def test_a_lost_registry_is_corrupt_and_never_an_empty_log(tmp_path: Path, regions: str | None) -> None:
+    table = create(tmp_path, [row(1)], regions=regions)
+    table.upsert([row(2)])
+    place = Path(table.uri)
+    lose_registry(place)
+    table = lancelsm.open(place)
+
+    for read in (
+        table.scan,
+        lambda: table.get([2]),
+        table.status,
+        table.flush,
+        table.merge,
+        lambda: table.upsert([row(3)]),
+    ):
+        with pytest.raises(Corrupt, match="registry rebuild"):
+            read()
+
+    assert rows_of(rebuilt(place)) == [row(1), row(2)]
+
+
+def test_the_registry_of_a_table_without_regions_is_rebuilt(tmp_path: Path) -> None:
+    place = Path(create(tmp_path, [row(1)], regions="identity(id)").uri)
+    lose_registry(place)
+
+    table = rebuilt(place)
+
+    table.upsert([row(2)])
+    assert rows_of(table) == [row(1), row(2)]
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_no_acknowledged_row_is_lost_and_none_doubled(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
