@@ -11,11 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lancelsm.layout import TableId
 from lancelsm.record.schema import FIELD_ID, TableSchema
 from lancelsm.routing.route import Routed, all_values, route, values_json
 from lancelsm.routing.spec import parse_regions
-
 
 
 def schema_of(key, **kinds):
