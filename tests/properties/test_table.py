@@ -22,11 +22,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 import lancelsm
 from lancelsm.errors import Fenced, Invalid
-from lancelsm.layout import SQLITE, RegionId
+from lancelsm.layout import SQLITE, RegionId, region_id
 from lancelsm.opening import open_table
 from lancelsm.optimize import optimize_base
 from lancelsm.rebuild import rebuild
-from lancelsm.routing.route import region_of, route
+from lancelsm.routing.route import route
 
 UTC = dt.UTC
 POOLS: dict[pa.DataType, list[Any]] = {
@@ -153,7 +153,7 @@ class Reference(RuleBasedStateMachine):
         config = self.tables[0].config
         assert config.regions is not None
         (part,) = route(self.arrow_keys([key]), config.regions)
-        return region_of(part.values, table_id=config.table, spec=config.regions) in self.sealed
+        return region_id(table=config.table, spec_id=config.regions.spec_id, values=part.values) in self.sealed
 
     def check(self) -> None:
         for table in self.tables:
