@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lancelsm.errors import Ambiguous, Contended, Corrupt, Fenced, Invalid, LsmError, Unavailable
+    from lancelsm.region_writer import Committed
     from lancelsm.status import Status
     from lancelsm.table import Rows, Table, create, open  # noqa: A004
-    from lancelsm.writer import Committed, Writer
+    from lancelsm.writer import Writer
 
 _HOMES = {
     "errors": ("Ambiguous", "Contended", "Corrupt", "Fenced", "Invalid", "LsmError", "Unavailable"),
     "status": ("Status",),
     "table": ("Rows", "Table", "create", "open"),
-    "writer": ("Committed", "Writer"),
+    "region_writer": ("Committed",),
+    "writer": ("Writer",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -22,12 +22,13 @@ from lancelsm.opening import DEFAULT_OWNER, Opened, Ports, make_table, open_tabl
 from lancelsm.record.rows import deletes, upserts
 from lancelsm.record.schema import TableSchema
 from lancelsm.region import Directory, Region, Storage, regions
+from lancelsm.region_writer import Committed, RegionWriters, Target
 from lancelsm.routing.route import route
 from lancelsm.settings import Settings
 from lancelsm.status import Status, read_status
 from lancelsm.upkeep import Engine, Flushed, flush_table, merge_table
 from lancelsm.view import View, take_view
-from lancelsm.writer import Committed, RegionWriters, Target, Writer
+from lancelsm.writer import Writer
 
 T = TypeVar("T")
 

@@ -1,15 +1,11 @@
-"""Writers of a table: rows to regions, entries to logs, acknowledgements back in order.
-
-Each region has one writer a process, which holds the head between appends and pushes back when the base lags behind.
-Rows that are submitted close together travel in one entry.
-"""
+"""A writer for many callers: rows that are submitted close together travel in one entry of each region's log."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -19,193 +15,13 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from lancelsm.claim import claim, create_region
 from lancelsm.clock import Clock
-from lancelsm.errors import Fenced, Invalid, LsmError, Unavailable, placed
-from lancelsm.head import Head, Summary
-from lancelsm.layout import Position, RegionId, RegionValues
+from lancelsm.errors import Invalid, Unavailable, placed
+from lancelsm.layout import RegionValues
 from lancelsm.record.rows import deletes, upserts
-from lancelsm.record.schema import TableSchema
-from lancelsm.region import Directory, Region, Storage
-from lancelsm.routing.route import Routed, route
-from lancelsm.routing.spec import RegionSpec
+from lancelsm.region_writer import Committed, CommittedEntry, RegionWriters, Target, committed
+from lancelsm.routing.route import route
 from lancelsm.settings import Settings
-from lancelsm.wal.append import append
-from lancelsm.wal.entry import draft
-from lancelsm.wal.pipeline import Pipeline
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommittedEntry:
-    """One entry of a log that holds acknowledged rows."""
-
-    region: RegionId
-    position: Position
-    rows: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Committed:
-    """Rows that are durable and visible to every read that starts now, and the entries that hold them."""
-
-    rows: int
-    entries: tuple[CommittedEntry, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """What a writer needs to know of its table."""
-
-    storage: Storage
-    schema: TableSchema
-    regions: RegionSpec
-    settings: Settings
-    owner: str  # under which regions are created, and which ordinary writers share
-    directory: Directory
-
-
-class RegionWriter:
-    """Appends to one region: one entry at a time, or, by its sole owner, several in flight. Thread-safe.
-
-    Args:
-        lenders: whom the region is taken from at the first append, and from nobody else; the last one gets it back.
-            Without any, nothing is claimed.
-    """
-
-    def __init__(self, region: Region, target: Target, *, owner: str, lenders: tuple[str, ...], depth: int) -> None:
-        self._region = region
-        self._settings = target.settings
-        self._owner = owner
-        self._lenders = lenders
-        self._pipeline = Pipeline(region, owner=owner, lenders=lenders, depth=depth) if depth > 1 else None
-        self._held: Head | None = None
-        self._unclaimed = bool(lenders)
-        self._lock = threading.Lock()
-
-    def start(self, rows: pa.Table, then: Callable[[CommittedEntry | BaseException], None]) -> None:
-        """As `append`, but returns as soon as the next entry may be started; `then` hears what became of this one.
-
-        Raises: as `append`; then `then` is not called.
-        """
-        if self._pipeline is None:
-            then(self.append(rows))
-            return
-        encoded = draft(rows)
-        self._wait_for_base(self._pipeline.head)
-        flight = self._pipeline.submit(encoded)
-        flight.add_done_callback(lambda done: then(done.exception() or self._entry(done.result())))
-
-    def _entry(self, summary: Summary) -> CommittedEntry:
-        return CommittedEntry(region=self._region.id, position=summary.position, rows=summary.rows)
-
-    def append(self, rows: pa.Table) -> CommittedEntry:
-        """As `wal.append.append`, after waiting for the base if it lags.
-
-        Raises:
-            Unavailable: too many generations wait to be merged.
-        """
-        encoded = draft(rows)
-        with self._lock:
-            if self._unclaimed:
-                self._held = claim(self._region, owner=self._owner, held_by=(*self._lenders, self._owner))
-                self._unclaimed = False
-            self._held = self._wait_for_base(self._held)
-            try:
-                appended = append(self._region, encoded, owner=self._owner, held=self._held)
-            except BaseException:
-                self._held = None
-                raise
-            self._held = appended.head
-        return self._entry(appended.summary)
-
-    def give_back(self) -> None:
-        """Let the last of the lenders have the region again, if it is still ours. Raises as `claim.claim`."""
-        if self._pipeline is not None:
-            self._pipeline.close()
-        with self._lock, suppress(Fenced, Invalid):  # taken over or sealed meanwhile
-            self._held = None
-            claim(self._region, owner=self._lenders[-1], held_by=(self._owner,))
-
-    def _wait_for_base(self, held: Head | None) -> Head:
-        """Push back while the base lags; returns a head for the next append."""
-        slow, stop = self._settings.pending_generations_slow, self._settings.pending_generations_stop
-        if held is None or held.pending_generations >= slow:
-            held = self._region.head()
-        pending = held.pending_generations
-        if pending >= stop:
-            raise Unavailable(
-                f"{pending} generations wait to be merged",
-                remedy=f"Merge them: lancelsm merge {self._region.storage.uri}",
-                **self._region.where,
-            )
-        if pending >= slow:
-            self._region.storage.clock.sleep((pending - slow + 1) / (stop - slow))
-        return held
-
-
-class RegionWriters:
-    """The region writers of one table in this process, made when their regions are first met. Thread-safe.
-
-    Args:
-        owner: the name to write under; regions are taken from the table's owner if it is another.
-        lender: who has lent its regions besides, and gets them back.
-    """
-
-    def __init__(self, target: Target, *, owner: str, lender: str | None = None, depth: int = 1) -> None:
-        self._target = target
-        self._owner = owner
-        self._lenders = tuple(name for name in dict.fromkeys((target.owner, lender or target.owner)) if name != owner)
-        self._depth = depth
-        self._writers: dict[RegionValues, RegionWriter] = {}
-        self._lock = threading.Lock()
-
-    def of(self, values: RegionValues) -> RegionWriter:
-        """The writer of the region with these values; the region is created if there is none."""
-        with self._lock:
-            writer = self._writers.get(values)
-            if writer is None:
-                target = self._target
-                region = target.directory.find(values)
-                if region is None or region.find_head() is None:  # or its creator crashed half-way
-                    region = create_region(
-                        target.storage, spec_id=target.regions.spec_id, values=values, owner=target.owner
-                    )
-                writer = RegionWriter(region, target, owner=self._owner, lenders=self._lenders, depth=self._depth)
-                self._writers[values] = writer
-            return writer
-
-    def give_back(self) -> None:
-        """End exclusive ownership.
-
-        Raises: as `RegionWriter.give_back`, after all were tried. Another call tries those that are left.
-        """
-        failure: LsmError | None = None
-        with self._lock:
-            for values, writer in list(self._writers.items()):
-                try:
-                    writer.give_back()
-                    del self._writers[values]
-                except LsmError as error:
-                    failure = failure or error
-        if failure is not None:
-            raise failure
-
-    def append_all(self, parts: Iterable[Routed]) -> Committed:
-        """Append each region's rows, regions in parallel. Waits for all, then raises the first failure."""
-        routed = list(parts)
-        if len(routed) <= 1:
-            return committed([self._append(part) for part in routed])
-        with ThreadPoolExecutor(min(self._target.storage.parallel, len(routed))) as pool:
-            started = [pool.submit(self._append, part) for part in routed]
-        return committed([future.result() for future in started])
-
-    def _append(self, part: Routed) -> CommittedEntry:
-        return self.of(part.values).append(part.rows)
-
-
-def committed(entries: Iterable[CommittedEntry]) -> Committed:
-    found = tuple(entries)
-    return Committed(rows=sum(entry.rows for entry in found), entries=found)
 
 
 class Writer:

@@ -22,10 +22,10 @@ from lancelsm.claim import claim
 from lancelsm.errors import Fenced, LsmError
 from lancelsm.head import Status
 from lancelsm.layout import Position
+from lancelsm.region_writer import CommittedEntry, RegionWriter
 from lancelsm.settings import Settings
 from lancelsm.wal import pipeline
 from lancelsm.wal.pipeline import Pipeline
-from lancelsm.writer import CommittedEntry, RegionWriter
 from tests.simulation.faults import Call, Crash, Fault, FaultPlan
 from tests.simulation.schedule import Schedule
 from tests.simulation.threads import Threads

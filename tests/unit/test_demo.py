@@ -14,7 +14,7 @@ from rich.console import Console
 import lancelsm
 from lancelsm import demo
 from lancelsm.errors import LsmError
-from lancelsm.writer import Committed
+from lancelsm.region_writer import Committed
 
 TURNS = ((1, 1), (1, 31), (2, 28), (3, 1), (12, 31))  # of month, of merge, of year
 

@@ -15,16 +15,17 @@ import pytest
 from lancelsm.claim import claim, create_region, seal
 from lancelsm.clock import SeededIds
 from lancelsm.errors import Contended, Fenced, Invalid, Unavailable
-from lancelsm.layout import Position, wal_entry
+from lancelsm.layout import Position, table_key, wal_entry
 from lancelsm.record.rows import upserts
 from lancelsm.record.schema import TableSchema, declare_primary_key, numbered
 from lancelsm.region import Directory, Storage, regions
+from lancelsm.region_writer import Target
 from lancelsm.routing.spec import parse_regions
 from lancelsm.settings import Settings
 from lancelsm.wal.append import append
 from lancelsm.wal.entry import decode, draft
 from lancelsm.wal.pipeline import Pipeline
-from lancelsm.writer import Target, Writer
+from lancelsm.writer import Writer
 from tests.simulation.faults import FakeClock, MemoryRegistry, MemoryStore
 from tests.simulation.world import TABLE
 
@@ -76,11 +77,13 @@ def target(store: GatedStore) -> Target:
 
 
 def _target(store: GatedStore, spec: str) -> Target:
+    registry = MemoryRegistry()
+    registry.swap(table_key(TABLE), expect=None, change={"format": 1})
     storage = Storage(
         uri="memory://t",
         table=TABLE,
         objects=store,
-        registry=MemoryRegistry(),
+        registry=registry,
         clock=FakeClock(),
         ids=SeededIds("writers"),
         budget_seconds=0.05,
@@ -371,7 +374,7 @@ def test_a_region_that_could_not_be_given_back_is_given_back_by_closing_again(ta
     writer = Writer(target, pipeline_depth=2)
     writer.upsert(row(1))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lancelsm.writer.claim", _unavailable)
+        patch.setattr("lancelsm.region_writer.claim", _unavailable)
         with pytest.raises(Unavailable):
             writer.close()
     assert made(target).head().owner != OWNER

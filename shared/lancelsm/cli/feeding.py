@@ -15,9 +15,9 @@ from lancelsm.cli.session import console
 from lancelsm.errors import Invalid, LsmError, placed
 from lancelsm.record.files import json_rows, read_file, read_ndjson
 from lancelsm.record.rows import deletes, upserts
+from lancelsm.region_writer import Committed, committed
 from lancelsm.settings import Settings
 from lancelsm.table import Table
-from lancelsm.writer import Committed, committed
 
 STDIN = "-"
 ROWS_AT_ONCE = 100_000

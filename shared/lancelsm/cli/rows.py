@@ -132,7 +132,7 @@ def _show_committed(session: Session, did: str, committed: object) -> None:
     from dataclasses import asdict
 
     from lancelsm.cli.text import counted
-    from lancelsm.writer import Committed
+    from lancelsm.region_writer import Committed
 
     assert isinstance(committed, Committed)
     entries = [asdict(entry) for entry in committed.entries]
