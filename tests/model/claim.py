@@ -203,8 +203,10 @@ class Claim:
                     swapped = state._replace(head=head._replace(manifest_epoch=actor.head.epoch))
                     yield "applied", begin(swapped)
                     yield "applied, reply lost", go(swapped, "settle")
-                else:
+                elif head.manifest_epoch < actor.head.epoch:
                     yield "lost", go(state, "load manifest", base=0)
+                else:
+                    yield "lost", begin(state)  # a sibling's manifest has the same bytes, or the next one a later epoch
             case "settle":
                 yield "ours", begin(state)
 

@@ -87,14 +87,14 @@ SCENES = {
 LONG = {
     "append, two of one owner": (
         Scene(AppendPlay, Append(append.SIBLINGS), ((unanswered, 1), (collects, 2))),
-        8_894,
+        9_648,
     ),
     "append, a takeover": (Scene(AppendPlay, Append(append.TAKEOVER)), 21_172),
     "claim, two rivals and a sibling": (
         Scene(ClaimPlay, Claim(roles=(claim.P, claim.SIBLING, claim.Q), leftovers=(1,)), ((unanswered, 0),)),
         12_253,
     ),
-    "flush, all of it": (Scene(FlushPlay, HeadCommits(entries=2)), 4_822),
+    "flush, all of it": (Scene(FlushPlay, HeadCommits(entries=2)), 5_012),
 }
 
 
