@@ -17,7 +17,7 @@ from unittest import mock
 
 import pyarrow as pa
 
-from lancelsm import writer as writers
+from lancelsm import region_writer
 from lancelsm.claim import claim
 from lancelsm.errors import Fenced, LsmError
 from lancelsm.head import Status
@@ -84,7 +84,7 @@ def live(run: Run, decide: Decide = lambda world, call: None, **others: Callable
         world.plan = plan = FaultPlan(lambda call: decide(world, call), clock=world.schedule.clock)
         threads = Threads(world.schedule)
         drafted = {"Pipeline": run.mutant, "draft": lambda rows: row(rows.column("id")[0].as_py())}
-        with threads.instead_of(pipeline), mock.patch.multiple(writers, **drafted):
+        with threads.instead_of(pipeline), mock.patch.multiple(region_writer, **drafted):
             target: Any = SimpleNamespace(settings=Settings(), owner=OWNER)
             writer = RegionWriter(world.region("actor"), target, owner=ME, lenders=(target.owner,), depth=run.depth)
             actors = {name: lambda other=other: told(lambda: other(world)) for name, other in others.items()}
