@@ -71,6 +71,8 @@ def commit(region: Region, transition: Transition) -> Committed | Dead:
         if proposed == current.manifest:
             return Committed(manifest=proposed, head=head)
         version = Version(current.manifest.version + 1)
+        if _is_taken(region, head, version):
+            continue
         staged = stage(region, replace(proposed, version=version), after=current.manifest, budget=budget)
         swapped = _swap(region, head, staged, budget=budget)
         if swapped is not None:
@@ -149,12 +151,7 @@ def publish(region: Region, staged: Staged, *, budget: Budget) -> None:
             if found is not None and found.body == staged.body:
                 break
             if found is not None:
-                raise Corrupt(
-                    f"version {version} of the manifest was written outside the registry",
-                    remedy=f"Stop that writer, then: lancelsm region adopt {region.storage.uri}",
-                    **region.where,
-                    object=key,
-                )
+                raise _foreign(region, version)
     else:
         raise Unavailable("the manifest could not be published", remedy="Retry", **region.where, object=key)
     _raise_hint(region, version)
@@ -203,6 +200,29 @@ def _ensure_published(region: Region, staged: Staged, *, budget: Budget) -> None
     found = region.storage.objects.get(published_manifest(region.id, staged.manifest.version))
     if found is None or found.body != staged.body:
         publish(region, staged, budget=budget)
+
+
+def _is_taken(region: Region, head: Head, version: Version) -> bool:
+    """Whether another committer has this version by now.
+
+    Raises:
+        Corrupt: it is published, and the head doesn't know of it: a writer works outside the registry, or the registry
+            is an older copy. A generation with a number that the base has merged already must not come to be.
+    """
+    if region.storage.objects.get(published_manifest(region.id, version)) is None:
+        return False
+    if region.head().manifest_version == head.manifest_version:
+        raise _foreign(region, version)
+    return True
+
+
+def _foreign(region: Region, version: Version) -> Corrupt:
+    return Corrupt(
+        f"version {version} of the manifest was written outside the registry, or the registry is an older copy",
+        remedy=f"Stop that writer, or all of them, then: lancelsm region adopt {region.storage.uri}",
+        **region.where,
+        object=published_manifest(region.id, version),
+    )
 
 
 def _swap(region: Region, head: Head, staged: Staged, *, budget: Budget) -> Head | None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import lancelsm
+from lancelsm.adopt import adopt
 from lancelsm.errors import Corrupt, Fenced, Invalid, LsmError
 from lancelsm.layout import SQLITE, Epoch, Position, Version, head_key, published_manifest, wal_entry
 from lancelsm.opening import open_table
@@ -140,6 +141,35 @@ def test_an_older_copy_of_the_registry_is_brought_forward(tmp_path: Path) -> Non
     assert rows_of(table) == [row(1, "b"), row(2), row(3)]
     table.upsert([row(4)])
     assert rows_of(lancelsm.open(place)) == [row(1, "b"), row(2), row(3), row(4)]
+
+
+@pytest.mark.parametrize("merges", [False, True])
+def test_what_is_acknowledged_under_an_older_copy_of_the_registry_is_never_taken_for_merged(
+    tmp_path: Path, merges: bool
+) -> None:
+    # Given a table whose registry is put back to before a flush, and perhaps the merge of its generation
+    table = create(tmp_path)
+    place = Path(table.uri)
+    table.upsert([row(1)])
+    backup = [(path, path.read_bytes()) for path in (place / SQLITE).parent.glob("registry.sqlite*")]
+    table.upsert([row(2)])
+    table.flush()
+    if merges:
+        table.merge(engine="inprocess")
+    lose_registry(place)
+    for path, content in backup:
+        path.write_bytes(content)
+    behind = lancelsm.open(place)
+
+    # When a writer goes on, and its rows are to become a generation whose number is taken
+    behind.upsert([row(3)])
+    with pytest.raises(Corrupt, match=r"older copy.*region adopt"):
+        behind.flush()
+    head = behind.regions()[0].head()
+
+    # Then nothing was committed, and the remedy brings all rows back
+    assert head.current_generation == 1
+    assert rows_of(Table(adopt(place))) == [row(1), row(2), row(3)]
 
 
 def test_a_registry_that_lacks_nothing_is_rebuilt_in_fresh_epochs(tmp_path: Path) -> None:
