@@ -88,7 +88,7 @@ def decode(body: bytes, *, uri: str) -> Config:
             regions=None if document["regions"] is None else region_specs.from_json(document["regions"]),
             settings=document["settings"],
         )
-    except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, pa.ArrowException) as error:
         raise Corrupt(f"the table's configuration is unreadable: {error!r}", table=uri, object=CONFIG) from error
 
 

@@ -19,8 +19,14 @@ from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, Unavailable
 _CONFLICT = re.compile(r"commit conflict|incompatible transaction|stale sstable", re.IGNORECASE)
 _REFUSED = re.compile(r"(permission|access) ?denied|forbidden|unauthenticated|credential|\b40[13]\b", re.IGNORECASE)
 _GONE = re.compile(r"not found|no such file|nosuch", re.IGNORECASE)
-_UNREADABLE = re.compile(r"sufficient data|corrupt|invalid magic|failed to decode|protobuf", re.IGNORECASE)
-_INPUT = re.compile(r"invalid user input|already exists|different schema|no object store provider", re.IGNORECASE)
+_UNREADABLE = re.compile(
+    r"sufficient data|corrupt|invalid magic|failed to decode|protobuf|correct footer|before end of stream|panicked",
+    re.IGNORECASE,
+)
+_INPUT = re.compile(
+    r"invalid user input|already exists|different schema|no object store provider|error applying filter",
+    re.IGNORECASE,
+)
 _SOURCE = re.compile(r"(, location: |, )\S+\.rs:\d+:\d+")  # where in Lance's source
 _STORE = re.compile(r"LanceError\(IO\)|Generic \w+ error", re.IGNORECASE)
 
@@ -66,6 +72,10 @@ def native_errors(doing: str, *, reading: Carried | None = None, **where: str) -
         if error is None:
             raise
         raise error from cause
+    except BaseException as cause:
+        if type(cause).__name__ != "PanicException":  # Lance's code gave up over bytes that it did not expect
+            raise
+        raise Corrupt(f"{doing}: {cause}", remedy="Restore what is missing from a backup", **where) from cause
 
 
 def translated(cause: Exception, *, doing: str, **where: str) -> LsmError | None:

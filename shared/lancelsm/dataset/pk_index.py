@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lance.file import LanceFileSession
 
+from lancelsm.errors import Corrupt
 from lancelsm.record.key import key_column
 
 DIRECTORY = "_pk_index"
@@ -67,7 +68,10 @@ def find_rows(*, files: LanceFileSession, values: pa.Array) -> pa.Array | None:
     said = (lookup.metadata().schema.metadata or {}).get(b"batch_size")
     page_rows = int(said) if said else _PAGE_ROWS_UNSAID
     wanted = values.unique()
-    runs = _runs([_may_hold(page, wanted) for page in lookup.read_all().to_table().to_pylist()])
+    bounds = lookup.read_all().to_table()
+    if not {"min", "max"} <= set(bounds.column_names):
+        raise Corrupt(f"the key index has other columns: {bounds.column_names}", object=_LOOKUP)
+    runs = _runs([_may_hold(page, wanted) for page in bounds.to_pylist()])
     if not runs:
         return pa.array([], pa.uint64())
     data = files.open_reader(_DATA)

@@ -96,7 +96,7 @@ class SqliteRegistry:
             return []
         with self._connection() as connection:
             rows = connection.execute(_LIST, (partition,)).fetchall()
-        return [(Key(partition=partition, sort=sort), json.loads(fields)) for sort, fields in rows]
+        return [(Key(partition=partition, sort=sort), _fields(fields)) for sort, fields in rows]
 
     def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> Applied | Lost | Unknown:
         with self._connection() as connection:
@@ -214,9 +214,17 @@ class SqliteRegistry:
 
 def _read(connection: sqlite3.Connection, key: Key) -> Record | None:
     row = connection.execute(_READ, (key.partition, key.sort)).fetchone()
-    if row is None:
-        return None
-    record: Record = json.loads(row[0])
+    return None if row is None else _fields(row[0])
+
+
+def _fields(text: str) -> Record:
+    try:
+        record: Record = json.loads(text)
+    except ValueError as error:
+        raise Corrupt(
+            f"the registry holds an unreadable record: {error}",
+            remedy="Stop all writers and run `lancelsm registry rebuild`",
+        ) from error
     return record
 
 
