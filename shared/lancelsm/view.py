@@ -77,7 +77,8 @@ def take_view(storage: Storage, regions: Callable[[], Sequence[Region]], read_ba
             return View(base=base, regions=tuple(_region_view(read, base) for read in reads))
     raise Corrupt(
         problem,
-        remedy="Restore the base to a version whose next generations are kept, or the table from a backup",
+        remedy="If the registry is an older copy, stop all writers, then: "
+        f"lancelsm registry rebuild {storage.uri}. Else restore the base to a version whose next generations are kept",
         table=storage.uri,
     )
 
