@@ -95,7 +95,8 @@ def test_a_counter_that_stays_ahead_is_corrupt_after_bounded_tries(table: Table)
         view_of(opened, counted)
 
     assert 2 <= len(reads) <= 10
-    assert "registry rebuild" in error.value.remedy and "restore the base" in error.value.remedy
+    assert "registry rebuild" in error.value.remedy
+    assert "restore the base" in error.value.remedy
 
 
 def test_a_base_of_another_table_is_never_read(tmp_path: Path, table: Table) -> None:
