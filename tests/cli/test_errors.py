@@ -92,6 +92,15 @@ def test_wrong_usage_is_2_in_both_outputs(run: Run, arguments: tuple[str, ...]) 
     assert (document["kind"], bool(document["message"])) == ("Usage", True)
 
 
+@pytest.mark.parametrize("arguments", [(), ("region",)])
+def test_no_command_is_answered_with_help(run: Run, arguments: tuple[str, ...]) -> None:
+    done = run(*arguments)
+
+    assert done.code == 2
+    assert "Commands" in done.out
+    assert "Traceback" not in done.err
+
+
 def test_an_unknown_output_is_wrong_usage(run: Run) -> None:
     assert run("status", "t", "--output", "yaml").code == 2
 

@@ -22,6 +22,7 @@ import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from typing import Any
 
 from typer import Abort
@@ -87,7 +88,7 @@ def _help(error: Any) -> str:
 def _asks_for_json(arguments: Sequence[str]) -> bool:
     """Whether the arguments ask for JSON, even if they are wrong otherwise."""
     asked = ""
-    for name, value in zip(arguments, [*arguments[1:], ""], strict=True):
+    for name, value in zip_longest(arguments, arguments[1:], fillvalue=""):
         if name == "--":
             break
         if name == "--output":
