@@ -89,7 +89,15 @@ def test_every_format_gives_the_same_rows(tmp_path, suffix):
     assert repr(rows.select(SCHEMA.names).to_pylist()) == repr(TABLE.to_pylist())
 
 
-@pytest.mark.parametrize("suffix", FORMATS)
+@pytest.mark.parametrize("suffix", ["ndjson", "jsonl", "json"])
+def test_json_lines_without_a_line_are_no_rows(tmp_path, suffix):
+    path = tmp_path / f"rows.{suffix}"
+    path.touch()
+
+    assert read_file(str(path), schema=SCHEMA).equals(SCHEMA.empty_table())
+
+
+@pytest.mark.parametrize("suffix", [suffix for suffix in FORMATS if "json" not in suffix])
 def test_an_empty_file_is_refused(tmp_path, suffix):
     path = tmp_path / f"rows.{suffix}"
     path.touch()

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from lancelsm.errors import Invalid
-from lancelsm.record.rows import deletes, upserts
+from lancelsm.record.rows import deletes, inferred, upserts
 from lancelsm.record.rowsum import row_items
 from lancelsm.record.schema import FIELD_ID, TOMBSTONE, TableSchema
 
@@ -72,6 +72,9 @@ def test_every_form_of_rows_comes_out_in_stored_form(form):
         pa.table({"id": [2, 1]}),
         {"id": (2, 1)},
         pa.array([2, 1], pa.int8()),
+        pl.Series([2, 1]),
+        pd.Series([2, 1]),
+        pd.Index([2, 1]),
         iter([2, 1]),
     ],
     ids=lambda keys: type(keys).__name__,
@@ -117,10 +120,15 @@ COLUMNS = [
     ([ROWS[0], 7], "row 1 is a int, not a dict"),
     ("text", "can't be read from str"),
     (7, "can't be read from int"),
-    ({"id": 1, "name": ["a"], "price": [1.0]}, "'id' is a int, not a sequence"),
+    (ROWS[0], "'id' is a int, not a sequence of values .* or rows as a list of dicts"),
     (pa.table([[1], [1]], names=["id", "id"]), "'id' is given twice"),
     (pa.array([1, 2]), "can't be read as Arrow"),
 ]
+
+
+def test_another_choice_for_duplicates_is_refused():
+    with pytest.raises(Invalid, match="on_duplicate is 'first'"):
+        upserts(ROWS, schema=ORDERS, on_duplicate="first")
 
 
 @pytest.mark.parametrize(("data", "message"), COLUMNS, ids=lambda value: value if isinstance(value, str) else "")
@@ -341,6 +349,25 @@ def test_a_value_changes_its_type_within_its_kind(kind, values):
     assert rows.schema.equals(schema.stored, check_metadata=True)
     expected = values.cast(kind.value_type if pa.types.is_dictionary(kind) else kind)
     assert repr(rows["v"].to_pylist()) == repr(expected.to_pylist())
+
+
+@pytest.mark.parametrize("kind", [pl.Categorical, pl.Enum(["a", "b"])], ids=str)
+@pytest.mark.parametrize("ours", [pa.string(), pa.dictionary(pa.int8(), pa.string())], ids=str)
+def test_categories_of_polars_are_text(kind, ours):
+    data = pl.DataFrame({"id": [1, 2, 3], "v": pl.Series(["b", None, "a"], dtype=kind)})
+
+    rows = upserts(data, schema=schema_of(id=pa.int64(), v=ours))
+
+    assert rows["v"].type == ours
+    assert rows["v"].to_pylist() == ["b", None, "a"]
+    made = inferred(data)["v"]
+    assert made.type.value_type == pa.string()
+    assert made.to_pylist() == ["b", None, "a"]
+
+
+def test_an_integer_of_any_size_is_named_when_it_does_not_fit():
+    with pytest.raises(Invalid, match=f"'id', row 1: {2**70} does not fit int64"):
+        deletes([1, 2**70], schema=ORDERS)
 
 
 def test_what_lies_around_a_slice_does_not_matter():

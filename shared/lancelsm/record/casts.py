@@ -47,6 +47,10 @@ def converted(array: pa.Array, field: pa.Field) -> pa.Array:
     """`cast_column` after its first steps: by Arrow's safe cast, also from one kind to another."""
     if array.type != field.type:
         kind = field.type
+        if pa.types.is_dictionary(array.type) and without_views(array.type) != array.type:
+            # Arrow can't take values from views; polars makes such dictionaries.
+            texts = array.dictionary.cast(without_views(array.type.value_type))
+            array = pa.DictionaryArray.from_arrays(array.indices, texts)
         if pa.types.is_nested(kind):
             array = _part(array, 0, len(array))
         if pa.types.is_dictionary(kind):
@@ -57,6 +61,13 @@ def converted(array: pa.Array, field: pa.Field) -> pa.Array:
     if (row := null_row(array, field)) is not None:
         raise Invalid(f"column {field.name!r} is null in row {row}, which it may not be", field=field.name, row=row)
     return array
+
+
+def without_views(kind: pa.DataType) -> pa.DataType:
+    """The type of the same values where text and bytes, also those of a dictionary, are no views."""
+    if pa.types.is_dictionary(kind):
+        return pa.dictionary(kind.index_type, without_views(kind.value_type), kind.ordered)
+    return {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(kind, kind)
 
 
 def null_row(array: pa.Array, field: pa.Field) -> int | None:
@@ -138,6 +149,8 @@ def attempt(rows: Any, step: Callable[[Any], Any], field: pa.Field) -> Any:
             except _REFUSALS as narrower:
                 end, cause = middle, narrower
         reason = str(cause).partition("\n")[0]
+        if isinstance(cause, OverflowError):  # Python's words are about C
+            reason = f"{rows[start]} does not fit {field.type}"
         raise Invalid(f"column {field.name!r}, row {start}: {reason}", field=field.name, row=start) from error
 
 

@@ -53,7 +53,7 @@ def read_file(path: str, *, schema: pa.Schema | None) -> pa.Table:
         known = " ".join(readers)
         raise Invalid(f"the suffix of {path} names no format", remedy=f"Known are {known}", file=path)
     try:
-        if file.stat().st_size == 0:
+        if file.stat().st_size == 0 and read is not _read_ndjson:  # no line, no row
             raise Invalid("the file is empty", file=path)
         return read(file, schema)
     except (OSError, pa.ArrowException, UnicodeError) as error:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancelsm.errors import Invalid
-from lancelsm.record.casts import cast_column
+from lancelsm.record.casts import cast_column, without_views
 from lancelsm.record.key import fold, last_of_key, newest
 from lancelsm.record.schema import TableSchema
 from lancelsm.record.values import column
@@ -35,6 +35,8 @@ def upserts(data: Any, *, schema: TableSchema, on_duplicate: Literal["last", "er
             kind or that does not fit, text that is not UTF-8, a key twice where that is an error. Names column and
             row.
     """
+    if on_duplicate not in ("last", "error"):
+        raise Invalid(f"on_duplicate is {on_duplicate!r}", remedy="Give 'last' or 'error'")
     rows = _stored(_columns(data), schema=schema, names=schema.names, dead=False)
     if on_duplicate == "error":
         _check_distinct(rows, schema)
@@ -61,17 +63,21 @@ def inferred(data: Any) -> pa.Table:
     """Rows as a table of the types that they come in, for a table that is yet to be made.
 
     Args:
-        data: as for `upserts`. Views of text and bytes become what Lance stores: text and bytes.
+        data: as for `upserts`. Views of text and bytes become what Lance stores: text and bytes, also in a dictionary.
 
     Raises:
         Invalid: there are no columns, or no type fits a column's values.
     """
-    columns = _columns(data)
-    if not columns:
+    given = _columns(data)
+    if not given:
         raise Invalid("there are no columns to make a table of", remedy="Give an Arrow schema, or rows")
-    table: pa.Table = _imported(lambda given: pa.table(dict(given)), columns)
-    stored = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
-    return table.cast(pa.schema([field.with_type(stored.get(field.type, field.type)) for field in table.schema]))
+    table: pa.Table = _imported(lambda columns: pa.table(dict(columns)), given)
+    fields = [field.with_type(without_views(field.type)) for field in table.schema]
+    columns = [
+        values if values.type == field.type else cast_column(values, field)
+        for values, field in zip(table.columns, fields, strict=True)
+    ]
+    return pa.table(columns, schema=pa.schema(fields))
 
 
 def _stored(given: Mapping[str, _Column] | None, *, schema: TableSchema, names: list[str], dead: bool) -> pa.Table:
@@ -111,6 +117,8 @@ def _check_distinct(rows: pa.Table, schema: TableSchema) -> None:
 def _plain_keys(keys: Any, name: str) -> Any:
     """The values of a one-column key as a column, if that is what they are."""
     if isinstance(keys, pa.Array | pa.ChunkedArray) and not pa.types.is_struct(keys.type):
+        return {name: keys}
+    if hasattr(keys, "to_frame"):  # a series of polars or pandas: Arrow, but of values
         return {name: keys}
     if _is_arrow(keys) or isinstance(keys, Mapping | str | bytes) or not isinstance(keys, Iterable):
         return keys
@@ -164,7 +172,11 @@ def _column(name: str, values: Any) -> _Column:
     if hasattr(values, "__arrow_c_array__") or hasattr(values, "__array__"):
         return _imported(lambda given: pa.chunked_array([pa.array(given)]), values)
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
-        raise Invalid(f"column {name!r} is a {type(values).__name__}, not a sequence of values", field=name)
+        raise Invalid(
+            f"column {name!r} is a {type(values).__name__}, not a sequence of values",
+            remedy="Give columns of values, or rows as a list of dicts",
+            field=name,
+        )
     return list(values)
 
 
