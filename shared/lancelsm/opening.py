@@ -265,7 +265,7 @@ def _schema_and_data(data_or_schema: Any, primary_key: Sequence[str]) -> tuple[T
     foreign = foreign_to_lance(schema)
     if foreign:
         warnings.warn(
-            f"Lance's own writer can't flush or filter a table with key columns {', '.join(foreign)} of their types; "
+            f"Lance's own writer can't flush or filter a table whose key has the types of {', '.join(foreign)}; "
             "lancelsm can",
             stacklevel=4,
         )

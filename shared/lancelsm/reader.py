@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from lancelsm.dataset.base_reads import rows_of_keys, scan_base
 from lancelsm.dataset.generation import lookup_generation, read_generation
-from lancelsm.dataset.matching import matching
+from lancelsm.dataset.matching import check_condition, matching
 from lancelsm.errors import Invalid
 from lancelsm.merge.keys import ABSENT, Keys, Places
 from lancelsm.record.key import key_column, newest
@@ -46,20 +46,24 @@ def scan(
     Args:
         uri: the table's, to find generations.
         columns: which ones, in this order; all by default.
-        where: SQL condition over the table's columns, in Lance's dialect.
+        where: SQL condition over the table's columns, in Lance's dialect: text in single quotes, names in backticks.
         limit: at most so many rows.
 
     Returns:
         Batches of these columns, rows in no order, each key once.
 
     Raises:
-        Invalid: an unknown column, or a condition that is no SQL.
+        Invalid: an unknown column, a condition that is no SQL or fails on a row, or a negative limit.
         Corrupt, Unavailable: as `dataset.generation.read_generation`, also from the reader while it streams.
     """
     schema = view.base.schema
     names = _wanted(schema, columns, uri=uri)
+    if limit is not None and limit < 0:
+        raise Invalid(f"the limit is {limit}", remedy="Give 0 or more", table=uri)
     if not names:
         raise Invalid("a scan of no columns", remedy="Name one: a key column is enough to count", table=uri)
+    if where is not None:
+        check_condition(where, columns=schema.names, table=uri)
     out = pa.schema([schema.columns.field(name).remove_metadata() for name in names])
     batches = _limited(_rows(view, uri=uri, columns=names, where=where, limit=limit), limit)
     return pa.RecordBatchReader.from_batches(out, _shaped(batches, out))
@@ -100,6 +104,8 @@ def get(view: View, keys: pa.Table, *, uri: str, columns: Sequence[str] | None =
 
 def _wanted(schema: TableSchema, columns: Sequence[str] | None, *, uri: str) -> list[str]:
     """The columns that a read was asked for; raises `Invalid` for one that the table doesn't have, or twice."""
+    if isinstance(columns, str):
+        raise Invalid(f"columns is the text {columns!r}", remedy=f"Give a list: [{columns!r}]", table=uri)
     names = schema.names if columns is None else list(columns)
     known = set(schema.names)
     for name, times in Counter(names).items():

@@ -113,8 +113,8 @@ class Table:
             Rows written and one entry per region.
 
         Raises:
-            Invalid: a row does not fit; names column and row. Nothing was written.
-            Fenced: another owner holds a region. Nothing of that region was written.
+            Invalid: a row does not fit; names column and row. Nothing was written. Or a region is sealed.
+            Fenced: another owner holds a region. Nothing of that region was written; others may have taken their rows.
             Ambiguous: the rows of a region may or may not be there; read, then decide.
             Contended, Unavailable: nothing of that region was written; retry.
 
@@ -128,7 +128,7 @@ class Table:
 
         Args:
             keys: the key columns, as the data of `upsert`; plain values for a key of one column.
-            where: SQL over the table's columns, in Lance's dialect.
+            where: as for `scan`.
 
         Returns, raises: as `upsert`. Deleting a key that no row has is no error.
         """
@@ -150,7 +150,8 @@ class Table:
 
         Args:
             columns: which ones, in this order; all by default.
-            where: SQL over the table's columns, in Lance's dialect.
+            where: SQL over the table's columns, in Lance's dialect: text in single quotes, and a column name that is no
+                plain word in backticks.
             limit: at most so many rows.
 
         Raises:
@@ -292,7 +293,19 @@ def create(
     storage_options: Mapping[str, str] | None = None,
     ports: Ports | None = None,
 ) -> Table:
-    """Make a table at a path or URL and open it; arguments and errors as `opening.make_table`."""
+    """Make a table at a path or URL and open it.
+
+    Args:
+        data_or_schema: an Arrow schema, or the first rows, as for `Table.upsert`.
+        primary_key: its columns, in order.
+        regions: how keys map to regions, `bucket(a, 4)` or another form of `routing.spec`; by default there is one.
+        registry: `sqlite` (default for paths) or `object` (default for URLs).
+        owner: the name that ordinary writers share.
+        settings: by name, kept in the table's configuration.
+        storage_options: for Lance and for our own objects, as Lance takes them.
+
+    Raises: as `opening.make_table`.
+    """
     return Table(
         make_table(
             uri,

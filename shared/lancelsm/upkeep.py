@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import pyarrow as pa
 
 from lancelsm import head as heads
 from lancelsm.commit import newest
 from lancelsm.dataset.generation import check_generation, write_generation
-from lancelsm.errors import Corrupt, placed
+from lancelsm.errors import Corrupt, Invalid, placed
 from lancelsm.flush import Write, flush
 from lancelsm.layout import Generation, Position, RegionId, generation_path
 from lancelsm.lease import lease
@@ -172,6 +172,8 @@ def _pending(region: Region, manifest: Manifest) -> RegionPending:
 
 
 def _runner(opened: Opened, engine: Engine) -> Runner:
+    if engine not in get_args(Engine):
+        raise Invalid(f"there is no engine {engine!r}", remedy=f"Use one of {', '.join(get_args(Engine))}")
     if engine == "inprocess" or (engine == "auto" and _fits_one_process(opened)):
         return InProcess()
     from lancelsm.merge.spark import Spark  # noqa: PLC0415 - Spark is an extra

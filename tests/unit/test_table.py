@@ -161,7 +161,7 @@ def test_every_key_type_is_written_found_and_deleted_at_every_level(
 ) -> None:
     columns = pa.schema([pa.field("w", pa.large_list(pa.int8())), pa.field("n", pa.int64()), pa.field("k", kind)])
     if kind in FOREIGN:
-        with pytest.warns(UserWarning, match="key columns k of their types"):
+        with pytest.warns(UserWarning, match="types of k"):
             table = create(tmp_path, columns, primary_key=key, regions="bucket(k, 2)")
     else:
         table = create(tmp_path, columns, primary_key=key, regions="bucket(k, 2)")
@@ -292,6 +292,37 @@ def test_a_condition_that_is_no_sql_is_refused(tmp_path: Path, where: str, merge
             call(where=where)
 
 
+@pytest.mark.parametrize("where", ["\"v\" <> 'a'", 'id = 1 OR "v" IS NULL'])
+def test_a_column_in_double_quotes_is_refused_since_lance_reads_text(tmp_path: Path, where: str) -> None:
+    table = create(tmp_path, [row(1, "a")])
+
+    for call in (table.scan, table.delete):
+        with pytest.raises(Invalid, match="Write `v` for the column, 'v' for the text"):
+            call(where=where)
+    for text in ('v = "a"', "`v` <> '\"v\"'", "v <> 'it''s \"v\"'"):
+        assert rows_of(table, where=text) == [row(1, "a")], text
+
+
+def test_a_condition_that_is_wrong_is_named_in_one_line(tmp_path: Path) -> None:
+    table = create(tmp_path)
+
+    with pytest.raises(Invalid, match=r"^the condition 'nobody\(id\) = 1' can't be applied: .*'quotes'") as refusal:
+        table.scan(where="nobody(id) = 1")
+
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_read_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
+    table = create(tmp_path)
+
+    with pytest.raises(Invalid, match="the limit is -1"):
+        table.scan(limit=-1)
+    with pytest.raises(Invalid, match=r"Give a list: \['id'\]"):
+        table.get([1], columns="id")
+    with pytest.raises(Invalid, match="no engine 'steam'"):
+        table.merge(engine="steam")  # type: ignore[arg-type]
+
+
 def test_an_unknown_column_is_refused_by_every_read(tmp_path: Path) -> None:
     table = create(tmp_path)
 
@@ -390,6 +421,14 @@ def test_a_table_is_not_made_over_another(tmp_path: Path) -> None:
         create(tmp_path, [row(2)])
 
     assert rows_of(lancelsm.open(tmp_path / "table")) == [row(1)]
+
+
+@pytest.mark.parametrize("place", ["file", "file/table"])
+def test_a_table_is_not_made_where_a_file_is(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(Invalid, match="a file stands where a directory should be"):
+        lancelsm.create(tmp_path / place, COLUMNS, primary_key="id")
 
 
 def test_a_table_is_not_made_over_a_dataset_of_lance(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def scan_base(
         Corrupt: a file is gone or unreadable.
         Unavailable: the store did not answer.
     """
-    with native_errors("the base can't be read", table=base.uri):
+    with native_errors("the base can't be read", condition=where, table=base.uri):
         yield from base.dataset.scanner(
             columns=list(columns), filter=where, limit=limit, batch_size=_BATCH_ROWS
         ).to_batches()

@@ -27,6 +27,8 @@ _INPUT = re.compile(
     r"invalid user input|already exists|different schema|no object store provider|error applying filter",
     re.IGNORECASE,
 )
+_USER = re.compile(r"^Invalid user input: ")
+_NO_PLACE = re.compile(r"not a directory", re.IGNORECASE)
 _SOURCE = re.compile(r"(, location: |, )\S+\.rs:\d+:\d+")  # where in Lance's source
 _STORE = re.compile(r"LanceError\(IO\)|Generic \w+ error", re.IGNORECASE)
 
@@ -47,12 +49,15 @@ class Carried:
 
 
 @contextmanager
-def native_errors(doing: str, *, reading: Carried | None = None, **where: str) -> Iterator[None]:
+def native_errors(
+    doing: str, *, reading: Carried | None = None, condition: str | None = None, **where: str
+) -> Iterator[None]:
     """Raise what Lance raises within as one of our kinds, cause chained.
 
     Args:
         doing: what failed, as the start of a sentence: "the base can't be read".
         reading: what Lance reads from us within; its own error is raised as it was.
+        condition: the caller's SQL, if Lance reads some: then that is the input which doesn't fit.
         where: what the error is to name: `table`, or `object` for a generation.
 
     Raises:
@@ -68,7 +73,7 @@ def native_errors(doing: str, *, reading: Carried | None = None, **where: str) -
     except (CommitConflictError, OSError, ValueError, RuntimeError) as cause:
         if reading is not None and reading.error is not None:
             raise reading.error from cause
-        error = translated(cause, doing=doing, **where)
+        error = translated(cause, doing=doing, condition=condition, **where)
         if error is None:
             raise
         raise error from cause
@@ -78,14 +83,22 @@ def native_errors(doing: str, *, reading: Carried | None = None, **where: str) -
         raise Corrupt(f"{doing}: {cause}", remedy="Restore what is missing from a backup", **where) from cause
 
 
-def translated(cause: Exception, *, doing: str, **where: str) -> LsmError | None:
+def translated(cause: Exception, *, doing: str, condition: str | None = None, **where: str) -> LsmError | None:
     """Our error for one of Lance's, or None if it is none of Lance's."""
-    words = _SOURCE.sub("", str(cause)).strip()
+    words = " ".join(_SOURCE.sub("", str(cause)).split("\n")).strip()
     reason = f"{doing}: {words}"
     if isinstance(cause, CommitConflictError) or _CONFLICT.search(words):
         return Contended(reason, **where)
     if _REFUSED.search(words):
         return Invalid(reason, remedy="Check the credentials and their rights on the table's prefix", **where)
+    if _NO_PLACE.search(words):
+        return Invalid(f"{doing}: a file stands where a directory should be", remedy="Choose another place", **where)
+    if _INPUT.search(words) and condition is not None:
+        return Invalid(
+            f"the condition {condition!r} can't be applied: {_USER.sub('', words).rstrip('.')}",
+            remedy="Correct it: text stands in 'quotes', a column name that is no plain word in `backticks`",
+            **where,
+        )
     if _INPUT.search(words):
         return Invalid(reason, **where)
     if _GONE.search(words) or _UNREADABLE.search(words):
