@@ -68,6 +68,10 @@ def test_a_setting_that_is_none_or_no_positive_number_is_refused(tmp_path: Path,
     assert not (tmp_path / "table").exists()
 
 
-def test_the_environment_is_checked_too() -> None:
-    with pytest.raises(Invalid, match="flush_rows is 'x'"):
-        resolve(table={}, environment={"LANCELSM_FLUSH_ROWS": "x"})
+def test_a_variable_of_the_environment_that_is_wrong_is_named() -> None:
+    environment = {"LANCELSM_FLUSH_ROWS": "x"}
+    with pytest.raises(Invalid) as refusal:
+        resolve(table={}, environment=environment)
+    assert refusal.value.where["variable"] == "LANCELSM_FLUSH_ROWS"
+
+    assert resolve(table={}, environment=environment, arguments={"flush_rows": 7}) == Settings(flush_rows=7)
