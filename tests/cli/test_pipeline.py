@@ -128,7 +128,12 @@ def test_stdin_is_read_as_json_lines(orders: Path, as_json: Json) -> None:
     assert as_json("scan", orders, "--count") == {"count": 2}
 
 
-def test_no_rows_are_no_entry(orders: Path, as_json: Json) -> None:
+@pytest.mark.parametrize("suffix", ["ndjson", "csv", "parquet", "arrow"])
+def test_no_rows_are_no_entry(orders: Path, tmp_path: Path, as_json: Json, suffix: str) -> None:
+    file = tmp_path / f"none.{suffix}"
+    assert as_json("scan", orders, "--where", "false", "--to", file)["rows"] == 0
+
+    assert as_json("write", orders, file) == {"rows": 0, "entries": []}
     assert as_json("write", orders, "-") == {"rows": 0, "entries": []}
 
 
@@ -271,6 +276,17 @@ def test_run_folds_everything_and_returns(orders: Path, as_json: Json) -> None:
     status = as_json("status", orders)
     assert [(r["generations"], r["wal_rows"]) for r in status["regions"]] == [(0, 0)] * 2
     assert as_json("optimize", orders)["fragments_removed"] == 0
+
+
+def test_run_says_what_it_folded(orders: Path, run: Run, as_json: Json) -> None:
+    as_json("write", orders, "-", stdin=lines({"id": 4, "state": "kept", "price": None}))
+
+    said = [run("run", orders, "--engine", "inprocess").out.partition("\n")[0] for _ in range(2)]
+
+    assert said == [
+        "Flushed 1 generation, merged 1 in 1 merge, compacted 0 times",
+        "Flushed 0 generations, merged 0 in 0 merges, compacted 0 times",
+    ]
 
 
 def test_config_set_changes_only_what_it_names(orders: Path, run: Run, as_json: Json) -> None:

@@ -111,12 +111,17 @@ def run(
     Any number may run, on any machine; one that is killed leaves nothing to clean up. As JSON: as `region list`, with
     "generations" (flushed), "merged_generations", "merges" and "compactions".
     """
+    from lancelsm.cli.text import counted
     from lancelsm.loop import run as run_loop
 
     opened = session.opened(uri)
     with session.working("Running"):
         ran = run_loop(opened, until_idle=not forever, engine=engine.value)
-    show_held(session, opened, [(one, one.head()) for one in chosen(opened, None)], **asdict(ran))
+    title = (
+        f"Flushed {counted(ran.generations, 'generation')}, merged {ran.merged_generations:,} in "
+        f"{counted(ran.merges, 'merge')}, compacted {counted(ran.compactions, 'time')}"
+    )
+    show_held(session, opened, [(one, one.head()) for one in chosen(opened, None)], title=title, **asdict(ran))
 
 
 @command(commands, "demo", example="lancelsm demo --dir /tmp/flights")

@@ -121,8 +121,12 @@ def rebuild(session: Session, uri: Uri) -> None:
     show_held(session, opened, rebuild_heads(opened))
 
 
-def show_held(session: Session, opened: Opened, held: Iterable[tuple[RegionOfTable, Head]], **more: int) -> None:
-    """Show who holds these regions, and in JSON some numbers more."""
+def show_held(
+    session: Session, opened: Opened, held: Iterable[tuple[RegionOfTable, Head]], *, title: str = "", **more: int
+) -> None:
+    """Show who holds these regions: for people below a title, in JSON beside some numbers more."""
+    from rich.console import Group
+
     from lancelsm.cli.text import listing
     from lancelsm.routing.route import values_json
 
@@ -138,6 +142,9 @@ def show_held(session: Session, opened: Opened, held: Iterable[tuple[RegionOfTab
         for region, head in held
     ]
     columns = ("region", "epoch", "owner", "status", "values")
-    session.show(
-        {"regions": found, **more}, lambda: listing(found, columns=columns) if found else "There are no regions yet"
-    )
+
+    def text() -> Group:
+        shown = listing(found, columns=columns) if found else "There are no regions yet"
+        return Group(title, shown) if title else Group(shown)
+
+    session.show({"regions": found, **more}, text)

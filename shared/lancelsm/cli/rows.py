@@ -11,6 +11,7 @@ from lancelsm.cli.session import Session, command, names
 from lancelsm.errors import placed
 
 commands = typer.Typer()
+_SQL = "text in 'quotes', odd column names in `backticks`"
 _Key = Annotated[
     str | None,
     typer.Option("--key", metavar="JSON", help="An object of the key columns; for a key of one column also its value."),
@@ -49,7 +50,9 @@ def delete(
         str | None, typer.Option(metavar="FILE", help="A file of the key columns; - is stdin as JSON lines.")
     ] = None,
     key: _Key = None,
-    where: Annotated[str | None, typer.Option(metavar="SQL", help="Every row for which this is true now.")] = None,
+    where: Annotated[
+        str | None, typer.Option(metavar="SQL", help=f"Every row for which this is true now; {_SQL}.")
+    ] = None,
 ) -> None:
     """Delete rows: by a file of keys, one key, or a condition. A key that no row has is no error.
 
@@ -75,7 +78,7 @@ def scan(
     session: Session,
     uri: Uri,
     columns: Annotated[str | None, typer.Option(metavar="A[,B]", help="Which, in this order; default all.")] = None,
-    where: Annotated[str | None, typer.Option(metavar="SQL", help="Only rows for which this is true.")] = None,
+    where: Annotated[str | None, typer.Option(metavar="SQL", help=f"Only rows for which this is true; {_SQL}.")] = None,
     limit: Annotated[int | None, typer.Option(min=0, metavar="N", help="At most so many rows.")] = None,
     count: Annotated[bool, typer.Option("--count", help="Only how many there are.")] = False,
     to: Annotated[

@@ -25,8 +25,9 @@ def init(  # noqa: PLR0917 - one for each option
     schema: Annotated[str, typer.Option(metavar="FILE", help="Parquet, CSV, JSON lines or Arrow: its columns are the "
                                         "table's; types of CSV and JSON are inferred from all rows.")],
     primary_key: Annotated[str, typer.Option(metavar="A[,B]", help="The key columns, in order.")],
-    regions: Annotated[str | None, typer.Option(metavar="SPEC", help='How keys map to regions, such as "bucket(a, 4)"; '
-                                                "default one region.")] = None,
+    regions: Annotated[str | None, typer.Option(metavar="SPEC", help='How keys map to regions: "bucket(a, 4)", '
+                                                '"identity(a)", "truncate(a, 10)", "day(t)", ...; default '
+                                                "one region.")] = None,
     registry: Annotated[str | None, typer.Option(metavar="KIND", help="sqlite (default for paths) or object (default "
                                                  "for URLs).")] = None,
     owner: Annotated[str, typer.Option(metavar="NAME", help="The name that the table's ordinary writers "
