@@ -2,6 +2,8 @@
 
 A kind exists only where a caller would act differently. The message says what happened, the remedy says what to do, and
 `where` names table, region, position, field. Native errors are wrapped where they arise, cause chained.
+
+"Nothing was written" is said of one region: rows for others may be acknowledged; `rows_in_other_regions` counts them.
 """
 
 from __future__ import annotations

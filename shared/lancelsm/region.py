@@ -150,7 +150,7 @@ def admit(region: Region, head: Head, *, owner: str) -> None:
     if head.status is Status.SEALED:
         raise Invalid(
             "the region is sealed: it takes no more rows",
-            remedy="Write through the table's present region spec",
+            remedy="Leave out the rows of this region: it stays sealed",
             **region.where,
         )
     if head.owner != owner:

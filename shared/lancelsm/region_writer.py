@@ -180,16 +180,30 @@ class RegionWriters:
             raise failure
 
     def append_all(self, parts: Iterable[Routed]) -> Committed:
-        """Append each region's rows, regions in parallel. Waits for all, then raises the first failure."""
+        """Append each region's rows, regions in parallel.
+
+        Raises:
+            The first failure, once every region has ended. It says how many rows other regions have acknowledged.
+        """
         routed = list(parts)
         if len(routed) <= 1:
-            return committed([self._append(part) for part in routed])
-        with ThreadPoolExecutor(min(self._target.storage.parallel, len(routed))) as pool:
-            started = [pool.submit(self._append, part) for part in routed]
-        return committed([future.result() for future in started])
+            outcomes = [self._append(part) for part in routed]
+        else:
+            with ThreadPoolExecutor(min(self._target.storage.parallel, len(routed))) as pool:
+                outcomes = list(pool.map(self._append, routed))
+        entries = [outcome for outcome in outcomes if isinstance(outcome, CommittedEntry)]
+        for outcome in outcomes:
+            if isinstance(outcome, LsmError):
+                others = sum(entry.rows for entry in entries)
+                outcome.where |= {"rows_in_other_regions": others} if others else {}
+                raise outcome
+        return committed(entries)
 
-    def _append(self, part: Routed) -> CommittedEntry:
-        return self.of(part.values).append(part.rows)
+    def _append(self, part: Routed) -> CommittedEntry | LsmError:
+        try:
+            return self.of(part.values).append(part.rows)
+        except LsmError as error:
+            return error
 
 
 def committed(entries: Iterable[CommittedEntry]) -> Committed:

@@ -41,23 +41,31 @@ class Rows:
 
     def __init__(self, stream: pa.RecordBatchReader) -> None:
         self._stream = stream
+        self._taken = False
 
     @property
     def schema(self) -> pa.Schema:
         return self._stream.schema
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        return self._stream.__arrow_c_stream__(requested_schema)
+        return self._take().__arrow_c_stream__(requested_schema)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        return iter(self._stream)
+        return iter(self._take())
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """The rows batch by batch."""
-        return iter(self._stream)
+        return iter(self._take())
 
     def to_arrow(self) -> pa.Table:
-        return self._stream.read_all()
+        return self._take().read_all()
+
+    def _take(self) -> pa.RecordBatchReader:
+        """The stream, once: asked for a second time, what is left of it would be a shorter answer."""
+        if self._taken:
+            raise Invalid("these rows were read already", remedy="Keep them with to_arrow(), or scan again")
+        self._taken = True
+        return self._stream
 
     def to_polars(self) -> Any:
         """A polars DataFrame; needs polars."""

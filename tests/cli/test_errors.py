@@ -258,6 +258,14 @@ def test_sealing_everything_is_asked_about_on_a_terminal(
     assert {region["status"] for region in as_json("region", "list", orders)["regions"]} == {status}
 
 
+def test_a_script_must_say_so_to_seal_everything(orders: Path, run: Run, as_json: Json) -> None:
+    done = run("region", "seal", orders)
+
+    assert done.code == 2
+    assert "--yes" in done.err
+    assert {region["status"] for region in as_json("region", "list", orders)["regions"]} == {"open"}
+
+
 def test_a_refused_row_is_told_with_table_and_place(orders: Path, run: Run) -> None:
     done = run("write", orders, "-", "--output", "json", stdin='{"id": null, "state": "new", "price": 1}\n')
 

@@ -312,7 +312,8 @@ def test_every_command_speaks_to_people_too(orders: Path, tmp_path: Path, run: R
         ("get", str(orders), "--key", "1"),
         *((name, str(orders)) for name in ("status", "describe", "history", "optimize", "run")),
         *(("inspect", what, str(orders)) for what in ("manifest", "entries", "generations")),
-        *(("region", what, str(orders)) for what in ("list", "claim", "seal")),
+        *(("region", what, str(orders)) for what in ("list", "claim")),
+        ("region", "seal", str(orders), "--yes"),
         ("config", "set", str(orders), "flush_rows=5"),
     ]
     for arguments in commands:

@@ -607,6 +607,22 @@ def test_a_part_of_a_batch_fails_for_the_regions_that_refuse_it(tmp_path: Path) 
     assert rows_of(table) == [row(1), row(2, "new"), row(3, "new")]
 
 
+def test_an_error_of_one_region_says_how_many_rows_the_others_have_acknowledged(tmp_path: Path) -> None:
+    # Given two regions, one of them sealed
+    table = create(tmp_path, regions="bucket(id, 2)")
+    first, second = (region for region in table.regions())
+    table.seal(first)
+
+    # When rows of both are written
+    with pytest.raises(Invalid, match="sealed") as caught:
+        table.upsert([row(i) for i in range(20)])
+
+    # Then those of the other region are there, and the error counts them
+    assert caught.value.where["region"] == first.id
+    assert caught.value.where["rows_in_other_regions"] == table.scan().to_arrow().num_rows > 0
+    assert second.head().wal_rows == caught.value.where["rows_in_other_regions"]
+
+
 # Reads as a stream
 
 
@@ -621,7 +637,9 @@ def test_rows_speak_arrow_and_come_once(tmp_path: Path) -> None:
     assert table.scan().schema.names == COLUMNS.names
     assert table.scan(columns=["v"]).to_arrow().column_names == ["v"]
     rows = table.scan()
-    assert (rows.to_arrow().num_rows, rows.to_arrow().num_rows) == (2, 0)
+    assert rows.to_arrow().num_rows == 2
+    with pytest.raises(Invalid, match="read already"):
+        rows.to_arrow()
 
 
 def test_a_scan_is_of_the_moment_it_was_asked_for(tmp_path: Path) -> None:

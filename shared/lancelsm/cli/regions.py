@@ -61,12 +61,14 @@ def seal(
 ) -> None:
     """End regions for writes, for ever. Their rows stay, and flush and merge go on.
 
-    On a terminal it asks first if all regions are meant. As JSON: as `region list`.
+    If all are meant it asks first on a terminal, and elsewhere refuses without --yes. As JSON: as `region list`.
     """
     from lancelsm.claim import seal as seal_region
 
     opened = session.opened(uri)
-    if region is None and not yes and sys.stdin.isatty():
+    if region is None and not yes:
+        if not sys.stdin.isatty():
+            raise typer.BadParameter("this seals every region, for ever: name one, or say so", param_hint="--yes")
         typer.confirm(f"Seal every region of {opened.storage.uri}, for ever?", abort=True, err=True)
     show_held(session, opened, [(one, seal_region(one)) for one in chosen(opened, region)])
 
