@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -185,12 +184,7 @@ class RegionWriters:
         Raises:
             The first failure, once every region has ended. It says how many rows other regions have acknowledged.
         """
-        routed = list(parts)
-        if len(routed) <= 1:
-            outcomes = [self._append(part) for part in routed]
-        else:
-            with ThreadPoolExecutor(min(self._target.storage.parallel, len(routed))) as pool:
-                outcomes = list(pool.map(self._append, routed))
+        outcomes = self._target.storage.each(self._append, list(parts))
         entries = [outcome for outcome in outcomes if isinstance(outcome, CommittedEntry)]
         for outcome in outcomes:
             if isinstance(outcome, LsmError):
