@@ -73,6 +73,7 @@ PURE = frozenset(
         "fields.fitted",
         "fields.numbering",
         "fields.stored_fields",
+        "matching.check_condition",
         "matching.matching",
         "native.native_errors",
         "native.translated",
