@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ def test_a_damaged_schema_in_the_configuration_is_corrupt(tmp_path: Path) -> Non
 
 def test_a_registry_record_that_is_no_json_is_corrupt(tmp_path: Path) -> None:
     table = create(tmp_path)
-    with sqlite3.connect(Path(table.uri) / "_lancelsm" / "registry.sqlite") as connection:
+    with closing(sqlite3.connect(Path(table.uri) / "_lancelsm" / "registry.sqlite")) as connection, connection:
         connection.execute("UPDATE records SET fields = '{'")
 
     with pytest.raises(Corrupt, match="unreadable record"):
