@@ -87,7 +87,7 @@ class Stage:
 
     def entry(self, body: bytes, position: Position) -> Hashable:
         """An entry in the terms of the model."""
-        raise NotImplementedError
+        raise NotImplementedError  # each play has terms of its own
 
     def put(self, draft: Draft, *, position: int, epoch: int) -> None:
         """What a zombie left."""
@@ -170,7 +170,7 @@ class StagedRegistry:
         return self._stage.hub.switch(Call(name=name, act=act, unknown=_no_swap))
 
     def list(self, partition: str) -> list[tuple[Key, Record]]:
-        raise NotImplementedError
+        raise NotImplementedError  # no protocol that is replayed lists records: one that does must get a play for it
 
 
 class Numbered:
