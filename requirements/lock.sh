@@ -13,10 +13,12 @@ compile() {
         --no-emit-index-url --no-header --output-file "requirements/$lock" "$@"
 }
 
-compile dev.txt "$@" pyproject.toml --extra spark --extra expression requirements/build.in requirements/dev.in
+compile dev.txt "$@" pyproject.toml --extra aws --extra spark --extra expression \
+    requirements/build.in requirements/aws.in requirements/dev.in
 compile build.txt requirements/build.in --constraints requirements/dev.txt
 compile core.txt pyproject.toml --constraints requirements/dev.txt
 compile spark.txt pyproject.toml --extra spark --constraints requirements/dev.txt
+compile aws.txt pyproject.toml --extra aws --extra spark requirements/aws.in --constraints requirements/dev.txt
 compile demo.txt "$@" --no-deps requirements/demo.in
 
 # Where packages come from is the installing machine's choice.

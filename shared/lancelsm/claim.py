@@ -100,6 +100,7 @@ def derived_head(
         collector_round=manifest.collector_round,
         manifest_nonce=nonce(),
         merged=merged,
+        dirty=heads.SINCE_EVER if entries or manifest.newest > merged else "",
     )
 
 

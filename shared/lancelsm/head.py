@@ -21,6 +21,8 @@ FORMAT = 1
 NOBODY = ""  # the owner of a sealed region
 _NONE = Epoch(0)
 _OWNER_MAX = 100
+_QUEUES = 4
+SINCE_EVER = "0"
 
 
 def check_owner(owner: str) -> None:
@@ -57,12 +59,18 @@ class LogTotals:
     epoch: Epoch = _NONE
 
     def after(self, entries: Iterable[Summary]) -> LogTotals:
-        """The totals with some more entries, in order."""
+        """The totals with some more entries, in order.
+
+        Four queues are remembered. A fifth displaces the one with the lowest sequence: a queue that was made again
+        counts from higher numbers, so that is one of those that are gone.
+        """
         totals = self
         for entry in entries:
             source = dict(totals.source)
             for queue, sequence in entry.source.items():
                 source[queue] = max(source.get(queue, sequence), sequence, key=int)
+            for _ in range(len(source) - _QUEUES):
+                del source[min(source.keys() - entry.source.keys(), key=lambda queue: int(source[queue]))]
             totals = LogTotals(
                 entry_setsum=totals.entry_setsum + entry.entry_setsum,
                 wal_rows=totals.wal_rows + entry.rows,
@@ -80,7 +88,8 @@ class Head:
     Log half: `next_position` is the first uncommitted position; `entry_setsum`, `wal_rows`, `wal_bytes` sum every
     entry ever committed; `source` holds the highest sequence applied per queue; `nonce` is the last committer's.
     Manifest half: `first_position` is the floor below which WAL objects may be gone; `manifest_key` names the staged
-    manifest; `manifest_epoch` < `epoch` means that a claim is unfinished. `merged` is advisory.
+    manifest; `manifest_epoch` < `epoch` means that a claim is unfinished. Advisory: `merged`, and `dirty`, since when
+    (Unix seconds as text) there has been something that the base lacks, empty if nothing.
     """
 
     epoch: Epoch
@@ -100,6 +109,7 @@ class Head:
     collector_round: int
     manifest_nonce: Nonce
     merged: Generation
+    dirty: str = ""
     format: int = FORMAT
 
     @property
@@ -141,7 +151,7 @@ def from_record(record: Record) -> Head:
             field="format",
         )
     try:
-        values: dict[str, object] = {f.name: record[f.name] for f in fields(Head)}
+        values: dict[str, object] = {f.name: {"dirty": "", **record}[f.name] for f in fields(Head)}
         values["status"] = Status(str(record["status"]))
         values["entry_setsum"] = Setsum.from_hex(str(record["entry_setsum"]))
         values["source"] = json.loads(str(record["source"]))
@@ -159,6 +169,8 @@ def to_record(head: Head) -> dict[str, Value]:
     record["status"] = head.status.value
     record["entry_setsum"] = head.entry_setsum.hex()
     record["source"] = _source_text(head.source)
+    if not head.dirty:
+        del record["dirty"]  # an index holds what is dirty and nothing else
     return record
 
 
@@ -167,10 +179,13 @@ def created(head: Head) -> Swap:
     return Swap(expect=None, change=to_record(head))
 
 
-def appended(head: Head, entries: Sequence[Summary], *, nonce: Nonce) -> Swap:
+def appended(head: Head, entries: Sequence[Summary], *, nonce: Nonce, at: float) -> Swap:
     """The next entries of the log become committed, all or none.
 
     Conditional on epoch and position only, so that manifest commits in between don't disturb it.
+
+    Args:
+        at: now, in Unix seconds.
 
     Raises:
         ValueError: the entries are not the ones that follow in this epoch (a bug of the caller).
@@ -188,6 +203,7 @@ def appended(head: Head, entries: Sequence[Summary], *, nonce: Nonce) -> Swap:
             "wal_bytes": totals.wal_bytes,
             "source": _source_text(totals.source),
             "nonce": nonce,
+            "dirty": head.dirty or str(int(at)),  # always written: `cleaned` may have come in between
         },
     )
 
@@ -239,6 +255,12 @@ def merged(head: Head, through: Generation) -> Swap | None:
     if through <= head.merged:
         return None
     return Swap(expect={"merged": head.merged}, change={"merged": through})
+
+
+def cleaned(head: Head) -> Swap:
+    """The base holds everything that this head shows. Advisory: only schedules look at it."""
+    expect = {"next_position": head.next_position, "manifest_version": head.manifest_version}
+    return Swap(expect=expect, change={"dirty": None})
 
 
 def _source_text(source: Mapping[str, str]) -> str:

@@ -18,9 +18,10 @@ from lancelsm.region import Directory, Region, Storage
 from lancelsm.routing.route import Routed
 from lancelsm.routing.spec import RegionSpec
 from lancelsm.settings import Settings
-from lancelsm.wal.append import append
-from lancelsm.wal.entry import draft
+from lancelsm.wal.append import append_after
+from lancelsm.wal.entry import Draft, draft
 from lancelsm.wal.pipeline import Pipeline
+from lancelsm.wal.slot import Appended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,18 +94,24 @@ class RegionWriter:
             Unavailable: too many generations wait to be merged.
         """
         encoded = draft(rows)
+        entry = self.append_after(lambda _: encoded)
+        assert entry is not None
+        return entry
+
+    def append_after(self, next_draft: Callable[[Head], Draft | None]) -> CommittedEntry | None:
+        """As `wal.append.append_after`, after waiting for the base; None if there was nothing to append."""
         with self._lock:
             if self._unclaimed:
                 self._held = claim(self._region, owner=self._owner, held_by=(*self._lenders, self._owner))
                 self._unclaimed = False
             self._held = self._wait_for_base(self._held)
             try:
-                appended = append(self._region, encoded, owner=self._owner, held=self._held)
+                outcome = append_after(self._region, next_draft, owner=self._owner, held=self._held)
             except BaseException:
                 self._held = None
                 raise
-            self._held = appended.head
-        return self._entry(appended.summary)
+            self._held = outcome.head if isinstance(outcome, Appended) else outcome
+        return self._entry(outcome.summary) if isinstance(outcome, Appended) else None
 
     def give_back(self) -> None:
         """Let the last of the lenders have the region again, if it is still ours. Raises as `claim.claim`."""

@@ -17,11 +17,12 @@ from lancelsm.config import Config
 from lancelsm.errors import Corrupt, Invalid, placed
 from lancelsm.head import Head
 from lancelsm.loop import Ran, run
+from lancelsm.making import make_table
 from lancelsm.merge.commit import Merged
-from lancelsm.opening import DEFAULT_OWNER, Opened, Ports, make_table, open_table
+from lancelsm.opening import DEFAULT_OWNER, Opened, Ports, open_table
 from lancelsm.record.rows import deletes, upserts
 from lancelsm.record.schema import TableSchema
-from lancelsm.region import Directory, Region, Storage, regions
+from lancelsm.region import Region, Storage, regions
 from lancelsm.region_writer import Committed, RegionWriters, Target
 from lancelsm.routing.route import route
 from lancelsm.settings import Settings
@@ -249,22 +250,7 @@ class Table:
 
     @cached_property
     def _target(self) -> Target:
-        """What writers need; raises `Invalid` while the region of a key is unknown."""
-        spec = self.config.regions
-        if spec is None:
-            raise Invalid(
-                "the table was adopted from Lance without a spec that says which region a key is in",
-                remedy=f'Set one: lancelsm region adopt {self.uri} --regions "bucket(column, 4)"',
-                table=self.uri,
-            )
-        return Target(
-            storage=self._storage,
-            schema=self._schema,
-            regions=spec,
-            settings=self.settings,
-            owner=self.config.owner,
-            directory=Directory(self._storage, spec_id=spec.spec_id),
-        )
+        return self._opened.target()
 
     def _append(self, rows: pa.Table) -> Committed:
         with self._lock:

@@ -195,8 +195,14 @@ def _fits_one_process(opened: Opened) -> bool:
 
 
 def _report(region: Region, through: Generation) -> None:
-    """Let backpressure know. Advisory: an appender that is slowed down reads the head again by itself."""
+    """Let backpressure and schedules know. Advisory: an appender that is slowed down reads the head again by itself."""
     head = region.find_head()
-    step = None if head is None else heads.merged(head, through)
+    if head is None:
+        return
+    step = heads.merged(head, through)
     if step is not None:
         region.swap(step)
+    if head.dirty and head.current_generation - 1 == through:
+        head, manifest = newest(region, head)
+        if manifest.newest == through and manifest.wal_rows == head.wal_rows:
+            region.swap(heads.cleaned(head))

@@ -31,10 +31,11 @@ from lancelsm.layout import (
     wal_entry,
 )
 from lancelsm.lease import LEASE_SECONDS
+from lancelsm.making import make_table
 from lancelsm.merge import commit as merging
 from lancelsm.merge.commit import Merged
 from lancelsm.objects.local import LocalStore
-from lancelsm.opening import Ports, make_table, open_table
+from lancelsm.opening import Ports, open_table
 from lancelsm.registry import Applied, Fields, Lost, Record
 from lancelsm.table import Table
 from lancelsm.upkeep import optimize_table

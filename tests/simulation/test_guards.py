@@ -62,7 +62,12 @@ GUARDS: dict[str, tuple[Callable[..., object], str, str, Callable[[], None]]] = 
         seeds,
     ),
     "owner admission": (region.admit, "if head.owner != owner:", "if False:", seeds),
-    "claim finished before appending": (append.append, "if head.manifest_epoch < head.epoch:", "if False:", seeds),
+    "claim finished before appending": (
+        append.append_after,
+        "if head.manifest_epoch < head.epoch:",
+        "if False:",
+        seeds,
+    ),
     "every claim finished": (
         claim.finish_claim,
         "while head.manifest_epoch < head.epoch:",

@@ -32,7 +32,9 @@ HEAD = Head(
     collector_round=2,
     manifest_nonce=Nonce("02" * 16),
     merged=Generation(3),
+    dirty="90",
 )
+NOW = 123.4
 
 
 def summary(position, *, epoch=4, rows=7, source=None):
@@ -78,11 +80,11 @@ def test_an_unreadable_record_is_corrupt(broken):
 
 
 def test_fields_that_this_release_does_not_know_are_left_alone():
-    assert heads.from_record({**heads.to_record(HEAD), "dirty": 1}) == HEAD
+    assert heads.from_record({**heads.to_record(HEAD), "of a newer release": 1}) == HEAD
 
 
 def test_appended_relies_on_epoch_and_position_and_changes_the_log_half_only():
-    swap = heads.appended(HEAD, [summary(10), summary(11, rows=3)], nonce=NONCE)
+    swap = heads.appended(HEAD, [summary(10), summary(11, rows=3)], nonce=NONCE, at=NOW)
 
     assert swap.expect == {"epoch": 4, "next_position": 10}
     assert applied(swap) == replace(
@@ -101,12 +103,46 @@ def test_appended_relies_on_epoch_and_position_and_changes_the_log_half_only():
 )
 def test_only_the_entries_that_follow_in_this_epoch_are_appended(entries):
     with pytest.raises(ValueError, match="do not follow"):
-        heads.appended(HEAD, entries, nonce=NONCE)
+        heads.appended(HEAD, entries, nonce=NONCE, at=NOW)
 
 
 def test_the_source_of_a_queue_is_the_highest_number_ever_applied():
     entries = [summary(10, source={"q": "10"}), summary(11, source={"q": "8"}), summary(12, source={"other": "0001"})]
-    assert applied(heads.appended(HEAD, entries, nonce=NONCE)).source == {"q": "10", "other": "0001"}
+    assert applied(heads.appended(HEAD, entries, nonce=NONCE, at=NOW)).source == {"q": "10", "other": "0001"}
+
+
+def test_the_source_remembers_four_queues_and_forgets_the_one_that_counts_lowest():
+    full = replace(HEAD, source={"a": "7", "b": "30", "c": "200", "d": "9"})
+    entries = [summary(10, source={"e": "5"}), summary(11, source={"b": "31"})]
+    source = applied(heads.appended(full, entries, nonce=NONCE, at=NOW), full).source
+    assert source == {"b": "31", "c": "200", "d": "9", "e": "5"}
+
+
+def test_a_head_is_dirty_since_the_first_append_that_the_base_lacks():
+    clean = replace(HEAD, dirty="")
+    append = heads.appended(clean, [summary(10)], nonce=NONCE, at=NOW)
+
+    dirty = applied(append, clean)
+
+    assert dirty.dirty == "123"
+    assert applied(heads.appended(dirty, [summary(11)], nonce=NONCE, at=200.0), dirty).dirty == "123"
+
+
+def test_a_clean_head_has_no_field_that_an_index_would_hold():
+    assert "dirty" not in heads.to_record(replace(HEAD, dirty=""))
+    assert applied(heads.cleaned(HEAD)).dirty == ""
+
+
+def test_an_append_that_did_not_see_the_head_cleaned_makes_it_dirty_again():
+    append = heads.appended(HEAD, [summary(10)], nonce=NONCE, at=NOW)
+    assert applied(append, applied(heads.cleaned(HEAD))).dirty == "90"
+
+
+def test_a_head_is_not_cleaned_once_an_entry_or_a_manifest_was_committed():
+    appended = applied(heads.appended(HEAD, [summary(10)], nonce=NONCE, at=NOW))
+    key, swap = Key(partition="p", sort="s"), heads.cleaned(HEAD)
+    for newer in (appended, replace(HEAD, manifest_version=Version(7))):
+        assert swapped(key, heads.to_record(newer), expect=swap.expect, change=swap.change) is None
 
 
 def test_a_claim_relies_on_the_epoch_alone():
@@ -157,7 +193,7 @@ def test_swaps_of_the_two_halves_do_not_disturb_each_other():
         collector_round=2,
         nonce=NONCE,
     )
-    append = heads.appended(HEAD, [summary(10)], nonce=NONCE)
+    append = heads.appended(HEAD, [summary(10)], nonce=NONCE, at=NOW)
     assert applied(manifest, applied(append)) == applied(append, applied(manifest))
 
 

@@ -16,7 +16,8 @@ from lancelsm.dataset.adoption import write_facts
 from lancelsm.dataset.base_table import open_base
 from lancelsm.errors import Corrupt, Invalid, LsmError, Unavailable
 from lancelsm.layout import CONFIG
-from lancelsm.opening import Ports, canonical, make_table, open_table
+from lancelsm.making import make_table
+from lancelsm.opening import Ports, canonical, open_table
 from lancelsm.registry.opening import open_registry
 from tests.simulation.faults import (
     CRASH_AFTER,

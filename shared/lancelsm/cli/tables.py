@@ -42,7 +42,7 @@ def init(  # noqa: PLR0917 - one for each option
     """
     chosen = pairs(settings, option="--set")
     from lancelsm.cli.text import counted
-    from lancelsm.opening import make_table
+    from lancelsm.making import make_table
     from lancelsm.record.files import read_file
     from lancelsm.record.rows import inferred
     from lancelsm.region import regions as catalogued

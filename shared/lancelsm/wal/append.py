@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from lancelsm.claim import finish_claim
 from lancelsm.head import Head
 from lancelsm.region import Region, admit
@@ -32,12 +34,32 @@ def append(region: Region, draft: Draft, *, owner: str, held: Head | None = None
     A crash at any line leaves the entry committed, or an object that a later append of this epoch commits, or one
     that a later epoch replaces: each time the whole entry or none of it.
     """
+    appended = append_after(region, lambda _: draft, owner=owner, held=held)
+    assert isinstance(appended, Appended)
+    return appended
+
+
+def append_after(
+    region: Region, next_draft: Callable[[Head], Draft | None], *, owner: str, held: Head | None = None
+) -> Appended | Head:
+    """As `append`, of what depends on the log before it.
+
+    Args:
+        next_draft: what to append right after the entries that this head has committed, or None for nothing any more.
+            Asked again for each newer head; what is committed followed exactly the head that it was asked for last.
+
+    Returns:
+        As `append`; or the head at which there was nothing to append.
+    """
     budget = region.storage.budget()
     head = held or region.head()
     for _ in budget.attempts():
         admit(region, head, owner=owner)
         if head.manifest_epoch < head.epoch:
             head = finish_claim(region, head, owner=owner)
+        draft = next_draft(head)
+        if draft is None:
+            return head
         outcome = try_slot(region, draft, head, budget=budget)
         if isinstance(outcome, Appended):
             return outcome

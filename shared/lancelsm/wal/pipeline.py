@@ -155,7 +155,8 @@ class Pipeline:
         first = entries[0].summary
         if (head.epoch, head.next_position) != (first.epoch, first.position):  # as an elder's lost reply has shown
             raise self._overtaken(head, due[0])
-        swap = heads.appended(head, [entry.summary for entry in entries], nonce=entries[-1].nonce)
+        summaries, nonce = [entry.summary for entry in entries], entries[-1].nonce
+        swap = heads.appended(head, summaries, nonce=nonce, at=region.storage.clock.now())
         cause: LsmError | None = None
         for _ in region.storage.budget().attempts():
             try:

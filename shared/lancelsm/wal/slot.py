@@ -133,7 +133,7 @@ def _yield_to(
             position=position,
             object=wal_entry(region.id, position),
         )
-    outcome = region.swap(heads.appended(fresh, [other.summary], nonce=other.nonce))
+    outcome = region.swap(heads.appended(fresh, [other.summary], nonce=other.nonce, at=region.storage.clock.now()))
     return outcome if isinstance(outcome, Head) else region.head_after(outcome)
 
 
@@ -143,7 +143,8 @@ def _commit(region: Region, entry: Encoded, head: Head, *, budget: Budget) -> Ap
     cause: LsmError | None = None
     for _ in budget.attempts():
         try:
-            outcome = region.swap(heads.appended(head, [entry.summary], nonce=entry.nonce))
+            step = heads.appended(head, [entry.summary], nonce=entry.nonce, at=region.storage.clock.now())
+            outcome = region.swap(step)
             if isinstance(outcome, Head):
                 return Appended(summary=entry.summary, head=outcome)
             now = region.head_after(outcome)
