@@ -1,0 +1,38 @@
+"""Clients of AWS services: the one place that makes them, so that credentials, region and endpoint have one source.
+
+botocore's session decides all three: environment, profile, container or instance role, `AWS_ENDPOINT_URL`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from lancelsm.errors import Invalid
+
+
+@cache
+def client(service: str) -> Any:
+    """This process's client of a service. It tries once: whoever calls decides whether a repetition is safe.
+
+    Raises:
+        Invalid: boto3 is missing, or no region is set.
+    """
+    session = _session()
+    from botocore.config import Config  # noqa: PLC0415 - an extra
+    from botocore.exceptions import NoRegionError  # noqa: PLC0415
+
+    once = Config(retries={"total_max_attempts": 1}, connect_timeout=3, read_timeout=20)
+    try:
+        return session.client(service, config=once)
+    except NoRegionError as error:
+        raise Invalid("no AWS region is set", remedy="Set AWS_REGION, or a region in the profile") from error
+
+
+@cache
+def _session() -> Any:
+    try:
+        import boto3
+    except ModuleNotFoundError as error:
+        raise Invalid("boto3 is not installed", remedy="Install lancelsm with its extra `aws`") from error
+    return boto3.Session()
