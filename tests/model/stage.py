@@ -169,6 +169,9 @@ class StagedRegistry:
         act = functools.partial(self._stage.swap, self._actor, expect=expect, change=change)
         return self._stage.hub.switch(Call(name=name, act=act, unknown=_no_swap))
 
+    def delete(self, key: Key, *, expect: Fields) -> Applied | Lost | UnknownSwap:
+        raise NotImplementedError  # as `list`
+
     def list(self, partition: str) -> list[tuple[Key, Record]]:
         raise NotImplementedError  # no protocol that is replayed lists records: one that does must get a play for it
 

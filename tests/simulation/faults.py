@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
@@ -25,7 +25,7 @@ from lancelsm.objects import Body, ETag, Listed, Object, ObjectStore, Refused, W
 from lancelsm.objects import Unknown as UnknownWrite
 from lancelsm.objects.keys import checked
 from lancelsm.objects.local import etag_of
-from lancelsm.registry import Applied, Fields, Lost, Record, Registry, swapped
+from lancelsm.registry import Applied, Fields, Lost, Record, Registry, holds, swapped
 from lancelsm.registry import Unknown as UnknownSwap
 
 T = TypeVar("T")
@@ -62,10 +62,14 @@ class MemoryStore:
             listed = [Listed(key=key, size=len(body)) for key, body in self._bodies.items() if key.startswith(prefix)]
         return iter(sorted(listed, key=lambda line: line.key.encode()))
 
+    def delete(self, keys: Collection[str]) -> None:
+        with self._lock:
+            for key in keys:
+                self._bodies.pop(checked(key), None)
+
     def remove(self, key: str) -> None:
         """What only a test does: the object is gone."""
-        with self._lock:
-            self._bodies.pop(key, None)
+        self.delete([key])
 
 
 class MemoryRegistry:
@@ -88,6 +92,13 @@ class MemoryRegistry:
                 return Lost(record=None if old is None else dict(old))
             self._records[key] = new
             return Applied(record=dict(new))
+
+    def delete(self, key: Key, *, expect: Fields) -> Applied | Lost:
+        with self._lock:
+            old = self._records.get(key)
+            if old is None or not holds(old, expect):
+                return Lost(record=None if old is None else dict(old))
+            return Applied(record=dict(self._records.pop(key)))
 
     def list(self, partition: str) -> list[tuple[Key, Record]]:
         with self._lock:
@@ -156,7 +167,7 @@ EVERY_FAULT = (DENY, FAIL_BEFORE, FAIL_AFTER, CRASH_BEFORE, CRASH_AFTER, late(1)
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a port: `objects` get, create, replace, list; `registry` read, swap, list."""
+    """One call of a port: `objects` get, create, replace, list, delete; `registry` read, swap, list, delete."""
 
     index: int
     port: str
@@ -166,7 +177,7 @@ class Call:
 
     @property
     def writes(self) -> bool:
-        return self.method in ("create", "replace", "swap")
+        return self.method in ("create", "replace", "swap", "delete")
 
 
 class FaultPlan:
@@ -331,6 +342,13 @@ class FaultyStore:
     def list(self, prefix: str) -> Iterator[Listed]:
         return iter(self._perform("list", prefix, lambda: list(self.inner.list(prefix))))
 
+    def delete(self, keys: Collection[str]) -> None:
+        def unanswered(cause: str) -> None:
+            raise Unavailable(cause, remedy="Retry")
+
+        named = list(keys)
+        self._perform("delete", " ".join(named), lambda: self.inner.delete(named), unknown=unanswered)
+
     def _perform(self, method: str, key: str, act: Callable[[], T], *, unknown: Callable[[str], T] | None = None) -> T:
         return self.plan.perform("objects", method, key, self._process, act, unknown=unknown)
 
@@ -357,6 +375,15 @@ class FaultyRegistry:
             "swap",
             _text(key),
             lambda: self.inner.swap(key, expect=expected, change=changed),
+            unknown=lambda cause: UnknownSwap(cause=cause),
+        )
+
+    def delete(self, key: Key, *, expect: Fields) -> Applied | Lost | UnknownSwap:
+        expected = dict(expect)
+        return self._perform(
+            "delete",
+            _text(key),
+            lambda: self.inner.delete(key, expect=expected),
             unknown=lambda cause: UnknownSwap(cause=cause),
         )
 

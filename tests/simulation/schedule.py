@@ -14,7 +14,7 @@ Threads that an actor starts run outside the schedule: their calls pass without 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -153,6 +153,11 @@ class ScheduledStore:
         self._schedule.switch()
         return self.inner.list(prefix)
 
+    def delete(self, keys: Collection[str]) -> None:
+        for key in keys:
+            self._schedule.switch()
+            self.inner.delete([key])
+
 
 class ScheduledRegistry:
     """A registry whose every call is a switch point."""
@@ -168,6 +173,10 @@ class ScheduledRegistry:
     def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> Applied | Lost | UnknownSwap:
         self._schedule.switch()
         return self.inner.swap(key, expect=expect, change=change)
+
+    def delete(self, key: Key, *, expect: Fields) -> Applied | Lost | UnknownSwap:
+        self._schedule.switch()
+        return self.inner.delete(key, expect=expect)
 
     def list(self, partition: str) -> list[tuple[Key, Record]]:
         self._schedule.switch()

@@ -7,7 +7,7 @@ first try.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import NewType, Protocol
 
@@ -76,4 +76,15 @@ class ObjectStore(Protocol):
 
     def list(self, prefix: str) -> Iterator[Listed]:
         """Every object whose key starts with `prefix`, in key order."""
+        ...
+
+    def delete(self, keys: Collection[str]) -> None:
+        """Remove these objects; one that is not there is fine. Nothing but `gc` calls this.
+
+        A deletion need not survive a power failure, and one whose answer was lost may still happen: only what can never
+        be written again under its key may be deleted.
+
+        Raises:
+            Unavailable: the store gave no answer; some may be gone.
+        """
         ...

@@ -8,7 +8,8 @@ a process that forks opens its stores after the fork.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -28,6 +29,7 @@ from lancelsm.objects.keys import checked
 
 T = TypeVar("T")
 Lines = list[Listed]
+Keys = list[str]
 
 _READ_SECONDS = 30.0
 _PAGE = 1000
@@ -119,6 +121,15 @@ class CloudStore:
         if above:
             checked(above)
         return self._listed(above, prefix)
+
+    def delete(self, keys: Collection[str]) -> None:
+        named = [checked(key) for key in keys]
+        for start in range(0, len(named), _PAGE):
+            self._repeated(partial(self._delete, named[start : start + _PAGE]), named[start])
+
+    def _delete(self, keys: Keys) -> None:
+        with suppress(FileNotFoundError):  # S3 doesn't say so, others do
+            self._store.delete(keys)
 
     def _listed(self, above: str, prefix: str) -> Iterator[Listed]:
         last: str | None = None

@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -95,6 +95,23 @@ class LocalStore:
         above, _, start = prefix.rpartition("/")
         directory = self._path(above) if above else self._root
         return self._walk(directory, f"{above}/" if above else "", start)
+
+    def delete(self, keys: Collection[str]) -> None:
+        for key in keys:
+            path = self._path(key)
+            try:
+                with suppress(FileNotFoundError, NotADirectoryError), locked(self._lock):
+                    os.unlink(path)
+                self._prune(os.path.dirname(path))
+            except OSError as error:
+                raise explained(error, path) from error
+
+    def _prune(self, directory: str) -> None:
+        """Remove directories that nothing lies in any more."""
+        with suppress(OSError):
+            while directory != self._root:
+                os.rmdir(directory)
+                directory = os.path.dirname(directory)
 
     def _path(self, key: str) -> str:
         if key in _RESERVED or key.startswith(f"{TEMPORARY}/"):

@@ -65,6 +65,13 @@ class Registry(Protocol):
         """
         ...
 
+    def delete(self, key: Key, *, expect: Fields) -> Applied | Lost | Unknown:
+        """Remove the record if it has all fields of `expect`; `Applied` holds what was removed. Heads stay for ever.
+
+        A record may be created again under the key, so `expect` names what no later record has: a version or a nonce.
+        """
+        ...
+
     def list(self, partition: str) -> list[tuple[Key, Record]]:
         """All records of a partition, in order of `sort`, as of now."""
         ...
@@ -78,7 +85,7 @@ def swapped(key: Key, record: Record | None, *, expect: Fields | None, change: F
     """
     if expect is None:
         return _without_absent(change) if record is None else None
-    if record is None or any(record.get(field) != value for field, value in expect.items()):
+    if record is None or not holds(record, expect):
         return None
     for field in NEVER_DECREASE:
         old, new = record.get(field), change.get(field, record.get(field))
@@ -90,6 +97,11 @@ def swapped(key: Key, record: Record | None, *, expect: Fields | None, change: F
                 field=field,
             )
     return _without_absent({**record, **change})
+
+
+def holds(record: Record, expect: Fields) -> bool:
+    """Whether a record has all these fields."""
+    return all(record.get(field) == value for field, value in expect.items())
 
 
 def _without_absent(fields: Fields) -> Record:

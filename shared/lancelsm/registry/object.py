@@ -3,12 +3,13 @@
 A swap reads, decides, and writes under the ETag that it read, or that its last write here was answered with. The
 object carries a version that grows by one and a nonce of its write. So its content never repeats, which ETags alone
 would not see; and a write whose reply was lost is recognised: it is there, or another of the same version is, or the
-one before it is and it can be sent again.
+one before it is and it can be sent again. For the same reason a deleted record stays as an object that says so.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from urllib.parse import quote, unquote
@@ -18,7 +19,7 @@ from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
 from lancelsm.layout import REGISTRY_OBJECTS, Key, Nonce
 from lancelsm.objects import ETag, ObjectStore, Refused, Written
 from lancelsm.objects import Unknown as UnknownWrite
-from lancelsm.registry import Applied, Fields, Lost, Record, Unknown, swapped
+from lancelsm.registry import Applied, Fields, Lost, Record, Unknown, holds, swapped
 
 FORMAT = 1
 
@@ -29,12 +30,20 @@ class _Stored:
 
     version: int
     nonce: Nonce
-    record: Record
+    record: Record | None  # None: deleted
     etag: ETag | None = None
 
     def encoded(self) -> bytes:
         document = {"format": FORMAT, "version": self.version, "nonce": self.nonce, "fields": self.record}
         return json.dumps(document, separators=(",", ":")).encode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Next:
+    """What follows a record, and what whoever wrote it is answered with."""
+
+    record: Record | None
+    answer: Record
 
 
 class ObjectRegistry:
@@ -75,33 +84,47 @@ class ObjectRegistry:
         return sorted(
             (Key(partition=partition, sort=_sort(name, prefix)), stored.record)
             for name, stored in zip(names, found, strict=True)
-            if stored is not None
+            if stored is not None and stored.record is not None
         )
 
     def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> Applied | Lost | Unknown:
+        def next_record(old: Record | None) -> _Next | None:
+            new = swapped(key, old, expect=expect, change=change)
+            return None if new is None else _Next(record=new, answer=new)
+
+        return self._write_next(key, next_record)
+
+    def delete(self, key: Key, *, expect: Fields) -> Applied | Lost | Unknown:
+        def next_record(old: Record | None) -> _Next | None:
+            return None if old is None or not holds(old, expect) else _Next(record=None, answer=old)
+
+        return self._write_next(key, next_record)
+
+    def _write_next(self, key: Key, next_record: Callable[[Record | None], _Next | None]) -> Applied | Lost | Unknown:
+        """Write what follows the record that stands there, or lose to it."""
         name = object_key(key)
         remembered = self._remembered.pop(name, None)
-        if remembered is not None and swapped(key, remembered.record, expect=expect, change=change) is None:
+        if remembered is not None and next_record(remembered.record) is None:
             remembered = None  # a swap is lost only to what stands there now
-        sent: _Stored | None = None  # a write without an answer
+        sent: tuple[_Stored, Record] | None = None  # a write without an answer, and what it will be answered with
         cause = ""
         for _ in Budget(clock=self._clock, ids=self._ids, seconds=self._budget_seconds).attempts():
             try:
                 found, remembered = remembered or self._stored(name), None
-                if sent is not None and found is not None and found.version >= sent.version:
-                    if found.nonce == sent.nonce:
-                        return Applied(record=sent.record)
-                    if found.version > sent.version:
+                if sent is not None and found is not None and found.version >= sent[0].version:
+                    if found.nonce == sent[0].nonce:
+                        return Applied(record=sent[1])
+                    if found.version > sent[0].version:
                         return Unknown(cause=f"{name}: {cause}; later writes hide whether it happened")
                     sent = None  # another write took its version
                 old = None if found is None else found.record
-                new = swapped(key, old, expect=expect, change=change)
-                if new is None:
+                following = next_record(old)
+                if following is None:
                     return Lost(record=old)
                 # An unanswered write goes out again as it was: whichever arrives is recognised, the other is refused.
-                send = sent or _Stored(
-                    version=1 if found is None else found.version + 1, nonce=self._ids.nonce(), record=new
-                )
+                version = 1 if found is None else found.version + 1
+                fresh = _Stored(version=version, nonce=self._ids.nonce(), record=following.record)
+                send, answer = sent or (fresh, following.answer)
                 outcome = self._write(name, found, send)
             except Unavailable as error:
                 if sent is None:
@@ -109,9 +132,9 @@ class ObjectRegistry:
                 return Unknown(cause=f"{name}: {cause}; then {error}")
             if isinstance(outcome, Written):
                 self._remembered[name] = replace(send, etag=outcome.etag)
-                return Applied(record=send.record)
+                return Applied(record=answer)
             if isinstance(outcome, UnknownWrite):
-                sent, cause = send, outcome.cause
+                sent, cause = (send, answer), outcome.cause
         if sent is not None:
             return Unknown(cause=f"{name}: {cause}")
         raise Contended(

@@ -20,7 +20,7 @@ from pathlib import Path
 from lancelsm.errors import Corrupt, Invalid, LsmError, Unavailable
 from lancelsm.layout import LOCK, Key
 from lancelsm.objects.posix import explained, locked, locks_hold, make_directory, sync_directory
-from lancelsm.registry import Applied, Fields, Lost, Record, Unknown, swapped
+from lancelsm.registry import Applied, Fields, Lost, Record, Unknown, holds, swapped
 
 FORMAT = 1
 _CHECKPOINT_BYTES = 4 << 20
@@ -28,6 +28,7 @@ _CHECKPOINT_BYTES = 4 << 20
 _READ = "SELECT fields FROM records WHERE partition = ? AND sort = ?"
 _LIST = "SELECT sort, fields FROM records WHERE partition = ? ORDER BY sort"
 _WRITE = "INSERT INTO records VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET fields = excluded.fields"
+_DELETE = "DELETE FROM records WHERE partition = ? AND sort = ?"
 _CREATE = """
     CREATE TABLE IF NOT EXISTS records (
         partition TEXT NOT NULL, sort TEXT NOT NULL, fields TEXT NOT NULL, PRIMARY KEY (partition, sort)
@@ -99,15 +100,35 @@ class SqliteRegistry:
         return [(Key(partition=partition, sort=sort), _fields(fields)) for sort, fields in rows]
 
     def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> Applied | Lost | Unknown:
+        def write(connection: sqlite3.Connection, old: Record | None) -> Record | None:
+            new = swapped(key, old, expect=expect, change=change)
+            if new is not None:
+                connection.execute(_WRITE, (key.partition, key.sort, json.dumps(new)))
+            return new
+
+        return self._transaction(key, write)
+
+    def delete(self, key: Key, *, expect: Fields) -> Applied | Lost | Unknown:
+        def write(connection: sqlite3.Connection, old: Record | None) -> Record | None:
+            if old is None or not holds(old, expect):
+                return None
+            connection.execute(_DELETE, (key.partition, key.sort))
+            return old
+
+        return self._transaction(key, write)
+
+    def _transaction(
+        self, key: Key, write: Callable[[sqlite3.Connection, Record | None], Record | None]
+    ) -> Applied | Lost | Unknown:
+        """Write what depends on the record there; `write` returns what is applied, or None if the condition fails."""
         with self._connection() as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:
                 old = _read(connection, key)
-                new = swapped(key, old, expect=expect, change=change)
+                new = write(connection, old)
                 if new is None:
                     connection.execute("ROLLBACK")
                     return Lost(record=old)
-                connection.execute(_WRITE, (key.partition, key.sort, json.dumps(new)))
             except BaseException:
                 self.close()  # ends the transaction, whatever state it is in
                 raise

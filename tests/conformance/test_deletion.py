@@ -1,0 +1,87 @@
+"""What every store and registry promises of deletions."""
+
+from __future__ import annotations
+
+import pytest
+
+from lancelsm.layout import Key
+from lancelsm.registry import Applied, Lost
+from tests.conformance.backends import OBJECTS, REGISTRIES, opened_registry, opened_store
+
+KEY = Key(partition="S#table", sort="monday")
+
+
+@pytest.fixture(params=OBJECTS)
+def store(request, described):
+    return opened_store(described(request.param))
+
+
+@pytest.fixture(params=REGISTRIES)
+def registry(request, described):
+    return opened_registry(described(request.param))
+
+
+def test_deleted_objects_are_gone_and_their_neighbours_stay(store):
+    for key in ("wal/a", "wal/b", "wal/b/c", "other"):
+        store.create(key.replace("b/c", "bc"), b"body")
+
+    store.delete(["wal/a", "wal/b"])
+
+    assert [line.key for line in store.list("")] == ["other", "wal/bc"]
+    assert store.get("wal/a") is None
+
+
+def test_deleting_what_is_not_there_is_no_error(store):
+    store.create("wal/a", b"body")
+
+    store.delete(["wal/absent", "nowhere/at/all", "wal/a"])
+    store.delete(["wal/a"])
+    store.delete([])
+
+    assert list(store.list("")) == []
+
+
+def test_an_object_can_be_created_where_one_was_deleted(store):
+    store.create("wal/a", b"old")
+    store.delete(["wal/a"])
+
+    store.create("wal/a", b"new")
+
+    assert store.get("wal/a").body == b"new"
+
+
+def test_more_objects_than_one_request_takes_are_deleted(store):
+    keys = [f"wal/{number:04}" for number in range(1_201)]
+    for key in keys:
+        store.create(key, b"")
+
+    store.delete(keys)
+
+    assert list(store.list("wal/")) == []
+
+
+def test_a_record_is_deleted_under_its_witness_alone(registry):
+    registry.swap(KEY, expect=None, change={"version": 1, "expires": "10"})
+
+    assert isinstance(registry.delete(KEY, expect={"version": 2}), Lost)
+    assert registry.read(KEY) == {"version": 1, "expires": "10"}
+
+    assert registry.delete(KEY, expect={"version": 1}) == Applied(record={"version": 1, "expires": "10"})
+    assert registry.read(KEY) is None
+    assert registry.list(KEY.partition) == []
+
+
+def test_a_refresh_that_comes_after_the_deletion_is_lost(registry):
+    registry.swap(KEY, expect=None, change={"version": 1})
+    registry.delete(KEY, expect={"version": 1})
+
+    assert registry.swap(KEY, expect={"version": 1}, change={"version": 2}) == Lost(record=None)
+    assert registry.delete(KEY, expect={"version": 1}) == Lost(record=None)
+
+
+def test_a_record_can_be_created_where_one_was_deleted(registry):
+    registry.swap(KEY, expect=None, change={"version": 1, "old": "field"})
+    registry.delete(KEY, expect={"version": 1})
+
+    assert registry.swap(KEY, expect=None, change={"version": 7}) == Applied(record={"version": 7})
+    assert registry.list(KEY.partition) == [(KEY, {"version": 7})]
