@@ -1,0 +1,140 @@
+"""Hold those to their roles that MiniStack serves inside its own process, where it asks no policy.
+
+What comes in over HTTP it checks by itself (AUTH=true), so a function, which has credentials of its role, needs nothing
+here. A state machine, a schedule and an event source mapping act without a request: they are asked here.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import hashlib
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lancelsm.local import ACCOUNT, REGION
+
+_log = logging.getLogger("lancelsm.local")
+
+# The execution of a state machine that runs in this thread.
+execution: contextvars.ContextVar[str] = contextvars.ContextVar("execution")
+
+_DELIVERY = {"lambda": "lambda:InvokeFunction", "states": "states:StartExecution", "sqs": "sqs:SendMessage"}
+_POLLING = ("sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes")
+
+
+def denial(role: str, action: str, resource: str, context: Mapping[str, str] | None = None) -> str | None:
+    """Why a role may not do something, in the words of AWS; None if its policies allow it.
+
+    Args:
+        role: ARN of the role. One that does not exist may do nothing.
+        context: further condition keys, as `iam:PassedToService`.
+    """
+    from ministack.core import iam_evaluator as iam  # noqa: PLC0415 - reads its settings while it is imported
+
+    name = role.rsplit("/", 1)[-1]
+    principal = f"arn:aws:sts::{ACCOUNT}:assumed-role/{name}/local"
+    asked = iam.EvalContext(
+        principal_arn=principal,
+        principal_type="AssumedRole",
+        principal_account=ACCOUNT,
+        action=action,
+        resource_arn=resource,
+        region=REGION,
+        service_context={key.lower(): value for key, value in (context or {}).items()},
+    )
+    if iam.evaluate(asked, iam._gather_role_policies(name, ACCOUNT)).decision == "Allow":
+        return None
+    return f"User: {principal} is not authorized to perform: {action} on resource: {resource}"
+
+
+def credentials(role: str, session: str) -> dict[str, str]:
+    """Environment variables that make a process act as a role, in a session of that name."""
+    from ministack.services import sts  # noqa: PLC0415
+
+    name = role.rsplit("/", 1)[-1]
+    digest = hashlib.sha256(f"{role}:{session}".encode()).hexdigest()
+    key, secret, token = f"ASIA{digest[:16].upper()}", digest[16:56], digest
+    principal = f"arn:aws:sts::{ACCOUNT}:assumed-role/{name}/{session}"
+    sts.register_session(
+        key, {"Arn": principal, "UserId": f"{name}:{session}", "SecretAccessKey": secret, "SessionToken": token}
+    )
+    return {"AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": secret, "AWS_SESSION_TOKEN": token}
+
+
+def machine_role() -> str:
+    """ARN of the role of the state machine whose execution runs in this thread."""
+    from ministack.services import stepfunctions as machines  # noqa: PLC0415
+
+    of = machines._executions[execution.get()]["stateMachineArn"]
+    role: str = machines._state_machines[of]["roleArn"]
+    return role
+
+
+def executing(run: Callable[[str], None]) -> Callable[[str], None]:
+    """Run an execution so that its tasks know whose it is."""
+
+    def running(arn: str) -> None:
+        execution.set(arn)
+        run(arn)
+
+    return running
+
+
+def invoking(invoke: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
+    """Do a task of a state machine; a function is invoked only if the machine's role may."""
+
+    def invoked(resource: str, data: Any) -> Any:
+        function = _function(resource, data)
+        if function is not None and execution.get(None) is not None:
+            denied = denial(machine_role(), "lambda:InvokeFunction", function)
+            if denied:
+                from ministack.services.stepfunctions import _ExecutionError  # noqa: PLC0415
+
+                raise _ExecutionError("Lambda.AWSLambdaException", denied)
+        return invoke(resource, data)
+
+    return invoked
+
+
+def delivering(deliver: Callable[..., None]) -> Callable[..., None]:
+    """Deliver an event to a target; one that names a role only if that role may."""
+
+    def delivered(target: dict[str, Any], *more: Any) -> None:
+        arn, role = target.get("Arn", ""), target.get("RoleArn")
+        action = _DELIVERY.get(arn.split(":")[2] if arn.count(":") >= 5 else "")
+        denied = denial(role, action, arn) if role and action else None
+        if denied:
+            _log.error("an event is not delivered: %s", denied)
+            return
+        deliver(target, *more)
+
+    return delivered
+
+
+def polling(run: Callable[..., None]) -> Callable[..., None]:
+    """Hand a batch of a queue to a function only if the function's role may read that queue."""
+
+    def ran(mapping: dict[str, Any], function: dict[str, Any], *more: Any) -> None:
+        role = (function.get("config") or function).get("Role", "")
+        denied = next(filter(None, (denial(role, action, mapping["EventSourceArn"]) for action in _POLLING)), None)
+        if denied:
+            mapping["LastProcessingResult"] = f"PROBLEM: {denied}"
+            _log.error("a batch is not delivered: %s", denied)
+            return
+        run(mapping, function, *more)
+
+    return ran
+
+
+def _function(resource: str, data: Any) -> str | None:
+    """ARN of the function that a task invokes, without version; None if it invokes none."""
+    if "states:::lambda:invoke" in resource:
+        name = str(data.get("FunctionName", ""))
+    elif resource.startswith("arn:aws:lambda:"):
+        name = resource
+    else:
+        return None
+    if name.startswith("arn:"):
+        return ":".join(name.split(":")[:7])
+    return f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:{name.split(':')[0]}"
