@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -23,6 +24,7 @@ from lancelsm.opening import Opened, check_base
 from lancelsm.optimize import Optimized, optimize_base
 from lancelsm.region import Region, regions
 from lancelsm.setsum import Setsum
+from lancelsm.settings import Settings
 
 BASE = "base"  # the lease of whoever rewrites the base
 Engine = Literal["auto", "inprocess", "spark"]
@@ -37,6 +39,15 @@ class Flushed:
     rows: int
     path: str  # below the table
     through: Position  # the last WAL entry that is in it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingMerge:
+    """What waits to be merged: of each region with something, (newest in the base, newest there is)."""
+
+    spans: Mapping[RegionId, tuple[Generation, Generation]]
+    delta_rows: int  # as stored, tombstones included
+    base_rows: int
 
 
 def flush_table(opened: Opened) -> list[Flushed]:
@@ -171,27 +182,50 @@ def _pending(region: Region, manifest: Manifest) -> RegionPending:
     return RegionPending(region=region.id, newest=manifest.newest, generations=listed)
 
 
-def _runner(opened: Opened, engine: Engine) -> Runner:
+def pending_merge(opened: Opened) -> PendingMerge:
+    """What a merge would find now: all heads first, then the base.
+
+    Raises:
+        Corrupt, Unavailable: heads, manifests or the base could not be read.
+    """
+    manifests = _manifests(opened)
+    base = opened.read_base()
+    counters = {region.id: base.counters.get(region.id, Generation(0)) for region, _ in manifests}
+    return PendingMerge(
+        spans={
+            region.id: (counters[region.id], manifest.newest)
+            for region, manifest in manifests
+            if manifest.newest > counters[region.id]
+        },
+        delta_rows=sum(
+            generation.rows or 0
+            for region, manifest in manifests
+            for generation in manifest.generations
+            if generation.generation > counters[region.id]
+        ),
+        base_rows=base.rows,
+    )
+
+
+def choose_engine(
+    engine: Engine, settings: Settings, pending: Callable[[], PendingMerge]
+) -> Literal["inprocess", "spark"]:
+    """Where a merge runs; `pending` is called only if its size decides. Raises `Invalid` if there is no such engine."""
     if engine not in get_args(Engine):
         raise Invalid(f"there is no engine {engine!r}", remedy=f"Use one of {', '.join(get_args(Engine))}")
-    if engine == "inprocess" or (engine == "auto" and _fits_one_process(opened)):
+    if engine != "auto":
+        return engine
+    found = pending()
+    small_delta = found.delta_rows < settings.merge_inprocess_delta_rows
+    return "inprocess" if small_delta and found.base_rows < settings.merge_inprocess_base_rows else "spark"
+
+
+def _runner(opened: Opened, engine: Engine) -> Runner:
+    if choose_engine(engine, opened.settings, lambda: pending_merge(opened)) == "inprocess":
         return InProcess()
     from lancelsm.merge.spark import Spark  # noqa: PLC0415 - Spark is an extra
 
     return Spark.local()
-
-
-def _fits_one_process(opened: Opened) -> bool:
-    manifests = _manifests(opened)
-    base = opened.read_base()
-    delta = sum(
-        generation.rows or 0
-        for region, manifest in manifests
-        for generation in manifest.generations
-        if generation.generation > base.counters.get(region.id, 0)
-    )
-    settings = opened.settings
-    return delta < settings.merge_inprocess_delta_rows and base.rows < settings.merge_inprocess_base_rows
 
 
 def _report(region: Region, through: Generation) -> None:

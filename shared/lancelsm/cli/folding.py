@@ -14,7 +14,6 @@ from lancelsm.cli.arguments import Uri
 from lancelsm.cli.inspecting import chosen
 from lancelsm.cli.regions import show_held
 from lancelsm.cli.session import Session, command, console
-from lancelsm.cli.tables import generations
 
 commands = typer.Typer()
 
@@ -31,19 +30,15 @@ def flush(session: Session, uri: Uri) -> None:
 
     As JSON: {"generations": [{"region", "generation", "rows", "path"}]}.
     """
+    from lancelsm import documents
     from lancelsm.cli.text import listing
     from lancelsm.upkeep import flush_table
 
     opened = session.opened(uri)
     with session.working("Flushing"):
-        made = [
-            {"region": one.region, "generation": one.generation, "rows": one.rows, "path": one.path}
-            for one in flush_table(opened)
-        ]
-    columns = ("region", "generation", "rows", "path")
-    session.show(
-        {"generations": made}, lambda: listing(made, columns=columns) if made else "Nothing was in the log to flush"
-    )
+        document = documents.flushed(flush_table(opened))
+    made, columns = document["generations"], ("region", "generation", "rows", "path")
+    session.show(document, lambda: listing(made, columns=columns) if made else "Nothing was in the log to flush")
 
 
 @command(commands, "merge", example="lancelsm merge orders --engine spark")
@@ -57,18 +52,13 @@ def merge(
     As JSON: {"merged": [{"region", "generation"}], "rows_upserted", "rows_deleted", "base_version"}. `merged` has the
     newest generation of each region that this run merged; it is empty if there was nothing to merge.
     """
+    from lancelsm import documents
     from lancelsm.cli.text import counted
     from lancelsm.upkeep import merge_table
 
     opened = session.opened(uri)
     with session.working("Merging"):
         merged = merge_table(opened, engine=engine.value)
-    document = {
-        "merged": generations(merged.moved),
-        "rows_upserted": merged.rows_upserted,
-        "rows_deleted": merged.rows_deleted,
-        "base_version": merged.base_version,
-    }
 
     def text() -> str:
         if not merged.generations:
@@ -79,7 +69,7 @@ def merge(
             f"{merged.rows_deleted:,} deleted"
         )
 
-    session.show(document, text)
+    session.show(documents.merged(merged), text)
 
 
 @command(commands, "optimize", example="lancelsm optimize orders")
@@ -88,12 +78,13 @@ def optimize(session: Session, uri: Uri) -> None:
 
     As JSON: {"fragments_removed", "fragments_added", "indexes_extended", "base_version"}.
     """
+    from lancelsm import documents
     from lancelsm.cli.text import facts
     from lancelsm.upkeep import optimize_table
 
     opened = session.opened(uri)
     with session.working("Optimizing"):
-        done = asdict(optimize_table(opened))
+        done = documents.optimized(optimize_table(opened))
     session.show(done, lambda: facts(done))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -78,7 +78,7 @@ def adopt(
     session: Session,
     uri: Uri,
     registry_kind: Annotated[
-        str | None, typer.Option("--registry", metavar="KIND", help="sqlite or object, as for init.")
+        str | None, typer.Option("--registry", metavar="KIND", help="sqlite, object or dynamodb:NAME, as for init.")
     ] = None,
     owner: Annotated[
         str, typer.Option(metavar="NAME", help="The name that the table's ordinary writers share.")
@@ -129,24 +129,15 @@ def show_held(
     """Show who holds these regions: for people below a title, in JSON beside some numbers more."""
     from rich.console import Group
 
+    from lancelsm import documents
     from lancelsm.cli.text import listing
-    from lancelsm.routing.route import values_json
 
-    spec = opened.config.regions
-    found: list[dict[str, Any]] = [
-        {
-            "region": region.id,
-            "epoch": head.epoch,
-            "owner": head.owner,
-            "status": head.status.value,
-            "values": values_json(region.values, spec) if spec else {},
-        }
-        for region, head in held
-    ]
+    document = documents.held(held, opened.config.regions)
+    found = document["regions"]
     columns = ("region", "epoch", "owner", "status", "values")
 
     def text() -> Group:
         shown = listing(found, columns=columns) if found else "There are no regions yet"
         return Group(title, shown) if title else Group(shown)
 
-    session.show({"regions": found, **more}, text)
+    session.show({**document, **more}, text)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lancelsm.cli.arguments import Uri
 from lancelsm.cli.session import Session, command, names
 from lancelsm.errors import placed
+
+if TYPE_CHECKING:
+    from lancelsm.region_writer import Committed
 
 commands = typer.Typer()
 _SQL = "text in 'quotes', odd column names in `backticks`"
@@ -131,17 +134,15 @@ def get(session: Session, uri: Uri, key: _Key = None) -> None:
     session.show(row, lambda: "There is no row with this key" if row is None else facts(row))
 
 
-def _show_committed(session: Session, did: str, committed: object) -> None:
-    from dataclasses import asdict
-
+def _show_committed(session: Session, did: str, committed: Committed) -> None:
+    from lancelsm import documents
     from lancelsm.cli.text import counted
-    from lancelsm.region_writer import Committed
 
-    assert isinstance(committed, Committed)
-    entries = [asdict(entry) for entry in committed.entries]
+    document = documents.committed(committed)
+    entries = document["entries"]
     regions = len({entry.region for entry in committed.entries})
     session.show(
-        {"rows": committed.rows, "entries": entries},
+        document,
         lambda: (
             f"{did} {counted(committed.rows, 'row')} in {counted(len(entries), 'entry')} of "
             f"{counted(regions, 'region')}"

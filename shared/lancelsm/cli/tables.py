@@ -28,8 +28,8 @@ def init(  # noqa: PLR0917 - one for each option
     regions: Annotated[str | None, typer.Option(metavar="SPEC", help='How keys map to regions: "bucket(a, 4)", '
                                                 '"identity(a)", "truncate(a, 10)", "day(t)", ...; default '
                                                 "one region.")] = None,
-    registry: Annotated[str | None, typer.Option(metavar="KIND", help="sqlite (default for paths) or object (default "
-                                                 "for URLs).")] = None,
+    registry: Annotated[str | None, typer.Option(metavar="KIND", help="sqlite (default for paths), object (default "
+                                                 "for URLs) or dynamodb:NAME, a DynamoDB table.")] = None,
     owner: Annotated[str, typer.Option(metavar="NAME", help="The name that the table's ordinary writers "
                                        "share.")] = "default",
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the table; "
@@ -126,6 +126,7 @@ def history(
     `merged` has the newest generation of each region that the version brought in, and is null if the version before it
     is gone; `operation` is Lance's name.
     """
+    from lancelsm import documents
     from lancelsm.cli.text import listing
     from lancelsm.dataset.versions import base_versions
 
@@ -136,7 +137,7 @@ def history(
             "time": found.time.isoformat(),
             "operation": found.operation,
             "rows": found.rows,
-            "merged": None if found.merged is None else generations(found.merged),
+            "merged": None if found.merged is None else documents.generations(found.merged),
         }
         for found in base_versions(uri=place, newest=limit, storage_options=session.storage_options)
     ]
@@ -164,11 +165,6 @@ def config_set(
     storage = session.opened(uri).storage
     kept = dict(change_settings(storage.objects, texts, uri=storage.uri, budget=storage.budget()).settings)
     session.show({"table": storage.uri, "settings": kept}, lambda: facts(kept))
-
-
-def generations(newest: Any) -> list[dict[str, Any]]:
-    """Counters by region as a list of records."""
-    return [{"region": region, "generation": number} for region, number in sorted(newest.items())]
 
 
 def described(opened: Opened) -> dict[str, Any]:

@@ -1,0 +1,70 @@
+"""Results as JSON documents: the same from the command line and from the functions.
+
+They are built from plain values, so that a function that only writes can answer without Lance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from lancelsm.routing.route import values_json
+
+if TYPE_CHECKING:
+    from lancelsm.head import Head
+    from lancelsm.layout import Generation, RegionId
+    from lancelsm.merge.commit import Merged
+    from lancelsm.optimize import Optimized
+    from lancelsm.region import Region
+    from lancelsm.region_writer import Committed
+    from lancelsm.routing.spec import RegionSpec
+    from lancelsm.upkeep import Flushed
+
+Document = dict[str, Any]
+
+
+def committed(done: Committed) -> Document:
+    """{"rows", "entries": [{"region", "position", "rows"}]}."""
+    return {"rows": done.rows, "entries": [asdict(entry) for entry in done.entries]}
+
+
+def flushed(made: Iterable[Flushed]) -> Document:
+    """{"generations": [{"region", "generation", "rows", "path"}]}."""
+    found = [{"region": one.region, "generation": one.generation, "rows": one.rows, "path": one.path} for one in made]
+    return {"generations": found}
+
+
+def merged(done: Merged) -> Document:
+    """{"merged": [{"region", "generation"}], "rows_upserted", "rows_deleted", "base_version"}."""
+    return {
+        "merged": generations(done.moved),
+        "rows_upserted": done.rows_upserted,
+        "rows_deleted": done.rows_deleted,
+        "base_version": done.base_version,
+    }
+
+
+def optimized(done: Optimized) -> Document:
+    """{"fragments_removed", "fragments_added", "indexes_extended", "base_version"}."""
+    return asdict(done)
+
+
+def held(regions: Iterable[tuple[Region, Head]], spec: RegionSpec | None) -> Document:
+    """{"regions": [{"region", "epoch", "owner", "status", "values"}]}."""
+    found = [
+        {
+            "region": region.id,
+            "epoch": head.epoch,
+            "owner": head.owner,
+            "status": head.status.value,
+            "values": values_json(region.values, spec) if spec else {},
+        }
+        for region, head in regions
+    ]
+    return {"regions": found}
+
+
+def generations(newest: Mapping[RegionId, Generation]) -> list[Document]:
+    """Counters by region as a list of records."""
+    return [{"region": region, "generation": number} for region, number in sorted(newest.items())]

@@ -1,0 +1,128 @@
+"""What a planner, a job and a recorder of one merge tell each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lancelsm.errors import Corrupt, Invalid
+from lancelsm.merge.request import (
+    MergeRequest,
+    folder,
+    keep_request,
+    keep_result,
+    plan_request,
+    read_request,
+    read_result,
+)
+from lancelsm.opening import Opened, open_table
+from lancelsm.table import Table
+from lancelsm.upkeep import merge_table
+from tests.unit.tables import create, row
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return create(tmp_path, regions="bucket(id, 2)")
+
+
+def opened(table: Table, **settings: int) -> Opened:
+    return open_table(table.uri, settings=settings)
+
+
+def flushed(table: Table, *keys: int) -> None:
+    table.upsert([row(key) for key in keys])
+    table.flush()
+
+
+def test_nothing_pending_asks_for_no_engine_whichever_is_wanted(table: Table) -> None:
+    table.upsert([row(1)])
+
+    for engine in ("auto", "inprocess", "spark"):
+        request = plan_request(opened(table), execution="one", engine=engine)  # type: ignore[arg-type]
+        assert (request.engine, request.regions) == ("none", ())
+
+
+def test_what_is_pending_and_its_size_decide_the_engine(table: Table) -> None:
+    flushed(table, *range(8))
+    table.merge(engine="inprocess")
+    flushed(table, *range(8))
+    flushed(table, *range(8))
+
+    small = plan_request(opened(table), execution="one")
+    large_delta = plan_request(opened(table, merge_inprocess_delta_rows=16), execution="one")
+    large_base = plan_request(opened(table, merge_inprocess_base_rows=8), execution="one")
+
+    assert {(span.after, span.through) for span in small.regions} == {(1, 3)}
+    assert len(small.regions) == 2
+    assert [request.engine for request in (small, large_delta, large_base)] == ["inprocess", "spark", "spark"]
+    assert plan_request(opened(table), execution="one", engine="spark").engine == "spark"
+
+
+def test_an_unknown_engine_is_refused(table: Table) -> None:
+    with pytest.raises(Invalid, match="no engine 'rocket'"):
+        plan_request(opened(table), execution="one", engine="rocket")  # type: ignore[arg-type]
+
+
+def test_the_token_names_the_work_and_the_execution(table: Table) -> None:
+    flushed(table, *range(8))
+    first = plan_request(opened(table), execution="one")
+
+    assert plan_request(opened(table), execution="one") == first
+    assert plan_request(opened(table), execution="two").token != first.token
+    flushed(table, *range(8))
+    assert plan_request(opened(table), execution="one").token != first.token
+    assert len(f"{first.token}-99") <= 64
+    assert first.token.isalnum()
+
+
+def test_a_plan_is_kept_as_it_was_first_written(table: Table, tmp_path: Path) -> None:
+    uri = f"{folder(str(tmp_path / 'work'), 'one')}/plan.json"
+    flushed(table, *range(8))
+    first = keep_request(plan_request(opened(table), execution="one"), uri)
+    flushed(table, *range(8))
+
+    again = keep_request(plan_request(opened(table), execution="one"), uri)
+
+    assert first == again == read_request(uri)
+    assert MergeRequest.from_json(first.to_json()) == first
+
+
+def test_an_execution_that_planned_another_table_is_refused(table: Table, tmp_path: Path) -> None:
+    uri = f"{folder(str(tmp_path / 'work'), 'one')}/plan.json"
+    keep_request(plan_request(opened(table), execution="one"), uri)
+    other = create(tmp_path / "other")
+
+    with pytest.raises(Invalid, match="another table"):
+        keep_request(plan_request(opened(other), execution="one"), uri)
+
+
+def test_the_account_of_the_run_that_merged_outlives_one_that_found_nothing_to_do(table: Table, tmp_path: Path) -> None:
+    uri = f"{folder(str(tmp_path / 'work'), 'one')}/result.json"
+    flushed(table, *range(8))
+
+    did = keep_result(merge_table(opened(table), engine="inprocess"), uri)
+    again = keep_result(merge_table(opened(table), engine="inprocess"), uri)
+
+    assert did["rows_upserted"] == 8
+    assert did == again == read_result(uri)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", ".a", "a b", "a" * 81, "ü"])
+def test_a_name_that_fits_no_key_is_no_execution(name: str) -> None:
+    with pytest.raises(Invalid) as refusal:
+        folder("s3://bucket/work", name)
+    assert refusal.value.where == {"field": "execution"}
+
+
+def test_what_is_missing_unreadable_or_newer_is_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match="no plan"):
+        read_request(str(tmp_path / "plan.json"))
+    with pytest.raises(Invalid, match="no result"):
+        read_result(str(tmp_path / "result.json"))
+    for body in (b"{", b"[]", b"{}", b'{"format": 1}', b'{"format": 1, "regions": [{"a": 1}]}'):
+        with pytest.raises(Corrupt, match="unreadable"):
+            MergeRequest.from_json(body)
+    with pytest.raises(Invalid, match="format 2"):
+        MergeRequest.from_json(b'{"format": 2}')
