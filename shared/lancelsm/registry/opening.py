@@ -23,12 +23,13 @@ def open_registry(kind: str, *, uri: str | Path, store: ObjectStore, clock: Cloc
     """The registry of a table. Touches nothing yet.
 
     Args:
-        kind: `sqlite` (tables at a path) or `object`.
+        kind: `sqlite` (tables at a path), `object`, or `dynamodb:NAME`, which names the DynamoDB table. Its AWS region,
+            account and endpoint are those of `lancelsm.aws`.
         uri: the table's.
         store: the table's objects.
 
     Raises:
-        Invalid: no such kind, or it does not fit the URI.
+        Invalid: no such kind, or it does not fit the URI; for DynamoDB, what `aws.client` says.
     """
     path = local_path(uri)
     if kind == "object":
@@ -41,4 +42,12 @@ def open_registry(kind: str, *, uri: str | Path, store: ObjectStore, clock: Cloc
         from lancelsm.registry.sqlite import SqliteRegistry  # noqa: PLC0415
 
         return SqliteRegistry(path / SQLITE)
-    raise Invalid(f"there is no registry {kind!r}", remedy="Use sqlite or object", url=uri)
+    service, _, name = kind.partition(":")
+    if service == "dynamodb":
+        if not name:
+            raise Invalid("the registry has no name", remedy="Name its DynamoDB table: dynamodb:NAME", url=uri)
+        from lancelsm import aws  # noqa: PLC0415
+        from lancelsm.registry.dynamodb import DynamoRegistry  # noqa: PLC0415
+
+        return DynamoRegistry(name, client=aws.client("dynamodb"), clock=clock, ids=ids)
+    raise Invalid(f"there is no registry {kind!r}", remedy="Use sqlite, object or dynamodb:NAME", url=uri)
