@@ -6,6 +6,8 @@
         manifest/staged/{version}-{nonce}.binpb   what a head names
         wal/{bitrev64 position}.arrow         one entry each, 1-based
         {8 hex}_gen_{i}/                      one generation: Lance dataset, _pk_index/, bloom_filter.bin
+        gc/{round}-{nonce}.binpb              what one round of collection deletes
+      _lancelsm/gc/{round}-{nonce}.binpb      the same of the base
       _lancelsm/config.json                   the table's configuration, for writers without Lance
       _lancelsm/registry.sqlite, registry/    records of the embedded registries
 
@@ -41,6 +43,8 @@ REGISTRY_OBJECTS = f"{PRIVATE}/registry"
 LOCK = f"{PRIVATE}/lock"
 
 _GENERATION = re.compile(r"([0-9a-f]{8})_gen_([1-9][0-9]*)")
+_ROUND = re.compile(r"([1-9][0-9]*)-[0-9a-f]{32}\.binpb")
+_STAGED = re.compile(r"/manifest/staged/([1-9][0-9]*)-[0-9a-f]{32}\.binpb$")
 
 
 def bitrev64(number: int) -> str:
@@ -97,6 +101,27 @@ def staged_manifest(region: RegionId, version: Version, nonce: Nonce) -> str:
 
 def version_hint(region: RegionId) -> str:
     return f"{manifest_prefix(region)}version_hint.json"
+
+
+def round_prefix(region: RegionId | None) -> str:
+    """Where the lists of a region's rounds lie; None for the base."""
+    return f"{PRIVATE}/gc/" if region is None else f"{region_prefix(region)}/gc/"
+
+
+def round_list(region: RegionId | None, number: int, nonce: Nonce) -> str:
+    return f"{round_prefix(region)}{number}-{nonce}.binpb"
+
+
+def round_number(key: str) -> int | None:
+    """The round of a list's key, or None for a key that is none."""
+    match = _ROUND.fullmatch(key.rpartition("/")[2])
+    return int(match[1]) if match else None
+
+
+def staged_version(key: str) -> Version | None:
+    """The version of a staged manifest's key, or None for a key that is none."""
+    match = _STAGED.search(key)
+    return Version(int(match[1])) if match else None
 
 
 def generation_name(generation: Generation, nonce: Nonce) -> str:
@@ -162,3 +187,18 @@ def table_key(table: TableId) -> Key:
 
 def lease_key(table: TableId, name: str) -> Key:
     return Key(partition=f"L#{table}", sort=name)
+
+
+def snapshots(table: TableId) -> str:
+    """The partition of a table's snapshots."""
+    return f"S#{table}"
+
+
+def cursors(table: TableId) -> str:
+    """The partition of a table's cursors."""
+    return f"C#{table}"
+
+
+def pin_key(partition: str, name: str, region: RegionId | None = None) -> Key:
+    """The record of a pin, or of what it needs of one region. Those of one pin are listed one after the other."""
+    return Key(partition=partition, sort=name if region is None else f"{name}#{region}")

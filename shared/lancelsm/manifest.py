@@ -163,6 +163,44 @@ def with_seal(manifest: Manifest, *, epoch: Epoch, last_seen: Position) -> Manif
     return replace(manifest, epoch=max(manifest.epoch, epoch), last_seen=last_seen, sealed=True)
 
 
+def collected(
+    manifest: Manifest,
+    *,
+    round_number: int,
+    key: str,
+    list_setsum: Setsum,
+    first_position: Position,
+    paths: frozenset[str],
+) -> Manifest | Dead:
+    """The manifest after a round of collection: it no longer names what the round's list deletes.
+
+    Args:
+        round_number: of this round; the manifest's is the one before.
+        key, list_setsum: of the round's list.
+        first_position: the floor of the log: WAL objects below it may be deleted.
+        paths: of the generations that leave, the oldest ones.
+
+    Returns:
+        The next manifest; the same manifest if this list is in it already; `Dead` if another round came first.
+    """
+    if manifest.collector_key == key:
+        return manifest
+    leaving = [g for g in manifest.generations if g.path in paths]
+    if manifest.collector_round != round_number - 1 or len(leaving) != len(paths):
+        return Dead(why=f"planned round {round_number}, the manifest is after round {manifest.collector_round}")
+    folded = [g.folded for g in leaving if g.folded]
+    return replace(
+        manifest,
+        generations=tuple(g for g in manifest.generations if g.path not in paths),
+        first_position=max(manifest.first_position, first_position),
+        collected_entries=sum((f.entry_setsum for f in folded), start=manifest.collected_entries),
+        collected_rows=sum((f.row_setsum for f in folded), start=manifest.collected_rows),
+        collector_round=round_number,
+        collector_key=key,
+        collector_setsum=list_setsum,
+    )
+
+
 def violations(old: Manifest | None, new: Manifest) -> list[str]:
     """What `new` breaks, as sentences; empty for a manifest that may follow `old` (None: the first one)."""
     return [*_inner_violations(new), *(_step_violations(old, new) if old else [])]

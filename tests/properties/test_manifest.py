@@ -63,12 +63,14 @@ def taken(manifest, step):
         return manifests.with_epoch(manifest, epoch=Epoch(manifest.epoch + size), last_seen=manifest.replay_after)
     if kind == "collect":
         gone = manifest.generations[:size]
-        return replace(
+        number = manifest.collector_round + 1
+        return manifests.collected(
             manifest,
-            generations=manifest.generations[size:],
-            collected_entries=sum((g.folded.entry_setsum for g in gone), start=manifest.collected_entries),
-            collected_rows=sum((g.folded.row_setsum for g in gone), start=manifest.collected_rows),
-            collector_round=manifest.collector_round + 1,
+            round_number=number,
+            key=f"gc/{number}",
+            list_setsum=Setsum.of([b"list"]),
+            first_position=Position(gone[-1].folded.last + 1 if gone else 1),
+            paths=frozenset(g.path for g in gone),
         )
     if kind == "floor":
         floor = min(manifest.first_position + size, manifest.replay_after + 1)

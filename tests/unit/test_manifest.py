@@ -112,6 +112,42 @@ def test_the_oldest_generations_may_leave_and_their_sums_stay():
     assert after(THIRD, **emptied) == []
 
 
+def collect(manifest, *, number=1, key="gc/1", first_position=5, paths=("00000000_gen_1",)):
+    return manifests.collected(
+        manifest,
+        round_number=number,
+        key=key,
+        list_setsum=Setsum.of([b"list"]),
+        first_position=Position(first_position),
+        paths=frozenset(paths),
+    )
+
+
+def test_a_round_takes_generations_out_and_keeps_their_sums():
+    after = replace(collect(THIRD), version=Version(4))
+
+    assert [g.generation for g in after.generations] == [2]
+    assert (after.collected_entries, after.collector_round, after.collector_key) == (sums(1, 4), 1, "gc/1")
+    assert after.first_position == 5
+    assert violations(THIRD, after) == []
+
+
+def test_a_round_that_is_in_already_changes_nothing():
+    after = collect(THIRD)
+    assert collect(after) == after
+
+
+def test_a_round_is_dead_once_another_came_first():
+    after = collect(THIRD)
+    assert isinstance(collect(after, key="gc/another"), Dead)
+    assert isinstance(collect(THIRD, paths=("00000000_gen_1", "00000000_gen_7")), Dead)
+
+
+def test_a_round_never_lowers_the_floor():
+    after = collect(THIRD)
+    assert collect(after, number=2, key="gc/2", first_position=1, paths=()).first_position == 5
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [

@@ -1,0 +1,160 @@
+"""What must not be deleted because somebody still reads it: the records of snapshots and cursors, and what they need.
+
+A pin is one record and, for each region, a record of what it needs there. Whoever makes one writes the records, then
+reads the committed floors - `first_position` and `collector_round` of each head, `base_floor` in the catalog - and
+confirms only if none has passed what the pin needs. The collector commits floors, then reads all pins, then deletes.
+One of the two sees the other, whatever stalls (tests/model/pins.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+from lancelsm.errors import Corrupt
+from lancelsm.layout import Generation, Key, Nonce, Position, RegionId, Version, cursors, snapshots
+from lancelsm.region import Storage
+from lancelsm.registry import Record, Value
+from lancelsm.setsum import Setsum
+
+NEVER = ""  # no expiry
+
+_START = Position(1)
+_NO_GENERATION = Generation(0)
+_NO_VERSION = Version(0)
+_KINDS = {"S": "snapshot", "C": "cursor"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionPin:
+    """What a pin needs of one region.
+
+    It needs every WAL entry from `first_position` on; of a snapshot also the generations after + 1 .. through, and the
+    manifest at `manifest_key`. The rest is the state that a snapshot reads: the log through `next_position` - 1, whose
+    entries after the manifest's replay point sum to `entry_setsum` - the manifest's.
+    """
+
+    first_position: Position
+    after: Generation = _NO_GENERATION
+    through: Generation = _NO_GENERATION
+    manifest_key: str = ""
+    manifest_version: Version = _NO_VERSION
+    collector_round: int = 0
+    next_position: Position = _START
+    entry_setsum: Setsum = field(default_factory=Setsum)
+
+    def needs(self, generation: Generation) -> bool:
+        return self.after < generation <= self.through
+
+    def to_record(self, *, nonce: Nonce, version: int) -> dict[str, Value]:
+        """The region's record; `nonce` is the pin's, so that what a dropped pin of the same name left is told apart."""
+        return {
+            "version": version,
+            "nonce": nonce,
+            "first_position": self.first_position,
+            "after": self.after,
+            "through": self.through,
+            "manifest_key": self.manifest_key,
+            "manifest_version": self.manifest_version,
+            "collector_round": self.collector_round,
+            "next_position": self.next_position,
+            "entry_setsum": self.entry_setsum.hex(),
+        }
+
+    @classmethod
+    def from_record(cls, record: Record) -> Self:
+        return cls(
+            first_position=Position(int(record["first_position"])),
+            after=Generation(int(record["after"])),
+            through=Generation(int(record["through"])),
+            manifest_key=str(record["manifest_key"]),
+            manifest_version=Version(int(record["manifest_version"])),
+            collector_round=int(record["collector_round"]),
+            next_position=Position(int(record["next_position"])),
+            entry_setsum=Setsum.from_hex(str(record["entry_setsum"])),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pin:
+    """A snapshot or a cursor as one listing saw it.
+
+    `version` is the witness of the record; `expires` is in Unix seconds, None for never; `confirmed` is False while it
+    is being made: it counts all the same. A cursor needs all of a region that it has no record of.
+    """
+
+    kind: str
+    name: str
+    nonce: Nonce
+    version: int
+    created: float
+    expires: float | None
+    confirmed: bool
+    base_version: int | None
+    regions: Mapping[RegionId, RegionPin]
+
+    def of(self, region: RegionId) -> RegionPin | None:
+        """What it needs of a region; None if nothing."""
+        found = self.regions.get(region)
+        return RegionPin(first_position=_START) if found is None and self.kind == "cursor" else found
+
+    def to_record(self) -> dict[str, Value]:
+        return {
+            "version": self.version,
+            "nonce": self.nonce,
+            "created": str(self.created),
+            "expires": NEVER if self.expires is None else str(self.expires),
+            "confirmed": int(self.confirmed),
+            "base_version": self.base_version or 0,
+        }
+
+
+def read_pins(storage: Storage) -> list[Pin]:
+    """Every pin of a table by strong reads, expired ones included: those are deleted before they stop to count.
+
+    Raises:
+        Corrupt: a record is unreadable.
+        Unavailable: the registry did not answer.
+    """
+    return [
+        pin
+        for partition in (snapshots(storage.table), cursors(storage.table))
+        for pin in pins_of(storage.registry.list(partition))
+    ]
+
+
+def pins_of(records: Iterable[tuple[Key, Record]]) -> list[Pin]:
+    """The pins in the records of one partition. A region's record without its pin's is left of a dropped one."""
+    heads: dict[str, tuple[str, Record]] = {}
+    parts: dict[str, dict[RegionId, Record]] = {}
+    for key, record in records:
+        name, _, region = key.sort.partition("#")
+        if region:
+            parts.setdefault(name, {})[RegionId(region)] = record
+        else:
+            heads[name] = (_KINDS[key.partition[0]], record)
+    return [_pin(kind, name, record, parts.get(name, {})) for name, (kind, record) in heads.items()]
+
+
+def _pin(kind: str, name: str, record: Record, parts: Mapping[RegionId, Record]) -> Pin:
+    try:
+        return Pin(
+            kind=kind,
+            name=name,
+            nonce=Nonce(str(record["nonce"])),
+            version=int(record["version"]),
+            created=float(record["created"]),
+            expires=float(record["expires"]) if record["expires"] != NEVER else None,
+            confirmed=bool(record["confirmed"]),
+            base_version=int(record["base_version"]) or None,
+            regions={
+                region: RegionPin.from_record(part)
+                for region, part in parts.items()
+                if part["nonce"] == record["nonce"]
+            },
+        )
+    except (KeyError, ValueError) as error:
+        raise Corrupt(
+            f"the record of {kind} {name!r} is unreadable: {error!r}", remedy=f"Drop the {kind}, then make it again"
+        ) from error
