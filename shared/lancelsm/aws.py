@@ -12,8 +12,12 @@ from lancelsm.errors import Invalid
 
 
 @cache
-def client(service: str) -> Any:
+def client(service: str, *, region: str | None = None, read_seconds: int = 20) -> Any:
     """This process's client of a service. It tries once: whoever calls decides whether a repetition is safe.
+
+    Args:
+        region: instead of the session's.
+        read_seconds: how long an answer may take.
 
     Raises:
         Invalid: boto3 is missing, or no region is set.
@@ -22,11 +26,30 @@ def client(service: str) -> Any:
     from botocore.config import Config  # noqa: PLC0415 - an extra
     from botocore.exceptions import NoRegionError  # noqa: PLC0415
 
-    once = Config(retries={"total_max_attempts": 1}, connect_timeout=3, read_timeout=20)
+    once = Config(
+        retries={"total_max_attempts": 1},
+        connect_timeout=3,
+        read_timeout=read_seconds,
+        tcp_keepalive=True,
+        max_pool_connections=32,
+    )
     try:
-        return session.client(service, config=once)
+        return session.client(service, region_name=region, config=once)
     except NoRegionError as error:
         raise Invalid("no AWS region is set", remedy="Set AWS_REGION, or a region in the profile") from error
+
+
+def once() -> Any:
+    """The configuration of a client that tries once."""
+    from botocore.config import Config  # noqa: PLC0415 - an extra
+
+    return Config(
+        # In the other modes a last answer from DynamoDB with a wrong checksum passes for a good one.
+        retries={"mode": "legacy", "total_max_attempts": 1},
+        connect_timeout=3,
+        read_timeout=20,
+        max_pool_connections=32,
+    )
 
 
 @cache

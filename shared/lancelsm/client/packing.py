@@ -1,0 +1,171 @@
+"""Rows as they travel to a function: JSON objects, or one Arrow stream.
+
+Dicts travel as JSON, which the function reads with the table's types; Arrow data (pyarrow, polars, pandas) as a stream,
+zstd-compressed. pyarrow is needed for the latter alone. What JSON lacks is text, as `record.json_lines` writes it.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import decimal
+import json
+import math
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from lancelsm.errors import Invalid
+
+Op = Literal["upsert", "delete"]
+_FIELD = {"upsert": "upserts", "delete": "deletes"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Some rows for one operation, in the order given.
+
+    Attributes:
+        parts: the JSON text of each row, or Arrow tables of one schema.
+        bytes: of the text in UTF-8, or of the columns in memory.
+    """
+
+    op: Op
+    parts: Sequence[Any]
+    rows: int
+    bytes: int
+
+    @property
+    def is_arrow(self) -> bool:
+        return not isinstance(self.parts[0], str)
+
+    def joins(self, other: Rows) -> bool:
+        """Whether one request can hold both."""
+        if (self.op, self.is_arrow) != (other.op, other.is_arrow):
+            return False
+        return not self.is_arrow or bool(self.parts[0].schema.equals(other.parts[0].schema))
+
+    def joined(self, other: Rows) -> Rows:
+        return Rows(
+            op=self.op,
+            parts=[*self.parts, *other.parts],
+            rows=self.rows + other.rows,
+            bytes=self.bytes + other.bytes,
+        )
+
+
+def packed(data: Any, *, op: Op, limit: int) -> Iterator[Rows]:
+    """Rows in pieces of up to so many bytes; a row that is larger is a piece of its own.
+
+    Args:
+        data: Arrow data, or dicts. Keys alone for a delete.
+
+    Raises:
+        Invalid: these are no rows, or a value has no form in JSON; names row and column. Before the first piece.
+    """
+    if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
+        return _slices(_table(data), op=op, limit=limit)
+    if isinstance(data, str | bytes | Mapping) or not isinstance(data, Iterable):
+        raise Invalid(f"rows can't be read from {type(data).__name__}", remedy="Give dicts, one a row, or Arrow data")
+    texts = [_text(row, number) for number, row in enumerate(data)]
+    return _runs(texts, op=op, limit=limit)
+
+
+def event(table: str, *pieces: Rows, **more: object) -> bytes:
+    """The event that carries rows to `ingest` or `writer_flush`."""
+    head = json.dumps({"table": table, **more}, ensure_ascii=False)[:-1]
+    fields = []
+    for rows in pieces:
+        if rows.is_arrow:
+            fields.append(f'"op": "{rows.op}", "arrow": "{base64.b64encode(stream(rows)).decode()}"')
+        else:
+            fields.append(f'"{_FIELD[rows.op]}": [{", ".join(rows.parts)}]')
+    return f"{', '.join([head, *fields])}}}".encode()
+
+
+def stream(rows: Rows) -> bytes:
+    """Arrow rows as one compressed IPC stream."""
+    import pyarrow as pa  # noqa: PLC0415 - an app without it sends dicts
+
+    table = pa.concat_tables(rows.parts).combine_chunks()  # many small batches would hardly compress
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def _table(data: Any) -> Any:
+    try:
+        import pyarrow as pa  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise Invalid("pyarrow is not installed", remedy="Install it, or give rows as dicts") from error
+    try:
+        return pa.table(data)
+    except (pa.ArrowException, TypeError, ValueError, NotImplementedError) as error:
+        raise Invalid(f"{type(data).__name__} can't be read as Arrow: {error}") from error
+
+
+def _slices(table: Any, *, op: Op, limit: int) -> Iterator[Rows]:
+    if not table.num_rows:
+        return
+    if table.nbytes <= limit or table.num_rows == 1:
+        yield Rows(op=op, parts=[table], rows=table.num_rows, bytes=table.nbytes)
+        return
+    step = min(max(1, table.num_rows * limit // table.nbytes), table.num_rows - 1)
+    for start in range(0, table.num_rows, step):
+        yield from _slices(table.slice(start, step), op=op, limit=limit)
+
+
+def _runs(texts: list[tuple[str, int]], *, op: Op, limit: int) -> Iterator[Rows]:
+    run: list[str] = []
+    size = 0
+    for text, length in texts:
+        if run and size + length > limit:
+            yield Rows(op=op, parts=run, rows=len(run), bytes=size)
+            run, size = [], 0
+        run.append(text)
+        size += length
+    if run:
+        yield Rows(op=op, parts=run, rows=len(run), bytes=size)
+
+
+def _text(row: object, number: int) -> tuple[str, int]:
+    """A row's JSON and its length in bytes."""
+    if not isinstance(row, Mapping):
+        raise Invalid(f"row {number} is a {type(row).__name__}, not a dict", row=number)
+    name: object = None
+    plain = {}
+    try:
+        for name, value in row.items():
+            plain[str(name)] = _plain(value)
+        text = json.dumps(plain, ensure_ascii=False)
+        return text, len(text.encode()) + 2  # and the comma to the next one
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Invalid(
+            f"column {name!r} of row {number} has no form in JSON: {error}", row=number, field=name
+        ) from error
+
+
+def _plain(value: Any) -> Any:
+    """A value that JSON has."""
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
+    if isinstance(value, Mapping):
+        if wrong := [key for key in value if not isinstance(key, str)]:
+            raise TypeError(f"the key {wrong[0]!r} is no text")
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, bytes | bytearray | memoryview):
+        return base64.b64encode(value).decode()
+    if isinstance(value, datetime.datetime | datetime.date | datetime.time):
+        return value.isoformat()
+    if isinstance(value, decimal.Decimal | uuid.UUID):
+        return str(value)
+    if callable(getattr(value, "item", None)) and not getattr(value, "shape", ()):  # a scalar of numpy
+        return _plain(value.item())
+    raise TypeError(f"{type(value).__name__} is not supported; give text, a number, or Arrow data")

@@ -1,0 +1,536 @@
+"""The client of a deployment: in order, once, and never a retry that the queue might not know again."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lancelsm.client import Client, Committed, CommittedEntry
+from lancelsm.client.lane import BATCH_BYTES, RETRY_SECONDS
+from lancelsm.clock import SeededIds
+from lancelsm.errors import Ambiguous, Contended, Fenced, Invalid, LsmError, Unavailable
+from tests.simulation.faults import FakeClock
+from tests.unit.functions_fake import (
+    FakeAws,
+    Fault,
+    failed,
+    lost_reply,
+    lost_request,
+    no_connection,
+    raised,
+    refused,
+    throttled,
+)
+
+
+def make(*faults: Fault | None, clock: FakeClock | None = None, **options: Any) -> tuple[Client, FakeAws]:
+    clock = clock or FakeClock()
+    aws = FakeAws(clock, faults=faults)
+    given = {"interval_seconds": None, "clock": clock, "ids": SeededIds(1), "service": aws.service, **options}
+    return Client(**given), aws
+
+
+def rows(*ids: int, v: str = "a") -> list[dict[str, Any]]:
+    return [{"id": key, "v": v} for key in ids]
+
+
+def ids(aws: FakeAws, table: str = "orders") -> list[int]:
+    return [row["id"] for row in aws.delivered.get(table, [])]
+
+
+def test_small_writes_travel_together_when_flushed() -> None:
+    client, aws = make()
+
+    for key in range(100):
+        client.upsert("orders", rows(key))
+    assert aws.payloads == []
+    client.flush()
+
+    assert (len(aws.payloads), ids(aws)) == (1, list(range(100)))
+
+
+def test_leaving_the_context_sends_what_is_buffered() -> None:
+    client, aws = make()
+
+    with client:
+        client.upsert("orders", rows(1))
+
+    assert ids(aws) == [1]
+    with pytest.raises(Invalid, match="closed"):
+        client.upsert("orders", rows(2))
+
+
+def test_a_request_holds_up_to_one_mebibyte_of_rows() -> None:
+    client, aws = make()
+    row = {"id": 0, "v": "x" * 1000}
+    size = len(json.dumps(row)) + 2
+
+    for key in range(10, 3 * BATCH_BYTES // size + 20):
+        client.upsert("orders", [row | {"id": key}])
+
+    assert len(aws.payloads) == 3
+    assert all(BATCH_BYTES - size < len(payload) <= BATCH_BYTES + 300 for payload in aws.payloads)
+
+
+def test_one_call_of_many_rows_is_several_requests_in_order() -> None:
+    client, aws = make()
+
+    client.upsert("orders", [{"id": key, "v": "x" * 10_000} for key in range(250)])
+    client.flush()
+
+    assert (len(aws.payloads), ids(aws)) == (3, list(range(250)))
+    assert [event["sequence"] for event in aws.events] == [0, 1, 2]
+    assert len({event["producer"] for event in aws.events}) == 1
+
+
+def test_upserts_and_deletes_of_a_key_keep_their_order() -> None:
+    client, aws = make()
+
+    client.upsert("orders", rows(1))
+    client.delete("orders", [{"id": 1}])
+    client.upsert("orders", rows(1, v="b"))
+    client.flush()
+
+    assert [(row["op"], row.get("v")) for row in aws.delivered["orders"]] == [
+        ("upsert", "a"),
+        ("delete", None),
+        ("upsert", "b"),
+    ]
+
+
+def test_arrow_data_of_one_schema_travels_together_and_compressed() -> None:
+    client, aws = make()
+
+    for start in range(0, 1000, 100):
+        client.upsert("orders", pa.table({"id": range(start, start + 100), "v": ["same"] * 100}))
+    client.flush()
+
+    assert (len(aws.payloads), ids(aws)) == (1, list(range(1000)))
+    assert len(aws.payloads[0]) < 16_000 / 4
+
+
+def test_arrow_and_dicts_keep_their_order() -> None:
+    client, aws = make()
+
+    client.upsert("orders", rows(1))
+    client.upsert("orders", pa.table({"id": [2]}))
+    client.upsert("orders", pa.table({"id": pa.array([3], pa.int32())}))
+    client.upsert("orders", rows(4))
+    client.flush()
+
+    assert ids(aws) == [1, 2, 3, 4]
+
+
+def test_arrow_data_is_cut_at_one_mebibyte_in_memory_wherever_its_large_rows_are() -> None:
+    client, aws = make()
+    sizes = [10, 900_000, 10, 10, 2_000_000, 10, 600_000, 600_000]
+
+    client.upsert("orders", pa.table({"id": range(len(sizes)), "v": ["x" * size for size in sizes]}))
+    client.flush()
+
+    assert ids(aws) == list(range(len(sizes)))
+    assert len(aws.payloads) >= 4
+
+
+def test_a_row_that_exceeds_an_invocation_travels_by_the_bucket() -> None:
+    client, aws = make(lost_reply)
+    blob = np.random.default_rng(1).bytes(7_000_000)
+
+    client.upsert("orders", pa.table({"id": [1], "v": [blob]}))
+    client.flush()
+
+    (key,) = aws.objects
+    assert key.startswith("work/inbox/")
+    assert ids(aws) == [1]
+    assert all(len(payload) < 1000 for payload in aws.payloads)
+
+
+def test_a_row_that_exceeds_an_invocation_as_json_is_refused_with_the_way_out() -> None:
+    client, aws = make()
+
+    with pytest.raises(Invalid, match="Arrow"):
+        client.upsert("orders", [{"id": 1, "v": "x" * 7_000_000}])
+
+    assert aws.payloads == []
+
+
+@pytest.mark.parametrize(
+    "fault", [lost_reply, lost_request, no_connection, throttled, refused("ServiceException", 500)]
+)
+def test_a_transient_fault_is_repeated_under_the_same_sequence_and_applied_once(fault: Fault) -> None:
+    client, aws = make(fault, fault)
+
+    client.upsert("orders", rows(1, 2))
+    client.flush()
+    client.upsert("orders", rows(3))
+    client.flush()
+
+    assert ids(aws) == [1, 2, 3]
+    assert aws.payloads[0] == aws.payloads[1] == aws.payloads[2]
+    assert [event["sequence"] for event in aws.events] == [0, 0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        raised(Unavailable("the queue did not answer")),
+        raised(Contended("overloaded")),
+        failed("Sandbox.Timedout", "Task timed out after 30.00 seconds"),
+        failed("Runtime.ExitError", "signal: killed"),
+    ],
+)
+def test_a_function_that_can_not_now_is_asked_again(fault: Fault) -> None:
+    client, aws = make(fault)
+
+    client.upsert("orders", rows(1))
+    client.flush()
+
+    assert ids(aws) == [1]
+
+
+def test_no_attempt_starts_when_the_queue_might_have_forgotten_before_it_ends() -> None:
+    client, aws = make(lost_reply, *[lost_request] * 10_000)
+
+    client.upsert("orders", rows(1))
+    with pytest.raises(Ambiguous, match="Read the table"):
+        client.flush()
+
+    assert RETRY_SECONDS - 5 < aws.times[-1] - aws.times[0] < RETRY_SECONDS
+    assert ids(aws) == [1]
+
+
+def test_a_suspended_machine_does_not_stretch_the_window() -> None:
+    wall = FakeClock()
+
+    class Suspended(FakeClock):
+        def now(self) -> float:
+            return wall.now()
+
+    def suspend(aws: FakeAws, payload: bytes) -> Any:
+        wall.advance(3600)  # the monotonic clock stands still
+        return lost_reply(aws, payload)
+
+    client, aws = make(suspend, clock=Suspended())
+
+    client.upsert("orders", rows(1))
+    with pytest.raises(Ambiguous):
+        client.flush()
+
+    assert len(aws.payloads) == 1
+
+
+def test_what_was_never_accepted_is_not_ambiguous() -> None:
+    client, aws = make(*[throttled, no_connection] * 5_000)
+
+    client.upsert("orders", rows(1))
+    with pytest.raises(Unavailable, match="not sent"):
+        client.flush()
+
+    assert ids(aws) == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Invalid("column 'x' is missing", remedy="Add it", field="x", row=3),
+        Fenced("another owner holds it", remedy="Take it over", region="r1"),
+    ],
+)
+def test_a_refusal_is_raised_at_once_with_its_remedy_and_the_rows_it_is_about(error: LsmError) -> None:
+    client, aws = make(None, raised(error))
+
+    client.upsert("orders", rows(1, 2))
+    client.flush()
+    client.upsert("orders", rows(3))
+    with pytest.raises(type(error)) as caught:
+        client.flush()
+
+    assert caught.value.remedy == error.remedy
+    assert error.where.items() <= caught.value.where.items() | {("rows", 1)}
+    assert (caught.value.where["first_row"], caught.value.where["rows"]) == (2, 1)
+    assert len(aws.payloads) == 2
+
+
+def test_rows_after_a_refused_request_stay_in_the_buffer() -> None:
+    client, aws = make(raised(Invalid("no")))
+
+    client.upsert("orders", rows(1))
+    client.delete("orders", [{"id": 2}])
+    with pytest.raises(Invalid):
+        client.flush()
+    client.flush()
+
+    assert ids(aws) == [2]
+
+
+def test_a_refusal_after_a_lost_reply_says_that_something_went_before() -> None:
+    client, _ = make(lost_request, refused("AccessDeniedException", 403))
+
+    client.upsert("orders", rows(1))
+    with pytest.raises(Invalid, match="InvokeFunction") as caught:
+        client.flush()
+
+    assert "earlier_attempt" in caught.value.where
+
+
+def test_a_bug_in_the_function_is_not_repeated() -> None:
+    client, aws = make(failed("TypeError", "no"))
+
+    client.upsert("orders", rows(1))
+    with pytest.raises(Ambiguous, match="TypeError"):
+        client.flush()
+
+    assert len(aws.payloads) == 1
+
+
+def test_an_interrupted_request_goes_on_under_its_sequence() -> None:
+    def interrupt(aws: FakeAws, payload: bytes) -> Any:
+        aws.run(payload)
+        raise KeyboardInterrupt
+
+    client, aws = make(interrupt)
+
+    client.upsert("orders", rows(1))
+    with pytest.raises(KeyboardInterrupt):
+        client.flush()
+    client.flush()
+
+    assert ids(aws) == [1]
+
+
+def test_an_interrupted_request_is_not_sent_when_the_queue_has_forgotten_it() -> None:
+    def interrupt(aws: FakeAws, payload: bytes) -> Any:
+        aws.run(payload)
+        raise KeyboardInterrupt
+
+    clock = FakeClock()
+    client, aws = make(interrupt, clock=clock)
+    client.upsert("orders", rows(1))
+    with pytest.raises(KeyboardInterrupt):
+        client.flush()
+
+    clock.advance(RETRY_SECONDS)
+    with pytest.raises(Ambiguous):
+        client.flush()
+
+    assert len(aws.payloads) == 1
+
+
+def test_a_crash_between_requests_loses_what_was_not_sent_and_repeats_nothing() -> None:
+    clock = FakeClock()
+    aws = FakeAws(clock)
+    for seed in (1, 2):  # the second life starts over with the first row
+        client = Client(interval_seconds=None, clock=clock, ids=SeededIds(seed), service=aws.service)
+        client.upsert("orders", rows(1))
+        client.flush()
+        client.upsert("orders", rows(2))
+
+    assert ids(aws) == [1, 1]  # another producer: the same rows in the same order are harmless, never a hole
+
+
+def test_tables_do_not_share_requests_or_sequences() -> None:
+    client, aws = make()
+
+    client.upsert("orders", rows(1))
+    client.upsert("refunds", rows(2))
+    client.flush()
+
+    assert (ids(aws), ids(aws, "refunds")) == ([1], [2])
+    assert [event["sequence"] for event in aws.events] == [0, 0]
+
+
+def test_the_background_sends_rows_that_have_waited() -> None:
+    sent = threading.Event()
+
+    class Aws(FakeAws):
+        def run(self, payload: bytes) -> Any:
+            done = super().run(payload)
+            sent.set()
+            return done
+
+    aws = Aws(FakeClock())
+    with Client(interval_seconds=0.001, service=aws.service) as client:
+        client.upsert("orders", rows(1))
+        assert sent.wait(10)
+
+    assert ids(aws) == [1]
+
+
+def test_what_fails_in_the_background_is_raised_by_the_next_call_which_takes_no_rows() -> None:
+    clock = FakeClock()
+    client, aws = make(raised(Invalid("no")), clock=clock)
+    client.upsert("orders", rows(1))
+    clock.advance(2)
+    client._lane("orders").send_aged(1)
+
+    with pytest.raises(Invalid):
+        client.upsert("orders", rows(2))
+    client.upsert("orders", rows(3))
+    client.flush()
+
+    assert ids(aws) == [3]
+
+
+def test_values_without_a_form_in_json_travel_as_text() -> None:
+    client, aws = make()
+    row = {
+        "id": np.int64(1),
+        "f": np.float32(0.5),
+        "nan": float("nan"),
+        "inf": [float("-inf")],
+        "b": b"\x00\xff",
+        "d": datetime.date(2026, 1, 2),
+        "t": datetime.datetime(2026, 1, 2, 3, tzinfo=datetime.UTC),
+        "n": decimal.Decimal("1.10"),
+        "u": uuid.UUID(int=1),
+        "s": {"x": None},
+        "big": 1 << 80,
+    }
+
+    client.upsert("orders", [row])
+    client.flush()
+
+    (sent,) = aws.events[0]["upserts"]
+    assert sent == {
+        "id": 1,
+        "f": 0.5,
+        "nan": "NaN",
+        "inf": ["-Infinity"],
+        "b": "AP8=",
+        "d": "2026-01-02",
+        "t": "2026-01-02T03:00:00+00:00",
+        "n": "1.10",
+        "u": "00000000-0000-0000-0000-000000000001",
+        "s": {"x": None},
+        "big": 1 << 80,
+    }
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ([{"id": 1}, {"id": object()}], "'id' of row 1"),
+        ([{"id": {1, 2}}], "'id' of row 0"),
+        ([{"id": {1: 2}}], "'id' of row 0"),
+        ([{"id": "\ud800"}], "'id' of row 0"),
+        ([1], "row 0 is a int"),
+        ("text", "str"),
+        ({"id": [1]}, "dict"),
+        (7, "int"),
+    ],
+)
+def test_what_is_no_row_is_refused_before_any_row_is_taken(data: Any, said: str) -> None:
+    client, aws = make()
+
+    with pytest.raises(Invalid, match=said):
+        client.upsert("orders", data)
+    client.flush()
+
+    assert aws.payloads == []
+
+
+@pytest.mark.parametrize("nothing", [[], pa.table({"id": pa.array([], pa.int64())})])
+def test_no_rows_are_no_request(nothing: Any) -> None:
+    client, aws = make()
+
+    client.upsert("orders", nothing)
+    client.flush()
+
+    assert client.write("orders", nothing) == Committed(rows=0, entries=())
+    assert aws.payloads == []
+
+
+def test_a_direct_write_returns_the_positions() -> None:
+    client, aws = make()
+
+    committed = client.write("orders", rows(1, 2), deletes=[{"id": 3}])
+
+    assert committed == Committed(rows=3, entries=(CommittedEntry(region="r", position=7, rows=3),))  # type: ignore[arg-type]
+    assert "producer" not in aws.events[0]
+
+
+@pytest.mark.parametrize("fault", [lost_reply, lost_request, failed("Sandbox.Timedout", "")])
+def test_a_direct_write_without_an_answer_is_ambiguous_and_not_repeated(fault: Fault) -> None:
+    client, aws = make(fault)
+
+    with pytest.raises(Ambiguous):
+        client.write("orders", rows(1))
+
+    assert len(aws.payloads) == 1
+
+
+def test_a_direct_write_that_certainly_did_not_run_is_repeated() -> None:
+    client, aws = make(throttled, no_connection)
+
+    client.write("orders", rows(1))
+
+    assert ids(aws) == [1]
+
+
+@pytest.mark.parametrize("error", [Contended("busy"), Unavailable("no answer"), Fenced("held", remedy="Take it")])
+def test_a_direct_write_raises_what_the_function_raises(error: LsmError) -> None:
+    client, _ = make(raised(error))
+
+    with pytest.raises(type(error), match=error.message):
+        client.write("orders", rows(1))
+
+
+def test_a_direct_write_that_exceeds_an_invocation_travels_by_the_bucket_whole() -> None:
+    client, aws = make(work="s3://lake/work/")
+    blob = np.random.default_rng(1).bytes(7_000_000)
+
+    client.write("orders", pa.table({"id": [1], "v": [blob]}))
+
+    assert (len(aws.payloads), len(aws.objects), ids(aws)) == (1, 1, [1])
+
+
+def test_a_query_follows_the_url_of_a_large_answer() -> None:
+    client, aws = make(lost_request, fetch=lambda url: [{"url": url}])
+    aws.answer = {"url": "https://lake/result", "rows": 1, "bytes": 7_000_000}
+
+    assert client.query("orders", where="v = 'a'", limit=5) == [{"url": "https://lake/result"}]
+    assert aws.events[-1] == {"table": "orders", "where": "v = 'a'", "limit": 5}
+
+
+def test_a_count_is_a_number() -> None:
+    client, aws = make()
+    aws.answer = {"count": 12}
+
+    assert client.count("orders") == 12
+
+
+def test_names_of_functions_may_be_given() -> None:
+    class Named(FakeAws):
+        names: Iterable[str] = ()
+
+        def invoke(self, *, FunctionName: str, Payload: bytes) -> Any:
+            self.names = (*self.names, FunctionName)
+            return super().invoke(FunctionName=FunctionName, Payload=Payload)
+
+    aws = Named(FakeClock())
+    client = Client(stage="prod", functions={"ingest": "arn:mine"}, interval_seconds=None, service=aws.service)
+
+    client.upsert("orders", rows(1))
+    client.flush()
+    client.write("orders", rows(1))
+
+    assert aws.names == ("arn:mine", "lancelsm-prod-writer_flush")
+
+
+def test_the_client_imports_on_a_machine_that_has_nothing_else() -> None:
+    absent = ("boto3", "botocore", "pyarrow", "numpy", "obstore", "mmh3", "google", "lance", "typer")
+    script = f"import sys; sys.modules |= dict.fromkeys({absent}); import lancelsm.client"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
