@@ -23,31 +23,24 @@ def client(service: str, *, region: str | None = None, read_seconds: int = 20) -
         Invalid: boto3 is missing, or no region is set.
     """
     session = _session()
-    from botocore.config import Config  # noqa: PLC0415 - an extra
-    from botocore.exceptions import NoRegionError  # noqa: PLC0415
+    from botocore.exceptions import NoRegionError  # noqa: PLC0415 - an extra
 
-    once = Config(
-        retries={"total_max_attempts": 1},
-        connect_timeout=3,
-        read_timeout=read_seconds,
-        tcp_keepalive=True,
-        max_pool_connections=32,
-    )
     try:
-        return session.client(service, region_name=region, config=once)
+        return session.client(service, region_name=region, config=once(read_seconds))
     except NoRegionError as error:
         raise Invalid("no AWS region is set", remedy="Set AWS_REGION, or a region in the profile") from error
 
 
-def once() -> Any:
+def once(read_seconds: int = 20) -> Any:
     """The configuration of a client that tries once."""
     from botocore.config import Config  # noqa: PLC0415 - an extra
 
     return Config(
-        # In the other modes a last answer from DynamoDB with a wrong checksum passes for a good one.
+        # In the other modes the last answer of DynamoDB passes for a good one though its checksum is wrong.
         retries={"mode": "legacy", "total_max_attempts": 1},
         connect_timeout=3,
-        read_timeout=20,
+        read_timeout=read_seconds,
+        tcp_keepalive=True,
         max_pool_connections=32,
     )
 

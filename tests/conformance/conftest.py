@@ -1,13 +1,19 @@
-"""The backends as fixtures: `described` says how to open one, in this process or in another."""
+"""The backends as fixtures: `described` says how to open one, in this process or in another.
+
+`LANCELSM_TEST_DYNAMODB` may hold the endpoint of another DynamoDB, as DynamoDB Local's `http://127.0.0.1:8000`: then
+its tables are made, used and left there. Without it the backend `dynamodb-other` is skipped.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.conformance.backends import Description
+from tests.conformance.dynamodb import Proxy, dynamodb_client, make_registry_table, proxied
 from tests.conformance.ministack import make_bucket, ministack, options
 
 BUCKET = "conformance"
@@ -21,6 +27,13 @@ def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
+def proxy(s3_endpoint: str) -> Iterator[Proxy]:
+    """A DynamoDB that misbehaves as told."""
+    with proxied(s3_endpoint) as proxy:
+        yield proxy
+
+
+@pytest.fixture
 def described(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Description]:
     """From a backend's name to a description of a new, empty table in it."""
 
@@ -31,6 +44,21 @@ def described(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str],
             endpoint = request.getfixturevalue("s3_endpoint")
             uri = f"s3://{BUCKET}/{tmp_path.name}"
             return {"backend": backend, "uri": uri, "options": options(endpoint)}
+        if backend.startswith("dynamodb"):
+            endpoint = _dynamodb(backend, request)
+            table = make_registry_table(dynamodb_client(endpoint), f"{tmp_path.name}-{os.getpid()}")
+            return {"backend": backend, "endpoint": endpoint, "table": table}
         return {"backend": backend, "uri": str(tmp_path / "table")}
 
     return describe
+
+
+def _dynamodb(backend: str, request: pytest.FixtureRequest) -> str:
+    if backend == "dynamodb-other":
+        endpoint = os.environ.get("LANCELSM_TEST_DYNAMODB")
+        if not endpoint:
+            pytest.skip("LANCELSM_TEST_DYNAMODB names no other DynamoDB")
+        return endpoint
+    if backend == "dynamodb-stale-replica":
+        return str(request.getfixturevalue("proxy").endpoint)
+    return str(request.getfixturevalue("s3_endpoint"))

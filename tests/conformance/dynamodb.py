@@ -1,0 +1,171 @@
+"""DynamoDB as the registry needs it: its client, its table, and a proxy that misbehaves as told.
+
+The proxy stands before a DynamoDB that works. `script[action]` holds what happens to the next requests of an action,
+one item each: the code of an error (nothing happens), `500` (nothing happens), `applied 500` (it happens, the answer
+says 500), `drop` and `applied drop` (the connection ends), `late` (the connection ends, it happens at `land`), `cut`
+(half of the answer arrives), `ok`. A read that does not ask for consistency meets a replica that knows of nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.error
+import urllib.request
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import boto3
+
+from lancelsm import aws
+from lancelsm.registry.dynamodb import INDEX
+
+_ABSENT = {"GetItem": {}, "Query": {"Items": [], "Count": 0, "ScannedCount": 0}}
+
+
+def dynamodb_client(endpoint: str) -> Any:
+    """As `lancelsm.aws.client` makes it, for this endpoint."""
+    return boto3.client(
+        "dynamodb",
+        endpoint_url=endpoint,
+        region_name="us-east-1",
+        aws_access_key_id="000000000000",
+        aws_secret_access_key="secret",
+        config=aws.once(),
+    )
+
+
+def make_registry_table(client: Any, name: str) -> str:
+    """The table as a deployment makes it; returns its name."""
+    client.create_table(
+        TableName=name,
+        BillingMode="PAY_PER_REQUEST",
+        AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"} for key in ("pk", "sk", INDEX)],
+        KeySchema=[{"AttributeName": "pk", "KeyType": "HASH"}, {"AttributeName": "sk", "KeyType": "RANGE"}],
+        GlobalSecondaryIndexes=[
+            {
+                "IndexName": INDEX,
+                "KeySchema": [{"AttributeName": INDEX, "KeyType": "HASH"}],
+                "Projection": {"ProjectionType": "KEYS_ONLY"},
+            }
+        ],
+    )
+    return name
+
+
+class Proxy:
+    """What is going to happen, and the requests so far as (action, body)."""
+
+    def __init__(self, upstream: str) -> None:
+        self.script: dict[str, list[str]] = {}
+        self.requests: list[tuple[str, dict[str, Any]]] = []
+        self.lock = threading.Lock()
+        self.endpoint = ""
+        self._upstream = upstream
+        self._late: list[tuple[str, bytes, str]] = []
+
+    def count(self, action: str) -> int:
+        return sum(name == action for name, _ in self.requests)
+
+    def begin(self, action: str, body: bytes) -> str:
+        """Note a request; what happens to it."""
+        with self.lock:
+            self.requests.append((action, json.loads(body)))
+            events = self.script.get(action, [])
+            return events.pop(0) if events else "ok"
+
+    def forward(self, target: str, body: bytes, authorization: str) -> tuple[int, bytes]:
+        action = target.rpartition(".")[2]
+        if action in _ABSENT and not json.loads(body).get("ConsistentRead"):
+            return 200, json.dumps(_ABSENT[action]).encode()
+        headers = {
+            "X-Amz-Target": target,
+            "Content-Type": "application/x-amz-json-1.0",
+            "Authorization": authorization,
+        }
+        try:
+            with urllib.request.urlopen(urllib.request.Request(self._upstream, body, headers)) as answer:
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read()
+
+    def hold(self, target: str, body: bytes, authorization: str) -> None:
+        with self.lock:
+            self._late.append((target, body, authorization))
+
+    def land(self) -> None:
+        """Let what is late happen now."""
+        with self.lock:
+            held, self._late = self._late, []
+        for request in held:
+            self.forward(*request)
+
+
+@contextmanager
+def proxied(upstream: str) -> Iterator[Proxy]:
+    proxy = Proxy(upstream)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(proxy))
+    server.daemon_threads = True
+    proxy.endpoint = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield proxy
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        wbufsize = -1  # head and body in one segment, else the client's delayed acknowledgement holds the answer up
+        disable_nagle_algorithm = True
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            request = self.headers["X-Amz-Target"], body, self.headers["Authorization"]
+            event = proxy.begin(request[0].rpartition(".")[2], body)
+            if event == "late":
+                proxy.hold(*request)
+            if event in ("drop", "late"):
+                self._drop()
+            elif event == "500":
+                self._answer(500, _error("InternalServerError"))
+            elif event in ("ok", "cut", "applied 500", "applied drop"):
+                status, answer = proxy.forward(*request)
+                if event == "applied drop":
+                    self._drop()
+                elif event == "applied 500":
+                    self._answer(500, _error("InternalServerError"))
+                else:
+                    self._answer(status, answer, cut=event == "cut")
+            else:
+                self._answer(400, _error(event))
+
+        def _answer(self, status: int, body: bytes, *, cut: bool = False) -> None:
+            sent = body[: len(body) // 2] if cut else body
+            self.send_response(status)
+            self.send_header("Content-Type", "application/x-amz-json-1.0")
+            self.send_header("Content-Length", str(len(sent)))
+            self.send_header("x-amz-crc32", str(zlib.crc32(body)))
+            self.end_headers()
+            self.wfile.write(sent)
+
+        def _drop(self) -> None:
+            self.close_connection = True
+            self.wfile.flush()
+            self.connection.close()
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    return Handler
+
+
+def _error(code: str) -> bytes:
+    return json.dumps({"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": "m"}).encode()
