@@ -50,7 +50,7 @@ def adopt(
     derived anew (`rebuild.rebuild`).
 
     Args:
-        registry: `sqlite` or `object`, as for `opening.make_table`.
+        registry: `sqlite`, `object` or `dynamodb:NAME`, as for `making.make_table`.
 
     Returns:
         The opened table. Regions whose spec Lance doesn't know (its spec 0) can be read, flushed, merged and sealed.

@@ -5,6 +5,7 @@ botocore's session decides all three: environment, profile, container or instanc
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from typing import Any
 
@@ -22,11 +23,10 @@ def client(service: str, *, region: str | None = None, read_seconds: int = 20) -
     Raises:
         Invalid: boto3 is missing, or no region is set.
     """
-    session = _session()
     from botocore.exceptions import NoRegionError  # noqa: PLC0415 - an extra
 
     try:
-        return session.client(service, region_name=region, config=once(read_seconds))
+        return session().client(service, region_name=region, config=once(read_seconds))
     except NoRegionError as error:
         raise Invalid("no AWS region is set", remedy="Set AWS_REGION, or a region in the profile") from error
 
@@ -46,9 +46,11 @@ def once(read_seconds: int = 20) -> Any:
 
 
 @cache
-def _session() -> Any:
+def session() -> Any:
+    """This process's session of boto3; raises `Invalid` without boto3."""
     try:
         import boto3
     except ModuleNotFoundError as error:
         raise Invalid("boto3 is not installed", remedy="Install lancelsm with its extra `aws`") from error
-    return boto3.Session()
+    # The only SDK that does not look at this variable, which Lambda, obstore and Lance take the region from.
+    return boto3.Session(region_name=os.environ.get("AWS_REGION") or None)  # noqa: TID251

@@ -293,7 +293,7 @@ def create(
         data_or_schema: an Arrow schema, or the first rows, as for `Table.upsert`.
         primary_key: its columns, in order.
         regions: how keys map to regions, `bucket(a, 4)` or another form of `routing.spec`; by default there is one.
-        registry: `sqlite` (default for paths) or `object` (default for URLs).
+        registry: `sqlite` (default for paths), `object` (default for URLs) or `dynamodb:NAME`.
         owner: the name that ordinary writers share.
         settings: by name, kept in the table's configuration.
         storage_options: for Lance and for our own objects, as Lance takes them.

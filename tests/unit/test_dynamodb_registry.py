@@ -1,0 +1,195 @@
+"""What the registry in DynamoDB asks for, and how it is opened."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from botocore.exceptions import ClientError, NoCredentialsError
+
+from lancelsm import aws
+from lancelsm import head as heads
+from lancelsm.clock import SeededIds
+from lancelsm.errors import Corrupt, Invalid
+from lancelsm.head import Head, Status
+from lancelsm.layout import (
+    Epoch,
+    Generation,
+    Key,
+    Nonce,
+    Position,
+    RegionId,
+    TableId,
+    Version,
+    head_key,
+    staged_manifest,
+)
+from lancelsm.registry import Lost
+from lancelsm.registry.dynamodb import DynamoRegistry
+from lancelsm.registry.opening import open_registry
+from lancelsm.setsum import Setsum
+from tests.simulation.faults import FakeClock, MemoryStore
+
+KEY = Key(partition="H#t#r", sort="head")
+UUID = "9c1d5f0e-6d5b-4c5e-8f86-0a8f3c1f7b11"
+_LARGE = 10**15
+
+
+class Client:
+    """Answers each call with what it is given, in order, and remembers what it was asked."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.asked = []
+
+    def __getattr__(self, method):
+        def call(**request):
+            self.asked.append((method, request))
+            answer = self.answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        return call
+
+
+def over(*answers):
+    client = Client(*answers)
+    return client, DynamoRegistry("registry", client=client, clock=FakeClock(), ids=SeededIds(1))
+
+
+def refusal(code, *, status=400, **more):
+    return ClientError(
+        {"Error": {"Code": code, "Message": "m"}, "ResponseMetadata": {"HTTPStatusCode": status}, **more}, "UpdateItem"
+    )
+
+
+def test_a_swap_conditions_on_what_it_expects_and_on_numbers_that_never_decrease():
+    client, registry = over({"Attributes": {"pk": {"S": "H"}, "sk": {"S": "h"}, "epoch": {"N": "2"}}})
+
+    registry.swap(KEY, expect={"epoch": 1, "gone": None}, change={"epoch": 2, "owner": "o", "dirty": None})
+
+    ((method, request),) = client.asked
+    assert method == "update_item"
+    assert request["ConditionExpression"] == (
+        "attribute_exists(pk) AND #0 = :0 AND attribute_not_exists(#1) AND (attribute_not_exists(#0) OR #0 <= :1)"
+    )
+    assert request["UpdateExpression"] == "SET #0 = :1, #2 = :2 REMOVE #3"
+    assert request["ExpressionAttributeNames"] == {"#0": "epoch", "#1": "gone", "#2": "owner", "#3": "dirty"}
+    assert request["ExpressionAttributeValues"] == {":0": {"N": "1"}, ":1": {"N": "2"}, ":2": {"S": "o"}}
+
+
+def test_a_creation_has_no_part_that_is_empty():
+    client, registry = over({"Attributes": {"pk": {"S": "H"}, "sk": {"S": "h"}}})
+
+    assert registry.swap(KEY, expect=None, change={"dirty": None}).record == {}
+
+    ((_, request),) = client.asked
+    assert request["ConditionExpression"] == "attribute_not_exists(pk)"
+    assert not request.keys() & {"UpdateExpression", "ExpressionAttributeNames", "ExpressionAttributeValues"}
+
+
+def test_what_refused_a_swap_tells_a_lost_one_from_one_that_would_go_back():
+    item = {"pk": {"S": "H"}, "sk": {"S": "h"}, "epoch": {"N": "5"}, "owner": {"S": "o"}}
+    failed = refusal("ConditionalCheckFailedException", Item=item)
+    _, registry = over(failed, failed, refusal("ConditionalCheckFailedException"))
+
+    assert registry.swap(KEY, expect={"owner": "p"}, change={"epoch": 4}) == Lost(record={"epoch": 5, "owner": "o"})
+    with pytest.raises(Corrupt, match="epoch would go back from 5 to 4"):
+        registry.swap(KEY, expect={"owner": "o"}, change={"epoch": 4})
+    assert registry.swap(KEY, expect={"owner": "o"}, change={"epoch": 4}) == Lost(record=None)
+
+
+@pytest.mark.parametrize("attribute", [{"N": "1.5"}, {"BOOL": True}, {"M": {}}])
+def test_a_field_that_lancelsm_never_writes_is_corrupt_and_named(attribute):
+    _, registry = over({"Item": {"pk": {"S": "H"}, "sk": {"S": "h"}, "epoch": attribute}})
+
+    with pytest.raises(Corrupt) as raised:
+        registry.read(KEY)
+    assert raised.value.where == {"record": "H#t#r/head", "field": "epoch"}
+
+
+def test_missing_credentials_are_invalid():
+    _, registry = over(NoCredentialsError())
+
+    with pytest.raises(Invalid, match="credentials"):
+        registry.swap(KEY, expect=None, change={"n": 1})
+
+
+def test_the_index_is_read_to_its_last_page_and_needs_its_own_grant():
+    def page(region, **more):
+        item = {"pk": {"S": f"H#t#{region}"}, "sk": {"S": "head"}, "dirty": {"S": "90"}}
+        return {"Items": [item], **more}
+
+    client, registry = over(page("b", LastEvaluatedKey={"pk": "x"}), page("a"), refusal("AccessDeniedException"))
+
+    assert registry.dirty() == [("t", "a", "90"), ("t", "b", "90")]
+    assert client.asked[1] == (
+        "scan",
+        {"TableName": "registry", "IndexName": "dirty", "ExclusiveStartKey": {"pk": "x"}},
+    )
+    with pytest.raises(Invalid) as raised:
+        registry.dirty()
+    assert raised.value.remedy == "Grant dynamodb:Scan on the table registry and on its index dirty"
+
+
+def test_a_full_head_is_one_unit_of_capacity():
+    key = head_key(TableId(UUID), RegionId(UUID))
+    nonce = Nonce("f" * 32)
+    head = Head(
+        epoch=Epoch(_LARGE),
+        owner="o" * 100,
+        status=Status.SEALED,
+        next_position=Position(_LARGE),
+        entry_setsum=Setsum(),
+        wal_rows=_LARGE,
+        wal_bytes=_LARGE * 1000,
+        source={f"{number:016x}": "9" * 20 for number in range(4)},
+        nonce=nonce,
+        first_position=Position(_LARGE),
+        manifest_version=Version(_LARGE),
+        manifest_key=staged_manifest(RegionId(UUID), Version(_LARGE), nonce),
+        manifest_epoch=Epoch(_LARGE),
+        current_generation=Generation(_LARGE),
+        collector_round=_LARGE,
+        manifest_nonce=nonce,
+        merged=Generation(_LARGE),
+        dirty="1800000000",
+    )
+
+    assert item_bytes(key, heads.to_record(head)) <= 1024
+    assert len(json.loads(str(heads.to_record(head)["source"]))) == 4
+
+
+def item_bytes(key, record):
+    """As DynamoDB counts: names and text in UTF-8, numbers a byte for two digits and at most three more."""
+    values = {"pk": key.partition, "sk": key.sort, **record}
+    return sum(
+        len(name.encode()) + (len(str(value)) // 2 + 3 if isinstance(value, int) else len(value.encode()))
+        for name, value in values.items()
+    )
+
+
+def test_a_registry_is_opened_by_the_name_of_its_table(monkeypatch):
+    asked = []
+    monkeypatch.setattr(aws, "client", lambda service: asked.append(service) or Client({}))
+
+    registry = opened("dynamodb:lancelsm-dev-registry")
+
+    assert registry.read(KEY) is None
+    assert asked == ["dynamodb"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "remedy"),
+    [("dynamodb", "dynamodb:NAME"), ("dynamodb:", "dynamodb:NAME"), ("dynamo:x", "sqlite, object or dynamodb:NAME")],
+)
+def test_a_registry_without_a_name_or_of_no_kind_is_invalid(kind, remedy):
+    with pytest.raises(Invalid) as raised:
+        opened(kind)
+    assert remedy in raised.value.remedy
+
+
+def opened(kind):
+    return open_registry(kind, uri=Path("t"), store=MemoryStore(), clock=FakeClock(), ids=SeededIds(1))
