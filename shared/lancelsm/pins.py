@@ -81,7 +81,8 @@ class Pin:
     """A snapshot or a cursor as one listing saw it.
 
     `version` is the witness of the record; `expires` is in Unix seconds, None for never; `confirmed` is False while it
-    is being made: it counts all the same. A cursor needs all of a region that it has no record of.
+    is being made: it counts all the same, and what it does not name yet it will find passed when it confirms. A cursor
+    needs all of a region that it has no record of.
     """
 
     kind: str

@@ -14,7 +14,6 @@ import pyarrow as pa
 from lancelsm.commit import newest
 from lancelsm.dataset.base_table import BaseTable
 from lancelsm.errors import Corrupt
-from lancelsm.head import Head
 from lancelsm.layout import Generation, RegionId, generation_path
 from lancelsm.manifest import Manifest
 from lancelsm.record.key import fold
@@ -33,7 +32,6 @@ class RegionView:
     """One region in a view: what is newer than the base, newest last."""
 
     region: RegionId
-    head: Head
     manifest: Manifest
     counter: Generation  # the newest generation that the base holds
     tail: pa.Table  # folded, in stored form
@@ -74,7 +72,7 @@ def take_view(storage: Storage, regions: Callable[[], Sequence[Region]], read_ba
         problem = _problem(found, base, storage)
         if not problem:
             reads = [read for read in found if isinstance(read, _Read)]
-            return View(base=base, regions=tuple(_region_view(read, base) for read in reads))
+            return View(base=base, regions=tuple(region_view(r.region, r.manifest, r.entries, base) for r in reads))
     raise Corrupt(
         problem,
         remedy="If the registry is an older copy, stop all writers, then: "
@@ -86,7 +84,6 @@ def take_view(storage: Storage, regions: Callable[[], Sequence[Region]], read_ba
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Read:
     region: Region
-    head: Head
     manifest: Manifest
     entries: list[Entry]
 
@@ -107,7 +104,7 @@ def _read(region: Region) -> _Read | _Absent | _Overtaken:
     entries = tail(region, head, manifest)
     if entries is None:
         return _Overtaken()
-    return _Read(region=region, head=head, manifest=manifest, entries=entries)
+    return _Read(region=region, manifest=manifest, entries=entries)
 
 
 def _problem(found: Sequence[_Read | _Absent | _Overtaken], base: BaseTable, storage: Storage) -> str:
@@ -130,13 +127,13 @@ def _problem(found: Sequence[_Read | _Absent | _Overtaken], base: BaseTable, sto
     return ""
 
 
-def _region_view(read: _Read, base: BaseTable) -> RegionView:
-    tables = [conform(entry.table(), base.schema) for entry in read.entries if entry.summary.rows]
+def region_view(region: Region, manifest: Manifest, entries: Sequence[Entry], base: BaseTable) -> RegionView:
+    """One region of a view, from the entries after the manifest's replay point."""
+    tables = [conform(entry.table(), base.schema) for entry in entries if entry.summary.rows]
     rows = pa.concat_tables(tables) if tables else base.schema.stored.empty_table()
     return RegionView(
-        region=read.region.id,
-        head=read.head,
-        manifest=read.manifest,
-        counter=base.counters.get(read.region.id, Generation(0)),
+        region=region.id,
+        manifest=manifest,
+        counter=base.counters.get(region.id, Generation(0)),
         tail=fold(rows, base.schema.primary_key).rows,
     )

@@ -81,7 +81,15 @@ PURE = frozenset(
 )
 # Commands of an operator, beside the way of the rows.
 ASIDE = frozenset(
-    {"adoption.read_adoptable", "adoption.take_over", "adoption.write_facts", "versions.base_versions"}
+    {
+        "adoption.read_adoptable",
+        "adoption.take_over",
+        "adoption.write_facts",
+        "tags.remove_tag",
+        "tags.tag_version",
+        "tags.tags",
+        "versions.base_versions",
+    }
 )
 
 PROCESS: ContextVar[str] = ContextVar("PROCESS", default="")

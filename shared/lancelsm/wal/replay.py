@@ -7,8 +7,9 @@ tests/model/reader_view.py.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from lancelsm.errors import Corrupt
-from lancelsm.head import Head
 from lancelsm.layout import Position, wal_entry
 from lancelsm.manifest import Manifest
 from lancelsm.region import Region
@@ -16,11 +17,21 @@ from lancelsm.setsum import Setsum
 from lancelsm.wal.entry import Entry, decode
 
 
-def tail(region: Region, head: Head, manifest: Manifest) -> list[Entry] | None:
-    """The entries after the manifest's replay point up to the head, in order.
+class LogEnd(Protocol):
+    """Where a log ends for a reader: a head, or what a snapshot remembers of one."""
+
+    @property
+    def next_position(self) -> Position: ...
+
+    @property
+    def entry_setsum(self) -> Setsum: ...
+
+
+def tail(region: Region, end: LogEnd, manifest: Manifest) -> list[Entry] | None:
+    """The entries after the manifest's replay point up to the end, in order.
 
     Args:
-        head: as read.
+        end: the head as read.
         manifest: the one that this head names.
 
     Returns:
@@ -30,7 +41,7 @@ def tail(region: Region, head: Head, manifest: Manifest) -> list[Entry] | None:
         Corrupt: entries are missing, unreadable, or don't add up, and no collection explains it.
         Unavailable: the store did not answer.
     """
-    positions = range(manifest.replay_after + 1, head.next_position)
+    positions = range(manifest.replay_after + 1, end.next_position)
     if not positions:
         return []
     problem = ""
@@ -38,7 +49,7 @@ def tail(region: Region, head: Head, manifest: Manifest) -> list[Entry] | None:
     try:
         entries = region.storage.each(lambda position: _entry(region, Position(position)), positions)
         total = sum((entry.summary.entry_setsum for entry in entries), start=Setsum())
-        if total != head.entry_setsum - manifest.entry_setsum:
+        if total != end.entry_setsum - manifest.entry_setsum:
             problem = "the entries after the replay point don't add up to what was committed"
     except Corrupt as error:
         problem = error.message

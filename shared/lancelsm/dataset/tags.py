@@ -1,0 +1,43 @@
+"""Lance's tags on versions of a base: its own clean-up leaves a tagged version alone, whoever runs it."""
+
+from __future__ import annotations
+
+from lancelsm.dataset.base_table import StorageOptions, open_dataset
+from lancelsm.dataset.native import native_errors
+from lancelsm.errors import Invalid
+
+
+def tag_version(*, uri: str, version: int, tag: str, storage_options: StorageOptions = None) -> None:
+    """Give a version of the base a tag; nothing happens if it has it.
+
+    Args:
+        tag: letters, digits, `.`, `-`, `_`.
+
+    Raises:
+        Invalid: the version is gone, or the tag is on another one.
+        Unavailable: the store did not answer.
+    """
+    dataset = open_dataset(uri=uri, version=version, storage_options=storage_options)
+    found = tags(uri=uri, storage_options=storage_options).get(tag)
+    if found is not None:
+        if found != version:
+            raise Invalid(f"the tag {tag!r} is on version {found} of the base", table=uri, version=version)
+        return
+    with native_errors("the base can't be tagged", table=uri):
+        dataset.tags.create(tag, version)
+
+
+def tags(*, uri: str, storage_options: StorageOptions = None) -> dict[str, int]:
+    """Every tag and its version."""
+    dataset = open_dataset(uri=uri, version=None, storage_options=storage_options)
+    with native_errors("the base's tags can't be read", table=uri):
+        return {name: int(found["version"]) for name, found in dataset.tags.list().items()}
+
+
+def remove_tag(*, uri: str, tag: str, storage_options: StorageOptions = None) -> None:
+    """Take a tag away; nothing happens if it is not there."""
+    if tag not in tags(uri=uri, storage_options=storage_options):
+        return
+    dataset = open_dataset(uri=uri, version=None, storage_options=storage_options)
+    with native_errors("the base's tag can't be removed", table=uri):
+        dataset.tags.delete(tag)

@@ -1,0 +1,163 @@
+"""Snapshots: one view of a table, kept for as long as its pin stands."""
+
+from __future__ import annotations
+
+import pytest
+
+import lancelsm
+from lancelsm import reader
+from lancelsm.dataset.tags import tags
+from lancelsm.errors import Contended, Invalid
+from lancelsm.head import Head
+from lancelsm.layout import pin_key, snapshots, table_key
+from lancelsm.opening import open_table
+from lancelsm.pins import read_pins
+from lancelsm.region import regions
+from lancelsm.snapshot import (
+    drop_snapshot,
+    find_snapshot,
+    held_snapshot,
+    list_snapshots,
+    make_snapshot,
+    renew_snapshot,
+    snapshot_view,
+    tag_of,
+)
+
+
+@pytest.fixture
+def table(tmp_path):
+    made = lancelsm.create(
+        tmp_path / "t", [{"id": n, "v": 0} for n in range(4)], primary_key="id", regions="bucket(id, 2)"
+    )
+    made.upsert([{"id": n, "v": 1} for n in range(3)])
+    made.flush()
+    made.upsert([{"id": 0, "v": 2}])
+    made.delete([3])
+    return made
+
+
+@pytest.fixture
+def opened(table):
+    return open_table(table.uri)
+
+
+def values(opened, pin):
+    rows = reader.scan(snapshot_view(opened, pin), uri=opened.storage.uri).read_all()
+    return dict(sorted(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True)))
+
+
+def test_a_snapshot_shows_base_generations_and_tail_as_they_were(table, opened):
+    pin = make_snapshot(opened, "monday", ttl_seconds=60)
+
+    table.upsert([{"id": 0, "v": 9}, {"id": 7, "v": 9}])
+    table.run()
+    table.upsert([{"id": 1, "v": 9}])
+
+    assert values(opened, pin) == {0: 2, 1: 1, 2: 1}
+    assert values(opened, find_snapshot(opened.storage, "monday")) == {0: 2, 1: 1, 2: 1}
+
+
+def test_a_snapshot_pins_what_it_reads_of_every_region(opened):
+    pin = make_snapshot(opened, "monday", ttl_seconds=None)
+
+    assert read_pins(opened.storage) == [pin]
+    assert set(pin.regions) == {region.id for region in regions(opened.storage)}
+    assert pin.expires is None
+    assert tags(uri=opened.storage.uri) == {tag_of(pin.nonce): opened.read_base().version}
+
+
+def test_a_name_is_taken_once(opened):
+    make_snapshot(opened, "monday", ttl_seconds=60)
+
+    with pytest.raises(Invalid, match="a snapshot of this name exists"):
+        make_snapshot(opened, "monday", ttl_seconds=60)
+    with pytest.raises(Invalid, match="is no name"):
+        make_snapshot(opened, "mon day", ttl_seconds=60)
+
+
+def test_a_dropped_snapshot_leaves_nothing_and_its_name_is_free(opened):
+    make_snapshot(opened, "monday", ttl_seconds=60)
+    drop_snapshot(opened, "monday")
+
+    assert opened.storage.registry.list(snapshots(opened.storage.table)) == []
+    assert tags(uri=opened.storage.uri) == {}
+    make_snapshot(opened, "monday", ttl_seconds=60)
+
+
+def test_a_renewed_snapshot_expires_later(opened):
+    pin = make_snapshot(opened, "monday", ttl_seconds=60)
+    renewed = renew_snapshot(opened, "monday", ttl_seconds=3600)
+
+    assert renewed.expires > pin.expires
+    assert list_snapshots(opened.storage) == [renewed]
+
+
+def test_a_snapshot_that_the_collector_removed_is_not_renewed_or_read(opened):
+    pin = make_snapshot(opened, "monday", ttl_seconds=60)
+    key = pin_key(snapshots(opened.storage.table), "monday")
+    opened.storage.registry.delete(key, expect={"version": pin.version})
+    for item in opened.storage.objects.list("_mem_wal/"):
+        opened.storage.objects.delete([item.key])
+
+    for act in (
+        lambda: renew_snapshot(opened, "monday", ttl_seconds=60),
+        lambda: drop_snapshot(opened, "monday"),
+        lambda: snapshot_view(opened, pin),
+    ):
+        with pytest.raises(Invalid, match="dropped or has expired"):
+            act()
+
+
+def test_a_snapshot_that_a_floor_has_passed_is_taken_anew(opened, monkeypatch):
+    """As when a round of collection is committed between its reads and its confirmation."""
+    region = regions(opened.storage)[0]
+    tag_version = lancelsm.snapshot.tag_version
+    overtaken = []
+
+    def overtake(**arguments):
+        tag_version(**arguments)
+        if not overtaken:
+            overtaken.append(raise_floor(region))
+
+    monkeypatch.setattr("lancelsm.snapshot.tag_version", overtake)
+    pin = make_snapshot(opened, "monday", ttl_seconds=60)
+
+    assert pin.regions[region.id].collector_round == 1
+    assert read_pins(opened.storage) == [pin]
+    assert list(tags(uri=opened.storage.uri)) == [tag_of(pin.nonce)]
+
+
+def test_a_snapshot_that_is_overtaken_for_ever_is_contended_and_leaves_nothing(opened, monkeypatch):
+    opened.storage.registry.swap(table_key(opened.storage.table), expect={}, change={"base_floor": 1_000})
+
+    with pytest.raises(Contended, match="the collector was faster"):
+        make_snapshot(opened, "monday", ttl_seconds=60)
+
+    assert opened.storage.registry.list(snapshots(opened.storage.table)) == []
+    assert tags(uri=opened.storage.uri) == {}
+
+
+def test_what_an_older_snapshot_of_the_name_left_is_not_counted(opened):
+    pin = make_snapshot(opened, "monday", ttl_seconds=60)
+    storage = opened.storage
+    storage.registry.delete(pin_key(snapshots(storage.table), "monday"), expect={"version": pin.version})
+    assert read_pins(storage) == []
+
+    again = make_snapshot(opened, "monday", ttl_seconds=60)
+    assert read_pins(storage) == [again]
+
+
+def test_a_held_snapshot_is_renewed_by_its_context_and_dropped_at_its_end(opened):
+    with held_snapshot(opened, "job", ttl_seconds=0.3) as pin:
+        while find_snapshot(opened.storage, "job").version == pin.version:
+            opened.storage.clock.sleep(0.02)
+        assert values(opened, pin) == {0: 2, 1: 1, 2: 1}
+    assert list_snapshots(opened.storage) == []
+
+
+def raise_floor(region) -> Head:
+    head = region.head()
+    key = lancelsm.layout.head_key(region.storage.table, region.id)
+    region.storage.registry.swap(key, expect={}, change={"collector_round": head.collector_round + 1})
+    return region.head()
