@@ -1,0 +1,1 @@
+"""The deployment on AWS: two stacks, one construct for each capability."""

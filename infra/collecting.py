@@ -1,0 +1,26 @@
+"""Collecting: the state machine that runs one round for one table."""
+
+from __future__ import annotations
+
+from aws_cdk import aws_lambda as lambda_
+from constructs import Construct
+
+from infra.grants import allow
+from infra.machines import machine
+from infra.stage import Stage
+
+
+class Collecting(Construct):
+    """Runs `workflows/collect.asl.json`."""
+
+    def __init__(
+        self, scope: Construct, *, stage: Stage, collector: lambda_.IFunction, sweeper: lambda_.IFunction
+    ) -> None:
+        super().__init__(scope, "Collecting")
+        self.machine = machine(
+            self,
+            "collect",
+            stage=stage,
+            tokens={"Collector": collector.function_name, "Sweeper": sweeper.function_name},
+            grants=[allow(["lambda:InvokeFunction"], [collector.function_arn, sweeper.function_arn])],
+        )

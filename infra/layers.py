@@ -1,0 +1,62 @@
+"""Third-party packages: the layers of the functions and the archive of the Spark job, as `make build` left them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_s3_assets as assets
+from constructs import Construct
+
+from infra.stage import Stage
+
+RUNTIME = lambda_.Runtime.PYTHON_3_13
+LayerName = Literal["lean", "lance"]
+
+
+class Layers(Construct):
+    """`lean` for functions that only touch the log, `lance` for those that touch Lance.
+
+    At stage local there are none, since the emulator runs functions and jobs in an interpreter that has the packages.
+    """
+
+    def __init__(self, scope: Construct, *, stage: Stage) -> None:
+        super().__init__(scope, "Layers")
+        self._stage = stage
+        self._made: dict[LayerName, lambda_.LayerVersion] = {}
+
+    def of(self, name: LayerName) -> list[lambda_.ILayerVersion]:
+        """The layers of a function, made when the first one asks.
+
+        Raises:
+            FileNotFoundError: it wasn't built.
+        """
+        if self._stage.local:
+            return []
+        if name not in self._made:
+            self._made[name] = lambda_.LayerVersion(
+                self,
+                name.title(),
+                layer_version_name=f"{self._stage.prefix}-{name}",
+                code=lambda_.Code.from_asset(str(self._built(name))),
+                compatible_runtimes=[RUNTIME],
+                compatible_architectures=[architecture(self._stage)],
+            )
+        return [self._made[name]]
+
+    def archive(self) -> assets.Asset | None:
+        """The packages of the Spark job; raises as `of`."""
+        if self._stage.local:
+            return None
+        return assets.Asset(self, "Spark", path=str(self._built("spark")))
+
+    def _built(self, name: str) -> Path:
+        directory = self._stage.layers / self._stage.architecture / name
+        if not directory.is_dir():
+            raise FileNotFoundError(f"there is no {directory}: run `make build` (or deploy with -c stage=local)")
+        return directory
+
+
+def architecture(stage: Stage) -> lambda_.Architecture:
+    return lambda_.Architecture.ARM_64 if stage.architecture == "arm64" else lambda_.Architecture.X86_64

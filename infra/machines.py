@@ -1,0 +1,57 @@
+"""State machines from their files in `workflows/`, with the names of this deployment filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import aws_cdk as cdk
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_logs as logs
+from aws_cdk import aws_stepfunctions as sfn
+from constructs import Construct
+
+from infra.checks import accept, accept_stars
+from infra.stage import Stage
+
+WORKFLOWS = Path(__file__).parent / "workflows"
+
+
+def machine(
+    scope: Construct, name: str, *, stage: Stage, tokens: Mapping[str, str], grants: Sequence[iam.PolicyStatement]
+) -> sfn.StateMachine:
+    """The state machine of `workflows/{name}.asl.json`, with a role of its own.
+
+    Args:
+        tokens: what `${Token}` stands for in the file.
+        grants: what its tasks do.
+    """
+    role = iam.Role(
+        scope,
+        "MachineRole",
+        role_name=f"{stage.prefix}-{name}-machine-{cdk.Aws.REGION}",
+        assumed_by=iam.ServicePrincipal("states.amazonaws.com"),
+    )
+    for statement in grants:
+        role.add_to_policy(statement)
+    group = logs.LogGroup(
+        scope,
+        "MachineLog",
+        log_group_name=f"/aws/vendedlogs/states/{stage.prefix}-{name}",
+        retention=logs.RetentionDays.ONE_MONTH,
+        removal_policy=cdk.RemovalPolicy.DESTROY,
+    )
+    made = sfn.StateMachine(
+        scope,
+        "Machine",
+        state_machine_name=f"{stage.prefix}-{name}",
+        definition_body=sfn.DefinitionBody.from_file(str(WORKFLOWS / f"{name}.asl.json")),
+        definition_substitutions=dict(tokens),
+        role=role,
+        logs=sfn.LogOptions(destination=group, level=sfn.LogLevel.ALL, include_execution_data=False),
+    )
+    accept(made, {"SF2": "Logs and the history of an execution tell each step; X-Ray would add cost"})
+    accept_stars(role, grants, "A job's name is made when it starts")
+    accept(role, {"IAM5[Resource::*]": "Step Functions asks for the delivery of logs on all groups"})
+    cdk.CfnOutput(cdk.Stack.of(scope), f"{name.title()}Machine", value=made.state_machine_arn)
+    return made

@@ -1,0 +1,120 @@
+"""Merging: the state machine, and the EMR Serverless application that it starts large merges on."""
+
+from __future__ import annotations
+
+import aws_cdk as cdk
+from aws_cdk import aws_emrserverless as emr
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_s3_assets as assets
+from constructs import Construct
+
+from infra import grants
+from infra.checks import accept_stars
+from infra.functions import merging
+from infra.grants import State, allow, objects
+from infra.layers import Layers
+from infra.machines import machine
+from infra.stage import ROOT, Stage
+
+RELEASE = "emr-spark-8.0.0"
+ENTRY_POINT = ROOT / "layers" / "spark" / "merge.py"
+_MANAGED_RULE = "StepFunctionsGetEventsForEMRServerlessJobRule"  # by which a machine learns that a job has ended
+_PACKAGES = "deps"
+# A driver and three executors fill the application; each is a worker of 4 vCPU and 16 GB, overhead included.
+_SUBMIT = {
+    "spark.driver.cores": "4",
+    "spark.driver.memory": "13g",
+    "spark.executor.cores": "4",
+    "spark.executor.memory": "13g",
+    "spark.dynamicAllocation.maxExecutors": "3",
+}
+_PYTHON = {
+    "spark.emr-serverless.driverEnv.PYTHONPATH": f"./{_PACKAGES}",
+    "spark.executorEnv.PYTHONPATH": f"./{_PACKAGES}",
+}
+
+
+class Merging(Construct):
+    """Runs `workflows/merge.asl.json`. Nothing of it costs while nothing merges."""
+
+    def __init__(
+        self, scope: Construct, *, stage: Stage, state: State, merger: lambda_.IFunction, layers: Layers
+    ) -> None:
+        super().__init__(scope, "Merging")
+        entry_point = assets.Asset(self, "EntryPoint", path=str(ENTRY_POINT))
+        archive = layers.archive()
+        self.application = _application(self, stage)
+        self.job_role = _job_role(self, stage, state, [one for one in (entry_point, archive) if one])
+        self.machine = machine(
+            self,
+            "merge",
+            stage=stage,
+            tokens={
+                "Merger": merger.function_name,
+                "Application": self.application.attr_application_id,
+                "JobRole": self.job_role.role_arn,
+                "EntryPoint": entry_point.s3_object_url,
+                "SparkSubmitParameters": _submit(archive),
+                "JobLogs": f"s3://{state.bucket.bucket_name}/{grants.JOB_LOGS.rstrip('*')}",
+            },
+            grants=self._starting(merger),
+        )
+        cdk.CfnOutput(cdk.Stack.of(self), "SparkApplication", value=self.application.attr_application_id)
+
+    def _starting(self, merger: lambda_.IFunction) -> list[iam.PolicyStatement]:
+        """What the machine does: invoke the merger, run jobs of this application under their role, learn of their end."""
+        application = self.application.attr_arn
+        rule = cdk.Stack.of(self).format_arn(service="events", resource="rule", resource_name=_MANAGED_RULE)
+        passing = {"StringEquals": {"iam:PassedToService": "emr-serverless.amazonaws.com"}}
+        return [
+            allow(["lambda:InvokeFunction"], [merger.function_arn]),
+            allow(["emr-serverless:StartJobRun"], [application]),
+            allow(["emr-serverless:GetJobRun", "emr-serverless:CancelJobRun"], [f"{application}/jobruns/*"]),
+            allow(["iam:PassRole"], [self.job_role.role_arn], conditions=passing),
+            allow(["events:PutRule", "events:PutTargets", "events:DescribeRule"], [rule]),
+        ]
+
+
+def _application(scope: Construct, stage: Stage) -> emr.CfnApplication:
+    return emr.CfnApplication(
+        scope,
+        "Application",
+        name=f"{stage.prefix}-merge",
+        type="SPARK",
+        release_label=RELEASE,
+        architecture=stage.architecture.upper(),
+        maximum_capacity=emr.CfnApplication.MaximumAllowedResourcesProperty(
+            cpu="16 vCPU", memory="64 GB", disk="200 GB"
+        ),
+        auto_start_configuration=emr.CfnApplication.AutoStartConfigurationProperty(enabled=True),
+        auto_stop_configuration=emr.CfnApplication.AutoStopConfigurationProperty(enabled=True, idle_timeout_minutes=5),
+    )
+
+
+def _job_role(scope: Construct, stage: Stage, state: State, code: list[assets.Asset]) -> iam.Role:
+    """What a job does: a merge, from code in the deployment's own bucket, with its logs below `work/`."""
+    role = iam.Role(
+        scope,
+        "JobRole",
+        role_name=f"{stage.prefix}-merge-job-{cdk.Aws.REGION}",
+        assumed_by=iam.ServicePrincipal("emr-serverless.amazonaws.com"),
+    )
+    statements = [
+        *merging(state),
+        *objects(state, get=[grants.JOB_LOGS], put=[grants.JOB_LOGS]),
+        *(allow(["s3:GetObject"], [asset.bucket.arn_for_objects(asset.s3_object_key)]) for asset in code),
+    ]
+    for statement in statements:
+        role.add_to_policy(statement)
+    accept_stars(role, statements, "Stars stand for tables and regions of this stack, which are made at run time")
+    return role
+
+
+def _submit(archive: assets.Asset | None) -> str:
+    """Parameters of spark-submit, as one text."""
+    confs = {**_SUBMIT, **(_PYTHON if archive else {})}
+    parameters = [f"--conf {name}={value}" for name, value in confs.items()]
+    if archive:
+        parameters.append(f"--archives {archive.s3_object_url}#{_PACKAGES}")
+    return " ".join(parameters)

@@ -1,0 +1,202 @@
+"""What people watch: one dashboard in the order of the pipeline, and few alarms, each with its runbook."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import aws_cdk as cdk
+from aws_cdk import aws_cloudwatch as cw
+from aws_cdk import aws_cloudwatch_actions as actions
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_logs as logs
+from aws_cdk import aws_sns as sns
+from aws_cdk import aws_stepfunctions as sfn
+from constructs import Construct
+
+from infra.grants import State
+from infra.stage import Stage
+
+RUNBOOKS = "docs/runbooks"
+NAMESPACE = "lancelsm"  # of lancelsm.telemetry
+_PERIOD = cdk.Duration.minutes(5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alarm:
+    """One condition that a person has to look at. The runbook has its name: `docs/runbooks/{name}.md`."""
+
+    name: str
+    says: str
+    metric: cw.IMetric
+    above: float
+    periods: int = 1
+
+
+class Observing(Construct):
+    """Dashboard and alarms. Alarms tell the topic of the context; without one they are only shown."""
+
+    def __init__(
+        self,
+        scope: Construct,
+        *,
+        stage: Stage,
+        state: State,
+        functions: Mapping[str, lambda_.Function],
+        merging: sfn.StateMachine,
+        collecting: sfn.StateMachine,
+    ) -> None:
+        super().__init__(scope, "Observing")
+        self._stage, self._state, self._functions = stage, state, functions
+        self._merging, self._collecting = merging, collecting
+        topic = sns.Topic.from_topic_arn(self, "Topic", stage.alarm_topic) if stage.alarm_topic else None
+        made = [self._alarm(alarm, topic) for alarm in self._alarms()]
+        cw.Dashboard(
+            self,
+            "Dashboard",
+            dashboard_name=f"{stage.prefix}-{cdk.Aws.REGION}",
+            widgets=[[cw.AlarmStatusWidget(title="Alarms", alarms=made, width=24, height=3)], *self._rows()],
+        )
+
+    def _alarm(self, alarm: Alarm, topic: sns.ITopic | None) -> cw.Alarm:
+        made = cw.Alarm(
+            self,
+            alarm.name.title().replace("-", ""),
+            alarm_name=f"{self._stage.prefix}-{alarm.name}",
+            alarm_description=f"{alarm.says} What to do: {RUNBOOKS}/{alarm.name}.md",
+            metric=alarm.metric,
+            threshold=alarm.above,
+            evaluation_periods=alarm.periods,
+            comparison_operator=cw.ComparisonOperator.GREATER_THAN_THRESHOLD,
+            treat_missing_data=cw.TreatMissingData.NOT_BREACHING,
+        )
+        if topic:
+            made.add_alarm_action(actions.SnsAction(topic))
+        return made
+
+    def _alarms(self) -> Sequence[Alarm]:
+        failed = self._counted("Errors", logs.FilterPattern.any_term("[ERROR]", "Task timed out", "Runtime exited"))
+        corrupt = self._counted("Corrupt", logs.FilterPattern.string_value("$.kind", "=", "Corrupt"))
+        return [
+            Alarm(
+                name="oldest-message",
+                says="Writes wait in the queue for more than 15 minutes.",
+                metric=self._state.writes.metric_approximate_age_of_oldest_message(period=_PERIOD, statistic="Maximum"),
+                above=900,
+            ),
+            Alarm(
+                name="dead-letters",
+                says="Rows that can't be written wait for a decision.",
+                metric=self._state.dead_letters.metric_approximate_number_of_messages_visible(
+                    period=_PERIOD, statistic="Maximum"
+                ),
+                above=0,
+            ),
+            Alarm(
+                name="function-errors",
+                says="Functions fail again and again.",
+                metric=failed,
+                above=5,
+                periods=3,
+            ),
+            Alarm(
+                name="merge-failures",
+                says="A merge failed.",
+                metric=self._merging.metric_failed(period=_PERIOD),
+                above=0,
+            ),
+            Alarm(
+                name="corrupt",
+                says="Storage holds what nobody may have written.",
+                metric=corrupt,
+                above=0,
+            ),
+        ]
+
+    def _counted(self, name: str, pattern: logs.IFilterPattern) -> cw.IMetric:
+        """Lines of all functions' logs: one metric, where an alarm on each function would cost ten times as much."""
+        namespace = f"{NAMESPACE}/{self._stage.name}"
+        for function in self._functions.values():
+            logs.MetricFilter(
+                self,
+                f"{function.node.id}{name}",
+                log_group=function.log_group,
+                filter_pattern=pattern,
+                metric_namespace=namespace,
+                metric_name=name,
+                metric_value="1",
+            )
+        return cw.Metric(namespace=namespace, metric_name=name, statistic="Sum", period=_PERIOD)
+
+    def _rows(self) -> list[list[cw.IWidget]]:
+        """Ingest, queue, append, flush, merge, collect, and what is paid for."""
+        queue, letters = self._state.writes, self._state.dead_letters
+        return [
+            [*self._function("ingest"), self._counts("ingest", "Rows taken")],
+            [
+                _graph(
+                    "Queue",
+                    queue.metric_number_of_messages_sent(),
+                    queue.metric_approximate_number_of_messages_visible(),
+                    queue.metric_approximate_number_of_messages_not_visible(),
+                ),
+                _graph("Age of the oldest message", queue.metric_approximate_age_of_oldest_message()),
+                _graph("Dead letters", letters.metric_approximate_number_of_messages_visible()),
+            ],
+            [*self._function("writer_flush"), self._counts("writer_flush", "Appends")],
+            [*self._function("compaction"), self._counts("compaction", "Flushes")],
+            [
+                _graph(
+                    "Merges",
+                    self._merging.metric_succeeded(),
+                    self._merging.metric_failed(),
+                    self._merging.metric_timed_out(),
+                ),
+                _graph("Time of a merge", self._merging.metric_time()),
+                self._counts("merger", "Merges"),
+            ],
+            [
+                _graph("Collections", self._collecting.metric_succeeded(), self._collecting.metric_failed()),
+                _graph("Time of a collection", self._collecting.metric_time()),
+                self._counts("gc_sweep", "Swept"),
+            ],
+            [
+                _graph("Invocations", *(one.metric_invocations() for one in self._functions.values())),
+                _graph(
+                    "Registry, units",
+                    *(
+                        self._state.registry.metric(f"Consumed{verb}CapacityUnits", statistic="Sum", period=_PERIOD)
+                        for verb in ("Read", "Write")
+                    ),
+                ),
+                _graph(
+                    "Bucket, bytes",
+                    cw.Metric(
+                        namespace="AWS/S3",
+                        metric_name="BucketSizeBytes",
+                        dimensions_map={"BucketName": self._state.bucket.bucket_name, "StorageType": "StandardStorage"},
+                        statistic="Average",
+                        period=cdk.Duration.days(1),
+                    ),
+                ),
+            ],
+        ]
+
+    def _function(self, name: str) -> list[cw.IWidget]:
+        function = self._functions[name]
+        return [
+            _graph(f"{name}: calls", function.metric_invocations(), function.metric_errors()),
+            _graph(
+                f"{name}: time", function.metric_duration(statistic="p50"), function.metric_duration(statistic="p99")
+            ),
+        ]
+
+    def _counts(self, name: str, title: str) -> cw.IWidget:
+        """Whatever a function counts of each table, errors by kind included."""
+        physical = self._functions[name].function_name
+        search = f"SEARCH('{{{NAMESPACE},function,table}} function=\"{physical}\"', 'Sum', 300)"
+        return _graph(title, cw.MathExpression(expression=search, label="", period=_PERIOD))
+
+
+def _graph(title: str, *metrics: cw.IMetric) -> cw.IWidget:
+    return cw.GraphWidget(title=title, left=list(metrics), width=8, height=6)

@@ -1,0 +1,53 @@
+"""The queue of writes and its dead letters, both FIFO: one group of messages for each region."""
+
+from __future__ import annotations
+
+import aws_cdk as cdk
+from aws_cdk import aws_kms as kms
+from aws_cdk import aws_sqs as sqs
+from constructs import Construct
+
+from infra.checks import accept
+from infra.stage import Stage
+
+_RETENTION = cdk.Duration.days(14)
+_LAST_RESORT = 1000  # receives; a region that stands waits, it doesn't skip
+
+
+class Queues(Construct):
+    """Both queues, unless the context names some that exist.
+
+    Args:
+        visibility: how long a batch is hidden from others; SQS and Lambda ask for six times the function's time.
+    """
+
+    def __init__(self, scope: Construct, *, stage: Stage, key: kms.IKey | None, visibility: cdk.Duration) -> None:
+        super().__init__(scope, "Queues")
+        if stage.queue:
+            return
+
+        def queue(name: str, **more: object) -> sqs.Queue:
+            made = sqs.Queue(
+                self,
+                name,
+                fifo=True,
+                deduplication_scope=sqs.DeduplicationScope.MESSAGE_GROUP,
+                fifo_throughput_limit=sqs.FifoThroughputLimit.PER_MESSAGE_GROUP_ID,
+                retention_period=_RETENTION,
+                encryption=sqs.QueueEncryption.KMS if key else sqs.QueueEncryption.SQS_MANAGED,
+                encryption_master_key=key,
+                enforce_ssl=not stage.local,  # the emulator speaks HTTP
+                removal_policy=stage.removal,
+                **more,
+            )
+            if stage.local:
+                accept(made, {"SQS4": "The emulator speaks HTTP"})
+            return made
+
+        dead_letters = queue("DeadLetters", queue_name=f"{stage.prefix}-dead-letters.fifo")
+        queue(
+            "Writes",
+            queue_name=f"{stage.prefix}-writes.fifo",
+            visibility_timeout=visibility,
+            dead_letter_queue=sqs.DeadLetterQueue(queue=dead_letters, max_receive_count=_LAST_RESORT),
+        )

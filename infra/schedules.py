@@ -1,0 +1,34 @@
+"""What runs by the clock: one small function that starts what is due."""
+
+from __future__ import annotations
+
+import aws_cdk as cdk
+from aws_cdk import aws_events as events
+from aws_cdk import aws_events_targets as targets
+from aws_cdk import aws_lambda as lambda_
+from constructs import Construct
+
+from infra.stage import Stage
+
+_EVERY = cdk.Duration.minutes(5)
+
+
+class Schedules(Construct):
+    """`dispatch` every 5 minutes in prod; elsewhere the rule is there and off."""
+
+    def __init__(self, scope: Construct, *, stage: Stage, dispatch: lambda_.IFunction) -> None:
+        super().__init__(scope, "Schedules")
+        events.Rule(
+            self,
+            "Dispatch",
+            rule_name=f"{stage.prefix}-dispatch",
+            schedule=events.Schedule.rate(_EVERY),
+            enabled=stage.name == "prod",
+            targets=[
+                targets.LambdaFunction(
+                    dispatch,
+                    event=events.RuleTargetInput.from_object({}),
+                    retry_attempts=0,  # the next one comes soon
+                )
+            ],
+        )

@@ -1,0 +1,54 @@
+"""The bucket: tables below `tables/`, what may expire below `work/`."""
+
+from __future__ import annotations
+
+import aws_cdk as cdk
+from aws_cdk import aws_kms as kms
+from aws_cdk import aws_s3 as s3
+from constructs import Construct
+
+from infra.checks import accept
+from infra.stage import Stage
+
+TABLES = "tables"
+WORK = "work"
+WORK_DAYS = 14  # as long as a message may wait in the queue, and it may name an object here
+
+
+class Storage(Construct):
+    """One bucket, private, unless the context names one that exists.
+
+    It has no versioning: an object is written once, and what collection deletes shall be gone. A bucket that exists
+    keeps its own rules; the two below are recommended for it.
+    """
+
+    def __init__(self, scope: Construct, *, stage: Stage, key: kms.IKey | None) -> None:
+        super().__init__(scope, "Storage")
+        if stage.bucket:
+            return
+        bucket = s3.Bucket(
+            self,
+            "Bucket",
+            bucket_name=stage.bucket_name,
+            block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
+            object_ownership=s3.ObjectOwnership.BUCKET_OWNER_ENFORCED,
+            encryption=s3.BucketEncryption.KMS if key else s3.BucketEncryption.S3_MANAGED,
+            encryption_key=key,
+            bucket_key_enabled=True if key else None,
+            enforce_ssl=not stage.local,  # the emulator speaks HTTP
+            removal_policy=stage.removal,
+            lifecycle_rules=[
+                s3.LifecycleRule(
+                    id="abandoned-uploads", abort_incomplete_multipart_upload_after=cdk.Duration.days(1), enabled=True
+                ),
+                s3.LifecycleRule(
+                    id="work", prefix=f"{WORK}/", expiration=cdk.Duration.days(WORK_DAYS), enabled=True
+                ),
+            ],
+        )
+        accept(
+            bucket,
+            {"S1": "A log of every request would cost more than the requests; CloudTrail's data events do it on demand"},
+        )
+        if stage.local:
+            accept(bucket, {"S10": "The emulator speaks HTTP"})
