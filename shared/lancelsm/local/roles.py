@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextvars
 import hashlib
 import logging
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
+from urllib.parse import unquote
 
 from lancelsm.local import ACCOUNT, REGION
 
@@ -125,6 +127,20 @@ def polling(run: Callable[..., None]) -> Callable[..., None]:
         run(mapping, function, *more)
 
     return ran
+
+
+def naming_jobs(name: Callable[..., str]) -> Callable[..., str]:
+    """Name the resource of a request; MiniStack knows none of EMR Serverless, where the path is the name."""
+
+    def named(service: str, method: str, path: str, *more: Any) -> str:
+        if service != "emr-serverless":
+            return name(service, method, path, *more)
+        if path.startswith("/tags/"):
+            return unquote(path.removeprefix("/tags/"))
+        found = re.match(r"/applications/[^/]+(/jobruns/[^/]+)?", path)
+        return f"arn:aws:emr-serverless:{REGION}:{ACCOUNT}:{found[0] if found else '/*'}"
+
+    return named
 
 
 def _function(resource: str, data: Any) -> str | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -62,20 +63,25 @@ def serve(directory: Path, *, port: int) -> None:
         Invalid: one runs in this directory already, or MiniStack is another release than the one this is made for.
     """
     work = directory.resolve() / "work"
-    work.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     with (directory / "pid").open("a+") as held:
         if not _locked(held):
             raise Invalid(f"an emulator runs in {directory}", remedy="Stop it: python -m lancelsm.local.server stop")
         held.truncate(0)
         held.write(str(os.getpid()))
         held.flush()
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir()
         _configure(port=port, work=work)
         # It reads its settings while it is imported.
         from ministack.app import main as ministack  # noqa: PLC0415
 
-        install()
+        emr = install(work=work, endpoint=endpoint(port))
         sys.argv[1:] = []
-        ministack()
+        try:
+            ministack()
+        finally:
+            emr.close()
 
 
 def start(directory: Path, *, port: int) -> str:

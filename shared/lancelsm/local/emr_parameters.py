@@ -1,0 +1,101 @@
+"""What a job run asks for: its Spark properties, and the capacity that its workers take. Pure."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lancelsm.errors import Invalid
+
+# Options of spark-submit that are short for a property.
+_OPTIONS = {
+    "--archives": "spark.archives",
+    "--driver-cores": "spark.driver.cores",
+    "--driver-memory": "spark.driver.memory",
+    "--executor-cores": "spark.executor.cores",
+    "--executor-memory": "spark.executor.memory",
+    "--files": "spark.files",
+    "--jars": "spark.jars",
+    "--name": "spark.app.name",
+    "--num-executors": "spark.executor.instances",
+    "--py-files": "spark.submit.pyFiles",
+}
+# The service's own defaults for a worker; memory has a tenth on top for the system.
+_CORES, _MEMORY, _EXECUTORS, _OVERHEAD = "4", "14g", 3, 1.1
+_UNITS = {"": 1 / 2**30, "k": 1 / 2**20, "m": 1 / 2**10, "g": 1.0, "t": 2.0**10}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """vCPUs and GB of memory. Unnamed memory is unlimited."""
+
+    cpu: float
+    memory: float
+
+    def __add__(self, other: Capacity) -> Capacity:
+        return Capacity(cpu=self.cpu + other.cpu, memory=self.memory + other.memory)
+
+    def fits(self, most: Capacity) -> bool:
+        return self.cpu <= most.cpu and self.memory <= most.memory
+
+
+def capacity(named: Mapping[str, str]) -> Capacity:
+    """A `maximumCapacity` as the API names it: {"cpu": "16 vCPU", "memory": "64 GB"}."""
+
+    def number(text: str) -> float:
+        found = re.fullmatch(r"([0-9.]+)\s*[A-Za-z]*", text)
+        if not found:
+            raise Invalid(f"{text!r} is no capacity", remedy="Write it as 16 vCPU or 64 GB")
+        return float(found[1])
+
+    return Capacity(cpu=number(named["cpu"]), memory=number(named["memory"]))
+
+
+def spark_properties(request: Mapping[str, Any]) -> dict[str, str]:
+    """The Spark properties of a StartJobRun: of its spark-submit parameters, then of its `spark-defaults`.
+
+    Raises:
+        Invalid: an option that is none of spark-submit's, or not of those that a job can have here.
+    """
+    overrides = request.get("configurationOverrides", {}).get("applicationConfiguration", [])
+    properties: dict[str, str] = {}
+    for one in overrides:
+        if one.get("classification") == "spark-defaults":
+            properties |= one.get("properties", {})
+    words = shlex.split(request["jobDriver"]["sparkSubmit"].get("sparkSubmitParameters", ""))
+    while words:
+        option, equals, value = words.pop(0).partition("=")
+        if not equals:
+            if not words:
+                raise Invalid(f"the spark-submit parameter {option} has no value")
+            value = words.pop(0)
+        if option == "--conf":
+            name, _, value = value.partition("=")
+            properties[name] = value
+        elif option in _OPTIONS:
+            properties[_OPTIONS[option]] = value
+        else:
+            raise Invalid(f"the spark-submit parameter {option} can't be honoured here", remedy="Use --conf")
+    return properties
+
+
+def workers(properties: Mapping[str, str]) -> Capacity:
+    """What the driver and the executors take that a job starts with."""
+
+    def worker(kind: str) -> Capacity:
+        memory = _gigabytes(properties.get(f"spark.{kind}.memory", _MEMORY)) * _OVERHEAD
+        return Capacity(cpu=float(properties.get(f"spark.{kind}.cores", _CORES)), memory=memory)
+
+    least = 1 if properties.get("spark.dynamicAllocation.enabled", "true") == "true" else _EXECUTORS
+    count = int(properties.get("spark.executor.instances", least))
+    return sum((worker("executor") for _ in range(count)), worker("driver"))
+
+
+def _gigabytes(text: str) -> float:
+    found = re.fullmatch(r"(\d+)\s*([kmgt]?)b?", text.strip().lower())
+    if not found:
+        raise Invalid(f"{text!r} is no amount of memory", remedy="Write it as 14g")
+    return int(found[1]) * _UNITS[found[2]]
