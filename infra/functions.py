@@ -41,9 +41,7 @@ _TABLES, _WORK, _QUEUE = "LANCELSM_TABLES", "LANCELSM_WORK", "LANCELSM_QUEUE_URL
 _LANCE = {"layer": "lance", "memory": 3008, "disk": 2048}  # the most memory of a new account
 
 SHAPES: Mapping[str, Shape] = {
-    "ingest": Shape(
-        layer="lean", memory=1024, seconds=30, local_seconds=20, environment=(_TABLES, _WORK, _QUEUE)
-    ),
+    "ingest": Shape(layer="lean", memory=1024, seconds=30, local_seconds=20, environment=(_TABLES, _WORK, _QUEUE)),
     WRITER: Shape(
         layer="lean",
         memory=1769,
@@ -71,6 +69,9 @@ SHAPES: Mapping[str, Shape] = {
         ),
     ),
 }
+
+
+MODULES: Mapping[str, str] = {"gc": "gc_round"}  # Lambda takes no module with the name of one that is built in
 
 
 def visibility(stage: Stage) -> cdk.Duration:
@@ -153,7 +154,7 @@ class Functions(Construct):
             function_name=f"{stage.prefix}-{name}",
             runtime=RUNTIME,
             architecture=architecture(stage),
-            handler=f"{name}.handler",
+            handler=f"{MODULES.get(name, name)}.handler",
             code=code,
             layers=self._layers.of(shape.layer),
             memory_size=shape.memory,

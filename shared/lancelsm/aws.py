@@ -9,7 +9,9 @@ import os
 from functools import cache
 from typing import Any
 
-from lancelsm.errors import Invalid
+from lancelsm.errors import Invalid, Unavailable
+
+_REFUSALS = ("AccessDenied", "NotFound", "DoesNotExist", "NoSuch", "Invalid", "Validation", "NoCredentials")
 
 
 @cache
@@ -43,6 +45,20 @@ def once(read_seconds: int = 20) -> Any:
         tcp_keepalive=True,
         max_pool_connections=32,
     )
+
+
+def translated(error: Exception, *, doing: str, **where: str) -> Invalid | Unavailable:
+    """Our error for one of botocore's: `Invalid` if a repetition is refused like this one, else `Unavailable`.
+
+    Args:
+        doing: what failed, as the start of a sentence: "the merge can't be started".
+    """
+    answer = getattr(error, "response", {}).get("Error", {})
+    code = answer.get("Code", type(error).__name__)
+    if any(word in code for word in _REFUSALS):
+        remedy = "Check that it exists, and the role's grants"
+        return Invalid(f"{doing}: {code}: {answer.get('Message', '')}", remedy=remedy, **where)
+    return Unavailable(f"{doing}: {code}", **where)
 
 
 @cache

@@ -19,6 +19,7 @@ class LsmError(Exception):
     Args:
         message: what happened, one sentence.
         remedy: what the reader should do next; by default what the kind alone says.
+        discreet: the message without values of rows, if it has some: what a log may keep.
         where: names and values that locate it (`table`, `region`, `position`, `field`, `row`, `object`).
     """
 
@@ -26,9 +27,10 @@ class LsmError(Exception):
     exit_code: ClassVar[int] = 1
     next_step: ClassVar[str] = ""
 
-    def __init__(self, message: str, *, remedy: str = "", **where: object) -> None:
+    def __init__(self, message: str, *, remedy: str = "", discreet: str = "", **where: object) -> None:
         super().__init__(message)
         self.message = message
+        self.discreet = discreet or message
         self.remedy = remedy or self.next_step
         self.where = {name: value for name, value in where.items() if value is not None}
 
@@ -37,9 +39,10 @@ class LsmError(Exception):
         text = f"{self.message} [{place}]" if place else self.message
         return f"{text}. {self.remedy}" if self.remedy else text
 
-    def document(self) -> dict[str, object]:
-        """The error as the JSON document of the command line and of the functions."""
-        return {"error": {"kind": self.kind, "message": self.message, "remedy": self.remedy, **self.where}}
+    def document(self, *, discreet: bool = False) -> dict[str, object]:
+        """The error as the JSON document of the command line, and, without values of rows, of the functions."""
+        message = self.discreet if discreet else self.message
+        return {"error": {"kind": self.kind, "message": message, "remedy": self.remedy, **self.where}}
 
 
 class Contended(LsmError):

@@ -1,7 +1,8 @@
 """The edge of every function: settings when it starts, a checked event in, one document out, errors by kind.
 
 A function fails with the kind of `lancelsm.errors` as the error's type, so that a state machine or an app can tell what
-to do, and with the error document of the command line as its message, in JSON.
+to do, and with the error document of the command line as its message, in JSON. What the runtime is told of an error
+goes into the log too, so it has no value of a row: it names column and row.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal, Protocol, TypeVar, get_args, get_origin
 
 from lancelsm.errors import Invalid, LsmError
-from lancelsm.telemetry import Telemetry
+from lancelsm.settings import resolve
+from lancelsm.telemetry import Telemetry, load
 
 T = TypeVar("T")
 Document = dict[str, Any]
@@ -42,23 +44,35 @@ class Call:
     telemetry: Telemetry
 
 
+class Internal(Exception):
+    """A bug, as the runtime is told of it: its type and the trace, but not its text, which may have values of rows."""
+
+
 def settings(*names: str) -> Mapping[str, str]:
     """Settings of the deployment, from the environment; read where a module is loaded, so that a wrong one fails there.
 
     Raises:
-        Invalid: one is missing or empty; names all that are.
+        Invalid: one is missing or empty; names all that are. Or a setting of pace in the environment is wrong. Its text
+            is the document.
     """
-    missing = [name for name in names if not os.environ.get(name)]
-    if missing:
-        raise Invalid(f"the function lacks the settings {', '.join(missing)}", remedy="Deploy the stack again")
+    try:
+        missing = [name for name in names if not os.environ.get(name)]
+        if missing:
+            raise Invalid(f"the function lacks the settings {', '.join(missing)}", remedy="Deploy the stack again")
+        resolve(table={})
+    except Invalid as error:
+        raise _told(error) from error
     return {name: os.environ[name] for name in names}
 
 
 def function(work: Callable[[Document, Call], Document]) -> Callable[[Document, Context], Document]:
     """Make a handler of a function from an event to a document.
 
-    The handler raises errors of `lancelsm.errors`, with the document of `LsmError.document` in JSON as the message.
+    The handler raises errors of `lancelsm.errors`, with the document of `LsmError.document` in JSON as the message, and
+    `Internal` with such a document for anything else.
     """
+
+    load()
 
     def handler(event: Document, context: Context) -> Document:
         left = context.get_remaining_time_in_millis() / 1000 - _MARGIN_SECONDS
@@ -70,6 +84,8 @@ def function(work: Callable[[Document, Call], Document]) -> Callable[[Document, 
             except LsmError as error:
                 telemetry.failed(error)
                 raise _told(error) from error
+            except Exception as error:  # noqa: BLE001 - the edge: whatever went wrong has one form
+                raise _bug(error).with_traceback(error.__traceback__) from None
 
     handler.__doc__ = work.__doc__
     return handler
@@ -77,9 +93,18 @@ def function(work: Callable[[Document, Call], Document]) -> Callable[[Document, 
 
 def _told(error: LsmError) -> LsmError:
     """The same kind of error, its text the document."""
-    told = type(error)(json.dumps(error.document(), default=str))
+    told = type(error)(json.dumps(error.document(discreet=True), default=str))
     told.remedy = ""
     return told
+
+
+def _bug(error: Exception) -> Internal:
+    facts = {
+        "kind": "Internal",
+        "message": type(error).__name__,
+        "remedy": "This is a bug: report it with the trace in the log",
+    }
+    return Internal(json.dumps({"error": facts}))
 
 
 def parsed(into: type[T], event: Mapping[str, Any]) -> T:
@@ -99,7 +124,12 @@ def parsed(into: type[T], event: Mapping[str, Any]) -> T:
         raise Invalid(f"the event lacks the field {name!r}", field=name)
     for name, value in event.items():
         if not _fits(value, kinds[name]):
-            raise Invalid(f"{name} is {value!r:.80}", remedy=f"Give {_described(kinds[name])}", field=name)
+            raise Invalid(
+                f"{name} is {value!r:.80}",
+                remedy=f"Give {_described(kinds[name])}",
+                discreet=f"{name} is not what it has to be",
+                field=name,
+            )
     return into(**event)
 
 

@@ -111,6 +111,26 @@ def regions(storage: Storage) -> list[Region]:
     return [region_from_record(storage, RegionId(key.sort), record) for key, record in found]
 
 
+def chosen(storage: Storage, wanted: str | None) -> list[Region]:
+    """All regions with a head, or the one whose id is or starts with `wanted`.
+
+    Raises:
+        Invalid: none does, or several do.
+    """
+    found = regions(storage)
+    if wanted is None:
+        return [region for region in found if region.find_head() is not None]
+    matching = [region for region in found if region.id.startswith(wanted.lower())]
+    if len(matching) != 1:
+        raise Invalid(
+            f"{len(matching)} regions start like that" if matching else "there is no such region",
+            remedy=f"See lancelsm region list {storage.uri}",
+            table=storage.uri,
+            region=wanted,
+        )
+    return matching
+
+
 class Directory:
     """Regions by values, for whoever routes rows: the catalog, listed again for values not met before. Thread-safe."""
 

@@ -17,6 +17,12 @@ NAMESPACE = "lancelsm"
 Unit = Literal["Count", "Bytes", "Seconds", "Milliseconds"]
 
 
+def load() -> None:
+    """Load what telling needs, where a function starts, so that its first call does not wait for it."""
+    _logger()
+    _metrics()
+
+
 class Telemetry:
     """What one invocation tells of itself.
 
@@ -34,7 +40,7 @@ class Telemetry:
 
     def failed(self, error: LsmError) -> None:
         """Log an error of ours and count it by kind."""
-        _logger().warning(error.message, extra={"kind": error.kind, "remedy": error.remedy, "where": error.where})
+        _logger().warning(error.discreet, extra={"kind": error.kind, "remedy": error.remedy, "where": error.where})
         self.measure(error.kind, 1, table=str(error.where.get("table", "")))
 
     def measure(self, name: str, value: float, *, table: str, unit: Unit = "Count") -> None:
@@ -53,10 +59,8 @@ class Telemetry:
             self._flush()
 
     def _flush(self) -> None:
-        from aws_lambda_powertools.metrics import EphemeralMetrics  # noqa: PLC0415 - an extra
-
         for table, measured in self._metrics.items():
-            metrics: Any = EphemeralMetrics(namespace=NAMESPACE)
+            metrics = _metrics()(namespace=NAMESPACE, service="")  # whose name would be a dimension
             metrics.add_dimension(name="function", value=self._function)
             if table:
                 metrics.add_dimension(name="table", value=table)
@@ -64,6 +68,13 @@ class Telemetry:
                 metrics.add_metric(name=name, unit=unit, value=value)
             metrics.flush_metrics()
         self._metrics.clear()
+
+
+@cache
+def _metrics() -> Any:
+    from aws_lambda_powertools.metrics import EphemeralMetrics  # noqa: PLC0415 - an extra
+
+    return EphemeralMetrics
 
 
 @cache

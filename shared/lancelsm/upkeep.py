@@ -22,7 +22,7 @@ from lancelsm.merge.plan import RegionPending
 from lancelsm.merge.runner import Runner
 from lancelsm.opening import Opened, check_base
 from lancelsm.optimize import Optimized, optimize_base
-from lancelsm.region import Region, regions
+from lancelsm.region import Region, chosen, regions
 from lancelsm.setsum import Setsum
 from lancelsm.settings import Settings
 
@@ -50,14 +50,19 @@ class PendingMerge:
     base_rows: int
 
 
-def flush_table(opened: Opened) -> list[Flushed]:
+def flush_table(opened: Opened, *, region: str | None = None) -> list[Flushed]:
     """Fold every region's WAL into generations; returns once nothing that was acknowledged before is left in it.
 
+    Args:
+        region: this one alone, by its id or the start of it.
+
     Raises:
+        Invalid: there is no such region.
         Corrupt, Contended, Ambiguous, Unavailable: as `flush.flush`, or the base has other columns than the table.
     """
     write = _writing(opened)
-    made = opened.storage.each(lambda region: _flush_log(opened, region, write), regions(opened.storage))
+    wanted = regions(opened.storage) if region is None else chosen(opened.storage, region)
+    made = opened.storage.each(lambda one: _flush_log(opened, one, write), wanted)
     return [flushed for of_region in made for flushed in of_region]
 
 

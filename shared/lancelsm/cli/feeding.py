@@ -12,8 +12,9 @@ from typing import Any
 import pyarrow as pa
 
 from lancelsm.cli.session import console
-from lancelsm.errors import Invalid, LsmError, placed
-from lancelsm.record.files import json_rows, read_file, read_ndjson
+from lancelsm.errors import LsmError, placed
+from lancelsm.query import key_rows
+from lancelsm.record.files import read_file, read_ndjson
 from lancelsm.record.rows import deletes, upserts
 from lancelsm.region_writer import Committed, committed
 from lancelsm.settings import Settings
@@ -76,17 +77,11 @@ def key_row(table: Table, text: str) -> pa.Table:
         value: Any = json.loads(text)
     except ValueError:
         value = text  # a word without quotes
-    if not isinstance(value, dict):
-        if len(schema.primary_key) != 1:
-            raise Invalid(
-                f"the key has the columns {', '.join(schema.primary_key)}",
-                remedy="Give them as a JSON object",
-                table=table.uri,
-            )
-        (field,) = schema.key
-        is_text = pa.types.is_string(field.type) or pa.types.is_large_string(field.type)
-        value = {field.name: text if is_text and not isinstance(value, str | None) else value}
-    return json_rows([value], schema=schema.key)
+    kind = schema.key.field(0).type
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    if is_text and not isinstance(value, dict | str | None):
+        value = text  # digits that are meant as text
+    return key_rows([value], table=table)
 
 
 def _checked(file: str, columns: pa.Schema, check: Callable[[pa.Table], pa.Table]) -> pa.Table:

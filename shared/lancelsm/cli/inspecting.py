@@ -83,18 +83,9 @@ def generations(session: Session, uri: Uri, region: Region = None) -> None:
 
 def chosen(opened: Opened, region: str | None) -> list[RegionOfTable]:
     """All regions with a head, or the one whose id is or starts with this."""
-    from lancelsm.errors import Invalid
-    from lancelsm.region import regions as catalogued
+    from lancelsm.region import chosen as chosen_regions
 
-    regions = catalogued(opened.storage)
-    if region is None:
-        return [one for one in regions if one.find_head() is not None]
-    found = [one for one in regions if one.id.startswith(region.lower())]
-    if len(found) != 1:
-        what = "there is no such region" if not found else f"{len(found)} regions start like that"
-        place = opened.storage.uri
-        raise Invalid(what, remedy=f"See lancelsm region list {place}", table=place, region=region)
-    return found
+    return chosen_regions(opened.storage, region)
 
 
 def _show(session: Session, opened: Opened, what: str, found: list[dict[str, Any]], columns: Iterable[str]) -> None:

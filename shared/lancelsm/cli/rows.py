@@ -95,16 +95,16 @@ def scan(
     As JSON: one object a row, with text for what JSON lacks: ISO 8601 times, decimals, base64 for binary, "NaN",
     "Infinity", "-Infinity". With --count {"count"}, with --to {"file", "rows"}.
     """
-    from lancelsm.cli.showing import count_rows, show_rows
+    from lancelsm.cli.showing import show_rows
     from lancelsm.cli.text import counted
+    from lancelsm.query import count_rows
     from lancelsm.record.export import write_file
 
     if count and to is not None:
         raise typer.BadParameter("--count and --to exclude each other")
     table = session.open(uri)
     if count:
-        key = table.config.schema.primary_key
-        number = count_rows(table.scan(columns=names(columns) or key, where=where, limit=limit))
+        number = count_rows(table, columns=names(columns), where=where, limit=limit)
         session.show({"count": number}, lambda: str(number))
         return
     rows = table.scan(columns=names(columns), where=where, limit=limit)

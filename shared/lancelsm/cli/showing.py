@@ -14,10 +14,6 @@ from lancelsm.table import Rows
 ROWS_ON_A_TERMINAL = 50
 
 
-def count_rows(rows: Rows) -> int:
-    return sum(batch.num_rows for batch in rows)
-
-
 def show_rows(session: Session, rows: Rows, *, capped: bool) -> None:
     """Print rows as they come.
 

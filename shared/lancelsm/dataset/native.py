@@ -97,6 +97,7 @@ def translated(cause: Exception, *, doing: str, condition: str | None = None, **
         return Invalid(
             f"the condition {condition!r} can't be applied: {_USER.sub('', words).rstrip('.')}",
             remedy="Correct it: text stands in 'quotes', a column name that is no plain word in `backticks`",
+            discreet="the condition can't be applied",
             **where,
         )
     if _INPUT.search(words):

@@ -151,7 +151,12 @@ def attempt(rows: Any, step: Callable[[Any], Any], field: pa.Field) -> Any:
         reason = str(cause).partition("\n")[0]
         if isinstance(cause, OverflowError):  # Python's words are about C
             reason = f"{rows[start]} does not fit {field.type}"
-        raise Invalid(f"column {field.name!r}, row {start}: {reason}", field=field.name, row=start) from error
+        raise Invalid(
+            f"column {field.name!r}, row {start}: {reason}",
+            discreet=f"column {field.name!r}, row {start}: the value does not fit {field.type}",
+            field=field.name,
+            row=start,
+        ) from error
 
 
 def _part(rows: Any, start: int, end: int) -> Any:
@@ -169,6 +174,7 @@ def _check_unchanged(before: pa.Array, after: pa.Array, field: pa.Field) -> None
     if (row := pc.index(differs, True).as_py()) >= 0:
         raise Invalid(
             f"column {field.name!r}, row {row}: {before[row]} would change from {given} to {field.type}",
+            discreet=f"column {field.name!r}, row {row}: the value would change from {given} to {field.type}",
             field=field.name,
             row=row,
         )

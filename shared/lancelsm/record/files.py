@@ -204,7 +204,12 @@ def _check_infinity(file: Path, field: pa.Field, numbers: pa.Array) -> None:
     for row in pc.indices_nonzero(pc.is_inf(numbers).fill_null(False)).to_pylist():
         text = texts[row].as_py()
         if not text.strip(" +-").lower().startswith("inf"):
-            raise Invalid(f"column {field.name!r}, row {row}: {text} is beyond {field.type}", field=field.name, row=row)
+            raise Invalid(
+                f"column {field.name!r}, row {row}: {text} is beyond {field.type}",
+                discreet=f"column {field.name!r}, row {row}: the number is beyond {field.type}",
+                field=field.name,
+                row=row,
+            )
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:

@@ -216,4 +216,9 @@ def _storage(kind: pa.DataType) -> pa.DataType:
 def _refused(value: Any, kind: pa.DataType, field: pa.Field, row: int) -> Invalid:
     shown = repr(value)
     shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
-    return Invalid(f"column {field.name!r}, row {row}: {shown} is not a value of {kind}", field=field.name, row=row)
+    return Invalid(
+        f"column {field.name!r}, row {row}: {shown} is not a value of {kind}",
+        discreet=f"column {field.name!r}, row {row}: what is there is not a value of {kind}",
+        field=field.name,
+        row=row,
+    )

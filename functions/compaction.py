@@ -1,0 +1,44 @@
+"""Flush: fold the committed log of a table's regions into generations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lancelsm import documents
+from lancelsm.function import Call, Document, function, parsed, place, settings
+from lancelsm.opening import open_table
+from lancelsm.upkeep import flush_table
+
+SETTINGS = settings("LANCELSM_TABLES")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """Which regions; by default all.
+
+    Everything that was acknowledged before is in generations when it returns. Repeated or interrupted it does no harm:
+    each generation is committed by itself, and what is done is not done again.
+
+    Returns:
+        {"generations": [{"region", "generation", "rows", "path"}]}, as `lancelsm flush`.
+
+    Raises:
+        Invalid: no such table or region.
+        Contended, Ambiguous, Unavailable: do it again.
+        Corrupt: names the object; the region stops.
+    """
+
+    table: str
+    region: str | None = None
+
+
+def work(event: Document, call: Call) -> Document:
+    asked = parsed(Input, event)
+    opened = open_table(place(asked.table, root=SETTINGS["LANCELSM_TABLES"]))
+    made = flush_table(opened, region=asked.region)
+    call.telemetry.measure("generations_flushed", len(made), table=opened.storage.uri)
+    call.telemetry.measure("rows_flushed", sum(one.rows for one in made), table=opened.storage.uri)
+    return documents.flushed(made)
+
+
+handler = function(work)

@@ -1,0 +1,44 @@
+"""Take regions in a fresh epoch: whoever holds them is fenced."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lancelsm import documents
+from lancelsm.claim import claim
+from lancelsm.function import Call, Document, function, parsed, place, settings
+from lancelsm.opening import open_configured
+from lancelsm.region import chosen
+
+SETTINGS = settings("LANCELSM_TABLES")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """Which regions, for whom; by default all, for the table's ordinary writers.
+
+    After the crash of an exclusive writer this gives its regions back to everybody.
+
+    Returns:
+        {"regions": [{"region", "epoch", "owner", "status", "values"}]}, as `lancelsm region claim`.
+
+    Raises:
+        Invalid: no such table or region; the region is sealed.
+        Ambiguous, Unavailable, Corrupt: regions before this one are claimed; do it again.
+    """
+
+    table: str
+    region: str | None = None
+    owner: str | None = None
+
+
+def work(event: Document, call: Call) -> Document:
+    asked = parsed(Input, event)
+    opened = open_configured(place(asked.table, root=SETTINGS["LANCELSM_TABLES"]))
+    owner = asked.owner or opened.config.owner
+    claimed = [(region, claim(region, owner=owner)) for region in chosen(opened.storage, asked.region)]
+    call.telemetry.measure("regions_claimed", len(claimed), table=opened.storage.uri)
+    return documents.held(claimed, opened.config.regions)
+
+
+handler = function(work)
