@@ -2,7 +2,8 @@
 
 Objects, If-None-Match, If-Match and ListObjectsV2, without signatures. `script[method, key]` holds what happens to the
 next requests, one item each: a status code (nothing happens), `applied 500` (it happens, the answer says 500),
-`applied drop` (it happens, the connection ends), `drop`, `cut` (the body ends early), `ok`.
+`applied drop` (it happens, the connection ends), `late` (the connection ends, it happens at `land`), `drop`, `cut`
+(the body ends early), `ok`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import hashlib
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -34,13 +36,21 @@ class Stub:
         self.objects: dict[str, bytes] = {}
         self.script: dict[tuple[str, str], list[int | str]] = {}
         self.requests: list[tuple[str, str]] = []
+        self.signers: list[tuple[str, str | None]] = []  # of each request: `ACCESS KEY/REGION`, session token
+        self.late: list[tuple[str, bytes, Message]] = []
         self.lock = threading.Lock()
         self.endpoint = ""
 
     def count(self, method: str, key: str) -> int:
         return self.requests.count((method, key))
 
-    def put(self, key: str, body: bytes, headers) -> int:
+    def land(self) -> list[int]:
+        """Let what is late happen now; the status codes that nobody hears."""
+        with self.lock:
+            late, self.late = self.late, []
+            return [self.put(*request) for request in late]
+
+    def put(self, key: str, body: bytes, headers: Message) -> int:
         old = self.objects.get(key)
         if headers.get("If-None-Match") == "*" and old is not None:
             return 412
@@ -99,6 +109,10 @@ def _handler(stub: Stub) -> type[BaseHTTPRequestHandler]:
             event = self._event("PUT", key)
             if event is None:
                 return
+            if event == "late":
+                stub.late.append((key, body, self.headers))
+                self._drop()
+                return
             with stub.lock:
                 status = stub.put(key, body, self.headers)
             if event == "applied 500":
@@ -112,6 +126,7 @@ def _handler(stub: Stub) -> type[BaseHTTPRequestHandler]:
             """What happens beside the usual; None if the request is already answered."""
             with stub.lock:
                 stub.requests.append((method, key))
+                stub.signers.append((_signer(self.headers), self.headers.get("x-amz-security-token")))
                 events = stub.script.get((method, key), [])
                 event = events.pop(0) if events else "ok"
             if isinstance(event, int):
@@ -143,6 +158,12 @@ def _handler(stub: Stub) -> type[BaseHTTPRequestHandler]:
             pass
 
     return Handler
+
+
+def _signer(headers: Message) -> str:
+    """`ACCESS KEY/REGION` of the signature."""
+    scope = headers.get("Authorization", "").partition("Credential=")[2].partition(",")[0].split("/")
+    return f"{scope[0]}/{scope[2]}" if len(scope) > 2 else ""
 
 
 def _listing(stub: Stub, prefix: str, after: str, page: int = 3) -> bytes:

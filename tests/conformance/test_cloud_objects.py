@@ -78,6 +78,32 @@ def test_a_replace_whose_answer_is_lost_is_unknown_and_not_sent_again(store, stu
     assert store.get("k").body == b"new"
 
 
+def test_a_create_that_lands_late_is_the_object_or_changes_nothing(store, stub):
+    # Given two creates that are on their way, one of a key that another create takes meanwhile
+    stub.script |= {("PUT", "t/free"): ["late"], ("PUT", "t/taken"): ["late"]}
+    assert isinstance(store.create("free", b"late"), Unknown)
+    assert isinstance(store.create("taken", b"late"), Unknown)
+    assert store.get("free") is None
+    assert isinstance(store.create("taken", b"first"), Written)
+
+    # When they land
+    assert stub.land() == [200, 412]
+
+    assert (store.get("free").body, store.get("taken").body) == (b"late", b"first")
+
+
+def test_a_replace_that_lands_late_changes_nothing_once_the_object_was_replaced(store, stub):
+    stub.objects |= {"t/same": b"old", "t/other": b"old"}
+    stub.script |= {("PUT", "t/same"): ["late"], ("PUT", "t/other"): ["late"]}
+    assert isinstance(store.replace("same", b"late", expect=etag(b"old")), Unknown)
+    assert isinstance(store.replace("other", b"late", expect=etag(b"old")), Unknown)
+    assert isinstance(store.replace("other", b"first", expect=etag(b"old")), Written)
+
+    assert stub.land() == [200, 412]
+
+    assert (store.get("same").body, store.get("other").body) == (b"late", b"first")
+
+
 @pytest.mark.parametrize("event", [500, 503, "drop"])
 def test_a_write_that_failed_without_proof_is_unknown(store, stub, event):
     stub.script["PUT", "t/k"] = [event]

@@ -25,6 +25,7 @@ from obstore.store import from_url
 from lancelsm.clock import Budget, Clock, Ids, SystemClock, SystemIds
 from lancelsm.errors import Invalid, LsmError, Unavailable
 from lancelsm.objects import Body, ETag, Listed, Object, Refused, Unknown, Written
+from lancelsm.objects.credentials import find_credentials
 from lancelsm.objects.keys import checked
 
 T = TypeVar("T")
@@ -33,6 +34,7 @@ Keys = list[str]
 
 _READ_SECONDS = 30.0
 _PAGE = 1000
+_PROVIDER = "External AWS credential provider: "  # obstore names it where it failed
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 
 _FLAGS = frozenset(
@@ -70,11 +72,12 @@ class CloudStore:
     Args:
         url: the table's URL.
         storage_options: names and values as Lance takes them (`aws_region`, `aws_endpoint`, `allow_http`, ...). What is
-            missing comes from the environment.
+            missing comes from the environment; keys and region for S3 then from `objects.credentials`.
         clock, ids: pace the repetition of reads, for 30 s at most.
 
     Raises:
-        Invalid: at once: the URL or an option is not understood. At a call: the store denies it.
+        Invalid: at once: the URL or an option is not understood, or there are no credentials. At a call: the store
+            denies it.
     """
 
     def __init__(
@@ -89,9 +92,16 @@ class CloudStore:
         self._clock = clock or SystemClock()
         self._ids = ids or SystemIds()
         config, client = _split(storage_options or {})
+        credentials = find_credentials(url, config, clock=self._clock)
         try:
             opened: Any = from_url
-            self._store: Any = opened(url, config=config, client_options=client, retry_config={"max_retries": 0})
+            self._store: Any = opened(
+                url,
+                config=config,
+                client_options=client or None,  # with any, obstore forgets those of the environment
+                retry_config={"max_retries": 0},
+                credential_provider=credentials,
+            )
         except (BaseError, ValueError, TypeError) as error:
             raise Invalid(
                 f"the store can't be opened: {_first_line(error)}", remedy="Check URL and options", url=url
@@ -183,8 +193,15 @@ class CloudStore:
         elif isinstance(error, PermissionDeniedError) or " 403 Forbidden" in text:  # a listing's is a GenericError
             message = f"the store denied access ({_code(error) or 403})"
             remedy = (
-                "Grant s3:GetObject and s3:PutObject on the table's prefix, and s3:ListBucket on the bucket: "
-                "without the latter an absent key is answered by 403 instead of 404"
+                "Grant s3:GetObject and s3:PutObject on the table's prefix, and s3:ListBucket on the bucket for that "
+                "prefix: without the latter an absent key is answered by 403 instead of 404"
+            )
+        elif _PROVIDER in text:
+            return Unavailable(
+                f"AWS credentials could not be renewed: {text.partition(_PROVIDER)[2]}",
+                remedy="Retry; if it stays so, log in again (`aws sso login`), or check the role",
+                url=self._url,
+                object=key,
             )
         elif isinstance(error, UnauthenticatedError):
             message, remedy = "the store does not know these credentials", "Check access key, secret and session token"
