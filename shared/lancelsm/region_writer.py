@@ -53,6 +53,14 @@ class Target:
     directory: Directory
 
 
+def region_of(target: Target, values: RegionValues) -> Region:
+    """The region with these values, created if there is none; raises as `claim.create_region`."""
+    region = target.directory.find(values)
+    if region is None or region.find_head() is None:  # or its creator crashed half-way
+        region = create_region(target.storage, spec_id=target.regions.spec_id, values=values, owner=target.owner)
+    return region
+
+
 class RegionWriter:
     """Appends to one region: one entry at a time, or, by its sole owner, several in flight. Thread-safe.
 
@@ -159,13 +167,8 @@ class RegionWriters:
         with self._lock:
             writer = self._writers.get(values)
             if writer is None:
-                target = self._target
-                region = target.directory.find(values)
-                if region is None or region.find_head() is None:  # or its creator crashed half-way
-                    region = create_region(
-                        target.storage, spec_id=target.regions.spec_id, values=values, owner=target.owner
-                    )
-                writer = RegionWriter(region, target, owner=self._owner, lenders=self._lenders, depth=self._depth)
+                region = region_of(self._target, values)
+                writer = RegionWriter(region, self._target, owner=self._owner, lenders=self._lenders, depth=self._depth)
                 self._writers[values] = writer
             return writer
 

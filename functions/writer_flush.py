@@ -1,0 +1,47 @@
+"""A batch of the queue to entries of the log; or, invoked directly, rows in and positions out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from lancelsm.clock import SystemClock
+from lancelsm.delivery import events
+from lancelsm.delivery.queue import SqsQueue
+from lancelsm.delivery.request import Op, stored_rows, write
+from lancelsm.delivery.tables import Inbox, Tables
+from lancelsm.function import Call, Document, function, parsed, settings
+
+SETTINGS = settings("LANCELSM_TABLES", "LANCELSM_WORK", "LANCELSM_QUEUE_URL", "LANCELSM_DEAD_LETTER_URL")
+TABLES = Tables(SETTINGS["LANCELSM_TABLES"])
+INBOX = Inbox.below(SETTINGS["LANCELSM_WORK"])
+QUEUE = SqsQueue(SETTINGS["LANCELSM_QUEUE_URL"], clock=SystemClock())
+DEAD_LETTERS = SqsQueue(SETTINGS["LANCELSM_DEAD_LETTER_URL"], clock=SystemClock())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """Rows for one table, as for `ingest`, that are durable and visible when the answer comes.
+
+    Output: {"rows", "entries": [{"region", "position", "rows"}]}.
+
+    An SQS event is input too: {"Records": [...]}. Its output is {"batchItemFailures": [{"itemIdentifier"}]}, the
+    messages that have to come again.
+    """
+
+    table: str
+    upserts: list[dict[str, Any]] | None = None
+    deletes: list[dict[str, Any]] | None = None
+    arrow: str | None = None
+    object: str | None = None
+    op: Op = "upsert"
+
+
+@function
+def handler(event: Document, call: Call) -> Document:
+    if events.is_batch(event):
+        return events.answer(event, call, tables=TABLES, inbox=INBOX, queue=QUEUE, dead_letters=DEAD_LETTERS)
+    given = parsed(Input, event)
+    opened = TABLES.open(given.table)
+    rows = stored_rows(given, opened=opened, inbox=INBOX)
+    return write(rows, opened=opened, seconds=call.seconds)

@@ -1,0 +1,59 @@
+"""`redrive`: what was set aside, back into the log."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from lancelsm.cli.session import Session, command
+
+commands = typer.Typer()
+
+
+@command(commands, "redrive", example="lancelsm redrive --stage prod --yes")
+def redrive(
+    session: Session,
+    stage: Annotated[
+        str | None, typer.Option("--stage", metavar="NAME", help="Of the deployment whose dead letters are meant.")
+    ] = None,
+    queue: Annotated[str | None, typer.Option("--queue", metavar="URL", help="The dead-letter queue itself.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; else only say what would be done.")] = False,
+) -> None:
+    """Append rows again that were set aside because they did not fit, where nothing newer has their keys.
+
+    A letter whose rows all have newer ones is dropped; one whose rows still don't fit, or of which the log can't tell
+    any more what is newer, is left. Without --yes nothing is changed.
+
+    As JSON: {"letters": [{"id", "table", "region", "rows", "verdict", "reason"}], "dry"}.
+    """
+    from lancelsm.clock import SystemClock
+    from lancelsm.delivery.queue import SqsQueue, named
+    from lancelsm.delivery.redrive import Places, Redriven
+    from lancelsm.delivery.redrive import redrive as redrive_letters
+    from lancelsm.objects.opening import open_store
+    from lancelsm.opening import open_configured
+
+    if (stage is None) == (queue is None):
+        raise typer.BadParameter("give one of --stage and --queue", param_hint="--stage")
+    clock = SystemClock()
+    letters = SqsQueue(queue, clock=clock) if queue else named(f"lancelsm-{stage}-dead-letters.fifo", clock=clock)
+    places = Places(
+        table=lambda uri: open_configured(uri, storage_options=session.storage_options),
+        inbox=lambda uri: open_store(uri, session.storage_options),
+    )
+    done: list[Redriven] = list(redrive_letters(letters, places=places, dry=not yes))
+    found: list[dict[str, Any]] = [asdict(one) | {"verdict": one.verdict.value} for one in done]
+
+    def text() -> Any:
+        from rich.console import Group
+
+        from lancelsm.cli.text import listing
+
+        if not found:
+            return "There are no dead letters"
+        shown = listing(found, columns=("table", "region", "rows", "verdict", "reason"))
+        return Group(shown) if yes else Group(shown, "Nothing was changed: this is what --yes would do")
+
+    session.show({"letters": found, "dry": not yes}, text)

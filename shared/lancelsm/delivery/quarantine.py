@@ -1,0 +1,124 @@
+"""What lies on the dead-letter queue: rows that will never fit, why, and where their region's log stood then.
+
+{"format", "reason": the error document, "queue", "id", "sequence": of the delivery, and then either "table", "region",
+"position", "entry_setsum" and "message": as on the write queue, with these rows alone ("inbox": where its object is);
+or "body": the text of a message of which no more is known}. What the log holds from `position` on is newer than the
+rows; `entry_setsum` sums what was committed before, so that a redrive can prove that it saw everything after.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from lancelsm.delivery.message import Message, decode, digest, encode, fits, packed, read_document
+from lancelsm.delivery.queue import Delivery, Outgoing, Queue
+from lancelsm.delivery.tables import Inbox
+from lancelsm.errors import Invalid, LsmError
+from lancelsm.head import Head
+from lancelsm.layout import Position
+from lancelsm.setsum import Setsum
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Letter:
+    """Rows that were set aside, and where they belong in their region's log."""
+
+    reason: str
+    id: str
+    sequence: int
+    message: Message
+    inbox: str  # the URI of the inbox that holds the message's object
+    position: Position
+    entry_setsum: Setsum
+
+
+def quarantine(delivery: Delivery, error: LsmError, *, source: str, dead_letters: Queue) -> None:
+    """Set a message aside of which nothing is known but its text; else as `quarantine_rows`."""
+    _put({"body": delivery.body}, delivery, error, source=source, dead_letters=dead_letters)
+
+
+def quarantine_rows(
+    rows: pa.Table,
+    message: Message,
+    delivery: Delivery,
+    error: LsmError,
+    *,
+    head: Head,
+    source: str,
+    inbox: Inbox,
+    dead_letters: Queue,
+) -> None:
+    """Set rows of a message aside. Returns once the dead-letter queue holds them.
+
+    Whoever is delivered the message again sets the same rows aside again: the queue takes that for the same letter for
+    5 minutes, then they lie there twice.
+
+    Args:
+        head: one under which everything before the message is applied and the message itself is not.
+
+    Raises:
+        Unavailable, Invalid: the queue or the inbox did not take them.
+    """
+    stream = packed(rows)
+    alone = replace(message, rows=stream, object=None)
+    if not fits(alone, stream):
+        alone = replace(message, rows=None, object=f"quarantine/{digest((stream.hex(),))}.arrow")
+        inbox.put(alone.object or "", stream)
+    letter = {
+        "table": message.table,
+        "region": message.region,
+        "position": head.next_position,
+        "entry_setsum": head.entry_setsum.hex(),
+        "inbox": inbox.uri,
+        "message": json.loads(encode(alone)),
+    }
+    _put(letter, delivery, error, source=source, dead_letters=dead_letters)
+
+
+def read_letter(body: str) -> Letter:
+    """Read what `quarantine_rows` wrote.
+
+    Raises:
+        Invalid: it holds another thing: where that belongs in the log is not known.
+        Unavailable: a newer release wrote it.
+    """
+    document = read_document(body, what="letter", newest=FORMAT)
+    if "position" not in document:
+        raise Invalid("it is not known where in the log it belongs", remedy="Write its rows again, or drop it")
+    try:
+        return Letter(
+            reason=str(document["reason"]["message"]),
+            id=str(document["id"]),
+            sequence=int(document["sequence"]),
+            message=decode(json.dumps(document["message"])),
+            inbox=str(document["inbox"]),
+            position=Position(int(document["position"])),
+            entry_setsum=Setsum.from_hex(document["entry_setsum"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise Invalid(f"the letter can't be read: {error!r:.200}") from error
+
+
+def _put(letter: Mapping[str, Any], delivery: Delivery, error: LsmError, *, source: str, dead_letters: Queue) -> None:
+    """Each letter is a group of its own: none waits for another."""
+    document = {
+        "format": FORMAT,
+        "reason": error.document()["error"],
+        "queue": source,
+        "id": delivery.id,
+        "sequence": str(delivery.sequence),
+        **letter,
+    }
+    contents = json.dumps(letter.get("message", letter.get("body")))
+    name = digest((source, str(delivery.sequence), contents))
+    body = json.dumps(document, separators=(",", ":"), default=str)
+    (outcome,) = dead_letters.send([Outgoing(body=body, group=name, dedup=name)])
+    if isinstance(outcome, LsmError):
+        raise outcome

@@ -1,0 +1,219 @@
+"""Append again what was set aside, unless the log holds something newer for its keys.
+
+What came after a row is what the log holds from the position on that its letter names. The sum of those entries proves
+that all of them were seen, at every head that the append tries. Once the log is collected past that position it can't
+be told any more what is newer, and the letter stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lancelsm.delivery.fitting import sifted
+from lancelsm.delivery.message import unpacked
+from lancelsm.delivery.quarantine import Letter, read_letter
+from lancelsm.delivery.queue import Delivery, Queue
+from lancelsm.errors import Corrupt, Invalid, LsmError
+from lancelsm.head import Head
+from lancelsm.layout import Position, wal_entry
+from lancelsm.objects import ObjectStore
+from lancelsm.opening import Opened
+from lancelsm.record.key import key_column
+from lancelsm.record.schema import conform
+from lancelsm.region import Region, admit
+from lancelsm.region_writer import RegionWriter, Target
+from lancelsm.setsum import Setsum
+from lancelsm.wal.entry import Draft, decode, draft
+
+
+class Verdict(StrEnum):
+    APPENDED = "appended"  # at least one row; newer rows have the keys of the others
+    SUPERSEDED = "superseded"  # newer rows have all its keys
+    LEFT = "left"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redriven:
+    """What became of one letter, or would have."""
+
+    id: str  # of the message whose rows it holds
+    table: str
+    region: str
+    rows: int  # appended
+    verdict: Verdict
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """How to get at what letters name by URI."""
+
+    table: Callable[[str], Opened]
+    inbox: Callable[[str], ObjectStore]
+
+
+def redrive(dead_letters: Queue, *, places: Places, dry: bool) -> Iterator[Redriven]:
+    """Go through the dead-letter queue, the newest rows of a region first.
+
+    Args:
+        dry: append and delete nothing, say only what would happen.
+
+    Yields:
+        What became of each letter. One that is appended or superseded is deleted, after its entry is committed; any
+        other is back on the queue when the iterator is closed.
+
+    Raises:
+        Unavailable, Invalid: the queue failed.
+
+    A crash between append and deletion leaves the letter, and the row that was appended supersedes it.
+    """
+    taken = _all(dead_letters)
+    kept = {one.receipt for one in taken}
+    try:
+        for one, letter in _newest_first(taken):
+            done = _refused(one, letter) if isinstance(letter, LsmError) else _redriven(letter, places, dry=dry)
+            if not dry and done.verdict is not Verdict.LEFT:
+                dead_letters.delete(one.receipt)
+                kept.discard(one.receipt)
+            yield done
+    finally:
+        dead_letters.postpone(kept, seconds=0)
+
+
+def _all(queue: Queue) -> list[Delivery]:
+    taken: list[Delivery] = []
+    while more := queue.receive():
+        taken += more
+    return taken
+
+
+def _newest_first(taken: list[Delivery]) -> list[tuple[Delivery, Letter | LsmError]]:
+    """So that the older of two rows of a key finds the newer one in the log."""
+    letters: list[tuple[Delivery, Letter | LsmError]] = []
+    for one in taken:
+        try:
+            letters.append((one, read_letter(one.body)))
+        except LsmError as error:
+            letters.append((one, error))
+    return sorted(letters, key=lambda pair: -pair[1].sequence if isinstance(pair[1], Letter) else 0)
+
+
+def _refused(one: Delivery, error: LsmError) -> Redriven:
+    return Redriven(id=one.id, table="", region="", rows=0, verdict=Verdict.LEFT, reason=error.message)
+
+
+def _redriven(letter: Letter, places: Places, *, dry: bool) -> Redriven:
+    rows, verdict, reason = 0, Verdict.LEFT, ""
+    try:
+        target = places.table(letter.message.table).target()
+        attempt = _Attempt(letter, target, _rows(letter, target, places))
+        rows = attempt.look() if dry else attempt.append()
+        verdict = Verdict.APPENDED if rows else Verdict.SUPERSEDED
+        reason = "" if rows == attempt.given else "the log holds newer rows of the other keys"
+        if not rows:
+            reason = "the log holds newer rows of its keys"
+    except LsmError as error:
+        reason = error.message
+    message = letter.message
+    return Redriven(id=letter.id, table=message.table, region=message.region, rows=rows, verdict=verdict, reason=reason)
+
+
+def _rows(letter: Letter, target: Target, places: Places) -> pa.Table:
+    """The letter's rows in stored form; raises `Invalid` if one of them still doesn't fit."""
+    stream = letter.message.rows
+    if letter.message.object is not None:
+        found = places.inbox(letter.inbox).get(letter.message.object)
+        stream = None if found is None else found.body
+    if stream is None:
+        raise Invalid("its object is not in the inbox any more")
+    rows, misfits = sifted(unpacked(stream), target=target, values=letter.message.values)
+    if misfits is not None:
+        raise misfits.error
+    return rows
+
+
+class _Attempt:
+    """One letter on its way back, and what of its keys the log was seen to hold since."""
+
+    def __init__(self, letter: Letter, target: Target, rows: pa.Table) -> None:
+        region = target.directory.find(letter.message.values)
+        if region is None or region.id != letter.message.region:
+            raise Invalid("the table has no such region any more")
+        self._region: Region = region
+        self._letter = letter
+        self._target = target
+        self._rows = rows
+        self._keys = key_column(rows, target.schema.primary_key)
+        self._newer = pa.repeat(False, rows.num_rows)
+        self._next = letter.position
+        self._sum = letter.entry_setsum
+
+    @property
+    def given(self) -> int:
+        return int(self._rows.num_rows)
+
+    def look(self) -> int:
+        """How many rows `append` would append now; raises as it."""
+        head = self._region.head()
+        admit(self._region, head, owner=self._target.owner)
+        return int(self._left(head).num_rows)
+
+    def append(self) -> int:
+        """Append the rows that nothing newer supersedes; returns their number. Raises as `wal.append.append_after`."""
+        writer = RegionWriter(self._region, self._target, owner=self._target.owner, lenders=(), depth=1)
+
+        def next_draft(head: Head) -> Draft | None:
+            left = self._left(head)
+            return draft(left) if left.num_rows else None
+
+        entry = writer.append_after(next_draft)
+        return 0 if entry is None else entry.rows
+
+    def _left(self, head: Head) -> pa.Table:
+        """The rows whose keys nothing in the log has that was committed after them, as of this head."""
+        entries_sum = self._sum
+        newer = self._newer
+        if head.first_position > self._letter.position:
+            raise _collected(head)
+        for number in range(self._next, head.next_position):
+            keys, setsum = self._entry(Position(number))
+            newer = pc.or_(newer, pc.is_in(self._keys, value_set=keys))
+            entries_sum = entries_sum + setsum
+        if entries_sum != head.entry_setsum:
+            fresh = self._region.head()
+            raise _collected(fresh) if fresh.first_position > self._letter.position else self._corrupt()
+        self._next, self._sum, self._newer = head.next_position, entries_sum, newer
+        return self._rows.filter(pc.invert(newer))
+
+    def _entry(self, position: Position) -> tuple[pa.Array, Setsum]:
+        """The keys in an entry, and its setsum; none and zero if it can't be read."""
+        schema = self._target.schema
+        key = wal_entry(self._region.id, position)
+        found = self._region.storage.objects.get(key)
+        none = self._keys.slice(0, 0)
+        if found is None:
+            return none, Setsum()
+        try:
+            entry = decode(found.body, position=position, key=key)
+        except Corrupt:
+            return none, Setsum()
+        keys = none if entry.fence else key_column(conform(entry.table(), schema), schema.primary_key)
+        return keys, entry.summary.entry_setsum
+
+    def _corrupt(self) -> Corrupt:
+        return Corrupt(
+            f"the entries from position {self._letter.position} on don't add up to what was committed",
+            **self._region.where,
+        )
+
+
+def _collected(head: Head) -> Invalid:
+    return Invalid(
+        f"the log is collected below {head.first_position}, so it can't be told any more what is newer",
+        remedy="Compare it with the table, then write it again or drop it",
+    )

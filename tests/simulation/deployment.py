@@ -1,0 +1,202 @@
+"""A table that takes rows from a queue, all in memory, and its log read back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from lancelsm import config as configs
+from lancelsm.clock import Clock, SeededIds
+from lancelsm.config import Config
+from lancelsm.delivery.applying import Applied, Outcome, apply
+from lancelsm.delivery.applying import Ports as Delivering
+from lancelsm.delivery.message import Message, dedup_id, encode, group_id, packed
+from lancelsm.delivery.queue import Delivery, Outgoing
+from lancelsm.delivery.sending import SentPart, send
+from lancelsm.delivery.tables import Inbox, Tables
+from lancelsm.layout import Position, RegionValues, TableId, head_key, region_id, wal_entry
+from lancelsm.objects import ObjectStore
+from lancelsm.opening import Opened, Ports, catalogue_table
+from lancelsm.record.rows import deletes, upserts
+from lancelsm.record.schema import TOMBSTONE, TableSchema, declare_primary_key, numbered
+from lancelsm.region import Region, regions
+from lancelsm.registry import Registry
+from lancelsm.routing.route import route
+from lancelsm.routing.spec import RegionSpec, parse_regions
+from lancelsm.wal.entry import decode
+from tests.simulation.faults import FakeClock, FaultPlan, FaultyRegistry, FaultyStore, MemoryRegistry, MemoryStore
+from tests.simulation.fifo import FifoQueue
+from tests.simulation.schedule import Schedule, ScheduledRegistry, ScheduledStore
+
+ROOT = "memory://lake/tables"
+URI = f"{ROOT}/orders"
+TABLE = TableId("22222222-2222-4222-8222-222222222222")
+COLUMNS = pa.schema([pa.field("id", pa.int64()), pa.field("v", pa.int64(), nullable=False)])
+
+
+@dataclass(kw_only=True)
+class Deployment:
+    """One table, its queue, its dead letters, and as many containers as are asked for."""
+
+    schedule: Schedule | None = None
+    plan: FaultPlan = field(default_factory=FaultPlan)
+    buckets: int = 2
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.clock: Clock = self.schedule.clock if self.schedule else FakeClock()
+        self.store, self.records, self.beside = MemoryStore(), MemoryRegistry(), MemoryStore()
+        self.queue = FifoQueue(self.clock)
+        self.dead_letters = FifoQueue(self.clock, name="d")
+        self.inbox = Inbox(uri="memory://lake/work/inbox", store=self.beside)
+        schema = TableSchema(columns=numbered(declare_primary_key(COLUMNS, ["id"])), primary_key=("id",))
+        self.config = Config(
+            table=TABLE,
+            registry="memory",
+            owner="stack",
+            schema=schema,
+            schema_version=1,
+            regions=self.spec(schema),
+            settings=self.settings,
+        )
+        configs.create(self.store, self.config, uri=URI)
+        self.tables = self.container("test", faulty=False)
+        self.opened = self.tables.open(URI)
+        catalogue_table(self.opened)
+
+    def spec(self, schema: TableSchema) -> RegionSpec:
+        return parse_regions(f"bucket(id, {self.buckets})", schema=schema)
+
+    def container(self, process: str, *, faulty: bool = True) -> Tables:
+        """What one container keeps; a crash there ends this container only."""
+        plan = self.plan if faulty else FaultPlan()
+
+        def store(uri: str, options: object) -> ObjectStore:
+            inner: ObjectStore = self.store if uri == URI else MemoryStore()
+            return FaultyStore(ScheduledStore(inner, self.schedule) if self.schedule else inner, plan, process=process)
+
+        def registry(kind: str, **_: Any) -> Registry:
+            inner = ScheduledRegistry(self.records, self.schedule) if self.schedule else self.records
+            return FaultyRegistry(inner, plan, process=process)
+
+        ports = Ports(store=store, registry=registry, clock=self.clock, ids=SeededIds(process), parallel=1)
+        return Tables(ROOT, ports=ports)
+
+    # What producers do
+
+    def send(
+        self, rows: Sequence[tuple[int, int]], *, sequence: int, producer: str = "p", **how: Any
+    ) -> list[SentPart]:
+        """Upsert keys with values through the sender."""
+        table = upserts([{"id": key, "v": value} for key, value in rows], schema=self.config.schema)
+        return self.send_rows(table, sequence=sequence, **how)
+
+    def send_rows(
+        self, rows: pa.Table, *, sequence: int = 0, producer: str = "p", opened: Opened | None = None, **how: Any
+    ) -> list[SentPart]:
+        return send(
+            rows,
+            opened=opened or self.opened,
+            queue=self.queue,
+            inbox=self.inbox,
+            producer=producer,
+            sequence=sequence,
+            **{"seconds": 30.0, **how},
+        )
+
+    def dead(self, *keys: int) -> pa.Table:
+        return deletes(list(keys), schema=self.config.schema)
+
+    def stored(self, *rows: tuple[int | None, int | None]) -> pa.Table:
+        """Rows in stored form that nobody has checked."""
+        schema = self.config.schema.stored
+        columns = [[key for key, _ in rows], [value for _, value in rows], [False] * len(rows)]
+        arrays = [pa.array(values, one.type) for values, one in zip(columns, schema, strict=True)]
+        return pa.Table.from_arrays(arrays, schema=schema)
+
+    def put(self, *rows: tuple[int | None, int | None], like: int, sequence: int = 0, **message: Any) -> None:
+        """A message that no sender of ours would send, to the region of the key `like`."""
+        values = self.values(like)
+        region = region_id(table=TABLE, spec_id=self.spec_id, values=values)
+        says = Message(
+            table=URI,
+            region=region,
+            values=values,
+            producer="forger",
+            sequence=sequence,
+            rows=packed(self.stored(*rows)),
+        )
+        self.put_text(encode(replace(says, **message)), like=like, dedup=f"{rows} {sequence} {message}")
+
+    def put_text(self, body: str, *, like: int, dedup: str = "text") -> None:
+        group = group_id(TABLE, region_id(table=TABLE, spec_id=self.spec_id, values=self.values(like)))
+        dedup = dedup_id(producer=dedup, sequence=0, region=region_id(table=TABLE, spec_id=0, values=()), part=0)
+        self.queue.send([Outgoing(body=body, group=group, dedup=dedup)])
+
+    @property
+    def spec_id(self) -> int:
+        return self.opened.target().regions.spec_id
+
+    def values(self, key: int) -> RegionValues:
+        (routed,) = route(self.stored((key, 0)), self.opened.target().regions)
+        return routed.values
+
+    # What containers do
+
+    def ports(self, tables: Tables) -> Delivering:
+        return Delivering(tables=tables, inbox=self.inbox, dead_letters=self.dead_letters, source=self.queue.identity())
+
+    def apply(self, batch: Sequence[Delivery], *, tables: Tables | None = None, seconds: float = 30.0) -> Applied:
+        return apply(batch, ports=self.ports(tables or self.tables), seconds=seconds)
+
+    def finish(self, batch: Sequence[Delivery], applied: Applied) -> None:
+        """What Lambda does with the answer: it deletes all that did not fail."""
+        failed = {outcome.delivery.id for outcome in applied.outcomes if outcome.again is not None}
+        for one in batch:
+            if one.id in failed:
+                self.queue.postpone([one.receipt], seconds=0)
+            else:
+                self.queue.delete(one.receipt)
+
+    def deliver(self, most: int = 10, **how: Any) -> list[Outcome]:
+        """One batch, to its end; outcomes in the order of the queue."""
+        batch = self.queue.receive(most)
+        applied = self.apply(batch, **how)
+        self.finish(batch, applied)
+        return sorted(applied.outcomes, key=lambda outcome: outcome.delivery.sequence)
+
+    # What there is
+
+    def regions(self) -> list[Region]:
+        return regions(self.opened.storage)
+
+    def region(self, key: int) -> Region:
+        (found,) = [region for region in self.regions() if region.values == self.values(key)]
+        return found
+
+    def entries(self, region: Region) -> list[list[tuple[int, int | None]]]:
+        """Keys and values of each entry of a region's log, None for a tombstone; fences left out."""
+        record = self.records.read(head_key(TABLE, region.id))
+        assert record is not None
+        found = []
+        for number in range(1, int(record["next_position"])):
+            key = wal_entry(region.id, Position(number))
+            entry_object = self.store.get(key)
+            assert entry_object is not None
+            entry = decode(entry_object.body, position=Position(number), key=key)
+            if not entry.fence:
+                rows = entry.table().to_pylist()
+                found.append([(row["id"], None if row[TOMBSTONE] else row["v"]) for row in rows])
+        return found
+
+    def log(self) -> dict[int, list[int | None]]:
+        """All values that each key ever had in the log, in order."""
+        values: dict[int, list[int | None]] = {}
+        for region in self.regions():
+            for entry in self.entries(region):
+                for key, value in entry:
+                    values.setdefault(key, []).append(value)
+        return values

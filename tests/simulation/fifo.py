@@ -1,0 +1,109 @@
+"""A FIFO queue in memory, as SQS keeps one: a group is locked while a message of it is out, a message that is sent
+again within five minutes is the same message, and one that is not deleted in time comes again."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from lancelsm.clock import Clock
+from lancelsm.delivery.queue import Delivery, Outgoing, Sent
+from lancelsm.errors import LsmError
+
+DEDUP_SECONDS = 300.0
+_FIRST_SEQUENCE = 18_849_496_460_467_696_128
+
+
+@dataclass(slots=True)
+class _Held:
+    id: str
+    sequence: int
+    message: Outgoing
+    receives: int = 0
+    out_until: float = -1.0
+    receipt: str = ""
+
+
+class FifoQueue:
+    """The port, and what a test does to the queue. Time is the clock's."""
+
+    def __init__(self, clock: Clock, *, visibility: float = 60.0, name: str = "q") -> None:
+        self.clock = clock
+        self.visibility = visibility
+        self.name = name
+        self.held: list[_Held] = []
+        self.refuse: list[int] = []  # numbers, from 0 over all sends, of messages to refuse once
+        self.failures: list[LsmError] = []  # of whole calls: the next ones raise these, and take the messages or not
+        self.takes_before_failing = True
+        self.calls: list[list[Outgoing]] = []
+        self.postponed: list[tuple[tuple[str, ...], int]] = []
+        self._numbers = itertools.count()
+        self._offered = itertools.count()
+        self._known: dict[str, tuple[float, Sent]] = {}
+
+    def identity(self) -> str:
+        return self.name
+
+    def send(self, messages: Sequence[Outgoing]) -> list[Sent | LsmError]:
+        from lancelsm.errors import Unavailable
+
+        assert len(messages) <= 10
+        assert sum(len(one.body.encode()) for one in messages) <= 1 << 20
+        self.calls.append(list(messages))
+        failure = self.failures.pop(0) if self.failures else None
+        answers: list[Sent | LsmError] = []
+        for one in messages:
+            if next(self._offered) in self.refuse:
+                answers.append(Unavailable("refused by the test"))
+            elif failure is None or self.takes_before_failing:
+                answers.append(self._take(one))
+        if failure is not None:
+            raise failure
+        return answers
+
+    def _take(self, message: Outgoing) -> Sent:
+        now = self.clock.monotonic()
+        known = self._known.get(message.dedup)
+        if known is not None and now - known[0] < DEDUP_SECONDS:
+            return known[1]
+        number = next(self._numbers)
+        held = _Held(id=f"{self.name}-{number}", sequence=_FIRST_SEQUENCE + 256 * number, message=message)
+        self.held.append(held)
+        sent = Sent(id=held.id, sequence=str(held.sequence))
+        self._known[message.dedup] = now, sent
+        return sent
+
+    def receive(self, most: int = 10) -> list[Delivery]:
+        now = self.clock.monotonic()
+        locked = {held.message.group for held in self.held if held.out_until > now}
+        batch = [held for held in self.held if held.message.group not in locked][:most]
+        for held in batch:
+            held.receives += 1
+            held.out_until = now + self.visibility
+            held.receipt = f"{held.id}/{held.receives}"
+        return [
+            Delivery(
+                id=held.id,
+                receipt=held.receipt,
+                body=held.message.body,
+                group=held.message.group,
+                sequence=held.sequence,
+                receives=held.receives,
+            )
+            for held in batch
+        ]
+
+    def delete(self, receipt: str) -> None:
+        """With the receipt of an earlier delivery nothing happens."""
+        self.held = [held for held in self.held if held.receipt != receipt]
+
+    def postpone(self, receipts: Collection[str], *, seconds: int) -> None:
+        self.postponed.append((tuple(receipts), seconds))
+        for held in self.held:
+            if held.receipt in receipts:
+                held.out_until = self.clock.monotonic() + seconds
+
+    @property
+    def bodies(self) -> list[str]:
+        return [held.message.body for held in self.held]

@@ -1,0 +1,492 @@
+"""A batch of the queue to entries: each message once, in order, what never fits set aside, what can't go on waits."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from lancelsm import config as configs
+from lancelsm.claim import claim, seal
+from lancelsm.delivery.applying import apply
+from lancelsm.delivery.quarantine import read_letter
+from lancelsm.errors import Ambiguous, Corrupt, Fenced, Invalid, Unavailable
+from lancelsm.layout import Position, head_key, wal_entry
+from lancelsm.record.rows import upserts
+from lancelsm.record.schema import TableSchema
+from lancelsm.registry import Applied as Swapped
+from tests.simulation.deployment import TABLE, URI, Deployment
+from tests.simulation.faults import CRASH_AFTER, FAIL_AFTER, FAIL_BEFORE, Call, Crash, FaultPlan
+
+
+def keys_of_two_regions(deployment: Deployment) -> tuple[int, int]:
+    first = 0
+    second = next(key for key in range(1, 50) if deployment.values(key) != deployment.values(first))
+    return first, second
+
+
+def test_a_batch_of_two_regions_becomes_one_entry_in_each():
+    deployment = Deployment()
+    one, other = keys_of_two_regions(deployment)
+    deployment.send([(one, 1), (other, 1)], sequence=1)
+    deployment.send([(one, 2), (other, 2)], sequence=2)
+
+    outcomes = deployment.deliver()
+
+    assert [(outcome.misfit, outcome.again) for outcome in outcomes] == [(None, None)] * 4
+    assert [deployment.entries(deployment.region(key)) for key in (one, other)] == [
+        [[(one, 1), (one, 2)]],
+        [[(other, 1), (other, 2)]],
+    ]
+    assert deployment.queue.held == []
+
+
+def test_the_head_remembers_the_highest_sequence_of_the_queue():
+    deployment = Deployment(buckets=1)
+    sent = [deployment.send([(1, number)], sequence=number)[0] for number in (1, 2)]
+
+    deployment.deliver()
+
+    assert deployment.region(1).head().source == {"q": sent[-1].sequence}
+
+
+def test_a_batch_whose_first_message_was_applied_already_appends_the_rest():
+    # Given a container that died after its entry was committed, with two of three messages
+    deployment = Deployment(buckets=1)
+    for number in (1, 2, 3):
+        deployment.send([(7, number)], sequence=number)
+    deployment.apply(deployment.queue.receive(2))
+    deployment.clock.sleep(61)
+
+    # When all three come again, together
+    outcomes = deployment.deliver()
+
+    # Then each is in the log once
+    assert deployment.log() == {7: [1, 2, 3]}
+    assert [outcome.again for outcome in outcomes] == [None] * 3
+
+
+def test_a_batch_that_was_applied_whole_appends_nothing():
+    deployment = Deployment(buckets=1)
+    deployment.send([(7, 1)], sequence=1)
+    deployment.apply(deployment.queue.receive())
+    deployment.clock.sleep(61)
+
+    deployment.deliver()
+
+    assert deployment.log() == {7: [1]}
+    assert deployment.queue.held == []
+
+
+def test_a_message_twice_in_one_batch_is_applied_once():
+    deployment = Deployment(buckets=1)
+    deployment.send([(7, 1)], sequence=1)
+    (one,) = deployment.queue.receive()
+
+    deployment.apply([one, replace(one, receipt="another")])
+
+    assert deployment.log() == {7: [1]}
+
+
+def test_a_batch_out_of_order_is_applied_in_order():
+    deployment = Deployment(buckets=1)
+    for number in (1, 2, 3):
+        deployment.send([(7, number)], sequence=number)
+
+    deployment.apply(deployment.queue.receive()[::-1])
+
+    assert deployment.log() == {7: [1, 2, 3]}
+
+
+def test_sequences_are_compared_as_numbers():
+    deployment = Deployment(buckets=1)
+    deployment.send([(7, 1)], sequence=1)
+    deployment.send([(7, 2)], sequence=2)
+    early, late = deployment.queue.receive()
+
+    deployment.apply([replace(early, sequence=9)])
+    deployment.apply([replace(late, sequence=10)])
+
+    assert deployment.log() == {7: [1, 2]}
+
+
+def test_a_queue_that_was_made_again_starts_anew():
+    # Given a head that has applied much of a queue of that name
+    deployment = Deployment(buckets=1)
+    deployment.send([(7, 1)], sequence=1)
+    deployment.apply([replace(one, sequence=99) for one in deployment.queue.receive()])
+
+    # When another one under its name delivers a lower number
+    deployment.queue.name = "made again"
+    deployment.queue.held = []
+    deployment.send([(7, 2)], sequence=2)
+    deployment.apply([replace(one, sequence=5) for one in deployment.queue.receive()])
+
+    assert deployment.log() == {7: [1, 2]}
+
+
+def test_what_is_too_much_for_an_entry_goes_into_several_split_between_messages():
+    deployment = Deployment(buckets=1, settings={"group_commit_bytes": "40"})
+    for number in range(4):
+        deployment.send([(number, number)], sequence=number)
+
+    deployment.deliver()
+
+    entries = deployment.entries(deployment.region(0))
+    assert [len(entry) for entry in entries] == [2, 2]
+
+
+def test_a_region_that_does_not_exist_yet_is_made():
+    deployment = Deployment(buckets=1)
+    assert deployment.regions() == []
+    deployment.send([(7, 1)], sequence=1)
+
+    deployment.deliver()
+
+    assert deployment.log() == {7: [1]}
+
+
+# What never fits
+
+
+def letter(deployment: Deployment):
+    (body,) = deployment.dead_letters.bodies
+    return json.loads(body)
+
+
+def test_a_bad_row_in_the_middle_goes_alone_and_the_rest_is_applied_in_order():
+    deployment = Deployment(buckets=1)
+    deployment.send([(7, 1)], sequence=1)
+    deployment.put((7, 2), (8, None), (9, 2), like=7)
+    deployment.send([(8, 3)], sequence=3)
+
+    outcomes = deployment.deliver()
+
+    assert deployment.log() == {7: [1, 2], 9: [2], 8: [3]}
+    assert [type(outcome.misfit) for outcome in outcomes] == [type(None), Invalid, type(None)]
+    assert deployment.queue.held == []
+    found = letter(deployment)
+    assert found["reason"]["field"] == "v"
+    assert (found["position"], found["table"]) == (2, URI)
+    assert read_letter(deployment.dead_letters.bodies[0]).sequence == outcomes[1].delivery.sequence
+
+
+def test_a_row_of_another_region_goes_alone():
+    deployment = Deployment()
+    one, other = keys_of_two_regions(deployment)
+    deployment.put((one, 1), (other, 1), like=one)
+
+    deployment.deliver()
+
+    assert deployment.log() == {one: [1]}
+    assert "another region" in letter(deployment)["reason"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("not JSON", "can't be read"),
+        ('{"format": 1}', "can't be read"),
+        ('{"format": "1"}', "can't be read"),
+        ("[" * 100_000, "can't be read"),
+    ],
+)
+def test_what_is_no_message_is_set_aside_as_it_came(body, reason):
+    deployment = Deployment(buckets=1)
+    deployment.put_text(body, like=7)
+    deployment.send([(7, 1)], sequence=1)
+
+    first, second = deployment.deliver()
+
+    assert isinstance(first.misfit, Invalid)
+    assert second.misfit is second.again is None
+    assert letter(deployment)["body"] == body
+    assert reason in letter(deployment)["reason"]["message"]
+    assert deployment.log() == {7: [1]}
+
+
+@pytest.mark.parametrize("table", ["memory://lake/tables/none", "memory://elsewhere/orders", f"{URI}/../orders"])
+def test_a_message_for_what_is_no_table_of_the_deployment_is_set_aside(table):
+    deployment = Deployment(buckets=1)
+    deployment.put((7, 1), like=7, table=table)
+
+    (outcome,) = deployment.deliver()
+
+    assert isinstance(outcome.misfit, Invalid)
+    assert deployment.log() == {}
+
+
+def test_a_message_in_the_group_of_another_region_is_set_aside_since_its_sequence_says_nothing_there():
+    deployment = Deployment()
+    one, other = keys_of_two_regions(deployment)
+    deployment.put((one, 1), like=one)
+    (held,) = deployment.queue.held
+    deployment.put_text(held.message.body, like=other)
+
+    outcomes = deployment.deliver()
+
+    assert [type(outcome.misfit) for outcome in outcomes] == [type(None), Invalid]
+    assert deployment.log() == {one: [1]}
+
+
+def test_broken_rows_and_a_lost_object_are_set_aside():
+    deployment = Deployment(buckets=1)
+    deployment.put((7, 1), like=7, rows=b"no stream")
+    deployment.put((7, 2), like=7, rows=None, object="parts/none.arrow")
+
+    outcomes = deployment.deliver()
+
+    assert [type(outcome.misfit) for outcome in outcomes] == [Invalid, Invalid]
+    assert len(deployment.dead_letters.bodies) == 2
+
+
+def test_a_sealed_region_sets_its_messages_aside_but_not_those_it_has_applied():
+    deployment = Deployment(buckets=1)
+    for number in (1, 2, 3):
+        deployment.send([(7, number)], sequence=number)
+    deployment.apply(deployment.queue.receive(1))
+    seal(deployment.region(7))
+    deployment.clock.sleep(61)
+
+    outcomes = deployment.deliver()
+
+    assert [type(outcome.misfit) for outcome in outcomes] == [type(None), Invalid, Invalid]
+    assert deployment.log() == {7: [1]}
+    assert [read_letter(body).position for body in deployment.dead_letters.bodies] == [2, 2]
+
+
+def test_a_crash_between_setting_aside_and_appending_loses_nothing():
+    # Given a container that dies right after the bad row went to the dead letters
+    deployment = Deployment(buckets=1)
+    deployment.send([(1, 0)], sequence=0)
+    deployment.deliver()
+    deployment.put((7, 1), (8, None), like=7)
+    deployment.plan = FaultPlan(lambda call: CRASH_AFTER if call.method == "create" else None)
+    with pytest.raises(Crash):
+        deployment.apply(deployment.queue.receive(), tables=deployment.container("dying"))
+    assert len(deployment.dead_letters.bodies) == 1
+
+    # When the message comes again
+    deployment.clock.sleep(61)
+    deployment.deliver()
+
+    # Then the good row is in the log once, and the bad one on the dead letters once
+    assert deployment.log() == {1: [0], 7: [1]}
+    assert len(deployment.dead_letters.bodies) == 1
+
+
+def test_a_bad_row_whose_letter_can_t_be_written_waits_with_all_behind_it():
+    deployment = Deployment(buckets=1)
+    deployment.send([(7, 1)], sequence=1)
+    deployment.put((8, None), like=7)
+    deployment.send([(7, 3)], sequence=3)
+    deployment.dead_letters.failures = [Unavailable("no dead letters today")]
+    deployment.dead_letters.takes_before_failing = False
+
+    outcomes = deployment.deliver()
+
+    assert [type(outcome.again) for outcome in outcomes] == [type(None), Unavailable, Unavailable]
+    assert deployment.log() == {7: [1]}
+
+    deployment.deliver()
+
+    assert deployment.log() == {7: [1, 3]}
+    assert len(deployment.dead_letters.bodies) == 1
+
+
+def test_rows_of_a_schema_that_this_container_has_not_seen_are_judged_by_the_newest():
+    # Given a container that read the configuration before a column was added
+    deployment = Deployment(buckets=1)
+    old = deployment.container("old", faulty=False)
+    old.open(URI)
+    schema = deployment.config.schema
+    note = pa.field("note", pa.string(), metadata={"lance:field_id": "2"})
+    newer = TableSchema(columns=schema.columns.append(note), primary_key=("id",))
+    changed = replace(deployment.config, schema=newer, schema_version=2)
+    found = deployment.store.get(configs.CONFIG)
+    deployment.store.replace(configs.CONFIG, configs.encode(changed), expect=found.etag)
+    deployment.send([(6, 1)], sequence=1)  # by the old schema
+    deployment.opened = deployment.container("new", faulty=False).open(URI)
+    deployment.config = changed
+    deployment.send_rows(upserts([{"id": 7, "v": 2, "note": "x"}], schema=newer), sequence=2)
+
+    outcomes = deployment.deliver(tables=old)
+
+    assert [(outcome.misfit, outcome.again) for outcome in outcomes] == [(None, None)] * 2
+    assert deployment.log() == {6: [1], 7: [2]}
+
+
+# What can't go on now
+
+
+def only(deployment: Deployment, key: int, fault):
+    """The fault at every write of an entry of the region of this key."""
+    region = deployment.region(key).id
+    return FaultPlan(lambda call: fault if call.writes and region in call.key and "/wal/" in call.key else None)
+
+
+def test_a_stuck_region_waits_with_all_behind_it_while_others_go_on():
+    deployment = Deployment()
+    one, other = keys_of_two_regions(deployment)
+    deployment.send([(one, 0), (other, 0)], sequence=0)
+    deployment.deliver()
+    for number in (1, 2):
+        deployment.send([(one, number), (other, number)], sequence=number)
+    deployment.plan = only(deployment, one, FAIL_BEFORE)
+
+    outcomes = deployment.deliver(tables=deployment.container("cut off"), seconds=100)
+
+    assert {type(outcome.again) for outcome in outcomes} == {Ambiguous, type(None)}
+    assert deployment.log() == {one: [0], other: [0, 1, 2]}
+
+    deployment.deliver()
+
+    assert deployment.log() == {one: [0, 1, 2], other: [0, 1, 2]}
+
+
+def test_a_region_of_another_owner_waits():
+    deployment = Deployment(buckets=1)
+    deployment.send([(7, 1)], sequence=1)
+    deployment.deliver()
+    claim(deployment.region(7), owner="loader")
+    deployment.send([(7, 2)], sequence=2)
+
+    (outcome,) = deployment.deliver()
+
+    assert isinstance(outcome.again, Fenced)
+    assert deployment.dead_letters.bodies == []
+    claim(deployment.region(7), owner="stack")
+    deployment.deliver()
+    assert deployment.log() == {7: [1, 2]}
+
+
+def test_a_corrupt_region_waits():
+    deployment = Deployment(buckets=1)
+    deployment.send([(7, 1)], sequence=1)
+    deployment.deliver()
+    deployment.store.create(wal_entry(deployment.region(7).id, Position(2)), b"what is this")
+    deployment.send([(7, 2)], sequence=2)
+
+    (outcome,) = deployment.deliver()
+
+    assert isinstance(outcome.again, Corrupt)
+    assert deployment.dead_letters.bodies == []
+
+
+def test_a_region_whose_base_lags_too_far_waits():
+    deployment = Deployment(buckets=1, settings={"pending_generations_stop": "2", "pending_generations_slow": "1"})
+    deployment.send([(7, 1)], sequence=1)
+    deployment.send([(7, 2)], sequence=2)
+    deployment.deliver(1)
+    key = head_key(TABLE, deployment.region(7).id)
+    head = deployment.records.read(key)
+    changed = deployment.records.swap(
+        key, expect={"manifest_version": head["manifest_version"]}, change={"current_generation": 3}
+    )
+    assert isinstance(changed, Swapped)
+
+    (outcome,) = deployment.deliver()
+
+    assert isinstance(outcome.again, Unavailable)
+    assert deployment.log() == {7: [1]}
+
+
+def test_a_head_of_a_newer_release_waits_and_is_not_taken_for_a_sealed_region():
+    deployment = Deployment(buckets=1)
+    deployment.send([(7, 1)], sequence=1)
+    deployment.deliver()
+    key = head_key(TABLE, deployment.region(7).id)
+    deployment.send([(7, 2)], sequence=2)
+    deployment.records.swap(key, expect={"format": 1}, change={"format": 2})
+
+    (outcome,) = deployment.deliver()
+
+    assert isinstance(outcome.again, Invalid)
+    assert deployment.dead_letters.bodies == []
+
+
+def test_a_message_of_a_newer_release_waits():
+    deployment = Deployment(buckets=1)
+    deployment.put_text('{"format": 2}', like=7)
+    deployment.send([(7, 1)], sequence=1)
+
+    outcomes = deployment.deliver()
+
+    assert [type(outcome.again) for outcome in outcomes] == [Unavailable] * 2
+    assert deployment.dead_letters.bodies == []
+
+
+def test_a_table_that_can_t_be_opened_now_waits():
+    deployment = Deployment(buckets=1)
+    deployment.send([(7, 1)], sequence=1)
+    deployment.plan = FaultPlan(lambda call: FAIL_BEFORE if call.method == "get" else None)
+
+    (outcome,) = deployment.deliver(tables=deployment.container("cut off"))
+
+    assert isinstance(outcome.again, Unavailable)
+
+
+def test_a_table_of_a_newer_release_waits():
+    deployment = Deployment(buckets=1)
+    deployment.send([(7, 1)], sequence=1)
+    found = deployment.store.get(configs.CONFIG)
+    changed = json.loads(found.body) | {"format": 2}
+    deployment.store.replace(configs.CONFIG, json.dumps(changed).encode(), expect=found.etag)
+
+    (outcome,) = deployment.deliver(tables=deployment.container("older", faulty=False))
+
+    assert isinstance(outcome.again, Invalid)
+    assert deployment.dead_letters.bodies == []
+
+
+def test_ambiguous_is_safe_to_repeat():
+    # Given a swap of the head that is applied, and nobody hears of it any more
+    deployment = Deployment(buckets=1)
+    deployment.send([(7, 1)], sequence=1)
+    deployment.deliver()
+    deployment.send([(7, 2)], sequence=2)
+    swapped = False
+
+    def decide(call: Call):
+        nonlocal swapped
+        if call.method == "swap":
+            swapped = True
+            return FAIL_AFTER
+        return FAIL_BEFORE if swapped else None
+
+    deployment.plan = FaultPlan(decide)
+
+    (outcome,) = deployment.deliver(tables=deployment.container("cut off"))
+    assert isinstance(outcome.again, Ambiguous)
+    deployment.deliver()
+
+    assert deployment.log() == {7: [1, 2]}
+
+
+def test_what_has_no_time_left_waits_untried():
+    deployment = Deployment(buckets=1)
+    deployment.send([(7, 1)], sequence=1)
+
+    (outcome,) = deployment.deliver(seconds=0)
+
+    assert isinstance(outcome.again, Unavailable)
+    assert deployment.regions() == []
+
+
+def test_no_append_tries_longer_than_the_call_has_time():
+    deployment = Deployment(buckets=1)
+    deployment.send([(7, 1)], sequence=1)
+    deployment.deliver()
+    deployment.send([(7, 2)], sequence=2)
+    deployment.plan = only(deployment, 7, FAIL_BEFORE)
+    begun = deployment.clock.monotonic()
+
+    deployment.deliver(tables=deployment.container("cut off"), seconds=3)
+
+    assert deployment.clock.monotonic() - begun <= 3
+
+
+def test_an_empty_batch_is_done():
+    assert apply([], ports=Deployment().ports(Deployment().tables), seconds=1).outcomes == ()
