@@ -1,0 +1,33 @@
+"""How many requests each step makes. tests/unit/test_cost.py counts them where they arrive and holds these against it.
+
+Steady state of a table with one region: the writer holds its head, configuration and base are known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Final, Self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requests:
+    """Requests of each price, to S3 and to a registry in DynamoDB."""
+
+    object_writes: float = 0  # PUT and LIST
+    object_reads: float = 0  # GET and HEAD
+    record_writes: float = 0  # of 1 KB; one more where the index `dirty` changes
+    record_reads: float = 0  # of 4 KB, strongly consistent
+
+    def __add__(self, other: Requests) -> Self:
+        return type(self)(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
+
+    def __mul__(self, times: float) -> Self:
+        return type(self)(**{one.name: times * getattr(self, one.name) for one in fields(self)})
+
+
+APPEND: Final = Requests(object_writes=1, record_writes=1)  # one entry
+APPEND_FIRST: Final = Requests(record_writes=1)  # and the first one after a merge, which marks the region
+FLUSH: Final = Requests(object_writes=12, object_reads=12, record_writes=1, record_reads=4)  # one generation
+FLUSH_ENTRY: Final = Requests(object_reads=1)  # and each entry in it
+MERGE: Final = Requests(object_writes=11, object_reads=22, record_writes=5, record_reads=6)  # in process
+MERGE_GENERATION: Final = Requests(object_reads=15)  # and each generation in it

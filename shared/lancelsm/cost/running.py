@@ -1,0 +1,155 @@
+"""What rows cost on their way: the write that is acknowledged, then folding into the base on the stack's schedule.
+
+Requests are measured. Durations are assumed, from CPU measured on one core and the latency that S3 and DynamoDB have in
+their own region; hold them against the functions' own `REPORT` lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from math import ceil
+from typing import Final, Literal
+
+from lancelsm.cost import Item, prices, requests, total
+from lancelsm.cost.prices import Price
+from lancelsm.cost.requests import Requests
+from lancelsm.errors import Invalid
+from lancelsm.settings import Settings
+
+Path = Literal["direct", "queue"]
+
+MONTH_SECONDS: Final = 730 * 3600
+MEMORY_MB: Final = {"ingest": 1024, "writer_flush": 1769, "compaction": 3008, "merger": 3008, "dispatch": 512}
+SCHEDULE_SECONDS: Final = 300
+STEPS_OF_A_MERGE: Final = 7  # transitions
+CHUNK_BYTES: Final = 64 << 10  # what SQS charges as one request
+
+_CORE_MB = 1769
+_WAIT_SECONDS = {"ingest": 0.03, "writer_flush": 0.06, "compaction": 1.5, "merger": 5.0}  # for each invocation
+_CPU_SECONDS_PER_KB = {"ingest": 8e-6, "writer_flush": 12e-6, "compaction": 15e-6, "merger": 15e-6}
+_STEP_SECONDS = 2.0  # each of plan, optimize and record
+_COMPRESSED = 0.5 * 4 / 3  # of a message: zstd, then base64
+_LOG_BYTES = 1200  # of an invocation: the service's lines, ours, the metrics
+_METRICS_OF_A_TABLE = 10
+_JOB_VCPUS, _JOB_GB = 12, 48
+_JOB_SECONDS, _JOB_SECONDS_PER_MILLION_ROWS = 150, 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A steady stream of rows into one table with one region.
+
+    Attributes:
+        row_bytes: of a row as Arrow holds it.
+        batch: rows of one invocation.
+    """
+
+    rows_per_second: float
+    row_bytes: int
+    batch: int
+    path: Path
+
+    def __post_init__(self) -> None:
+        for name in ("rows_per_second", "row_bytes", "batch"):
+            if getattr(self, name) <= 0:
+                raise Invalid(f"{name} is {getattr(self, name)}", remedy="Give a positive number", field=name)
+
+    @property
+    def rows(self) -> float:
+        """A month."""
+        return self.rows_per_second * MONTH_SECONDS
+
+    @property
+    def calls(self) -> float:
+        return self.rows / self.batch
+
+
+def running(work: Workload, settings: Settings) -> list[Item]:
+    """The bill of a month in which nothing but this happens."""
+    return [*_queued(work), *_written(work), *_folded(work, settings), *_kept(work)]
+
+
+def _queued(work: Workload) -> Iterator[Item]:
+    if work.path == "direct":
+        return
+    part = "queue"
+    message_bytes = work.batch * work.row_bytes * _COMPRESSED
+    chunks = ceil(message_bytes / CHUNK_BYTES)
+    yield from _invoked(part, "ingest", work.calls, work.batch * work.row_bytes / 1000)
+    yield Item(part=part, what="messages sent", quantity=work.calls * chunks, price=prices.QUEUE_REQUEST)
+    yield Item(part=part, what="messages received", quantity=work.calls * chunks, price=prices.QUEUE_REQUEST)
+    yield Item(part=part, what="messages deleted", quantity=work.calls, price=prices.QUEUE_REQUEST)
+
+
+def _written(work: Workload) -> Iterator[Item]:
+    part = "write"
+    yield from _invoked(part, "writer_flush", work.calls, work.batch * work.row_bytes / 1000)
+    yield from _asked(part, "entries", requests.APPEND * work.calls)
+
+
+def _folded(work: Workload, settings: Settings) -> Iterator[Item]:
+    generation_rows = min(settings.flush_rows, settings.flush_bytes / work.row_bytes)
+    flushes = min(MONTH_SECONDS / SCHEDULE_SECONDS, work.calls)
+    generations = flushes * ceil(work.rows / flushes / generation_rows)
+    part = "flush"
+    yield from _invoked(part, "compaction", flushes, work.rows * work.row_bytes / 1000 / flushes)
+    yield from _asked(part, "generations", requests.FLUSH * generations + requests.FLUSH_ENTRY * work.calls)
+
+    part = "merge"
+    often = min(settings.merge_age_seconds, settings.merge_generations * MONTH_SECONDS / generations)
+    merges = min(flushes, MONTH_SECONDS / (SCHEDULE_SECONDS * ceil(often / SCHEDULE_SECONDS)))
+    if work.rows / merges < settings.merge_inprocess_delta_rows:
+        yield from _invoked(part, "merger", merges, work.rows * work.row_bytes / 1000 / merges)
+    else:
+        hours = (_JOB_SECONDS * merges + _JOB_SECONDS_PER_MILLION_ROWS * work.rows / 1e6) / 3600
+        yield Item(part=part, what="job", quantity=_JOB_VCPUS * hours, price=prices.VCPU_HOUR)
+        yield Item(part=part, what="job", quantity=_JOB_GB * hours, price=prices.MEMORY_HOUR)
+    others = 3 * merges * _STEP_SECONDS * MEMORY_MB["merger"] / 1024
+    yield Item(part=part, what="plan, optimize, record", quantity=3 * merges, price=prices.INVOCATION)
+    yield Item(part=part, what="plan, optimize, record", quantity=others, price=prices.ARM_GB_SECOND)
+    yield Item(part=part, what="state machine", quantity=STEPS_OF_A_MERGE * merges, price=prices.STEP)
+    made = requests.MERGE * merges + requests.MERGE_GENERATION * generations + requests.APPEND_FIRST * merges
+    yield from _asked(part, "merges", made)
+
+
+def _kept(work: Workload) -> Iterator[Item]:
+    part = "keep"
+    invocations = work.calls * (2 if work.path == "queue" else 1)
+    logged = invocations * _LOG_BYTES / 1e9
+    yield Item(part=part, what="logs of the functions", quantity=logged, price=prices.LOGS)
+    yield Item(part=part, what="metrics of the table", quantity=_METRICS_OF_A_TABLE, price=prices.METRIC)
+
+
+def a_million_rows(work: Workload, items: Iterable[Item]) -> dict[str, float]:
+    """US dollars until rows are acknowledged, and until they are in the base, without what a month costs anyway."""
+    millions = work.rows / 1e6
+    moved = [item for item in items if item.price != prices.METRIC]
+    acknowledged = total(item for item in moved if item.part not in ("flush", "merge"))
+    return {"acknowledged": acknowledged / millions, "folded": total(moved) / millions}
+
+
+def stored(work: Workload) -> Item:
+    """What a month's rows cost in each month that they stay, if none replaces another."""
+    gigabytes = work.rows * work.row_bytes / 1e9
+    return Item(part="keep", what="rows of one month", quantity=gigabytes, price=prices.OBJECT_STORAGE)
+
+
+def _invoked(part: str, function: str, calls: float, kilobytes: float) -> Iterator[Item]:
+    memory = MEMORY_MB[function]
+    cpu = _CPU_SECONDS_PER_KB[function] * kilobytes / min(1.0, memory / _CORE_MB)
+    seconds = _WAIT_SECONDS[function] + cpu
+    yield Item(part=part, what=function, quantity=calls, price=prices.INVOCATION)
+    yield Item(part=part, what=function, quantity=calls * seconds * memory / 1024, price=prices.ARM_GB_SECOND)
+
+
+def _asked(part: str, what: str, made: Requests) -> Iterator[Item]:
+    priced: tuple[tuple[float, Price], ...] = (
+        (made.object_writes, prices.OBJECT_WRITE),
+        (made.object_reads, prices.OBJECT_READ),
+        (made.record_writes, prices.RECORD_WRITE),
+        (made.record_reads, prices.RECORD_READ),
+    )
+    for quantity, price in priced:
+        if quantity:
+            yield Item(part=part, what=what, quantity=quantity, price=price)

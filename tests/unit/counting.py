@@ -1,0 +1,32 @@
+"""A registry in memory that counts what DynamoDB would charge for."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from lancelsm.layout import Key
+from lancelsm.registry import Applied, Fields, Lost, Record
+from tests.simulation.faults import MemoryRegistry
+
+
+class CountingRegistry(MemoryRegistry):
+    """Units of on-demand capacity: all records here are smaller than one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.units: Counter[str] = Counter()
+
+    def read(self, key: Key) -> Record | None:
+        self.units["record_reads"] += 1
+        return super().read(key)
+
+    def list(self, partition: str) -> list[tuple[Key, Record]]:
+        self.units["record_reads"] += 1
+        return super().list(partition)
+
+    def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> Applied | Lost:
+        before = super().read(key) or {}
+        outcome = super().swap(key, expect=expect, change=change)
+        after = super().read(key) or {}
+        self.units["record_writes"] += 1 + (before.get("dirty") != after.get("dirty"))
+        return outcome

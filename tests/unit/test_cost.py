@@ -1,0 +1,191 @@
+"""What a deployment costs: requests as they are counted, prices as listed, every resource with a rule."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import lancelsm
+from benchmarks import tables
+from benchmarks.s3 import Server, serving
+from lancelsm.cost import prices, requests, resting, running, total
+from lancelsm.cost.prices import Price
+from lancelsm.cost.requests import Requests
+from lancelsm.cost.resting import Inventory, inventory
+from lancelsm.cost.running import Workload
+from lancelsm.errors import Invalid
+from lancelsm.opening import Ports
+from lancelsm.settings import Settings
+from lancelsm.table import Table
+from tests.cli.conftest import as_json, run  # noqa: F401 - fixtures
+from tests.cli.console import Json, Run
+from tests.unit.counting import CountingRegistry
+
+_PRICED = {"PUT": "object_writes", "POST": "object_writes", "LIST": "object_writes", "GET": "object_reads"}
+_BASE, _ROWS = 20_000, 2_000  # larger files are read in as many requests, smaller ones in fewer
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    with serving() as found:
+        yield found
+
+
+class Counted:
+    """A table on S3 and DynamoDB, each request to either counted by its price."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._registry = CountingRegistry()
+        self._seed = 0
+        self.table: Table = lancelsm.create(
+            "s3://bucket/table",
+            tables.base_rows(_BASE),
+            primary_key="id",
+            storage_options=server.options,
+            ports=Ports(registry=lambda kind, **_: self._registry),
+        )
+        self.append()  # the region exists and is marked, its head is held
+
+    def append(self) -> None:
+        self._seed += 1
+        self.table.upsert(tables.changes(_BASE, _ROWS, seed=self._seed))
+
+    def during(self, act: Callable[[], Any]) -> Requests:
+        before = Counter(self._server.requests), Counter(self._registry.units)
+        act()
+        made = Counter(self._registry.units) - before[1]
+        for method, count in (Counter(self._server.requests) - before[0]).items():
+            made[_PRICED.get(method, "object_reads")] += count
+        return Requests(**made)
+
+
+def test_an_append_makes_the_requests_that_are_charged(server: Server) -> None:
+    counted = Counted(server)
+
+    assert counted.during(counted.append) == requests.APPEND
+
+
+@pytest.mark.parametrize("entries", [2, 4])
+def test_a_flush_makes_the_requests_that_are_charged(server: Server, entries: int) -> None:
+    counted = Counted(server)
+    for _ in range(entries - 1):
+        counted.append()
+
+    made = counted.during(counted.table.flush)
+
+    assert made == requests.FLUSH + requests.FLUSH_ENTRY * entries
+
+
+@pytest.mark.parametrize("generations", [1, 4])
+def test_a_merge_makes_the_requests_that_are_charged(server: Server, generations: int) -> None:
+    counted = Counted(server)
+    counted.append()
+    counted.table.flush()
+    for _ in range(generations - 1):
+        counted.append()
+        counted.append()
+        counted.table.flush()
+
+    made = counted.during(lambda: counted.table.merge(engine="inprocess"))
+
+    assert made == requests.MERGE + requests.MERGE_GENERATION * generations
+    assert counted.during(counted.append) == requests.APPEND + requests.APPEND_FIRST
+
+
+def cost(**more: Any) -> dict[str, float]:
+    work = Workload(**{"rows_per_second": 1000, "row_bytes": 1000, "batch": 1000, "path": "direct", **more})
+    return running.a_million_rows(work, running.running(work, Settings()))
+
+
+def test_a_million_rows_of_a_kilobyte_cost_at_most_a_cent_on_the_direct_path() -> None:
+    assert cost()["acknowledged"] <= 0.01
+
+
+def test_the_queue_costs_less_than_three_times_the_direct_path() -> None:
+    assert cost()["acknowledged"] < cost(path="queue")["acknowledged"] < 3 * cost()["acknowledged"]
+
+
+def test_larger_batches_cost_less() -> None:
+    figures = [cost(batch=batch)["acknowledged"] for batch in (1, 10, 100, 1000)]
+
+    assert figures == sorted(figures, reverse=True)
+    assert figures[0] > 50 * figures[-1]
+
+
+def test_folding_is_charged_by_the_schedule_where_rows_are_few() -> None:
+    assert cost(rows_per_second=1)["folded"] > 10 * cost()["folded"]
+
+
+def test_merges_that_exceed_a_function_are_charged_as_jobs() -> None:
+    def charged(rows_per_second: float) -> set[Price]:
+        work = Workload(rows_per_second=rows_per_second, row_bytes=100, batch=1000, path="direct")
+        return {item.price for item in running.running(work, Settings())}
+
+    assert prices.VCPU_HOUR not in charged(1000)
+    assert prices.VCPU_HOUR in charged(20_000)
+
+
+@pytest.mark.parametrize("field", ["rows_per_second", "row_bytes", "batch"])
+def test_a_workload_without_rows_is_refused(field: str) -> None:
+    with pytest.raises(Invalid, match=field):
+        cost(**{field: 0})
+
+
+def test_a_deployment_at_rest_costs_about_a_dollar() -> None:
+    assert 0.5 <= total(resting.resting(resting.AT_REST["prod"])) <= 1.25
+    assert total(resting.resting(resting.AT_REST["dev"])) < total(resting.resting(resting.AT_REST["prod"]))
+
+
+def template(kind: str, **properties: Any) -> dict[str, Any]:
+    return {"Resources": {"It": {"Type": kind, "Properties": properties}}}
+
+
+def test_what_a_template_holds_is_counted() -> None:
+    schedule = template("AWS::Scheduler::Schedule", ScheduleExpression="rate(5 minutes)", State="ENABLED")
+    idle = template("AWS::Scheduler::Schedule", ScheduleExpression="rate(1 hour)", State="DISABLED")
+
+    held = inventory([template("AWS::CloudWatch::Alarm"), template("AWS::S3::Bucket"), schedule, idle])
+
+    assert held == Inventory(alarms=1, runs=8760)
+
+
+@pytest.mark.parametrize(
+    ("resource", "said"),
+    [
+        (template("AWS::EC2::NatGateway"), "NatGateway has no price"),
+        (template("AWS::EMRServerless::Application", InitialCapacity=[{}]), "InitialCapacity"),
+        (template("AWS::DynamoDB::Table", BillingMode="PROVISIONED"), "provisioned"),
+        (template("AWS::Events::Rule", ScheduleExpression="cron(0 0 * * ? *)", State="ENABLED"), "cron"),
+        (template("AWS::Lambda::Function", SnapStart={"ApplyOn": "PublishedVersions"}), "SnapStart"),
+    ],
+)
+def test_a_resource_without_a_rule_has_no_price(resource: Any, said: str) -> None:
+    with pytest.raises(Invalid, match=said):
+        inventory([resource])
+
+
+def test_the_command_itemises(as_json: Json) -> None:  # noqa: F811
+    document = as_json("cost", "--rows-per-second", 1000, "--path", "queue")
+
+    assert document["prices_of"] == prices.CHECKED
+    assert document["usd_a_month"] == pytest.approx(sum(item["usd"] for item in document["items"]))
+    assert {"queue", "write", "flush", "merge", "keep", "at rest"} == {item["part"] for item in document["items"]}
+    assert document["usd_a_million_rows"]["acknowledged"] == pytest.approx(cost(path="queue")["acknowledged"])
+
+
+def test_the_command_shows_what_rests(run: Run) -> None:  # noqa: F811
+    done = run("cost", "--at-rest", "--stage", "dev")
+
+    assert done.code == 0
+    assert "alarms" in done.out
+    assert "a month" in done.out
+
+
+def test_the_command_needs_a_rate_or_rest(run: Run) -> None:  # noqa: F811
+    assert run("cost").code == 2
