@@ -8,14 +8,27 @@ One of the two sees the other, whatever stalls (tests/model/pins.py).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
 
-from lancelsm.errors import Corrupt
-from lancelsm.layout import Generation, Key, Nonce, Position, RegionId, Version, cursors, snapshots
-from lancelsm.region import Storage
-from lancelsm.registry import Record, Value
+from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
+from lancelsm.layout import (
+    Generation,
+    Key,
+    Nonce,
+    Position,
+    RegionId,
+    TableId,
+    Version,
+    cursors,
+    pin_key,
+    snapshots,
+    table_key,
+)
+from lancelsm.region import Region, Storage, regions
+from lancelsm.registry import Applied, Fields, Lost, Record, Value
 from lancelsm.setsum import Setsum
 
 NEVER = ""  # no expiry
@@ -24,6 +37,9 @@ _START = Position(1)
 _NO_GENERATION = Generation(0)
 _NO_VERSION = Version(0)
 _KINDS = {"S": "snapshot", "C": "cursor"}
+
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +111,10 @@ class Pin:
     base_version: int | None
     regions: Mapping[RegionId, RegionPin]
 
+    def partition(self, table: TableId) -> str:
+        """Where its records are."""
+        return cursors(table) if self.kind == "cursor" else snapshots(table)
+
     def of(self, region: RegionId) -> RegionPin | None:
         """What it needs of a region; None if nothing."""
         found = self.regions.get(region)
@@ -136,6 +156,106 @@ def pins_of(records: Iterable[tuple[Key, Record]]) -> list[Pin]:
         else:
             heads[name] = (_KINDS[key.partition[0]], record)
     return [_pin(kind, name, record, parts.get(name, {})) for name, (kind, record) in heads.items()]
+
+
+def checked_name(name: str) -> str:
+    """The name of a snapshot or cursor itself; raises `Invalid` for what is none."""
+    if not _NAME.fullmatch(name):
+        raise Invalid(f"{name!r} is no name", remedy="Use up to 100 letters, digits, - and _", field="name")
+    return name
+
+
+def begin(storage: Storage, pin: Pin) -> None:
+    """Write the record of a pin that is being made.
+
+    Raises:
+        Invalid: the name is taken.
+        Unavailable: the registry gave no answer.
+    """
+    key = pin_key(pin.partition(storage.table), pin.name)
+    for _ in storage.budget().attempts():
+        outcome = storage.registry.swap(key, expect=None, change=pin.to_record())
+        if isinstance(outcome, Applied) or (isinstance(outcome, Lost) and outcome.record == pin.to_record()):
+            return
+        if isinstance(outcome, Lost):
+            raise Invalid(
+                f"a {pin.kind} of this name exists",
+                remedy="Take another name, or drop it first",
+                table=storage.uri,
+                **{pin.kind: pin.name},
+            )
+    raise Unavailable(f"the {pin.kind}'s record could not be written", remedy="Make it again", table=storage.uri)
+
+
+def pin_region(storage: Storage, pin: Pin, region: RegionId, needs: RegionPin) -> None:
+    """Write what a pin that is being made needs of a region, over what an earlier pin of the name has left."""
+    key = pin_key(pin.partition(storage.table), pin.name, region)
+    for _ in storage.budget().attempts():
+        old = storage.registry.read(key)
+        version = int(old["version"]) if old else 0
+        change = needs.to_record(nonce=pin.nonce, version=version + 1)
+        outcome = storage.registry.swap(key, expect={"version": version} if old else None, change=change)
+        if isinstance(outcome, Applied):
+            return
+    raise Contended(f"the {pin.kind}'s records could not be written", remedy="Make it again", table=storage.uri)
+
+
+def stands(storage: Storage, pin: Pin) -> bool:
+    """Whether no floor that is committed by now has passed what the pin needs. Read after its records were written."""
+    record = storage.registry.read(table_key(storage.table)) or {}
+    if pin.base_version is not None and int(record.get("base_floor", 0)) > pin.base_version:
+        return False
+
+    def holds(region: Region) -> bool:
+        needs, head = pin.regions.get(region.id), region.find_head()
+        if needs is None:
+            return True
+        passed = needs.manifest_key and head is not None and head.collector_round != needs.collector_round
+        return head is not None and head.first_position <= needs.first_position and not passed
+
+    return all(storage.each(holds, regions(storage)))
+
+
+def confirm(storage: Storage, pin: Pin) -> Pin:
+    """The pin, which stands, as one that may be relied on; raises as `step`."""
+    confirmed = replace(pin, version=pin.version + 1, confirmed=True)
+    step(storage, pin, confirmed)
+    return confirmed
+
+
+def step(storage: Storage, pin: Pin, following: Pin) -> None:
+    """Replace the record of a pin that is being made, so that nobody but the collector touches it.
+
+    Raises:
+        Contended: it has expired and was removed.
+        Unavailable: the registry gave no answer.
+    """
+    key, wanted = pin_key(pin.partition(storage.table), pin.name), following.to_record()
+    witness: Fields = {"version": pin.version, "nonce": pin.nonce}
+    for _ in storage.budget().attempts():
+        outcome = storage.registry.swap(key, expect=witness, change=wanted)
+        if isinstance(outcome, Applied) or (isinstance(outcome, Lost) and outcome.record == wanted):
+            return
+        if isinstance(outcome, Lost):
+            raise Contended(f"the {pin.kind} expired while it was made", remedy="Make it again", table=storage.uri)
+    raise Unavailable(f"the {pin.kind}'s record could not be written", remedy="Make it again", table=storage.uri)
+
+
+def forget(storage: Storage, pin: Pin) -> bool:
+    """Remove the records of a pin, its own first; False if its own has changed since it was read.
+
+    A crash leaves records of regions that nobody counts, which a collection removes.
+    """
+    partition = pin.partition(storage.table)
+    key = pin_key(partition, pin.name)
+    record = storage.registry.read(key)
+    if record is not None and record["nonce"] == pin.nonce:
+        witness: Fields = {"version": record["version"], "nonce": pin.nonce}
+        if not isinstance(storage.registry.delete(key, expect=witness), Applied):
+            return False
+    remains = [pin_key(partition, pin.name, region) for region in pin.regions]
+    storage.each(lambda left: storage.registry.delete(left, expect={"nonce": pin.nonce}), remains)
+    return True
 
 
 def _pin(kind: str, name: str, record: Record, parts: Mapping[RegionId, Record]) -> Pin:

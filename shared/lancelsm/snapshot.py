@@ -6,25 +6,24 @@ is dropped or has expired; then the collector removes its record under its witne
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
+from lancelsm import pins
 from lancelsm.commit import load, newest
 from lancelsm.dataset.base_table import BaseTable, open_base
 from lancelsm.dataset.tags import remove_tag, tag_version
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, Unavailable
-from lancelsm.layout import Key, Nonce, Position, RegionId, pin_key, snapshots, table_key
+from lancelsm.layout import Nonce, Position, pin_key, snapshots
 from lancelsm.opening import Opened
-from lancelsm.pins import Pin, RegionPin, pins_of
+from lancelsm.pins import Pin, RegionPin, checked_name, pins_of
 from lancelsm.region import Region, Storage, regions
-from lancelsm.registry import Applied, Fields, Lost
+from lancelsm.registry import Applied, Fields
 from lancelsm.view import RegionView, View, region_view
 from lancelsm.wal.replay import tail
 
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _TRIES = 5
 _BEATS = 3  # renewals in one time to live
 
@@ -51,10 +50,8 @@ def make_snapshot(opened: Opened, name: str, *, ttl_seconds: float | None) -> Pi
     for _ in range(_TRIES):
         pin = _begun(opened, name, ttl_seconds=ttl_seconds)
         try:
-            if _confirms(opened, pin):
-                confirmed = replace(pin, version=pin.version + 1, confirmed=True)
-                _step(storage, pin, confirmed)
-                return confirmed
+            if pins.stands(storage, pin):
+                return pins.confirm(storage, pin)
         except BaseException:
             with suppress(LsmError):
                 _forget(opened, pin)
@@ -74,7 +71,9 @@ def renew_snapshot(opened: Opened, name: str, *, ttl_seconds: float | None) -> P
     for _ in storage.budget().attempts():
         pin = find_snapshot(storage, name)
         renewed = replace(pin, version=pin.version + 1, expires=_expiry(storage, ttl_seconds))
-        if isinstance(_swap(storage, renewed, expect={"version": pin.version, "nonce": pin.nonce}), Applied):
+        key = pin_key(snapshots(storage.table), name)
+        witness: Fields = {"version": pin.version, "nonce": pin.nonce}
+        if isinstance(storage.registry.swap(key, expect=witness, change=renewed.to_record()), Applied):
             return renewed
     raise Contended("others kept changing the snapshot", remedy="Renew it again", table=storage.uri, snapshot=name)
 
@@ -155,13 +154,6 @@ def snapshot_view(opened: Opened, pin: Pin) -> View:
         raise
 
 
-def checked_name(name: str) -> str:
-    """The name of a snapshot or cursor itself; raises `Invalid` for what is none."""
-    if not _NAME.fullmatch(name):
-        raise Invalid(f"{name!r} is no name", remedy="Use up to 100 letters, digits, - and _", field="name")
-    return name
-
-
 def tag_of(nonce: Nonce) -> str:
     """The tag of the base's version that a pin needs."""
     return f"lancelsm.pin.{nonce}"
@@ -191,21 +183,14 @@ def _begun(opened: Opened, name: str, *, ttl_seconds: float | None) -> Pin:
         base_version=None,
         regions={},
     )
-    taken = _swap(storage, pin, expect=None)
-    if isinstance(taken, Lost) and (taken.record or {}).get("nonce") != pin.nonce:
-        raise Invalid(
-            "a snapshot of this name exists",
-            remedy="Take another name, or drop it first",
-            table=storage.uri,
-            snapshot=name,
-        )
+    pins.begin(storage, pin)
     found = [(region, needs) for region in regions(storage) if (needs := _needs(region)) is not None]
     base = opened.read_base()
     pinned = {region.id: replace(needs, after=base.counters.get(region.id, needs.after)) for region, needs in found}
-    storage.each(lambda item: _pin_region(storage, pin, *item), list(pinned.items()))
+    storage.each(lambda item: pins.pin_region(storage, pin, *item), list(pinned.items()))
     tag_version(uri=storage.uri, version=base.version, tag=tag_of(pin.nonce), storage_options=opened.storage_options)
     pinning = replace(pin, version=pin.version + 1, base_version=base.version, regions=pinned)
-    _step(storage, pin, pinning)
+    pins.step(storage, pin, pinning)
     return pinning
 
 
@@ -225,67 +210,12 @@ def _needs(region: Region) -> RegionPin | None:
     )
 
 
-def _pin_region(storage: Storage, pin: Pin, region: RegionId, needs: RegionPin) -> None:
-    """Write what a pin needs of a region, over what an earlier pin of the name has left."""
-    key = pin_key(snapshots(storage.table), pin.name, region)
-    for _ in storage.budget().attempts():
-        old = storage.registry.read(key)
-        version = int(old["version"]) if old else 0
-        change = needs.to_record(nonce=pin.nonce, version=version + 1)
-        outcome = storage.registry.swap(key, expect={"version": version} if old else None, change=change)
-        if isinstance(outcome, Applied):
-            return
-    raise Contended("the snapshot's records could not be written", remedy="Take it again", table=storage.uri)
-
-
-def _confirms(opened: Opened, pin: Pin) -> bool:
-    """Whether no floor that was committed before now has passed what the pin needs."""
-    storage = opened.storage
-    record = storage.registry.read(table_key(storage.table)) or {}
-    if int(record.get("base_floor", 0)) > _base_version(pin):
-        return False
-
-    def stands(region: Region) -> bool:
-        needs, head = pin.regions.get(region.id), region.find_head()
-        return needs is None or (
-            head is not None
-            and head.first_position <= needs.first_position
-            and head.collector_round == needs.collector_round
-        )
-
-    return all(storage.each(stands, regions(storage)))
-
-
-def _step(storage: Storage, pin: Pin, following: Pin) -> None:
-    """Replace the record of a pin that nobody else changes, unless it has expired and was removed."""
-    wanted = following.to_record()
-    for _ in storage.budget().attempts():
-        outcome = _swap(storage, following, expect={"version": pin.version, "nonce": pin.nonce})
-        if isinstance(outcome, Applied) or (isinstance(outcome, Lost) and outcome.record == wanted):
-            return
-        if isinstance(outcome, Lost):
-            raise Contended("the snapshot expired while it was taken", remedy="Give it more time", table=storage.uri)
-    raise Unavailable("the snapshot's record could not be written", remedy="Take it again", table=storage.uri)
-
-
 def _forget(opened: Opened, pin: Pin) -> bool:
-    """Remove the records of a pin, its own first; whether they were removed."""
-    storage = opened.storage
-    partition = snapshots(storage.table)
-    record = storage.registry.read(pin_key(partition, pin.name))
-    if record is not None and record["nonce"] == pin.nonce:
-        witness: Fields = {"version": record["version"], "nonce": pin.nonce}
-        if not isinstance(storage.registry.delete(pin_key(partition, pin.name), expect=witness), Applied):
-            return False
-    remains: list[Key] = [pin_key(partition, pin.name, region) for region in pin.regions]
-    storage.each(lambda key: storage.registry.delete(key, expect={"nonce": pin.nonce}), remains)
-    remove_tag(uri=storage.uri, tag=tag_of(pin.nonce), storage_options=opened.storage_options)
-    return True
-
-
-def _swap(storage: Storage, pin: Pin, *, expect: Fields | None) -> object:
-    key = pin_key(snapshots(storage.table), pin.name)
-    return storage.registry.swap(key, expect=expect, change=pin.to_record())
+    """Remove the records and the tag of a pin; whether its record was removed."""
+    gone = pins.forget(opened.storage, pin)
+    if gone:
+        remove_tag(uri=opened.storage.uri, tag=tag_of(pin.nonce), storage_options=opened.storage_options)
+    return gone
 
 
 def _expiry(storage: Storage, ttl_seconds: float | None) -> float | None:
