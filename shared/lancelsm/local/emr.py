@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from lancelsm.clock import Clock, Ids
+from lancelsm.clock import Budget, Clock, Ids
 from lancelsm.errors import Invalid
 from lancelsm.local.emr_states import (
     FINAL,
@@ -28,6 +28,8 @@ from lancelsm.local.emr_states import (
     invalid,
     summary,
 )
+
+_CLOSE_SECONDS = 10.0
 
 
 class Run(Protocol):
@@ -176,18 +178,21 @@ class EmrServerless:
     def step(self) -> None:
         """Move every application and job by at most one state."""
         with self._lock:
-            for application in list(self._applications.values()):
+            before = dict(self._applications)
+            for application in before.values():
                 self._step_application(application)
             blocked: set[str] = set()  # applications whose oldest waiting job doesn't fit yet
             for job in list(self._jobs.values()):
                 if job.state not in FINAL:
-                    self._step_job(job, self._applications[job.application], blocked)
+                    self._step_job(job, before[job.application], blocked)
 
     def close(self) -> None:
-        """End every job's processes."""
+        """End every job's processes; returns when they are gone or a few seconds have passed."""
         with self._lock:
             for run in self._runs.values():
                 run.stop()
+            budget = Budget(clock=self._clock, ids=self._ids, seconds=_CLOSE_SECONDS)
+            any(all(run.outcome() for run in self._runs.values()) for _ in budget.attempts())
 
     def _step_application(self, application: Application) -> None:
         next_state = {"CREATING": "CREATED", "STARTING": "STARTED", "STOPPING": "STOPPED"}.get(application.state)

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-from lancelsm.clock import Budget, Clock, SystemClock, SystemIds
+from lancelsm.clock import Budget, SystemClock, SystemIds
 from lancelsm.errors import Invalid, LsmError, Unavailable
 from lancelsm.local import ACCOUNT, REGION, SECRET
 from lancelsm.local.install import install
@@ -29,6 +29,7 @@ DIRECTORY = Path(".local")
 PORT = 4566
 HEALTH = "/_localstack/health"
 
+_LOCK_SECONDS = 1.0
 _START_SECONDS = 60.0
 _STOP_SECONDS = 15.0
 # What would lead the emulator, its functions or its jobs to another endpoint or identity.
@@ -65,7 +66,8 @@ def serve(directory: Path, *, port: int) -> None:
     work = directory.resolve() / "work"
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "pid").open("a+") as held:
-        if not _locked(held):
+        # Who only asks whether one runs holds the lock for a moment, too.
+        if not any(_locked(held) for _ in _budget(_LOCK_SECONDS).attempts()):
             raise Invalid(f"an emulator runs in {directory}", remedy="Stop it: python -m lancelsm.local.server stop")
         held.truncate(0)
         held.write(str(os.getpid()))
@@ -179,8 +181,8 @@ def _answers(port: int) -> bool:
         return False
 
 
-def _budget(seconds: float, clock: Clock | None = None) -> Budget:
-    return Budget(clock=clock or SystemClock(), ids=SystemIds(), seconds=seconds)
+def _budget(seconds: float) -> Budget:
+    return Budget(clock=SystemClock(), ids=SystemIds(), seconds=seconds)
 
 
 if __name__ == "__main__":

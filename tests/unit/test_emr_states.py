@@ -1,0 +1,357 @@
+"""EMR Serverless as it is emulated: the states that applications and jobs go through, and what holds a job back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lancelsm.clock import SeededIds
+from lancelsm.errors import Invalid
+from lancelsm.local.emr import EmrServerless
+from lancelsm.local.emr_parameters import Capacity, spark_properties, workers
+from lancelsm.local.emr_runner import last_words, log_uri, submission
+from lancelsm.local.emr_states import Application, JobRun, Outcome, Refused
+
+ROLE = "arn:aws:iam::111111111111:role/job"
+
+
+class HandClock:
+    """Time that moves when a test says so."""
+
+    def __init__(self) -> None:
+        self.at = 1_000.0
+
+    def now(self) -> float:
+        return self.at
+
+    def monotonic(self) -> float:
+        return self.at
+
+    def sleep(self, seconds: float) -> None:
+        self.at += seconds
+
+
+class HandRun:
+    """A run that ends when a test says so; stopping it ends it."""
+
+    def __init__(self) -> None:
+        self.end: Outcome | None = None
+
+    def outcome(self) -> Outcome | None:
+        return self.end
+
+    def stop(self) -> None:
+        self.end = Outcome(succeeded=False, details="stopped")
+
+
+class World:
+    """EMR Serverless with one application, under a hand-moved clock and hand-ended runs."""
+
+    def __init__(self, **application: object) -> None:
+        self.clock = HandClock()
+        self.runs: list[HandRun] = []
+        self.emr = EmrServerless(runner=self, clock=self.clock, ids=SeededIds(1))
+        made = self.emr.create_application(
+            {"clientToken": "a", "name": "merge", "releaseLabel": "emr-spark-8.0.0", "type": "SPARK", **application}
+        )
+        self.application = made["applicationId"]
+
+    def start(self, job: JobRun, application: Application) -> HandRun:
+        assert (job.state, application.id) == ("SCHEDULED", self.application)
+        self.runs.append(HandRun())
+        return self.runs[-1]
+
+    def submit(self, token: str, parameters: str = "", **more: object) -> str:
+        request = {
+            "applicationId": self.application,
+            "clientToken": token,
+            "executionRoleArn": ROLE,
+            "jobDriver": {"sparkSubmit": {"entryPoint": "s3://b/job.py", "sparkSubmitParameters": parameters}},
+        }
+        return str(self.emr.start_job_run(request | more)["jobRunId"])
+
+    def job(self, run: str) -> dict[str, object]:
+        return self.emr.get_job_run({"applicationId": self.application, "jobRunId": run})["jobRun"]
+
+    def state(self, run: str) -> object:
+        return self.job(run)["state"]
+
+    def application_state(self) -> object:
+        return self.emr.get_application({"applicationId": self.application})["application"]["state"]
+
+    def step(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.emr.step()
+
+    def cancel(self, run: str) -> None:
+        self.emr.cancel_job_run({"applicationId": self.application, "jobRunId": run})
+
+
+def test_a_job_starts_its_application_and_goes_through_every_state() -> None:
+    # Given a job of an application that never started
+    world = World()
+    job = world.submit("t")
+
+    # When it is looked at after every step, and its run ends
+    seen = [(world.application_state(), world.state(job))]
+    for _ in range(12):
+        world.step()
+        seen.append((world.application_state(), world.state(job)))
+        if world.runs:
+            world.runs[0].end = Outcome(succeeded=True)
+
+    # Then no state was left out
+    applications, jobs = (list(dict.fromkeys(column)) for column in zip(*seen, strict=True))
+    assert applications == ["CREATING", "CREATED", "STARTING", "STARTED"]
+    assert jobs == ["SUBMITTED", "PENDING", "SCHEDULED", "RUNNING", "SUCCESS"]
+
+
+def test_the_same_client_token_starts_no_second_job() -> None:
+    world = World()
+
+    first, again = world.submit("t"), world.submit("t")
+
+    assert first == again
+    assert len(world.emr.list_job_runs({"applicationId": world.application})["jobRuns"]) == 1
+
+
+def test_a_client_token_with_other_parameters_is_a_conflict() -> None:
+    world = World()
+    world.submit("t")
+
+    with pytest.raises(Refused) as refused:
+        world.submit("t", name="another")
+
+    assert (refused.value.name, refused.value.status) == ("ConflictException", 409)
+
+
+def test_a_job_that_fails_is_tried_as_often_as_its_retry_policy_says() -> None:
+    # Given a job with two attempts
+    world = World()
+    job = world.submit("t", retryPolicy={"maxAttempts": 2})
+
+    # When each fails
+    for attempt in (1, 2):
+        world.step(8)
+        assert (len(world.runs), world.job(job)["attempt"]) == (attempt, attempt)
+        world.runs[-1].end = Outcome(succeeded=False, details=f"exit code {attempt}")
+    world.step(8)
+
+    # Then it failed, with the words of the last
+    assert (world.state(job), world.job(job)["stateDetails"], len(world.runs)) == ("FAILED", "exit code 2", 2)
+
+
+def test_a_job_is_cancelled_through_cancelling_and_its_run_is_stopped() -> None:
+    world = World()
+    job = world.submit("t")
+    world.step(8)
+
+    world.cancel(job)
+    between = world.state(job)
+    world.step()
+
+    assert (between, world.state(job)) == ("CANCELLING", "CANCELLED")
+    assert world.runs[0].end is not None
+
+
+def test_a_job_that_waits_is_cancelled_without_ever_running() -> None:
+    world = World()
+    job = world.submit("t")
+
+    world.cancel(job)
+    world.step(8)
+
+    assert (world.state(job), world.runs) == ("CANCELLED", [])
+
+
+def test_a_job_in_a_final_state_can_not_be_cancelled() -> None:
+    world = World()
+    job = world.submit("t")
+    world.cancel(job)
+    world.step()
+
+    with pytest.raises(Refused, match="CANCELLED"):
+        world.cancel(job)
+
+
+def test_a_job_that_runs_longer_than_its_limit_is_cancelled() -> None:
+    # Given a job of at most two minutes that runs
+    world = World()
+    job = world.submit("t", executionTimeoutMinutes=2)
+    world.step(8)
+
+    # When one minute passes, then another
+    world.clock.at += 60
+    world.step(2)
+    before = world.state(job)
+    world.clock.at += 60
+    world.step(2)
+
+    # Then only the second ended it
+    assert (before, world.state(job)) == ("RUNNING", "CANCELLED")
+    assert "2 min" in str(world.job(job)["stateDetails"])
+
+
+def test_jobs_beyond_the_maximum_capacity_are_queued_and_none_overtakes() -> None:
+    # Given room for 16 vCPU, a job of 8, one of 16 and one of 8
+    world = World(maximumCapacity={"cpu": "16 vCPU", "memory": "999 GB"})
+    first = world.submit("1")
+    large = world.submit("2", "--conf spark.driver.cores=8 --conf spark.executor.cores=8")
+    small = world.submit("3")
+
+    # When the first runs, ends, and the large one runs
+    world.step(8)
+    together = [world.state(job) for job in (first, large, small)]
+    world.runs[0].end = Outcome(succeeded=True)
+    world.step(8)
+
+    # Then the small one, which would have fitted beside the first, came after the large one
+    assert together == ["RUNNING", "QUEUED", "QUEUED"]
+    assert [world.state(job) for job in (first, large, small)] == ["SUCCESS", "RUNNING", "QUEUED"]
+
+
+def test_a_job_that_can_never_fit_fails() -> None:
+    world = World(maximumCapacity={"cpu": "4 vCPU", "memory": "999 GB"})
+    job = world.submit("t")
+
+    world.step(3)
+
+    assert (world.state(job), world.runs) == ("FAILED", [])
+
+
+def test_no_more_jobs_run_at_once_than_the_application_allows() -> None:
+    world = World(schedulerConfiguration={"maxConcurrentRuns": 1})
+    first, second = world.submit("1"), world.submit("2")
+
+    world.step(8)
+
+    assert (world.state(first), world.state(second)) == ("RUNNING", "QUEUED")
+
+
+def test_an_application_stops_when_it_was_idle_for_its_limit() -> None:
+    world = World(autoStopConfiguration={"enabled": True, "idleTimeoutMinutes": 1})
+    world.step()
+    world.emr.start_application({"applicationId": world.application})
+    world.step(3)
+    started = world.application_state()
+
+    world.clock.at += 60
+    world.step(2)
+
+    assert (started, world.application_state()) == ("STARTED", "STOPPED")
+
+
+def test_an_application_is_deleted_only_when_it_is_stopped() -> None:
+    world = World()
+    world.step()
+    world.emr.start_application({"applicationId": world.application})
+
+    with pytest.raises(Refused, match="CREATED or STOPPED"):
+        world.emr.delete_application({"applicationId": world.application})
+    world.step()
+    world.emr.stop_application({"applicationId": world.application})
+    world.step()
+    world.emr.delete_application({"applicationId": world.application})
+
+    with pytest.raises(Refused) as gone:
+        world.emr.get_application({"applicationId": world.application})
+    assert gone.value.status == 404
+
+
+def test_a_stack_removes_an_application_with_its_jobs() -> None:
+    world = World()
+    job = world.submit("t")
+    world.step(8)
+
+    world.emr.remove(world.application)
+    world.step()
+
+    assert world.state(job) == "CANCELLED"
+    assert world.runs[0].end is not None
+
+
+def test_spark_properties_come_from_options_and_defaults_and_options_win() -> None:
+    request = {
+        "jobDriver": {
+            "sparkSubmit": {"sparkSubmitParameters": "--archives s3://b/d.zip#deps --conf 'a=b c' --conf x=1"}
+        },
+        "configurationOverrides": {
+            "applicationConfiguration": [{"classification": "spark-defaults", "properties": {"x": "0", "y": "2"}}]
+        },
+    }
+
+    assert spark_properties(request) == {"spark.archives": "s3://b/d.zip#deps", "a": "b c", "x": "1", "y": "2"}
+
+
+def test_a_spark_submit_option_that_can_not_be_honoured_is_refused_when_the_job_is_submitted() -> None:
+    world = World()
+
+    with pytest.raises(Refused, match="--master") as refused:
+        world.submit("t", "--master yarn")
+
+    assert refused.value.name == "ValidationException"
+
+
+@pytest.mark.parametrize(
+    ("properties", "expected"),
+    [
+        ({}, (8.0, 30.8)),
+        ({"spark.executor.instances": "3", "spark.executor.cores": "2", "spark.executor.memory": "2g"}, (10.0, 22.0)),
+        ({"spark.dynamicAllocation.enabled": "false"}, (16.0, 61.6)),
+        ({"spark.driver.memory": "1024m", "spark.executor.memory": "1g"}, (8.0, 2.2)),
+    ],
+)
+def test_a_job_takes_its_driver_and_the_executors_that_it_starts_with(
+    properties: dict[str, str], expected: tuple[float, float]
+) -> None:
+    taken = workers(properties)
+
+    assert (taken.cpu, taken.memory) == pytest.approx(expected)
+    assert taken.fits(Capacity(cpu=taken.cpu, memory=taken.memory))
+
+
+def test_an_amount_of_memory_that_is_none_is_invalid() -> None:
+    with pytest.raises(Invalid, match="much"):
+        workers({"spark.driver.memory": "much"})
+
+
+def test_sizes_of_workers_and_other_interpreters_are_left_out_here() -> None:
+    asked = {
+        "spark.executor.memory": "14g",
+        "spark.executorEnv.PYSPARK_PYTHON": "./deps/bin/python",
+        "spark.executorEnv.PYTHONPATH": "./deps",
+        "spark.emr-serverless.driverEnv.PYTHONPATH": "./deps",
+        "spark.sql.shuffle.partitions": "4",
+    }
+
+    command = submission(Path("/job.py"), ["--table", "s3://b/t"], asked, [])
+
+    assert command[1:3] == ["--master", "local[2]"]
+    assert [one for one in command if one.startswith(("spark.sql", "spark.exec", "spark.emr"))] == [
+        "spark.executorEnv.PYTHONPATH=./deps",
+        "spark.sql.shuffle.partitions=4",
+    ]
+    assert command[-3:] == ["/job.py", "--table", "s3://b/t"]
+
+
+def test_logs_lie_where_the_service_puts_them() -> None:
+    monitoring = {"monitoringConfiguration": {"s3MonitoringConfiguration": {"logUri": "s3://b/logs/"}}}
+    job = JobRun(
+        id="j",
+        application="a",
+        request={"configurationOverrides": monitoring},
+        release="r",
+        state="RUNNING",
+        created=0,
+        updated=0,
+    )
+    application = Application(id="a", request={}, state="STARTED", created=0, updated=0)
+
+    assert log_uri(job, application) == "s3://b/logs/applications/a/jobs/j"
+
+
+def test_the_last_words_of_a_job_are_its_own() -> None:
+    said = "Traceback\nValueError: no\n26/11/28 02:11:37 INFO ShutdownHookManager: Shutdown hook called\n"
+
+    assert last_words(said) == "Traceback ValueError: no"
