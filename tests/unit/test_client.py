@@ -143,9 +143,10 @@ def test_arrow_data_is_cut_at_one_mebibyte_in_memory_wherever_its_large_rows_are
     assert len(aws.payloads) >= 4
 
 
-def test_a_row_that_exceeds_an_invocation_travels_by_the_bucket() -> None:
+@pytest.mark.parametrize("size", [600_000, 7_000_000])
+def test_a_row_that_a_message_may_not_hold_travels_by_the_bucket(size: int) -> None:
     client, aws = make(lost_reply)
-    blob = np.random.default_rng(1).bytes(7_000_000)
+    blob = np.random.default_rng(1).bytes(size)
 
     client.upsert("orders", pa.table({"id": [1], "v": [blob]}))
     client.flush()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import lancelsm
@@ -17,8 +18,14 @@ from lancelsm.cost.prices import Price
 from lancelsm.cost.requests import Requests
 from lancelsm.cost.resting import Inventory, inventory
 from lancelsm.cost.running import Workload
+from lancelsm.delivery import applying
+from lancelsm.delivery.queue import Delivery, Outgoing, Sent
+from lancelsm.delivery.request import write
+from lancelsm.delivery.sending import send
+from lancelsm.delivery.tables import Tables
 from lancelsm.errors import Invalid
 from lancelsm.opening import Ports
+from lancelsm.record.rows import upserts
 from lancelsm.settings import Settings
 from lancelsm.table import Table
 from tests.cli.conftest import as_json, run  # noqa: F401 - fixtures
@@ -43,18 +50,28 @@ class Counted:
         self._server = server
         self._registry = CountingRegistry()
         self._seed = 0
+        ports = Ports(registry=lambda kind, **_: self._registry)
         self.table: Table = lancelsm.create(
             "s3://bucket/table",
             tables.base_rows(_BASE),
             primary_key="id",
             storage_options=server.options,
-            ports=Ports(registry=lambda kind, **_: self._registry),
+            ports=ports,
         )
-        self.append()  # the region exists and is marked, its head is held
+        self.append()  # the region exists and is marked
+        self.tables = Tables("s3://bucket", storage_options=server.options, ports=ports)
+        self.opened = self.tables.open("table")
 
     def append(self) -> None:
         self._seed += 1
         self.table.upsert(tables.changes(_BASE, _ROWS, seed=self._seed))
+
+    def rows(self) -> pa.Table:
+        return upserts(tables.changes(_BASE, 100, seed=0), schema=self.opened.config.schema)
+
+    def write(self) -> None:
+        """As the function does that is invoked directly."""
+        write(self.rows(), opened=self.opened, seconds=30)
 
     def during(self, act: Callable[[], Any]) -> Requests:
         before = Counter(self._server.requests), Counter(self._registry.units)
@@ -65,10 +82,41 @@ class Counted:
         return Requests(**made)
 
 
-def test_an_append_makes_the_requests_that_are_charged(server: Server) -> None:
+class Queue:
+    """Takes whatever is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[Outgoing] = []
+
+    def identity(self) -> str:
+        return "q"
+
+    def send(self, messages: Sequence[Outgoing]) -> list[Sent]:
+        self.sent += messages
+        return [Sent(id="m", sequence="1") for _ in messages]
+
+
+def test_a_direct_write_makes_the_requests_that_are_charged(server: Server) -> None:
     counted = Counted(server)
 
-    assert counted.during(counted.append) == requests.APPEND
+    assert counted.during(counted.write) == requests.WRITE
+
+
+def test_a_write_by_the_queue_makes_the_requests_that_are_charged(server: Server) -> None:
+    counted, queue = Counted(server), Queue()
+    inbox: Any = None
+
+    def ingest() -> None:
+        send(counted.rows(), opened=counted.opened, queue=queue, inbox=inbox, producer="p", sequence=0, seconds=30)
+
+    def apply_batch() -> None:
+        (message,) = queue.sent
+        delivery = Delivery(id="m", receipt="r", body=message.body, group=message.group, sequence=1)
+        ports = applying.Ports(tables=counted.tables, inbox=inbox, dead_letters=queue, source="q")  # type: ignore[arg-type]
+        assert applying.apply([delivery], ports=ports, seconds=30).entries
+
+    assert counted.during(ingest) == requests.INGEST
+    assert counted.during(apply_batch) == requests.WRITE
 
 
 @pytest.mark.parametrize("entries", [2, 4])
@@ -95,7 +143,7 @@ def test_a_merge_makes_the_requests_that_are_charged(server: Server, generations
     made = counted.during(lambda: counted.table.merge(engine="inprocess"))
 
     assert made == requests.MERGE + requests.MERGE_GENERATION * generations
-    assert counted.during(counted.append) == requests.APPEND + requests.APPEND_FIRST
+    assert counted.during(counted.write) == requests.WRITE + requests.WRITE_FIRST
 
 
 def cost(**more: Any) -> dict[str, float]:

@@ -20,9 +20,9 @@ from typing import Any, Final, Self, cast
 
 from lancelsm import aws
 from lancelsm.client.invoking import Answered, Document, Failed, Functions, Lost, Outcome, Refused, Service
-from lancelsm.client.lane import ATTEMPT_SECONDS, BATCH_BYTES, RETRY_SECONDS, Lane, Request
+from lancelsm.client.lane import ATTEMPT_SECONDS, RETRY_SECONDS, Lane, Request
 from lancelsm.client.objects import Fetch, fetched, put, work_of
-from lancelsm.client.packing import Op, Rows, event, packed, stream
+from lancelsm.client.packing import LARGE_BYTES, Op, Rows, event, packed, plain, stream
 from lancelsm.clock import Budget, Clock, Ids, SystemClock, SystemIds
 from lancelsm.errors import Ambiguous, Invalid, Unavailable
 from lancelsm.layout import Position, RegionId
@@ -151,7 +151,8 @@ class Client:
         """Write without the queue; returns once the rows are durable and visible to every read that starts then.
 
         Args:
-            rows, deletes: as for `upsert` and `delete`; both at once as dicts only. All of a region or none.
+            rows, deletes: as for `upsert` and `delete`; both at once as dicts only, where deletes win over rows of the
+                same keys. All of a region or none.
 
         Raises:
             Invalid, Fenced, Contended, Unavailable, Corrupt: as the library's `upsert`. Nothing of that region was
@@ -208,7 +209,7 @@ class Client:
     def _take(self, table: str, data: Any, op: Op) -> None:
         if self._closed.is_set():
             raise Invalid("the client is closed", remedy="Make another one", table=table)
-        pieces = packed(data, op=op, limit=BATCH_BYTES)
+        pieces = packed(data, op=op, limit=LARGE_BYTES)  # the lane joins them
         self._lane(table).add(pieces)
 
     def _lane(self, table: str) -> Lane:
@@ -245,7 +246,8 @@ class Client:
     def _event(self, table: str, pieces: list[Rows], *, name: str = "", **more: object) -> bytes:
         """An event with the rows in it, or with the object that has them."""
         payload = event(table, *pieces, **more)
-        if len(payload) <= INVOKE_BYTES:
+        by_queue = "sequence" in more
+        if len(payload) <= INVOKE_BYTES and not (by_queue and pieces[0].is_arrow and pieces[0].is_large):
             return payload
         if not pieces[0].is_arrow:
             remedy = "Give fewer rows, or give them as Arrow data, which travels by the bucket"
@@ -271,7 +273,10 @@ class Client:
 
     def _read(self, table: str, asked: Mapping[str, object]) -> Document:
         given = {name: value for name, value in asked.items() if value is not None}
-        payload = json.dumps({"table": table, **given}, ensure_ascii=False).encode()
+        try:
+            payload = json.dumps({"table": table, **plain(given)}, ensure_ascii=False).encode()
+        except (TypeError, ValueError) as error:
+            raise Invalid(f"a key has no form in JSON: {error}", table=table) from error
         cause = ""
         for _ in self._attempts():
             outcome = self._functions.invoke("query", payload, read_seconds=_LONGEST_SECONDS)

@@ -14,11 +14,12 @@ import math
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from lancelsm.errors import Invalid
 
 Op = Literal["upsert", "delete"]
+LARGE_BYTES: Final = 512 << 10  # of a row that may not fit a message of the queue, whatever compression does
 _FIELD = {"upsert": "upserts", "delete": "deletes"}
 
 
@@ -40,9 +41,13 @@ class Rows:
     def is_arrow(self) -> bool:
         return not isinstance(self.parts[0], str)
 
+    @property
+    def is_large(self) -> bool:
+        return self.rows == 1 and self.bytes > LARGE_BYTES
+
     def joins(self, other: Rows) -> bool:
         """Whether one request can hold both."""
-        if (self.op, self.is_arrow) != (other.op, other.is_arrow):
+        if (self.op, self.is_arrow) != (other.op, other.is_arrow) or self.is_large or other.is_large:
             return False
         return not self.is_arrow or bool(self.parts[0].schema.equals(other.parts[0].schema))
 
@@ -136,11 +141,11 @@ def _text(row: object, number: int) -> tuple[str, int]:
     if not isinstance(row, Mapping):
         raise Invalid(f"row {number} is a {type(row).__name__}, not a dict", row=number)
     name: object = None
-    plain = {}
+    given = {}
     try:
         for name, value in row.items():
-            plain[str(name)] = _plain(value)
-        text = json.dumps(plain, ensure_ascii=False)
+            given[str(name)] = plain(value)
+        text = json.dumps(given, ensure_ascii=False)
         return text, len(text.encode()) + 2  # and the comma to the next one
     except (TypeError, ValueError, RecursionError) as error:
         raise Invalid(
@@ -148,8 +153,8 @@ def _text(row: object, number: int) -> tuple[str, int]:
         ) from error
 
 
-def _plain(value: Any) -> Any:
-    """A value that JSON has."""
+def plain(value: Any) -> Any:
+    """A value that JSON has; raises `TypeError` if there is none."""
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):
@@ -157,9 +162,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         if wrong := [key for key in value if not isinstance(key, str)]:
             raise TypeError(f"the key {wrong[0]!r} is no text")
-        return {key: _plain(inner) for key, inner in value.items()}
+        return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
+        return [plain(inner) for inner in value]
     if isinstance(value, bytes | bytearray | memoryview):
         return base64.b64encode(value).decode()
     if isinstance(value, datetime.datetime | datetime.date | datetime.time):
@@ -167,5 +172,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, decimal.Decimal | uuid.UUID):
         return str(value)
     if callable(getattr(value, "item", None)) and not getattr(value, "shape", ()):  # a scalar of numpy
-        return _plain(value.item())
+        return plain(value.item())
     raise TypeError(f"{type(value).__name__} is not supported; give text, a number, or Arrow data")

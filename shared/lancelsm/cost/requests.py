@@ -1,6 +1,6 @@
 """How many requests each step makes. tests/unit/test_cost.py counts them where they arrive and holds these against it.
 
-Steady state of a table with one region: the writer holds its head, configuration and base are known.
+Steady state of a table with one region, in containers that know its configuration.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ class Requests:
         return type(self)(**{one.name: times * getattr(self, one.name) for one in fields(self)})
 
 
-APPEND: Final = Requests(object_writes=1, record_writes=1)  # one entry
-APPEND_FIRST: Final = Requests(record_writes=1)  # and the first one after a merge, which marks the region
+INGEST: Final = Requests(record_reads=2)  # one invocation
+WRITE: Final = Requests(object_writes=1, record_writes=1, record_reads=3)  # one entry, written directly or by the queue
+WRITE_FIRST: Final = Requests(record_writes=1)  # and the first one after a merge, which marks the region
 FLUSH: Final = Requests(object_writes=12, object_reads=12, record_writes=1, record_reads=4)  # one generation
 FLUSH_ENTRY: Final = Requests(object_reads=1)  # and each entry in it
 MERGE: Final = Requests(object_writes=11, object_reads=22, record_writes=5, record_reads=6)  # in process

@@ -26,7 +26,7 @@ STEPS_OF_A_MERGE: Final = 7  # transitions
 CHUNK_BYTES: Final = 64 << 10  # what SQS charges as one request
 
 _CORE_MB = 1769
-_WAIT_SECONDS = {"ingest": 0.03, "writer_flush": 0.06, "compaction": 1.5, "merger": 5.0}  # for each invocation
+_WAIT_SECONDS = {"ingest": 0.03, "writer_flush": 0.06, "compaction": 1.5, "merger": 5.0}
 _CPU_SECONDS_PER_KB = {"ingest": 8e-6, "writer_flush": 12e-6, "compaction": 15e-6, "merger": 15e-6}
 _STEP_SECONDS = 2.0  # each of plan, optimize and record
 _COMPRESSED = 0.5 * 4 / 3  # of a message: zstd, then base64
@@ -77,6 +77,7 @@ def _queued(work: Workload) -> Iterator[Item]:
     message_bytes = work.batch * work.row_bytes * _COMPRESSED
     chunks = ceil(message_bytes / CHUNK_BYTES)
     yield from _invoked(part, "ingest", work.calls, work.batch * work.row_bytes / 1000)
+    yield from _asked(part, "heads", requests.INGEST * work.calls)
     yield Item(part=part, what="messages sent", quantity=work.calls * chunks, price=prices.QUEUE_REQUEST)
     yield Item(part=part, what="messages received", quantity=work.calls * chunks, price=prices.QUEUE_REQUEST)
     yield Item(part=part, what="messages deleted", quantity=work.calls, price=prices.QUEUE_REQUEST)
@@ -85,7 +86,7 @@ def _queued(work: Workload) -> Iterator[Item]:
 def _written(work: Workload) -> Iterator[Item]:
     part = "write"
     yield from _invoked(part, "writer_flush", work.calls, work.batch * work.row_bytes / 1000)
-    yield from _asked(part, "entries", requests.APPEND * work.calls)
+    yield from _asked(part, "entries", requests.WRITE * work.calls)
 
 
 def _folded(work: Workload, settings: Settings) -> Iterator[Item]:
@@ -109,7 +110,7 @@ def _folded(work: Workload, settings: Settings) -> Iterator[Item]:
     yield Item(part=part, what="plan, optimize, record", quantity=3 * merges, price=prices.INVOCATION)
     yield Item(part=part, what="plan, optimize, record", quantity=others, price=prices.ARM_GB_SECOND)
     yield Item(part=part, what="state machine", quantity=STEPS_OF_A_MERGE * merges, price=prices.STEP)
-    made = requests.MERGE * merges + requests.MERGE_GENERATION * generations + requests.APPEND_FIRST * merges
+    made = requests.MERGE * merges + requests.MERGE_GENERATION * generations + requests.WRITE_FIRST * merges
     yield from _asked(part, "merges", made)
 
 
