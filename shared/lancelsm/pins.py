@@ -59,14 +59,15 @@ class RegionPin:
     collector_round: int = 0
     next_position: Position = _START
     entry_setsum: Setsum = field(default_factory=Setsum)
+    version: int = 0  # of the record that says so; 0: there is none
 
     def needs(self, generation: Generation) -> bool:
         return self.after < generation <= self.through
 
-    def to_record(self, *, nonce: Nonce, version: int) -> dict[str, Value]:
+    def to_record(self, *, nonce: Nonce) -> dict[str, Value]:
         """The region's record; `nonce` is the pin's, so that what a dropped pin of the same name left is told apart."""
         return {
-            "version": version,
+            "version": self.version,
             "nonce": nonce,
             "first_position": self.first_position,
             "after": self.after,
@@ -89,6 +90,7 @@ class RegionPin:
             collector_round=int(record["collector_round"]),
             next_position=Position(int(record["next_position"])),
             entry_setsum=Setsum.from_hex(str(record["entry_setsum"])),
+            version=int(record["version"]),
         )
 
 
@@ -187,16 +189,28 @@ def begin(storage: Storage, pin: Pin) -> None:
     raise Unavailable(f"the {pin.kind}'s record could not be written", remedy="Make it again", table=storage.uri)
 
 
-def pin_region(storage: Storage, pin: Pin, region: RegionId, needs: RegionPin) -> None:
-    """Write what a pin that is being made needs of a region, over what an earlier pin of the name has left."""
+def pin_regions(storage: Storage, pin: Pin, needs: Mapping[RegionId, RegionPin]) -> dict[RegionId, RegionPin]:
+    """Write what a pin that is being made needs of each region, over what an earlier pin of the name has left.
+
+    Returns:
+        What was written, with the version of each record.
+
+    Raises:
+        Contended: the registry gave no answer.
+    """
+    written = storage.each(lambda item: _pin_region(storage, pin, *item), list(needs.items()))
+    return dict(zip(needs, written, strict=True))
+
+
+def _pin_region(storage: Storage, pin: Pin, region: RegionId, needs: RegionPin) -> RegionPin:
     key = pin_key(pin.partition(storage.table), pin.name, region)
     for _ in storage.budget().attempts():
         old = storage.registry.read(key)
         version = int(old["version"]) if old else 0
-        change = needs.to_record(nonce=pin.nonce, version=version + 1)
-        outcome = storage.registry.swap(key, expect={"version": version} if old else None, change=change)
-        if isinstance(outcome, Applied):
-            return
+        wanted = replace(needs, version=version + 1)
+        expect: Fields | None = {"version": version} if old else None
+        if isinstance(storage.registry.swap(key, expect=expect, change=wanted.to_record(nonce=pin.nonce)), Applied):
+            return wanted
     raise Contended(f"the {pin.kind}'s records could not be written", remedy="Make it again", table=storage.uri)
 
 

@@ -87,7 +87,7 @@ class RegionWriter:
         if self._pipeline is None:
             then(self.append(rows))
             return
-        encoded = draft(rows)
+        encoded = draft(rows, at=self._region.storage.clock.now())
         self._wait_for_base(self._pipeline.head)
         flight = self._pipeline.submit(encoded)
         flight.add_done_callback(lambda done: then(done.exception() or self._entry(done.result())))
@@ -101,7 +101,7 @@ class RegionWriter:
         Raises:
             Unavailable: too many generations wait to be merged.
         """
-        encoded = draft(rows)
+        encoded = draft(rows, at=self._region.storage.clock.now())
         entry = self.append_after(lambda _: encoded)
         assert entry is not None
         return entry

@@ -186,8 +186,8 @@ def _begun(opened: Opened, name: str, *, ttl_seconds: float | None) -> Pin:
     pins.begin(storage, pin)
     found = [(region, needs) for region in regions(storage) if (needs := _needs(region)) is not None]
     base = opened.read_base()
-    pinned = {region.id: replace(needs, after=base.counters.get(region.id, needs.after)) for region, needs in found}
-    storage.each(lambda item: pins.pin_region(storage, pin, *item), list(pinned.items()))
+    needed = {region.id: replace(needs, after=base.counters.get(region.id, needs.after)) for region, needs in found}
+    pinned = pins.pin_regions(storage, pin, needed)
     tag_version(uri=storage.uri, version=base.version, tag=tag_of(pin.nonce), storage_options=opened.storage_options)
     pinning = replace(pin, version=pin.version + 1, base_version=base.version, regions=pinned)
     pins.step(storage, pin, pinning)

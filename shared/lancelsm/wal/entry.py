@@ -30,6 +30,7 @@ _ENTRY_SETSUM = b"lancelsm.entry_setsum"
 _ROW_SETSUM = b"lancelsm.row_setsum"
 _QUEUE = b"lancelsm.queue"
 _SEQUENCE = b"lancelsm.sequence"
+_TIME = b"lancelsm.time"
 
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
@@ -43,6 +44,7 @@ class Draft:
     rows: int
     row_setsum: Setsum
     source: Mapping[str, str] = field(default_factory=dict)  # at most one queue and its highest sequence
+    at: float | None = None
     fence: bool = False
 
 
@@ -57,13 +59,17 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """An object of the log, read back. `nonce` is None where Lance's own writer put it."""
+    """An object of the log, read back. `nonce` is None where Lance's own writer put it.
+
+    `at` is when its rows were given to the writer, in Unix seconds of its clock: for people, no order follows from it.
+    """
 
     summary: Summary
     nonce: Nonce | None
     fence: bool
     sound: bool  # the setsum that it declares is the one of its bytes
     row_setsum: Setsum | None
+    at: float | None
     body: bytes
 
     def table(self) -> pa.Table:
@@ -74,8 +80,13 @@ class Entry:
         return pa.Table.from_arrays(table.columns, schema=_without_ours(table.schema))
 
 
-def draft(rows: pa.Table, *, source: Mapping[str, str] | None = None) -> Draft:
-    """Encode rows in stored form for an entry; see `record.rows`. All chunks travel as they are, uncompressed."""
+def draft(rows: pa.Table, *, source: Mapping[str, str] | None = None, at: float | None = None) -> Draft:
+    """Encode rows in stored form for an entry; see `record.rows`. All chunks travel as they are, uncompressed.
+
+    Args:
+        source: the queue that they came by, and their highest sequence in it.
+        at: now, in Unix seconds; change streams can start at a time.
+    """
     schema = rows.schema.remove_metadata()
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as writer:
@@ -87,6 +98,7 @@ def draft(rows: pa.Table, *, source: Mapping[str, str] | None = None) -> Draft:
         rows=rows.num_rows,
         row_setsum=row_setsum(rows),
         source=dict(source or {}),
+        at=at,
     )
 
 
@@ -118,6 +130,8 @@ def encode(draft: Draft, *, position: Position, epoch: Epoch, nonce: Nonce) -> E
     }
     if draft.fence:
         lances[_FENCE] = "true"
+    if draft.at is not None:
+        ours[_TIME] = f"{draft.at:.3f}"
     for queue, sequence in draft.source.items():
         ours |= {_QUEUE: queue, _SEQUENCE: sequence}
     message = _with_metadata(draft.schema, lances=lances, ours=ours).serialize()
@@ -163,6 +177,7 @@ def decode(body: bytes, *, position: Position, key: str) -> Entry:
             fence=metadata.get(_FENCE) == b"true",
             sound=declared is not None and declared.decode() == entry_setsum.hex(),
             row_setsum=Setsum.from_hex(summed.decode()) if summed else None,
+            at=float(metadata[_TIME]) if _TIME in metadata else None,
             body=body,
         )
     except (pa.ArrowException, KeyError, ValueError, OverflowError, OSError, struct.error, Corrupt) as error:

@@ -1,0 +1,249 @@
+"""The change stream and its cursors."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+
+import lancelsm
+from lancelsm.changes import Changes
+from lancelsm.clock import SystemClock
+from lancelsm.cursor import drop_cursor, find_cursor, list_cursors, make_cursor, save_cursor, set_cursor
+from lancelsm.errors import Contended, Corrupt, Invalid
+from lancelsm.layout import Position, cursors, head_key, wal_entry
+from lancelsm.opening import Ports, open_table
+from lancelsm.pins import read_pins
+from lancelsm.region import regions
+from tests.simulation.faults import FAIL_AFTER, FaultPlan, FaultyRegistry
+
+
+@pytest.fixture
+def table(tmp_path):
+    return lancelsm.create(tmp_path / "t", [{"id": 0, "v": 0}], primary_key="id", regions="bucket(id, 2)")
+
+
+@pytest.fixture
+def opened(table):
+    return open_table(table.uri)
+
+
+def stream(opened, **how):
+    return Changes(opened.storage, opened.config.schema, **how)
+
+
+def seen(changes):
+    return [(row["id"], row["v"], row["_op"]) for change in changes for row in change.rows.to_pylist()]
+
+
+def from_start(region, head):
+    return head.first_position
+
+
+def test_upserts_and_deletes_come_in_the_order_of_their_commits(table, opened):
+    table.upsert([{"id": 1, "v": 1}])
+    table.delete([1])
+    table.upsert([{"id": 1, "v": 2}])
+
+    changes = list(stream(opened))
+
+    assert seen(changes) == [(1, 1, "upsert"), (1, None, "delete"), (1, 2, "upsert")]
+    assert [(change.position, change.epoch) for change in changes] == [(1, 1), (2, 1), (3, 1)]
+    assert all(change.at is not None for change in changes)
+
+
+def test_flushes_merges_and_fences_are_no_changes(table, opened):
+    table.upsert([{"id": 1, "v": 1}])
+    for region in table.regions():
+        table.claim(region, owner="another")
+        table.claim(region)
+    table.run()
+    table.upsert([{"id": 1, "v": 2}])
+
+    assert seen(stream(opened)) == [(1, 1, "upsert"), (1, 2, "upsert")]
+
+
+def test_a_stream_starts_where_it_is_told(table, opened):
+    moments = []
+    for value in range(4):
+        moments.append(SystemClock().now())
+        table.upsert([{"id": 1, "v": value}])
+        SystemClock().sleep(0.02)
+    (region,) = {change.region for change in stream(opened)}
+
+    assert seen(stream(opened, start="latest")) == []
+    assert [v for _, v, _ in seen(stream(opened, start=3))] == [2, 3]
+    assert [v for _, v, _ in seen(stream(opened, start={region: Position(4)}))] == [3]
+    assert [v for _, v, _ in seen(stream(opened, start=moments[1]))] == [1, 2, 3]
+    assert seen(stream(opened, start=SystemClock().now() + 60)) == []
+    for wrong in ("soon", 0, -1):
+        with pytest.raises(Invalid, match="can't start at"):
+            seen(stream(opened, start=wrong))
+
+
+def test_a_time_is_found_between_fences(table, opened):
+    (entry,) = table.upsert([{"id": 1, "v": 0}]).entries
+    region = table.region(entry.region)
+    for _ in range(3):
+        table.claim(region, owner="another")
+        table.claim(region)
+    table.upsert([{"id": 1, "v": 1}])
+
+    assert [v for _, v, _ in seen(stream(opened, start=1.0))] == [0, 1]
+
+
+def test_a_limit_ends_a_stream_after_so_many_rows_and_it_can_go_on(table, opened):
+    for value in range(5):
+        table.upsert([{"id": 1, "v": value}])
+    first = stream(opened, limit=2)
+
+    assert [v for _, v, _ in seen(first)] == [0, 1]
+    assert [v for _, v, _ in seen(stream(opened, start=first.positions))] == [2, 3, 4]
+
+
+def test_a_following_stream_waits_for_what_comes(table, opened):
+    changes = iter(stream(opened, follow=True))
+    table.upsert([{"id": 1, "v": 1}])
+    assert seen([next(changes)]) == [(1, 1, "upsert")]
+    table.upsert([{"id": 2, "v": 2}])
+    assert seen([next(changes)]) == [(2, 2, "upsert")]
+
+
+def test_only_the_regions_that_are_asked_for_are_read(table, opened):
+    table.upsert([{"id": n, "v": n} for n in range(20)])
+    one = regions(opened.storage)[0].id
+
+    assert {change.region for change in stream(opened, only=[one])} == {one}
+
+
+def test_a_damaged_or_missing_entry_is_named(table, opened):
+    (entry,) = table.upsert([{"id": 1, "v": 1}]).entries
+    store, key = opened.storage.objects, wal_entry(entry.region, entry.position)
+    body = bytearray(store.get(key).body)
+    body[-20] ^= 1
+    store.delete([key])
+    with pytest.raises(Corrupt, match="a committed entry is gone"):
+        seen(stream(opened))
+
+    store.create(key, body)
+    with pytest.raises(Corrupt, match="damaged") as caught:
+        seen(stream(opened))
+    assert caught.value.where["object"] == key
+
+
+def test_what_was_collected_is_refused_and_earliest_is_what_is_left(table, opened):
+    for value in range(3):
+        (entry,) = table.upsert([{"id": 1, "v": value}]).entries
+    table.flush()
+    collect(opened, entry.region, 3)
+
+    assert [v for _, v, _ in seen(stream(opened))] == [2]
+    with pytest.raises(Invalid, match="collected below position 3"):
+        seen(stream(opened, start=2))
+
+
+def collect(opened, region, floor):
+    key = head_key(opened.storage.table, region)
+    opened.storage.registry.swap(key, expect={}, change={"first_position": floor})
+    opened.storage.objects.delete([wal_entry(region, Position(n)) for n in range(1, floor)])
+
+
+def test_a_cursor_goes_on_after_what_was_saved_last(table, opened):
+    for value in range(4):
+        table.upsert([{"id": 1, "v": value}])
+    first = stream(opened, cursor="sink")
+    assert seen(islice(first, 2)) == [(1, 0, "upsert"), (1, 1, "upsert")]
+    first.save()
+    assert [v for _, v, _ in seen(stream(opened, cursor="sink"))] == [2, 3]  # and does not save
+
+    again = stream(opened, cursor="sink")
+    assert [v for _, v, _ in seen(again)] == [2, 3]
+    again.save()
+    assert seen(stream(opened, cursor="sink")) == []
+
+
+def test_a_cursor_pins_what_it_has_not_read_and_whole_regions_that_it_does_not_know(table, opened):
+    table.upsert([{"id": 1, "v": 1}])
+    pin = make_cursor(opened.storage, "sink", start=lambda region, head: head.next_position)
+
+    assert read_pins(opened.storage) == [pin]
+    assert {pin.of(region.id).first_position for region in regions(opened.storage)} == {1, 2}
+    assert pin.of("a region made later").first_position == 1
+
+
+def test_two_consumers_of_one_cursor_do_not_both_save(table, opened):
+    table.upsert([{"id": 1, "v": 1}])
+    one, other = stream(opened, cursor="sink"), stream(opened, cursor="sink")
+    assert seen(one) == seen(other)
+    one.save()
+
+    with pytest.raises(Contended, match="somebody else has moved or dropped the cursor"):
+        other.save()
+
+
+def test_a_save_whose_reply_is_lost_is_recognised(table, opened, tmp_path):
+    table.upsert([{"id": 1, "v": 1}])
+    plan = FaultPlan()
+    ports = Ports()
+    faulty = Ports(registry=lambda *a, **k: FaultyRegistry(ports.registry(*a, **k), plan))
+    reading = open_table(table.uri, ports=faulty)
+    changes = stream(reading, cursor="sink")
+    assert seen(changes) == [(1, 1, "upsert")]
+    upcoming = len(plan.calls)
+    plan._decide = FaultPlan.at(upcoming, FAIL_AFTER)._decide
+    changes.save()
+    changes.save()
+
+    assert seen(stream(opened, cursor="sink")) == []
+
+
+def test_a_dropped_cursor_is_gone_and_its_name_free(opened):
+    make_cursor(opened.storage, "sink", start=from_start)
+    with pytest.raises(Invalid, match="a cursor of this name exists"):
+        make_cursor(opened.storage, "sink", start=from_start)
+
+    drop_cursor(opened.storage, "sink")
+
+    assert opened.storage.registry.list(cursors(opened.storage.table)) == []
+    assert find_cursor(opened.storage, "sink") is None
+    with pytest.raises(Invalid, match="no such cursor"):
+        drop_cursor(opened.storage, "sink")
+
+
+def test_a_cursor_is_set_back(table, opened):
+    table.upsert([{"id": 1, "v": 1}])
+    changes = stream(opened, cursor="sink")
+    seen(changes)
+    changes.save()
+
+    set_cursor(opened.storage, "sink", start=from_start)
+
+    assert seen(stream(opened, cursor="sink")) == [(1, 1, "upsert")]
+    assert len(list_cursors(opened.storage)) == 1
+
+
+def test_a_cursor_that_was_made_anew_is_not_moved_by_who_held_the_old_one(table, opened):
+    table.upsert([{"id": 1, "v": 1}])
+    changes = stream(opened, cursor="sink")
+    seen(changes)
+    set_cursor(opened.storage, "sink", start=from_start)
+
+    with pytest.raises(Contended):
+        changes.save()
+
+
+def test_a_region_made_after_the_cursor_is_saved_too(tmp_path):
+    table = lancelsm.create(tmp_path / "t", [{"id": 0, "v": 0}], primary_key="id", regions="identity(id)")
+    opened = open_table(table.uri)
+    pin = make_cursor(opened.storage, "sink", start=from_start)
+    (entry,) = table.upsert([{"id": 5, "v": 1}]).entries
+
+    saved = save_cursor(opened.storage, pin, {entry.region: Position(2)})
+
+    assert find_cursor(opened.storage, "sink") == saved
+    assert seen(stream(opened, cursor="sink")) == []
+
+
+def test_saving_needs_a_cursor(opened):
+    with pytest.raises(Invalid, match="no cursor"):
+        stream(opened).save()
