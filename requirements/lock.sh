@@ -21,6 +21,21 @@ compile spark.txt pyproject.toml --extra spark --constraints requirements/dev.tx
 compile aws.txt pyproject.toml --extra aws --extra spark requirements/aws.in --constraints requirements/dev.txt
 compile demo.txt "$@" --no-deps requirements/demo.in
 
+# What functions and the Spark job unpack: for the Python of their runtimes and Linux alone.
+layer() {
+    local name=$1 python=$2
+    shift 2
+    .venv/bin/uv pip compile --quiet --python-version "$python" --python-platform x86_64-manylinux_2_28 \
+        --generate-hashes --no-emit-index-url --no-header --constraints requirements/dev.txt \
+        --output-file "requirements/layer-$name.txt" "$@"
+}
+
+lean=requirements/layer-lean.in
+layer lean 3.13 $lean
+layer lance 3.13 $lean requirements/layer-lance.in
+layer spark 3.11 $lean requirements/layer-lance.in
+layer expression 3.13 requirements/layer-expression.in --no-emit-package pyarrow --no-emit-package typing-extensions
+
 # Where packages come from is the installing machine's choice.
 if grep -nE '://|--(extra-)?index-url|--find-links' requirements/*.txt; then
     echo "a lock names an address" >&2

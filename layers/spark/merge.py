@@ -1,0 +1,7 @@
+"""The entry point that spark-submit takes; the rest is in the archive on PYTHONPATH."""
+
+import sys
+
+from lancelsm.merge.job import main
+
+sys.exit(main(sys.argv[1:]))
