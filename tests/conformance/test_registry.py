@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from lancelsm.errors import Corrupt
@@ -9,6 +11,7 @@ from lancelsm.layout import Key, RegionId, TableId, head_key, table_key
 from lancelsm.registry import NEVER_DECREASE, Applied, Lost
 from tests.conformance import race
 from tests.conformance.backends import REGISTRIES, between_processes, opened_registry
+from tests.simulation.faults import MemoryRegistry
 
 HEAD = head_key(TableId("9c1d"), RegionId("71aa"))
 NAMES = ("one", "two", "three", "four")
@@ -136,6 +139,37 @@ def test_what_was_returned_or_passed_in_is_not_the_record(registry):
         record["epoch"] = 99
 
     assert registry.read(HEAD) == {"epoch": 1}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_swaps_are_decided_as_in_memory(registry, seed):
+    chance, model = random.Random(seed), MemoryRegistry()
+    fields = ("epoch", "next_position", "owner", "name", "size")  # some never decrease, some are reserved
+
+    def some(most: int) -> dict[str, str | int | None]:
+        chosen = chance.sample(fields, chance.randint(0, most))
+        return {field: _value(chance, field) for field in chosen}
+
+    for step in range(60):
+        expect = None if chance.random() < 0.1 else some(2)
+        change = some(4)
+        said = [_said(adapter, expect, change) for adapter in (model, registry)]
+        assert said[0] == said[1], f"seed {seed}, step {step}: {expect} -> {change}"
+    assert registry.read(HEAD) == model.read(HEAD)
+
+
+def _value(chance: random.Random, field: str) -> str | int | None:
+    if chance.random() < 0.2:
+        return None
+    number = chance.randint(1, 3)
+    return number if field in NEVER_DECREASE or chance.random() < 0.5 else str(number)
+
+
+def _said(registry, expect, change):
+    try:
+        return registry.swap(HEAD, expect=expect, change=change)
+    except Corrupt as error:
+        return error.where
 
 
 def assert_one_winner_each(registry, wins):

@@ -131,7 +131,7 @@ def test_the_index_is_read_to_its_last_page_and_needs_its_own_grant():
     )
     with pytest.raises(Invalid) as raised:
         registry.dirty()
-    assert raised.value.remedy == "Grant dynamodb:Scan on the table registry and on its index dirty"
+    assert raised.value.remedy == "Grant dynamodb:Scan on the index dirty of the table registry"
 
 
 def test_a_full_head_is_one_unit_of_capacity():

@@ -181,9 +181,8 @@ class DynamoRegistry:
             remedy = "Deploy the stack that holds it, or set the AWS region and account where it is"
         elif code == "AccessDeniedException":
             message = f"access denied: {_message(error)}"
-            remedy = f"Grant dynamodb:{action} on the table {self._name}" + (
-                f" and on its index {INDEX}" if action == "Scan" else ""
-            )
+            place = f"the index {INDEX} of the table" if action == "Scan" else "the table"
+            remedy = f"Grant dynamodb:{action} on {place} {self._name}"
         elif code in _STRANGER or isinstance(
             error,
             exceptions.NoCredentialsError
