@@ -195,8 +195,8 @@ def template(kind: str, **properties: Any) -> dict[str, Any]:
 
 
 def test_what_a_template_holds_is_counted() -> None:
-    schedule = template("AWS::Scheduler::Schedule", ScheduleExpression="rate(5 minutes)", State="ENABLED")
-    idle = template("AWS::Scheduler::Schedule", ScheduleExpression="rate(1 hour)", State="DISABLED")
+    schedule = template("AWS::Events::Rule", ScheduleExpression="rate(5 minutes)", State="ENABLED")
+    idle = template("AWS::Events::Rule", ScheduleExpression="rate(1 hour)", State="DISABLED")
 
     held = inventory([template("AWS::CloudWatch::Alarm"), template("AWS::S3::Bucket"), schedule, idle])
 

@@ -36,7 +36,6 @@ _MILLION: Final = 1e6
 INVOCATION = _price("Lambda requests", "request", 0.20, _MILLION, compared=True)
 ARM_GB_SECOND = _price("Lambda duration, arm64", "GB-second", 0.0000133334, compared=True)
 STEP = _price("Step Functions Standard", "transition", 25.0, _MILLION, compared=True)
-SCHEDULED = _price("EventBridge Scheduler", "invocation", 1.0, _MILLION)
 QUEUE_REQUEST = _price("SQS FIFO", "request of 64 KiB", 0.50, _MILLION, compared=True)
 OBJECT_WRITE = _price("S3 PUT, POST, LIST", "request", 0.005, 1000)
 OBJECT_READ = _price("S3 GET, HEAD", "request", 0.0004, 1000)

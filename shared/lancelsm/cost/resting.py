@@ -43,8 +43,8 @@ class Inventory:
 
 # What the stacks hold; tests/infra derives it from their templates.
 AT_REST: Final[Mapping[str, Inventory]] = {
-    "dev": Inventory(alarms=6, dashboards=1, mappings=1, registries=1),
-    "prod": Inventory(alarms=6, dashboards=1, mappings=1, registries=1, runs=8760),
+    "dev": Inventory(alarms=5, dashboards=1, mappings=1, registries=1),
+    "prod": Inventory(alarms=5, dashboards=1, mappings=1, registries=1, runs=8760),
 }
 
 
@@ -57,7 +57,6 @@ def resting(held: Inventory) -> list[Item]:
     priced = (
         ("alarms", held.alarms, prices.ALARM),
         ("polling of the queue", polls, prices.QUEUE_REQUEST),
-        ("schedule", held.runs, prices.SCHEDULED),
         ("dispatch", held.runs, prices.INVOCATION),
         ("dispatch", duration, prices.ARM_GB_SECOND),
         ("dispatch, of the index", held.runs, prices.RECORD_READ),
@@ -118,6 +117,12 @@ def _scheduled(properties: Properties) -> Inventory | str:
     return Inventory(runs=MONTH_SECONDS // (int(found[1]) * _UNIT_SECONDS[found[2]]))
 
 
+def _filter(properties: Properties) -> Inventory | str:
+    """Free while no line matches, unless it counts those that don't."""
+    transformations = properties.get("MetricTransformations", ())
+    return "DefaultValue" if any("DefaultValue" in one for one in transformations) else Inventory()
+
+
 def _registry(properties: Properties) -> Inventory | str:
     if properties.get("BillingMode") != "PAY_PER_REQUEST":
         return "provisioned capacity"
@@ -142,13 +147,10 @@ _RULES: Final[Mapping[str, Rule]] = {
     "AWS::Lambda::Permission": _free,
     "AWS::Lambda::Url": _free,
     "AWS::Logs::LogGroup": _free,
+    "AWS::Logs::MetricFilter": _filter,
     "AWS::S3::Bucket": _free,
     "AWS::S3::BucketPolicy": _free,
-    "AWS::SNS::Topic": _free,
-    "AWS::SNS::TopicPolicy": _free,
     "AWS::SQS::Queue": _free,
     "AWS::SQS::QueuePolicy": _free,
-    "AWS::Scheduler::Schedule": _scheduled,
-    "AWS::Scheduler::ScheduleGroup": _free,
     "AWS::StepFunctions::StateMachine": _free,
 }

@@ -32,7 +32,7 @@ _STEP_SECONDS = 2.0  # each of plan, optimize and record
 _COMPRESSED = 0.5 * 4 / 3  # of a message: zstd, then base64
 _LOG_BYTES = 1200  # of an invocation: the service's lines, ours, the metrics
 _METRICS_OF_A_TABLE = 10
-_JOB_VCPUS, _JOB_GB = 12, 48
+_JOB_VCPUS, _JOB_GB = 16, 64
 _JOB_SECONDS, _JOB_SECONDS_PER_MILLION_ROWS = 150, 30
 
 
