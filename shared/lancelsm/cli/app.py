@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from lancelsm.cli import costing, folding, inspecting, redrive, regions, rows, tables
+from lancelsm.cli import costing, doctor, folding, inspecting, redrive, regions, rows, tables
 from lancelsm.cli.session import remember
 
 app = typer.Typer(
@@ -17,7 +17,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.callback()(remember)
-for module in (tables, rows, folding, inspecting, regions, costing, redrive):
+for module in (tables, rows, folding, inspecting, regions, costing, redrive, doctor):
     app.add_typer(module.commands)
 for name, group, does in (
     ("inspect", inspecting.group, "See what lies in storage, decoded."),

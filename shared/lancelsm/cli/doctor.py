@@ -1,0 +1,67 @@
+"""`doctor`: what is wrong, and what to do."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lancelsm.cli.session import Session, command
+
+if TYPE_CHECKING:
+    from lancelsm.doctor import Check
+
+commands = typer.Typer()
+
+
+@command(commands, "doctor", example="lancelsm doctor --aws --stage prod")
+def doctor(
+    session: Session,
+    uri: Annotated[str | None, typer.Argument(metavar="[URI]", help="A table to look at.")] = None,
+    aws: Annotated[bool, typer.Option("--aws", help="Look at a deployment on AWS.")] = False,
+    stage: Annotated[str, typer.Option(help="Of the deployment.")] = "dev",
+) -> None:
+    """Check a table, or a deployment on AWS with --aws: say what is wrong and what to do. It repairs nothing.
+
+    Of a deployment: credentials, one region, the clock, stacks, bucket and its conditional writes, registry, queues,
+    functions and their settings, state machines, the Spark application. It asks with your credentials and leaves one
+    small object below work/doctor/, which expires.
+
+    As JSON: {"ok", "checks": [{"name", "ok", "found", "remedy"}]}. Exit code 1 if something is wrong.
+    """
+    from lancelsm.doctor import all_right
+
+    if uri is None and not aws:
+        raise typer.BadParameter("give a table, or --aws", param_hint="URI")
+    with session.working("Looking"):
+        found = _deployment(stage) if aws else []
+        if uri is not None:
+            from lancelsm.doctor.table import table_checks
+
+            found += table_checks(uri, storage_options=session.storage_options)
+    ok = all_right(found)
+    session.show({"ok": ok, "checks": [asdict(check) for check in found]}, lambda: _text(found))
+    if not ok:
+        raise typer.Exit(1)
+
+
+def _deployment(stage: str) -> list[Check]:
+    from lancelsm import aws
+    from lancelsm.clock import SystemClock, SystemIds
+    from lancelsm.doctor.checks import checks
+    from lancelsm.doctor.facts import fetch
+
+    return checks(fetch(stage, service=aws.client, clock=SystemClock(), ids=SystemIds()))
+
+
+def _text(found: list[Check]) -> Any:
+    from rich.console import Group
+
+    from lancelsm.cli.text import listing
+
+    shown = [{"": "ok" if check.ok else "WRONG", "check": check.name, "found": check.found} for check in found]
+    wrong = [check for check in found if not check.ok]
+    remedies = [f"{check.name}: {check.remedy}" for check in wrong]
+    last = ["", *remedies] if wrong else ["", "Everything is right"]
+    return Group(listing(shown, columns=("", "check", "found")), *last)

@@ -1,0 +1,315 @@
+"""The doctor: each thing that can be wrong with a deployment is found, named and given a remedy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError, NoCredentialsError
+
+import lancelsm
+from lancelsm.clock import SeededIds
+from lancelsm.doctor import Check
+from lancelsm.doctor.checks import checks
+from lancelsm.doctor.facts import FUNCTIONS, Facts, Refused, fetch
+from lancelsm.doctor.table import table_checks
+from tests.cli.conftest import as_json, run  # noqa: F401 - fixtures
+from tests.cli.console import Json, Run
+from tests.simulation.faults import FakeClock
+from tests.unit import tables
+
+ARN = "arn:aws:{}:us-east-1:111111111111:{}"
+WRITES = ARN.format("sqs", "lancelsm-prod-writes.fifo")
+LETTERS = ARN.format("sqs", "lancelsm-prod-dead-letters.fifo")
+GONE = Refused(code="ResourceNotFoundException", message="not found")
+
+Change = Callable[[dict[str, Any]], Any]
+
+
+def function(name: str) -> dict[str, Any]:
+    return {
+        "FunctionArn": ARN.format("lambda", f"function:lancelsm-prod-{name}"),
+        "Runtime": "python3.13",
+        "Architectures": ["arm64"],
+        "MemorySize": 1024,
+        "Timeout": 60,
+        "State": "Active",
+        "Layers": [{}],
+        "Environment": {"Variables": {"LANCELSM_STACK": "s", "LANCELSM_TABLES": "s3://lake/tables"}},
+    }
+
+
+def healthy() -> Facts:
+    queue = {
+        "FifoQueue": "true",
+        "ContentBasedDeduplication": "false",
+        "MessageRetentionPeriod": "1209600",
+        "VisibilityTimeout": "360",
+        "ApproximateNumberOfMessages": "0",
+    }
+    policy = json.dumps({"deadLetterTargetArn": LETTERS, "maxReceiveCount": 1000})
+    mapping = {
+        "EventSourceArn": WRITES,
+        "State": "Enabled",
+        "BatchSize": 10,
+        "UUID": "u",
+        "FunctionResponseTypes": ["ReportBatchItemFailures"],
+    }
+    registry = {
+        "TableName": "lancelsm-prod-registry",
+        "TableArn": ARN.format("dynamodb", "table/lancelsm-prod-registry"),
+        "TableStatus": "ACTIVE",
+        "KeySchema": [
+            {"AttributeName": "pk", "KeyType": "HASH"},
+            {"AttributeName": "sk", "KeyType": "RANGE"},
+        ],
+        "GlobalSecondaryIndexes": [{"IndexName": "dirty"}],
+        "DeletionProtectionEnabled": True,
+    }
+    return Facts(
+        stage="prod",
+        region="us-east-1",
+        caller={"Arn": "arn:aws:iam::111111111111:user/me"},
+        skew_seconds=1.0,
+        stacks={"state": {"StackStatus": "CREATE_COMPLETE"}, "pipeline": {"StackStatus": "UPDATE_COMPLETE"}},
+        outputs={"Bucket": "lake"},
+        bucket={"BucketRegion": "us-east-1"},
+        probe={"absent": 404, "created": 200, "again": 412, "stale": 412, "replaced": 200},
+        registry=registry,
+        backups={
+            "ContinuousBackupsDescription": {"PointInTimeRecoveryDescription": {"PointInTimeRecoveryStatus": "ENABLED"}}
+        },
+        queues={
+            "QueueUrl": {**queue, "QueueArn": WRITES, "RedrivePolicy": policy},
+            "DeadLetterUrl": {**queue, "QueueArn": LETTERS},
+        },
+        functions={name: function(name) for name in FUNCTIONS},
+        invocable={name: {"StatusCode": 204} for name in FUNCTIONS},
+        mappings={"EventSourceMappings": [mapping]},
+        machines={name: {"status": "ACTIVE", "type": "STANDARD"} for name in ("Merge", "Collect")},
+        application={"releaseLabel": "emr-spark-8.0.0", "state": "CREATED", "architecture": "ARM64"},
+    )
+
+
+def wrong(facts: Facts) -> dict[str, Check]:
+    return {check.name: check for check in checks(facts) if not check.ok}
+
+
+def changed(field: str, *path: Any, to: Any) -> Facts:
+    """Healthy facts but for one value."""
+    facts = healthy()
+    value = deepcopy(getattr(facts, field))
+    if not path:
+        return replace(facts, **{field: to})
+    inner = value
+    for step in path[:-1]:
+        inner = inner[step]
+    inner[path[-1]] = to
+    return replace(facts, **{field: value})
+
+
+def test_nothing_is_wrong_with_a_healthy_deployment() -> None:
+    assert wrong(healthy()) == {}
+
+
+@pytest.mark.parametrize(
+    ("facts", "name", "found", "remedy"),
+    [
+        (changed("caller", to=Refused(code="ExpiredToken", message="old")), "credentials", "ExpiredToken", "sso login"),
+        (changed("bucket", "BucketRegion", to="eu-west-1"), "region", "bucket in eu-west-1", "one region"),
+        (changed("region", to="us-west-2"), "region", "ingest in us-east-1", "one region"),
+        (changed("skew_seconds", to=-120.0), "clock", "120 s off", "NTP"),
+        (changed("stacks", "state", "StackStatus", to="ROLLBACK_COMPLETE"), "stack state", "ROLLBACK", "events"),
+        (
+            changed("stacks", "pipeline", to=Refused(code="ValidationError", message="does not exist")),
+            "stack pipeline",
+            "does not exist",
+            "cdk deploy --all -c stage=prod",
+        ),
+        (changed("bucket", to=Refused(code="403", message="Forbidden")), "bucket", "403", "may read it"),
+        (changed("bucket", to=Refused(code="404", message="no")), "bucket", "404", "network"),
+        (changed("probe", "absent", to=403), "absent objects", "403", "s3:ListBucket"),
+        (changed("probe", "created", to=403), "conditional writes", "403", "s3:PutObject"),
+        (changed("probe", "again", to=200), "conditional writes", "second create is 200", "If-None-Match"),
+        (changed("probe", "stale", to=200), "conditional writes", "stale If-Match is 200", "If-Match"),
+        (changed("registry", "KeySchema", to=[]), "registry", "key is", "pk and sk"),
+        (changed("registry", "GlobalSecondaryIndexes", to=[]), "registry", "dirty", "cdk deploy"),
+        (changed("registry", "DeletionProtectionEnabled", to=False), "registry", "may be deleted", "protection"),
+        (changed("registry", "Replicas", to=[{"RegionName": "x"}]), "registry", "global table", "replicas"),
+        (changed("backups", to=GONE), "registry", "point-in-time recovery", "Turn it on"),
+        (changed("queues", "QueueUrl", "FifoQueue", to="false"), "queue", "no FIFO", "cdk deploy"),
+        (changed("queues", "QueueUrl", "RedrivePolicy", to="{}"), "queue", "elsewhere", "cdk deploy"),
+        (
+            changed(
+                "queues",
+                "QueueUrl",
+                "RedrivePolicy",
+                to=json.dumps({"deadLetterTargetArn": LETTERS, "maxReceiveCount": 3}),
+            ),
+            "queue",
+            "3 receives",
+            "cdk deploy",
+        ),
+        (changed("queues", "QueueUrl", "VisibilityTimeout", to="30"), "queue", "hides messages for 30 s", "cdk deploy"),
+        (changed("queues", "QueueUrl", "MessageRetentionPeriod", to="60"), "queue", "60 s only", "cdk deploy"),
+        (changed("queues", "DeadLetterUrl", "ApproximateNumberOfMessages", to="2"), "dead letters", "2", "redrive"),
+        (changed("functions", "query", "Runtime", to="python3.9"), "function query", "python3.9", "3.13"),
+        (changed("functions", "query", "Layers", to=[]), "function query", "no layer", "make build"),
+        (changed("functions", "query", "State", to="Failed"), "function query", "Failed", "cdk deploy"),
+        (changed("functions", "query", to=GONE), "function query", "NotFound", "cdk deploy"),
+        (
+            changed("functions", "query", "Environment", "Variables", "LANCELSM_TABLES", to="s3://other/tables"),
+            "function query",
+            "s3://other/tables",
+            "cdk deploy",
+        ),
+        (changed("functions", "query", "Architectures", to=["x86_64"]), "function query", "x86_64", "cdk deploy"),
+        (
+            changed("invocable", "ingest", to=Refused(code="AccessDeniedException", message="no")),
+            "invocation",
+            "ingest (AccessDeniedException)",
+            "lambda:InvokeFunction",
+        ),
+        (changed("mappings", "EventSourceMappings", to=[]), "delivery", "0 mappings", "cdk deploy"),
+        (changed("mappings", "EventSourceMappings", 0, "State", to="Disabled"), "delivery", "Disabled", "--uuid u"),
+        (changed("mappings", "EventSourceMappings", 0, "FunctionResponseTypes", to=[]), "delivery", "whole", "deploy"),
+        (changed("machines", "Merge", "status", to="DELETING"), "state machine merge", "DELETING", "cdk deploy"),
+        (changed("machines", "Merge", "type", to="EXPRESS"), "state machine merge", "EXPRESS", "cdk deploy"),
+        (changed("application", "releaseLabel", to="emr-6.9.0"), "Spark application", "emr-6.9.0", "emr-spark-8"),
+        (changed("application", "architecture", to="X86_64"), "Spark application", "x86_64", "architecture"),
+        (changed("application", "state", to="TERMINATED"), "Spark application", "terminated", "cdk deploy"),
+        (changed("application", "initialCapacity", to={"D": {}}), "Spark application", "cost", "cdk deploy"),
+    ],
+)
+def test_what_is_wrong_is_found_and_has_a_remedy(facts: Facts, name: str, found: str, remedy: str) -> None:
+    check = wrong(facts)[name]
+
+    assert found in check.found
+    assert remedy in check.remedy
+
+
+def test_one_fault_is_not_reported_under_many_names() -> None:
+    assert set(wrong(changed("queues", "QueueUrl", "FifoQueue", to="false"))) == {"queue"}
+    assert set(wrong(changed("backups", to=GONE))) == {"registry"}
+
+
+def test_the_emulator_needs_neither_layers_nor_deletion_protection() -> None:
+    facts = replace(healthy(), stage="local")
+    facts = replace(facts, functions={name: {**function(name), "Layers": []} for name in FUNCTIONS})
+    facts = replace(facts, registry={**facts.registry, "DeletionProtectionEnabled": False})  # type: ignore[dict-item]
+
+    assert wrong(facts) == {}
+
+
+class NoAws:
+    """Clients that nobody answers."""
+
+    class meta:
+        region_name = "us-east-1"
+
+    def __getattr__(self, name: str) -> Any:
+        def refuse(**_: Any) -> Any:
+            raise NoCredentialsError
+
+        return refuse
+
+
+def test_without_credentials_every_check_fails_and_none_raises() -> None:
+    facts = fetch("dev", service=lambda _: NoAws(), clock=FakeClock(), ids=SeededIds(1))
+
+    found = wrong(facts)
+
+    assert "credentials" in found
+    assert all(check.remedy for check in found.values())
+
+
+class Bucket:
+    """An S3 of one bucket whose conditions hold, or not."""
+
+    def __init__(self, *, honours: bool) -> None:
+        self.honours = honours
+        self.objects: dict[str, bytes] = {}
+
+    def head_bucket(self, *, Bucket: str) -> Any:
+        return {"BucketRegion": "us-east-1"}
+
+    def head_object(self, *, Bucket: str, Key: str) -> Any:
+        return {"ETag": self.objects[Key].hex()}
+
+    def get_object(self, *, Bucket: str, Key: str) -> Any:
+        return self._fail(404)
+
+    def put_object(
+        self, *, Bucket: str, Key: str, Body: bytes, IfNoneMatch: str | None = None, IfMatch: str | None = None
+    ) -> Any:
+        there = self.objects.get(Key)
+        if self.honours and ((IfNoneMatch and there is not None) or (IfMatch and (there or b"").hex() != IfMatch)):
+            return self._fail(412)
+        self.objects[Key] = Body
+        return {"ResponseMetadata": {"HTTPStatusCode": 200}}
+
+    def _fail(self, status: int) -> Any:
+        response: Any = {"Error": {"Code": str(status)}, "ResponseMetadata": {"HTTPStatusCode": status}}
+        raise ClientError(response, "Any")
+
+
+@pytest.mark.parametrize("honours", [True, False])
+def test_the_probe_tells_whether_conditions_hold(honours: bool) -> None:
+    class Aws(NoAws):
+        def describe_stacks(self, *, StackName: str) -> Any:
+            return {"Stacks": [{"StackStatus": "CREATE_COMPLETE", "Outputs": [_output("Bucket", "lake")]}]}
+
+    bucket = Bucket(honours=honours)
+    service: Any = lambda name: bucket if name == "s3" else Aws()  # noqa: E731
+    facts = fetch("dev", service=service, clock=FakeClock(), ids=SeededIds(1))
+
+    assert ("conditional writes" in wrong(facts)) is not honours
+    assert "absent objects" not in wrong(facts)
+    assert all(key.startswith("work/doctor/") for key in bucket.objects)
+
+
+def _output(key: str, value: str) -> dict[str, str]:
+    return {"OutputKey": key, "OutputValue": value}
+
+
+def test_a_table_that_opens_is_right(tmp_path: Path) -> None:
+    table = tables.create(tmp_path)
+    table.upsert([tables.row(1)])
+
+    assert all(check.ok for check in table_checks(table.uri))
+
+
+def test_a_table_whose_appends_slow_down_is_told_to_merge(tmp_path: Path) -> None:
+    table = tables.create(tmp_path, settings={"pending_generations_slow": 1})
+    table.upsert([tables.row(1)])
+    table.flush()
+
+    (check,) = [check for check in table_checks(table.uri) if not check.ok]
+
+    assert "lancelsm merge" in check.remedy
+
+
+def test_the_command_ends_with_1_where_something_is_wrong(run: Run, tmp_path: Path) -> None:  # noqa: F811
+    done = run("doctor", tmp_path / "nothing")
+
+    assert done.code == 1
+    assert "WRONG" in done.out
+    assert "lancelsm init" in done.out
+
+
+def test_the_command_as_json(as_json: Json, tmp_path: Path) -> None:  # noqa: F811
+    lancelsm.create(tmp_path / "table", tables.COLUMNS, primary_key="id")
+
+    document = as_json("doctor", tmp_path / "table")
+
+    assert document["ok"] is True
+    assert {frozenset(check) for check in document["checks"]} == {frozenset({"name", "ok", "found", "remedy"})}
+
+
+def test_the_command_needs_something_to_look_at(run: Run) -> None:  # noqa: F811
+    assert run("doctor").code == 2
