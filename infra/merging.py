@@ -29,7 +29,12 @@ _SUBMIT = {
     "spark.executor.memory": "13g",
     "spark.dynamicAllocation.maxExecutors": "3",
 }
+_LOCAL_SUBMIT = "--conf spark.driver.memory=1g"
 _PYTHON = {
+    # Of the image's interpreters the one that the archive is built for.
+    "spark.emr-serverless.driverEnv.PYSPARK_DRIVER_PYTHON": "python3.11",
+    "spark.emr-serverless.driverEnv.PYSPARK_PYTHON": "python3.11",
+    "spark.executorEnv.PYSPARK_PYTHON": "python3.11",
     "spark.emr-serverless.driverEnv.PYTHONPATH": f"./{_PACKAGES}",
     "spark.executorEnv.PYTHONPATH": f"./{_PACKAGES}",
 }
@@ -55,7 +60,7 @@ class Merging(Construct):
                 "Application": self.application.attr_application_id,
                 "JobRole": self.job_role.role_arn,
                 "EntryPoint": entry_point.s3_object_url,
-                "SparkSubmitParameters": _submit(archive),
+                "SparkSubmitParameters": _submit(archive) if archive else _LOCAL_SUBMIT,
                 "JobLogs": f"s3://{state.bucket.bucket_name}/{grants.JOB_LOGS.rstrip('*')}",
             },
             grants=self._starting(merger),
@@ -63,7 +68,7 @@ class Merging(Construct):
         cdk.CfnOutput(cdk.Stack.of(self), "SparkApplication", value=self.application.attr_application_id)
 
     def _starting(self, merger: lambda_.IFunction) -> list[iam.PolicyStatement]:
-        """What the machine does: invoke the merger, run jobs of this application under their role, learn of their end."""
+        """What the machine does: invoke the merger, run jobs of the application under their role, hear of their end."""
         application = self.application.attr_arn
         rule = cdk.Stack.of(self).format_arn(service="events", resource="rule", resource_name=_MANAGED_RULE)
         passing = {"StringEquals": {"iam:PassedToService": "emr-serverless.amazonaws.com"}}
@@ -111,10 +116,7 @@ def _job_role(scope: Construct, stage: Stage, state: State, code: list[assets.As
     return role
 
 
-def _submit(archive: assets.Asset | None) -> str:
+def _submit(archive: assets.Asset) -> str:
     """Parameters of spark-submit, as one text."""
-    confs = {**_SUBMIT, **(_PYTHON if archive else {})}
-    parameters = [f"--conf {name}={value}" for name, value in confs.items()]
-    if archive:
-        parameters.append(f"--archives {archive.s3_object_url}#{_PACKAGES}")
-    return " ".join(parameters)
+    confs = [f"--conf {name}={value}" for name, value in {**_SUBMIT, **_PYTHON}.items()]
+    return " ".join([*confs, f"--archives {archive.s3_object_url}#{_PACKAGES}"])

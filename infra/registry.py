@@ -12,7 +12,7 @@ DIRTY = "dirty"
 
 
 class Registry(Construct):
-    """The table, unless the context names one that exists. It has one region: commits need strongly consistent reads."""
+    """The table, unless the context names one that exists. One AWS region: commits need strongly consistent reads."""
 
     def __init__(self, scope: Construct, *, stage: Stage, key: kms.IKey | None) -> None:
         super().__init__(scope, "Registry")

@@ -72,8 +72,8 @@ def stage_of(node: Node) -> Stage:
         return str(value) if value else None
 
     chosen = Stage(
-        name=cast(StageName, _one_of("stage", text("stage") or "dev", StageName)),
-        architecture=cast(Architecture, _one_of("architecture", text("architecture") or "arm64", Architecture)),
+        name=cast("StageName", _one_of("stage", text("stage") or "dev", StageName)),
+        architecture=cast("Architecture", _one_of("architecture", text("architecture") or "arm64", Architecture)),
         layers=ROOT / (text("layers") or "layers/build"),
         bucket=text("bucket"),
         registry=text("registry"),

@@ -41,14 +41,12 @@ class Storage(Construct):
                 s3.LifecycleRule(
                     id="abandoned-uploads", abort_incomplete_multipart_upload_after=cdk.Duration.days(1), enabled=True
                 ),
-                s3.LifecycleRule(
-                    id="work", prefix=f"{WORK}/", expiration=cdk.Duration.days(WORK_DAYS), enabled=True
-                ),
+                s3.LifecycleRule(id="work", prefix=f"{WORK}/", expiration=cdk.Duration.days(WORK_DAYS), enabled=True),
             ],
         )
         accept(
             bucket,
-            {"S1": "A log of every request would cost more than the requests; CloudTrail's data events do it on demand"},
+            {"S1": "A log of every request costs more than the requests; CloudTrail's data events do it on demand"},
         )
         if stage.local:
             accept(bucket, {"S10": "The emulator speaks HTTP"})
