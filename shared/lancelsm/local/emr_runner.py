@@ -34,6 +34,7 @@ _log = logging.getLogger("lancelsm.local")
 
 _STOP_SECONDS = 5
 _ERROR_LINES = 5
+_QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # a job here is short: most of it would be compilation
 _CHATTER = re.compile(r"WARNING: Using incubator modules|\d\d/\d\d/\d\d [0-9:]+ (INFO|WARN) ")
 _DRIVER = "spark.emr-serverless.driverEnv."
 # Sizes of workers of the service, which this machine doesn't have, and interpreters that it doesn't have either.
@@ -133,7 +134,8 @@ class SparkRun:
         code = self._process.wait()
         if code == 0:
             return Outcome(succeeded=True)
-        last = last_words((logs / "stderr").read_text(errors="replace"))
+        # Spark puts both outputs of a Python driver into its own stdout.
+        last = last_words("\n".join((logs / name).read_text(errors="replace") for name in ("stderr", "stdout")))
         return Outcome(succeeded=False, details=f"Job failed. ExitCode: {code}. Last lines: {last}")
 
     def _keep_logs(self, logs: Path) -> None:
@@ -200,9 +202,9 @@ def submission(entry: Path, arguments: list[str], properties: Mapping[str, str],
     return [*command, str(entry), *arguments]
 
 
-def last_words(errors: str) -> str:
-    """The end of what a job wrote to stderr, without what Spark says of itself."""
-    said = [line for line in errors.splitlines() if line.strip() and not _CHATTER.match(line)]
+def last_words(log: str) -> str:
+    """The end of what a job wrote, without what Spark says of itself."""
+    said = [line for line in log.splitlines() if line.strip() and not _CHATTER.match(line)]
     return " ".join(said[-_ERROR_LINES:])
 
 
@@ -229,6 +231,7 @@ def _environment(endpoint: str, identity: Mapping[str, str]) -> dict[str, str]:
         "JAVA_HOME": str(java_home()),
         "SPARK_HOME": str(_spark_home()),
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_SUBMIT_OPTS": _QUICK,
     }
 
 
