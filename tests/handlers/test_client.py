@@ -1,0 +1,219 @@
+"""The client against the functions' own handlers: what an app gives is what the table has, on every path."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import importlib.util
+import io
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lancelsm
+from lancelsm.client import Client
+from lancelsm.clock import SeededIds
+from lancelsm.delivery.queue import Delivery, Outgoing, Sent
+from lancelsm.errors import Invalid
+from tests.simulation.faults import FakeClock
+
+FUNCTIONS = Path(__file__).parents[2] / "functions"
+UTC = datetime.UTC
+
+COLUMNS = pa.schema(
+    [
+        pa.field("id", pa.int64()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("day", pa.date32()),
+        ("price", pa.decimal128(10, 2)),
+        ("share", pa.float64()),
+        ("raw", pa.binary()),
+        ("tags", pa.list_(pa.string())),
+    ]
+)
+
+
+def row(key: int) -> dict[str, Any]:
+    return {
+        "id": key,
+        "at": datetime.datetime(2026, 1, 2, 3, 4, 5, 678901, UTC),
+        "day": datetime.date(2026, 1, 2),
+        "price": decimal.Decimal("12.50"),
+        "share": float("inf"),
+        "raw": b"\x00\xff",
+        "tags": ["żółć", None],
+    }
+
+
+class Queue:
+    """A FIFO queue that knows messages again, and hands out everything at once."""
+
+    def __init__(self) -> None:
+        self.messages: dict[tuple[str, str], Outgoing] = {}
+
+    def identity(self) -> str:
+        return "q"
+
+    def send(self, messages: Sequence[Outgoing]) -> list[Sent]:
+        for message in messages:
+            self.messages.setdefault((message.group, message.dedup), message)
+        return [Sent(id="m", sequence="1") for _ in messages]
+
+
+class Context:
+    aws_request_id = "request"
+    function_name = "function"
+
+    def get_remaining_time_in_millis(self) -> int:
+        return 60_000
+
+
+class Lambda:
+    """Lambda, S3 and the runtime: invokes the handlers in this process, and tells of errors as the service does."""
+
+    def __init__(self, handlers: dict[str, Callable[..., Any]], work: Path) -> None:
+        self.handlers = handlers
+        self.work = work
+        self.payloads: list[int] = []
+
+    def service(self, name: str, **_: object) -> Lambda:
+        return self
+
+    def invoke(self, *, FunctionName: str, Payload: bytes) -> Any:
+        self.payloads.append(len(Payload))
+        try:
+            answer, more = self.handlers[FunctionName](json.loads(Payload), Context()), {}
+        except Exception as error:  # noqa: BLE001 - as the service reports it
+            answer, more = (
+                {"errorType": type(error).__name__, "errorMessage": str(error)},
+                {"FunctionError": "Unhandled"},
+            )
+        return {"Payload": io.BytesIO(json.dumps(answer).encode()), **more}
+
+    def put_object(self, *, Bucket: str, Key: str, Body: bytes) -> None:
+        place = self.work.parent / Key
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(Body)
+
+
+class Deployment:
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name, value in (
+            ("LANCELSM_STACK", "test"),
+            ("LANCELSM_TABLES", f"file://{root}/tables"),
+            ("LANCELSM_WORK", f"file://{root}/work"),
+            ("LANCELSM_QUEUE_URL", "queue"),
+            ("LANCELSM_DEAD_LETTER_URL", "letters"),
+        ):
+            monkeypatch.setenv(name, value)
+        self.queue = Queue()
+        self.writer = load("writer_flush")
+        ingest, query = load("ingest"), load("query")
+        for module in (ingest, self.writer):
+            monkeypatch.setattr(module, "QUEUE", self.queue)
+        handlers = {"ingest": ingest.handler, "writer_flush": self.writer.handler, "query": query.handler}
+        self.aws = Lambda(handlers, root / "work")
+        names = {name: name for name in handlers}
+        self.client = Client(
+            functions=names,
+            work="s3://bucket/work",
+            interval_seconds=None,
+            service=self.aws.service,
+            clock=FakeClock(),
+            ids=SeededIds(1),
+        )
+        self.table = lancelsm.create(root / "tables" / "orders", COLUMNS, primary_key="id", regions="bucket(id, 2)")
+
+    def deliver(self) -> None:
+        """Let the writer apply what is on the queue, as its event source mapping does."""
+        from lancelsm.delivery import applying
+
+        deliveries = [
+            Delivery(
+                id=str(number),
+                receipt=str(number),
+                body=message.body.replace('"table":"/', '"table":"file:///'),  # a path, where deployments have URLs
+                group=message.group,
+                sequence=number,
+            )
+            for number, message in enumerate(self.queue.messages.values(), 1)
+        ]
+        ports = applying.Ports(
+            tables=self.writer.TABLES,
+            inbox=self.writer.INBOX,
+            dead_letters=self.queue,  # type: ignore[arg-type]
+            source="q",
+        )
+        done = applying.apply(deliveries, ports=ports, seconds=60)
+        assert [outcome for outcome in done.outcomes if outcome.misfit or outcome.again] == []
+
+    def rows(self) -> list[dict[str, Any]]:
+        return sorted(self.table.scan().to_arrow().to_pylist(), key=lambda row: int(row["id"]))
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"functions_{name}", FUNCTIONS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module.__name__] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployment:
+    return Deployment(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("form", ["dicts", "arrow"])
+def test_rows_by_the_queue_arrive_value_for_value(deployment: Deployment, form: str) -> None:
+    given = [row(key) for key in range(20)]
+    data: Any = given if form == "dicts" else pa.Table.from_pylist(given, schema=COLUMNS)
+
+    deployment.client.upsert("orders", data)
+    deployment.client.delete("orders", [{"id": 3}])
+    deployment.client.flush()
+    deployment.deliver()
+
+    assert deployment.rows() == [one for one in given if one["id"] != 3]
+
+
+@pytest.mark.parametrize("form", ["dicts", "arrow"])
+def test_direct_writes_return_positions_and_are_read_at_once(deployment: Deployment, form: str) -> None:
+    given = [row(key) for key in range(20)]
+    data: Any = given if form == "dicts" else pa.Table.from_pylist(given, schema=COLUMNS)
+
+    committed = deployment.client.write("orders", data)
+
+    assert (committed.rows, {entry.position for entry in committed.entries}) == (20, {1})
+    assert deployment.rows() == given
+    assert deployment.client.count("orders", where="id < 5") == 5
+    assert [found["id"] for found in deployment.client.query("orders", keys=[7], columns=["id"])] == [7]
+
+
+def test_a_row_too_large_for_a_message_arrives_by_the_bucket(deployment: Deployment) -> None:
+    given = [{**row(1), "raw": bytes(range(256)) * 10_000}, row(2)]
+
+    deployment.client.upsert("orders", pa.Table.from_pylist(given, schema=COLUMNS))
+    deployment.client.flush()
+    deployment.deliver()
+
+    assert deployment.rows() == given
+    assert max(deployment.aws.payloads) < 10_000
+
+
+def test_a_refused_row_is_named_as_the_library_names_it(deployment: Deployment) -> None:
+    deployment.client.upsert("orders", [{**row(1), "price": "much"}])
+
+    with pytest.raises(Invalid, match="price") as caught:
+        deployment.client.flush()
+
+    assert caught.value.where["field"] == "price"
+    assert deployment.queue.messages == {}
