@@ -5,28 +5,38 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from lancelsm.errors import Invalid
 from lancelsm.function import Call, Document, function, parsed, place, settings
-from lancelsm.gc import refuse
+from lancelsm.gc import collect
+from lancelsm.opening import open_configured
 
 SETTINGS = settings("LANCELSM_TABLES")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """One step of a round: `mark` begins one, `verify` recomputes it from storage, `commit` takes it out of the table.
+    """One step: `mark` begins a round of each region and of the base, `verify` recomputes them from storage, `commit`
+    takes what they delete out of the table.
+
+    `round` is the list that `mark` returned.
 
     Raises:
-        Invalid: always, in this release.
+        Corrupt: something is missing or wrong, or a round would delete what is needed.
+        Contended, Ambiguous, Unavailable: call it again; after `Contended` by `verify` begin with `mark`.
     """
 
     table: str
     step: Literal["mark", "verify", "commit"]
-    round: int | None = None
+    round: list | None = None
 
 
-def work(event: Document, _call: Call) -> Document:
+@function
+def handler(event: Document, _call: Call) -> Document:
     asked = parsed(Input, event)
-    refuse(asked.step, table=place(asked.table, root=SETTINGS["LANCELSM_TABLES"]))
-
-
-handler = function(work)
+    if (asked.round is None) != (asked.step == "mark"):
+        raise Invalid(f"{asked.step} takes {'no' if asked.round else 'a'} round", field="round")
+    opened = open_configured(place(asked.table, root=SETTINGS["LANCELSM_TABLES"]))
+    if asked.step == "mark":
+        return collect.step_document(collect.mark(opened))
+    act = collect.verify if asked.step == "verify" else collect.commit
+    return collect.step_document(act(opened, asked.round or ()))

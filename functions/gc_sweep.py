@@ -1,30 +1,32 @@
-"""Delete what a committed round of a collection lists: the one function whose role may delete."""
+"""Delete what committed rounds of a collection list: the one function whose role may delete."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from lancelsm.function import Call, Document, function, parsed, place, settings
-from lancelsm.gc import refuse
+from lancelsm.gc import collect
+from lancelsm.opening import open_configured
 
 SETTINGS = settings("LANCELSM_TABLES")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """Which round; it is committed, and its interval has passed.
+    """Which rounds, as `mark` returned them; they are committed, and their interval has passed.
 
     Raises:
-        Invalid: always, in this release.
+        Invalid: one is not committed.
+        Corrupt: one has something that the table needs; nothing of it was deleted.
+        Unavailable: call it again.
     """
 
     table: str
-    round: int
+    round: list
 
 
-def work(event: Document, _call: Call) -> Document:
+@function
+def handler(event: Document, _call: Call) -> Document:
     asked = parsed(Input, event)
-    refuse("sweep", table=place(asked.table, root=SETTINGS["LANCELSM_TABLES"]))
-
-
-handler = function(work)
+    opened = open_configured(place(asked.table, root=SETTINGS["LANCELSM_TABLES"]))
+    return collect.step_document(collect.sweep(opened, asked.round))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lancelsm.errors import Invalid
 from lancelsm.function import Call, Document, function, parsed, place, settings
-from lancelsm.gc import refuse
 
 SETTINGS = settings("LANCELSM_TABLES")
 
@@ -21,8 +21,7 @@ class Input:
     table: str
 
 
-def work(event: Document, _call: Call) -> Document:
-    refuse("scrub", table=place(parsed(Input, event).table, root=SETTINGS["LANCELSM_TABLES"]))
-
-
-handler = function(work)
+@function
+def handler(event: Document, _call: Call) -> Document:
+    table = place(parsed(Input, event).table, root=SETTINGS["LANCELSM_TABLES"])
+    raise Invalid("this release does not scrub yet", remedy="Leave its schedule off", table=table)

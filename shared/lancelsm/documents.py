@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from lancelsm.routing.route import values_json
 
 if TYPE_CHECKING:
+    from lancelsm.gc.collect import Collected
     from lancelsm.head import Head
     from lancelsm.layout import Generation, RegionId
     from lancelsm.merge.commit import Merged
@@ -48,6 +49,17 @@ def merged(done: Merged) -> Document:
 def optimized(done: Optimized) -> Document:
     """{"fragments_removed", "fragments_added", "indexes_extended", "base_version"}."""
     return asdict(done)
+
+
+def collected(done: Collected) -> Document:
+    """{"round": [key], "phase", "candidates": [{"path", "kind", "bytes", "why"}], "kept": [...], "deleted"}."""
+    return {
+        "round": list(done.rounds),
+        "phase": done.phase,
+        "candidates": [asdict(one) for one in done.candidates],
+        "kept": [asdict(one) for one in done.kept],
+        "deleted": done.deleted,
+    }
 
 
 def held(regions: Iterable[tuple[Region, Head]], spec: RegionSpec | None) -> Document:

@@ -35,6 +35,12 @@ class Settings:
     merge_inprocess_base_rows: int = 50_000_000
     optimize_small_fragments: int = 64
     optimize_deleted_percent: int = 10
+    collect_interval_seconds: float = 3600.0  # between a round's commit and its sweep
+    collect_share_percent: int = 50  # of the log that one round may delete
+    collect_floor_bytes: int = 64 << 20  # that it may delete whatever their share
+    snapshot_ttl_seconds: float = 3600.0
+    skew_allowance_seconds: float = 300.0  # that clocks may differ when a pin is judged expired
+    keep_versions_seconds: float = 604_800.0  # of the base
 
 
 def resolve(

@@ -15,6 +15,7 @@ from lancelsm import reader
 from lancelsm.claim import claim, seal
 from lancelsm.config import Config
 from lancelsm.errors import Corrupt, Invalid, placed
+from lancelsm.gc.collect import Collected, collect
 from lancelsm.head import Head
 from lancelsm.loop import Ran, run
 from lancelsm.making import make_table
@@ -212,6 +213,14 @@ class Table:
     def run(self, *, until_idle: bool = True, engine: Engine = "auto") -> Ran:
         """Flush, merge and optimize: everything that can be done, or for ever what is due; as `loop.run`."""
         return run(self._opened, until_idle=until_idle, engine=engine)
+
+    def collect(self, *, yes: bool = False, interval_seconds: float | None = None) -> Collected:
+        """Delete what nothing needs any more, or by default say what that is, and what stays and why.
+
+        Raises: as `gc.collect.collect`, and means the same by its arguments.
+        """
+        with placed(table=self.uri):
+            return collect(self._opened, yes=yes, interval_seconds=interval_seconds)
 
     # Regions
 

@@ -31,9 +31,7 @@ READS = frozenset(
         "generation.lookup_generation",
     }
 )
-STREAMS = frozenset(
-    {"base_rows.scan", "base_rows.look_up", "base_reads.scan_base", "generation.read_generation"}
-)
+STREAMS = frozenset({"base_rows.scan", "base_rows.look_up", "base_reads.scan_base", "generation.read_generation"})
 WRITES = frozenset(
     {
         "base_rows.write_rows",
@@ -48,6 +46,9 @@ WRITES = frozenset(
 )
 # These make calls of other sets, so they have faults in their middle too.
 OUTER_WRITES = frozenset({"base_table.create_base", "base_table.ensure_mem_wal", "generation.write_generation"})
+# A collection's; under faults in tests/simulation/test_collection.py.
+COLLECTING_READS = frozenset({"collecting.named_files", "collecting.searched_indexes", "collecting.stored_versions"})
+COLLECTING_WRITES = frozenset({"collecting.clean_versions"})
 # What they ask of Lance is asked through functions above, or through the object store.
 COMPOSED = frozenset(
     {
@@ -136,7 +137,10 @@ def _module(name: str) -> ModuleType:
 @cache
 def _uses() -> list[tuple[str, Original, list[tuple[ModuleType, str]]]]:
     """Each function, and wherever a module of ours has it under a name."""
-    functions = {name: _function(name) for name in sorted(READS | STREAMS | WRITES | OUTER_WRITES)}
+    functions = {
+        name: _function(name)
+        for name in sorted(READS | STREAMS | WRITES | OUTER_WRITES | COLLECTING_READS | COLLECTING_WRITES)
+    }
     ours = [module for name, module in sorted(sys.modules.items()) if name.partition(".")[0] == "lancelsm"]
     bound = [(module, attribute, value) for module in ours for attribute, value in vars(module).items()]
     return [
@@ -169,7 +173,9 @@ def _wrapped(world: Simulated, name: str, original: Original) -> Original:
             raise Unavailable(cause)
 
         # A late call of an outer function would make its inner calls as another process.
-        return _perform(world, name, args, options, act, unknown=unknown if name in WRITES else None)
+        return _perform(
+            world, name, args, options, act, unknown=unknown if name in WRITES | COLLECTING_WRITES else None
+        )
 
     return call
 

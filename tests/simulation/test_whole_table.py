@@ -224,7 +224,10 @@ def test_every_fault_at_any_call_loses_nothing_doubles_nothing_and_brings_nothin
 
 
 def test_every_function_of_the_seam_is_known_to_the_simulation() -> None:
-    listed = [seam.READS, seam.STREAMS, seam.WRITES, seam.OUTER_WRITES, seam.COMPOSED, seam.PURE, seam.ASIDE]
+    listed = [
+        *(seam.READS, seam.STREAMS, seam.WRITES, seam.OUTER_WRITES, seam.COMPOSED, seam.PURE, seam.ASIDE),
+        *(seam.COLLECTING_READS, seam.COLLECTING_WRITES),
+    ]
     public = {name for name in set().union(*listed) if "._" not in name}
 
     assert seam.functions() == public

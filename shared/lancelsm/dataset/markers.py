@@ -32,11 +32,13 @@ _FOOTER = 16  # position of the manifest, format version, magic
 class Markers:
     """How far Lance knows each region to be merged, and each index of the base to have caught up.
 
-    An index without an entry has caught up with nothing.
+    An index without an entry has caught up with nothing. `maintained` are the indexes that readers of generations rely
+    on; None for all that are there.
     """
 
     merged: Mapping[RegionId, Generation]
     caught_up: Mapping[str, Mapping[RegionId, Generation]]
+    maintained: frozenset[str] | None = None
 
 
 def read_markers(*, objects: ObjectStore, version: int) -> Markers | None:
@@ -125,6 +127,7 @@ def _decoded(body: bytes) -> Markers | None:
                     progress.index_name: _by_region(progress.caught_up_generations)
                     for progress in details.index_catchup
                 },
+                maintained=None if details.maintain_all_indexes else frozenset(details.maintained_indexes),
             )
     return None
 

@@ -24,17 +24,17 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17lancelsm/v1/round.proto\x12\x0blancelsm.v1\"a\n\x04Item\x12\x1f\n\x04kind\x18\x01 \x01(\x0e\x32\x11.lancelsm.v1.Kind\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0e\n\x06number\x18\x03 \x01(\x04\x12\r\n\x05\x62ytes\x18\x04 \x01(\x04\x12\x0b\n\x03why\x18\x05 \x01(\t\"g\n\x05Round\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\r\x12\x0e\n\x06region\x18\x02 \x01(\x0c\x12\r\n\x05round\x18\x03 \x01(\x04\x12 \n\x05items\x18\x04 \x03(\x0b\x32\x11.lancelsm.v1.Item\x12\r\n\x05\x66\x65nce\x18\x05 \x01(\x04*y\n\x04Kind\x12\x10\n\x0cKIND_UNKNOWN\x10\x00\x12\x0e\n\nGENERATION\x10\x01\x12\t\n\x05\x45NTRY\x10\x02\x12\n\n\x06STAGED\x10\x03\x12\r\n\tPUBLISHED\x10\x04\x12\x08\n\x04LIST\x10\x05\x12\r\n\tBASE_FILE\x10\x06\x12\x10\n\x0c\x42\x41SE_VERSION\x10\x07\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17lancelsm/v1/round.proto\x12\x0blancelsm.v1\"a\n\x04Item\x12\x1f\n\x04kind\x18\x01 \x01(\x0e\x32\x11.lancelsm.v1.Kind\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0e\n\x06number\x18\x03 \x01(\x04\x12\r\n\x05\x62ytes\x18\x04 \x01(\x04\x12\x0b\n\x03why\x18\x05 \x01(\t\"\x99\x01\n\x05Round\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\r\x12\x0e\n\x06region\x18\x02 \x01(\x0c\x12\r\n\x05round\x18\x03 \x01(\x04\x12 \n\x05items\x18\x04 \x03(\x0b\x32\x11.lancelsm.v1.Item\x12\r\n\x05\x66\x65nce\x18\x05 \x01(\x04\x12\r\n\x05\x66loor\x18\x06 \x01(\x04\x12\x11\n\tdiscarded\x18\x07 \x01(\x0c\x12\x0e\n\x06marked\x18\x08 \x01(\x01*y\n\x04Kind\x12\x10\n\x0cKIND_UNKNOWN\x10\x00\x12\x0e\n\nGENERATION\x10\x01\x12\t\n\x05\x45NTRY\x10\x02\x12\n\n\x06STAGED\x10\x03\x12\r\n\tPUBLISHED\x10\x04\x12\x08\n\x04LIST\x10\x05\x12\r\n\tBASE_FILE\x10\x06\x12\x10\n\x0c\x42\x41SE_VERSION\x10\x07\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, __name__, _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_KIND']._serialized_start=244
-  _globals['_KIND']._serialized_end=365
+  _globals['_KIND']._serialized_start=295
+  _globals['_KIND']._serialized_end=416
   _globals['_ITEM']._serialized_start=40
   _globals['_ITEM']._serialized_end=137
-  _globals['_ROUND']._serialized_start=139
-  _globals['_ROUND']._serialized_end=242
+  _globals['_ROUND']._serialized_start=140
+  _globals['_ROUND']._serialized_end=293
 # @@protoc_insertion_point(module_scope)

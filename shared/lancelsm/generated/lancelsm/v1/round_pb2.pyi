@@ -41,15 +41,21 @@ class Item(_message.Message):
     def __init__(self, kind: _Optional[_Union[Kind, str]] = ..., path: _Optional[str] = ..., number: _Optional[int] = ..., bytes: _Optional[int] = ..., why: _Optional[str] = ...) -> None: ...
 
 class Round(_message.Message):
-    __slots__ = ("format", "region", "round", "items", "fence")
+    __slots__ = ("format", "region", "round", "items", "fence", "floor", "discarded", "marked")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     REGION_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ITEMS_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
+    FLOOR_FIELD_NUMBER: _ClassVar[int]
+    DISCARDED_FIELD_NUMBER: _ClassVar[int]
+    MARKED_FIELD_NUMBER: _ClassVar[int]
     format: int
     region: bytes
     round: int
     items: _containers.RepeatedCompositeFieldContainer[Item]
     fence: int
-    def __init__(self, format: _Optional[int] = ..., region: _Optional[bytes] = ..., round: _Optional[int] = ..., items: _Optional[_Iterable[_Union[Item, _Mapping]]] = ..., fence: _Optional[int] = ...) -> None: ...
+    floor: int
+    discarded: bytes
+    marked: float
+    def __init__(self, format: _Optional[int] = ..., region: _Optional[bytes] = ..., round: _Optional[int] = ..., items: _Optional[_Iterable[_Union[Item, _Mapping]]] = ..., fence: _Optional[int] = ..., floor: _Optional[int] = ..., discarded: _Optional[bytes] = ..., marked: _Optional[float] = ...) -> None: ...

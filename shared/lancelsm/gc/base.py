@@ -1,0 +1,346 @@
+"""The base's part of a collection: old versions, and files that no version names.
+
+A file that no version names may belong to a merge that has yet to commit. So files are listed first; then a commit that
+touches no data raises `lancelsm.fence`, behind which no merge commits files that it wrote before; and what no version
+names after that goes. Model: tests/model/merge_redo.py. Versions go below a floor, which the catalog's record of the
+table holds, and Lance's own clean-up removes them: it leaves tagged ones alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from lancelsm.dataset.base_rows import Base, Preempted, commit
+from lancelsm.dataset.base_table import FENCE, BaseTable
+from lancelsm.dataset.collecting import (
+    StoredVersion,
+    clean_versions,
+    named_files,
+    searched_indexes,
+    stored_versions,
+)
+from lancelsm.dataset.markers import read_markers
+from lancelsm.dataset.tags import remove_tag, tags
+from lancelsm.errors import Ambiguous, Contended, Corrupt, Invalid, Unavailable
+from lancelsm.gc.lists import Item, Kind, Round, RoundList, read_list
+from lancelsm.gc.mark import Kept, Marked, Progress
+from lancelsm.gc.survey import seen
+from lancelsm.gc.sweep import Swept, delete_all, expire_pins
+from lancelsm.layout import Nonce, round_number, round_prefix, table_key
+from lancelsm.lease import lease
+from lancelsm.objects import Listed
+from lancelsm.opening import Opened, check_base
+from lancelsm.pins import Pin, read_pins
+from lancelsm.registry import Applied, Fields, Record
+from lancelsm.setsum import Setsum
+from lancelsm.snapshot import tag_of
+from lancelsm.upkeep import BASE
+
+_FILE = re.compile(r"data/[^/]+\.lance|_deletions/[^/]+\.(arrow|bin)")
+_FILES_MAX = 10_000
+_VERSIONS_MIN = 16  # a round makes a version itself
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Floor:
+    """What the catalog says of collections of the base: its oldest version, and the newest round with its list."""
+
+    version: int
+    round: int
+    key: str
+    setsum: Setsum
+
+
+def read_progress(opened: Opened) -> Progress:
+    """What the newest base has of each region.
+
+    Raises:
+        Corrupt: the base is not this table's.
+        Unavailable: the store did not answer.
+    """
+    base = opened.read_base()
+    check_base(base, opened.config)
+    markers = read_markers(objects=opened.storage.objects, version=base.version)
+    indexes = searched_indexes(base)
+    if markers is not None and markers.maintained is not None:
+        indexes &= markers.maintained
+    return Progress(
+        version=base.version,
+        counters=base.counters,
+        markers={} if markers is None else markers.merged,
+        caught_up={name: {} if markers is None else markers.caught_up.get(name, {}) for name in indexes},
+    )
+
+
+def survey_base(opened: Opened, pins: Iterable[Pin]) -> Marked:
+    """What a round of the base would delete now. While a merge is under way its files look like nobody's.
+
+    Raises:
+        Corrupt, Unavailable: catalog, base or store could not be read.
+    """
+    storage, options = opened.storage, opened.storage_options
+    listed = [one for place in ("data/", "_deletions/") for one in seen(storage, place) if _FILE.fullmatch(one.key)]
+    # Only now: what is listed was there before a fence above this one is raised.
+    base = opened.read_base()
+    versions = stored_versions(uri=storage.uri, storage_options=options)
+    tagged = frozenset(tags(uri=storage.uri, storage_options=options).values())
+    named = _named_by(opened, (one.version for one in versions))
+    return mark_base(
+        base=base,
+        versions=versions,
+        tagged=tagged,
+        unnamed=[one for one in listed if one.key not in named],
+        lists=seen(storage, round_prefix(None)),
+        floor=_read_floor(opened),
+        pins=pins,
+        keep_seconds=opened.settings.keep_versions_seconds,
+        now=storage.clock.now(),
+    )
+
+
+def mark_base(
+    *,
+    base: BaseTable,
+    versions: Sequence[StoredVersion],
+    tagged: frozenset[int],
+    unnamed: Iterable[Listed],
+    lists: Iterable[Listed],
+    floor: Floor,
+    pins: Iterable[Pin],
+    keep_seconds: float,
+    now: float,
+) -> Marked:
+    """Decide what one round of the base deletes: pure.
+
+    Args:
+        unnamed: files that were listed before `base` was read, and that none of `versions` names.
+        tagged: versions that Lance leaves alone.
+    """
+    young = [one.version for one in versions if one.committed + keep_seconds >= now]
+    pinned = {pin.base_version for pin in pins if pin.base_version is not None}
+    oldest = max(floor.version, min([base.version, *young, *pinned]))
+    items, kept = [], []
+    for one in versions:
+        path = f"version {one.version}"
+        if one.version >= oldest:
+            continue
+        if one.version in tagged:
+            kept.append(Kept(path=path, kind=Kind.BASE_VERSION, why="it is tagged"))
+        else:
+            why = f"it is older than the versions that are kept, from {oldest} on"
+            items.append(Item(kind=Kind.BASE_VERSION, path=path, number=one.version, bytes=0, why=why))
+    files = sorted(unnamed, key=lambda found: found.key)[:_FILES_MAX]
+    items += [
+        Item(kind=Kind.BASE_FILE, path=one.key, number=0, bytes=one.size, why="no version names it") for one in files
+    ]
+    worth_it = bool(files) or len(items) >= _VERSIONS_MIN
+    for found in lists:
+        number = round_number(found.key)
+        if number is not None and number <= floor.round and found.key != floor.key:
+            why = "its round is over, or was never committed"
+            items.append(Item(kind=Kind.LIST, path=found.key, number=number, bytes=found.size, why=why))
+    return Marked(
+        round=Round(
+            region=None, number=floor.round + 1, floor=oldest, items=tuple(items), marked=now, fence=base.fence + 1
+        ),
+        kept=tuple(kept),
+        worth_it=worth_it,
+    )
+
+
+def mark_in_base(opened: Opened, pins: Iterable[Pin]) -> Marked:
+    """As `survey_base`, under the lease of whoever rewrites the base; raises `Contended` while another holds it."""
+    with lease(opened.storage, BASE):
+        return survey_base(opened, pins)
+
+
+def verify_base(opened: Opened, key: str) -> None:
+    """Recompute that a round of the base deletes nothing that a version or a pin needs.
+
+    Raises:
+        Corrupt: it does; names the object.
+        Contended: another round or a pin came meanwhile.
+        Unavailable: store or registry did not answer.
+    """
+    storage = opened.storage
+    found, floor = read_list(storage, key).round, _read_floor(opened)
+    if floor.key == key:
+        return
+    if found.number != floor.round + 1:
+        raise Contended("another round of the base came first", remedy="Mark a new one", table=storage.uri)
+    newest = opened.read_base()
+    check_base(newest, opened.config)
+    named = _named_by(opened, (one.version for one in _versions(opened)))
+    for item in found.items:
+        why = ""
+        if item.kind is Kind.BASE_VERSION and not item.number < min(found.floor, newest.version):
+            why = "it is not below the floor"
+        elif item.kind is Kind.BASE_FILE and (item.path in named or not _FILE.fullmatch(item.path)):
+            why = "a version names it, or it is no file of rows"
+        elif item.kind is Kind.LIST and not (item.path.startswith(round_prefix(None)) and item.path != floor.key):
+            why = "it is no list of an earlier round"
+        elif item.kind not in (Kind.BASE_VERSION, Kind.BASE_FILE, Kind.LIST):
+            why = "it is none of the base's"
+        if why:
+            raise Corrupt(f"the round would delete {item.path}: {why}", table=storage.uri, object=item.path)
+    for pin in read_pins(storage):
+        if pin.base_version is not None and floor.version < found.floor and pin.base_version < found.floor:
+            what = f"{pin.kind} {pin.name} needs version {pin.base_version} of the base"
+            raise Contended(what, remedy="Mark a new round", table=storage.uri)
+
+
+def commit_base(opened: Opened, key: str) -> bool:
+    """Raise the fence of the base, then the floor in the catalog; False if another round came first.
+
+    Raises:
+        Contended: others kept changing the base, or a merge is under way.
+        Ambiguous: the registry gave no answer that proves anything. Run it again.
+        Unavailable, Corrupt: as `verify_base`.
+    """
+    storage = opened.storage
+    listed, record_key = read_list(storage, key), table_key(storage.table)
+    number = listed.round.number
+    if _read_floor(opened).round < number:
+        with lease(storage, BASE):
+            _raise_fence(opened, listed.round.fence)
+    change: Fields = {
+        "base_floor": listed.round.floor,
+        "base_round": number,
+        "base_list": key,
+        "base_list_setsum": listed.setsum.hex(),
+    }
+    for _ in storage.budget().attempts():
+        record = _record(opened)
+        floor = _floor_of(record)
+        if floor.key == key:
+            return True
+        if floor.round != number - 1:
+            return False
+        expect: Fields = {"base_round": record.get("base_round")}
+        if isinstance(storage.registry.swap(record_key, expect=expect, change=change), Applied):
+            return True
+    raise Ambiguous("the floor of the base may or may not be raised", remedy="Run it again", table=storage.uri)
+
+
+def sweep_base(opened: Opened, key: str) -> Swept:
+    """Delete what a committed round of the base lists, but for what pins hold; repeatable as `sweep.sweep_region`.
+
+    Raises:
+        Invalid: the round is not committed.
+        Corrupt, Unavailable: as `sweep.sweep_region`.
+    """
+    storage, options = opened.storage, opened.storage_options
+    floor = _read_floor(opened)
+    if floor.key != key:
+        if (round_number(key) or 0) > floor.round:
+            raise Invalid("the round is not committed", remedy="Commit it first", table=storage.uri, object=key)
+        return Swept(deleted=0, over=True)
+    found = read_list(storage, key, setsum=floor.setsum).round
+    tagged = tags(uri=storage.uri, storage_options=options)
+    pins = expire_pins(storage, skew_seconds=opened.settings.skew_allowance_seconds)
+    _drop_tags(opened, tagged, pins)
+    pinned = {pin.base_version: pin for pin in pins if pin.base_version is not None}
+    base = opened.read_base()
+    if base.fence < found.fence:
+        raise Corrupt(
+            "the base was restored to a version before the fence of this round",
+            remedy="Nothing was deleted. Mark a new round",
+            table=storage.uri,
+            version=base.version,
+        )
+    versions = [i for i in found.items if i.kind is Kind.BASE_VERSION and i.number not in pinned]
+    removed = clean_versions(uri=storage.uri, versions=[i.number for i in versions], storage_options=options)
+    named = _named_by(opened, (one.version for one in _versions(opened)))
+    files = [i for i in found.items if i.kind is Kind.LIST or (i.kind is Kind.BASE_FILE and i.path not in named)]
+    delete_all(storage, [item.path for item in files])
+    return Swept(
+        deleted=removed + len(files),
+        kept=tuple(
+            Kept(path=i.path, kind=i.kind, why=f"{pinned[i.number].kind} {pinned[i.number].name} needs it")
+            for i in found.items
+            if i.kind is Kind.BASE_VERSION and i.number in pinned
+        ),
+    )
+
+
+def committed_base(opened: Opened) -> RoundList | None:
+    """The newest committed round of the base, None if there was none."""
+    floor = _read_floor(opened)
+    return read_list(opened.storage, floor.key, setsum=floor.setsum) if floor.key else None
+
+
+def unswept_base(opened: Opened, found: Round) -> bool:
+    """Whether something of a round is still there."""
+    keys = {one.key for place in ("data/", "_deletions/", round_prefix(None)) for one in seen(opened.storage, place)}
+    versions = {one.version for one in _versions(opened)}
+    tagged = set(tags(uri=opened.storage.uri, storage_options=opened.storage_options).values())
+    return any(
+        item.number in versions - tagged if item.kind is Kind.BASE_VERSION else item.path in keys
+        for item in found.items
+    )
+
+
+def _raise_fence(opened: Opened, fence: int) -> None:
+    """Commit a version that has this fence and is otherwise the newest; nothing if the fence is there or past."""
+    for _ in range(_ATTEMPTS):
+        base = opened.read_base()
+        check_base(base, opened.config)
+        if base.fence >= fence:
+            return
+        metadata = {**base.metadata, FENCE: str(fence)}
+        try:
+            outcome = commit(Base.of(base), changed={}, new=(), metadata=metadata, properties={})
+        except Unavailable:
+            continue
+        if not isinstance(outcome, Preempted):
+            return
+    raise Contended("others kept changing the base", remedy="Commit the round again", table=opened.storage.uri)
+
+
+def _drop_tags(opened: Opened, tagged: Iterable[str], pins: Iterable[Pin]) -> None:
+    """Remove the tags of pins that are gone. A pin is recorded before it tags, and tags were listed before pins."""
+    held = {tag_of(pin.nonce) for pin in pins}
+    prefix = tag_of(Nonce(""))
+    for tag in tagged:
+        if tag.startswith(prefix) and tag not in held:
+            remove_tag(uri=opened.storage.uri, tag=tag, storage_options=opened.storage_options)
+
+
+def _versions(opened: Opened) -> tuple[StoredVersion, ...]:
+    return stored_versions(uri=opened.storage.uri, storage_options=opened.storage_options)
+
+
+def _named_by(opened: Opened, versions: Iterable[int]) -> frozenset[str]:
+    def named(version: int) -> frozenset[str]:
+        return named_files(uri=opened.storage.uri, version=version, storage_options=opened.storage_options)
+
+    return frozenset().union(*opened.storage.each(named, list(versions)))
+
+
+def _record(opened: Opened) -> Record:
+    storage = opened.storage
+    record = storage.registry.read(table_key(storage.table))
+    if record is None:
+        raise Corrupt(
+            "the registry does not know the table",
+            remedy=f"Stop all writers, then: lancelsm registry rebuild {storage.uri}",
+            table=storage.uri,
+        )
+    return record
+
+
+def _read_floor(opened: Opened) -> Floor:
+    return _floor_of(_record(opened))
+
+
+def _floor_of(record: Record) -> Floor:
+    setsum = str(record.get("base_list_setsum", ""))
+    return Floor(
+        version=int(record.get("base_floor", 0)),
+        round=int(record.get("base_round", 0)),
+        key=str(record.get("base_list", "")),
+        setsum=Setsum.from_hex(setsum) if setsum else Setsum.ZERO,
+    )

@@ -1,0 +1,49 @@
+"""Commit: the region's manifest drops what a round deletes and names its list; the head gets the floor of the log.
+
+From then on nobody can begin to need what the list has: a pin that was made before fails, or is seen by the sweep.
+"""
+
+from __future__ import annotations
+
+from lancelsm import manifest as manifests
+from lancelsm.commit import Committed, commit
+from lancelsm.errors import Corrupt
+from lancelsm.gc.lists import Kind, RoundList, read_list
+from lancelsm.layout import Position
+from lancelsm.manifest import Dead, Manifest
+from lancelsm.region import Region
+
+
+def commit_round(region: Region, key: str) -> Committed | Dead:
+    """Commit the round whose list is at a key, which was verified.
+
+    Returns:
+        Once the head names a manifest after the round; `Dead` if another round came first.
+
+    Raises:
+        Corrupt: the list is gone, unreadable or another region's.
+        Contended, Unavailable, Ambiguous: as `commit.commit`; run it again: a committed round is recognised by its key.
+    """
+    listed = read_list(region.storage, key)
+    if listed.round.region != region.id:
+        raise Corrupt("the list of another region's round", **region.where, object=key)
+
+    def transition(manifest: Manifest) -> Manifest | Dead:
+        return after_round(manifest, listed)
+
+    return commit(region, transition)
+
+
+def after_round(manifest: Manifest, listed: RoundList) -> Manifest | Dead:
+    """The manifest after a round: pure."""
+    directories = {
+        item.path.rpartition("/")[2] for item in listed.round.items if item.kind is Kind.GENERATION
+    }  # orphans are among them, which no manifest names
+    return manifests.collected(
+        manifest,
+        round_number=listed.round.number,
+        key=listed.key,
+        list_setsum=listed.setsum,
+        first_position=Position(listed.round.floor),
+        paths=frozenset(g.path for g in manifest.generations if g.path in directories),
+    )

@@ -1,0 +1,300 @@
+"""Mark: what of a region nothing needs any more, decided from what was read of it. No I/O.
+
+Everything goes by rank, nothing by age: what is marked can never be needed again, whatever stalls and goes on later.
+So a survey may be incomplete: what it did not see waits for the next round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+from lancelsm.gc.lists import Item, Kind, Round
+from lancelsm.head import Head
+from lancelsm.layout import (
+    Generation,
+    Position,
+    RegionId,
+    generation_number,
+    generation_path,
+    manifest_prefix,
+    published_version,
+    region_prefix,
+    round_number,
+    round_prefix,
+    staged_version,
+    wal_entry,
+    wal_position,
+    wal_prefix,
+)
+from lancelsm.manifest import FlushedGeneration, Manifest
+from lancelsm.objects import Listed
+from lancelsm.pins import Pin
+from lancelsm.setsum import Setsum
+
+ENTRIES_MAX = 10_000  # of the log, in one round
+_OWN_OBJECTS = 3  # that a round adds: its list, its manifest, published too
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """What one version of the base has of each region: by its counters, by Lance's marker, by each index it maintains.
+
+    `caught_up` has an entry for every index that is there; an index that never caught up has an empty one.
+    """
+
+    version: int
+    counters: Mapping[RegionId, Generation]
+    markers: Mapping[RegionId, Generation]
+    caught_up: Mapping[str, Mapping[RegionId, Generation]]
+
+    def lacking(self, region: RegionId, generation: Generation) -> str:
+        """Why a generation must stay, empty if the base has it in every respect."""
+        if generation > self.counters.get(region, 0):
+            return "the base does not hold it yet"
+        if generation > self.markers.get(region, 0):
+            return "Lance's marker lags: the next merge repairs it"
+        behind = sorted(name for name, known in self.caught_up.items() if generation > known.get(region, 0))
+        return f"index {behind[0]} has not caught up: optimize" if behind else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryFacts:
+    """What mark needs to know of an object of the log. `fence` is True for a fence that lancelsm put."""
+
+    bytes: int
+    fence: bool
+    entry_setsum: Setsum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """A region as one look saw it.
+
+    Args:
+        hint: the published version from which Lance's readers walk up; 0 if there is none.
+        listed: what lies below the region's prefix, perhaps not all of it.
+        entries: every committed entry from the manifest's floor up to `log_end`, and what lies below the floor; None
+            for what is gone or unreadable there.
+        discarded: sums what earlier rounds took from the log.
+        standing_bytes: of all objects of the log.
+        bytes_max: that this round may take from the log.
+    """
+
+    head: Head
+    manifest: Manifest
+    hint: int
+    pins: Sequence[Pin]
+    progress: Progress
+    listed: Sequence[Listed]
+    entries: Mapping[Position, EntryFacts | None]
+    discarded: Setsum
+    standing_bytes: int
+    bytes_max: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """Something that stays, and why."""
+
+    path: str
+    kind: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marked:
+    """What a round would delete, and what stays; `worth_it` is False if the round would leave as much as it takes."""
+
+    round: Round
+    kept: tuple[Kept, ...]
+    worth_it: bool
+
+
+def log_end(manifest: Manifest, pins: Iterable[Pin]) -> Position:
+    """The first position that must stay whatever the size of the round: not in a generation, or pinned."""
+    ends = [needs.first_position for pin in pins if (needs := pin.of(manifest.region)) is not None]
+    return Position(
+        max(
+            manifest.first_position,
+            min([manifest.replay_after + 1, manifest.first_position + ENTRIES_MAX, *ends]),
+        )
+    )
+
+
+def summed_from(manifest: Manifest) -> Position:
+    """The first position that the region's sums know of: those of an adopted region begin behind what Lance folded."""
+    if all(g.folded for g in manifest.generations):
+        return Position(1)
+    ours = [g.folded.first for g in manifest.generations if g.folded]
+    return ours[0] if ours else Position(manifest.replay_after + 1)
+
+
+def log_objects(region: RegionId, listed: Iterable[Listed]) -> dict[Position, int]:
+    """The sizes of the objects of the log among what was listed."""
+    inside = (found for found in listed if found.key.startswith(wal_prefix(region)))
+    return {position: found.size for found in inside if (position := wal_position(found.key)) is not None}
+
+
+def mark_region(survey: Survey, *, now: float) -> Marked:
+    """Decide what one round of a region deletes."""
+    marking = _Marking(survey)
+    items, kept = marking.items(), marking.kept
+    big = any(item.kind in (Kind.GENERATION, Kind.ENTRY) for item in items)
+    return Marked(
+        round=Round(
+            region=survey.manifest.region,
+            number=survey.manifest.collector_round + 1,
+            floor=marking.floor,
+            items=tuple(items),
+            marked=now,
+            discarded=marking.discarded,
+        ),
+        kept=tuple(kept),
+        worth_it=big or len(items) > _OWN_OBJECTS,
+    )
+
+
+class _Marking:
+    """One decision in the making: what stays is noted on the way."""
+
+    def __init__(self, survey: Survey) -> None:
+        self._survey = survey
+        self._region = survey.manifest.region
+        self.kept: list[Kept] = []
+        self.floor, self.discarded = self._floor()
+
+    def items(self) -> list[Item]:
+        return [
+            *self._generations(),
+            *self._entries(),
+            *self._manifests(),
+            *self._lists(),
+        ]
+
+    def _floor(self) -> tuple[Position, Setsum]:
+        """How far the log goes in this round, and the sum of all that is below that."""
+        survey, manifest = self._survey, self._survey.manifest
+        floor, end, taken = manifest.first_position, log_end(manifest, survey.pins), 0
+        discarded, known = survey.discarded, summed_from(manifest)
+        while floor < end:
+            entry = survey.entries[floor]
+            assert entry is not None, f"the survey has no committed entry {floor}"
+            if taken + entry.bytes > survey.bytes_max:
+                break
+            taken += entry.bytes
+            if floor >= known:
+                discarded += entry.entry_setsum
+            floor = Position(floor + 1)
+        if floor <= manifest.replay_after:
+            why = "the share of the log that one round may take is reached: it goes with a later one"
+            self._keep(wal_prefix(self._region), Kind.ENTRY, self._log_pin(floor) or why)
+        elif survey.head.next_position > floor:
+            self._keep(wal_prefix(self._region), Kind.ENTRY, f"from position {floor} on it is in no generation yet")
+        return floor, discarded
+
+    def _log_pin(self, floor: Position) -> str:
+        for pin in self._survey.pins:
+            needs = pin.of(self._region)
+            if needs is not None and needs.first_position <= floor:
+                return f"{_named(pin)} needs it from position {needs.first_position} on"
+        return ""
+
+    def _generations(self) -> Iterator[Item]:
+        survey, manifest = self._survey, self._survey.manifest
+        sizes: dict[str, int] = {}
+        prefix = f"{region_prefix(self._region)}/"
+        for found in survey.listed:
+            name, inside, _ = found.key.removeprefix(prefix).partition("/")
+            if inside and generation_number(name) is not None:
+                sizes[name] = sizes.get(name, 0) + found.size
+        leaving = list(takewhile(self._leaves, manifest.generations))
+        for one in leaving:
+            why = f"the base holds it since version {survey.progress.version} or before"
+            yield self._generation(one.path, one.generation, sizes.pop(one.path, 0), why)
+        for one in manifest.generations:
+            sizes.pop(one.path, None)
+        for name, size in sizes.items():
+            number = generation_number(name)
+            assert number is not None
+            if number >= manifest.current_generation:
+                self._keep(generation_path(self._region, name), Kind.GENERATION, "a flush may be writing it")
+            elif pinned := self._generation_pin(number):
+                self._keep(generation_path(self._region, name), Kind.GENERATION, pinned)
+            else:
+                yield self._generation(name, number, size, "the manifest does not name it, and its number is taken")
+
+    def _leaves(self, one: FlushedGeneration) -> bool:
+        """Whether a generation goes now. The first that does not keeps all later ones."""
+        last = one.folded.last if one.folded else summed_from(self._survey.manifest) - 1
+        why = self._survey.progress.lacking(self._region, one.generation) or self._generation_pin(one.generation)
+        if not why and last >= self.floor:
+            why = f"its entries are still in the log, up to position {last}"
+        if why:
+            self._keep(generation_path(self._region, one.path), Kind.GENERATION, why)
+        return not why
+
+    def _generation_pin(self, number: Generation) -> str:
+        for pin in self._survey.pins:
+            needs = pin.of(self._region)
+            if needs is not None and needs.needs(number):
+                return f"{_named(pin)} needs it"
+        return ""
+
+    def _generation(self, name: str, number: int, size: int, why: str) -> Item:
+        return Item(kind=Kind.GENERATION, path=generation_path(self._region, name), number=number, bytes=size, why=why)
+
+    def _entries(self) -> Iterator[Item]:
+        """Objects of the log below the floor, without the two fences that Lance's own writers run into."""
+        survey = self._survey
+        sizes = log_objects(self._region, survey.listed)
+        fences = [at for at, entry in sorted(survey.entries.items()) if at < self.floor and entry and entry.fence]
+        stay = {*fences[:1], *fences[-1:]}
+        committed = range(survey.manifest.first_position, self.floor)
+        for position in sorted({*(at for at in sizes if at < self.floor), *committed}):
+            key = wal_entry(self._region, Position(position))
+            if position in stay:
+                self._keep(key, Kind.ENTRY, "the oldest and the newest fence stay: they stop a writer of Lance's")
+                continue
+            why = "it is in a generation" if position in committed else "it is below the floor of the log"
+            entry = survey.entries.get(Position(position))
+            size = entry.bytes if entry else sizes.get(Position(position), 0)
+            yield Item(kind=Kind.ENTRY, path=key, number=position, bytes=size, why=why)
+
+    def _manifests(self) -> Iterator[Item]:
+        head, pins = self._survey.head, self._survey.pins
+        needs = [needed for pin in pins if (needed := pin.of(self._region)) is not None]
+        keys, versions = {one.manifest_key for one in needs}, {one.manifest_version for one in needs}
+        for found in self._survey.listed:
+            if not found.key.startswith(manifest_prefix(self._region)):
+                continue
+            staged, published = staged_version(found.key), published_version(found.key)
+            if staged is not None and staged <= head.manifest_version and found.key != head.manifest_key:
+                if found.key in keys:
+                    self._keep(found.key, Kind.STAGED, "a snapshot needs it")
+                else:
+                    yield _item(Kind.STAGED, found, staged, "the head names another manifest, and its version is taken")
+            elif published is not None and published < min(self._survey.hint, head.manifest_version):
+                if published in versions:
+                    self._keep(found.key, Kind.PUBLISHED, "a snapshot needs it")
+                else:
+                    yield _item(Kind.PUBLISHED, found, published, "readers of files start at a later version")
+
+    def _lists(self) -> Iterator[Item]:
+        manifest, prefix = self._survey.manifest, round_prefix(self._region)
+        for found in self._survey.listed:
+            number = round_number(found.key) if found.key.startswith(prefix) else None
+            if number is not None and number <= manifest.collector_round and found.key != manifest.collector_key:
+                yield _item(Kind.LIST, found, number, "its round is over, or was never committed")
+
+    def _keep(self, path: str, kind: Kind, why: str) -> None:
+        self.kept.append(Kept(path=path, kind=kind, why=why))
+
+
+def _item(kind: Kind, found: Listed, number: int, why: str) -> Item:
+    return Item(kind=kind, path=found.key, number=number, bytes=found.size, why=why)
+
+
+def _named(pin: Pin) -> str:
+    return f"{pin.kind} {pin.name}"

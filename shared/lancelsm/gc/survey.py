@@ -1,0 +1,112 @@
+"""Look at a region before a round: head, manifest, log and whatever lies there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from lancelsm.commit import newest
+from lancelsm.errors import Contended, Corrupt, Unavailable
+from lancelsm.gc.lists import read_list
+from lancelsm.gc.mark import EntryFacts, Progress, Survey, log_end, log_objects
+from lancelsm.layout import Position, region_prefix, version_hint, wal_entry
+from lancelsm.manifest import Manifest
+from lancelsm.objects import Listed
+from lancelsm.pins import Pin
+from lancelsm.region import Region, Storage
+from lancelsm.setsum import Setsum
+from lancelsm.settings import Settings
+from lancelsm.wal.entry import decode
+
+
+def survey_region(region: Region, *, pins: Sequence[Pin], progress: Progress, settings: Settings) -> Survey:
+    """Read what a round of this region is decided from.
+
+    Raises:
+        Contended: another collector moved the floor meanwhile.
+        Corrupt: a committed entry above the floor, the manifest or the last round's list is gone or unreadable.
+        Unavailable: a store or the registry did not answer.
+    """
+    storage = region.storage
+    head, manifest = newest(region, region.head())
+    listed = seen(storage, f"{region_prefix(region.id)}/")
+    log = log_objects(region.id, listed)
+    standing = sum(log.values())
+    below = [position for position in log if position < manifest.first_position]
+    positions = sorted({*below, *range(manifest.first_position, log_end(manifest, pins))})
+    facts = storage.each(lambda position: _facts(region, Position(position)), positions)
+    entries = dict(zip(map(Position, positions), facts, strict=True))
+    _require(region, manifest, entries)
+    return Survey(
+        head=head,
+        manifest=manifest,
+        hint=_hint(region),
+        pins=pins,
+        progress=progress,
+        listed=listed,
+        entries=entries,
+        discarded=discarded(storage, manifest),
+        standing_bytes=standing,
+        bytes_max=max(settings.collect_floor_bytes, standing * settings.collect_share_percent // 100),
+    )
+
+
+def seen(storage: Storage, prefix: str) -> list[Listed]:
+    """What a listing shows, if it fails in the middle what it showed until then.
+
+    Nothing is concluded from what was not seen, so a listing that never comes to its end stops nobody for ever.
+    """
+    found: list[Listed] = []
+    try:
+        for line in storage.objects.list(prefix):
+            found.append(line)  # noqa: PERF402 - what came before a failure counts
+    except Unavailable:
+        if not found:
+            raise
+    return found
+
+
+def discarded(storage: Storage, manifest: Manifest) -> Setsum:
+    """The sum of what the rounds before took from the log."""
+    if not manifest.collector_key:
+        return Setsum.ZERO
+    return read_list(storage, manifest.collector_key, setsum=manifest.collector_setsum).round.discarded
+
+
+def _facts(region: Region, position: Position) -> EntryFacts | None:
+    key = wal_entry(region.id, position)
+    found = region.storage.objects.get(key)
+    if found is None:
+        return None
+    try:
+        entry = decode(found.body, position=position, key=key)
+    except Corrupt:
+        return None
+    return EntryFacts(
+        bytes=entry.summary.bytes,
+        fence=entry.fence and entry.nonce is not None,
+        entry_setsum=entry.summary.entry_setsum,
+    )
+
+
+def _require(region: Region, manifest: Manifest, entries: dict[Position, EntryFacts | None]) -> None:
+    """Every entry from the floor on must be there."""
+    gone = [at for at, entry in entries.items() if entry is None and at >= manifest.first_position]
+    if not gone:
+        return
+    if region.head().first_position > gone[0]:
+        raise Contended("another collector was faster", **region.where)
+    raise Corrupt(
+        "a committed entry is gone or unreadable",
+        **region.where,
+        position=gone[0],
+        object=wal_entry(region.id, gone[0]),
+    )
+
+
+def _hint(region: Region) -> int:
+    found = region.storage.objects.get(version_hint(region.id))
+    try:
+        return 0 if found is None else int(json.loads(found.body)["version"])
+    except (ValueError, KeyError, TypeError):
+        return 0

@@ -1,0 +1,254 @@
+"""Verify: recompute from storage, with code of its own, that a round deletes nothing that is needed.
+
+Nothing is taken from mark but its list. The verifier refuses and repairs nothing; a round that it refused is never
+committed, and its list becomes an item of a later one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+import pyarrow as pa
+
+from lancelsm import head as heads
+from lancelsm import manifest as manifests
+from lancelsm.errors import Contended, Corrupt, Invalid
+from lancelsm.gc.lists import Item, Kind, Round, read_list
+from lancelsm.gc.mark import Progress
+from lancelsm.head import Head
+from lancelsm.layout import Position, head_key, version_hint, wal_entry
+from lancelsm.manifest import Manifest
+from lancelsm.pins import Pin, read_pins
+from lancelsm.region import Region
+from lancelsm.setsum import Setsum
+from lancelsm.settings import Settings
+
+_NUMBER = re.compile(r"[0-9]+")
+
+
+def verify_region(region: Region, key: str, *, read_progress: Callable[[], Progress], settings: Settings) -> None:
+    """Check the round whose list is at a key; returns if it may be committed.
+
+    Args:
+        read_progress: reads the newest base.
+
+    Raises:
+        Corrupt: it would delete something that is needed, or sums do not balance; names the object.
+        Contended: another round, or a pin, came meanwhile: mark a new one.
+        Invalid: it takes more of the log than one round may.
+        Unavailable: a store or the registry did not answer.
+    """
+    storage = region.storage
+    found = read_list(storage, key).round
+    record = storage.registry.read(head_key(storage.table, region.id))
+    if record is None:
+        raise Corrupt("the region has no head", **region.where)
+    head = heads.from_record(record)
+    named = storage.objects.get(head.manifest_key)
+    if named is None:
+        raise Contended("the manifest was replaced meanwhile", remedy="Verify again", **region.where)
+    manifest = manifests.decode(named.body, key=head.manifest_key)
+    if manifest.collector_key == key:
+        return  # it was verified, then committed
+    if manifest.collector_round + 1 != found.number or found.region != region.id:
+        raise Contended("another round came first", remedy="Mark a new one", **region.where)
+    check = _Check(region, found, head, manifest, read_pins(storage))
+    check.items()
+    check.generations(read_progress())
+    check.log(settings)
+
+
+class _Check:
+    """One round against what storage says."""
+
+    def __init__(self, region: Region, found: Round, head: Head, manifest: Manifest, pins: Sequence[Pin]) -> None:
+        self._region = region
+        self._round = found
+        self._head = head
+        self._manifest = manifest
+        self._needs = [(pin, needs) for pin in pins if (needs := pin.of(region.id)) is not None]
+
+    def items(self) -> None:
+        """Every item is what it says, below its rank, named by nothing that stays."""
+        hint = self._hint()
+        needed = {self._head.manifest_key, self._manifest.collector_key, *(n.manifest_key for _, n in self._needs)}
+        place = f"_mem_wal/{self._region.id}/"
+        for item in self._round.items:
+            if not item.path.startswith(place) or ".." in item.path:
+                self._refuse(item, "it lies outside the region")
+            name = item.path.removeprefix(place)
+            if item.path in needed:
+                self._refuse(item, "something names it")
+            if not self._is_named_as(item, name):
+                self._refuse(item, f"it is no {item.kind.value} {item.number}")
+            if item.kind is Kind.ENTRY and item.number >= self._round.floor:
+                self._refuse(item, f"it is not below the floor {self._round.floor}")
+            if item.kind is Kind.STAGED and item.number > self._head.manifest_version:
+                self._refuse(item, "its version is still free")
+            if item.kind is Kind.PUBLISHED and item.number >= min(hint, self._head.manifest_version):
+                self._refuse(item, "readers of files may start there")
+            if item.kind is Kind.PUBLISHED and any(n.manifest_version == item.number for _, n in self._needs):
+                self._refuse(item, "a pin needs it")
+            if item.kind is Kind.LIST and item.number > self._manifest.collector_round:
+                self._refuse(item, "its round may still be committed")
+
+    def generations(self, progress: Progress) -> None:
+        """Of what the manifest names, the oldest ones go, and the base has them; of the rest, what can't come back."""
+        if progress.counters.get(self._region.id, 0) >= self._manifest.current_generation:
+            raise Corrupt(
+                "the base has merged more generations than the region's head knows",
+                remedy="Run `lancelsm registry rebuild` with all writers stopped",
+                **self._region.where,
+            )
+        listed = {item.path.rpartition("/")[2]: item for item in self._round.items if item.kind is Kind.GENERATION}
+        for name, item in listed.items():
+            if item.number >= self._manifest.current_generation:
+                self._refuse(item, "a flush may be writing it")
+            for pin, needs in self._needs:
+                if needs.after < item.number <= needs.through:
+                    self._refuse(item, f"{pin.kind} {pin.name} needs it")
+            if all(g.path != name for g in self._manifest.generations):
+                continue
+            known = [progress.counters, progress.markers, *progress.caught_up.values()]
+            if min(one.get(self._region.id, 0) for one in known) < item.number:
+                self._refuse(item, "the base, Lance's marker or an index lacks it")
+        leaving = [g.path in listed for g in self._manifest.generations]
+        if leaving != sorted(leaving, reverse=True):
+            raise Corrupt("the round takes generations from the middle", **self._region.where, object=self._path())
+
+    def log(self, settings: Settings) -> None:
+        """What the round takes from the log is what was folded: its sum is the one that the manifest says."""
+        manifest, floor = self._manifest, self._round.floor
+        if not manifest.first_position <= floor <= manifest.replay_after + 1:
+            self._unbalanced(f"the floor {floor} is not between {manifest.first_position} and the replay point")
+        for pin, needs in self._needs:
+            if manifest.first_position < floor and needs.first_position < floor:
+                raise Contended(
+                    f"{pin.kind} {pin.name} needs the log from {needs.first_position} on",
+                    remedy="Mark a new round",
+                    **self._region.where,
+                )
+        taken, size, bounds = self._before(), 0, _bounds(manifest)
+        begin = _begin(manifest)
+        boundary = min(position for position in bounds if position >= floor - 1)
+        for position in range(manifest.first_position, boundary + 1):
+            if position == floor and taken != self._round.discarded:
+                self._unbalanced("what the list says it takes from the log is not what is there")
+            entry_sum, entry_bytes = self._summed(Position(position))
+            taken = taken + entry_sum if position >= begin else taken
+            size += entry_bytes if position < floor else 0
+        if floor == boundary + 1 and taken != self._round.discarded:
+            self._unbalanced("what the list says it takes from the log is not what is there")
+        if taken != bounds[Position(boundary)]:
+            self._unbalanced(f"the log through position {boundary} is not what was folded into generations")
+        self._parts(floor)
+        self._share(size, settings)
+
+    def _parts(self, floor: int) -> None:
+        """Parts + collected = total, before and after; no part leaves while its entries stay."""
+        manifest = self._manifest
+        listed = {item.path.rpartition("/")[2] for item in self._round.items if item.kind is Kind.GENERATION}
+        total = manifest.collected_entries
+        for g in manifest.generations:
+            last = g.folded.last if g.folded else _begin(manifest) - 1
+            if g.path in listed and last >= floor:
+                self._unbalanced(f"generation {g.generation} leaves, its entries stay")
+            total += g.folded.entry_setsum if g.folded else Setsum.ZERO
+        if total != manifest.entry_setsum:
+            self._unbalanced("generations and what was collected do not add up to the log at the replay point")
+
+    def _share(self, size: int, settings: Settings) -> None:
+        if size <= settings.collect_floor_bytes:
+            return
+        standing = sum(found.size for found in self._region.storage.objects.list(f"_mem_wal/{self._region.id}/wal/"))
+        if size * 100 > standing * settings.collect_share_percent:
+            raise Invalid(
+                f"the round takes {size} of the {standing} bytes of the log",
+                remedy="Mark a new one; if that is what you want, raise collect_share_percent",
+                **self._region.where,
+                object=self._path(),
+            )
+
+    def _before(self) -> Setsum:
+        if not self._manifest.collector_key:
+            return Setsum.ZERO
+        key = self._manifest.collector_key
+        return read_list(self._region.storage, key, setsum=self._manifest.collector_setsum).round.discarded
+
+    def _summed(self, position: Position) -> tuple[Setsum, int]:
+        """The sum and the size of a committed entry, from its bytes."""
+        key = wal_entry(self._region.id, position)
+        found = self._region.storage.objects.get(key)
+        if found is None:
+            raise Corrupt("a committed entry is gone", **self._region.where, position=position, object=key)
+        body = found.body
+        try:
+            with pa.ipc.open_stream(body) as stream:
+                epoch = int((stream.schema.metadata or {})[b"writer_epoch"])
+            first = 8 + struct.unpack_from("<i", body, 4)[0]
+        except (pa.ArrowException, KeyError, ValueError, OSError, struct.error) as error:
+            raise Corrupt(f"not a WAL entry: {error!r}", **self._region.where, position=position, object=key) from error
+        numbers = position.to_bytes(8, "big"), epoch.to_bytes(8, "big")
+        return Setsum.of_item(*numbers, memoryview(body)[first:]), len(body)
+
+    def _hint(self) -> int:
+        found = self._region.storage.objects.get(version_hint(self._region.id))
+        numbers = _NUMBER.findall(found.body.decode(errors="replace")) if found else []
+        return json.loads(numbers[0]) if len(numbers) == 1 else 0
+
+    def _is_named_as(self, item: Item, name: str) -> bool:
+        digits = format(item.number, "064b")[::-1]
+        match item.kind:
+            case Kind.GENERATION:
+                return re.fullmatch(rf"[0-9a-f]{{8}}_gen_{item.number}", name) is not None
+            case Kind.ENTRY:
+                return name == f"wal/{digits}.arrow"
+            case Kind.STAGED:
+                return re.fullmatch(rf"manifest/staged/{item.number}-[0-9a-f]{{32}}\.binpb", name) is not None
+            case Kind.PUBLISHED:
+                return name == f"manifest/{digits}.binpb"
+            case Kind.LIST:
+                return re.fullmatch(rf"gc/{item.number}-[0-9a-f]{{32}}\.binpb", name) is not None
+        return False
+
+    def _path(self) -> str:
+        return f"_mem_wal/{self._region.id}/gc/{self._round.number}"
+
+    def _refuse(self, item: Item, why: str) -> NoReturn:
+        raise Corrupt(
+            f"round {self._round.number} would delete {item.kind.value} {item.number}: {why}",
+            remedy="Nothing was deleted. Mark a new round",
+            **self._region.where,
+            object=item.path,
+        )
+
+    def _unbalanced(self, what: str) -> NoReturn:
+        raise Corrupt(
+            what,
+            remedy="Nothing was deleted. Scrub the region",
+            **self._region.where,
+            object=self._head.manifest_key,
+        )
+
+
+def _begin(manifest: Manifest) -> int:
+    """The first position that the sums of the manifest count."""
+    for index, g in enumerate(manifest.generations):
+        if g.folded is not None:
+            return g.folded.first if index else 1
+    return manifest.replay_after + 1 if manifest.generations else 1
+
+
+def _bounds(manifest: Manifest) -> dict[Position, Setsum]:
+    """Positions up to which the sum of the log is known, and that sum."""
+    folded = [g.folded for g in manifest.generations if g.folded is not None]
+    total = manifest.collected_entries
+    bounds = {Position(folded[0].first - 1 if folded else manifest.replay_after): total}
+    for one in folded:
+        total += one.entry_setsum
+        bounds[one.last] = total
+    return bounds
