@@ -32,13 +32,11 @@ class Input:
     region: str | None = None
 
 
-def work(event: Document, call: Call) -> Document:
+@function
+def handler(event: Document, call: Call) -> Document:
     asked = parsed(Input, event)
     opened = open_table(place(asked.table, root=SETTINGS["LANCELSM_TABLES"]))
     made = flush_table(opened, region=asked.region)
     call.telemetry.measure("generations_flushed", len(made), table=opened.storage.uri)
     call.telemetry.measure("rows_flushed", sum(one.rows for one in made), table=opened.storage.uri)
     return documents.flushed(made)
-
-
-handler = function(work)

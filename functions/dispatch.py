@@ -36,7 +36,8 @@ class Input:
     table: str | None = None
 
 
-def work(event: Document, call: Call) -> Document:
+@function
+def handler(event: Document, call: Call) -> Document:
     asked = parsed(Input, event)
     elsewhere = Elsewhere(compaction=SETTINGS["LANCELSM_COMPACTION"], machine=SETTINGS["LANCELSM_MERGE_MACHINE"])
     only = None if asked.table is None else asked.table.rstrip("/")
@@ -51,6 +52,3 @@ def work(event: Document, call: Call) -> Document:
             first.where.setdefault("tables_left_out", len(done.failed))
         raise first
     return {"flushed": list(done.flushed), "merges": list(done.merges)}
-
-
-handler = function(work)

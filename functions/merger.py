@@ -80,7 +80,8 @@ STEPS: dict[str, Callable[[Opened, Input, Call], Document]] = {
 }
 
 
-def work(event: Document, call: Call) -> Document:
+@function
+def handler(event: Document, call: Call) -> Document:
     asked = parsed(Input, event)
     return STEPS[asked.step](open_table(place(asked.table, root=SETTINGS["LANCELSM_TABLES"])), asked, call)
 
@@ -93,6 +94,3 @@ def _measured(document: Document, opened: Opened, call: Call) -> Document:
     for name in ("rows_upserted", "rows_deleted"):
         call.telemetry.measure(name, document[name], table=opened.storage.uri)
     return document
-
-
-handler = function(work)

@@ -42,7 +42,8 @@ class Input:
     count: bool = False
 
 
-def work(event: Document, call: Call) -> Document:
+@function
+def handler(event: Document, call: Call) -> Document:
     asked = parsed(Input, event)
     by_key = [name for name in ("key", "keys") if name in event]
     if len(by_key) > 1 or (by_key and {"where", "limit", "count"} & event.keys()):
@@ -56,6 +57,3 @@ def work(event: Document, call: Call) -> Document:
         wanted = [asked.key] if asked.keys is None else asked.keys
         return answer([table.get(key_rows(wanted, table=table), columns=asked.columns)], keep=keep)
     return answer(table.scan(columns=asked.columns, where=asked.where, limit=asked.limit), keep=keep)
-
-
-handler = function(work)

@@ -32,13 +32,11 @@ class Input:
     owner: str | None = None
 
 
-def work(event: Document, call: Call) -> Document:
+@function
+def handler(event: Document, call: Call) -> Document:
     asked = parsed(Input, event)
     opened = open_configured(place(asked.table, root=SETTINGS["LANCELSM_TABLES"]))
     owner = asked.owner or opened.config.owner
     claimed = [(region, claim(region, owner=owner)) for region in chosen(opened.storage, asked.region)]
     call.telemetry.measure("regions_claimed", len(claimed), table=opened.storage.uri)
     return documents.held(claimed, opened.config.regions)
-
-
-handler = function(work)

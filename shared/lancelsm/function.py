@@ -167,7 +167,8 @@ def place(table: str, *, root: str) -> str:
         Invalid: it is not below the root.
     """
     root = root.rstrip("/")
-    uri = table.rstrip("/") if "://" in table else f"{root}/{table.strip('/')}"
+    whole = "://" in table or table.startswith("/")
+    uri = (table if whole else f"{root}/{table}").rstrip("/")
     below = uri.removeprefix(f"{root}/")
     if below == uri or not below or any(part in ("", ".", "..") for part in below.split("/")):
         raise Invalid(

@@ -1,0 +1,119 @@
+"""Deployments for handlers: in a directory, and on an AWS of one's own."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+import lancelsm
+from lancelsm import aws
+from lancelsm.table import Table
+from tests.conformance.dynamodb import make_registry_table
+from tests.conformance.ministack import make_bucket, ministack
+
+ROOT = Path(__file__).parents[2]
+FUNCTIONS = ROOT / "functions"
+ORDERS = [{"id": key, "state": "paid" if key % 2 else "open"} for key in range(8)]
+
+
+@dataclass(frozen=True)
+class Context:
+    """The runtime's, as far as functions look at it."""
+
+    aws_request_id: str = "00000000-0000-4000-8000-000000000001"
+    function_name: str = "lancelsm-test-function"
+    left: int = 60_000
+
+    def get_remaining_time_in_millis(self) -> int:
+        return self.left
+
+
+Invoke = Callable[..., Any]
+
+
+def loaded(name: str) -> Any:
+    """The module of a function, loaded as in a new environment."""
+    spec = importlib.util.spec_from_file_location(f"function_{name}", FUNCTIONS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where a dataclass looks its annotations up
+    spec.loader.exec_module(module)
+    for handler in logging.getLogger(os.environ["LANCELSM_STACK"]).handlers:
+        handler.stream = sys.stdout  # type: ignore[attr-defined] # each test has its own
+    return module
+
+
+def event(name: str) -> Any:
+    return json.loads((ROOT / "events" / f"{name}.json").read_text())
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """Where tables and work are, and what the functions of this stack find in their environment."""
+
+    tables: str
+    work: str
+    registry: str | None
+    environment: dict[str, str]
+
+    def table(self, name: str = "orders", **options: Any) -> Table:
+        """A new table with the rows of `ORDERS` in its base."""
+        how = {"registry": self.registry, "regions": "bucket(id, 2)", **options}
+        return lancelsm.create(f"{self.tables}/{name}", ORDERS, primary_key="id", **how)
+
+
+def _settings(tables: str, work: str) -> dict[str, str]:
+    return {"LANCELSM_STACK": "lancelsm-test-pipeline", "LANCELSM_TABLES": tables, "LANCELSM_WORK": work}
+
+
+@pytest.fixture
+def deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployment:
+    """One in a directory: enough for whatever reads and writes tables alone."""
+    tables, work = str(tmp_path / "tables"), str(tmp_path / "work")
+    environment = _settings(tables, work)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    return Deployment(tables=tables, work=work, registry=None, environment=environment)
+
+
+@pytest.fixture(scope="module")
+def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with ministack(tmp_path_factory.mktemp("ministack")) as endpoint:
+        make_bucket(endpoint, "lake")
+        yield endpoint
+
+
+@pytest.fixture(scope="module")
+def cloud(endpoint: str) -> Iterator[Deployment]:
+    """One with a bucket and a registry in DynamoDB."""
+    environment = {
+        **_settings("s3://lake/tables", "s3://lake/work"),
+        "LANCELSM_REGISTRY": "dynamodb:registry",
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_ACCESS_KEY_ID": "111111111111",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_REGION": "us-east-1",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        aws.session.cache_clear()
+        aws.client.cache_clear()
+        make_registry_table(boto3.client("dynamodb", region_name="us-east-1"), "registry")
+        yield Deployment(
+            tables="s3://lake/tables", work="s3://lake/work", registry="dynamodb:registry", environment=environment
+        )
+    aws.session.cache_clear()
+    aws.client.cache_clear()
