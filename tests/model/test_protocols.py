@@ -13,6 +13,7 @@ from tests.model import (
     head_commits,
     merge_order,
     merge_redo,
+    pins,
     pipelining,
     publication,
     reader_view,
@@ -25,6 +26,7 @@ from tests.model.engine import Model, explore
 from tests.model.head_commits import HeadCommits
 from tests.model.merge_order import MergeOrder
 from tests.model.merge_redo import MergeRedo
+from tests.model.pins import Pins
 from tests.model.pipelining import Pipelining
 from tests.model.publication import Publication
 from tests.model.reader_view import ReaderView
@@ -41,6 +43,7 @@ CLEAN = {
     "head commits": (HeadCommits(), 7_986),
     "merge order": (MergeOrder(generations=1), 7_157),
     "merge redo": (MergeRedo(), 37_048),
+    "pins": (Pins(), 1_033),
     "pipelining, alone": (Pipelining(rival=False), 7_645),
     "pipelining, a rival too": (Pipelining(entries=("1", "2")), 1_489),
     "publication": (Publication(), 4_402),
@@ -77,6 +80,7 @@ CAUGHT: dict[Enum, tuple[Any, str]] = {
     merge_redo.Guard.READ_AFTER_FENCE: (MergeRedo, "committed file missing"),
     merge_redo.Guard.COUNTER_UNMOVED: (MergeRedo, "merged twice"),
     merge_redo.Guard.CONFLICT: (MergeRedo, "merged twice"),
+    **{guard: (Pins, "pinned object gone") for guard in pins.Guard},
     pipelining.Guard.FRESH_EPOCH: (Pipelining, "order"),
     pipelining.Guard.ALL_OURS: (Pipelining, "committed entry gone"),
     pipelining.Guard.CONDITION: (Pipelining, "committed entry gone"),
@@ -111,7 +115,7 @@ CAUGHT: dict[Enum, tuple[Any, str]] = {
 GUARDS = [
     guard
     for model in (
-        *(claim, head_commits, merge_order, merge_redo, pipelining),
+        *(claim, head_commits, merge_order, merge_redo, pins, pipelining),
         *(publication, reader_view, region_creation, registry_rebuild, starvation),
     )
     for guard in model.Guard
