@@ -1,0 +1,160 @@
+"""The job as spark-submit runs it: another process, the package on PYTHONPATH alone, attempts that are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyspark
+import pytest
+
+import lancelsm
+from lancelsm.clock import SystemClock
+from lancelsm.errors import Invalid
+from lancelsm.java import java_home
+from lancelsm.lease import LEASE_SECONDS
+from lancelsm.merge.job import Asked, with_session
+from lancelsm.merge.request import keep_request, plan_request, read_result
+from lancelsm.merge.spark import Spark
+from lancelsm.opening import Ports, open_table
+from lancelsm.table import Table
+from tests.unit.tables import create, row, rows_of
+
+pytestmark = pytest.mark.spark
+
+ENTRY_POINT = Path(__file__).parents[2] / "layers" / "spark" / "merge.py"
+PACKAGE = Path(lancelsm.__file__).parent
+# A job of a second: nobody looks at it, and the optimizing compiler costs more than it gives.
+QUICK = ["--conf", "spark.ui.enabled=false", "--driver-java-options", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"]
+
+
+class LaterClock(SystemClock):
+    """When the lease of a killed process has run out."""
+
+    def now(self) -> float:
+        return super().now() + LEASE_SECONDS
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[None]:
+    """The Spark session of this process."""
+    spark = Spark.local()
+    yield
+    spark._context.stop()
+
+
+def asked(path: Path, *, table: Table) -> Asked:
+    """A plan for what is pending now."""
+    folder = path / "work" / "merge" / "run-1"
+    plan = plan_request(open_table(table.uri), execution="run-1", engine="spark")
+    keep_request(plan, str(folder / "plan.json"))
+    return Asked(table=table.uri, plan=str(folder / "plan.json"), result=str(folder / "result.json"))
+
+
+def pending(path: Path) -> Table:
+    """A table with two generations to merge: key 0 replaced, key 1 deleted, key 9 new."""
+    table = create(path, [row(key) for key in range(5)])
+    table.upsert([row(0, "b"), row(9, "b")])
+    table.flush()
+    table.delete([{"id": 1}])
+    table.flush()
+    return table
+
+
+MERGED = [row(0, "b"), row(2), row(3), row(4), row(9, "b")]
+
+
+def submitted(asked: Asked, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    """Run the job with the package unpacked beside it, as an archive is, from an empty directory."""
+    directory = tmp_path / "job"
+    shutil.copytree(PACKAGE, directory / "deps" / "lancelsm", ignore=shutil.ignore_patterns("__pycache__"))
+    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    environment = os.environ | {
+        "JAVA_HOME": str(java_home()),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": "./deps",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    arguments = ["--table", asked.table, "--plan", asked.plan, "--result", asked.result]
+    return subprocess.run(
+        [submit, "--master", "local[2]", *QUICK, ENTRY_POINT, *arguments],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=directory,
+        check=False,
+    )
+
+
+def test_spark_submit_merges_and_leaves_the_document(tmp_path: Path) -> None:
+    table = pending(tmp_path)
+    job = asked(tmp_path, table=table)
+
+    done = submitted(job, tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    result = read_result(job.result)
+    assert (result["rows_upserted"], result["rows_deleted"]) == (2, 1)
+    assert [one["generation"] for one in result["merged"]] == [2]
+    assert rows_of(table) == MERGED
+
+
+def test_an_error_of_ours_is_the_exit_code_and_stands_in_the_log_and_beside_the_result(tmp_path: Path) -> None:
+    job = asked(tmp_path, table=pending(tmp_path))
+    missing = Asked(table=str(tmp_path / "nothing"), plan=job.plan, result=job.result)
+
+    done = submitted(missing, tmp_path)
+
+    document = json.loads(Path(job.result).with_name("error.json").read_text())
+    assert done.returncode == Invalid.exit_code
+    assert document["error"]["kind"] == "Invalid"
+    assert json.dumps(document) in done.stdout + done.stderr
+    assert not Path(job.result).exists()
+
+
+KILLED = """\
+import os, sys
+from pathlib import Path
+from lancelsm.dataset import base_rows
+from lancelsm.merge.job import main
+from lancelsm.merge.spark import Spark
+
+commit = base_rows.commit
+
+def killed(*given, **named):
+    if sys.argv[1] == "after":
+        commit(*given, **named)
+    os._exit(9)
+
+base_rows.commit = killed
+Spark.local()
+main(sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_an_attempt_killed_at_the_commit_leaves_a_readable_base_and_the_next_one_finishes(
+    tmp_path: Path, moment: str, session: None
+) -> None:
+    table = pending(tmp_path)
+    job = asked(tmp_path, table=table)
+    arguments = ["--table", job.table, "--plan", job.plan, "--result", job.result]
+
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, moment, *arguments], capture_output=True, text=True, check=False
+    )
+    read_between = rows_of(table)
+    with_session(job, open_table(job.table, ports=Ports(clock=LaterClock())))
+    first = read_result(job.result)
+    with_session(job, open_table(job.table, ports=Ports(clock=LaterClock())))
+
+    assert killed.returncode == 9, killed.stderr
+    assert read_between == rows_of(table) == MERGED
+    assert read_result(job.result) == first
+    assert first["rows_upserted"] == (2 if moment == "before" else 0)
+    assert lancelsm.open(job.table).status().regions[0].merged_generation == 2
