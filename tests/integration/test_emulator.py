@@ -9,7 +9,7 @@ import os
 import time
 import urllib.request
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from tests.emulator import Emulator, emulator
 
 BUCKET = "emulated"
 JOB_SECONDS = 180.0
+Allowed = tuple[str, str] | dict[str, Any]  # action and resource, or a whole statement
 RULE = f"arn:aws:events:{REGION}:{ACCOUNT}:rule/StepFunctionsGetEventsForEMRServerlessJobRule"
 
 FUNCTION = '''
@@ -187,6 +188,23 @@ def test_a_function_may_what_its_role_may(aws: Emulator, function: str) -> None:
     assert invoked(aws, function, {"read": "out/a"})["errorType"] == "AccessDenied"
 
 
+@pytest.mark.parametrize(("listing", "kind"), [(True, "NoSuchKey"), (False, "AccessDenied")], ids=["lister", "reader"])
+def test_only_who_may_list_learns_that_an_object_is_absent(aws: Emulator, listing: bool, kind: str) -> None:
+    # Given a role that reads below tables/, and may or may not list there
+    bucket, name = f"arn:aws:s3:::{BUCKET}", "lister" if listing else "reads"
+    allowed = [{"Effect": "Allow", "Action": "s3:GetObject", "Resource": f"{bucket}/tables/*"}]
+    if listing:
+        below = {"StringLikeIfExists": {"s3:prefix": ["tables/*"]}}
+        allowed.append({"Effect": "Allow", "Action": "s3:ListBucket", "Resource": bucket, "Condition": below})
+    made = role(aws, name, allowed, trusts_root=True)
+
+    # When it reads what is not there
+    with pytest.raises(ClientError) as refused:
+        acting(aws, "s3", made).get_object(Bucket=BUCKET, Key="tables/absent")
+
+    assert refused.value.response["Error"]["Code"] == kind
+
+
 def test_a_presigned_address_of_a_function_s_role_is_read_without_credentials(aws: Emulator, function: str) -> None:
     address = invoked(aws, function, {"presign": "in/a"})
 
@@ -330,9 +348,7 @@ def test_a_state_machine_starts_no_job_that_its_role_may_not(aws: Emulator, appl
 def test_a_role_calls_emr_serverless_only_as_it_may(aws: Emulator, application: str) -> None:
     # Given credentials of a role that may look at this application alone
     looker = role(aws, "looker", [("emr-serverless:GetApplication", application_arn(application))], trusts_root=True)
-    given = aws.client("sts").assume_role(RoleArn=looker, RoleSessionName="look")["Credentials"]
-    own = {"key": given["AccessKeyId"], "secret": given["SecretAccessKey"], "token": given["SessionToken"]}
-    emr = aws.client("emr-serverless", **own)
+    emr = acting(aws, "emr-serverless", looker)
 
     # Then it may not change it
     assert emr.get_application(applicationId=application)["application"]["name"] == "merge"
@@ -390,13 +406,22 @@ def zipped(files: dict[str, str]) -> bytes:
     return content.getvalue()
 
 
-def role(aws: Emulator, name: str, allowed: list[tuple[str, str]], *, trusts_root: bool = False) -> str:
+def acting(aws: Emulator, service: str, role_arn: str) -> Any:
+    """A client under a role that trusts the root."""
+    given = aws.client("sts").assume_role(RoleArn=role_arn, RoleSessionName="acting")["Credentials"]
+    own = {"key": given["AccessKeyId"], "secret": given["SecretAccessKey"], "token": given["SessionToken"]}
+    return aws.client(service, **own)
+
+
+def role(aws: Emulator, name: str, allowed: Sequence[Allowed], *, trusts_root: bool = False) -> str:
     iam = aws.client("iam")
     services = [f"{one}.amazonaws.com" for one in ("lambda", "states", "emr-serverless")]
     principal = {"AWS": f"arn:aws:iam::{ACCOUNT}:root"} if trusts_root else {"Service": services}
     trust = {"Effect": "Allow", "Principal": principal, "Action": "sts:AssumeRole"}
     made = iam.create_role(RoleName=name, AssumeRolePolicyDocument=json.dumps(policy([trust])))["Role"]["Arn"]
-    statements = [{"Effect": "Allow", "Action": action, "Resource": resource} for action, resource in allowed]
+    statements = [
+        one if isinstance(one, dict) else {"Effect": "Allow", "Action": one[0], "Resource": one[1]} for one in allowed
+    ]
     if statements:
         iam.put_role_policy(RoleName=name, PolicyName="allowed", PolicyDocument=json.dumps(policy(statements)))
     return str(made)
@@ -426,7 +451,7 @@ def lambda_task(function: str) -> dict[str, Any]:
 
 
 def machine_of(
-    aws: Emulator, name: str, allowed: list[tuple[str, str]], first: dict[str, Any], **states: dict[str, Any]
+    aws: Emulator, name: str, allowed: Sequence[Allowed], first: dict[str, Any], **states: dict[str, Any]
 ) -> str:
     definition = {"StartAt": "First", "States": {"First": first, **states}}
     made = aws.client("stepfunctions").create_state_machine(

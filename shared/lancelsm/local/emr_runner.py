@@ -161,7 +161,9 @@ class Fetch:
             return Path(address.removeprefix("local://").removeprefix("file://"))
         bucket, key = _split(address)
         target = into / key.rsplit("/", 1)[-1]
-        self.s3.download_file(bucket, key, str(target))
+        content = self.s3.get_object(Bucket=bucket, Key=key)["Body"]
+        with target.open("wb") as file:
+            shutil.copyfileobj(content, file)
         return target
 
     def unpacked(self, address: str) -> Path:

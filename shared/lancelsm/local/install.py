@@ -29,7 +29,7 @@ CHANGES: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
     ("services.stepfunctions", "_invoke_resource_with_timeout", emr_stack.giving_up),
     ("services.stepfunctions", "_run_execution", roles.executing),
 )
-# (module, table): each gets an entry for EMR Serverless, which MiniStack lacks
+# (module, table): each gets entries, above all for EMR Serverless, which MiniStack lacks
 TABLES = (
     ("app", "SERVICE_HANDLERS"),
     ("core.iam_actions", "SERVICE_TO_IAM_NAMESPACE"),
@@ -60,8 +60,9 @@ def install(*, work: Path, endpoint: str) -> EmrServerless:
     for module, attribute, made in CHANGES:
         place = _module(module)
         setattr(place, attribute, made(getattr(place, attribute)))
+    entries = _entries(emr)
     for module, table in TABLES:
-        getattr(_module(module), table).update(_entries(emr)[table])
+        getattr(_module(module), table).update(entries[table])
 
     def step() -> None:
         while True:
@@ -89,7 +90,10 @@ def _entries(emr: EmrServerless) -> Mapping[str, Mapping[str, Any]]:
     """What each table gets."""
     service, clock, ids = emr_http.SERVICE, SystemClock(), SystemIds()
     return {
-        "SERVICE_HANDLERS": {service: emr_http.EmrHttp(emr).handle_request},
+        "SERVICE_HANDLERS": {
+            service: emr_http.EmrHttp(emr).handle_request,
+            "s3": roles.hiding_absence(_module("app").SERVICE_HANDLERS["s3"]),
+        },
         "SERVICE_TO_IAM_NAMESPACE": {service: service},
         "_BOTOCORE_SERVICE_MAP": {service: [service]},
         "SERVICE_PATTERNS": {service: {"host_patterns": [r"emr-serverless\."], "credential_scope": service}},

@@ -10,13 +10,15 @@ import contextvars
 import hashlib
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
 from lancelsm.local import ACCOUNT, REGION
 
 _log = logging.getLogger("lancelsm.local")
+
+Handle = Callable[..., Awaitable[Any]]
 
 # The execution of a state machine that runs in this thread.
 execution: contextvars.ContextVar[str] = contextvars.ContextVar("execution")
@@ -127,6 +129,25 @@ def polling(run: Callable[..., None]) -> Callable[..., None]:
         run(mapping, function, *more)
 
     return ran
+
+
+def hiding_absence(handle: Handle) -> Handle:
+    """Answer a read of an absent object as S3 does: only who may list the bucket learns that it is absent."""
+
+    async def handled(method: str, path: str, headers: Any, body: bytes, query: Any) -> Any:
+        answer = await handle(method, path, headers, body, query)
+        bucket, _, key = path.lstrip("/").partition("/")
+        if answer[0] != 404 or method not in ("GET", "HEAD") or not key:
+            return answer
+        from ministack.core import iam_actions, iam_evaluator, router  # noqa: PLC0415
+
+        asked = router.extract_access_key_id(headers, query)
+        denied = iam_evaluator.enforce(asked, "s3:ListBucket", "s3", REGION, resource_arn=f"arn:aws:s3:::{bucket}")
+        if not isinstance(denied, iam_evaluator.EvalResult):
+            return answer
+        return iam_actions.access_denied_response("s3", "s3:ListBucket", denied.principal_arn, "", headers=headers)
+
+    return handled
 
 
 def naming_jobs(name: Callable[..., str]) -> Callable[..., str]:

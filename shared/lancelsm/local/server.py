@@ -46,7 +46,9 @@ def main(arguments: list[str] | None = None) -> None:
         if chosen.command == "stop":
             stop(chosen.directory)
         elif chosen.command == "start":
-            sys.stdout.write(f"{start(chosen.directory, port=port)}\n")
+            if running(chosen.directory) is None:
+                start(chosen.directory, port=port)
+            sys.stdout.write(f"An emulated AWS runs in {chosen.directory}, at {endpoint(port)}\n")
         else:
             serve(chosen.directory, port=port)
     except LsmError as error:
