@@ -16,7 +16,8 @@ CDK = PATH="$$($(NODE))/bin:$$PATH" CDK_HOME=$(CURDIR)/.cdk CDK_DISABLE_CLI_TELE
 # Where the emulated AWS is, for whatever reads AWS settings; the account's id is its root's access key.
 GATEWAY_PORT ?= 4566
 LOCAL_AWS = AWS_ENDPOINT_URL=http://127.0.0.1:$(GATEWAY_PORT) AWS_ACCESS_KEY_ID=111111111111 \
-	AWS_SECRET_ACCESS_KEY=test AWS_REGION=us-east-1 AWS_ALLOW_HTTP=true AWS_EC2_METADATA_DISABLED=true
+	AWS_SECRET_ACCESS_KEY=test AWS_REGION=us-east-1 AWS_DEFAULT_REGION=us-east-1 AWS_ALLOW_HTTP=true \
+	AWS_EC2_METADATA_DISABLED=true
 export GATEWAY_PORT
 
 .PHONY: help demo test lint typecheck simulate bench build proto lock clean synth bootstrap deploy asl local local-down
