@@ -20,10 +20,10 @@ LOCAL_AWS = AWS_ENDPOINT_URL=http://127.0.0.1:$(GATEWAY_PORT) AWS_ACCESS_KEY_ID=
 	AWS_EC2_METADATA_DISABLED=true
 export GATEWAY_PORT
 
-.PHONY: help demo test lint typecheck simulate bench build proto lock clean synth bootstrap deploy asl local local-down
+.PHONY: help demo test lint typecheck simulate bench build spark35 proto lock clean synth bootstrap deploy asl local local-down
 
 help: ## say what there is
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: .venv/demo.stamp ## a year of flights through the whole pipeline (ARGS='--dir D')
 	@$(BIN)/lancelsm demo $(ARGS)
@@ -78,6 +78,9 @@ local-down: ## end the emulated AWS, and what was deployed there with it
 asl: .venv/aws.stamp ## the state machines as they are deployed, names filled in
 	@PATH="$$($(NODE))/bin:$$PATH" $(BIN)/python -m infra.asl $(STAGE)
 
+spark35: .venv/spark35.stamp ## the tests of Spark on 3.5
+	@PYTHONPATH=.venv/spark35 $(BIN)/python -m pytest tests/spark $(ARGS)
+
 proto: .venv/dev.stamp ## generate shared/lancelsm/generated from proto/
 	@$(BIN)/python proto/generate.py
 
@@ -86,7 +89,7 @@ lock: .venv/dev.stamp ## resolve the locks again (ARGS=--upgrade)
 
 clean: ## remove everything that make made
 	@$(BIN)/python -m lancelsm.local.server stop 2>/dev/null || true
-	rm -rf .venv build dist node_modules cdk.out .cdk .local shared/*.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv build dist layers/build node_modules cdk.out .cdk .local shared/*.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp says that an installation ended well; a changed lock outdates it. It is newer than .venv's files by design.
@@ -126,4 +129,9 @@ clean: ## remove everything that make made
 node_modules/.package-lock.json: package.json package-lock.json .venv/aws.stamp
 	@echo "installing the AWS CDK's command line"
 	@PATH="$$($(NODE))/bin:$$PATH" node "$$($(NODE))/lib/node_modules/npm/bin/npm-cli.js" ci --loglevel=error
+	@touch $@
+
+.venv/spark35.stamp: requirements/spark35.txt .venv/dev.stamp
+	@echo "installing Spark 3.5 beside the other"
+	@$(LOCKED) --target .venv/spark35 --upgrade -r requirements/spark35.txt
 	@touch $@
