@@ -1,19 +1,21 @@
 """The change stream: every committed upsert and delete of a table, in order within each region.
 
 An entry is yielded once a head that was read after it shows that it was committed and not collected: what stands at a
-position below `next_position` and at or above `first_position` is what was acknowledged there.
+position below `next_position` and at or above `first_position` is what was acknowledged there. Below `first_position`
+that is so for as long as a cursor keeps it: the cursor's record is read after the entry.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancelsm import cursor as cursors
-from lancelsm.errors import Corrupt, Invalid
+from lancelsm.errors import Corrupt, Invalid, placed
 from lancelsm.head import Head
 from lancelsm.layout import Epoch, Position, RegionId, wal_entry
 from lancelsm.pins import Pin
@@ -27,6 +29,7 @@ UPSERT, DELETE = "upsert", "delete"
 Start = str | int | float | Mapping[RegionId, Position]
 """`earliest`, `latest`, a position, Unix seconds as a float, or the next position of each region."""
 
+_TRIES = 5
 _AT_ONCE = 16  # entries read ahead in one region
 _POLL_SECONDS = 0.2
 _POLL_LONGEST = 5.0
@@ -67,8 +70,10 @@ class Changes:
         self._follow = follow
         self._left = limit
         self._start = start
+        self._consumer = storage.ids.nonce()
         self._pin = None if cursor is None else _opened(storage, cursor, start)
         self._next: dict[RegionId, Position] = {}
+        self._ahead = 0
 
     @property
     def positions(self) -> dict[RegionId, Position]:
@@ -78,11 +83,19 @@ class Changes:
         """
         return dict(self._next)
 
+    @property
+    def ahead(self) -> int:
+        """How many entries are read but not yielded yet: a consumer that saves now and then does so when there is none.
+
+        It is 0 when a stream that follows is about to wait.
+        """
+        return self._ahead
+
     def save(self) -> None:
         """Move the cursor past what was yielded; raises as `cursor.save_cursor`, and `Invalid` without a cursor."""
         if self._pin is None:
             raise Invalid("the stream has no cursor", remedy="Name one: changes(cursor=...)", table=self._storage.uri)
-        self._pin = cursors.save_cursor(self._storage, self._pin, self._next)
+        self._pin = cursors.save_cursor(self._storage, self._pin, self._next, consumer=self._consumer)
 
     def __iter__(self) -> Iterator[Change]:
         pause = _POLL_SECONDS
@@ -102,57 +115,85 @@ class Changes:
 
     def _of(self, region: Region) -> Iterator[Change]:
         """The changes of one region up to its head as of now, but not much more than others wait for."""
-        head = region.find_head()
-        if head is None:
-            return
-        start = self._next.setdefault(region.id, self._first(region, head))
-        end = min(head.next_position, start + _AT_ONCE)
-        for entry in committed(region, range(start, end)):
+        entries = self._read(region)
+        last = max((at for at, entry in enumerate(entries) if entry.summary.rows), default=-1)
+        for at, entry in enumerate(entries):
             if self._left is not None and self._left <= 0:
                 return
+            self._ahead = max(0, last - at)
             position = entry.summary.position
+            self._next[region.id] = Position(position + 1)
             if entry.summary.rows:
                 rows = _shown(entry.table(), self._schema)
                 if self._left is not None:
                     self._left -= rows.num_rows
-                self._next[region.id] = Position(position + 1)
                 yield Change(region=region.id, position=position, epoch=entry.summary.epoch, at=entry.at, rows=rows)
-            self._next[region.id] = Position(position + 1)
+
+    def _read(self, region: Region) -> list[Entry]:
+        """The next entries of a region."""
+        for _ in range(_TRIES):
+            head = region.find_head()
+            if head is None:
+                return []
+            begun = region.id in self._next
+            start = self._next[region.id] if begun else self._first(region, head)
+            wanted = range(start, min(head.next_position, start + _AT_ONCE))
+            entries = committed(region, wanted, kept=partial(self._keeps, region, start))
+            if entries is not None:
+                self._next.setdefault(region.id, start)
+                return entries
+            if begun or self._pin is not None or self._start != "earliest":
+                break
+        raise _collected(region, region.head(), start)
 
     def _first(self, region: Region, head: Head) -> Position:
+        """Where the stream begins in a region: positions that a consumer keeps itself come before its cursor's."""
+        if isinstance(self._start, Mapping) and region.id in self._start:
+            return self._start[region.id]
         needs = None if self._pin is None else self._pin.of(region.id)
         return first_position(region, head, self._start) if needs is None else needs.first_position
 
+    def _keeps(self, region: Region, position: Position) -> bool:
+        """Whether the cursor, as it is recorded now, keeps the log of a region from this position on."""
+        if self._pin is None:
+            return False
+        found = cursors.find_cursor(self._storage, self._pin.name)
+        needs = found.of(region.id) if found is not None and found.nonce == self._pin.nonce else None
+        return needs is not None and needs.first_position <= position
 
-def committed(region: Region, positions: Sequence[int]) -> list[Entry]:
+
+def committed(
+    region: Region, positions: Sequence[int], *, kept: Callable[[], bool] = lambda: False
+) -> list[Entry] | None:
     """The committed entries at these positions, all below the head, proven by a head that is read after them.
 
+    Args:
+        kept: whether a pin keeps them all; called after they were read, if the head does not prove them.
+
+    Returns:
+        None if the log was collected past the first one.
+
     Raises:
-        Invalid: the log was collected past the first one.
         Corrupt: one is missing or damaged.
         Unavailable: the store or the registry did not answer.
     """
     if not positions:
         return []
-    bodies = region.storage.each(lambda position: _read(region, Position(position)), positions)
-    floor = region.head().first_position
-    if floor > positions[0]:
-        raise Invalid(
-            f"the log was collected below position {floor}",
-            remedy="Start at earliest, or scan the table and go on from there; a cursor keeps what it has not read",
-            **region.where,
-            position=positions[0],
-        )
-    for position, entry in zip(positions, bodies, strict=True):
-        if entry is None or not (entry.sound or entry.nonce is None):
-            raise Corrupt(
-                "a committed entry is damaged" if entry else "a committed entry is gone",
-                remedy="Restore it from a backup",
-                **region.where,
-                position=position,
-                object=wal_entry(region.id, Position(position)),
-            )
-    return [entry for entry in bodies if entry is not None]
+    keys = [wal_entry(region.id, Position(position)) for position in positions]
+    found = region.storage.each(region.storage.objects.get, keys)
+    # Nothing of them is looked at before a head that is read after them: a swept slot may hold what came late.
+    if region.head().first_position > positions[0] and not kept():
+        return None
+    entries = []
+    for position, key, stored in zip(positions, keys, found, strict=True):
+        with placed(**region.where, position=position, object=key):
+            if stored is None:
+                raise Corrupt("a committed entry is gone")
+            entry = decode(stored.body, position=Position(position), key=key)
+            if not (entry.sound or entry.nonce is None):
+                raise Corrupt("a committed entry is damaged")
+            entries.append(entry)
+    return entries
 
 
 def first_position(region: Region, head: Head, start: Start) -> Position:
@@ -179,7 +220,7 @@ def _at(region: Region, head: Head, moment: float) -> Position:
     low, high = head.first_position, head.next_position
     while low < high:
         middle = probe = (low + high) // 2
-        while probe < high and (at := committed(region, [probe])[0].at) is None:  # a fence, or Lance's
+        while probe < high and (at := _written(region, Position(probe))) is None:  # a fence, or Lance's
             probe += 1
         if probe < high and at is not None and at < moment:
             low = Position(probe + 1)
@@ -188,18 +229,28 @@ def _at(region: Region, head: Head, moment: float) -> Position:
     return Position(low)
 
 
+def _written(region: Region, position: Position) -> float | None:
+    entries = committed(region, [position])
+    if entries is None:
+        raise _collected(region, region.head(), position)
+    return entries[0].at
+
+
+def _collected(region: Region, head: Head, position: Position) -> Invalid:
+    return Invalid(
+        f"the log was collected below position {head.first_position}",
+        remedy="Start at earliest, or scan the table and go on from there; a cursor keeps what it has not read",
+        **region.where,
+        position=position,
+    )
+
+
 def _opened(storage: Storage, name: str, start: Start) -> Pin:
     """The cursor of this name, made at `start` if there is none."""
     found = cursors.find_cursor(storage, name)
     if found is not None:
         return found
     return cursors.make_cursor(storage, name, start=lambda region, head: first_position(region, head, start))
-
-
-def _read(region: Region, position: Position) -> Entry | None:
-    key = wal_entry(region.id, position)
-    found = region.storage.objects.get(key)
-    return None if found is None else decode(found.body, position=position, key=key)
 
 
 def _shown(rows: pa.Table, schema: TableSchema) -> pa.Table:

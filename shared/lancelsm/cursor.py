@@ -11,14 +11,14 @@ from contextlib import suppress
 from dataclasses import replace
 
 from lancelsm import pins
-from lancelsm.errors import Contended, Invalid, LsmError
+from lancelsm.errors import Contended, Invalid, LsmError, Unavailable
 from lancelsm.head import Head
-from lancelsm.layout import Nonce, Position, RegionId, cursors, pin_key
+from lancelsm.layout import Nonce, Position, RegionId, cursors, region_pin_key
 from lancelsm.pins import Pin, RegionPin, checked_name, pins_of
 from lancelsm.region import Region, Storage, regions
-from lancelsm.registry import Applied, Fields, Unknown
+from lancelsm.registry import Applied, Unknown
 
-SAVE = "save"  # the nonce of the save that wrote a region's record
+SAVER = "saver"  # who wrote a region's record
 
 _TRIES = 5
 
@@ -29,30 +29,18 @@ def make_cursor(storage: Storage, name: str, *, start: Start) -> Pin:
     """Make a cursor, every region at the position where `start` puts it.
 
     Raises:
-        Invalid: the name is taken, or no name; or `start` says so.
+        Invalid: the name is taken, or no name; or `start` says so, or gives what was collected.
         Contended: the collector overtook it again and again; nothing is kept of it.
         Corrupt, Unavailable: the registry.
+
+    A crash at any line leaves nothing that can be read from; its records expire.
     """
-    checked_name(name)
     for _ in range(_TRIES):
-        pin = Pin(
-            kind="cursor",
-            name=name,
-            nonce=storage.ids.nonce(),
-            version=1,
-            created=storage.clock.now(),
-            expires=None,
-            confirmed=False,
-            base_version=None,
-            regions={},
-        )
-        pins.begin(storage, pin)
+        pin = pins.begin(storage, "cursor", name)
         try:
-            heads = [(region, head) for region in regions(storage) if (head := region.find_head()) is not None]
-            placed = {region.id: RegionPin(first_position=start(region, head)) for region, head in heads}
-            pin = replace(pin, regions=pins.pin_regions(storage, pin, placed))
-            if pins.stands(storage, pin):
-                return pins.confirm(storage, pin)
+            placed = replace(pin, regions=pins.pin_regions(storage, pin, _starts(storage, start)))
+            if pins.stands(storage, placed):
+                return pins.confirm(storage, placed, ttl_seconds=None)
         except BaseException:
             with suppress(LsmError):
                 pins.forget(storage, pin)
@@ -71,78 +59,122 @@ def find_cursor(storage: Storage, name: str) -> Pin | None:
     return next((pin for pin in list_cursors(storage) if pin.name == name), None)
 
 
-def save_cursor(storage: Storage, pin: Pin, positions: Mapping[RegionId, Position]) -> Pin:
+def save_cursor(
+    storage: Storage, pin: Pin, positions: Mapping[RegionId, Position], *, consumer: Nonce | None = None
+) -> Pin:
     """Move a cursor forward to the next positions to read.
 
     Args:
         pin: as it was found or last saved; its positions are the witness.
         positions: of some regions.
+        consumer: by which one knows what it saved itself in a call that ended with `Unavailable`.
 
     Returns:
         The cursor as saved.
 
     Raises:
+        Invalid: a position lies before the cursor: what it has passed may be collected.
         Contended: somebody else has moved or dropped the cursor: two consumers share it. Regions are saved one by one,
             so some may have moved.
         Unavailable: the registry gave no answer; save again.
 
     A crash between two regions leaves each at its old or at its new position.
     """
-    moved = {
-        region: position
-        for region, position in positions.items()
-        if (before := pin.of(region)) is None or position != before.first_position
-    }
-    saving = storage.ids.nonce()
-    saved = storage.each(lambda item: _move(storage, pin, *item, saving=saving), list(moved.items()))
+    for region, position in positions.items():
+        if position < _position(pin, region):
+            raise Invalid(
+                f"position {position} lies before the cursor",
+                remedy=f"Set it back: lancelsm cursor set {storage.uri} --name {pin.name} --start {position}",
+                table=storage.uri,
+                region=region,
+                cursor=pin.name,
+            )
+    moved = {region: position for region, position in positions.items() if position != _position(pin, region)}
+    saver = consumer or storage.ids.nonce()
+    saved = storage.each(lambda item: _move(storage, pin, *item, saver=saver), list(moved.items()))
+    if moved and not pins.held(storage, pin):
+        raise _moved(storage, pin)
     return replace(pin, regions={**pin.regions, **dict(zip(moved, saved, strict=True))})
 
 
 def set_cursor(storage: Storage, name: str, *, start: Start) -> Pin:
-    """Put a cursor somewhere else, backwards too as far as the logs are kept; raises as `make_cursor`."""
-    drop_cursor(storage, name)
+    """Put a cursor somewhere else, backwards too as far as the logs are kept.
+
+    Raises: as `make_cursor`; where it says `Invalid` the cursor is where it was.
+
+    A crash may leave no cursor: set it again.
+    """
+    checked_name(name)
+    _starts(storage, start)
+    with suppress(Invalid):
+        drop_cursor(storage, name)
     return make_cursor(storage, name, start=start)
 
 
 def drop_cursor(storage: Storage, name: str) -> None:
-    """End a cursor.
+    """End a cursor, also one that is being made.
 
     Raises:
         Invalid: there is none of this name.
-        Contended, Unavailable: it is still there; drop it again.
+        Contended, Unavailable: it may still be there; drop it again.
     """
-    pin = find_cursor(storage, name)
-    if pin is None:
-        raise Invalid(
-            "there is no such cursor", remedy=f"See lancelsm cursor list {storage.uri}", table=storage.uri, cursor=name
-        )
-    if not pins.forget(storage, pin):
-        raise Contended("the cursor was made anew meanwhile", remedy="Drop it again", table=storage.uri, cursor=name)
+    for pin in pins_of(storage.registry.list(cursors(storage.table))):
+        if pin.name == name:
+            pins.forget(storage, pin)
+            return
+    raise Invalid(
+        "there is no such cursor", remedy=f"See lancelsm cursor list {storage.uri}", table=storage.uri, cursor=name
+    )
 
 
-def _move(storage: Storage, pin: Pin, region: RegionId, position: Position, *, saving: Nonce) -> RegionPin:
-    """Swap one region's position, from the record that the pin was read with."""
-    key = pin_key(cursors(storage.table), pin.name, region)
+def _starts(storage: Storage, start: Start) -> dict[RegionId, RegionPin]:
+    """Where a cursor begins in each region; raises `Invalid` if that was collected."""
+    made = [(region, head) for region in regions(storage) if (head := region.find_head()) is not None]
+    found = {}
+    for region, head in made:
+        position = start(region, head)
+        if position < head.first_position:
+            raise Invalid(
+                f"the log was collected below position {head.first_position}",
+                remedy="Start there, or at earliest",
+                **region.where,
+                position=position,
+            )
+        found[region.id] = RegionPin(first_position=position)
+    return found
+
+
+def _position(pin: Pin, region: RegionId) -> Position:
+    needs = pin.of(region)
+    assert needs is not None, "a cursor needs something of every region"
+    return needs.first_position
+
+
+def _move(storage: Storage, pin: Pin, region: RegionId, position: Position, *, saver: Nonce) -> RegionPin:
+    """Swap one region's position, from the record that the pin was read with or one that the same saver wrote since."""
+    key = region_pin_key(cursors(storage.table), pin.name, pin.nonce, region)
     before = pin.regions.get(region)
-    expect: Fields | None = {"version": before.version, "nonce": pin.nonce} if before else None
+    version = before.version if before else 0
     for _ in storage.budget().attempts():
-        version = 1 if expect is None else int(expect["version"] or 0) + 1
-        wanted = RegionPin(first_position=position, version=version)
-        outcome = storage.registry.swap(key, expect=expect, change={**wanted.to_record(nonce=pin.nonce), SAVE: saving})
+        wanted = RegionPin(first_position=position, version=version + 1)
+        change = {**wanted.to_record(nonce=pin.nonce), SAVER: saver}
+        outcome = storage.registry.swap(key, expect={"version": version} if version else None, change=change)
         if isinstance(outcome, Applied):
             return wanted
         if isinstance(outcome, Unknown):
             continue
-        record = outcome.record
-        if record is not None and record.get(SAVE) == saving:  # an earlier try whose reply was lost
+        if outcome.record == change:
             return wanted
-        if before is not None or record is None or record["nonce"] == pin.nonce:
-            break
-        expect = {"version": record["version"]}  # left by a dropped cursor of the name
-    raise Contended(
-        "somebody else has moved or dropped the cursor, or the registry gave no answer",
+        if outcome.record is None or outcome.record.get(SAVER) != saver:
+            raise _moved(storage, pin)
+        version = int(outcome.record["version"])
+    raise Unavailable("the cursor could not be saved", remedy="Save it again", table=storage.uri, cursor=pin.name)
+
+
+def _moved(storage: Storage, pin: Pin) -> Contended:
+    return Contended(
+        "somebody else has moved or dropped the cursor",
         remedy="Read from the cursor again; let one consumer use it, or give each one of its own",
         table=storage.uri,
-        region=region,
         cursor=pin.name,
     )

@@ -199,6 +199,16 @@ def cursors(table: TableId) -> str:
     return f"C#{table}"
 
 
-def pin_key(partition: str, name: str, region: RegionId | None = None) -> Key:
-    """The record of a pin, or of what it needs of one region. Those of one pin are listed one after the other."""
-    return Key(partition=partition, sort=name if region is None else f"{name}#{region}")
+def pin_key(partition: str, name: str) -> Key:
+    """The record of a pin."""
+    return Key(partition=partition, sort=name)
+
+
+def region_pin_prefix(name: str, nonce: Nonce) -> str:
+    """How the `sort` begins of what a pin needs of each region."""
+    return f"{name}#{nonce}#"
+
+
+def region_pin_key(partition: str, name: str, nonce: Nonce, region: RegionId) -> Key:
+    """The record of what a pin needs of one region: no two pins share it, whatever their names."""
+    return Key(partition=partition, sort=f"{region_pin_prefix(name, nonce)}{region}")

@@ -3,7 +3,9 @@
 A pin is one record and, for each region, a record of what it needs there. Whoever makes one writes the records, then
 reads the committed floors - `first_position` and `collector_round` of each head, `base_floor` in the catalog - and
 confirms only if none has passed what the pin needs. The collector commits floors, then reads all pins, then deletes.
-One of the two sees the other, whatever stalls (tests/model/pins.py).
+One of the two sees the other, whatever stalls. A floor may pass a confirmed pin: what the pin needs stays all the same.
+
+While it is made a pin expires by itself, even one that is to stay for ever: a maker that crashed keeps nothing.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from lancelsm.layout import (
     Version,
     cursors,
     pin_key,
+    region_pin_key,
+    region_pin_prefix,
     snapshots,
     table_key,
 )
@@ -33,11 +37,12 @@ from lancelsm.setsum import Setsum
 
 NEVER = ""  # no expiry
 
+_MAKING_SECONDS = 3600.0
+
 _START = Position(1)
 _NO_GENERATION = Generation(0)
 _NO_VERSION = Version(0)
 _KINDS = {"S": "snapshot", "C": "cursor"}
-
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
@@ -65,7 +70,7 @@ class RegionPin:
         return self.after < generation <= self.through
 
     def to_record(self, *, nonce: Nonce) -> dict[str, Value]:
-        """The region's record; `nonce` is the pin's, so that what a dropped pin of the same name left is told apart."""
+        """The region's record; `nonce` is the pin's."""
         return {
             "version": self.version,
             "nonce": nonce,
@@ -100,7 +105,8 @@ class Pin:
 
     `version` is the witness of the record; `expires` is in Unix seconds, None for never; `confirmed` is False while it
     is being made: it counts all the same, and what it does not name yet it will find passed when it confirms. A cursor
-    needs all of a region that it has no record of.
+    needs all of a region that it has no record of. A snapshot is not `whole` if the listing saw fewer regions than it
+    has: it was made or dropped meanwhile, and is no view of the table.
     """
 
     kind: str
@@ -112,6 +118,7 @@ class Pin:
     confirmed: bool
     base_version: int | None
     regions: Mapping[RegionId, RegionPin]
+    whole: bool = True
 
     def partition(self, table: TableId) -> str:
         """Where its records are."""
@@ -130,6 +137,7 @@ class Pin:
             "expires": NEVER if self.expires is None else str(self.expires),
             "confirmed": int(self.confirmed),
             "base_version": self.base_version or 0,
+            "regions": len(self.regions),
         }
 
 
@@ -150,14 +158,18 @@ def read_pins(storage: Storage) -> list[Pin]:
 def pins_of(records: Iterable[tuple[Key, Record]]) -> list[Pin]:
     """The pins in the records of one partition. A region's record without its pin's is left of a dropped one."""
     heads: dict[str, tuple[str, Record]] = {}
-    parts: dict[str, dict[RegionId, Record]] = {}
+    parts: dict[tuple[str, str], dict[RegionId, Record]] = {}
     for key, record in records:
-        name, _, region = key.sort.partition("#")
-        if region:
-            parts.setdefault(name, {})[RegionId(region)] = record
+        name, *of = key.sort.split("#")
+        if of:
+            nonce, region = of
+            parts.setdefault((name, nonce), {})[RegionId(region)] = record
         else:
             heads[name] = (_KINDS[key.partition[0]], record)
-    return [_pin(kind, name, record, parts.get(name, {})) for name, (kind, record) in heads.items()]
+    return [
+        _pin(kind, name, record, parts.get((name, str(record.get("nonce"))), {}))
+        for name, (kind, record) in heads.items()
+    ]
 
 
 def checked_name(name: str) -> str:
@@ -167,30 +179,44 @@ def checked_name(name: str) -> str:
     return name
 
 
-def begin(storage: Storage, pin: Pin) -> None:
-    """Write the record of a pin that is being made.
+def begin(storage: Storage, kind: str, name: str) -> Pin:
+    """Write the record of a pin that is to be made.
 
     Raises:
-        Invalid: the name is taken.
+        Invalid: the name is taken, or no name.
         Unavailable: the registry gave no answer.
     """
-    key = pin_key(pin.partition(storage.table), pin.name)
+    now = storage.clock.now()
+    pin = Pin(
+        kind=kind,
+        name=checked_name(name),
+        nonce=storage.ids.nonce(),
+        version=1,
+        created=now,
+        expires=now + _MAKING_SECONDS,
+        confirmed=False,
+        base_version=None,
+        regions={},
+    )
+    key = pin_key(pin.partition(storage.table), name)
     for _ in storage.budget().attempts():
         outcome = storage.registry.swap(key, expect=None, change=pin.to_record())
         if isinstance(outcome, Applied) or (isinstance(outcome, Lost) and outcome.record == pin.to_record()):
-            return
-        if isinstance(outcome, Lost):
-            raise Invalid(
-                f"a {pin.kind} of this name exists",
-                remedy="Take another name, or drop it first",
-                table=storage.uri,
-                **{pin.kind: pin.name},
-            )
-    raise Unavailable(f"the {pin.kind}'s record could not be written", remedy="Make it again", table=storage.uri)
+            return pin
+        if isinstance(outcome, Lost) and outcome.record is not None:
+            raise _taken(storage, pin, outcome.record)
+    raise Unavailable(f"the {kind}'s record could not be written", remedy="Make it again", table=storage.uri)
+
+
+def _taken(storage: Storage, pin: Pin, record: Record) -> Invalid:
+    problem, remedy = f"a {pin.kind} of this name exists", "Take another name, or drop it first"
+    if not record["confirmed"]:
+        problem, remedy = f"a {pin.kind} of this name is being made", "If its maker has crashed, drop it first"
+    return Invalid(problem, remedy=remedy, table=storage.uri, **{pin.kind: pin.name})
 
 
 def pin_regions(storage: Storage, pin: Pin, needs: Mapping[RegionId, RegionPin]) -> dict[RegionId, RegionPin]:
-    """Write what a pin that is being made needs of each region, over what an earlier pin of the name has left.
+    """Write what a pin that is being made needs of each region.
 
     Returns:
         What was written, with the version of each record.
@@ -198,19 +224,20 @@ def pin_regions(storage: Storage, pin: Pin, needs: Mapping[RegionId, RegionPin])
     Raises:
         Contended: the registry gave no answer.
     """
-    written = storage.each(lambda item: _pin_region(storage, pin, *item), list(needs.items()))
-    return dict(zip(needs, written, strict=True))
+    wanted = {region: replace(needed, version=1) for region, needed in needs.items()}
+    storage.each(lambda item: _pin_region(storage, pin, *item), list(wanted.items()))
+    return wanted
 
 
-def _pin_region(storage: Storage, pin: Pin, region: RegionId, needs: RegionPin) -> RegionPin:
-    key = pin_key(pin.partition(storage.table), pin.name, region)
+def _pin_region(storage: Storage, pin: Pin, region: RegionId, needs: RegionPin) -> None:
+    key, record = (
+        region_pin_key(pin.partition(storage.table), pin.name, pin.nonce, region),
+        needs.to_record(nonce=pin.nonce),
+    )
     for _ in storage.budget().attempts():
-        old = storage.registry.read(key)
-        version = int(old["version"]) if old else 0
-        wanted = replace(needs, version=version + 1)
-        expect: Fields | None = {"version": version} if old else None
-        if isinstance(storage.registry.swap(key, expect=expect, change=wanted.to_record(nonce=pin.nonce)), Applied):
-            return wanted
+        outcome = storage.registry.swap(key, expect=None, change=record)
+        if isinstance(outcome, Applied | Lost):  # nobody else writes it before the pin is confirmed
+            return
     raise Contended(f"the {pin.kind}'s records could not be written", remedy="Make it again", table=storage.uri)
 
 
@@ -221,55 +248,78 @@ def stands(storage: Storage, pin: Pin) -> bool:
         return False
 
     def holds(region: Region) -> bool:
-        needs, head = pin.regions.get(region.id), region.find_head()
-        if needs is None:
-            return True
-        passed = needs.manifest_key and head is not None and head.collector_round != needs.collector_round
-        return head is not None and head.first_position <= needs.first_position and not passed
+        needs, head = pin.of(region.id), region.find_head()
+        if needs is None or head is None:
+            return needs is None or region.id not in pin.regions
+        passed = needs.manifest_key and head.collector_round != needs.collector_round
+        return head.first_position <= needs.first_position and not passed
 
     return all(storage.each(holds, regions(storage)))
 
 
-def confirm(storage: Storage, pin: Pin) -> Pin:
-    """The pin, which stands, as one that may be relied on; raises as `step`."""
-    confirmed = replace(pin, version=pin.version + 1, confirmed=True)
-    step(storage, pin, confirmed)
-    return confirmed
+def confirm(storage: Storage, pin: Pin, *, ttl_seconds: float | None) -> Pin:
+    """The pin, which stands, as one that may be relied on, for so long or for ever; raises as `step`."""
+    return step(storage, replace(pin, confirmed=True, expires=expiry(storage, ttl_seconds)))
 
 
-def step(storage: Storage, pin: Pin, following: Pin) -> None:
-    """Replace the record of a pin that is being made, so that nobody but the collector touches it.
+def step(storage: Storage, following: Pin) -> Pin:
+    """Replace the record of a pin by what follows from it, unless it was changed or removed.
+
+    Args:
+        following: with the version of the pin from which it follows.
+
+    Returns:
+        The same with its own version.
 
     Raises:
-        Contended: it has expired and was removed.
+        Contended: the pin changed, or has expired and was removed.
         Unavailable: the registry gave no answer.
     """
-    key, wanted = pin_key(pin.partition(storage.table), pin.name), following.to_record()
-    witness: Fields = {"version": pin.version, "nonce": pin.nonce}
+    key, pin = (
+        pin_key(following.partition(storage.table), following.name),
+        replace(following, version=following.version + 1),
+    )
+    witness: Fields = {"version": following.version, "nonce": pin.nonce}
     for _ in storage.budget().attempts():
-        outcome = storage.registry.swap(key, expect=witness, change=wanted)
-        if isinstance(outcome, Applied) or (isinstance(outcome, Lost) and outcome.record == wanted):
-            return
+        outcome = storage.registry.swap(key, expect=witness, change=pin.to_record())
+        if isinstance(outcome, Applied) or (isinstance(outcome, Lost) and outcome.record == pin.to_record()):
+            return pin
         if isinstance(outcome, Lost):
-            raise Contended(f"the {pin.kind} expired while it was made", remedy="Make it again", table=storage.uri)
-    raise Unavailable(f"the {pin.kind}'s record could not be written", remedy="Make it again", table=storage.uri)
+            raise Contended(f"the {pin.kind} was changed or removed meanwhile", remedy="Try again", table=storage.uri)
+    raise Unavailable(f"the {pin.kind}'s record could not be written", remedy="Try again", table=storage.uri)
 
 
-def forget(storage: Storage, pin: Pin) -> bool:
-    """Remove the records of a pin, its own first; False if its own has changed since it was read.
+def forget(storage: Storage, pin: Pin) -> None:
+    """Remove the records of a pin, its own first, however it was renewed; nothing happens to another one of its name.
 
     A crash leaves records of regions that nobody counts, which a collection removes.
+
+    Raises:
+        Unavailable, Contended: it may still be there.
     """
     partition = pin.partition(storage.table)
     key = pin_key(partition, pin.name)
-    record = storage.registry.read(key)
-    if record is not None and record["nonce"] == pin.nonce:
-        witness: Fields = {"version": record["version"], "nonce": pin.nonce}
-        if not isinstance(storage.registry.delete(key, expect=witness), Applied):
-            return False
-    remains = [pin_key(partition, pin.name, region) for region in pin.regions]
-    storage.each(lambda left: storage.registry.delete(left, expect={"nonce": pin.nonce}), remains)
-    return True
+    for _ in storage.budget().attempts():
+        record = storage.registry.read(key)
+        if record is None or record["nonce"] != pin.nonce:
+            break
+        storage.registry.delete(key, expect={"version": record["version"], "nonce": pin.nonce})
+    else:
+        raise Contended(f"others kept changing the {pin.kind}", remedy="Drop it again", table=storage.uri)
+    prefix = region_pin_prefix(pin.name, pin.nonce)
+    left = [key for key, _ in storage.registry.list(partition) if key.sort.startswith(prefix)]
+    storage.each(lambda one: storage.registry.delete(one, expect={"nonce": pin.nonce}), left)
+
+
+def held(storage: Storage, pin: Pin) -> bool:
+    """Whether the pin's record is still there: what was read before this call was not collected before it."""
+    record = storage.registry.read(pin_key(pin.partition(storage.table), pin.name))
+    return record is not None and record["nonce"] == pin.nonce
+
+
+def expiry(storage: Storage, ttl_seconds: float | None) -> float | None:
+    """When a pin expires that lives so long from now on; None for never."""
+    return None if ttl_seconds is None else storage.clock.now() + ttl_seconds
 
 
 def _pin(kind: str, name: str, record: Record, parts: Mapping[RegionId, Record]) -> Pin:
@@ -283,11 +333,8 @@ def _pin(kind: str, name: str, record: Record, parts: Mapping[RegionId, Record])
             expires=float(record["expires"]) if record["expires"] != NEVER else None,
             confirmed=bool(record["confirmed"]),
             base_version=int(record["base_version"]) or None,
-            regions={
-                region: RegionPin.from_record(part)
-                for region, part in parts.items()
-                if part["nonce"] == record["nonce"]
-            },
+            regions={region: RegionPin.from_record(part) for region, part in parts.items()},
+            whole=kind == "cursor" or len(parts) == int(record["regions"]),
         )
     except (KeyError, ValueError) as error:
         raise Corrupt(

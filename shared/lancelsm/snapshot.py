@@ -7,7 +7,7 @@ is dropped or has expired; then the collector removes its record under its witne
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
@@ -16,12 +16,13 @@ from lancelsm.commit import load, newest
 from lancelsm.dataset.base_table import BaseTable, open_base
 from lancelsm.dataset.tags import remove_tag, tag_version
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, Unavailable
-from lancelsm.layout import Nonce, Position, pin_key, snapshots
-from lancelsm.opening import Opened
-from lancelsm.pins import Pin, RegionPin, checked_name, pins_of
+from lancelsm.head import Head
+from lancelsm.layout import NO_GENERATION, Nonce, Position, RegionId, snapshots
+from lancelsm.manifest import Manifest
+from lancelsm.opening import Opened, check_base
+from lancelsm.pins import Pin, RegionPin, pins_of
 from lancelsm.region import Region, Storage, regions
-from lancelsm.registry import Applied, Fields
-from lancelsm.view import RegionView, View, region_view
+from lancelsm.view import RegionView, View, mismatch, region_view
 from lancelsm.wal.replay import tail
 
 _TRIES = 5
@@ -33,7 +34,7 @@ def make_snapshot(opened: Opened, name: str, *, ttl_seconds: float | None) -> Pi
 
     Args:
         name: letters, digits, `-` and `_`.
-        ttl_seconds: for how long, unless it is renewed; None for ever.
+        ttl_seconds: for how long from its confirmation on, unless it is renewed; None for ever.
 
     Returns:
         The confirmed pin.
@@ -43,15 +44,15 @@ def make_snapshot(opened: Opened, name: str, *, ttl_seconds: float | None) -> Pi
         Contended: the collector overtook it again and again; nothing is kept of it.
         Corrupt, Unavailable: as a read.
 
-    A crash at any line leaves nothing that can be opened; its records expire like those of a snapshot.
+    A crash at any line leaves nothing that can be opened; its records expire, whatever the time to live.
     """
-    checked_name(name)
     storage = opened.storage
     for _ in range(_TRIES):
-        pin = _begun(opened, name, ttl_seconds=ttl_seconds)
+        pin = pins.begin(storage, "snapshot", name)
         try:
-            if pins.stands(storage, pin):
-                return pins.confirm(storage, pin)
+            placed = _placed(opened, pin)
+            if placed is not None and pins.stands(storage, placed):
+                return pins.confirm(storage, placed, ttl_seconds=ttl_seconds)
         except BaseException:
             with suppress(LsmError):
                 _forget(opened, pin)
@@ -60,8 +61,12 @@ def make_snapshot(opened: Opened, name: str, *, ttl_seconds: float | None) -> Pi
     raise Contended("the collector was faster than the snapshot", remedy="Take it again", table=storage.uri)
 
 
-def renew_snapshot(opened: Opened, name: str, *, ttl_seconds: float | None) -> Pin:
+def renew_snapshot(opened: Opened, name: str, *, ttl_seconds: float | None, nonce: Nonce | None = None) -> Pin:
     """Let a snapshot expire later, or never.
+
+    Args:
+        ttl_seconds: from now on; None for ever.
+        nonce: of the snapshot that is meant, if another of its name won't do.
 
     Raises:
         Invalid: it has expired and is gone; nothing of it can be relied on.
@@ -70,20 +75,25 @@ def renew_snapshot(opened: Opened, name: str, *, ttl_seconds: float | None) -> P
     storage = opened.storage
     for _ in storage.budget().attempts():
         pin = find_snapshot(storage, name)
-        renewed = replace(pin, version=pin.version + 1, expires=_expiry(storage, ttl_seconds))
-        key = pin_key(snapshots(storage.table), name)
-        witness: Fields = {"version": pin.version, "nonce": pin.nonce}
-        if isinstance(storage.registry.swap(key, expect=witness, change=renewed.to_record()), Applied):
-            return renewed
+        if nonce not in (None, pin.nonce):
+            raise _gone(storage, name)
+        with suppress(Contended):
+            return pins.step(storage, replace(pin, expires=pins.expiry(storage, ttl_seconds)))
     raise Contended("others kept changing the snapshot", remedy="Renew it again", table=storage.uri, snapshot=name)
 
 
 def drop_snapshot(opened: Opened, name: str) -> None:
-    """End a snapshot; raises as `renew_snapshot`. What it kept is collected by the next round."""
-    for _ in opened.storage.budget().attempts():
-        if _forget(opened, find_snapshot(opened.storage, name)):
+    """End a snapshot, also one that is being made. What it kept is collected by the next round.
+
+    Raises:
+        Invalid: there is none of this name.
+        Contended, Unavailable: it may still be there; drop it again.
+    """
+    for pin in pins_of(opened.storage.registry.list(snapshots(opened.storage.table))):
+        if pin.name == name:
+            _forget(opened, pin)
             return
-    raise Contended("others kept changing the snapshot", remedy="Drop it again", table=opened.storage.uri)
+    raise _gone(opened.storage, name)
 
 
 def list_snapshots(storage: Storage) -> list[Pin]:
@@ -92,20 +102,23 @@ def list_snapshots(storage: Storage) -> list[Pin]:
 
 
 def find_snapshot(storage: Storage, name: str) -> Pin:
-    """The snapshot of this name; raises `Invalid` if there is none."""
-    for pin in list_snapshots(storage):
-        if pin.name == name:
+    """The snapshot of this name.
+
+    Raises:
+        Invalid: there is none.
+        Corrupt: some of its records are missing.
+    """
+    for _ in storage.budget().attempts():
+        pin = next((pin for pin in list_snapshots(storage) if pin.name == name), None)
+        if pin is None:
+            raise _gone(storage, name)
+        if pin.whole:
             return pin
-    raise Invalid(
-        "there is no such snapshot: it was dropped or has expired",
-        remedy=f"See lancelsm snapshot list {storage.uri}",
-        table=storage.uri,
-        snapshot=name,
-    )
+    raise Corrupt("records of the snapshot are missing", remedy="Drop it", table=storage.uri, snapshot=name)
 
 
 @contextmanager
-def held_snapshot(opened: Opened, name: str, *, ttl_seconds: float) -> Iterator[Pin]:
+def holding_snapshot(opened: Opened, name: str, *, ttl_seconds: float) -> Iterator[Pin]:
     """A snapshot for as long as the context lasts, renewed by a thread; dropped when it ends.
 
     Raises: as `make_snapshot`; when the context ends also what kept it from being renewed.
@@ -116,7 +129,7 @@ def held_snapshot(opened: Opened, name: str, *, ttl_seconds: float) -> Iterator[
     def beat() -> None:
         while not stop.wait(ttl_seconds / _BEATS):
             try:
-                renew_snapshot(opened, name, ttl_seconds=ttl_seconds)
+                renew_snapshot(opened, name, ttl_seconds=ttl_seconds, nonce=pin.nonce)
             except (Contended, Unavailable):
                 continue  # the next beat comes before it expires
             except LsmError as error:
@@ -130,8 +143,7 @@ def held_snapshot(opened: Opened, name: str, *, ttl_seconds: float) -> Iterator[
     finally:
         stop.set()
         thread.join()
-        if not failures:
-            drop_snapshot(opened, name)
+        _forget(opened, pin)
     if failures:
         raise failures[0]
 
@@ -140,23 +152,60 @@ def snapshot_view(opened: Opened, pin: Pin) -> View:
     """The table as the snapshot pins it: the same at every call.
 
     Raises:
-        Invalid: the snapshot was dropped or has expired, and what it needs is being collected.
+        Invalid: the snapshot was dropped or has expired.
         Corrupt: something that it needs is missing or wrong.
     """
     storage = opened.storage
-    try:
+    check_standing(storage, pin)
+    with standing(storage, pin):
         base = open_base(uri=storage.uri, version=_base_version(pin), storage_options=opened.storage_options)
+        check_base(base, opened.config)
         named = {region.id: region for region in regions(storage)}
         pinned = [(named[region], needs) for region, needs in sorted(pin.regions.items())]
         return View(base=base, regions=tuple(storage.each(lambda pair: _pinned_region(*pair, base), pinned)))
-    except (Corrupt, Invalid, KeyError):
-        find_snapshot(storage, pin.name)  # says so if it is gone
+
+
+@contextmanager
+def standing(storage: Storage, pin: Pin) -> Iterator[None]:
+    """Read what a snapshot keeps: where something is missing because the snapshot is gone, say that.
+
+    Raises:
+        Invalid: the snapshot was dropped or has expired, and something that it kept could not be read.
+    """
+    try:
+        yield
+    except (Corrupt, Invalid, Unavailable) as error:
+        if not pins.held(storage, pin):
+            raise _gone(storage, pin.name) from error
         raise
+
+
+def check_standing(storage: Storage, pin: Pin) -> None:
+    """Raise `Invalid` for a snapshot that was dropped or has expired, collected or not yet."""
+    found = find_snapshot(storage, pin.name)
+    if found.nonce != pin.nonce:
+        raise _gone(storage, pin.name)
+    if found.expires is not None and found.expires <= storage.clock.now():
+        raise Invalid(
+            "the snapshot has expired",
+            remedy=f"Take a new one. If it matters: lancelsm snapshot refresh {storage.uri} --name {pin.name}",
+            table=storage.uri,
+            snapshot=pin.name,
+        )
 
 
 def tag_of(nonce: Nonce) -> str:
     """The tag of the base's version that a pin needs."""
     return f"lancelsm.pin.{nonce}"
+
+
+def _gone(storage: Storage, name: str) -> Invalid:
+    return Invalid(
+        "there is no such snapshot: it was dropped or has expired",
+        remedy=f"See lancelsm snapshot list {storage.uri}",
+        table=storage.uri,
+        snapshot=name,
+    )
 
 
 def _pinned_region(region: Region, needs: RegionPin, base: BaseTable) -> RegionView:
@@ -169,38 +218,38 @@ def _pinned_region(region: Region, needs: RegionPin, base: BaseTable) -> RegionV
     return region_view(region, staged.manifest, entries, base)
 
 
-def _begun(opened: Opened, name: str, *, ttl_seconds: float | None) -> Pin:
-    """Write the records of a pin of the table as it is now."""
+def _placed(opened: Opened, pin: Pin) -> Pin | None:
+    """The pin with what it needs of the table as it is now, recorded; None if the base's version was cleaned up."""
     storage = opened.storage
-    pin = Pin(
-        kind="snapshot",
-        name=name,
-        nonce=storage.ids.nonce(),
-        version=1,
-        created=storage.clock.now(),
-        expires=_expiry(storage, ttl_seconds),
-        confirmed=False,
-        base_version=None,
-        regions={},
-    )
-    pins.begin(storage, pin)
-    found = [(region, needs) for region in regions(storage) if (needs := _needs(region)) is not None]
-    base = opened.read_base()
-    needed = {region.id: replace(needs, after=base.counters.get(region.id, needs.after)) for region, needs in found}
-    pinned = pins.pin_regions(storage, pin, needed)
-    tag_version(uri=storage.uri, version=base.version, tag=tag_of(pin.nonce), storage_options=opened.storage_options)
-    pinning = replace(pin, version=pin.version + 1, base_version=base.version, regions=pinned)
-    pins.step(storage, pin, pinning)
-    return pinning
-
-
-def _needs(region: Region) -> RegionPin | None:
-    head = region.find_head()
-    if head is None:
+    base, needs = _state(opened)
+    needed = pins.pin_regions(storage, pin, needs)
+    try:
+        tag_version(
+            uri=storage.uri, version=base.version, tag=tag_of(pin.nonce), storage_options=opened.storage_options
+        )
+    except Invalid:
         return None
-    head, manifest = newest(region, head)
+    return pins.step(storage, replace(pin, base_version=base.version, regions=needed))
+
+
+def _state(opened: Opened) -> tuple[BaseTable, Mapping[RegionId, RegionPin]]:
+    """Heads with their manifests, then the base, that belong together; raises `Corrupt` as `view.take_view`."""
+    problem = ""
+    for _ in range(_TRIES):
+        made = [(region, head) for region in regions(opened.storage) if (head := region.find_head()) is not None]
+        named = opened.storage.each(lambda pair: newest(*pair), made)
+        base = opened.read_base()
+        check_base(base, opened.config)
+        problem = next(filter(None, (mismatch(manifest, base) for _, manifest in named)), "")
+        if not problem:
+            return base, {manifest.region: _needs(head, manifest, base) for head, manifest in named}
+    raise Corrupt(problem, remedy="Read the table: its error says how to repair it", table=opened.storage.uri)
+
+
+def _needs(head: Head, manifest: Manifest, base: BaseTable) -> RegionPin:
     return RegionPin(
         first_position=Position(manifest.replay_after + 1),
+        after=base.counters.get(manifest.region, NO_GENERATION),
         through=manifest.newest,
         manifest_key=head.manifest_key,
         manifest_version=manifest.version,
@@ -210,16 +259,10 @@ def _needs(region: Region) -> RegionPin | None:
     )
 
 
-def _forget(opened: Opened, pin: Pin) -> bool:
-    """Remove the records and the tag of a pin; whether its record was removed."""
-    gone = pins.forget(opened.storage, pin)
-    if gone:
-        remove_tag(uri=opened.storage.uri, tag=tag_of(pin.nonce), storage_options=opened.storage_options)
-    return gone
-
-
-def _expiry(storage: Storage, ttl_seconds: float | None) -> float | None:
-    return None if ttl_seconds is None else storage.clock.now() + ttl_seconds
+def _forget(opened: Opened, pin: Pin) -> None:
+    """Remove the records and the tag of a pin."""
+    pins.forget(opened.storage, pin)
+    remove_tag(uri=opened.storage.uri, tag=tag_of(pin.nonce), storage_options=opened.storage_options)
 
 
 def _base_version(pin: Pin) -> int:

@@ -114,17 +114,22 @@ def _problem(found: Sequence[_Read | _Absent | _Overtaken], base: BaseTable, sto
     for read in found:
         if isinstance(read, _Overtaken):
             return "a log was collected faster than it could be read"
-        if isinstance(read, _Read):
-            counter = base.counters.get(read.region.id, 0)
-            newest_known = read.manifest.newest
-            kept = {g.generation for g in read.manifest.generations}
-            missing = [g for g in range(counter + 1, newest_known + 1) if g not in kept]
-            if counter > newest_known or missing:
-                return (
-                    f"the base holds region {read.region.id} through generation {counter}, its manifest has "
-                    f"{sorted(kept)} of {newest_known}"
-                )
+        if isinstance(read, _Read) and (problem := mismatch(read.manifest, base)):
+            return problem
     return ""
+
+
+def mismatch(manifest: Manifest, base: BaseTable) -> str:
+    """Why a manifest and a base, which was read after it, are not one state of the region; empty if they are."""
+    counter = base.counters.get(manifest.region, 0)
+    kept = {g.generation for g in manifest.generations}
+    missing = [g for g in range(counter + 1, manifest.newest + 1) if g not in kept]
+    if counter <= manifest.newest and not missing:
+        return ""
+    return (
+        f"the base holds region {manifest.region} through generation {counter}, its manifest has {sorted(kept)} of "
+        f"{manifest.newest}"
+    )
 
 
 def region_view(region: Region, manifest: Manifest, entries: Sequence[Entry], base: BaseTable) -> RegionView:

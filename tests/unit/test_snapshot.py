@@ -16,7 +16,7 @@ from lancelsm.region import regions
 from lancelsm.snapshot import (
     drop_snapshot,
     find_snapshot,
-    held_snapshot,
+    holding_snapshot,
     list_snapshots,
     make_snapshot,
     renew_snapshot,
@@ -149,7 +149,7 @@ def test_what_an_older_snapshot_of_the_name_left_is_not_counted(opened):
 
 
 def test_a_held_snapshot_is_renewed_by_its_context_and_dropped_at_its_end(opened):
-    with held_snapshot(opened, "job", ttl_seconds=0.3) as pin:
+    with holding_snapshot(opened, "job", ttl_seconds=0.3) as pin:
         while find_snapshot(opened.storage, "job").version == pin.version:
             opened.storage.clock.sleep(0.02)
         assert values(opened, pin) == {0: 2, 1: 1, 2: 1}
