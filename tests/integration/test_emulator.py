@@ -205,6 +205,34 @@ def test_only_who_may_list_learns_that_an_object_is_absent(aws: Emulator, listin
     assert refused.value.response["Error"]["Code"] == kind
 
 
+def test_a_bucket_that_demands_encryption_is_read_and_other_denials_stand(aws: Emulator) -> None:
+    # Given a bucket with the policy that stacks give theirs, and one that shuts everybody out
+    s3 = aws.client("s3")
+    role(aws, "secure", [("s3:GetObject", "*")], trusts_root=True)
+    for name, condition in (("secure", {"Condition": {"Bool": {"aws:SecureTransport": "false"}}}), ("shut", {})):
+        s3.create_bucket(Bucket=name)
+        s3.put_object(Bucket=name, Key="a", Body=b"a")
+        denied = {"Effect": "Deny", "Principal": "*", "Action": "s3:*", "Resource": f"arn:aws:s3:::{name}/*"}
+        s3.put_bucket_policy(Bucket=name, Policy=json.dumps(policy([denied | condition])))
+    reader = acting(aws, "s3", f"arn:aws:iam::{ACCOUNT}:role/secure")
+
+    # When a role reads both, then only the first answers
+    assert reader.get_object(Bucket="secure", Key="a")["Body"].read() == b"a"
+    with pytest.raises(ClientError, match="explicit deny"):
+        reader.get_object(Bucket="shut", Key="a")
+
+
+def test_a_batch_of_messages_needs_the_right_to_send_one(aws: Emulator) -> None:
+    queue = aws.client("sqs").create_queue(QueueName="batches")["QueueUrl"]
+    sender = acting(aws, "sqs", role(aws, "sender", [("sqs:SendMessage", arn("sqs", "batches"))], trusts_root=True))
+
+    sent = sender.send_message_batch(QueueUrl=queue, Entries=[{"Id": "0", "MessageBody": "a"}])
+
+    assert len(sent["Successful"]) == 1
+    with pytest.raises(ClientError, match="AccessDenied"):
+        sender.receive_message(QueueUrl=queue)
+
+
 def test_a_presigned_address_of_a_function_s_role_is_read_without_credentials(aws: Emulator, function: str) -> None:
     address = invoked(aws, function, {"presign": "in/a"})
 

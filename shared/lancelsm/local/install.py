@@ -20,6 +20,8 @@ STEP_SECONDS = 0.1
 
 # (module, attribute, what replaces it, made of what was there)
 CHANGES: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
+    ("app", "pin_request_origin", roles.asking_as_secure),
+    ("core.iam_actions", "extract_iam_action", roles.naming_batches),
     ("core.iam_actions", "extract_resource_arn", roles.naming_jobs),
     ("core.lambda_runtime", "_PYTHON_WORKER_SCRIPT", errors.telling),
     ("services.eventbridge", "_invoke_target", roles.delivering),

@@ -150,6 +150,26 @@ def hiding_absence(handle: Handle) -> Handle:
     return handled
 
 
+def asking_as_secure(pin: Callable[[str, bool], None]) -> Callable[[str, bool], None]:
+    """Count a request as encrypted, which policies of deployed buckets demand: it never leaves the machine."""
+
+    def pinned(source: str, secure: bool) -> None:
+        del secure
+        pin(source, True)
+
+    return pinned
+
+
+def naming_batches(name: Callable[..., str | None]) -> Callable[..., str | None]:
+    """Name what a request does. A batch of SQS is no action of its own: it needs what one message needs."""
+
+    def named(service: str, *more: Any) -> str | None:
+        action = name(service, *more)
+        return action.removesuffix("Batch") if action and service == "sqs" else action
+
+    return named
+
+
 def naming_jobs(name: Callable[..., str]) -> Callable[..., str]:
     """Name the resource of a request; MiniStack knows none of EMR Serverless, where the path is the name."""
 
