@@ -210,7 +210,7 @@ class _RegionBatch:
         if self._is_applied(job, head):  # by another container, which set its misfits aside too
             self._settle(1)
             return
-        self._quarantine(job, misfits.rows, misfits.error, head)
+        self._quarantine(job, misfits.rows, misfits.error, head, whole=not job.rows.num_rows)
         self._jobs[0] = replace(job, misfits=None, set_aside=misfits.error)
         if not job.rows.num_rows:
             self._settle(1)
@@ -235,7 +235,7 @@ class _RegionBatch:
             if head.status is not Status.SEALED:
                 raise  # a newer release's head, or a store that refuses us: not the rows' fault
             if not self._is_applied(batch[0], head):
-                self._quarantine(batch[0], batch[0].rows, error, head)
+                self._quarantine(batch[0], batch[0].rows, error, head, whole=True)
                 self._jobs[0] = replace(batch[0], set_aside=error)
             self._settle(1)
             return
@@ -257,13 +257,14 @@ class _RegionBatch:
     def _is_applied(self, job: _Job, head: Head) -> bool:
         return job.delivery.sequence <= int(head.source.get(self._ports.source, SINCE_EVER))
 
-    def _quarantine(self, job: _Job, rows: pa.Table, error: LsmError, head: Head) -> None:
+    def _quarantine(self, job: _Job, rows: pa.Table, error: LsmError, head: Head, *, whole: bool) -> None:
         quarantine_rows(
             rows,
             job.message,
             job.delivery,
             error,
             head=head,
+            whole=whole,
             source=self._ports.source,
             inbox=self._ports.inbox,
             dead_letters=self._ports.dead_letters,

@@ -1,9 +1,10 @@
 """What lies on the dead-letter queue: rows that will never fit, why, and where their region's log stood then.
 
 {"format", "reason": the error document, "queue", "id", "sequence": of the delivery, and then either "table", "region",
-"position", "entry_setsum" and "message": as on the write queue, with these rows alone ("inbox": where its object is);
-or "body": the text of a message of which no more is known}. What the log holds from `position` on is newer than the
-rows; `entry_setsum` sums what was committed before, so that a redrive can prove that it saw everything after.
+"position", "entry_setsum", "whole": whether these are all rows of the message, and "message": as on the write queue,
+with these rows alone ("inbox": where its object is); or "body": the text of a message of which no more is known}. What
+the log holds from `position` on is newer than the rows; `entry_setsum` sums what was committed before, so that a
+redrive can prove that it saw everything after.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ class Letter:
     """Rows that were set aside, and where they belong in their region's log."""
 
     reason: str
+    queue: str
     id: str
     sequence: int
+    whole: bool  # nothing else of its message is still to be applied
     message: Message
     inbox: str  # the URI of the inbox that holds the message's object
     position: Position
@@ -51,6 +54,7 @@ def quarantine_rows(
     error: LsmError,
     *,
     head: Head,
+    whole: bool,
     source: str,
     inbox: Inbox,
     dead_letters: Queue,
@@ -62,6 +66,7 @@ def quarantine_rows(
 
     Args:
         head: one under which everything before the message is applied and the message itself is not.
+        whole: no other row of the message is to be applied.
 
     Raises:
         Unavailable, Invalid: the queue or the inbox did not take them.
@@ -76,6 +81,7 @@ def quarantine_rows(
         "region": message.region,
         "position": head.next_position,
         "entry_setsum": head.entry_setsum.hex(),
+        "whole": whole,
         "inbox": inbox.uri,
         "message": json.loads(encode(alone)),
     }
@@ -95,8 +101,10 @@ def read_letter(body: str) -> Letter:
     try:
         return Letter(
             reason=str(document["reason"]["message"]),
+            queue=str(document["queue"]),
             id=str(document["id"]),
             sequence=int(document["sequence"]),
+            whole=bool(document["whole"]),
             message=decode(json.dumps(document["message"])),
             inbox=str(document["inbox"]),
             position=Position(int(document["position"])),

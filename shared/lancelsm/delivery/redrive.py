@@ -1,8 +1,9 @@
 """Append again what was set aside, unless the log holds something newer for its keys.
 
-What came after a row is what the log holds from the position on that its letter names. The sum of those entries proves
-that all of them were seen, at every head that the append tries. Once the log is collected past that position it can't
-be told any more what is newer, and the letter stays.
+What came after a row is what the log holds from the position on that its letter names, save older rows that were driven
+back themselves: their entries have lower sequences of the queue. The sum of those entries proves that all of them were
+seen, at every head that the append tries. Once the log is collected past that position it can't be told any more what
+is newer, and the letter stays. Model: tests/model/redelivery.py.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from lancelsm.delivery.fitting import sifted
 from lancelsm.delivery.message import unpacked
 from lancelsm.delivery.quarantine import Letter, read_letter
 from lancelsm.delivery.queue import Delivery, Queue
-from lancelsm.errors import Corrupt, Invalid, LsmError
-from lancelsm.head import Head
+from lancelsm.errors import Corrupt, Invalid, LsmError, Unavailable
+from lancelsm.head import SINCE_EVER, Head
 from lancelsm.layout import Position, wal_entry
 from lancelsm.objects import ObjectStore
 from lancelsm.opening import Opened
@@ -27,8 +28,7 @@ from lancelsm.record.key import key_column
 from lancelsm.record.schema import conform
 from lancelsm.region import Region, admit
 from lancelsm.region_writer import RegionWriter, Target
-from lancelsm.setsum import Setsum
-from lancelsm.wal.entry import Draft, decode, draft
+from lancelsm.wal.entry import Draft, Entry, decode, draft
 
 
 class Verdict(StrEnum):
@@ -58,7 +58,7 @@ class Places:
 
 
 def redrive(dead_letters: Queue, *, places: Places, dry: bool) -> Iterator[Redriven]:
-    """Go through the dead-letter queue, the newest rows of a region first.
+    """Go through the dead-letter queue.
 
     Args:
         dry: append and delete nothing, say only what would happen.
@@ -75,8 +75,8 @@ def redrive(dead_letters: Queue, *, places: Places, dry: bool) -> Iterator[Redri
     taken = _all(dead_letters)
     kept = {one.receipt for one in taken}
     try:
-        for one, letter in _newest_first(taken):
-            done = _refused(one, letter) if isinstance(letter, LsmError) else _redriven(letter, places, dry=dry)
+        for one in taken:
+            done = _redriven(one, places, dry=dry)
             if not dry and done.verdict is not Verdict.LEFT:
                 dead_letters.delete(one.receipt)
                 kept.discard(one.receipt)
@@ -92,35 +92,25 @@ def _all(queue: Queue) -> list[Delivery]:
     return taken
 
 
-def _newest_first(taken: list[Delivery]) -> list[tuple[Delivery, Letter | LsmError]]:
-    """So that the older of two rows of a key finds the newer one in the log."""
-    letters: list[tuple[Delivery, Letter | LsmError]] = []
-    for one in taken:
-        try:
-            letters.append((one, read_letter(one.body)))
-        except LsmError as error:
-            letters.append((one, error))
-    return sorted(letters, key=lambda pair: -pair[1].sequence if isinstance(pair[1], Letter) else 0)
+def _redriven(one: Delivery, places: Places, *, dry: bool) -> Redriven:
+    try:
+        letter = read_letter(one.body)
+    except LsmError as error:
+        return Redriven(id=one.id, table="", region="", rows=0, verdict=Verdict.LEFT, reason=error.message)
 
+    def told(verdict: Verdict, rows: int, reason: str) -> Redriven:
+        at = letter.message
+        return Redriven(id=letter.id, table=at.table, region=at.region, rows=rows, verdict=verdict, reason=reason)
 
-def _refused(one: Delivery, error: LsmError) -> Redriven:
-    return Redriven(id=one.id, table="", region="", rows=0, verdict=Verdict.LEFT, reason=error.message)
-
-
-def _redriven(letter: Letter, places: Places, *, dry: bool) -> Redriven:
-    rows, verdict, reason = 0, Verdict.LEFT, ""
     try:
         target = places.table(letter.message.table).target()
         attempt = _Attempt(letter, target, _rows(letter, target, places))
         rows = attempt.look() if dry else attempt.append()
-        verdict = Verdict.APPENDED if rows else Verdict.SUPERSEDED
-        reason = "" if rows == attempt.given else "the log holds newer rows of the other keys"
-        if not rows:
-            reason = "the log holds newer rows of its keys"
     except LsmError as error:
-        reason = error.message
-    message = letter.message
-    return Redriven(id=letter.id, table=message.table, region=message.region, rows=rows, verdict=verdict, reason=reason)
+        return told(Verdict.LEFT, 0, error.message)
+    if not rows:
+        return told(Verdict.SUPERSEDED, 0, "newer rows have its keys")
+    return told(Verdict.APPENDED, rows, "newer rows have its other keys" if rows < attempt.given else "")
 
 
 def _rows(letter: Letter, target: Target, places: Places) -> pa.Table:
@@ -165,11 +155,12 @@ class _Attempt:
 
     def append(self) -> int:
         """Append the rows that nothing newer supersedes; returns their number. Raises as `wal.append.append_after`."""
+        letter = self._letter
         writer = RegionWriter(self._region, self._target, owner=self._target.owner, lenders=(), depth=1)
 
         def next_draft(head: Head) -> Draft | None:
             left = self._left(head)
-            return draft(left) if left.num_rows else None
+            return draft(left, source={letter.queue: str(letter.sequence)}) if left.num_rows else None
 
         entry = writer.append_after(next_draft)
         return 0 if entry is None else entry.rows
@@ -180,30 +171,35 @@ class _Attempt:
         newer = self._newer
         if head.first_position > self._letter.position:
             raise _collected(head)
+        if not self._letter.whole and self._letter.sequence > int(head.source.get(self._letter.queue, SINCE_EVER)):
+            raise Unavailable("other rows of its message are still to be applied")
         for number in range(self._next, head.next_position):
-            keys, setsum = self._entry(Position(number))
-            newer = pc.or_(newer, pc.is_in(self._keys, value_set=keys))
-            entries_sum = entries_sum + setsum
+            entry = self._entry(Position(number))
+            if entry is not None:
+                newer = pc.or_(newer, pc.is_in(self._keys, value_set=self._newer_keys(entry)))
+                entries_sum = entries_sum + entry.summary.entry_setsum
         if entries_sum != head.entry_setsum:
             fresh = self._region.head()
             raise _collected(fresh) if fresh.first_position > self._letter.position else self._corrupt()
         self._next, self._sum, self._newer = head.next_position, entries_sum, newer
         return self._rows.filter(pc.invert(newer))
 
-    def _entry(self, position: Position) -> tuple[pa.Array, Setsum]:
-        """The keys in an entry, and its setsum; none and zero if it can't be read."""
-        schema = self._target.schema
+    def _entry(self, position: Position) -> Entry | None:
+        """The entry there, if one can be read; the sum tells whether that was all of them."""
         key = wal_entry(self._region.id, position)
         found = self._region.storage.objects.get(key)
-        none = self._keys.slice(0, 0)
-        if found is None:
-            return none, Setsum()
         try:
-            entry = decode(found.body, position=position, key=key)
+            return None if found is None else decode(found.body, position=position, key=key)
         except Corrupt:
-            return none, Setsum()
-        keys = none if entry.fence else key_column(conform(entry.table(), schema), schema.primary_key)
-        return keys, entry.summary.entry_setsum
+            return None
+
+    def _newer_keys(self, entry: Entry) -> pa.Array:
+        """The keys in an entry, if what it holds is newer than the letter."""
+        older = int(entry.summary.source.get(self._letter.queue, self._letter.sequence)) < self._letter.sequence
+        if entry.fence or older:
+            return self._keys.slice(0, 0)
+        schema = self._target.schema
+        return key_column(conform(entry.table(), schema), schema.primary_key)
 
     def _corrupt(self) -> Corrupt:
         return Corrupt(
