@@ -19,7 +19,7 @@ import lancelsm
 from lancelsm import aws
 from lancelsm.table import Table
 from tests.conformance.dynamodb import make_registry_table
-from tests.conformance.ministack import make_bucket, ministack
+from tests.conformance.ministack import ministack
 
 ROOT = Path(__file__).parents[2]
 FUNCTIONS = ROOT / "functions"
@@ -90,7 +90,6 @@ def deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployment:
 @pytest.fixture(scope="module")
 def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with ministack(tmp_path_factory.mktemp("ministack")) as endpoint:
-        make_bucket(endpoint, "lake")
         yield endpoint
 
 
@@ -103,7 +102,7 @@ def cloud(endpoint: str) -> Iterator[Deployment]:
         "AWS_ENDPOINT_URL": endpoint,
         "AWS_ALLOW_HTTP": "true",
         "AWS_ACCESS_KEY_ID": "111111111111",
-        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_SECRET_ACCESS_KEY": "test",  # what the emulator checks links by
         "AWS_REGION": "us-east-1",
     }
     with pytest.MonkeyPatch.context() as patch:
@@ -111,6 +110,7 @@ def cloud(endpoint: str) -> Iterator[Deployment]:
             patch.setenv(name, value)
         aws.session.cache_clear()
         aws.client.cache_clear()
+        boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="lake")
         make_registry_table(boto3.client("dynamodb", region_name="us-east-1"), "registry")
         yield Deployment(
             tables="s3://lake/tables", work="s3://lake/work", registry="dynamodb:registry", environment=environment

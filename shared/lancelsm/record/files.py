@@ -60,7 +60,8 @@ def read_file(path: str, *, schema: pa.Schema | None) -> pa.Table:
         reason = str(error).partition("\n")[0]
         raise Invalid(f"{path} can't be read as {file.suffix[1:]}: {reason}", file=path) from error
     except Invalid as error:
-        raise Invalid(error.message, remedy=error.remedy, **error.where | {"file": path}) from error
+        error.where["file"] = path
+        raise
 
 
 def read_ndjson(lines: Iterable[bytes], *, schema: pa.Schema | None) -> pa.Table:
