@@ -315,6 +315,29 @@ def test_a_mapping_whose_function_may_not_read_the_queue_delivers_nothing(aws: E
     assert "sqs:ReceiveMessage" in last
 
 
+def test_a_schedule_delivers_only_where_its_role_may(aws: Emulator) -> None:
+    # Given two queues, a role for the second, and a schedule to each, the first one earlier
+    sqs, scheduler = aws.client("sqs"), aws.client("scheduler")
+    queues = {name: sqs.create_queue(QueueName=name)["QueueUrl"] for name in ("closed", "open")}
+    sends = role(aws, "schedule", [("sqs:SendMessage", arn("sqs", "open"))])
+    for seconds, name in enumerate(queues, start=1):
+        scheduler.create_schedule(
+            Name=name,
+            ScheduleExpression=time.strftime("at(%Y-%m-%dT%H:%M:%S)", time.gmtime(time.time() + seconds)),
+            FlexibleTimeWindow={"Mode": "OFF"},
+            Target={"Arn": arn("sqs", name), "RoleArn": sends, "Input": '{"table": "orders"}'},
+        )
+
+    # When the second has delivered
+    received = until(
+        lambda: sqs.receive_message(QueueUrl=queues["open"], WaitTimeSeconds=1).get("Messages"), lambda found: found
+    )
+
+    # Then it was its input, and the first has not
+    assert received[0]["Body"] == '{"table": "orders"}'
+    assert not sqs.receive_message(QueueUrl=queues["closed"]).get("Messages")
+
+
 @pytest.mark.spark
 def test_a_job_runs_under_its_role_with_what_it_shipped(aws: Emulator, application: str, job_role: str) -> None:
     # When a job is submitted twice under one token
