@@ -24,7 +24,7 @@ def resolved(stage: str, **context: str) -> dict[str, Any]:
     """Each state machine's definition by the name of its file, tokens filled in."""
     flags = json.loads((ROOT / "cdk.json").read_text())["context"]
     app = cdk.App(context={**flags, "stage": stage, **context})
-    _, pipeline = deployment(app)
+    *_, pipeline = deployment(app)
     resources = app.synth().get_stack_by_name(pipeline.stack_name).template["Resources"]
     machines = [one["Properties"] for one in resources.values() if one["Type"] == _MACHINE]
     return {

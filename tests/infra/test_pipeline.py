@@ -1,0 +1,173 @@
+"""What works: functions, layers, state machines, the Spark application, schedules, alarms."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.functions import MODULES, SHAPES
+from infra.machines import WORKFLOWS
+from infra.merging import ENTRY_POINT
+from lancelsm.errors import Invalid
+from tests.infra.conftest import ROOT, TOPIC, Stacks, synthesized
+
+FUNCTIONS = {
+    "ingest", "writer_flush", "region_claim", "compaction", "merger", "gc", "gc_sweep", "query", "scrub", "dispatch"
+}  # fmt: skip
+
+
+def _settings(name: str) -> set[str]:
+    """The names that a function's module gives to `settings(...)`."""
+    tree = ast.parse((ROOT / "functions" / f"{MODULES.get(name, name)}.py").read_text())
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    return {
+        argument.value
+        for call in calls
+        if call.func.id == "settings"  # type: ignore[attr-defined]
+        for argument in call.args
+        if isinstance(argument, ast.Constant)
+    }
+
+
+def test_every_function_of_the_contract_is_deployed_under_its_name(stacks: Stacks) -> None:
+    assert set(stacks.functions()) == FUNCTIONS
+    outputs = {name.removesuffix("Function") for name in stacks.pipeline["Outputs"] if name.endswith("Function")}
+    assert outputs == {name.title().replace("_", "") for name in FUNCTIONS}
+
+
+def test_every_file_of_functions_is_deployed() -> None:
+    files = {path.stem for path in (ROOT / "functions").glob("*.py")} - {"__init__"}
+    assert {MODULES.get(name, name) for name in SHAPES} == files
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_settings_that_a_function_reads_are_those_that_it_is_given(name: str, prod: Stacks) -> None:
+    given = set(prod.functions()[name]["Environment"]["Variables"]) - {"LANCELSM_STACK"}
+    assert given == _settings(name)
+
+
+def test_pace_is_set_by_context(chosen: Stacks) -> None:
+    for function in chosen.functions().values():
+        assert function["Environment"]["Variables"]["LANCELSM_FLUSH_ROWS"] == "1000"
+
+
+def test_pace_is_checked_as_the_library_checks_it(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match="flush_rows"):
+        synthesized(tmp_path, stage="local", LANCELSM_FLUSH_ROWS="0")
+
+
+def test_an_unknown_stage_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="give one of local, dev, prod"):
+        synthesized(tmp_path, stage="test")
+
+
+def test_layers_that_were_not_built_are_named_with_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="make build"):
+        synthesized(tmp_path, stage="dev", layers=str(tmp_path / "none"))
+
+
+def test_functions_that_only_touch_the_log_carry_the_lean_layer(prod: Stacks) -> None:
+    made = prod.of("AWS::Lambda::LayerVersion")
+    for name, function in prod.functions().items():
+        (layer,) = function["Layers"]
+        assert made[layer["Ref"]]["LayerName"] == f"lancelsm-prod-{SHAPES[name].layer}"
+
+
+def test_the_emulator_needs_no_layers(local: Stacks) -> None:
+    assert not local.of("AWS::Lambda::LayerVersion")
+
+
+def test_nothing_reserves_concurrency_or_opens_a_url(stacks: Stacks) -> None:
+    assert not any("ReservedConcurrentExecutions" in one for one in stacks.functions().values())
+    assert not stacks.of("AWS::Lambda::Url")
+
+
+def test_a_function_url_asks_for_credentials(chosen: Stacks) -> None:
+    assert chosen.one("AWS::Lambda::Url")["AuthType"] == "AWS_IAM"
+
+
+def test_a_batch_of_the_queue_reports_what_failed(prod: Stacks) -> None:
+    mapping = prod.one("AWS::Lambda::EventSourceMapping")
+    assert mapping["BatchSize"] == 10
+    assert mapping["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
+
+
+def test_only_prod_runs_by_the_clock(stacks: Stacks) -> None:
+    rule = stacks.one("AWS::Events::Rule")
+    assert rule["ScheduleExpression"] == "rate(5 minutes)"
+    assert rule["State"] == ("ENABLED" if stacks.stage == "prod" else "DISABLED")
+
+
+def test_the_spark_application_waits_for_nothing_and_is_bounded(prod: Stacks) -> None:
+    application = prod.one("AWS::EMRServerless::Application")
+    assert application["ReleaseLabel"].startswith("emr-spark-8.")
+    assert application["Architecture"] == "ARM64"
+    assert "InitialCapacity" not in application
+    assert int(application["MaximumCapacity"]["Cpu"].split()[0]) <= 16
+    assert application["AutoStopConfiguration"]["Enabled"] is True
+
+
+def test_a_job_finds_its_packages_on_aws_and_needs_none_here(prod: Stacks, local: Stacks) -> None:
+    assert ENTRY_POINT.is_file()
+    assert "#deps" in str(_tokens(prod, "merge")["SparkSubmitParameters"])
+    assert "archives" not in str(_tokens(local, "merge")["SparkSubmitParameters"])
+
+
+def _tokens(stacks: Stacks, name: str) -> dict[str, Any]:
+    machines = stacks.of("AWS::StepFunctions::StateMachine").values()
+    (machine,) = (one for one in machines if one["StateMachineName"].endswith(f"-{name}"))
+    return machine["DefinitionSubstitutions"]
+
+
+@pytest.mark.parametrize("name", ["merge", "collect"])
+def test_every_token_of_a_workflow_is_filled_in(name: str, prod: Stacks) -> None:
+    text = (WORKFLOWS / f"{name}.asl.json").read_text()
+    for token in _tokens(prod, name):
+        assert f"${{{token}}}" in text
+        text = text.replace(f"${{{token}}}", "x")
+    assert "${" not in text
+
+
+@pytest.mark.parametrize("name", ["merge", "collect"])
+def test_every_task_tries_again_by_kind_of_error_and_fails_with_it(name: str) -> None:
+    workflow = json.loads((WORKFLOWS / f"{name}.asl.json").read_text())
+    states = workflow["States"]
+
+    assert "Input: {" in workflow["Comment"]
+    assert "Output: {" in workflow["Comment"]
+    for state in states.values():
+        if state["Type"] != "Task":
+            continue
+        assert any("States.ALL" in catch["ErrorEquals"] for catch in state["Catch"])
+        if state["Resource"].endswith(":lambda:invoke"):
+            assert state["Retry"][0]["ErrorEquals"] == ["Contended", "Unavailable", "Ambiguous"]
+    assert states["Failed"] == {"Type": "Fail", "ErrorPath": "$.failure.Error", "CausePath": "$.failure.Cause"}
+    reached = {workflow["StartAt"]} | set(_followers(states))
+    assert reached == set(states)
+
+
+def _followers(states: Any) -> list[str]:
+    if isinstance(states, list):
+        return [name for one in states for name in _followers(one)]
+    if not isinstance(states, dict):
+        return []
+    here = [value for key, value in states.items() if key in ("Next", "Default")]
+    return here + [name for one in states.values() for name in _followers(one)]
+
+
+def test_every_alarm_has_a_runbook_and_every_runbook_an_alarm(prod: Stacks) -> None:
+    alarms = prod.of("AWS::CloudWatch::Alarm").values()
+    linked = {ROOT / one["AlarmDescription"].rpartition("What to do: ")[2] for one in alarms}
+    assert linked == set((ROOT / "docs" / "runbooks").glob("*.md"))
+
+
+def test_alarms_tell_the_topic_of_the_context(chosen: Stacks) -> None:
+    assert {str(one["AlarmActions"]) for one in chosen.of("AWS::CloudWatch::Alarm").values()} == {str([TOPIC])}
+
+
+def test_both_stacks_tell_nobody_that_they_were_deployed(stacks: Stacks) -> None:
+    assert "AWS::CDK::Metadata" not in str([stacks.state, stacks.pipeline])

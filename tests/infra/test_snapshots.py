@@ -1,0 +1,47 @@
+"""Both stacks of each stage are what they were: a change shows, and is renewed with the change.
+
+    LANCELSM_SNAPSHOTS=write .venv/bin/python -m pytest tests/infra/test_snapshots.py
+
+What changes with every change of code is left out: hashes of assets.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.infra.conftest import Stacks, Template
+
+SNAPSHOTS = Path(__file__).parent / "snapshots"
+_HASH = re.compile(r"[0-9a-f]{64}")
+
+
+def normalised(template: Template) -> Template:
+    """A template without the hashes of its assets, the CDK's own metadata and the version rule of its bootstrap."""
+    kept = {name: template[name] for name in ("Description", "Resources", "Outputs") if name in template}
+    return json.loads(_HASH.sub("HASH", json.dumps(_without_metadata(kept), sort_keys=True)))
+
+
+def _without_metadata(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            _HASH.sub("HASH", re.sub(r"(Layer|Lean|Lance)([0-9A-Z]{8})$", r"\1", key)): _without_metadata(one)
+            for key, one in value.items()
+            if key != "Metadata"
+        }
+    return [_without_metadata(one) for one in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("name", ["state", "pipeline"])
+def test_a_stack_is_what_its_snapshot_says(name: str, stacks: Stacks) -> None:
+    now = normalised(getattr(stacks, name))
+    file = SNAPSHOTS / f"{stacks.stage}-{name}.json"
+    if os.environ.get("LANCELSM_SNAPSHOTS") == "write":
+        file.write_text(json.dumps(now, indent=1, sort_keys=True) + "\n")
+
+    assert now == json.loads(file.read_text()), f"renew {file.name} if that is meant"

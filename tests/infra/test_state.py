@@ -1,0 +1,119 @@
+"""What lasts: bucket, registry and queues."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.infra.conftest import Stacks, synthesized
+
+DATA = ("AWS::S3::Bucket", "AWS::DynamoDB::Table", "AWS::SQS::Queue")
+
+
+def _policies(stacks: Stacks) -> dict[str, set[str]]:
+    return {
+        kind: {one["DeletionPolicy"] for one in stacks.state["Resources"].values() if one["Type"] == kind}
+        for kind in DATA
+    }
+
+
+def test_data_outlives_its_stack(prod: Stacks) -> None:
+    assert _policies(prod) == {kind: {"Retain"} for kind in DATA}
+    assert prod.one("AWS::DynamoDB::Table")["DeletionProtectionEnabled"] is True
+
+
+def test_the_emulator_keeps_nothing(local: Stacks) -> None:
+    assert _policies(local) == {kind: {"Delete"} for kind in DATA}
+
+
+def test_pipeline_holds_no_data(stacks: Stacks) -> None:
+    assert not {one["Type"] for one in stacks.pipeline["Resources"].values()} & set(DATA)
+
+
+def test_neither_stack_refers_to_the_other(stacks: Stacks) -> None:
+    text = str([stacks.state, stacks.pipeline])
+    assert "Fn::ImportValue" not in text
+    assert "Fn::GetStackOutput" not in text
+
+
+def test_the_bucket_is_private_and_lets_go_of_what_may_expire(prod: Stacks) -> None:
+    bucket = prod.one("AWS::S3::Bucket")
+
+    assert set(bucket["PublicAccessBlockConfiguration"].values()) == {True}
+    rules = {rule["Id"]: rule for rule in bucket["LifecycleConfiguration"]["Rules"]}
+    assert rules["work"]["ExpirationInDays"] == 14
+    assert rules["work"]["Prefix"] == "work/"
+    assert rules["abandoned-uploads"]["AbortIncompleteMultipartUpload"] == {"DaysAfterInitiation": 1}
+    assert "VersioningConfiguration" not in bucket
+
+
+def test_the_registry_has_the_keys_that_its_adapter_writes(prod: Stacks) -> None:
+    table = prod.one("AWS::DynamoDB::Table")
+
+    assert table["TableName"] == "lancelsm-prod-registry"
+    assert table["KeySchema"] == [
+        {"AttributeName": "pk", "KeyType": "HASH"},
+        {"AttributeName": "sk", "KeyType": "RANGE"},
+    ]
+    (index,) = table["GlobalSecondaryIndexes"]
+    assert index["IndexName"] == "dirty"
+    assert index["Projection"] == {"ProjectionType": "KEYS_ONLY"}
+    assert table["BillingMode"] == "PAY_PER_REQUEST"
+    assert table["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
+
+
+def _queues(stacks: Stacks) -> dict[str, Any]:
+    return {one["QueueName"].rpartition("-")[2]: one for one in stacks.of("AWS::SQS::Queue").values()}
+
+
+def test_a_batch_is_hidden_for_six_times_the_time_of_its_function(stacks: Stacks) -> None:
+    writes = _queues(stacks)["writes.fifo"]
+    assert writes["VisibilityTimeout"] == 6 * stacks.functions()["writer_flush"]["Timeout"]
+
+
+def test_queues_keep_messages_for_two_weeks_and_give_up_last(stacks: Stacks) -> None:
+    queues = _queues(stacks)
+
+    assert set(queues) == {"writes.fifo", "letters.fifo"}
+    for queue in queues.values():
+        assert queue["FifoQueue"] is True
+        assert queue["MessageRetentionPeriod"] == 14 * 24 * 3600
+        assert queue["DeduplicationScope"] == "messageGroup"
+        assert queue["FifoThroughputLimit"] == "perMessageGroupId"
+    assert queues["writes.fifo"]["RedrivePolicy"]["maxReceiveCount"] == 1000
+
+
+def test_outputs_name_what_clients_need(stacks: Stacks) -> None:
+    assert set(stacks.state["Outputs"]) == {"Bucket", "RegistryName", "QueueUrl", "DeadLetterUrl"}
+
+
+def test_what_exists_is_used_and_not_made(chosen: Stacks) -> None:
+    assert not chosen.state["Resources"]
+    environment = chosen.functions()["writer_flush"]["Environment"]["Variables"]
+    assert environment["LANCELSM_TABLES"] == "s3://lake/tables"
+    assert environment["LANCELSM_QUEUE_URL"]["Fn::Join"][1][-1] == "/111111111111/in.fifo"
+
+
+def test_a_queue_needs_its_dead_letters(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="dead_letters"):
+        synthesized(tmp_path, stage="local", queue="arn:aws:sqs:us-east-1:111111111111:in.fifo")
+
+
+def test_one_key_of_the_customer_encrypts_all_and_is_granted_through_its_services(tmp_path: Path) -> None:
+    arn = "arn:aws:kms:us-east-1:111111111111:key/6b2c1f0e-3d52-4a4e-9a55-0d4a3a0f5c11"
+    keyed = synthesized(tmp_path, stage="local", kms_key=arn)
+
+    (rule,) = keyed.one("AWS::S3::Bucket")["BucketEncryption"]["ServerSideEncryptionConfiguration"]
+    assert rule["ServerSideEncryptionByDefault"]["KMSMasterKeyID"] == arn
+    assert keyed.one("AWS::DynamoDB::Table")["SSESpecification"]["KMSMasterKeyId"] == arn
+    assert {queue["KmsMasterKeyId"] for queue in keyed.of("AWS::SQS::Queue").values()} == {arn}
+    statements = [
+        statement
+        for policy in keyed.of("AWS::IAM::Policy").values()
+        for statement in policy["PolicyDocument"]["Statement"]
+        if "kms:Decrypt" in statement["Action"]
+    ]
+    assert statements
+    assert all("kms:ViaService" in statement["Condition"]["StringEquals"] for statement in statements)
