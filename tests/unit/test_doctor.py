@@ -198,10 +198,10 @@ def test_one_fault_is_not_reported_under_many_names() -> None:
     assert set(wrong(changed("backups", to=GONE))) == {"registry"}
 
 
-def test_the_emulator_needs_neither_layers_nor_deletion_protection() -> None:
+def test_the_emulator_needs_no_layers_and_keeps_nothing() -> None:
     facts = replace(healthy(), stage="local")
     facts = replace(facts, functions={name: {**function(name), "Layers": []} for name in FUNCTIONS})
-    facts = replace(facts, registry={**facts.registry, "DeletionProtectionEnabled": False})  # type: ignore[dict-item]
+    facts = replace(facts, registry={**facts.registry, "DeletionProtectionEnabled": False}, backups=GONE)  # type: ignore[dict-item]
 
     assert wrong(facts) == {}
 
