@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -338,6 +339,18 @@ def test_a_crash_between_requests_loses_what_was_not_sent_and_repeats_nothing() 
         client.upsert("orders", rows(2))
 
     assert ids(aws) == [1, 1]  # another producer: the same rows in the same order are harmless, never a hole
+
+
+def test_a_forked_process_sends_under_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    client, aws = make()
+    client.upsert("orders", rows(1))
+    client.flush()
+
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    client.upsert("orders", rows(2))
+    client.flush()
+
+    assert len({event["producer"] for event in aws.events}) == 2
 
 
 def test_tables_do_not_share_requests_or_sequences() -> None:

@@ -11,6 +11,7 @@ Spec: architecture, "AWS". Arrow data needs pyarrow, dicts do not.
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -50,7 +51,7 @@ class Committed:
 
 
 class Client:
-    """One app's access to a deployment. Thread-safe; keep one for the life of the process.
+    """One process's access to a deployment. Thread-safe; keep one for its life, made after a fork.
 
     `upsert` and `delete` buffer rows of each table and send them by the queue, up to 1 MiB a request. Of each table one
     request is in flight at a time, so that rows of a key are applied in the order given; requests of different tables
@@ -103,7 +104,7 @@ class Client:
         self._fetch = fetch
         self._clock = clock or SystemClock()
         self._ids = ids or SystemIds()
-        self._producer = self._ids.nonce()
+        self._producer: tuple[int, str] | None = None
         self._lanes: dict[str, Lane] = {}
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -218,6 +219,7 @@ class Client:
                 self._lanes[table] = Lane(
                     table,
                     partial(self._ingest, table),
+                    producer=self._identity,
                     retry_seconds=self._retry_seconds,
                     clock=self._clock,
                     ids=self._ids,
@@ -226,6 +228,16 @@ class Client:
                 self._sender = threading.Thread(target=self._send_aged, args=(self._interval,), daemon=True)
                 self._sender.start()
             return self._lanes[table]
+
+    def _identity(self) -> str:
+        """This process's name as a producer.
+
+        It is made when something is sent, not before: two that a fork or a snapshot made of one would send different
+        rows under one name, and the queue would drop the second ones.
+        """
+        if self._producer is None or self._producer[0] != os.getpid():
+            self._producer = os.getpid(), self._ids.nonce()
+        return self._producer[1]
 
     def _send_aged(self, interval: float) -> None:
         """The background's loop."""
@@ -236,9 +248,9 @@ class Client:
                 lane.send_aged(interval)
 
     def _ingest(self, table: str, request: Request) -> Outcome:
-        more = {"producer": self._producer, "sequence": request.sequence}
+        more = {"producer": request.producer, "sequence": request.sequence}
         try:
-            payload = self._event(table, [request.rows], name=f"{self._producer}-{request.sequence}", **more)
+            payload = self._event(table, [request.rows], name=f"{request.producer}-{request.sequence}", **more)
         except Unavailable as error:
             return Refused(cause=str(error))
         return self._functions.invoke("ingest", payload, read_seconds=ATTEMPT_SECONDS)

@@ -28,6 +28,7 @@ class Request:
     """Rows that travel together, and the time of their first attempt on both clocks."""
 
     rows: Rows
+    producer: str
     sequence: int
     first_row: int  # number of its first row among all that were given for this table, from 0
     now: float
@@ -38,15 +39,24 @@ class Lane:
     """One table's buffer. One request is in flight at a time, so rows arrive in the order given. Thread-safe.
 
     Args:
+        producer: names whoever sends now; never the same for two processes.
         invoke: one attempt of a request.
         retry_seconds: for all attempts of one request together.
     """
 
     def __init__(
-        self, table: str, invoke: Callable[[Request], Outcome], *, retry_seconds: float, clock: Clock, ids: Ids
+        self,
+        table: str,
+        invoke: Callable[[Request], Outcome],
+        *,
+        producer: Callable[[], str],
+        retry_seconds: float,
+        clock: Clock,
+        ids: Ids,
     ) -> None:
         self._table = table
         self._invoke = invoke
+        self._producer = producer
         self._retry_seconds = retry_seconds
         self._clock = clock
         self._ids = ids
@@ -102,9 +112,9 @@ class Lane:
             try:
                 self._deliver(self._pending, lost="an attempt was interrupted" if resumed else None)
             except LsmError as error:
-                sequence, first = self._pending.sequence, self._pending.first_row
-                error.where |= {"table": self._table, "sequence": sequence, "first_row": first}
-                error.where["rows"] = self._pending.rows.rows
+                failed = self._pending
+                error.where |= {"table": self._table, "producer": failed.producer, "sequence": failed.sequence}
+                error.where |= {"first_row": failed.first_row, "rows": failed.rows.rows}
                 self._pending = None
                 raise
             self._pending = None
@@ -118,6 +128,7 @@ class Lane:
         self._since = self._clock.monotonic()
         request = Request(
             rows=rows,
+            producer=self._producer(),
             sequence=self._sequence,
             first_row=self._first_row,
             now=self._clock.now(),
