@@ -87,9 +87,7 @@ class Deployment:
 
     # What producers do
 
-    def send(
-        self, rows: Sequence[tuple[int, int]], *, sequence: int, producer: str = "p", **how: Any
-    ) -> list[SentPart]:
+    def send(self, rows: Sequence[tuple[int, int]], *, sequence: int, **how: Any) -> list[SentPart]:
         """Upsert keys with values through the sender."""
         table = upserts([{"id": key, "v": value} for key, value in rows], schema=self.config.schema)
         return self.send_rows(table, sequence=sequence, **how)

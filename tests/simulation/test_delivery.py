@@ -1,0 +1,184 @@
+"""Producers, containers of one stack and a redriver at once, with lost replies, crashes, timeouts: as a seed says."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from lancelsm.delivery.applying import _RegionBatch
+from lancelsm.delivery.message import encode, packed, unpacked
+from lancelsm.delivery.quarantine import read_letter
+from lancelsm.delivery.redrive import Places, Verdict, _Attempt, redrive
+from lancelsm.errors import LsmError
+from tests.simulation.crowd import QUIET, ROUGH
+from tests.simulation.deployment import Deployment
+from tests.simulation.faults import Call, Crash, Fault, FaultPlan
+from tests.simulation.schedule import Schedule
+
+KEYS = range(4)
+
+
+class Delivery:
+    """One run: rows are numbered in the order in which each key was sent; a quarter is bad."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = random.Random(f"delivery {seed}")
+        self.schedule = Schedule(seed)
+        rates = self.dice.choice([QUIET, ROUGH, {fault: rate * 3 for fault, rate in ROUGH.items()}])
+        self.deployment = Deployment(schedule=self.schedule, settings={"group_commit_bytes": "60"})
+        self.deployment.queue.visibility = self.dice.choice([2.0, 20.0])
+        self.faults = _faults(seed, rates)
+        self.sent: dict[int, list[int]] = {key: [] for key in KEYS}
+        self.bad: dict[int, set[int]] = {key: set() for key in KEYS}
+
+    def run(self) -> Delivery:
+        self._produce(12)
+        self.deployment.plan = FaultPlan(self.faults, clock=self.schedule.clock)
+        actors: dict[str, Callable[[], object]] = {
+            f"poller {number}": lambda number=number: self._poll(number, rounds=6) for number in range(3)
+        }
+        actors["producer"] = lambda: self._produce(6)
+        if self.dice.random() < 0.5:
+            actors["redriver"] = self._mend_and_redrive
+        self.schedule.run(actors)
+        self.deployment.plan.land() if self.dice.random() < 0.7 else self.deployment.plan.forget()
+        self.deployment.plan.stop()
+        self._drain()
+        self.schedule.clock.sleep(61)
+        self.redrive("last redriver", faulty=False)
+        return self
+
+    def _produce(self, count: int) -> None:
+        """Messages of one or two rows, of one producer and so in order; keys of one region at a time."""
+        for _ in range(count):
+            key = self.dice.choice(KEYS)
+            others = [other for other in KEYS if other != key and self._region(other) == self._region(key)]
+            keys = [key, *self.dice.sample(others, min(len(others), self.dice.randrange(2)))]
+            numbers = {one: len(self.sent[one]) + 1 for one in keys}
+            for one, number in numbers.items():
+                self.sent[one].append(number)
+                if self.dice.random() < 0.25:
+                    self.bad[one].add(number)
+            rows = [(one, None if number in self.bad[one] else number) for one, number in numbers.items()]
+            self.deployment.put(*rows, like=key, producer=json.dumps(numbers))
+            self.schedule.switch()
+
+    def _region(self, key: int) -> object:
+        return self.deployment.values(key)
+
+    def _poll(self, number: int, *, rounds: int) -> None:
+        """One slot of the event source: a crash of its container starts another one."""
+        for life in range(rounds):
+            tables = self.deployment.container(f"container {number}.{life}")
+            with contextlib.suppress(LsmError, Crash):
+                for _ in range(3):
+                    batch = self.deployment.queue.receive(self.dice.randrange(1, 6))
+                    applied = self.deployment.apply(batch, tables=tables, seconds=self.dice.choice([3.0, 10.0]))
+                    self.schedule.switch()
+                    self.deployment.finish(batch, applied)
+                    self.schedule.clock.sleep(self.dice.random() * 3)
+
+    def _drain(self) -> None:
+        for _ in range(200):
+            if not self.deployment.queue.held:
+                return
+            self.deployment.deliver(self.dice.randrange(1, 6))
+            self.schedule.clock.sleep(61)
+        raise AssertionError(f"messages are left: {[held.id for held in self.deployment.queue.held]}")
+
+    def _mend_and_redrive(self) -> None:
+        with contextlib.suppress(LsmError, Crash):
+            for _ in range(4):
+                self.redrive("redriver", faulty=True)
+                self.schedule.clock.sleep(4)
+
+    def redrive(self, process: str, *, faulty: bool) -> list[Verdict]:
+        """Drive back whatever lies there, with the values that it should have had."""
+        deployment = self.deployment
+        for held in deployment.dead_letters.held:
+            held.message = replace(held.message, body=self._mended(held.message.body))
+        tables = deployment.container(process, faulty=faulty)
+        places = Places(table=tables.open, inbox=lambda _: deployment.beside)
+        return [done.verdict for done in redrive(deployment.dead_letters, places=places, dry=False)]
+
+    def _mended(self, body: str) -> str:
+        """Which number a bad row had is in the name of its producer's request."""
+        letter = read_letter(body)
+        numbers = json.loads(letter.message.producer)
+        keys = unpacked(letter.message.rows or b"").column("id").to_pylist()
+        mended = [(key, numbers[str(key)]) for key in keys]
+        told = replace(letter.message, rows=packed(self.deployment.stored(*mended)))
+        return json.dumps(json.loads(body) | {"message": json.loads(encode(told))})
+
+    def audit(self) -> None:
+        """Of each key: what fitted is in the log once, numbers rise, and the last one sent is the last one there."""
+        log = self.deployment.log()
+        assert self.deployment.dead_letters.held == []
+        for key in KEYS:
+            values = [value for value in log.get(key, []) if value is not None]
+            assert values == sorted(set(values)), f"key {key}: {values}"
+            lacking = set(self.sent[key]) - self.bad[key] - set(values)
+            assert not lacking, f"key {key} lacks {lacking}: {values}"
+            assert values[-1:] == self.sent[key][-1:], f"key {key} ends with {values[-1:]}, not {self.sent[key][-1:]}"
+
+
+def _faults(seed: int, rates: dict[Fault, float]) -> Callable[[Call], Fault | None]:
+    dice = random.Random(f"faults {seed}")
+    faults, weights = [None, *rates], [1 - sum(rates.values()), *rates.values()]
+
+    def decide(call: Call) -> Fault | None:
+        fault = dice.choices(faults, weights)[0]
+        return fault if call.writes or dice.random() < 0.1 else None
+
+    return decide
+
+
+def _run(seed: int) -> Delivery:
+    with contextlib.redirect_stdout(io.StringIO()):
+        try:
+            delivery = Delivery(seed).run()
+            delivery.audit()
+        except AssertionError as error:
+            error.add_note(f"seed {seed}")
+            raise
+        return delivery
+
+
+@pytest.mark.parametrize("block", range(3))
+def test_no_row_is_lost_doubled_or_overtaken_by_an_older_one(block):
+    for seed in range(block * 10, block * 10 + 10):
+        _run(seed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("block", range(3, 63))
+def test_no_row_is_lost_doubled_or_overtaken_by_an_older_one_in_more_seeds(block):
+    for seed in range(block * 10, block * 10 + 10):
+        _run(seed)
+
+
+@pytest.mark.parametrize(
+    ("of", "guard", "broken"),
+    [
+        (_RegionBatch, "_is_applied", lambda *_: False),
+        (_Attempt, "_newer_keys", lambda attempt, entry: attempt._keys.slice(0, 0)),
+    ],
+    ids=["what is applied is dropped", "newer rows win"],
+)
+def test_without_a_guard_the_seeds_find_a_broken_promise(monkeypatch, of, guard, broken):
+    monkeypatch.setattr(of, guard, broken)
+
+    def breaks(seed: int) -> bool:
+        try:
+            _run(seed)
+        except AssertionError:
+            return True
+        return False
+
+    assert any(breaks(seed) for seed in range(20))

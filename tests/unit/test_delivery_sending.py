@@ -1,0 +1,205 @@
+"""Rows to the queue: as few messages as they fit, refused before anything is sent, and safe to send again."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pyarrow as pa
+import pytest
+
+from lancelsm.claim import seal
+from lancelsm.delivery.message import BYTES_MAX, Message, decode, encode, packed, split, unpacked
+from lancelsm.errors import Invalid, Unavailable
+from lancelsm.layout import head_key
+from lancelsm.record.rows import upserts
+from lancelsm.record.schema import TableSchema, declare_primary_key, numbered
+from tests.simulation.deployment import TABLE, URI, Deployment
+
+
+class Texts(Deployment):
+    """A table whose rows can be large."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        columns = pa.schema([pa.field("id", pa.int64()), pa.field("text", pa.string())])
+        self.schema = TableSchema(columns=numbered(declare_primary_key(columns, ["id"])), primary_key=("id",))
+
+    def send_texts(self, sizes: list[int], **how):
+        dice = random.Random(1)
+        rows = upserts(
+            [{"id": n, "text": dice.randbytes(size).hex()[:size]} for n, size in enumerate(sizes)], schema=self.schema
+        )
+        return self.send_rows(rows, **how)
+
+
+def keys_of_two_regions(deployment: Deployment) -> tuple[int, int]:
+    return 0, next(key for key in range(1, 50) if deployment.values(key) != deployment.values(0))
+
+
+def test_a_message_says_where_its_rows_belong():
+    deployment = Deployment(buckets=1)
+
+    (sent,) = deployment.send([(7, 1)], sequence=3, producer="p")
+
+    (held,) = deployment.queue.held
+    message = decode(held.message.body)
+    assert (message.table, message.region, message.producer, message.sequence) == (URI, sent.region, "p", 3)
+    assert unpacked(message.rows).schema.equals(deployment.config.schema.stored, check_metadata=True)
+    assert held.message.group == f"{TABLE}#{sent.region}"
+    assert (sent.id, sent.sequence) == (held.id, str(held.sequence))
+    assert encode(message) == held.message.body
+
+
+def test_the_same_request_again_is_the_same_messages():
+    deployment = Deployment()
+    one, other = keys_of_two_regions(deployment)
+    first = deployment.send([(one, 1), (other, 1)], sequence=1)
+
+    assert deployment.send([(one, 1), (other, 1)], sequence=1) == first
+    assert len(deployment.queue.held) == 2
+    deployment.send([(one, 1), (other, 1)], sequence=2)
+    deployment.send([(one, 1), (other, 1)], sequence=2, producer="another")
+    assert len(deployment.queue.held) == 6
+
+
+def test_rows_that_are_too_many_for_a_message_are_split_in_order():
+    deployment = Texts(buckets=1)
+
+    sent = deployment.send_texts([300_000] * 12)
+
+    ids = [unpacked(decode(body).rows).column("id").to_pylist() for body in deployment.queue.bodies]
+    assert [one for some in ids for one in some] == list(range(12))
+    assert len(sent) == len(ids) > 1
+    assert max(len(body) for body in deployment.queue.bodies) <= BYTES_MAX
+
+
+def test_a_row_that_alone_is_too_big_is_refused_before_anything_is_sent():
+    deployment = Texts(buckets=1)
+
+    with pytest.raises(Invalid, match="by reference") as refused:
+        deployment.send_texts([10, 3_000_000, 10])
+
+    assert refused.value.where["row"] == 1
+    assert deployment.queue.held == []
+
+
+def test_by_reference_such_a_row_travels_beside_the_queue():
+    deployment = Texts(buckets=1)
+
+    deployment.send_texts([10, 3_000_000], by_reference=True)
+
+    small, big = (decode(body) for body in deployment.queue.bodies)
+    assert (small.object, big.rows) == (None, None)
+    found = deployment.inbox.get(big.object)
+    assert unpacked(found).column("id").to_pylist() == [1]
+
+
+def test_a_sealed_region_is_refused_and_nothing_is_sent_to_others():
+    deployment = Deployment()
+    one, other = keys_of_two_regions(deployment)
+    deployment.send([(one, 0)], sequence=0)
+    deployment.deliver()
+    seal(deployment.region(one))
+
+    with pytest.raises(Invalid, match=r"sealed.*Nothing was sent"):
+        deployment.send([(other, 1), (one, 1)], sequence=1)
+
+    assert deployment.queue.held == []
+
+
+def test_a_region_whose_base_lags_too_far_is_refused():
+    deployment = Deployment(buckets=1, settings={"pending_generations_stop": "2"})
+    deployment.send([(7, 0)], sequence=0)
+    deployment.deliver()
+    deployment.records.swap(
+        head_key(TABLE, deployment.region(7).id), expect={"merged": 0}, change={"current_generation": 3}
+    )
+
+    with pytest.raises(Unavailable, match=r"2 generations wait.*Nothing was sent"):
+        deployment.send([(7, 1)], sequence=1)
+
+    assert deployment.queue.held == []
+
+
+def test_a_message_that_the_queue_refused_is_sent_again():
+    deployment = Texts(buckets=1)
+    deployment.queue.refuse = [1]
+
+    sent = deployment.send_texts([600_000] * 4)
+
+    assert len({one.id for one in sent}) == len(deployment.queue.held) == len(sent)
+
+
+def test_a_call_without_an_answer_is_sent_again_and_nothing_is_there_twice():
+    deployment = Deployment(buckets=1)
+    deployment.queue.failures = [Unavailable("no answer")]
+
+    (sent,) = deployment.send([(7, 1)], sequence=1)
+
+    assert [held.id for held in deployment.queue.held] == [sent.id]
+    assert len(deployment.queue.calls) == 2
+
+
+def test_what_was_sent_when_it_fails_is_said():
+    deployment = Texts(buckets=1)
+    deployment.queue.takes_before_failing = False
+    deployment.queue.failures = [Unavailable("no answer")] * 100
+    deployment.queue.refuse = []
+
+    with pytest.raises(Unavailable, match="within 5 minutes") as failed:
+        deployment.send_texts([10], seconds=1.0)
+    assert "rows_sent" not in failed.value.where
+
+    deployment.queue.failures = []
+    deployment.queue.refuse = list(range(1, 1_000_000, 2))
+    with pytest.raises(Unavailable) as failed:
+        deployment.send_texts([900_000] * 2, seconds=0.0, sequence=9)
+    assert failed.value.where["rows_sent"] == 1
+
+
+def test_nothing_is_sent_again_when_the_queue_might_not_know_it_any_more():
+    deployment = Deployment(buckets=1)
+    deployment.queue.failures = [Unavailable("no answer")] * 10_000
+    begun = deployment.clock.monotonic()
+
+    with pytest.raises(Unavailable):
+        deployment.send([(7, 1)], sequence=1, seconds=3_600)
+
+    assert deployment.clock.monotonic() - begun < 300
+
+
+def test_no_rows_are_no_message():
+    deployment = Deployment(buckets=1)
+    assert deployment.send([], sequence=1) == []
+    assert deployment.queue.calls == []
+
+
+def test_parts_are_the_same_each_time():
+    rows = pa.table({"id": list(range(1000)), "v": [random.Random(n).randbytes(2000) for n in range(1000)]})
+    frame = Message(table=URI, region="r", values=(("f", None), ("g", b"\1")), producer="p", sequence=1, object="")
+
+    first, second = ([stream for _, stream in split(rows, frame=frame)] for _ in range(2))
+
+    assert first == second
+    assert pa.concat_tables([unpacked(stream) for stream in first]).equals(rows)
+
+
+@pytest.mark.parametrize("broken", ["rows", "both", "neither", "values"])
+def test_what_breaks_the_contract_of_messages_is_no_message(broken):
+    whole = json.loads(encode(Message(table=URI, region="r", values=(), producer="p", sequence=1, rows=b"x")))
+    change = {
+        "rows": {"rows": "no base64!"},
+        "both": {"object": "a"},
+        "neither": {"rows": None},
+        "values": {"values": [["a", "zz"]]},
+    }[broken]
+
+    with pytest.raises(Invalid):
+        decode(json.dumps(whole | change))
+
+
+def test_a_cut_stream_is_no_rows():
+    stream = packed(pa.table({"id": list(range(1000))}))
+    with pytest.raises(Invalid):
+        unpacked(stream[: len(stream) // 2])
