@@ -1,0 +1,229 @@
+"""Rows through `ingest`, a FIFO queue and `writer_flush`, as Lambda drives them, on servers that speak AWS."""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lancelsm
+from lancelsm import aws
+from lancelsm.clock import SystemClock
+from lancelsm.delivery.message import packed
+from lancelsm.delivery.queue import SqsQueue
+from lancelsm.delivery.redrive import Places, Verdict, redrive
+from lancelsm.delivery.tables import Inbox
+from lancelsm.objects.opening import open_store
+from lancelsm.opening import open_configured
+from tests.conformance.dynamodb import dynamodb_client, make_registry_table
+from tests.conformance.ministack import make_bucket, ministack, options
+
+ROOT = Path(__file__).parents[2]
+COLUMNS = pa.schema([pa.field("id", pa.int64()), pa.field("state", pa.string(), nullable=False)])
+
+
+@dataclass
+class Context:
+    aws_request_id: str
+    function_name: str = "lancelsm-test"
+
+    def get_remaining_time_in_millis(self) -> int:
+        return 35_000
+
+
+@dataclass
+class Stack:
+    """A deployment without its functions' machines: the handlers run here."""
+
+    uri: str
+    queue_url: str
+    dead_letter_url: str
+    ingest: ModuleType
+    writer_flush: ModuleType
+    requests: int = 0
+
+    def call(self, function: ModuleType, event: dict[str, Any]) -> dict[str, Any]:
+        self.requests += 1
+        answer: dict[str, Any] = function.handler(event, Context(f"request-{self.requests}"))
+        return json.loads(json.dumps(answer))
+
+    def poll(self) -> list[str]:
+        """One batch, as an event source mapping hands it over; returns what failed."""
+        sqs = aws.client("sqs")
+        found = sqs.receive_message(
+            QueueUrl=self.queue_url, MaxNumberOfMessages=10, MessageSystemAttributeNames=["All"]
+        ).get("Messages", [])
+        records = [
+            {
+                "messageId": one["MessageId"],
+                "receiptHandle": one["ReceiptHandle"],
+                "body": one["Body"],
+                "attributes": one["Attributes"],
+                "eventSource": "aws:sqs",
+            }
+            for one in found
+        ]
+        answer = self.call(self.writer_flush, {"Records": records})
+        failed = [one["itemIdentifier"] for one in answer["batchItemFailures"]]
+        for one in found:
+            if one["MessageId"] not in failed:
+                sqs.delete_message(QueueUrl=self.queue_url, ReceiptHandle=one["ReceiptHandle"])
+        return failed
+
+    def rows(self) -> dict[int, str]:
+        table = lancelsm.open(self.uri)
+        return {row["id"]: row["state"] for row in table.scan().to_arrow().to_pylist()}
+
+
+@pytest.fixture(scope="module")
+def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with ministack(tmp_path_factory.mktemp("ministack")) as endpoint:
+        make_bucket(endpoint, "lake")
+        make_registry_table(dynamodb_client(endpoint), "registry")
+        yield endpoint
+
+
+@pytest.fixture
+def stack(endpoint: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Stack]:
+    name = f"t{abs(hash(request.node.name)) % 10**8}"
+    environment = {
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_REGION": "us-east-1",
+        "AWS_ACCESS_KEY_ID": "000000000000",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "POWERTOOLS_DEV": "false",
+    }
+    for key, value in environment.items():
+        monkeypatch.setenv(key, value)
+    _forget_clients()
+    sqs = aws.client("sqs")
+    urls = [
+        sqs.create_queue(QueueName=f"{name}-{what}.fifo", Attributes={"FifoQueue": "true", "VisibilityTimeout": "30"})[
+            "QueueUrl"
+        ]
+        for what in ("writes", "dead-letters")
+    ]
+    uri = f"s3://lake/tables/{name}"
+    lancelsm.create(
+        uri,
+        COLUMNS,
+        primary_key="id",
+        regions="bucket(id, 2)",
+        registry="dynamodb:registry",
+        storage_options=options(endpoint),
+    )
+    monkeypatch.setenv("LANCELSM_TABLES", "s3://lake/tables")
+    monkeypatch.setenv("LANCELSM_WORK", "s3://lake/work")
+    monkeypatch.setenv("LANCELSM_QUEUE_URL", urls[0])
+    monkeypatch.setenv("LANCELSM_DEAD_LETTER_URL", urls[1])
+    yield Stack(uri, *urls, _loaded("ingest", monkeypatch), _loaded("writer_flush", monkeypatch))
+    _forget_clients()
+
+
+def _loaded(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "functions" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _forget_clients() -> None:
+    aws.client.cache_clear()
+    aws.session.cache_clear()
+
+
+def test_rows_travel_through_the_queue_in_order_and_each_once(stack: Stack) -> None:
+    # Given requests of one producer, one of them sent twice, in every form
+    for number in range(3):
+        event = {"table": stack.uri, "upserts": [{"id": 1, "state": f"s{number}"}, {"id": 2, "state": f"s{number}"}]}
+        answer = stack.call(stack.ingest, {**event, "producer": "p", "sequence": number})
+    again = stack.call(stack.ingest, {**event, "producer": "p", "sequence": 2})
+    assert again == answer
+    assert answer["rows"] == 2
+    assert {tuple(one) for one in answer["messages"]} == {("region", "id", "sequence")}
+    name = stack.uri.rpartition("/")[2]
+    arrow = base64.b64encode(packed(pa.table({"id": [3], "state": ["arrow"]}))).decode()
+    stack.call(stack.ingest, {"table": name, "arrow": arrow})
+    Inbox.below("s3://lake/work").put("big.arrow", packed(pa.table({"id": [4], "state": ["x" * 3_000_000]})))
+    stack.call(stack.ingest, {"table": name, "object": "big.arrow"})
+    url = {"requestContext": {}, "body": json.dumps({"table": name, "deletes": [{"id": 2}]})}
+    assert stack.call(stack.ingest, url)["statusCode"] == 200
+
+    # When the queue is polled
+    while stack.poll() or _waiting(stack.queue_url):
+        pass
+
+    # Then the last row of each key is there
+    found = stack.rows()
+    assert {key: value[:5] for key, value in found.items()} == {1: "s2", 3: "arrow", 4: "xxxxx"}
+    assert stack.call(stack.writer_flush, {"table": name, "upserts": [{"id": 1, "state": "direct"}]})["rows"] == 1
+    assert stack.rows()[1] == "direct"
+
+
+def test_an_error_of_a_call_by_url_is_an_answer_and_of_an_invoke_an_error(stack: Stack) -> None:
+    event = {"table": stack.uri, "upserts": [{"id": 1, "state": None}]}
+
+    answer = stack.call(stack.ingest, {"requestContext": {}, "body": json.dumps(event)})
+
+    assert answer["statusCode"] == 400
+    assert json.loads(answer["body"])["error"]["kind"] == "Invalid"
+    with pytest.raises(lancelsm.errors.Invalid):
+        stack.call(stack.ingest, event)
+
+
+def test_what_does_not_fit_is_set_aside_and_comes_back_by_redrive(stack: Stack) -> None:
+    # Given what was sent before the region's messages were known not to fit: text that is no message
+    stack.call(stack.ingest, {"table": stack.uri, "upserts": [{"id": 1, "state": "new"}]})
+    sqs = aws.client("sqs")
+    sqs.send_message(QueueUrl=stack.queue_url, MessageBody="no message", MessageGroupId="g", MessageDeduplicationId="d")
+
+    # When the batch is applied
+    while stack.poll() or _waiting(stack.queue_url):
+        pass
+
+    # Then it lies with the dead letters, and the rest is there
+    assert stack.rows() == {1: "new"}
+    letters = SqsQueue(stack.dead_letter_url, clock=SystemClock())
+    places = Places(table=open_configured, inbox=open_store)
+    (done,) = redrive(letters, places=places, dry=True)
+    assert done.verdict is Verdict.LEFT
+
+
+def test_a_stuck_region_is_put_off_and_comes_again(stack: Stack) -> None:
+    # Given a region that another owner holds
+    table = lancelsm.open(stack.uri)
+    stack.call(stack.ingest, {"table": stack.uri, "upserts": [{"id": 1, "state": "new"}]})
+    stack.poll()
+    with table.writer(exclusive=True) as alone:
+        alone.upsert([{"id": 1, "state": "alone"}])
+        stack.call(stack.ingest, {"table": stack.uri, "upserts": [{"id": 1, "state": "waited"}]})
+
+        # When its message is delivered, it fails and is not there again at once
+        assert len(stack.poll()) == 1
+        assert stack.poll() == []
+
+    # Then it comes when the region is free
+    deadline = time.monotonic() + 30
+    while stack.rows() != {1: "waited"} and time.monotonic() < deadline:
+        stack.poll()
+    assert stack.rows() == {1: "waited"}
+
+
+def _waiting(url: str) -> int:
+    found = aws.client("sqs").get_queue_attributes(QueueUrl=url, AttributeNames=["ApproximateNumberOfMessages"])
+    return int(found["Attributes"]["ApproximateNumberOfMessages"])
