@@ -187,11 +187,14 @@ def _fence_lance(region: Region, spec: RegionSpec | None) -> tuple[Region, Manif
         manifest = found.manifest
         written = not manifests.written_by_lance(found.body)  # by an earlier call
         if not written:
+            ours = _newest_of_ours(region, below=manifest.version)
             manifest = replace(
                 manifest,
                 version=Version(manifest.version + 1),
                 epoch=Epoch(manifest.epoch + 1),
                 values=manifest.values or _only_values(spec),
+                first_position=ours.first_position if ours else manifest.first_position,
+                collector_round=ours.collector_round if ours else 0,
             )
             key = published_manifest(region.id, manifest.version)
             written = isinstance(region.storage.objects.create(key, manifests.encode(manifest)), Written)
@@ -199,6 +202,15 @@ def _fence_lance(region: Region, spec: RegionSpec | None) -> tuple[Region, Manif
             _append_sentinel(region, manifest)
             return replace(region, spec_id=manifest.spec_id, values=manifest.values), manifest
     raise Contended("writers of Lance kept claiming the region", remedy="Stop them", **region.where)
+
+
+def _newest_of_ours(region: Region, *, below: Version) -> Manifest | None:
+    """The manifest from which Lance's writer went on: it does not carry on how far the region was collected."""
+    for version in range(below - 1, 0, -1):
+        found = load(region, published_manifest(region.id, Version(version)))
+        if found is None or not manifests.written_by_lance(found.body):
+            return found.manifest if found else None
+    return None
 
 
 def _only_values(spec: RegionSpec | None) -> tuple[tuple[str, bytes], ...]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from lancelsm import manifest as manifests
 from lancelsm.commit import commit, newest
-from lancelsm.errors import Contended, Corrupt
+from lancelsm.errors import Contended, Corrupt, LsmError
 from lancelsm.head import LogTotals
 from lancelsm.layout import Generation, Position, generation_name, generation_path
 from lancelsm.manifest import Dead, FlushedGeneration, Folded, Manifest
@@ -94,7 +94,13 @@ def flush(
         return None
     rows, row_sum = _folded(region, schema, plan)
     name = generation_name(plan.generation, region.storage.ids.nonce())
-    size = write(generation_path(region.id, name), rows, row_sum)
+    try:
+        size = write(generation_path(region.id, name), rows, row_sum)
+    except LsmError:
+        # Once another flush has taken the number, this directory is an orphan and may be swept at any moment.
+        if _is_dead(region, plan):
+            return None
+        raise
     totals = plan.at_end
     built = FlushedGeneration(
         generation=plan.generation,
@@ -110,6 +116,12 @@ def flush(
     )
     outcome = commit(region, lambda manifest: manifests.flushed(manifest, after=plan.after, built=built, at_end=totals))
     return None if isinstance(outcome, Dead) else built
+
+
+def _is_dead(region: Region, plan: FlushPlan) -> bool:
+    """Whether another flush took the plan's generation."""
+    _, manifest = newest(region, region.head())
+    return (manifest.current_generation, manifest.replay_after) != (plan.generation, plan.after)
 
 
 def _planned(region: Region, *, rows_max: int, bytes_max: int) -> FlushPlan | None:

@@ -96,10 +96,14 @@ def sweep_leftovers(storage: Storage) -> int:
     removed = 0
     for partition in (snapshots(storage.table), cursors(storage.table)):
         records = storage.registry.list(partition)
-        nonces = {key.sort: record.get("nonce") for key, record in records if "#" not in key.sort}
+        nonces = {key.sort: record["nonce"] for key, record in records if "#" not in key.sort}
         for key, record in records:
-            name, _, region = key.sort.partition("#")
-            if region and nonces.get(name) != record.get("nonce"):
+            name, inside, _ = key.sort.partition("#")
+            if not inside or nonces.get(name) == record["nonce"]:
+                continue
+            # Once more, since the listing is no moment: its pin may have been begun behind the place where it was.
+            own = storage.registry.read(pin_key(partition, name))
+            if own is None or own["nonce"] != record["nonce"]:
                 witness = {"version": record["version"], "nonce": record["nonce"]}
                 removed += isinstance(storage.registry.delete(key, expect=witness), Applied)
     return removed

@@ -27,7 +27,7 @@ from lancelsm.dataset import base_rows
 from lancelsm.dataset.base_rows import Base, Committed, NewFragment, Preempted
 from lancelsm.dataset.base_table import MERGED, BaseTable, StorageOptions, open_base
 from lancelsm.dataset.markers import repair_markers
-from lancelsm.errors import Ambiguous, Contended, Corrupt, Unavailable
+from lancelsm.errors import Ambiguous, Contended, Corrupt, Invalid, Unavailable
 from lancelsm.layout import Generation, RegionId, TableId
 from lancelsm.merge import tasks
 from lancelsm.merge.plan import Behind, MergePlan, RegionPending, RegionPlan, balanced, index_pays, plan_merge
@@ -135,7 +135,7 @@ def merge_generations(
                 base_version=base.version,
             )
         behind = plan if isinstance(plan, Behind) else None
-        if isinstance(plan, MergePlan) and (merged := _carry_out(merger, plan, base)) is not None:
+        if isinstance(plan, MergePlan) and (merged := _attempt(merger, plan, base)) is not None:
             # Done is done: a marker that stays behind is repaired by the next merge.
             with suppress(Contended, Unavailable):
                 repair_markers(base=merger.open_base(), objects=objects)
@@ -148,6 +148,17 @@ def merge_generations(
             region=behind.region,
         )
     raise Contended("others kept changing the base", remedy="Merge again", table=uri)
+
+
+def _attempt(merger: _Merger, plan: MergePlan, planned: BaseTable) -> Merged | None:
+    """As `_carry_out`; also None if what the plan rests on was collected after another merge."""
+    try:
+        return _carry_out(merger, plan, planned)
+    except (Corrupt, Invalid):
+        newest = merger.open_base()
+        if (newest.counters, newest.fence) == (planned.counters, planned.fence):
+            raise
+        return None
 
 
 def _carry_out(merger: _Merger, plan: MergePlan, planned: BaseTable) -> Merged | None:
