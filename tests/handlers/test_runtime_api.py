@@ -81,3 +81,17 @@ def test_events_at_once_are_handled_by_several_environments(place: Path) -> None
         answers = list(pool.map(invoke, [{"sleep": 1}] * 3))
 
     assert len({answer["pid"] for answer in answers}) == 3
+
+
+def test_a_function_that_is_killed_ends_its_call_and_is_started_again(place: Path) -> None:
+    with runtime(place, "sample.handler", {}, log=place / "log") as invoke, ThreadPoolExecutor() as pool:
+        before = invoke({})
+        call = pool.submit(invoke, {"sleep": 60})
+        while not call.done():
+            invoke.kill()
+        after = invoke({})
+
+    error = call.exception()
+    assert isinstance(error, FunctionError)
+    assert error.kind == "Runtime.ExitError"
+    assert after["pid"] != before["pid"]
