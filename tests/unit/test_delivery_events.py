@@ -1,0 +1,297 @@
+"""What Lambda hands over and hears: batches, requests in their forms, calls by URL, and what the functions import."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from botocore.exceptions import ClientError, ConnectTimeoutError
+
+from lancelsm.delivery import events
+from lancelsm.delivery.message import packed
+from lancelsm.delivery.queue import Delivery, Outgoing, Sent, SqsQueue, identity
+from lancelsm.delivery.request import Op, over_http, stored_rows, write
+from lancelsm.errors import Fenced, Invalid, Unavailable
+from lancelsm.function import Call
+from lancelsm.telemetry import Telemetry
+from tests.simulation.deployment import URI, Deployment
+from tests.simulation.faults import FakeClock
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    upserts: list[dict[str, Any]] | None = None
+    deletes: list[dict[str, Any]] | None = None
+    arrow: str | None = None
+    object: str | None = None
+    op: Op = "upsert"
+
+
+def call() -> Call:
+    return Call(id="request", seconds=30.0, telemetry=Telemetry(function="test"))
+
+
+def records(deliveries: list[Delivery]) -> dict[str, Any]:
+    """A batch as Lambda writes it."""
+    return {
+        "Records": [
+            {
+                "messageId": one.id,
+                "receiptHandle": one.receipt,
+                "body": one.body,
+                "attributes": {
+                    "MessageGroupId": one.group,
+                    "SequenceNumber": str(one.sequence),
+                    "ApproximateReceiveCount": str(one.receives),
+                },
+            }
+            for one in deliveries
+        ]
+    }
+
+
+def answered(deployment: Deployment, event: dict[str, Any]) -> dict[str, Any]:
+    return events.answer(
+        event,
+        call(),
+        tables=deployment.tables,
+        inbox=deployment.inbox,
+        queue=deployment.queue,
+        dead_letters=deployment.dead_letters,
+    )
+
+
+def test_a_batch_that_is_applied_leaves_nothing_on_the_queue():
+    deployment = Deployment()
+    deployment.send([(1, 1), (2, 1), (3, 1)], sequence=1)
+
+    assert answered(deployment, records(deployment.queue.receive())) == {"batchItemFailures": []}
+    assert deployment.queue.postponed == []
+
+
+def test_what_failed_is_named_and_put_off_a_group_together():
+    deployment = Deployment(buckets=1)
+    deployment.put_text('{"format": 2}', like=7)
+    deployment.send([(7, 1)], sequence=1)
+    batch = deployment.queue.receive()
+
+    answer = answered(deployment, records(batch))
+
+    assert answer == {"batchItemFailures": [{"itemIdentifier": one.id} for one in batch]}
+    ((receipts, seconds),) = deployment.queue.postponed
+    assert receipts == tuple(one.receipt for one in batch)
+    assert 2 <= seconds <= 3
+
+
+def test_a_queue_that_can_t_put_off_does_not_change_the_answer():
+    deployment = Deployment(buckets=1)
+    deployment.put_text('{"format": 2}', like=7)
+    batch = deployment.queue.receive()
+
+    def refuse(*_: object, **__: object) -> None:
+        raise Unavailable("not today")
+
+    deployment.queue.postpone = refuse
+
+    assert len(answered(deployment, records(batch))["batchItemFailures"]) == 1
+
+
+def test_delays_double_up_to_a_minute():
+    assert [events.delay(receives, chance=0.0) for receives in (1, 2, 5, 6, 1000)] == [2, 4, 32, 60, 60]
+    assert events.delay(6, chance=0.999) == 75
+
+
+def test_no_value_of_a_row_is_logged(monkeypatch):
+    deployment = Deployment(buckets=1)
+    deployment.put((4711, None), like=4711)
+    heard: list[str] = []
+    monkeypatch.setattr(Telemetry, "log", lambda self, message, **facts: heard.append(f"{message} {facts}"))
+
+    answered(deployment, records(deployment.queue.receive()))
+
+    (line,) = heard
+    assert "set aside" in line
+    assert "4711" not in line
+
+
+# Requests
+
+
+def stored(deployment: Deployment, **given: Any) -> list[tuple[int, int | None, bool]]:
+    rows = stored_rows(Request(**given), opened=deployment.opened, inbox=deployment.inbox).to_pylist()
+    return [(row["id"], row["v"], row["_tombstone"]) for row in rows]
+
+
+def test_rows_come_as_json_as_arrow_and_by_reference():
+    deployment = Deployment()
+    stream = packed(pa.table({"v": [1], "id": [7]}))
+    deployment.inbox.put("a.arrow", stream)
+    keys = base64.b64encode(packed(pa.table({"id": [7]}))).decode()
+
+    assert stored(deployment, upserts=[{"id": 7, "v": 1}]) == [(7, 1, False)]
+    assert stored(deployment, arrow=base64.b64encode(stream).decode()) == [(7, 1, False)]
+    assert stored(deployment, object="a.arrow") == [(7, 1, False)]
+    assert stored(deployment, arrow=keys, op="delete") == [(7, None, True)]
+
+
+def test_deletes_win_over_upserts_of_the_same_request():
+    deployment = Deployment()
+    given = {"upserts": [{"id": 7, "v": 1}, {"id": 8, "v": 1}], "deletes": [{"id": 7}]}
+    assert stored(deployment, **given) == [(8, 1, False), (7, None, True)]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"upserts": [], "arrow": "AA=="},
+        {"arrow": "no base64!"},
+        {"arrow": "AA=="},
+        {"object": "none.arrow"},
+        {"object": "../config.json"},
+        {"upserts": ["text"]},
+        {"upserts": [{"id": 7, "v": None}]},
+        {"upserts": [{"id": 7}]},
+        {"deletes": [{"id": 7, "v": 1}]},
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_table(given):
+    with pytest.raises(Invalid) as refused:
+        stored(Deployment(), **given)
+    assert refused.value.where["table"] == URI
+
+
+def test_a_direct_write_says_where_its_rows_are():
+    deployment = Deployment(buckets=1)
+    rows = stored_rows(Request(upserts=[{"id": 7, "v": 1}]), opened=deployment.opened, inbox=deployment.inbox)
+
+    answer = write(rows, opened=deployment.opened, seconds=10)
+
+    region = deployment.region(7).id
+    assert answer == {"rows": 1, "entries": [{"region": region, "position": 1, "rows": 1}]}
+
+
+@pytest.mark.parametrize(("error", "status"), [(Invalid("no"), 400), (Fenced("no"), 409), (Unavailable("no"), 503)])
+def test_an_error_of_a_call_by_url_is_an_answer(error, status):
+    def work(event: object, call: Call) -> dict[str, Any]:
+        raise error
+
+    answer = over_http({"requestContext": {}, "body": "{}"}, call(), work)
+
+    assert answer["statusCode"] == status
+    assert json.loads(answer["body"])["error"]["message"] == "no"
+
+
+@pytest.mark.parametrize("body", ["", "[]", "not JSON", "[" * 100_000])
+def test_a_body_that_is_no_object_is_refused(body):
+    answer = over_http({"requestContext": {}, "body": body}, call(), lambda event, call: event)
+    assert answer["statusCode"] == 400
+
+
+def test_a_body_in_base64_is_read():
+    body = base64.b64encode(b'{"table": "a"}').decode()
+    event = {"requestContext": {}, "body": body, "isBase64Encoded": True}
+    assert json.loads(over_http(event, call(), lambda event, call: event)["body"]) == {"table": "a"}
+
+
+# SQS
+
+
+class Client:
+    """Answers of SQS."""
+
+    def __init__(self, **answers: Any) -> None:
+        self.answers = answers
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        def answer(**arguments: Any) -> Any:
+            self.calls.append(name)
+            found = self.answers[name]
+            if isinstance(found, Exception):
+                raise found
+            return found
+
+        return answer
+
+
+def test_each_message_of_a_call_has_its_own_outcome():
+    client = Client(
+        send_message_batch={
+            "Successful": [{"Id": "1", "MessageId": "m", "SequenceNumber": "9"}],
+            "Failed": [
+                {"Id": "0", "SenderFault": False, "Code": "Busy"},
+                {"Id": "2", "SenderFault": True, "Code": "X"},
+            ],
+        }
+    )
+    messages = [Outgoing(body="b", group="g", dedup=str(n)) for n in range(4)]
+
+    outcomes = SqsQueue("url", clock=FakeClock(), client=client).send(messages)
+
+    assert [type(one) for one in outcomes] == [Unavailable, Sent, Invalid, Unavailable]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ClientError({"Error": {"Code": "AccessDeniedException"}}, "SendMessageBatch"), Invalid),
+        (ClientError({"Error": {"Code": "AWS.SimpleQueueService.NonExistentQueue"}}, "SendMessageBatch"), Invalid),
+        (ClientError({"Error": {"Code": "ThrottlingException"}}, "SendMessageBatch"), Unavailable),
+        (ConnectTimeoutError(endpoint_url="http://127.0.0.1"), Unavailable),
+    ],
+)
+def test_an_error_of_sqs_is_one_of_ours(error, kind):
+    queue = SqsQueue("url", clock=FakeClock(), client=Client(send_message_batch=error))
+    with pytest.raises(kind):
+        queue.send([Outgoing(body="b", group="g", dedup="d")])
+
+
+def test_who_a_queue_is_is_asked_again_before_another_one_can_have_its_name():
+    clock = FakeClock()
+    attributes = {"QueueArn": "arn:aws:sqs:us-east-1:1:writes.fifo", "CreatedTimestamp": "1"}
+    client = Client(get_queue_attributes={"Attributes": attributes})
+    queue = SqsQueue("url", clock=clock, client=client)
+    first = queue.identity()
+    assert queue.identity() == first == identity(attributes)
+    assert len(client.calls) == 1
+
+    attributes["CreatedTimestamp"] = "2"
+    clock.advance(59)
+
+    assert queue.identity() != first
+    assert len(first) == 16
+
+
+# The functions
+
+
+SETTINGS = {
+    "LANCELSM_TABLES": "s3://bucket/tables",
+    "LANCELSM_WORK": "s3://bucket/work",
+    "LANCELSM_QUEUE_URL": "https://sqs/writes.fifo",
+    "LANCELSM_DEAD_LETTER_URL": "https://sqs/dead-letters.fifo",
+}
+
+
+@pytest.mark.parametrize("name", ["ingest", "writer_flush"])
+def test_a_function_imports_nothing_heavy(name):
+    heavy = ("numpy", "lance", "pydantic", "pyarrow.dataset", "aws_xray_sdk", "boto3")
+    script = f"import sys; sys.modules |= dict.fromkeys({heavy}); import {name}"
+    environment = os.environ | SETTINGS | {"PYTHONPATH": str(ROOT / "functions"), "AWS_REGION": "us-east-1"}
+
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, env=environment, cwd=ROOT
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
