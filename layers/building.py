@@ -121,11 +121,15 @@ def build(layer: Layer, arch: str) -> Path:
         stamp.write_text(origin)
     if layer.own:
         _copy_own(made / layer.below)
-    size = tree_bytes([made])
-    if layer.limited:
-        code = tree_bytes([ROOT / "functions", ROOT / "shared" / "lancelsm"])
-        check_size([BUILD / arch / name for name in layer.limited], code)
-    print(f"{made.relative_to(ROOT)}: {size / 1e6:.1f} MB, {_try_out(layer, arch, made / layer.below)}", flush=True)
+    try:
+        if layer.limited:
+            code = tree_bytes([ROOT / "functions", ROOT / "shared" / "lancelsm"])
+            check_size([BUILD / arch / name for name in layer.limited], code)
+        tried = _try_out(layer, arch, made / layer.below)
+    except BuildError:
+        shutil.rmtree(made)  # nobody shall deploy it
+        raise
+    print(f"{made.relative_to(ROOT)}: {tree_bytes([made]) / 1e6:.1f} MB, {tried}", flush=True)
     return made
 
 
