@@ -20,19 +20,12 @@ _MACHINE = "AWS::StepFunctions::StateMachine"
 _NAMES = ("FunctionName", "RoleName", "Name")  # what a reference to a resource stands for
 
 
-def resolved(stage: str, **context: str) -> dict[str, Any]:
-    """Each state machine's definition by the name of its file, tokens filled in."""
-    flags = json.loads((ROOT / "cdk.json").read_text())["context"]
-    app = cdk.App(context={**flags, "stage": stage, **context})
-    *_, pipeline = deployment(app)
-    resources = app.synth().get_stack_by_name(pipeline.stack_name).template["Resources"]
+def resolved(resources: Mapping[str, Any]) -> dict[str, Any]:
+    """The definition of each state machine of a synthesized stack, by the name of its file, tokens filled in."""
     machines = [one["Properties"] for one in resources.values() if one["Type"] == _MACHINE]
-    return {
-        (name := one["StateMachineName"].rpartition("-")[2]): json.loads(
-            _filled((WORKFLOWS / f"{name}.asl.json").read_text(), one["DefinitionSubstitutions"], resources)
-        )
-        for one in machines
-    }
+    named = {one["StateMachineName"].rpartition("-")[2]: one["DefinitionSubstitutions"] for one in machines}
+    texts = {name: (WORKFLOWS / f"{name}.asl.json").read_text() for name in named}
+    return {name: json.loads(_filled(texts[name], tokens, resources)) for name, tokens in named.items()}
 
 
 def _filled(text: str, tokens: Mapping[str, Any], resources: Mapping[str, Any]) -> str:
@@ -58,5 +51,13 @@ def _written(value: Any, resources: Mapping[str, Any]) -> str:
             return str(value)
 
 
+def main(stage: str) -> None:
+    flags = json.loads((ROOT / "cdk.json").read_text())["context"]
+    app = cdk.App(context={**flags, "stage": stage})
+    *_, pipeline = deployment(app)
+    template = app.synth().get_stack_by_name(pipeline.stack_name).template
+    print(json.dumps(resolved(template["Resources"]), indent=2))
+
+
 if __name__ == "__main__":
-    print(json.dumps(resolved(*sys.argv[1:]), indent=2))
+    main(*sys.argv[1:])

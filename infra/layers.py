@@ -24,7 +24,7 @@ class Layers(Construct):
     def __init__(self, scope: Construct, *, stage: Stage) -> None:
         super().__init__(scope, "Layers")
         self._stage = stage
-        self._made: dict[LayerName, lambda_.LayerVersion] = {}
+        self._made: dict[str, lambda_.LayerVersion] = {}
 
     def of(self, name: LayerName) -> list[lambda_.ILayerVersion]:
         """The layers of a function, made when the first one asks.
@@ -34,6 +34,10 @@ class Layers(Construct):
         """
         if self._stage.local:
             return []
+        more = ["expression"] if self._stage.expression and name == "lean" else []
+        return [self._layer(one) for one in (name, *more)]
+
+    def _layer(self, name: str) -> lambda_.LayerVersion:
         if name not in self._made:
             self._made[name] = lambda_.LayerVersion(
                 self,
@@ -43,7 +47,7 @@ class Layers(Construct):
                 compatible_runtimes=[RUNTIME],
                 compatible_architectures=[architecture(self._stage)],
             )
-        return [self._made[name]]
+        return self._made[name]
 
     def archive(self) -> assets.Asset | None:
         """The packages of the Spark job; raises as `of`."""

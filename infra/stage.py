@@ -34,6 +34,7 @@ class Stage:
     kms_key: str | None  # ARN; without it S3, SQS and DynamoDB use keys of their own
     alarm_topic: str | None  # ARN; without it alarms are only shown
     function_url: bool  # of ingest, for callers with IAM credentials
+    expression: bool  # for tables whose regions are made by SQL expressions: a layer more
     pace: Mapping[str, str]  # settings of lancelsm for all functions, by variable
 
     @property
@@ -71,6 +72,9 @@ def stage_of(node: Node) -> Stage:
         value = node.try_get_context(name)
         return str(value) if value else None
 
+    def flag(name: str) -> bool:
+        return _one_of(name, (text(name) or "false").lower(), Literal["true", "false"]) == "true"
+
     chosen = Stage(
         name=cast("StageName", _one_of("stage", text("stage") or "dev", StageName)),
         architecture=cast("Architecture", _one_of("architecture", text("architecture") or "arm64", Architecture)),
@@ -81,8 +85,8 @@ def stage_of(node: Node) -> Stage:
         dead_letters=text("dead_letters"),
         kms_key=text("kms_key"),
         alarm_topic=text("alarm_topic"),
-        function_url=_one_of("function_url", (text("function_url") or "false").lower(), Literal["true", "false"])
-        == "true",
+        function_url=flag("function_url"),
+        expression=flag("expression"),
         pace=_pace(node.try_get_context),
     )
     if bool(chosen.queue) != bool(chosen.dead_letters):

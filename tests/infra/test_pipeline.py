@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from infra.asl import resolved
 from infra.functions import MODULES, SHAPES
 from infra.machines import WORKFLOWS
 from infra.merging import ENTRY_POINT
@@ -77,6 +78,13 @@ def test_functions_that_only_touch_the_log_carry_the_lean_layer(prod: Stacks) ->
         assert made[layer["Ref"]]["LayerName"] == f"lancelsm-prod-{SHAPES[name].layer}"
 
 
+def test_tables_routed_by_expressions_take_a_layer_more_where_rows_come_in(tmp_path: Path, layers: Path) -> None:
+    routed = synthesized(tmp_path, stage="dev", layers=str(layers), expression="true")
+    assert {name: len(one["Layers"]) for name, one in routed.functions().items()} == {
+        name: 2 if shape.layer == "lean" else 1 for name, shape in SHAPES.items()
+    }
+
+
 def test_the_emulator_needs_no_layers(local: Stacks) -> None:
     assert not local.of("AWS::Lambda::LayerVersion")
 
@@ -130,6 +138,15 @@ def test_every_token_of_a_workflow_is_filled_in(name: str, prod: Stacks) -> None
         assert f"${{{token}}}" in text
         text = text.replace(f"${{{token}}}", "x")
     assert "${" not in text
+
+
+def test_the_state_machines_are_shown_with_the_names_that_they_are_deployed_with(local: Stacks) -> None:
+    shown = resolved(local.pipeline["Resources"])
+
+    assert set(shown) == {"merge", "collect"}
+    assert shown["merge"]["States"]["Plan"]["Parameters"]["FunctionName"] == "lancelsm-local-merger"
+    assert shown["collect"]["States"]["Sweep"]["Parameters"]["FunctionName"] == "lancelsm-local-gc_sweep"
+    assert shown["merge"]["States"]["MergeOnSpark"]["Parameters"]["ExecutionRoleArn"].endswith(".Arn>")
 
 
 @pytest.mark.parametrize("name", ["merge", "collect"])

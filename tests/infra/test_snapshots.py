@@ -29,11 +29,7 @@ def normalised(template: Template) -> Template:
 
 def _without_metadata(value: Any) -> Any:
     if isinstance(value, dict):
-        return {
-            _HASH.sub("HASH", re.sub(r"(Layer|Lean|Lance)([0-9A-Z]{8})$", r"\1", key)): _without_metadata(one)
-            for key, one in value.items()
-            if key != "Metadata"
-        }
+        return {key: _without_metadata(one) for key, one in value.items() if key != "Metadata"}
     return [_without_metadata(one) for one in value] if isinstance(value, list) else value
 
 
