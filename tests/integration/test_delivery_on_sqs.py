@@ -8,7 +8,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,18 +18,21 @@ import pytest
 
 import lancelsm
 from lancelsm import aws
+from lancelsm import config as configs
+from lancelsm.cli import main
 from lancelsm.clock import SystemClock
-from lancelsm.delivery.message import packed
-from lancelsm.delivery.queue import SqsQueue
-from lancelsm.delivery.redrive import Places, Verdict, redrive
+from lancelsm.config import Config
+from lancelsm.delivery.message import Message, encode, group_id, packed
+from lancelsm.delivery.queue import Outgoing, SqsQueue
 from lancelsm.delivery.tables import Inbox
-from lancelsm.objects.opening import open_store
-from lancelsm.opening import open_configured
+from lancelsm.layout import CONFIG, region_id
+from lancelsm.opening import Opened, open_configured
+from lancelsm.routing.route import route
 from tests.conformance.dynamodb import dynamodb_client, make_registry_table
 from tests.conformance.ministack import make_bucket, ministack, options
 
 ROOT = Path(__file__).parents[2]
-COLUMNS = pa.schema([pa.field("id", pa.int64()), pa.field("state", pa.string(), nullable=False)])
+COLUMNS = pa.schema([pa.field("id", pa.int64()), pa.field("state", pa.string())])
 
 
 @dataclass
@@ -176,7 +179,7 @@ def test_rows_travel_through_the_queue_in_order_and_each_once(stack: Stack) -> N
 
 
 def test_an_error_of_a_call_by_url_is_an_answer_and_of_an_invoke_an_error(stack: Stack) -> None:
-    event = {"table": stack.uri, "upserts": [{"id": 1, "state": None}]}
+    event = {"table": stack.uri, "upserts": [{"id": None, "state": "new"}]}
 
     answer = stack.call(stack.ingest, {"requestContext": {}, "body": json.dumps(event)})
 
@@ -186,22 +189,50 @@ def test_an_error_of_a_call_by_url_is_an_answer_and_of_an_invoke_an_error(stack:
         stack.call(stack.ingest, event)
 
 
-def test_what_does_not_fit_is_set_aside_and_comes_back_by_redrive(stack: Stack) -> None:
-    # Given what was sent before the region's messages were known not to fit: text that is no message
+def test_what_does_not_fit_is_set_aside_and_comes_back_by_redrive(
+    stack: Stack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Given a table that takes no row without state, such a row, and text that is no message
+    opened = open_configured(stack.uri)
+    columns = pa.schema([field.with_nullable(False) for field in opened.config.schema.columns])
+    _configure(opened, replace(opened.config, schema=replace(opened.config.schema, columns=columns)))
     stack.call(stack.ingest, {"table": stack.uri, "upserts": [{"id": 1, "state": "new"}]})
-    sqs = aws.client("sqs")
-    sqs.send_message(QueueUrl=stack.queue_url, MessageBody="no message", MessageGroupId="g", MessageDeduplicationId="d")
+    rows = pa.table([[2], pa.nulls(1, pa.string()), [False]], schema=opened.config.schema.stored)
+    (routed,) = route(rows, opened.target().regions)
+    region = region_id(table=opened.config.table, spec_id=opened.target().regions.spec_id, values=routed.values)
+    message = Message(table=stack.uri, region=region, values=routed.values, producer="p", sequence=1, rows=packed(rows))
+    queue = SqsQueue(stack.queue_url, clock=SystemClock())
+    group = group_id(opened.config.table, region)
+    queue.send([Outgoing(body=encode(message), group=group, dedup="1"), Outgoing(body="what", group="g", dedup="2")])
 
     # When the batch is applied
     while stack.poll() or _waiting(stack.queue_url):
         pass
 
-    # Then it lies with the dead letters, and the rest is there
+    # Then both lie with the dead letters, and the rest is there
     assert stack.rows() == {1: "new"}
-    letters = SqsQueue(stack.dead_letter_url, clock=SystemClock())
-    places = Places(table=open_configured, inbox=open_store)
-    (done,) = redrive(letters, places=places, dry=True)
-    assert done.verdict is Verdict.LEFT
+    assert _redriven(stack, capsys) == ["left", "left"]
+
+    # When rows without state are taken, it comes back, once that is meant
+    _configure(opened, opened.config)
+    assert _redriven(stack, capsys) == ["appended", "left"]
+    assert 2 not in stack.rows()
+    assert _redriven(stack, capsys, "--yes") == ["appended", "left"]
+    assert _redriven(stack, capsys, "--yes") == ["left"]
+    assert stack.rows() == {1: "new", 2: None}
+
+
+def _configure(opened: Opened, config: Config) -> None:
+    found = opened.storage.objects.get(CONFIG)
+    assert found is not None
+    opened.storage.objects.replace(CONFIG, configs.encode(config), expect=found.etag)
+
+
+def _redriven(stack: Stack, capsys: pytest.CaptureFixture[str], *more: str) -> list[str]:
+    """What the command says of each letter."""
+    capsys.readouterr()
+    assert main(["redrive", "--queue", stack.dead_letter_url, "--output", "json", *more]) == 0
+    return sorted(one["verdict"] for one in json.loads(capsys.readouterr().out)["letters"])
 
 
 def test_a_stuck_region_is_put_off_and_comes_again(stack: Stack) -> None:
