@@ -186,5 +186,11 @@ def test_alarms_tell_the_topic_of_the_context(chosen: Stacks) -> None:
     assert {str(one["AlarmActions"]) for one in chosen.of("AWS::CloudWatch::Alarm").values()} == {str([TOPIC])}
 
 
+def test_the_lock_of_the_command_line_leaves_the_registry_to_the_machine() -> None:
+    text = (ROOT / "package-lock.json").read_text()
+    assert "://" not in text
+    assert json.loads(text)["packages"]["node_modules/aws-cdk"]["integrity"].startswith("sha512-")
+
+
 def test_both_stacks_tell_nobody_that_they_were_deployed(stacks: Stacks) -> None:
     assert "AWS::CDK::Metadata" not in str([stacks.state, stacks.pipeline])

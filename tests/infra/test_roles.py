@@ -165,16 +165,20 @@ class Roles:
 
     def __init__(self, stacks: Stacks) -> None:
         self._roles = {name: _written(one["RoleName"]) for name, one in stacks.of("AWS::IAM::Role").items() if one}
-        self._policies: dict[str, list[Any]] = {}
+        self._documents: dict[str, list[Any]] = {}
         for policy in stacks.of("AWS::IAM::Policy").values():
-            document = parse_policy_document(_written(policy["PolicyDocument"]))
             for role in policy["Roles"]:
-                self._policies.setdefault(self._short(role["Ref"]), []).append(document)
+                self._documents.setdefault(self._short(role["Ref"]), []).append(_written(policy["PolicyDocument"]))
+        self._policies = {name: [parse_policy_document(one) for one in all_] for name, all_ in self._documents.items()}
         assert not any("ManagedPolicyArns" in one for one in stacks.of("AWS::IAM::Role").values())
 
     @property
     def names(self) -> set[str]:
         return set(self._policies)
+
+    def documents(self) -> dict[str, list[Any]]:
+        """The policies of each role, names filled in."""
+        return self._documents
 
     def allows(self, name: str, action: str, resource: str, **conditions: str) -> bool:
         passed = {"iam:passedtoservice": "emr-serverless.amazonaws.com"} if action == "iam:PassRole" else {}
