@@ -24,7 +24,7 @@ from lancelsm.dataset.collecting import (
 from lancelsm.dataset.markers import read_markers
 from lancelsm.dataset.tags import remove_tag, tags
 from lancelsm.errors import Ambiguous, Contended, Corrupt, Invalid, Unavailable
-from lancelsm.gc.lists import Item, Kind, Round, RoundList, read_list
+from lancelsm.gc.lists import Item, Kind, Round, RoundList, find_list
 from lancelsm.gc.mark import Kept, Marked, Progress
 from lancelsm.gc.survey import seen
 from lancelsm.gc.sweep import Swept, delete_all, expire_pins
@@ -166,11 +166,12 @@ def verify_base(opened: Opened, key: str) -> None:
         Unavailable: store or registry did not answer.
     """
     storage = opened.storage
-    found, floor = read_list(storage, key).round, _read_floor(opened)
+    listed, floor = _find_list(opened, key), _read_floor(opened)
     if floor.key == key:
         return
-    if found.number != floor.round + 1:
+    if listed is None or listed.round.number != floor.round + 1:
         raise Contended("another round of the base came first", remedy="Mark a new one", table=storage.uri)
+    found = listed.round
     newest = opened.read_base()
     check_base(newest, opened.config)
     named = _named_by(opened, (one.version for one in _versions(opened)))
@@ -201,7 +202,9 @@ def commit_base(opened: Opened, key: str) -> bool:
         Unavailable, Corrupt: as `verify_base`.
     """
     storage = opened.storage
-    listed, record_key = read_list(storage, key), table_key(storage.table)
+    listed, record_key = _find_list(opened, key), table_key(storage.table)
+    if listed is None:
+        return False
     number = listed.round.number
     if _read_floor(opened).round < number:
         with lease(storage, BASE):
@@ -238,7 +241,10 @@ def sweep_base(opened: Opened, key: str) -> Swept:
         if (round_number(key) or 0) > floor.round:
             raise Invalid("the round is not committed", remedy="Commit it first", table=storage.uri, object=key)
         return Swept(deleted=0, over=True)
-    found = read_list(storage, key, setsum=floor.setsum).round
+    listed = _find_list(opened, key, setsum=floor.setsum)
+    if listed is None:
+        return Swept(deleted=0, over=True)
+    found = listed.round
     tagged = tags(uri=storage.uri, storage_options=options)
     pins = expire_pins(storage, skew_seconds=opened.settings.skew_allowance_seconds)
     _drop_tags(opened, tagged, pins)
@@ -269,7 +275,7 @@ def sweep_base(opened: Opened, key: str) -> Swept:
 def committed_base(opened: Opened) -> RoundList | None:
     """The newest committed round of the base, None if there was none."""
     floor = _read_floor(opened)
-    return read_list(opened.storage, floor.key, setsum=floor.setsum) if floor.key else None
+    return _find_list(opened, floor.key, setsum=floor.setsum) if floor.key else None
 
 
 def unswept_base(opened: Opened, found: Round) -> bool:
@@ -281,6 +287,10 @@ def unswept_base(opened: Opened, found: Round) -> bool:
         item.number in versions - tagged if item.kind is Kind.BASE_VERSION else item.path in keys
         for item in found.items
     )
+
+
+def _find_list(opened: Opened, key: str, *, setsum: Setsum | None = None) -> RoundList | None:
+    return find_list(opened.storage, key, newest=lambda: _read_floor(opened).round, setsum=setsum)
 
 
 def _raise_fence(opened: Opened, fence: int) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from lancelsm.commit import newest
 from lancelsm.errors import Contended, Corrupt, Invalid
 from lancelsm.gc.commit import commit_round
-from lancelsm.gc.lists import Round, read_list, write_list
+from lancelsm.gc.lists import Round, RoundList, find_list, write_list
 from lancelsm.gc.mark import Kept, Marked, Progress, mark_region
 from lancelsm.gc.survey import seen, survey_region
 from lancelsm.gc.sweep import Swept, expire_pins, has_expired, sweep_leftovers, sweep_region
@@ -87,11 +87,16 @@ def collect(opened: Opened, *, yes: bool, interval_seconds: float | None = None)
     interval = opened.settings.collect_interval_seconds if interval_seconds is None else interval_seconds
     pins = expire_pins(opened.storage, skew_seconds=opened.settings.skew_allowance_seconds)
     progress = _progress(opened)()
+    acts = {
+        region_prefix(region.id): partial(_collect_region, opened, region, pins, progress, interval)
+        for region in _made(opened)
+    }
     done, failures = [], []
-    acts = [partial(_collect_region, opened, region, pins, progress, interval) for region in _made(opened)]
-    for act in (*acts, partial(_collect_base, opened, pins, interval)):
+    for place, act in (*acts.items(), ("data", partial(_collect_base, opened, pins, interval))):
         try:
             done.append(act())
+        except Contended as error:  # another collector is at it, or a merge has the base
+            done.append(Collected(kept=(Kept(path=place, kind="round", why=error.message),)))
         except Corrupt as error:
             failures.append(error)
     sweep_leftovers(opened.storage)
@@ -208,9 +213,19 @@ def _collect_region(
         return any(item.path.removeprefix(prefix) in there for item in found.items)
 
     manifest = newest(region, region.head())[1]
+    named = (
+        find_list(
+            opened.storage,
+            manifest.collector_key,
+            newest=lambda: region.head().collector_round,
+            setsum=manifest.collector_setsum,
+        )
+        if manifest.collector_key
+        else None
+    )
     return _collected(
         opened,
-        named=manifest.collector_key,
+        named,
         unswept=unswept,
         mark_one=lambda: _mark_region(opened, region, pins, progress),
         interval=interval,
@@ -220,42 +235,33 @@ def _collect_region(
 def _collect_base(opened: Opened, pins: Sequence[Pin], interval: float) -> Collected:
     from lancelsm.gc import base  # noqa: PLC0415
 
-    found = base.committed_base(opened)
-    try:
-        return _collected(
-            opened,
-            named=found.key if found else "",
-            unswept=lambda round_: base.unswept_base(opened, round_),
-            mark_one=lambda: base.mark_in_base(opened, pins),
-            interval=interval,
-        )
-    except Contended as error:
-        return Collected(kept=(Kept(path="data/", kind="base_file", why=error.message),))
+    return _collected(
+        opened,
+        base.committed_base(opened),
+        unswept=lambda found: base.unswept_base(opened, found),
+        mark_one=lambda: base.mark_in_base(opened, pins),
+        interval=interval,
+    )
 
 
 def _collected(
     opened: Opened,
+    named: RoundList | None,
     *,
-    named: str,
     unswept: Callable[[Round], bool],
     mark_one: Callable[[], Marked],
     interval: float,
 ) -> Collected:
     """Finish the committed round if its interval has passed, then take the next one as far as the interval allows."""
     deleted = 0
-    if named:
-        found = read_list(opened.storage, named).round
-        if unswept(found):
-            if opened.storage.clock.now() - found.marked < interval:
-                return _listed(found, rounds=(named,), phase="committed")
-            deleted = _sweep(opened, named).deleted
+    if named is not None and unswept(named.round):
+        if opened.storage.clock.now() - named.round.marked < interval:
+            return _listed(named.round, rounds=(named.key,), phase="committed")
+        deleted = _sweep(opened, named.key).deleted
     marked = _shown(opened, mark_one(), write=True)
     if not marked.rounds:
         return replace(marked, deleted=deleted, phase="swept" if deleted else "idle")
-    try:
-        verify(opened, marked.rounds)
-    except Contended:  # another collector, or a pin, came first: what is left is for the next call
-        return replace(marked, rounds=(), phase="swept" if deleted else "idle", deleted=deleted)
+    verify(opened, marked.rounds)
     committed = commit(opened, marked.rounds)
     if not committed.rounds or interval > 0:
         return replace(marked, rounds=committed.rounds, phase="committed", deleted=deleted)

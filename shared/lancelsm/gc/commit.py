@@ -8,7 +8,7 @@ from __future__ import annotations
 from lancelsm import manifest as manifests
 from lancelsm.commit import Committed, commit
 from lancelsm.errors import Corrupt
-from lancelsm.gc.lists import Kind, RoundList, read_list
+from lancelsm.gc.lists import Kind, RoundList, find_list
 from lancelsm.layout import Position
 from lancelsm.manifest import Dead, Manifest
 from lancelsm.region import Region
@@ -24,7 +24,9 @@ def commit_round(region: Region, key: str) -> Committed | Dead:
         Corrupt: the list is gone, unreadable or another region's.
         Contended, Unavailable, Ambiguous: as `commit.commit`; run it again: a committed round is recognised by its key.
     """
-    listed = read_list(region.storage, key)
+    listed = find_list(region.storage, key, newest=lambda: region.head().collector_round)
+    if listed is None:
+        return Dead(why="a later round is committed")
     if listed.round.region != region.id:
         raise Corrupt("the list of another region's round", **region.where, object=key)
 

@@ -6,6 +6,7 @@ A manifest, or for the base the catalog, names the list that was committed. Spec
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -115,6 +116,22 @@ def read_list(storage: Storage, key: str, *, setsum: Setsum | None = None) -> Ro
     if setsum is not None and read != setsum:
         raise Corrupt("the list of a round is not the one that was committed", table=storage.uri, object=key)
     return RoundList(key=key, setsum=read, round=decode(found.body, key=key))
+
+
+def find_list(
+    storage: Storage, key: str, *, newest: Callable[[], int], setsum: Setsum | None = None
+) -> RoundList | None:
+    """As `read_list`, but None if a later round is committed by now: it deletes the lists of those before.
+
+    Args:
+        newest: reads the number of the newest committed round.
+    """
+    try:
+        return read_list(storage, key, setsum=setsum)
+    except Corrupt:
+        if newest() > (round_number(key) or 0):
+            return None
+        raise
 
 
 def encode(found: Round) -> bytes:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from lancelsm.commit import newest
 from lancelsm.errors import Contended, Corrupt, Unavailable
 from lancelsm.gc.lists import read_list
 from lancelsm.gc.mark import EntryFacts, Progress, Survey, log_end, log_objects
+from lancelsm.head import Head
 from lancelsm.layout import Position, region_prefix, version_hint, wal_entry
 from lancelsm.manifest import Manifest
 from lancelsm.objects import Listed
@@ -23,12 +25,33 @@ def survey_region(region: Region, *, pins: Sequence[Pin], progress: Progress, se
     """Read what a round of this region is decided from.
 
     Raises:
-        Contended: another collector moved the floor meanwhile.
+        Contended: another round was committed meanwhile.
         Corrupt: a committed entry above the floor, the manifest or the last round's list is gone or unreadable.
         Unavailable: a store or the registry did not answer.
     """
-    storage = region.storage
     head, manifest = newest(region, region.head())
+    with contended_if_overtaken(region, head):
+        return _survey(region, head, manifest, pins=pins, progress=progress, settings=settings)
+
+
+@contextmanager
+def contended_if_overtaken(region: Region, head: Head) -> Iterator[None]:
+    """Raise what seems to be missing as `Contended` if another round was committed since the head was read.
+
+    What was read of a region that is collected proves something only with a head that is read later.
+    """
+    try:
+        yield
+    except Corrupt as error:
+        if region.head().collector_round != head.collector_round:
+            raise Contended("another round came first", remedy="Mark a new one", **region.where) from error
+        raise
+
+
+def _survey(
+    region: Region, head: Head, manifest: Manifest, *, pins: Sequence[Pin], progress: Progress, settings: Settings
+) -> Survey:
+    storage = region.storage
     listed = seen(storage, f"{region_prefix(region.id)}/")
     log = log_objects(region.id, listed)
     standing = sum(log.values())
@@ -91,17 +114,14 @@ def _facts(region: Region, position: Position) -> EntryFacts | None:
 
 def _require(region: Region, manifest: Manifest, entries: dict[Position, EntryFacts | None]) -> None:
     """Every entry from the floor on must be there."""
-    gone = [at for at, entry in entries.items() if entry is None and at >= manifest.first_position]
-    if not gone:
-        return
-    if region.head().first_position > gone[0]:
-        raise Contended("another collector was faster", **region.where)
-    raise Corrupt(
-        "a committed entry is gone or unreadable",
-        **region.where,
-        position=gone[0],
-        object=wal_entry(region.id, gone[0]),
-    )
+    for position, entry in entries.items():
+        if entry is None and position >= manifest.first_position:
+            raise Corrupt(
+                "a committed entry is gone or unreadable",
+                **region.where,
+                position=position,
+                object=wal_entry(region.id, position),
+            )
 
 
 def _hint(region: Region) -> int:

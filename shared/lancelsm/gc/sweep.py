@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from lancelsm.commit import Committed, commit
 from lancelsm.errors import Corrupt, Invalid, Unavailable
-from lancelsm.gc.lists import Item, Kind, read_list
+from lancelsm.gc.lists import Item, Kind, find_list
 from lancelsm.gc.mark import Kept
 from lancelsm.head import Head
 from lancelsm.layout import cursors, pin_key, round_number, snapshots
@@ -55,7 +55,9 @@ def sweep_region(region: Region, key: str, *, skew_seconds: float) -> Swept:
         if (round_number(key) or 0) > manifest.collector_round:
             raise Invalid("the round is not committed", remedy="Commit it first", **region.where, object=key)
         return Swept(deleted=0, over=True)
-    listed = read_list(storage, key, setsum=manifest.collector_setsum)
+    listed = find_list(storage, key, newest=lambda: region.head().collector_round, setsum=manifest.collector_setsum)
+    if listed is None:
+        return Swept(deleted=0, over=True)
     counting = expire_pins(storage, skew_seconds=skew_seconds)
     doomed, kept = _divided(region, listed.round.items, done.head, manifest, counting)
     plain = [item.path for item in doomed if item.kind is not Kind.GENERATION]

@@ -17,8 +17,9 @@ import pyarrow as pa
 from lancelsm import head as heads
 from lancelsm import manifest as manifests
 from lancelsm.errors import Contended, Corrupt, Invalid
-from lancelsm.gc.lists import Item, Kind, Round, read_list
+from lancelsm.gc.lists import Item, Kind, Round, find_list, read_list
 from lancelsm.gc.mark import Progress
+from lancelsm.gc.survey import contended_if_overtaken
 from lancelsm.head import Head
 from lancelsm.layout import Position, head_key, version_hint, wal_entry
 from lancelsm.manifest import Manifest
@@ -43,7 +44,7 @@ def verify_region(region: Region, key: str, *, read_progress: Callable[[], Progr
         Unavailable: a store or the registry did not answer.
     """
     storage = region.storage
-    found = read_list(storage, key).round
+    listed = find_list(storage, key, newest=lambda: region.head().collector_round)
     record = storage.registry.read(head_key(storage.table, region.id))
     if record is None:
         raise Corrupt("the region has no head", **region.where)
@@ -54,12 +55,13 @@ def verify_region(region: Region, key: str, *, read_progress: Callable[[], Progr
     manifest = manifests.decode(named.body, key=head.manifest_key)
     if manifest.collector_key == key:
         return  # it was verified, then committed
-    if manifest.collector_round + 1 != found.number or found.region != region.id:
+    if listed is None or manifest.collector_round + 1 != listed.round.number or listed.round.region != region.id:
         raise Contended("another round came first", remedy="Mark a new one", **region.where)
-    check = _Check(region, found, head, manifest, read_pins(storage))
-    check.items()
-    check.generations(read_progress())
-    check.log(settings)
+    with contended_if_overtaken(region, head):
+        check = _Check(region, listed.round, head, manifest, read_pins(storage))
+        check.items()
+        check.generations(read_progress())
+        check.log(settings)
 
 
 class _Check:
@@ -98,7 +100,8 @@ class _Check:
 
     def generations(self, progress: Progress) -> None:
         """Of what the manifest names, the oldest ones go, and the base has them; of the rest, what can't come back."""
-        if progress.counters.get(self._region.id, 0) >= self._manifest.current_generation:
+        counter = progress.counters.get(self._region.id, 0)
+        if counter >= self._manifest.current_generation and counter >= self._region.head().current_generation:
             raise Corrupt(
                 "the base has merged more generations than the region's head knows",
                 remedy="Run `lancelsm registry rebuild` with all writers stopped",

@@ -1,0 +1,243 @@
+"""A region's world with generations, a base that is a counter, pins and real collections; and what must hold then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+
+from lancelsm import manifest as manifests
+from lancelsm import pins
+from lancelsm.commit import newest
+from lancelsm.errors import Contended, Corrupt
+from lancelsm.flush import flush
+from lancelsm.gc import base, collect
+from lancelsm.gc.collect import Collected
+from lancelsm.gc.lists import read_list
+from lancelsm.gc.mark import Progress
+from lancelsm.head import Head
+from lancelsm.layout import NO_GENERATION, Generation, Position, Version, generation_path, published_manifest, wal_entry
+from lancelsm.manifest import FlushedGeneration, Manifest
+from lancelsm.pins import Pin, RegionPin
+from lancelsm.record.schema import TableSchema
+from lancelsm.region import Region
+from lancelsm.setsum import Setsum
+from lancelsm.settings import Settings
+from lancelsm.wal.replay import tail
+from tests.simulation.world import SCHEMA, World
+
+KEYS = TableSchema(columns=pa.schema([SCHEMA.field("id")]), primary_key=("id",))
+FILES = ("data/a.lance", "_pk_index/page.lance")
+TTL = 3600.0
+
+
+@dataclass(kw_only=True)
+class Lake:
+    """A world, and the newest generation that its base holds."""
+
+    world: World = field(default_factory=World)
+    counter: Generation = NO_GENERATION
+    settings: Settings = field(default_factory=Settings)
+    pinned: list[Pin] = field(default_factory=list)  # confirmed, and neither dropped nor expired
+
+    def region(self, process: str, *, faulty: bool = False) -> Region:
+        return self.world.region(process, faulty=faulty)
+
+    def write(self, *numbers: int) -> None:
+        for number in numbers:
+            self.world.write(self.region("writer"), number)
+
+    def flush(self, region: Region | None = None, *, rows_max: int = 2) -> FlushedGeneration | None:
+        region = region or self.region("flusher")
+
+        def write(key: str, rows: pa.Table, setsum: Setsum) -> int:
+            for name in FILES:
+                region.storage.objects.create(f"{key}/{name}", setsum.digest())
+            for name in FILES:
+                if region.storage.objects.get(f"{key}/{name}") is None:
+                    raise Corrupt("what was just written is gone", object=key)
+            return len(rows)
+
+        return flush(region, KEYS, write=write, rows_max=rows_max, bytes_max=1 << 30)
+
+    def merge(self, region: Region | None = None) -> None:
+        """Take every generation into the base: each must be there, whole."""
+        region = region or self.region("merger")
+        _, manifest = newest(region, region.head())
+        for one in manifest.generations:
+            if one.generation > self.counter:
+                for name in FILES:
+                    found = region.storage.objects.get(f"{generation_path(region.id, one.path)}/{name}")
+                    assert found is not None or one.generation <= self.counter, f"{one.path} is gone, not merged"
+        self.counter = max(self.counter, manifest.newest)
+
+    def progress(self, *_: object) -> Progress:
+        held = {self.world.id: self.counter}
+        return Progress(version=1, counters=held, markers=held, caught_up={"by_id": held})
+
+    @contextmanager
+    def collecting(self):
+        """Within, collections have this lake's base, whose own part of a round is none of theirs."""
+        with (
+            mock.patch.object(base, "read_progress", self.progress),
+            mock.patch.object(base, "mark_in_base", _busy),
+            mock.patch.object(collect, "_collect_base", return_value=Collected()),
+        ):
+            yield
+
+    def opened(self, process: str, *, faulty: bool = True) -> Any:
+        storage = replace(self.world.storage(process, faulty=faulty), parallel=1)
+        return SimpleNamespace(storage=storage, settings=self.settings)
+
+    def collect(self, process: str = "collector", *, faulty: bool = False, interval: float = 0.0) -> Collected:
+        with self.collecting():
+            return collect.collect(self.opened(process, faulty=faulty), yes=True, interval_seconds=interval)
+
+    def look(self) -> Collected:
+        with (
+            self.collecting(),
+            mock.patch.object(base, "survey_base", return_value=_NOTHING),
+        ):
+            return collect.collect(self.opened("looker", faulty=False), yes=False)
+
+    # Pins
+
+    def begin_pin(self, name: str) -> Pin:
+        """A snapshot whose records are written; it is not confirmed yet."""
+        region = self.region(name)
+        pin = pins.begin(region.storage, "snapshot", name)
+        needs = pins.pin_regions(region.storage, pin, {region.id: self.needs(region)})
+        return pins.step(region.storage, replace(pin, regions=needs))
+
+    def needs(self, region: Region) -> RegionPin:
+        head, manifest = newest(region, region.head())
+        return RegionPin(
+            first_position=Position(manifest.replay_after + 1),
+            after=self.counter,
+            through=manifest.newest,
+            manifest_key=head.manifest_key,
+            manifest_version=manifest.version,
+            collector_round=head.collector_round,
+            next_position=head.next_position,
+            entry_setsum=head.entry_setsum,
+        )
+
+    def end_pin(self, pin: Pin) -> bool:
+        """Confirm it if it stands; whether it is confirmed."""
+        storage = self.region(pin.name).storage
+        if not pins.stands(storage, pin):
+            return False
+        try:
+            self.pinned.append(pins.confirm(storage, pin, ttl_seconds=TTL))
+        except Contended:
+            return False
+        return True
+
+    def pin(self, name: str) -> Pin:
+        pin = self.begin_pin(name)
+        assert self.end_pin(pin)
+        return pin
+
+    def unpin(self, name: str) -> None:
+        (pin,) = [one for one in self.pinned if one.name == name]
+        pins.forget(self.region("holder").storage, pin)
+        self.pinned.remove(pin)
+
+    # What must hold
+
+    def audit(self) -> Head:
+        """Nothing that a reader, a file reader or a pin needs is gone, and the sums of what is gone are kept."""
+        region = self.region("auditor")
+        head, manifest = newest(region, region.head())
+        log = self.world.log
+        assert sorted(log) == list(range(1, head.next_position))
+        assert head.entry_setsum == _sum(log[position].summary.entry_setsum for position in log)
+        for position in range(head.first_position, head.next_position):
+            self._stands(Position(position))
+        assert manifests.violations(None, manifest) == []
+        assert manifest.entry_setsum == self._logged(1, manifest.replay_after + 1)
+        self._audit_generations(manifest)
+        self._audit_published(region, head)
+        if manifest.collector_key:
+            found = read_list(region.storage, manifest.collector_key, setsum=manifest.collector_setsum)
+            assert found.round.discarded == self._logged(1, head.first_position)
+        assert tail(region, head, manifest) is not None
+        now = self.world.schedule.clock.now()
+        for pin in self.pinned:
+            if pin.expires is None or pin.expires >= now:
+                self.audit_pin(pin)
+        return head
+
+    def audit_pin(self, pin: Pin) -> None:
+        """Everything that a confirmed pin needs is there."""
+        needs = pin.regions[self.world.id]
+        found = self.world.store.get(needs.manifest_key)
+        assert found is not None, f"the manifest of {pin.name} is gone"
+        manifest = manifests.decode(found.body, key=needs.manifest_key)
+        for one in manifest.generations:
+            if needs.needs(one.generation):
+                self._whole(one.path)
+        for position in range(needs.first_position, needs.next_position):
+            self._stands(Position(position))
+
+    def stored(self) -> list[str]:
+        """The keys of the region's objects, below its prefix."""
+        prefix = f"_mem_wal/{self.world.id}/"
+        return [line.key.removeprefix(prefix) for line in self.world.store.list(prefix)]
+
+    def _audit_generations(self, manifest: Manifest) -> None:
+        named = {g.generation for g in manifest.generations}
+        assert named >= set(range(self.counter + 1, manifest.current_generation)), "what the base lacks is dropped"
+        for one in manifest.generations:
+            self._whole(one.path)
+
+    def _audit_published(self, region: Region, head: Head) -> None:
+        hint = self.world.store.get(f"_mem_wal/{region.id}/manifest/version_hint.json")
+        assert hint is not None
+        start = int(hint.body.decode().rpartition(":")[2].rstrip("}"))
+        for version in range(start, head.manifest_version + 1):
+            found = self.world.store.get(published_manifest(region.id, Version(version)))
+            assert found is not None or version == head.manifest_version, f"a hole at {version}, hint {start}"
+
+    def _whole(self, path: str) -> None:
+        for name in FILES:
+            key = f"{generation_path(self.world.id, path)}/{name}"
+            assert self.world.store.get(key) is not None, f"{key} is gone"
+
+    def _stands(self, position: Position) -> None:
+        found = self.world.store.get(wal_entry(self.world.id, position))
+        assert found is not None, f"entry {position} is gone"
+        assert found.body == self.world.log[position].body
+
+    def _logged(self, first: int, end: int) -> Setsum:
+        return _sum(self.world.log[Position(position)].summary.entry_setsum for position in range(first, end))
+
+
+def _busy(*_: object) -> None:
+    raise Contended("a merge is under way")
+
+
+_NOTHING = SimpleNamespace(worth_it=False, kept=(), round=SimpleNamespace(items=()))
+
+
+def _sum(sums: Iterable[Setsum]) -> Setsum:
+    return sum(sums, start=Setsum())
+
+
+def filled(*, flushed: int = 4, merged: int = 2, tail_rows: int = 2, lake: Lake | None = None) -> Lake:
+    """A lake whose region has generations of two rows, some of them merged, and a tail."""
+    lake = lake or Lake()
+    number = 0
+    for generation in range(1, flushed + 1):
+        lake.write(number := number + 1, number := number + 1)
+        assert lake.flush() is not None
+        if generation == merged:
+            lake.merge()
+    for _ in range(tail_rows):
+        lake.write(number := number + 1)
+    return lake
