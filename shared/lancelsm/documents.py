@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from lancelsm.routing.route import values_json
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from lancelsm.layout import Generation, RegionId
     from lancelsm.merge.commit import Merged
     from lancelsm.optimize import Optimized
+    from lancelsm.pins import Pin
     from lancelsm.region import Region
     from lancelsm.region_writer import Committed
     from lancelsm.routing.spec import RegionSpec
@@ -62,6 +64,23 @@ def collected(done: Collected) -> Document:
     }
 
 
+def snapshot(pin: Pin) -> Document:
+    """{"name", "created", "expires", "base_version", "clone"}: times in ISO 8601, null for never."""
+    return {
+        "name": pin.name,
+        "created": _moment(pin.created),
+        "expires": None if pin.expires is None else _moment(pin.expires),
+        "base_version": pin.base_version,
+        "clone": pin.clone or None,
+    }
+
+
+def cursor(pin: Pin) -> Document:
+    """{"name", "created", "positions": [{"region", "position"}]}."""
+    positions = [{"region": region, "position": one.first_position} for region, one in sorted(pin.regions.items())]
+    return {"name": pin.name, "created": _moment(pin.created), "positions": positions}
+
+
 def held(regions: Iterable[tuple[Region, Head]], spec: RegionSpec | None) -> Document:
     """{"regions": [{"region", "epoch", "owner", "status", "values"}]}."""
     found = [
@@ -80,3 +99,7 @@ def held(regions: Iterable[tuple[Region, Head]], spec: RegionSpec | None) -> Doc
 def generations(newest: Mapping[RegionId, Generation]) -> list[Document]:
     """Counters by region as a list of records."""
     return [{"region": region, "generation": number} for region, number in sorted(newest.items())]
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")

@@ -41,6 +41,9 @@ CONFIG = f"{PRIVATE}/config.json"
 SQLITE = f"{PRIVATE}/registry.sqlite"
 REGISTRY_OBJECTS = f"{PRIVATE}/registry"
 LOCK = f"{PRIVATE}/lock"
+CLONE = f"{PRIVATE}/clone.json"  # of which snapshot of which table a clone was made
+DROPPING = f"{PRIVATE}/dropping.json"  # what is being dropped, until it is gone
+BACKUP = "backup.json"  # of a backup, which is no table; written last
 
 _GENERATION = re.compile(r"([0-9a-f]{8})_gen_([1-9][0-9]*)")
 _ROUND = re.compile(r"([1-9][0-9]*)-[0-9a-f]{32}\.binpb")

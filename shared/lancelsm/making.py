@@ -22,7 +22,7 @@ from lancelsm.dataset.base_table import BaseTable, Facts, Sharding, create_base,
 from lancelsm.dataset.fields import check_storable
 from lancelsm.errors import Corrupt, Invalid, placed
 from lancelsm.head import check_owner
-from lancelsm.layout import TableId
+from lancelsm.layout import DROPPING, TableId
 from lancelsm.objects import ObjectStore
 from lancelsm.opening import DEFAULT_OWNER, Opened, Ports, canonical, catalogue_table, opened
 from lancelsm.record.key import check_primary_key, foreign_to_lance
@@ -64,8 +64,7 @@ def make_table(
     ports = ports or Ports()
     place = canonical(uri)
     store = ports.store(place, storage_options)
-    if configs.read(store, uri=place) is not None:
-        raise Invalid("a table exists there already", remedy="Open it, or choose another place", table=place)
+    check_free(store, uri=place)
     kind = registry or default_registry(place)
     with placed(table=place):  # all that can be refused is, before anything is written
         schema, data = _schema_and_data(data_or_schema, (primary_key,) if isinstance(primary_key, str) else primary_key)
@@ -80,8 +79,8 @@ def make_table(
         owner=owner,
         regions=configs.regions_text(spec),
     )
-    sharding = _sharding(spec, schema)
-    base = _begun_base(place, schema, wanted, sharding, storage_options) or create_base(
+    sharding = sharding_of(spec, schema)
+    base = begun_base(place, schema, wanted, sharding, storage_options) or create_base(
         uri=place,
         columns=schema.columns,
         primary_key=schema.primary_key,
@@ -101,19 +100,31 @@ def make_table(
         regions=spec,
         settings=texts,
     )
-    return _finish(config, store, place, storage_options=storage_options, ports=ports)
+    table = catalogued(config, store, place, storage_options=storage_options, ports=ports)
+    configs.create(store, config, uri=place)
+    return table
 
 
-def _finish(
+def check_free(store: ObjectStore, *, uri: str) -> None:
+    """Raise `Invalid` for a place where a table is, or is being dropped."""
+    if configs.read(store, uri=uri) is not None:
+        raise Invalid("a table exists there already", remedy="Open it, or choose another place", table=uri)
+    if store.get(DROPPING) is not None:
+        raise Invalid("a table is being dropped there", remedy=f"Finish that: lancelsm drop {uri}", table=uri)
+
+
+def catalogued(
     config: Config, store: ObjectStore, place: str, *, storage_options: Mapping[str, str] | None, ports: Ports
 ) -> Opened:
-    """Registry, regions, configuration: each a no-op where it is done already."""
+    """A table whose base is made, in its registry with the regions that are known: a no-op where that is done.
+
+    Nobody can open it before its configuration is written.
+    """
     table = opened(config, store, place, storage_options=storage_options, ports=ports)
     catalogue_table(table)
     if config.regions is not None:
         for values in all_values(config.regions) or []:
             create_region(table.storage, spec_id=config.regions.spec_id, values=values, owner=config.owner)
-    configs.create(store, config, uri=place)
     return table
 
 
@@ -136,7 +147,7 @@ def _schema_and_data(data_or_schema: Any, primary_key: Sequence[str]) -> tuple[T
     return schema, data
 
 
-def _begun_base(
+def begun_base(
     place: str,
     schema: TableSchema,
     wanted: Facts,
@@ -161,7 +172,7 @@ def _begun_base(
     return base
 
 
-def _sharding(spec: RegionSpec, schema: TableSchema) -> Sharding | None:
+def sharding_of(spec: RegionSpec, schema: TableSchema) -> Sharding | None:
     """How Lance's own writer would route; None where it makes no MemWAL index for such a key."""
     if not carried_by_lance(schema):
         return None

@@ -106,7 +106,8 @@ class Pin:
     `version` is the witness of the record; `expires` is in Unix seconds, None for never; `confirmed` is False while it
     is being made: it counts all the same, and what it does not name yet it will find passed when it confirms. A cursor
     needs all of a region that it has no record of. A snapshot is not `whole` if the listing saw fewer regions than it
-    has: it was made or dropped meanwhile, and is no view of the table.
+    has: it was made or dropped meanwhile, and is no view of the table. A pin with `clone` keeps the version of the base
+    that the table at this place shares, and nothing else.
     """
 
     kind: str
@@ -119,6 +120,7 @@ class Pin:
     base_version: int | None
     regions: Mapping[RegionId, RegionPin]
     whole: bool = True
+    clone: str = ""
 
     def partition(self, table: TableId) -> str:
         """Where its records are."""
@@ -138,6 +140,7 @@ class Pin:
             "confirmed": int(self.confirmed),
             "base_version": self.base_version or 0,
             "regions": len(self.regions),
+            "clone": self.clone,
         }
 
 
@@ -335,6 +338,7 @@ def _pin(kind: str, name: str, record: Record, parts: Mapping[RegionId, Record])
             base_version=int(record["base_version"]) or None,
             regions={region: RegionPin.from_record(part) for region, part in parts.items()},
             whole=kind == "cursor" or len(parts) == int(record["regions"]),
+            clone=str(record["clone"]),
         )
     except (KeyError, ValueError) as error:
         raise Corrupt(

@@ -7,7 +7,7 @@ is dropped or has expired; then the collector removes its record under its witne
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
@@ -55,43 +55,56 @@ def make_snapshot(opened: Opened, name: str, *, ttl_seconds: float | None) -> Pi
                 return pins.confirm(storage, placed, ttl_seconds=ttl_seconds)
         except BaseException:
             with suppress(LsmError):
-                _forget(opened, pin)
+                forget_snapshot(opened, pin)
             raise
-        _forget(opened, pin)
+        forget_snapshot(opened, pin)
     raise Contended("the collector was faster than the snapshot", remedy="Take it again", table=storage.uri)
 
 
-def renew_snapshot(opened: Opened, name: str, *, ttl_seconds: float | None, nonce: Nonce | None = None) -> Pin:
-    """Let a snapshot expire later, or never.
-
-    Args:
-        ttl_seconds: from now on; None for ever.
-        nonce: of the snapshot that is meant, if another of its name won't do.
+def renew_snapshot(opened: Opened, name: str, *, ttl_seconds: float | None) -> Pin:
+    """Let a snapshot live for so long from now on, None for ever.
 
     Raises:
-        Invalid: it has expired and is gone; nothing of it can be relied on.
+        Invalid: it has expired and is gone, so that nothing of it can be relied on; or it keeps the files of a clone.
         Contended, Unavailable: it could not be renewed yet.
     """
+    pin = find_snapshot(opened.storage, name)
+    if pin.clone:
+        raise _of_clone(opened, pin)
+    return _renewed(opened, pin, lambda: pins.expiry(opened.storage, ttl_seconds))
+
+
+def keep_standing(opened: Opened, pin: Pin) -> Pin:
+    """Make sure that a snapshot stands, against a collector that has found it expired and is about to remove it.
+
+    Whatever a collector deletes from now on, it has read the pins after this began. Raises as `renew_snapshot`.
+    """
+    return _renewed(opened, pin, None)
+
+
+def _renewed(opened: Opened, pin: Pin, expires: Callable[[], float | None] | None) -> Pin:
     storage = opened.storage
     for _ in storage.budget().attempts():
-        pin = find_snapshot(storage, name)
-        if nonce not in (None, pin.nonce):
-            raise _gone(storage, name)
+        found = find_snapshot(storage, pin.name)
+        if found.nonce != pin.nonce:
+            raise _gone(storage, pin.name)
         with suppress(Contended):
-            return pins.step(storage, replace(pin, expires=pins.expiry(storage, ttl_seconds)))
-    raise Contended("others kept changing the snapshot", remedy="Renew it again", table=storage.uri, snapshot=name)
+            return pins.step(storage, replace(found, expires=expires() if expires else found.expires))
+    raise Contended("others kept changing the snapshot", remedy="Try again", table=storage.uri, snapshot=pin.name)
 
 
 def drop_snapshot(opened: Opened, name: str) -> None:
     """End a snapshot, also one that is being made. What it kept is collected by the next round.
 
     Raises:
-        Invalid: there is none of this name.
+        Invalid: there is none of this name, or it keeps the files of a clone.
         Contended, Unavailable: it may still be there; drop it again.
     """
     for pin in pins_of(opened.storage.registry.list(snapshots(opened.storage.table))):
         if pin.name == name:
-            _forget(opened, pin)
+            if pin.clone:
+                raise _of_clone(opened, pin)
+            forget_snapshot(opened, pin)
             return
     raise _gone(opened.storage, name)
 
@@ -129,7 +142,7 @@ def holding_snapshot(opened: Opened, name: str, *, ttl_seconds: float) -> Iterat
     def beat() -> None:
         while not stop.wait(ttl_seconds / _BEATS):
             try:
-                renew_snapshot(opened, name, ttl_seconds=ttl_seconds, nonce=pin.nonce)
+                _renewed(opened, pin, lambda: pins.expiry(opened.storage, ttl_seconds))
             except (Contended, Unavailable):
                 continue  # the next beat comes before it expires
             except LsmError as error:
@@ -143,7 +156,7 @@ def holding_snapshot(opened: Opened, name: str, *, ttl_seconds: float) -> Iterat
     finally:
         stop.set()
         thread.join()
-        _forget(opened, pin)
+        forget_snapshot(opened, pin)
     if failures:
         raise failures[0]
 
@@ -182,6 +195,13 @@ def standing(storage: Storage, pin: Pin) -> Iterator[None]:
 
 def check_standing(storage: Storage, pin: Pin) -> None:
     """Raise `Invalid` for a snapshot that was dropped or has expired, collected or not yet."""
+    if pin.clone:
+        raise Invalid(
+            "this snapshot keeps files of a clone; it is no view of the table",
+            remedy=f"Read the clone: {pin.clone}",
+            table=storage.uri,
+            snapshot=pin.name,
+        )
     found = find_snapshot(storage, pin.name)
     if found.nonce != pin.nonce:
         raise _gone(storage, pin.name)
@@ -197,6 +217,15 @@ def check_standing(storage: Storage, pin: Pin) -> None:
 def tag_of(nonce: Nonce) -> str:
     """The tag of the base's version that a pin needs."""
     return f"lancelsm.pin.{nonce}"
+
+
+def _of_clone(opened: Opened, pin: Pin) -> Invalid:
+    return Invalid(
+        "a clone shares the files that this snapshot keeps",
+        remedy=f"It ends with the clone: lancelsm drop {pin.clone}",
+        table=opened.storage.uri,
+        snapshot=pin.name,
+    )
 
 
 def _gone(storage: Storage, name: str) -> Invalid:
@@ -259,8 +288,8 @@ def _needs(head: Head, manifest: Manifest, base: BaseTable) -> RegionPin:
     )
 
 
-def _forget(opened: Opened, pin: Pin) -> None:
-    """Remove the records and the tag of a pin."""
+def forget_snapshot(opened: Opened, pin: Pin) -> None:
+    """Remove the records and the tag of a pin, of whatever state; raises as `pins.forget`."""
     pins.forget(opened.storage, pin)
     remove_tag(uri=opened.storage.uri, tag=tag_of(pin.nonce), storage_options=opened.storage_options)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -12,8 +13,11 @@ from typing import Any, Literal, TypeVar
 import pyarrow as pa
 
 from lancelsm import reader
+from lancelsm.changes import Changes, Start, first_position
 from lancelsm.claim import claim, seal
 from lancelsm.config import Config
+from lancelsm.cursor import drop_cursor, list_cursors, set_cursor
+from lancelsm.duration import time_to_live
 from lancelsm.errors import Corrupt, Invalid, placed
 from lancelsm.gc.collect import Collected, collect
 from lancelsm.head import Head
@@ -21,12 +25,24 @@ from lancelsm.loop import Ran, run
 from lancelsm.making import make_table
 from lancelsm.merge.commit import Merged
 from lancelsm.opening import DEFAULT_OWNER, Opened, Ports, open_table
+from lancelsm.pins import Pin
 from lancelsm.record.rows import deletes, upserts
 from lancelsm.record.schema import TableSchema
 from lancelsm.region import Region, Storage, regions
 from lancelsm.region_writer import Committed, RegionWriters, Target
 from lancelsm.routing.route import route
 from lancelsm.settings import Settings
+from lancelsm.snapshot import (
+    check_standing,
+    drop_snapshot,
+    find_snapshot,
+    holding_snapshot,
+    list_snapshots,
+    make_snapshot,
+    renew_snapshot,
+    snapshot_view,
+    standing,
+)
 from lancelsm.status import Status, read_status
 from lancelsm.upkeep import Engine, Flushed, flush_table, merge_table
 from lancelsm.view import View, take_view
@@ -83,18 +99,25 @@ class Rows:
 class Table:
     """A table of rows with a primary key. Thread-safe.
 
-    Made by `lancelsm.create` and `lancelsm.open`.
+    Made by `lancelsm.create` and `lancelsm.open`. One that is open at a snapshot reads what the snapshot keeps, always
+    the same, and takes no writes.
     """
 
-    def __init__(self, opened: Opened, *, owner: str | None = None) -> None:
+    def __init__(self, opened: Opened, *, owner: str | None = None, at: Pin | None = None) -> None:
         self._opened = opened
         self._owner = owner or opened.config.owner
+        self._at = at
         self._lock = threading.Lock()
         self._writers: RegionWriters | None = None
 
     @property
     def uri(self) -> str:
         return self._storage.uri
+
+    @property
+    def at_snapshot(self) -> str | None:
+        """The name of the snapshot that the table is open at; None if it is open as it is now."""
+        return None if self._at is None else self._at.name
 
     @property
     def config(self) -> Config:
@@ -107,7 +130,7 @@ class Table:
     @property
     def schema(self) -> pa.Schema:
         """The columns, each with Lance's field id in its metadata."""
-        return self._schema.columns
+        return self._schema.columns if self._at is None else self._pinned.base.schema.columns
 
     # Writing
 
@@ -130,6 +153,7 @@ class Table:
 
         A crash at any line leaves either no trace for readers or the whole batch of a region.
         """
+        self._check_writable()
         with placed(table=self.uri):
             return self._append(upserts(data, schema=self._schema, on_duplicate=on_duplicate))
 
@@ -142,6 +166,7 @@ class Table:
 
         Returns, raises: as `upsert`. Deleting a key that no row has is no error.
         """
+        self._check_writable()
         if (keys is None) == (where is None):
             raise Invalid("delete takes either keys or where", table=self.uri)
         if where is not None:
@@ -151,6 +176,7 @@ class Table:
 
     def writer(self, *, pipeline_depth: int = 1, exclusive: bool = False) -> Writer:
         """A context for many small writes from many callers; see `Writer`."""
+        self._check_writable()
         return Writer(self._target, owner=self._owner, pipeline_depth=pipeline_depth, exclusive=exclusive)
 
     # Reading
@@ -168,11 +194,13 @@ class Table:
             Invalid: an unknown column, or a condition that is no SQL.
             Corrupt: an object is missing or wrong; names it.
             Unavailable: a store did not answer.
+
+        At a snapshot also `Invalid`, perhaps after some rows: it was dropped or has expired.
         """
 
         def read(view: View) -> Rows:
             stream = reader.scan(view, uri=self.uri, columns=columns, where=where, limit=limit)
-            return Rows(_begun(stream))
+            return Rows(_begun(stream if self._at is None else self._while_standing(stream, self._at)))
 
         return self._reading(read, lambda: regions(self._storage))
 
@@ -197,6 +225,7 @@ class Table:
         Raises:
             Corrupt, Contended, Ambiguous, Unavailable: as `flush.flush`.
         """
+        self._check_writable()
         return flush_table(self._opened)
 
     def merge(self, *, engine: Engine = "auto") -> Merged:
@@ -208,10 +237,12 @@ class Table:
         Raises:
             Contended, Ambiguous, Unavailable, Corrupt: as `merge.commit.merge_generations`.
         """
+        self._check_writable()
         return merge_table(self._opened, engine=engine)
 
     def run(self, *, until_idle: bool = True, engine: Engine = "auto") -> Ran:
         """Flush, merge and optimize: everything that can be done, or for ever what is due; as `loop.run`."""
+        self._check_writable()
         return run(self._opened, until_idle=until_idle, engine=engine)
 
     def collect(self, *, yes: bool = False, interval_seconds: float | None = None) -> Collected:
@@ -219,8 +250,109 @@ class Table:
 
         Raises: as `gc.collect.collect`, and means the same by its arguments.
         """
+        self._check_writable()
         with placed(table=self.uri):
             return collect(self._opened, yes=yes, interval_seconds=interval_seconds)
+
+    # Snapshots
+
+    def snapshot(self, name: str, ttl: str | float | None = None) -> Pin:
+        """Keep the table as it is now under a name: all that was acknowledged before the call is in it.
+
+        Args:
+            name: up to 100 letters, digits, `-` and `_`.
+            ttl: for how long, unless it is refreshed: seconds, text like `15m`, `1h`, `7d`, or `never`; by default the
+                setting `snapshot_ttl_seconds`.
+
+        Raises:
+            Invalid: the name is taken, or no name.
+            Contended: a collection overtook it again and again; nothing is kept.
+            Corrupt, Unavailable: as `scan`.
+        """
+        self._check_writable()
+        return make_snapshot(self._opened, name, ttl_seconds=self._time_to_live(ttl))
+
+    def snapshots(self) -> list[Pin]:
+        """Every snapshot, by name; expired ones that no collection has removed yet are among them."""
+        return list_snapshots(self._storage)
+
+    def refresh_snapshot(self, name: str, ttl: str | float | None = None) -> Pin:
+        """Let a snapshot live for `ttl` from now on.
+
+        Raises:
+            Invalid: it has expired and is gone, or there was none of this name.
+            Contended, Unavailable: it could not be refreshed; do it again before it expires.
+        """
+        self._check_writable()
+        return renew_snapshot(self._opened, name, ttl_seconds=self._time_to_live(ttl))
+
+    def drop_snapshot(self, name: str) -> None:
+        """End a snapshot: the next collection may delete what it kept. Raises as `snapshot.drop_snapshot`."""
+        self._check_writable()
+        drop_snapshot(self._opened, name)
+
+    @contextmanager
+    def holding_snapshot(self, name: str, ttl: str | float | None = None) -> Iterator[Table]:
+        """The table at a snapshot that is refreshed as long as the context lasts, and dropped at its end.
+
+        Raises: as `snapshot`; at the end of the context also what kept it from being refreshed.
+        """
+        self._check_writable()
+        seconds = self._time_to_live(ttl)
+        if seconds is None:
+            raise Invalid("a snapshot that is held has a time to live", remedy="Give seconds, or text like 15m or 1h")
+        with holding_snapshot(self._opened, name, ttl_seconds=seconds) as pin:
+            yield Table(self._opened, owner=self._owner, at=pin)
+
+    def at(self, name: str) -> Table:
+        """The table at a snapshot; raises `Invalid` if there is none of this name, or it has expired."""
+        pin = find_snapshot(self._storage, name)
+        check_standing(self._storage, pin)
+        return Table(self._opened, owner=self._owner, at=pin)
+
+    # Changes
+
+    def changes(
+        self,
+        *,
+        cursor: str | None = None,
+        start: Start = "earliest",
+        regions: Iterable[str] | None = None,
+        follow: bool = False,
+        limit: int | None = None,
+    ) -> Changes:
+        """Every committed upsert and delete, in the order of their commits within each region.
+
+        Args:
+            cursor: go on where the cursor of this name was saved last; it is made at `start` if there is none. What it
+                has not passed is not collected. Save it by `Changes.save`.
+            start: `earliest` that is kept, `latest`, a position, Unix seconds as a float, or the next position of each
+                region (`Changes.positions`), which comes before what a cursor says.
+            regions: ids; all by default.
+            follow: wait for more at the end, for ever.
+            limit: end after the entry that reaches so many rows.
+
+        Raises:
+            Invalid: a region or a start that there is not, or it was collected, when the stream is read.
+            Corrupt, Unavailable: as `scan`, when it is read.
+        """
+        self._check_writable()
+        only = None if regions is None else [self.region(one).id for one in regions]
+        return Changes(self._storage, self._schema, start=start, cursor=cursor, only=only, follow=follow, limit=limit)
+
+    def cursors(self) -> list[Pin]:
+        """Every cursor, by name."""
+        return list_cursors(self._storage)
+
+    def set_cursor(self, name: str, *, start: Start = "earliest") -> Pin:
+        """Make a cursor, or put it somewhere else; `start` as for `changes`. Raises as `cursor.set_cursor`."""
+        self._check_writable()
+        return set_cursor(self._storage, name, start=lambda region, head: first_position(region, head, start))
+
+    def drop_cursor(self, name: str) -> None:
+        """End a cursor: what only it kept may be collected. Raises as `cursor.drop_cursor`."""
+        self._check_writable()
+        drop_cursor(self._storage, name)
 
     # Regions
 
@@ -241,10 +373,12 @@ class Table:
 
     def claim(self, region: Region, *, owner: str | None = None) -> Head:
         """Take a region for `owner`, by default for the table's ordinary writers; as `claim.claim`."""
+        self._check_writable()
         return claim(region, owner=owner or self.config.owner)
 
     def seal(self, region: Region) -> Head:
         """End a region for writes, for ever; as `claim.seal`."""
+        self._check_writable()
         return seal(region)
 
     # Inside
@@ -261,6 +395,33 @@ class Table:
     def _target(self) -> Target:
         return self._opened.target()
 
+    @cached_property
+    def _pinned(self) -> View:
+        assert self._at is not None, "only a snapshot has one view"
+        return snapshot_view(self._opened, self._at)
+
+    def _check_writable(self) -> None:
+        if self._at is not None:
+            raise Invalid(
+                "the table is open at a snapshot",
+                remedy="Open it without one to write, fold or follow it",
+                table=self.uri,
+                snapshot=self._at.name,
+            )
+
+    def _time_to_live(self, ttl: str | float | None) -> float | None:
+        with placed(table=self.uri):
+            return time_to_live(self.settings.snapshot_ttl_seconds if ttl is None else ttl)
+
+    def _while_standing(self, stream: pa.RecordBatchReader, pin: Pin) -> pa.RecordBatchReader:
+        """The same rows; where something is missing because the snapshot is gone, its error says so."""
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            with standing(self._storage, pin):
+                yield from stream
+
+        return pa.RecordBatchReader.from_batches(stream.schema, batches())
+
     def _append(self, rows: pa.Table) -> Committed:
         with self._lock:
             if self._writers is None:
@@ -276,6 +437,10 @@ class Table:
 
     def _reading(self, read: Callable[[View], T], listed: Callable[[], Sequence[Region]]) -> T:
         """Read from a view; from a second one if something in the first was collected before the first row came."""
+        if self._at is not None:
+            check_standing(self._storage, self._at)
+            with placed(table=self.uri, snapshot=self._at.name), standing(self._storage, self._at):
+                return read(self._pinned)
         with placed(table=self.uri):
             view = take_view(self._storage, listed, self._opened.read_base)
             try:
@@ -330,20 +495,23 @@ def open(  # noqa: A001 - read as lancelsm.open
     settings: Mapping[str, object] | None = None,
     storage_options: Mapping[str, str] | None = None,
     owner: str | None = None,
+    at: str | None = None,
     ports: Ports | None = None,
 ) -> Table:
     """Open a table at a path or URL.
 
     Args:
+        at: the name of a snapshot: the table as it was then, for reading alone.
         settings: by name, for this object alone, instead of the environment's and the table's own.
         storage_options: for Lance and for our own objects, as Lance takes them.
         owner: write under a name of one's own, which claims each region at the first write to it; by default the name
             that the table's ordinary writers share.
 
-    Raises: as `opening.open_table`.
+    Raises: as `opening.open_table`, and as `Table.at`.
     """
     opened = open_table(uri, settings=settings, storage_options=storage_options, ports=ports or Ports())
-    return Table(opened, owner=owner)
+    table = Table(opened, owner=owner)
+    return table if at is None else table.at(at)
 
 
 def _begun(stream: pa.RecordBatchReader) -> pa.RecordBatchReader:

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import typer
 
-from lancelsm.cli import costing, doctor, folding, inspecting, redrive, regions, rows, tables
+from lancelsm.cli import (
+    collecting,
+    costing,
+    doctor,
+    folding,
+    inspecting,
+    redrive,
+    regions,
+    rows,
+    snapshots,
+    streaming,
+    tables,
+)
 from lancelsm.cli.session import remember
 
 app = typer.Typer(
@@ -17,13 +29,15 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.callback()(remember)
-for module in (tables, rows, folding, inspecting, regions, costing, redrive, doctor):
+for module in (tables, rows, streaming, folding, inspecting, regions, snapshots, collecting, redrive, costing, doctor):
     app.add_typer(module.commands)
 for name, group, does in (
     ("inspect", inspecting.group, "See what lies in storage, decoded."),
     ("region", regions.group, "See who holds each region; take, end or bring in regions by hand."),
     ("registry", regions.registry, "Repair the registry."),
     ("config", tables.config, "Change a table's settings."),
+    ("snapshot", snapshots.group, "Keep a table as it was under a name; read, refresh, clone and drop it."),
+    ("cursor", streaming.group, "Named positions in the change stream, which keep what they have not passed."),
 ):
     group.callback()(remember)
     app.add_typer(group, name=name, help=does, no_args_is_help=True)

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 commands = typer.Typer()
 _SQL = "text in 'quotes', odd column names in `backticks`"
+_At = Annotated[
+    str | None, typer.Option("--at", metavar="NAME", help="As a snapshot keeps the table; default as it is now.")
+]
 _Key = Annotated[
     str | None,
     typer.Option("--key", metavar="JSON", help="An object of the key columns; for a key of one column also its value."),
@@ -87,8 +90,9 @@ def scan(
     to: Annotated[
         str | None, typer.Option(metavar="FILE", help="Into a file: .parquet .csv .ndjson .arrow; the suffix decides.")
     ] = None,
+    at: _At = None,
 ) -> None:
-    """Read every live row as of now.
+    """Read every live row as of now, or as of a snapshot.
 
     A terminal shows the first 50 rows, unless --limit says how many; in a pipe all come, separated by tabs.
 
@@ -102,7 +106,7 @@ def scan(
 
     if count and to is not None:
         raise typer.BadParameter("--count and --to exclude each other")
-    table = session.open(uri)
+    table = session.open(uri, at=at)
     if count:
         number = count_rows(table, columns=names(columns), where=where, limit=limit)
         session.show({"count": number}, lambda: str(number))
@@ -117,7 +121,7 @@ def scan(
 
 
 @command(commands, "get", example="""lancelsm get orders --key '{"id": 7}'""")
-def get(session: Session, uri: Uri, key: _Key = None) -> None:
+def get(session: Session, uri: Uri, key: _Key = None, at: _At = None) -> None:
     """Look one row up by its key.
 
     As JSON: the row, or null if there is none, which is no error.
@@ -128,7 +132,7 @@ def get(session: Session, uri: Uri, key: _Key = None) -> None:
 
     if key is None:
         raise typer.BadParameter("give the --key to look up")
-    table = session.open(uri)
+    table = session.open(uri, at=at)
     with placed(table=table.uri):
         row = next(json_objects(table.get(key_row(table, key))), None)
     session.show(row, lambda: "There is no row with this key" if row is None else facts(row))

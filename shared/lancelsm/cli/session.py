@@ -49,11 +49,11 @@ class Session:
     json: bool
     storage_options: Mapping[str, str] | None
 
-    def open(self, uri: str) -> Table:
-        """Open a table; raises as `lancelsm.open`."""
+    def open(self, uri: str, *, at: str | None = None) -> Table:
+        """Open a table, perhaps at a snapshot; raises as `lancelsm.open`."""
         import lancelsm
 
-        return lancelsm.open(uri, storage_options=self.storage_options)
+        return lancelsm.open(uri, at=at, storage_options=self.storage_options)
 
     def opened(self, uri: str) -> Opened:
         """A table's configuration and storage, for what is not about rows; raises as `lancelsm.open`."""

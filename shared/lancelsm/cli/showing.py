@@ -22,13 +22,13 @@ def show_rows(session: Session, rows: Rows, *, capped: bool) -> None:
     """
     if session.json:
         for batch in rows:
-            _print_lines(json_lines(batch))
+            print_lines(json_lines(batch))
     elif sys.stdout.isatty():
         _show_table(rows, limit=ROWS_ON_A_TERMINAL if capped else None)
     else:
-        _print_lines(iter(["\t".join(rows.schema.names)]))
+        print_lines(iter(["\t".join(rows.schema.names)]))
         for batch in rows:
-            _print_lines("\t".join(map(_tabbed, row.values())) for row in json_objects(batch))
+            print_lines("\t".join(map(tabbed, row.values())) for row in json_objects(batch))
 
 
 def _show_table(rows: Rows, *, limit: int | None) -> None:
@@ -44,11 +44,12 @@ def _show_table(rows: Rows, *, limit: int | None) -> None:
     print(f"{total:,} rows" + (f", {left:,} of them not shown: use --limit, --to, or a pipe" if left else ""))
 
 
-def _print_lines(lines: Iterator[str]) -> None:
+def print_lines(lines: Iterator[str]) -> None:
+    """Lines on stdout."""
     for line in lines:
         sys.stdout.write(f"{line}\n")
 
 
-def _tabbed(value: object) -> str:
+def tabbed(value: object) -> str:
     """One value, null as nothing."""
     return "" if value is None else one_line(plain(value))

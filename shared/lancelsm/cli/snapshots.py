@@ -1,0 +1,168 @@
+"""Commands about snapshots and copies: `snapshot create|refresh|list|drop|clone`, `backup`, `restore`, `drop`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lancelsm.cli.arguments import Uri
+from lancelsm.cli.session import Session, command
+
+if TYPE_CHECKING:
+    from lancelsm.clone import Copied
+    from lancelsm.pins import Pin
+
+commands = typer.Typer()
+group = typer.Typer()
+
+Name = Annotated[str, typer.Option("--name", metavar="NAME", help="Up to 100 letters, digits, - and _.")]
+_Ttl = Annotated[
+    str | None,
+    typer.Option("--ttl", metavar="DURATION", help="90s, 15m, 1h, 7d or never.", show_default="the table's setting"),
+]
+_At = Annotated[
+    str | None, typer.Option("--at", metavar="NAME", help="As a snapshot keeps the table; default as it is now.")
+]
+
+
+@command(group, "create", example="lancelsm snapshot create orders --name monday --ttl 1h")
+def create(session: Session, uri: Uri, name: Name, ttl: _Ttl = None) -> None:
+    """Keep a table as it is now under a name, until the snapshot expires or is dropped.
+
+    All that was acknowledged before is in it. As JSON: {"name", "created", "expires", "base_version", "clone"}; expires
+    is null for never, clone the table whose files it keeps.
+    """
+    _show(session, "Made", session.open(uri).snapshot(name, ttl))
+
+
+@command(group, "refresh", example="lancelsm snapshot refresh orders --name monday --ttl 1h")
+def refresh(session: Session, uri: Uri, name: Name, ttl: _Ttl = None) -> None:
+    """Let a snapshot live that long from now on. One that has expired and is gone is refused.
+
+    As JSON: as `snapshot create`.
+    """
+    _show(session, "Refreshed", session.open(uri).refresh_snapshot(name, ttl))
+
+
+@command(group, "list", example="lancelsm snapshot list orders")
+def list_(session: Session, uri: Uri) -> None:
+    """Show every snapshot, also those that keep files of clones.
+
+    As JSON: {"snapshots": [as `snapshot create`]}.
+    """
+    from lancelsm import documents
+    from lancelsm.cli.text import listing
+
+    found = [documents.snapshot(pin) for pin in session.open(uri).snapshots()]
+    columns = ("name", "created", "expires", "base_version", "clone")
+    session.show({"snapshots": found}, lambda: listing(found, columns=columns) if found else "There are no snapshots")
+
+
+@command(group, "drop", example="lancelsm snapshot drop orders --name monday")
+def drop_snapshot(session: Session, uri: Uri, name: Name) -> None:
+    """End a snapshot: the next collection may delete what it kept.
+
+    One that keeps files of a clone ends by `drop` of the clone. As JSON: {"dropped": name}.
+    """
+    session.open(uri).drop_snapshot(name)
+    session.show({"dropped": name}, lambda: f"Dropped snapshot {name}")
+
+
+@command(group, "clone", example="lancelsm snapshot clone orders orders-test --name monday")
+def clone(
+    session: Session,
+    uri: Uri,
+    to: Annotated[str, typer.Argument(metavar="TO", help="The new table: a path or a URL.")],
+    name: Name,
+) -> None:
+    """Make a new table of a snapshot without copying its base: it shares the source's files until it rewrites them.
+
+    The source keeps these files, as a snapshot without expiry that `snapshot list` shows, until the clone is dropped.
+    Run again after a crash, it finishes what was begun. As JSON: {"table", "rows", "from"}.
+    """
+    from lancelsm.clone import clone_snapshot
+
+    opened = session.opened(uri)
+    with session.working(f"Cloning {uri}"):
+        copied = clone_snapshot(opened, name, to, storage_options=session.storage_options)
+    _show_copied(session, "Cloned", copied)
+
+
+@command(commands, "backup", example="lancelsm backup orders s3://backups/orders-monday")
+def backup(
+    session: Session,
+    uri: Uri,
+    to: Annotated[str, typer.Argument(metavar="TO", help="An empty place: a path or a URL.")],
+    at: _At = None,
+) -> None:
+    """Copy every row to a place that needs nothing of the table any more; read it back and compare.
+
+    In it are schema, key, regions, settings and rows; not in it are indexes, older versions, snapshots and cursors. As
+    JSON: {"table", "rows", "from"}.
+    """
+    from lancelsm.backup import back_up
+
+    table = session.open(uri)
+    with session.working(f"Backing up {uri}"):
+        copied = back_up(table if at is None else table.at(at), to, storage_options=session.storage_options)
+    _show_copied(session, "Backed up", copied)
+
+
+@command(commands, "restore", example="lancelsm restore s3://backups/orders-monday orders")
+def restore(
+    session: Session,
+    source: Annotated[str, typer.Argument(metavar="FROM", help="A backup: a path or a URL.")],
+    uri: Uri,
+    registry: Annotated[
+        str | None, typer.Option(metavar="KIND", help="sqlite, object or dynamodb:NAME, as for init.")
+    ] = None,
+) -> None:
+    """Make a new table of a backup, with new regions; compare its rows with those that were backed up.
+
+    Run again after a crash, it finishes what was begun. As JSON: {"table", "rows", "from"}.
+    """
+    from lancelsm.backup import restore as restore_table
+
+    with session.working(f"Restoring {uri}"):
+        copied = restore_table(source, uri, registry=registry, storage_options=session.storage_options)
+    _show_copied(session, "Restored", copied)
+
+
+@command(commands, "drop", example="lancelsm drop orders --yes")
+def drop(
+    session: Session,
+    uri: Uri,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+) -> None:
+    """Delete a table with all its rows, snapshots and cursors, for ever.
+
+    It asks on a terminal, and elsewhere refuses without --yes. A table whose files a clone shares is refused. Run again
+    after a crash, it goes on. As JSON: {"dropped": uri, "deleted": objects}.
+    """
+    from lancelsm.cli.text import counted
+    from lancelsm.dropping import drop_table
+
+    if not yes:
+        if not sys.stdin.isatty():
+            raise typer.BadParameter("this deletes the table for ever: say so", param_hint="--yes")
+        typer.confirm(f"Delete {uri} with all its rows, for ever?", abort=True, err=True)
+    with session.working(f"Dropping {uri}"):
+        deleted = drop_table(uri, storage_options=session.storage_options)
+    session.show({"dropped": uri, "deleted": deleted}, lambda: f"Dropped {uri}: {counted(deleted, 'object')} deleted")
+
+
+def _show(session: Session, did: str, pin: Pin) -> None:
+    from lancelsm import documents
+
+    document = documents.snapshot(pin)
+    until = f"until {document['expires']}" if document["expires"] else "until it is dropped"
+    session.show(document, lambda: f"{did} snapshot {pin.name}, kept {until}")
+
+
+def _show_copied(session: Session, did: str, copied: Copied) -> None:
+    from lancelsm.cli.text import counted
+
+    document = {"table": copied.uri, "rows": copied.rows, "from": copied.source}
+    session.show(document, lambda: f"{did} {counted(copied.rows, 'row')} of {copied.source} to {copied.uri}")

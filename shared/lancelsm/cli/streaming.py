@@ -1,0 +1,152 @@
+"""Commands about the change stream: `tail`, and `cursor list|set|drop`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lancelsm.cli.arguments import Region, Uri
+from lancelsm.cli.session import Session, command
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import pyarrow as pa
+
+    from lancelsm.changes import Change
+
+commands = typer.Typer()
+group = typer.Typer()
+
+_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
+_Start = Annotated[
+    str,
+    typer.Option(
+        "--start",
+        metavar="START",
+        help="earliest that is kept, latest, a position, or a time: ISO 8601, UTC unless it says, or Unix seconds with "
+        "a point.",
+    ),
+]
+_Name = Annotated[str, typer.Option("--name", metavar="NAME", help="Up to 100 letters, digits, - and _.")]
+
+
+@command(commands, "tail", example="lancelsm tail orders --cursor warehouse --follow --output json")
+def tail(
+    session: Session,
+    uri: Uri,
+    start: _Start = "earliest",
+    cursor: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Go on after what it has passed; it is made at --start if there is none."),
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Wait for more, until interrupted.")] = False,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="At most so many rows; with a cursor whole writes, so perhaps a few more."
+        ),
+    ] = None,
+    region: Region = None,
+) -> None:
+    """Print every committed upsert and delete, in order within each region; of a delete the key alone.
+
+    With a cursor, what was printed is printed again only if this ends before it saved: after a few writes at most. As
+    JSON: one object a row: {"_region", "_position", "_op": "upsert" | "delete", and the columns}.
+    """
+    from lancelsm.region import chosen
+
+    table = session.open(uri)
+    only = None if region is None else [one.id for one in chosen(session.opened(uri).storage, region)]
+    changes = table.changes(cursor=cursor, start=_start(start), regions=only, follow=follow, limit=limit)
+    printed, headed = 0, session.json
+    for change in changes:
+        rows = _shown(change)
+        if limit is not None and cursor is None:
+            rows = rows.slice(0, limit - printed)
+        _print(session, rows, headed=headed)
+        printed, headed = printed + rows.num_rows, True
+        if cursor is not None and changes.ahead == 0:
+            sys.stdout.flush()
+            changes.save()
+    if cursor is not None:
+        sys.stdout.flush()
+        changes.save()
+
+
+@command(group, "list", example="lancelsm cursor list orders")
+def list_(session: Session, uri: Uri) -> None:
+    """Show every cursor with the next position that it reads in each region.
+
+    As JSON: {"cursors": [{"name", "created", "positions": [{"region", "position"}]}]}.
+    """
+    from lancelsm import documents
+    from lancelsm.cli.text import listing
+
+    found = [documents.cursor(pin) for pin in session.open(uri).cursors()]
+    columns = ("name", "created", "positions")
+    session.show({"cursors": found}, lambda: listing(found, columns=columns) if found else "There are no cursors")
+
+
+@command(group, "set", example="lancelsm cursor set orders --name warehouse --start latest")
+def set_(session: Session, uri: Uri, name: _Name, start: _Start = "earliest") -> None:
+    """Make a cursor, or put it somewhere else, backwards too as far as the log is kept.
+
+    As JSON: {"name", "created", "positions": [{"region", "position"}]}.
+    """
+    from lancelsm import documents
+
+    document = documents.cursor(session.open(uri).set_cursor(name, start=_start(start)))
+    session.show(document, lambda: f"Set cursor {name} in {len(document['positions'])} regions")
+
+
+@command(group, "drop", example="lancelsm cursor drop orders --name warehouse")
+def drop(session: Session, uri: Uri, name: _Name) -> None:
+    """End a cursor: what only it kept may be collected. As JSON: {"dropped": name}."""
+    session.open(uri).drop_cursor(name)
+    session.show({"dropped": name}, lambda: f"Dropped cursor {name}")
+
+
+def _start(text: str) -> str | int | float:
+    """A start as `Table.changes` takes it."""
+    from datetime import UTC, datetime
+
+    if text in ("earliest", "latest"):
+        return text
+    if number := _NUMBER.fullmatch(text):
+        return float(text) if number[1] else int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is not earliest, latest, a position or a time like 2026-01-31T12:00:00Z", param_hint="--start"
+        ) from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def _shown(change: Change) -> pa.Table:
+    """The rows of a change after the columns that say where it is."""
+    import pyarrow as pa
+
+    from lancelsm.changes import OPERATION
+
+    rows = change.rows
+    operation = rows.column(OPERATION)
+    plain = rows.drop_columns([OPERATION])
+    where = [pa.repeat(change.region, rows.num_rows), pa.repeat(change.position, rows.num_rows), operation]
+    return pa.table([*where, *plain.columns], names=["_region", "_position", OPERATION, *plain.column_names])
+
+
+def _print(session: Session, rows: pa.Table, *, headed: bool) -> None:
+    from lancelsm.cli.showing import print_lines, tabbed
+    from lancelsm.record.json_lines import json_lines, json_objects
+
+    lines: Iterable[str]
+    if not headed:
+        print_lines(iter(["\t".join(rows.column_names)]))
+    for batch in rows.to_batches():
+        lines = json_lines(batch) if session.json else ("\t".join(map(tabbed, r.values())) for r in json_objects(batch))
+        print_lines(iter(lines))

@@ -1,0 +1,229 @@
+"""Clones: a new table of a snapshot, which shares the base's files with its source.
+
+A clone has its own id, registry records and regions. Its base is the snapshot's version by reference; what the snapshot
+has above that is appended to the clone's log like any other rows. Snapshots and cursors are not taken along.
+
+The source keeps the version for the clone by a pin without expiry, named after the clone's id: `snapshot list` shows
+it, and `drop` of the clone ends it. Whoever moves the source's directory away breaks the clone.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from lancelsm import config as configs
+from lancelsm import pins, reader
+from lancelsm.config import Config
+from lancelsm.dataset.base_table import Facts
+from lancelsm.dataset.copies import share_base
+from lancelsm.dataset.generation import read_generation
+from lancelsm.dataset.tags import tag_version
+from lancelsm.errors import Corrupt, Invalid, Unavailable
+from lancelsm.layout import CLONE, Nonce, TableId, snapshots
+from lancelsm.making import catalogued, check_free, sharding_of
+from lancelsm.objects import ObjectStore, Unknown
+from lancelsm.opening import Opened, Ports, canonical
+from lancelsm.pins import Pin, pins_of
+from lancelsm.region import regions
+from lancelsm.region_writer import RegionWriters
+from lancelsm.registry.opening import default_registry
+from lancelsm.routing.route import route
+from lancelsm.routing.spec import parse_regions
+from lancelsm.snapshot import (
+    find_snapshot,
+    forget_snapshot,
+    keep_standing,
+    snapshot_view,
+    standing,
+    tag_of,
+)
+from lancelsm.view import View, take_view
+
+_ROWS_AT_ONCE = 50_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copied:
+    """A copy of a table: where it is, how many live rows it has, and of what it was made."""
+
+    uri: str
+    rows: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """What a clone remembers of its making: the table it is, the source, and the source's snapshot and pin."""
+
+    table: str
+    source: str
+    snapshot: str
+    nonce: str  # of the snapshot
+    registry: str
+
+    @property
+    def pin(self) -> str:
+        """The name of the source's pin for the clone."""
+        return f"clone-{self.table[:8]}"
+
+
+def clone_snapshot(
+    opened: Opened,
+    name: str,
+    to: str | Path,
+    *,
+    registry: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    ports: Ports | None = None,
+) -> Copied:
+    """Make a new table of a snapshot without copying its base.
+
+    Args:
+        opened: the source.
+        to: a path or URL, in a store that reaches the source's with the same options.
+        registry: the clone's; by default as for a new table.
+
+    Raises:
+        Invalid: there is no such snapshot, or it is gone before the clone is made; or something else is at `to`.
+        Corrupt: something that the snapshot needs is missing, or the clone has not the rows of the snapshot.
+        Contended, Ambiguous, Unavailable: clone it again.
+
+    A crash at any line leaves no table at `to`; the same call goes on where it stopped.
+    """
+    ports, place = ports or Ports(), canonical(to)
+    store = ports.store(place, storage_options)
+    check_free(store, uri=place)
+    pin = find_snapshot(opened.storage, name)
+    view = snapshot_view(opened, pin)
+    origin = _begun(store, opened, pin, registry=registry or default_registry(place), place=place, ports=ports)
+    _keep_files(opened, pin, origin, place)
+    schema = view.base.schema
+    config = Config(
+        table=TableId(origin.table),
+        registry=origin.registry,
+        owner=opened.config.owner,
+        schema=schema,
+        schema_version=opened.config.schema_version,
+        regions=opened.config.regions or parse_regions(None, schema=schema),
+        settings=opened.config.settings,
+    )
+    share_base(
+        source=view.base,
+        to=place,
+        facts=facts_of(config),
+        sharding=None if config.regions is None else sharding_of(config.regions, schema),
+        storage_options=storage_options,
+    )
+    table = catalogued(config, store, place, storage_options=storage_options, ports=ports)
+    with standing(opened.storage, pin):
+        _append(table, view, source=opened)
+        rows = _count(view, opened)
+    found = _count(take_view(table.storage, lambda: regions(table.storage), table.read_base), table)
+    if found != rows:
+        raise Corrupt(
+            f"the clone has {found} rows, the snapshot {rows}",
+            remedy="Scrub the source; then clone it to another place",
+            table=place,
+        )
+    configs.create(store, config, uri=place)
+    return Copied(uri=place, rows=rows, source=opened.storage.uri)
+
+
+def read_origin(store: ObjectStore) -> Origin | None:
+    """Of what a clone was made; None for a table that is no clone."""
+    found = store.get(CLONE)
+    return None if found is None else Origin(**json.loads(found.body))
+
+
+def release(source: Opened, origin: Origin) -> None:
+    """End the pin of a clone that is gone; nothing happens if there is none. Raises as `snapshot.forget_snapshot`."""
+    for pin in _pins_named(source, origin.pin):
+        forget_snapshot(source, pin)
+
+
+def facts_of(config: Config) -> Facts:
+    """What the base says of a table of this configuration."""
+    return Facts(
+        table=config.table,
+        registry=config.registry,
+        owner=config.owner,
+        regions=configs.regions_text(config.regions),
+    )
+
+
+def _begun(store: ObjectStore, opened: Opened, pin: Pin, *, registry: str, place: str, ports: Ports) -> Origin:
+    """The clone's identity, written before anything else of it, or as an earlier call wrote it."""
+    wanted = Origin(
+        table=str(uuid.UUID(hex=ports.ids.nonce(), version=4)),
+        source=opened.storage.uri,
+        snapshot=pin.name,
+        nonce=pin.nonce,
+        registry=registry,
+    )
+    if isinstance(store.create(CLONE, json.dumps(asdict(wanted)).encode()), Unknown):
+        raise Unavailable("the clone could not be begun", remedy="Clone it again", table=place)
+    found = read_origin(store)
+    if found is None or replace(found, table=wanted.table) != wanted:
+        raise Invalid("another clone was begun there", remedy="Choose another place", table=place)
+    return found
+
+
+def _keep_files(opened: Opened, pin: Pin, origin: Origin, place: str) -> None:
+    """Pin the snapshot's version of the base for the clone, for ever.
+
+    The snapshot still stands after the new pin's records are written, by a swap of its own record: a collector that
+    counts neither has not read the pins yet.
+    """
+    storage = opened.storage
+    for found in _pins_named(opened, origin.pin):
+        if found.confirmed:
+            return
+        forget_snapshot(opened, found)  # its maker has crashed
+    assert pin.base_version is not None, "a snapshot pins a version of the base"
+    made = pins.begin(storage, "snapshot", origin.pin)
+    tag_version(
+        uri=storage.uri,
+        version=pin.base_version,
+        tag=tag_of(Nonce(made.nonce)),
+        storage_options=opened.storage_options,
+    )
+    made = pins.step(storage, replace(made, base_version=pin.base_version, clone=place))
+    keep_standing(opened, pin)
+    pins.confirm(storage, made, ttl_seconds=None)
+
+
+def _pins_named(opened: Opened, name: str) -> list[Pin]:
+    return [pin for pin in pins_of(opened.storage.registry.list(snapshots(opened.storage.table))) if pin.name == name]
+
+
+def _append(table: Opened, view: View, *, source: Opened) -> None:
+    """Append what a view has above its base, oldest first: the newest row of a key comes last, also when repeated."""
+    target = table.target()
+    writers = RegionWriters(target, owner=table.config.owner)
+    for rows in _above_base(view, source):
+        for start in range(0, rows.num_rows, _ROWS_AT_ONCE):
+            writers.append_all(route(rows.slice(start, _ROWS_AT_ONCE), target.regions))
+
+
+def _above_base(view: View, source: Opened) -> Iterator[pa.Table]:
+    """Rows in stored form, level by level of each region."""
+    schema = view.base.schema
+    for region in view.regions:
+        for _, path in region.generations:
+            batches = read_generation(
+                uri=f"{source.storage.uri}/{path}", schema=schema, storage_options=source.storage_options
+            )
+            yield from (pa.Table.from_batches([batch]) for batch in batches)
+        if region.tail.num_rows:
+            yield region.tail
+
+
+def _count(view: View, opened: Opened) -> int:
+    key = list(view.base.schema.primary_key)
+    return sum(batch.num_rows for batch in reader.scan(view, uri=opened.storage.uri, columns=key))

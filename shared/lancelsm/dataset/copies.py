@@ -1,0 +1,93 @@
+"""Copies of a base: one that shares its files, and plain datasets of rows for backups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import lance
+import pyarrow as pa
+
+from lancelsm.dataset.base_rows import Base, Preempted, commit
+from lancelsm.dataset.base_table import (
+    FENCE,
+    MEM_WAL_INDEX,
+    MERGED,
+    BaseTable,
+    Facts,
+    Sharding,
+    StorageOptions,
+    ensure_mem_wal,
+    find_base,
+    open_base,
+    open_dataset,
+)
+from lancelsm.dataset.durable import make_durable
+from lancelsm.dataset.native import Carried, native_errors
+from lancelsm.errors import Contended, Invalid
+
+_BATCH_ROWS = 65_536
+
+
+def share_base(
+    *,
+    source: BaseTable,
+    to: str,
+    facts: Facts,
+    sharding: Sharding | None,
+    storage_options: StorageOptions = None,
+) -> BaseTable:
+    """Make another table's base of one version of a base, by reference: its files stay where they are.
+
+    Lance notes the place of the source in the new dataset; whoever writes to that, writes beside it alone. The source's
+    own clean-up knows nothing of it: its version has to be pinned. Counters, fence and markers are not taken along.
+
+    Raises:
+        Invalid: another dataset is there.
+        Contended: others keep committing there.
+        Unavailable: a store did not answer. Do it again: what is done already is recognised.
+    """
+    base = find_base(uri=to, storage_options=storage_options)
+    if base is None:
+        with native_errors("the base can't be cloned", table=source.uri):
+            source.dataset.shallow_clone(
+                to, source.version, storage_options=dict(storage_options) if storage_options else None
+            )
+        base = open_base(uri=to, storage_options=storage_options)
+    if base.facts is None or source.facts is None or base.facts.table not in (source.facts.table, facts.table):
+        raise Invalid("another dataset is there", remedy="Choose another place", table=to)
+    if base.facts.table != facts.table:
+        with native_errors("the clone's MemWAL index can't be removed", table=to):
+            dataset = open_dataset(uri=to, version=None, storage_options=storage_options)
+            if dataset.mem_wal_index_details() is not None:
+                dataset.drop_index(MEM_WAL_INDEX)
+        base = open_base(uri=to, storage_options=storage_options)
+        own = {name: text for name, text in base.metadata.items() if not name.startswith(MERGED) and name != FENCE}
+        outcome = commit(Base.of(base), changed={}, new=(), metadata={**own, **facts.metadata()}, properties={})
+        if isinstance(outcome, Preempted):
+            raise Contended("the clone changed meanwhile", remedy="Clone it again", table=to)
+    ensure_mem_wal(uri=to, sharding=sharding, storage_options=storage_options)
+    return open_base(uri=to, storage_options=storage_options)
+
+
+def write_copy(
+    *, uri: str, columns: pa.Schema, rows: Iterable[pa.RecordBatch], storage_options: StorageOptions = None
+) -> None:
+    """Write rows of these columns, streamed, as a dataset of one version; durable on return.
+
+    Raises:
+        Invalid: a dataset is there.
+        Unavailable: the store did not answer; what was written is no dataset.
+    """
+    carried = Carried(rows)
+    options = dict(storage_options) if storage_options else None
+    with native_errors("the copy can't be written", table=uri, reading=carried):
+        reader = pa.RecordBatchReader.from_batches(columns, carried)
+        lance.write_dataset(reader, uri, mode="create", storage_options=options)
+    make_durable(uri)
+
+
+def read_copy(*, uri: str, columns: pa.Schema, storage_options: StorageOptions = None) -> Iterator[pa.RecordBatch]:
+    """The rows of a copy, streamed; raises `Corrupt` or `Unavailable`, and `Invalid` if none is there."""
+    dataset = open_dataset(uri=uri, version=None, storage_options=storage_options)
+    with native_errors("the copy can't be read", table=uri):
+        yield from dataset.scanner(columns=list(columns.names), batch_size=_BATCH_ROWS).to_batches()

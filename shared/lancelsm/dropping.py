@@ -1,0 +1,100 @@
+"""Drop a table: close it, delete its records, then its objects.
+
+What is to be deleted is noted first, so that a drop that crashed goes on, and nothing is made there until it has ended.
+Of a table at a path the empty registry file and the lock remain; a new table takes them over.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from lancelsm import config as configs
+from lancelsm.clone import Origin, read_origin, release
+from lancelsm.dataset.base_table import find_base
+from lancelsm.errors import Invalid, Unavailable
+from lancelsm.gc.whole import close_table, delete_objects, delete_records
+from lancelsm.layout import DROPPING, TableId, snapshots
+from lancelsm.lease import lease
+from lancelsm.objects import ObjectStore, Unknown
+from lancelsm.opening import Ports, canonical, open_configured
+from lancelsm.pins import pins_of
+from lancelsm.region import Storage
+from lancelsm.upkeep import BASE
+
+
+def drop_table(uri: str | Path, *, storage_options: Mapping[str, str] | None = None, ports: Ports | None = None) -> int:
+    """Delete a table with its rows, snapshots and cursors, or what a crash left of one that was being made.
+
+    Stop its writers first: what they write later is lost, and may lie there for ever.
+
+    Returns:
+        How many objects were deleted.
+
+    Raises:
+        Invalid: no table is there; or a clone shares its files.
+        Contended: a merge is under way; nothing was deleted.
+        Unavailable: drop it again, which goes on.
+
+    A crash at any line leaves a table that can be opened as before, or one that can't and that the same call drops.
+    """
+    ports, place = ports or Ports(), canonical(uri)
+    store = ports.store(place, storage_options)
+    table, kind = _doomed(store, place, storage_options)
+    storage = Storage(
+        uri=place,
+        table=table,
+        objects=store,
+        registry=ports.registry(kind, uri=place, store=store, clock=ports.clock, ids=ports.ids),
+        clock=ports.clock,
+        ids=ports.ids,
+        parallel=ports.parallel,
+    )
+    _check_unshared(storage)
+    origin = read_origin(store)
+    with lease(storage, BASE):
+        note = json.dumps({"table": table, "registry": kind}).encode()
+        if isinstance(store.create(DROPPING, note), Unknown):
+            raise Unavailable("the drop could not be begun", remedy="Drop it again", table=place)
+        close_table(storage)
+        if origin is not None:
+            _release(origin, storage_options=storage_options, ports=ports)
+        delete_records(storage)
+        return delete_objects(storage)
+
+
+def _doomed(store: ObjectStore, place: str, storage_options: Mapping[str, str] | None) -> tuple[TableId, str]:
+    """Id and registry of the table that is there, or that was being dropped or made."""
+    noted = store.get(DROPPING)
+    if noted is not None:
+        document = json.loads(noted.body)
+        return TableId(document["table"]), str(document["registry"])
+    config = configs.read(store, uri=place)
+    if config is not None:
+        return config.table, config.registry
+    base = find_base(uri=place, storage_options=storage_options)
+    begun = read_origin(store)
+    if begun is not None:
+        return TableId(begun.table), begun.registry
+    if base is not None and base.facts is not None:
+        return base.facts.table, base.facts.registry
+    raise Invalid("no table is there", remedy="Check the place", table=place)
+
+
+def _check_unshared(storage: Storage) -> None:
+    for pin in pins_of(storage.registry.list(snapshots(storage.table))):
+        if pin.clone:
+            raise Invalid(
+                "a clone shares its files",
+                remedy=f"Drop the clone first: lancelsm drop {pin.clone}",
+                table=storage.uri,
+                snapshot=pin.name,
+            )
+
+
+def _release(origin: Origin, *, storage_options: Mapping[str, str] | None, ports: Ports) -> None:
+    """End the pin in the source; a source that is gone has none."""
+    with suppress(Invalid):
+        release(open_configured(origin.source, storage_options=storage_options, ports=ports), origin)

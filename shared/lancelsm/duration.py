@@ -1,0 +1,32 @@
+"""Durations as people write them: `90s`, `15m`, `1h`, `7d`, or a number of seconds."""
+
+from __future__ import annotations
+
+import re
+
+from lancelsm.errors import Invalid
+
+NEVER = "never"
+
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(s|m|h|d|)")
+_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+def seconds_of(duration: str | float, *, field: str = "duration") -> float:
+    """A duration in seconds, 0 or more; raises `Invalid`, which names `field`, for what is none."""
+    match = _DURATION.fullmatch(str(duration))
+    if match is None:
+        raise Invalid(
+            f"{duration!r} is no duration", remedy="Give seconds, or text like 90s, 15m, 1h or 7d", field=field
+        )
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def time_to_live(ttl: str | float) -> float | None:
+    """As `seconds_of`, above 0; None for `never`."""
+    if ttl == NEVER:
+        return None
+    seconds = seconds_of(ttl, field="ttl")
+    if seconds <= 0:
+        raise Invalid("a time to live of 0", remedy="Give seconds, text like 15m or 1h, or never", field="ttl")
+    return seconds
