@@ -32,7 +32,7 @@ class Shape:
     layer: LayerName
     memory: int  # MB
     seconds: int
-    local_seconds: int  # the emulator's queue waits six times as long for a function that was killed
+    local_seconds: int  # without the cold start, which the emulator doesn't count; its queue waits six times as long
     environment: tuple[str, ...] = ()
     disk: int = 512  # MB
 
@@ -46,7 +46,7 @@ SHAPES: Mapping[str, Shape] = {
         layer="lean",
         memory=1769,
         seconds=60,
-        local_seconds=15,
+        local_seconds=10,
         environment=(_TABLES, _WORK, _QUEUE, "LANCELSM_DEAD_LETTER_URL"),
     ),
     "region_claim": Shape(layer="lean", memory=1024, seconds=120, local_seconds=60, environment=(_TABLES,)),
