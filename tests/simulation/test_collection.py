@@ -422,7 +422,9 @@ def test_chroma_4834_two_collectors_step_by_step_leave_what_one_leaves() -> None
             schedule = Schedule(seed)
             lake = filled(lake=Lake(world=World(schedule=schedule)))
             acts = {name: partial(lake.collect, name, faulty=True) for name in ("one", "two")}
-            heard = [outcome.error for outcome in schedule.run(acts).values() if outcome.error is not None]
+            with lake.collecting():
+                outcomes = schedule.run(acts).values()
+            heard = [outcome.error for outcome in outcomes if outcome.error is not None]
             assert all(isinstance(error, (Contended, Ambiguous)) for error in heard), heard
             lake.audit()
             lake.collect("last")
@@ -447,7 +449,7 @@ def crowd(seed: int) -> None:
 
         return body
 
-    with contextlib.redirect_stdout(io.StringIO()), noted(seed):
+    with contextlib.redirect_stdout(io.StringIO()), noted(seed), lake.collecting():
         world.plan = FaultPlan.seeded(seed, rates, clock=schedule.clock)
         schedule.run(
             {
