@@ -1,0 +1,307 @@
+"""The protocol of pins under crashes, lost replies, stalls, rivals and a collector that passes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lancelsm
+from lancelsm import pins, reader
+from lancelsm.cursor import find_cursor, make_cursor, save_cursor
+from lancelsm.errors import Contended, Corrupt, Invalid, LsmError
+from lancelsm.gc import sweep
+from lancelsm.layout import Position, cursors, head_key, snapshots
+from lancelsm.opening import Opened, open_table
+from lancelsm.pins import RegionPin, read_pins
+from lancelsm.region import regions
+from lancelsm.snapshot import (
+    drop_snapshot,
+    find_snapshot,
+    holding_snapshot,
+    keep_standing,
+    list_snapshots,
+    make_snapshot,
+    renew_snapshot,
+    snapshot_view,
+)
+from tests.simulation.faults import CRASH_AFTER, CRASH_BEFORE, FAIL_AFTER, Crash, FakeClock, Fault, FaultPlan, late
+from tests.unit.tables import faulty
+
+NOW = {0: 2, 1: 1, 2: 1}
+SKEW = 300.0
+FAULTS = (CRASH_BEFORE, CRASH_AFTER, FAIL_AFTER, late(3))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("made") / "table"
+    table = lancelsm.create(place, [{"id": n, "v": 0} for n in range(4)], primary_key="id", regions="bucket(id, 2)")
+    table.upsert([{"id": n, "v": 1} for n in range(3)])
+    table.flush()
+    table.upsert([{"id": 0, "v": 2}])
+    table.delete([3])
+    return place
+
+
+@pytest.fixture
+def place(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "table"))
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def opened(place: Path, clock: FakeClock) -> Opened:
+    return process(place, clock, "quiet")
+
+
+def process(place: Path, clock: FakeClock, name: str, plan: FaultPlan | None = None) -> Opened:
+    return open_table(place, ports=faulty(plan or FaultPlan(clock=clock), process=name, clock=clock))
+
+
+def values(opened: Opened, name: str) -> dict[int, int]:
+    view = snapshot_view(opened, find_snapshot(opened.storage, name))
+    rows = reader.scan(view, uri=opened.storage.uri).read_all()
+    return dict(sorted(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True)))
+
+
+def disturbed(place: Path, clock: FakeClock, act: Callable[[Opened, str], Any]) -> list[tuple[str, bool]]:
+    """`act` once for every fault at every one of its calls: under which name, and whether it said that it was done."""
+    plan = FaultPlan()
+    undisturbed = process(place, clock, "undisturbed", plan)
+    before = len(plan.calls)
+    act(undisturbed, "undisturbed")
+    number = len(plan.calls) - before
+    done = []
+    for fault in FAULTS:
+        for index in range(number):
+            name = f"{fault.kind.replace(' ', '-')}-{fault.calls}-{index}"
+            done.append((name, _disturbed(place, clock, name, fault, index, act)))
+    return done
+
+
+def _disturbed(
+    place: Path, clock: FakeClock, name: str, fault: Fault, index: int, act: Callable[[Opened, str], Any]
+) -> bool:
+    plan = FaultPlan(clock=clock)
+    acting = process(place, clock, name, plan)
+    plan._decide = FaultPlan.at(len(plan.calls) + index, fault)._decide
+    try:
+        act(acting, name)
+    except (Crash, LsmError):
+        return False
+    finally:
+        plan.stop()
+        plan.land()
+    return True
+
+
+def test_a_maker_disturbed_at_any_call_leaves_a_whole_snapshot_or_nothing_that_lasts(place, opened, clock):
+    done = disturbed(place, clock, lambda acting, name: make_snapshot(acting, name, ttl_seconds=None))
+
+    kept = {pin.name for pin in list_snapshots(opened.storage)}
+    assert {name for name, made in done if made} <= kept
+    assert len(done) > 40
+    assert len(kept) > 10
+    for name in kept:
+        assert values(opened, name) == NOW, name
+    clock.advance(7200)
+    sweep.expire_pins(opened.storage, skew_seconds=SKEW)
+    sweep.sweep_leftovers(opened.storage)
+    left = opened.storage.registry.list(snapshots(opened.storage.table))
+    assert {key.sort.partition("#")[0] for key, _ in left} == kept
+
+
+def test_a_drop_disturbed_at_any_call_leaves_a_whole_snapshot_or_none(place, opened, clock):
+    def make_and_drop(acting: Opened, name: str) -> None:
+        if name not in there:
+            there.append(name)
+            make_snapshot(opened, name, ttl_seconds=None)
+        drop_snapshot(acting, name)
+
+    there: list[str] = []
+    done = disturbed(place, clock, make_and_drop)
+
+    kept = {pin.name for pin in list_snapshots(opened.storage)}
+    assert not {name for name, dropped in done if dropped} & kept
+    for name in kept:
+        assert values(opened, name) == NOW, name
+        drop_snapshot(opened, name)
+    sweep.sweep_leftovers(opened.storage)
+    assert opened.storage.registry.list(snapshots(opened.storage.table)) == []
+
+
+def test_a_save_disturbed_at_any_call_leaves_each_region_at_its_old_or_its_new_position(place, opened, clock):
+    ids = [region.id for region in regions(opened.storage)]
+    there: dict[str, Any] = {}
+
+    def save(acting: Opened, name: str) -> None:
+        there[name] = make_cursor(opened.storage, name, start=lambda region, head: head.first_position)
+        save_cursor(acting.storage, there[name], dict.fromkeys(ids, Position(2)))
+
+    done = disturbed(place, clock, save)
+
+    for name, saved in done:
+        pin = find_cursor(opened.storage, name)
+        assert pin is not None
+        found = {pin.of(region).first_position for region in ids}
+        assert found == {2} if saved else found <= {1, 2}, name
+
+
+def test_a_merge_between_heads_and_base_does_not_mix_two_states(place, opened, monkeypatch):
+    """The base would hold what the pinned log overwrites with older rows."""
+    newest, writer, calls = lancelsm.snapshot.newest, lancelsm.open(place), []
+
+    def newest_then_merged(region, head):
+        found = newest(region, head)
+        calls.append(region)
+        if len(calls) == 2:
+            writer.upsert([{"id": 0, "v": 3}, {"id": 1, "v": 3}])
+            writer.flush()
+            writer.merge()
+        return found
+
+    monkeypatch.setattr("lancelsm.snapshot.newest", newest_then_merged)
+    make_snapshot(opened, "monday", ttl_seconds=None)
+
+    assert len(calls) == 4
+    assert values(opened, "monday") == {0: 3, 1: 3, 2: 1}
+
+
+def test_a_maker_of_a_name_that_wakes_late_takes_nothing_from_the_next_one(opened, clock):
+    late_one = pins.begin(opened.storage, "snapshot", "monday")
+    clock.advance(7200)
+    sweep.expire_pins(opened.storage, skew_seconds=SKEW)
+    pin = make_snapshot(opened, "monday", ttl_seconds=None)
+
+    needs = {region.id: RegionPin(first_position=Position(9)) for region in regions(opened.storage)}
+    stale = replace(late_one, regions=pins.pin_regions(opened.storage, late_one, needs))
+    with pytest.raises(Contended):
+        pins.step(opened.storage, stale)
+    pins.forget(opened.storage, stale)
+
+    assert read_pins(opened.storage) == [pin]
+    assert values(opened, "monday") == NOW
+
+
+def test_a_snapshot_for_ever_whose_maker_crashed_keeps_nothing_for_ever(opened, clock):
+    pins.begin(opened.storage, "snapshot", "monday")
+
+    with pytest.raises(Invalid, match="being made"):
+        make_snapshot(opened, "monday", ttl_seconds=None)
+    assert len(sweep.expire_pins(opened.storage, skew_seconds=SKEW)) == 1
+    clock.advance(7200)
+    assert sweep.expire_pins(opened.storage, skew_seconds=SKEW) == ()
+    make_snapshot(opened, "monday", ttl_seconds=None)
+
+
+def test_what_is_being_made_can_be_dropped_and_its_maker_does_not_confirm_it(opened):
+    begun = pins.begin(opened.storage, "snapshot", "monday")
+    drop_snapshot(opened, "monday")
+
+    with pytest.raises(Contended, match="changed or removed"):
+        pins.confirm(opened.storage, begun, ttl_seconds=None)
+    assert list_snapshots(opened.storage) == []
+
+
+def test_a_renewal_that_comes_before_the_collectors_deletion_keeps_the_snapshot(opened, clock, monkeypatch):
+    make_snapshot(opened, "monday", ttl_seconds=60)
+    clock.advance(3600)
+    read = sweep.read_pins
+
+    def read_then_renewed(storage):
+        found = read(storage)
+        renew_snapshot(opened, "monday", ttl_seconds=60)
+        return found
+
+    monkeypatch.setattr(sweep, "read_pins", read_then_renewed)
+    counting = sweep.expire_pins(opened.storage, skew_seconds=SKEW)
+
+    assert [pin.name for pin in counting] == ["monday"]
+    assert values(opened, "monday") == NOW
+
+
+def test_a_renewal_that_comes_after_the_collectors_deletion_fails(opened, clock):
+    pin = make_snapshot(opened, "monday", ttl_seconds=60)
+    clock.advance(3600)
+    assert sweep.expire_pins(opened.storage, skew_seconds=SKEW) == ()
+
+    for renew in (
+        lambda: renew_snapshot(opened, "monday", ttl_seconds=60),
+        lambda: keep_standing(opened, pin),
+        lambda: snapshot_view(opened, pin),
+    ):
+        with pytest.raises(Invalid, match="dropped or has expired"):
+            renew()
+
+
+def test_a_holder_whose_snapshot_expired_leaves_the_next_one_of_its_name_alone(opened, clock):
+    with holding_snapshot(opened, "job", ttl_seconds=60) as pin:
+        clock.advance(3600)
+        sweep.expire_pins(opened.storage, skew_seconds=SKEW)
+        other = make_snapshot(opened, "job", ttl_seconds=60)
+        with pytest.raises(Invalid, match="dropped or has expired"):
+            snapshot_view(opened, pin)
+        with pytest.raises(Invalid, match="dropped or has expired"):
+            keep_standing(opened, pin)
+
+    assert list_snapshots(opened.storage) == [other]
+
+
+def test_a_listing_that_saw_a_snapshot_half_made_or_half_dropped_is_no_view(opened, monkeypatch):
+    make_snapshot(opened, "monday", ttl_seconds=None)
+    inner, seen = opened.storage.registry.list, []
+
+    def partial(partition):
+        seen.append(partition)
+        return inner(partition)[: 2 if len(seen) < 3 else None]
+
+    monkeypatch.setattr(opened.storage.registry, "list", partial)
+    assert find_snapshot(opened.storage, "monday").whole
+    assert len(seen) == 3
+    monkeypatch.setattr(opened.storage.registry, "list", lambda partition: inner(partition)[:2])
+    with pytest.raises(Corrupt, match="records of the snapshot are missing"):
+        find_snapshot(opened.storage, "monday")
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_clock_that_is_an_hour_off_costs_a_snapshot_but_never_shows_a_wrong_one(place, opened, hours):
+    make_snapshot(opened, "monday", ttl_seconds=60)
+    other = process(place, FakeClock(1_800_000_000.0 + 3600 * hours), "other")
+
+    if hours < 0:
+        assert values(other, "monday") == NOW
+    else:
+        with pytest.raises(Invalid, match="the snapshot has expired"):
+            values(other, "monday")
+    sweep.expire_pins(other.storage, skew_seconds=SKEW)
+    assert len(list_snapshots(opened.storage)) == (hours < 0)
+
+
+def test_a_cursor_is_not_confirmed_over_a_region_whose_start_was_collected_meanwhile(opened, monkeypatch):
+    """A region that appears after the cursor's list is pinned from its first entry on."""
+    region = regions(opened.storage)[0]
+    storage, tried = opened.storage, []
+    inner = pins.pin_regions
+
+    def without_the_region(storage, pin, needs):
+        tried.append(pin)
+        if len(tried) == 1:
+            needs = {one: needed for one, needed in needs.items() if one != region.id}
+            storage.registry.swap(head_key(storage.table, region.id), expect={}, change={"first_position": 2})
+        return inner(storage, pin, needs)
+
+    monkeypatch.setattr(pins, "pin_regions", without_the_region)
+    pin = make_cursor(storage, "sink", start=lambda region, head: head.first_position)
+
+    assert len(tried) == 2
+    assert pin.of(region.id).first_position == 2
+    assert {key.sort.split("#")[0] for key, _ in storage.registry.list(cursors(storage.table))} == {"sink"}
