@@ -4,24 +4,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lancelsm.errors import Invalid
+from lancelsm import documents
 from lancelsm.function import Call, Document, function, parsed, place, settings
+from lancelsm.scrub.table import scrub_place
 
 SETTINGS = settings("LANCELSM_TABLES")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """Which table.
+    """Which table, or of it one region (by its id or the start of it) or what one snapshot, `at`, needs.
+
+    `limit` is how many objects are read at most. What is wrong is no error: `ok` is false then.
 
     Raises:
-        Invalid: always, in this release.
+        Invalid: no such table, region or snapshot.
+        Unavailable: call it again.
     """
 
     table: str
+    region: str | None = None
+    at: str | None = None
+    limit: int | None = None
 
 
 @function
 def handler(event: Document, _call: Call) -> Document:
-    table = place(parsed(Input, event).table, root=SETTINGS["LANCELSM_TABLES"])
-    raise Invalid("this release does not scrub yet", remedy="Leave its schedule off", table=table)
+    asked = parsed(Input, event)
+    uri = place(asked.table, root=SETTINGS["LANCELSM_TABLES"])
+    return documents.scrubbed(scrub_place(uri, region=asked.region, at=asked.at, limit=asked.limit))

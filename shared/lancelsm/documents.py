@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from lancelsm.routing.route import values_json
 
 if TYPE_CHECKING:
+    from lancelsm.committed import Committed
     from lancelsm.gc.collect import Collected
     from lancelsm.head import Head
     from lancelsm.layout import Generation, RegionId
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from lancelsm.optimize import Optimized
     from lancelsm.pins import Pin
     from lancelsm.region import Region
-    from lancelsm.region_writer import Committed
     from lancelsm.routing.spec import RegionSpec
+    from lancelsm.scrub.report import Report
     from lancelsm.upkeep import Flushed
 
 Document = dict[str, Any]
@@ -62,6 +63,11 @@ def collected(done: Collected) -> Document:
         "kept": [asdict(one) for one in done.kept],
         "deleted": done.deleted,
     }
+
+
+def scrubbed(report: Report) -> Document:
+    """{"ok", "checked", "problems": [{"path", "kind", "problem"}]}."""
+    return {"ok": report.ok, "checked": report.checked, "problems": [asdict(one) for one in report.problems]}
 
 
 def snapshot(pin: Pin) -> Document:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from lancelsm import reader
 from lancelsm.changes import Changes, Start, first_position
 from lancelsm.claim import claim, seal
+from lancelsm.committed import Committed
 from lancelsm.config import Config
 from lancelsm.cursor import drop_cursor, list_cursors, set_cursor
 from lancelsm.duration import time_to_live
@@ -29,8 +30,10 @@ from lancelsm.pins import Pin
 from lancelsm.record.rows import deletes, upserts
 from lancelsm.record.schema import TableSchema
 from lancelsm.region import Region, Storage, regions
-from lancelsm.region_writer import Committed, RegionWriters, Target
+from lancelsm.region_writer import RegionWriters, Target
 from lancelsm.routing.route import route
+from lancelsm.scrub.report import Report
+from lancelsm.scrub.table import scrub
 from lancelsm.settings import Settings
 from lancelsm.snapshot import (
     check_standing,
@@ -253,6 +256,14 @@ class Table:
         self._check_writable()
         with placed(table=self.uri):
             return collect(self._opened, yes=yes, interval_seconds=interval_seconds)
+
+    def scrub(self, *, region: str | None = None, limit: int | None = None) -> Report:
+        """Read everything that the table consists of, or the snapshot that it is open at, and name what is wrong.
+
+        Raises: as `scrub.table.scrub`, and means the same by its arguments.
+        """
+        with placed(table=self.uri):
+            return scrub(self._opened, region=region, at=self.at_snapshot, limit=limit)
 
     # Snapshots
 

@@ -13,6 +13,7 @@ from lancelsm.cli import (
     redrive,
     regions,
     rows,
+    scrubbing,
     snapshots,
     streaming,
     tables,
@@ -29,7 +30,20 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.callback()(remember)
-for module in (tables, rows, streaming, folding, inspecting, regions, snapshots, collecting, redrive, costing, doctor):
+for module in (
+    tables,
+    rows,
+    streaming,
+    folding,
+    inspecting,
+    regions,
+    snapshots,
+    collecting,
+    scrubbing,
+    redrive,
+    costing,
+    doctor,
+):
     app.add_typer(module.commands)
 for name, group, does in (
     ("inspect", inspecting.group, "See what lies in storage, decoded."),

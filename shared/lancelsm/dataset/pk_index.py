@@ -84,6 +84,40 @@ def find_rows(*, files: LanceFileSession, values: pa.Array) -> pa.Array | None:
     return pa.chunked_array([chunk for ids in found for chunk in ids.chunks], pa.uint64()).combine_chunks()
 
 
+def index_problem(*, files: LanceFileSession, values: pa.Array, exact: bool) -> str | None:
+    """What is wrong with the index over these keys, as a clause; None if nothing is.
+
+    Args:
+        values: the keys of the generation's rows in order, as `lancelsm.record.key.key_column` gives them.
+        exact: whether the generation masks no row, so that the index holds these keys and no other.
+
+    Reads the whole index. Raises what Lance does if a file is gone or unreadable.
+    """
+    lookup = files.open_reader(_LOOKUP)
+    page_rows = int((lookup.metadata().schema.metadata or {}).get(b"batch_size", _PAGE_ROWS_UNSAID))
+    bounds = lookup.read_all().to_table()
+    data = files.open_reader(_DATA).read_all().to_table()
+    if not {"min", "max"} <= set(bounds.column_names) or data.column_names != ["values", "ids"] or page_rows < 1:
+        return "it has other columns"
+    keys, ids = data["values"].combine_chunks(), data["ids"].combine_chunks()
+    if keys.type != values.type or keys.null_count or len(keys) < len(values):
+        return f"it holds {len(keys)} keys, the generation {len(values)}"
+    if exact and (len(keys) != len(values) or len(ids.unique()) != len(values) or pc.max(ids).as_py() >= len(values)):
+        return f"it is not one of {len(values)} rows"
+    if exact and not values.take(ids).equals(keys):
+        return "it places a key where another one is"
+    if not exact and not pc.all(pc.is_in(values, value_set=keys)).as_py():
+        return "it lacks a key"
+    if len(keys) > 1 and not pc.all(pc.less_equal(keys.slice(0, len(keys) - 1), keys.slice(1))).as_py():
+        return "its keys are not in order"
+    firsts = np.arange(0, len(keys), page_rows)
+    lasts = np.minimum(firsts + page_rows, len(keys)) - 1
+    for bound, places in (("min", firsts), ("max", lasts)):
+        if not bounds[bound].combine_chunks().equals(keys.take(pa.array(places))):
+            return "its pages are not those that it says"
+    return None
+
+
 def _may_hold(page: dict[str, Any], wanted: pa.Array) -> bool:
     low, high = (pa.scalar(page[bound], wanted.type) for bound in ("min", "max"))
     within = pc.and_(pc.greater_equal(wanted, low), pc.less_equal(wanted, high))

@@ -1,0 +1,107 @@
+"""Scrub the base: its facts against the configuration, its counters against the regions, its files.
+
+Rows of a base carry no sums of ours: what Lance reads back in the right number, of the right type and with distinct
+keys is taken for what was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lancelsm.dataset.base_table import BaseTable, open_base
+from lancelsm.dataset.markers import read_markers
+from lancelsm.dataset.scrubbing import VERSIONS, examine_base, lost_indexes
+from lancelsm.errors import Corrupt, Invalid
+from lancelsm.gc.lists import read_list
+from lancelsm.layout import CONFIG, NO_GENERATION, table_key
+from lancelsm.opening import Opened, check_base
+from lancelsm.registry import Record
+from lancelsm.scrub.region import RegionScrub
+from lancelsm.scrub.report import Kind, Tally, told
+from lancelsm.setsum import Setsum
+from lancelsm.view import mismatch
+
+
+def open_version(opened: Opened, version: int | None, tally: Tally) -> BaseTable | None:
+    """A version of the base, the newest by default, if it is this table's."""
+    tally.take()
+    try:
+        base = open_base(uri=opened.storage.uri, version=version, storage_options=opened.storage_options)
+        check_base(base, opened.config)
+    except (Corrupt, Invalid) as error:
+        config = error.where.get("object") == CONFIG
+        tally.add(CONFIG if config else VERSIONS, Kind.CONFIG if config else Kind.BASE, told(error))
+        return None
+    if version is None and not _fits(opened, base):
+        tally.add(CONFIG, Kind.CONFIG, "its schema is not the base's")
+    return base
+
+
+def scrub_facts(opened: Opened, base: BaseTable, states: Iterable[RegionScrub], tally: Tally) -> None:
+    """Counters against newest generations, markers against counters, and the list of the base's newest round."""
+    for state in states:
+        problem = "" if state.manifest is None else mismatch(state.manifest, base)
+        # A flush and a merge may have come since: only what a manifest that is read now contradicts is wrong.
+        if problem and (later := state.reread()) is not None and (problem := mismatch(later, base)):
+            tally.add(VERSIONS, Kind.BASE, problem)
+    try:
+        markers = read_markers(objects=opened.storage.objects, version=base.version)
+    except Corrupt as error:
+        tally.add(str(error.where.get("object", VERSIONS)), Kind.BASE, told(error))
+        return
+    for region, marker in (markers.merged if markers else {}).items():
+        if marker > (counter := base.counters.get(region, NO_GENERATION)):
+            tally.add(VERSIONS, Kind.BASE, f"the marker of region {region} is {marker}, its counter {counter}")
+
+
+def scrub_list(opened: Opened, record: Record, tally: Tally) -> None:
+    """The list of the base's newest round, which the catalog's record of the table names."""
+    key, setsum = str(record.get("base_list", "")), str(record.get("base_list_setsum", ""))
+    if not key:
+        return
+    tally.take()
+    try:
+        read_list(opened.storage, key, setsum=Setsum.from_hex(setsum))
+    except (Corrupt, Invalid) as error:
+        if opened.storage.registry.read(table_key(opened.storage.table)) == record:
+            tally.add(key, Kind.LIST, told(error))
+
+
+def scrub_files(opened: Opened, base: BaseTable, tally: Tally) -> None:
+    """Every fragment and deletion file, the keys, and the indexes of a version.
+
+    What looks wrong in a version that was cleaned up meanwhile is not.
+    """
+    objects = opened.storage.objects
+    sizes = {found.key: found.size for place in ("data/", "_deletions/") for found in objects.list(place)}
+    listed = frozenset(found.key.split("/")[1] for found in objects.list("_indices/"))
+    wrong = []
+    for _, problem in examine_base(base, sizes=sizes):
+        if problem is not None:
+            wrong.append(problem)
+        if not tally.take():
+            break
+    wrong += lost_indexes(base, listed=listed)
+    if wrong and not _is_there(opened, base):
+        return
+    for one in wrong:
+        tally.add(one.path, _kind(one.path), one.problem)
+
+
+def _is_there(opened: Opened, base: BaseTable) -> bool:
+    try:
+        open_base(uri=opened.storage.uri, version=base.version, storage_options=opened.storage_options)
+    except Invalid:
+        return False
+    return True
+
+
+def _kind(path: str) -> Kind:
+    kinds = {"data": Kind.BASE_FILE, "_deletions": Kind.DELETION, "_indices": Kind.INDEX}
+    return kinds.get(path.split("/", maxsplit=1)[0], Kind.BASE)
+
+
+def _fits(opened: Opened, base: BaseTable) -> bool:
+    """Whether the configuration has the base's columns and key; one of an older schema waits for the next writer."""
+    ours, theirs = opened.config.schema, base.schema
+    return ours.primary_key == theirs.primary_key and ours.columns.equals(theirs.columns.remove_metadata())

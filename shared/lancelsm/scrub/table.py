@@ -1,0 +1,219 @@
+"""Scrub a table, one of its regions or one of its snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from lancelsm import pins
+from lancelsm.dataset.base_table import BaseTable, find_base
+from lancelsm.errors import Corrupt, Invalid
+from lancelsm.layout import (
+    CONFIG,
+    Key,
+    RegionId,
+    Version,
+    head_key,
+    pin_key,
+    published_manifest,
+    region_id,
+    region_key,
+    region_pin_key,
+    table_key,
+)
+from lancelsm.opening import Opened, Ports, canonical, open_configured
+from lancelsm.pins import Pin
+from lancelsm.rebuild import regions_in_storage
+from lancelsm.region import Region, region_from_record
+from lancelsm.registry import Record
+from lancelsm.scrub.base import open_version, scrub_facts, scrub_files, scrub_list
+from lancelsm.scrub.region import RegionScrub
+from lancelsm.scrub.report import Kind, Report, Tally, record_path, told
+from lancelsm.snapshot import find_snapshot
+
+
+def scrub_place(
+    uri: str | Path,
+    *,
+    region: str | None = None,
+    at: str | None = None,
+    limit: int | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    ports: Ports | None = None,
+) -> Report:
+    """As `scrub` of the table at a place, also if its configuration can't be read.
+
+    Raises:
+        Invalid: no table is there; and as `scrub`.
+    """
+    ports = ports or Ports()
+    try:
+        opened = open_configured(uri, storage_options=storage_options, ports=ports)
+    except (Corrupt, Invalid) as error:
+        place = canonical(uri)
+        base = find_base(uri=place, storage_options=storage_options)
+        if base is None or base.facts is None:
+            raise
+        problem = "it is gone" if ports.store(place, storage_options).get(CONFIG) is None else told(error)
+        tally = Tally(limit=limit)
+        tally.take()
+        tally.add(CONFIG, Kind.CONFIG, problem)
+        return tally.report()
+    return scrub(opened, region=region, at=at, limit=limit)
+
+
+def scrub(opened: Opened, *, region: str | None = None, at: str | None = None, limit: int | None = None) -> Report:
+    """Read what a table consists of, and say of each object that is wrong what is wrong with it.
+
+    Args:
+        region: only this one, by its id or the start of it, without the base's rows.
+        at: only what this snapshot needs.
+        limit: read so many objects at most; the records of the registry and the manifests are read all the same.
+
+    Raises:
+        Invalid: no such region or snapshot.
+        Unavailable: a store or the registry did not answer.
+    """
+    tally = Tally(limit=limit)
+    tally.take()  # the configuration
+    named = _catalog(opened, tally)
+    if region is not None:
+        named = _matching(opened, named, region)
+    schema = opened.config.schema
+    states = {one.id: RegionScrub(region=one, opened=opened, schema=schema, tally=tally) for one in named}
+    if at is not None:
+        _snapshot(opened, find_snapshot(opened.storage, at), states, tally)
+        return tally.report()
+    for state in states.values():
+        state.run()
+    base = open_version(opened, None, tally)
+    if base is not None:
+        scrub_facts(opened, base, states.values(), tally)
+    if region is None:
+        _whole(opened, base, states, tally)
+    return tally.report()
+
+
+def _whole(opened: Opened, base: BaseTable | None, states: Mapping[RegionId, RegionScrub], tally: Tally) -> None:
+    """What no single region has: rows and list of the base, and what pins need besides."""
+    if base is not None:
+        scrub_files(opened, base, tally)
+    record = opened.storage.registry.read(table_key(opened.storage.table))
+    if record is not None:
+        scrub_list(opened, record, tally)
+    for pin in _pins(opened, tally):
+        if pin.kind == "snapshot" and pin.confirmed and not pin.clone:
+            _snapshot(opened, pin, states, tally, files=base is None or pin.base_version != base.version)
+        elif pin.kind == "cursor":
+            _cursor(opened, pin, states, tally)
+
+
+def _catalog(opened: Opened, tally: Tally) -> list[Region]:
+    """Regions in the catalog; problems of its records, and regions that are missing there."""
+    storage = opened.storage
+    tally.take()
+    if storage.registry.read(table_key(storage.table)) is None:
+        tally.add(record_path(table_key(storage.table)), Kind.CATALOG, "the registry does not know the table")
+    partition = region_key(storage.table, RegionId("")).partition
+    try:
+        records = storage.registry.list(partition)
+    except Corrupt as error:
+        tally.add(str(error.where.get("record") or error.where.get("object") or partition), Kind.CATALOG, told(error))
+        return []
+    found = [region for key, record in records if (region := _catalogued(opened, key, record, tally)) is not None]
+    known = {region.id for region in found}
+    for name in regions_in_storage(storage):
+        key = region_key(storage.table, name)
+        # Read again: a region that was created meanwhile has its record first.
+        if name not in known and _is_region(opened, name) and not _exists(opened, key):
+            tally.add(record_path(key), Kind.CATALOG, "it is gone, its region is there")
+    return found
+
+
+def _catalogued(opened: Opened, key: Key, record: Record, tally: Tally) -> Region | None:
+    tally.take()
+    path, storage = record_path(key), opened.storage
+    try:
+        region = region_from_record(storage, RegionId(key.sort), record)
+    except (KeyError, ValueError, TypeError) as error:
+        tally.add(path, Kind.CATALOG, f"it is unreadable: {error!r}")
+        return None
+    derived = region_id(table=storage.table, spec_id=region.spec_id, values=region.values)
+    twin = region_key(storage.table, derived)
+    if derived != region.id and _exists(opened, twin):
+        tally.add(path, Kind.CATALOG, f"it has the values of region {derived}")
+        return None
+    return region
+
+
+def _exists(opened: Opened, key: Key) -> bool:
+    return opened.storage.registry.read(key) is not None
+
+
+def _is_region(opened: Opened, name: RegionId) -> bool:
+    """Whether a directory below `_mem_wal` is a region's: it has a head or a manifest."""
+    storage = opened.storage
+    return _exists(opened, head_key(storage.table, name)) or (
+        storage.objects.get(published_manifest(name, Version(1))) is not None
+    )
+
+
+def _matching(opened: Opened, found: Sequence[Region], wanted: str) -> list[Region]:
+    matching = [region for region in found if region.id.startswith(wanted.lower())]
+    if len(matching) != 1:
+        raise Invalid(
+            f"{len(matching)} regions start like that" if matching else "there is no such region",
+            remedy=f"See lancelsm region list {opened.storage.uri}",
+            table=opened.storage.uri,
+            region=wanted,
+        )
+    return matching
+
+
+def _pins(opened: Opened, tally: Tally) -> list[Pin]:
+    try:
+        found = pins.read_pins(opened.storage)
+    except Corrupt as error:
+        tally.add(str(error.where.get("record") or "S#"), Kind.SNAPSHOT, told(error))
+        return []
+    tally.checked += len(found)
+    return found
+
+
+def _snapshot(
+    opened: Opened, pin: Pin, states: Mapping[RegionId, RegionScrub], tally: Tally, *, files: bool = True
+) -> None:
+    """What a snapshot needs: a version of the base, and of each region its manifest, generations and tail."""
+    storage = opened.storage
+    found = Tally()  # of what no region has
+    if not pin.whole:
+        own = record_path(pin_key(pin.partition(storage.table), pin.name))
+        found.add(own, Kind.SNAPSHOT, "records of its regions are missing")
+    base = open_version(opened, pin.base_version, found)
+    if base is not None and files:
+        scrub_files(opened, base, found)
+    for region, needs in sorted(pin.regions.items()):
+        path = record_path(region_pin_key(pin.partition(storage.table), pin.name, pin.nonce, region))
+        state = states.get(region)
+        if state is None:
+            continue
+        manifest = state.named_manifest(needs.manifest_key)
+        if manifest is not None:
+            state.log(needs, first=needs.first_position)
+            state.tail(manifest, needs, record=path, kind=Kind.SNAPSHOT)
+            for generation in manifest.generations:
+                if needs.needs(generation.generation):
+                    state.generation(generation)
+        state.settle_pinned(held=pins.held(storage, pin))
+    tally.adopt(found, held=pins.held(storage, pin))
+
+
+def _cursor(opened: Opened, pin: Pin, states: Mapping[RegionId, RegionScrub], tally: Tally) -> None:
+    """Where a cursor stands, there is a log."""
+    for region, needs in sorted(pin.regions.items()):
+        state = states.get(region)
+        if state is None or state.head is None or needs.first_position <= state.head.next_position:
+            continue
+        if needs.first_position > state.region.head().next_position:
+            path = record_path(region_pin_key(pin.partition(opened.storage.table), pin.name, pin.nonce, region))
+            tally.add(path, Kind.CURSOR, f"it stands at {needs.first_position}, behind the end of the log")
