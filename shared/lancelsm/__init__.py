@@ -13,8 +13,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from lancelsm.committed import Committed
     from lancelsm.errors import Ambiguous, Contended, Corrupt, Fenced, Invalid, LsmError, Unavailable
-    from lancelsm.region_writer import Committed
     from lancelsm.status import Status
     from lancelsm.table import Rows, Table, create, open  # noqa: A004
     from lancelsm.writer import Writer
@@ -23,7 +23,7 @@ _HOMES = {
     "errors": ("Ambiguous", "Contended", "Corrupt", "Fenced", "Invalid", "LsmError", "Unavailable"),
     "status": ("Status",),
     "table": ("Rows", "Table", "create", "open"),
-    "region_writer": ("Committed",),
+    "committed": ("Committed",),
     "writer": ("Writer",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}

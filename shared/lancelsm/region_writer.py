@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from lancelsm.claim import claim, create_region
+from lancelsm.committed import Committed, CommittedEntry
 from lancelsm.errors import Fenced, Invalid, LsmError, Unavailable
 from lancelsm.head import Head, Summary
-from lancelsm.layout import Position, RegionId, RegionValues
+from lancelsm.layout import RegionValues
 from lancelsm.record.schema import TableSchema
 from lancelsm.region import Directory, Region, Storage
 from lancelsm.routing.route import Routed
@@ -22,23 +23,6 @@ from lancelsm.wal.append import append_after
 from lancelsm.wal.entry import Draft, draft
 from lancelsm.wal.pipeline import Pipeline
 from lancelsm.wal.slot import Appended
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommittedEntry:
-    """One entry of a log that holds acknowledged rows."""
-
-    region: RegionId
-    position: Position
-    rows: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Committed:
-    """Rows that are durable and visible to every read that starts now, and the entries that hold them."""
-
-    rows: int
-    entries: tuple[CommittedEntry, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

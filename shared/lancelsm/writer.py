@@ -16,10 +16,11 @@ from typing import Any, Self
 import pyarrow as pa
 
 from lancelsm.clock import Clock
+from lancelsm.committed import Committed, CommittedEntry
 from lancelsm.errors import Invalid, Unavailable, placed
 from lancelsm.layout import RegionValues
 from lancelsm.record.rows import deletes, upserts
-from lancelsm.region_writer import Committed, CommittedEntry, RegionWriters, Target, committed
+from lancelsm.region_writer import RegionWriters, Target, committed
 from lancelsm.routing.route import route
 from lancelsm.settings import Settings
 

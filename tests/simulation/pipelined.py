@@ -19,10 +19,11 @@ import pyarrow as pa
 
 from lancelsm import region_writer
 from lancelsm.claim import claim
+from lancelsm.committed import CommittedEntry
 from lancelsm.errors import Fenced, LsmError
 from lancelsm.head import Status
 from lancelsm.layout import Position
-from lancelsm.region_writer import CommittedEntry, RegionWriter
+from lancelsm.region_writer import RegionWriter
 from lancelsm.settings import Settings
 from lancelsm.wal import pipeline
 from lancelsm.wal.pipeline import Pipeline

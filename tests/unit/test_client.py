@@ -17,9 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lancelsm.client import Client, Committed, CommittedEntry
+from lancelsm.client import Client
 from lancelsm.client.lane import BATCH_BYTES, RETRY_SECONDS
 from lancelsm.clock import SeededIds
+from lancelsm.committed import Committed, CommittedEntry
 from lancelsm.errors import Ambiguous, Contended, Fenced, Invalid, LsmError, Unavailable
 from tests.simulation.faults import FakeClock
 from tests.unit.functions_fake import (

@@ -12,11 +12,11 @@ import pytest
 
 import lancelsm
 from lancelsm.clock import SystemClock
+from lancelsm.committed import Committed
 from lancelsm.errors import Ambiguous, Fenced, Invalid, Unavailable
 from lancelsm.objects import Body, Refused, Unknown, Written
 from lancelsm.objects.local import LocalStore
 from lancelsm.opening import Ports
-from lancelsm.region_writer import Committed
 from lancelsm.table import Table
 from lancelsm.writer import Writer
 from tests.simulation.faults import FAIL_BEFORE, Call, FakeClock, Fault, FaultPlan

@@ -12,11 +12,12 @@ from typing import Any
 import pyarrow as pa
 
 from lancelsm.cli.session import console
+from lancelsm.committed import Committed
 from lancelsm.errors import LsmError, placed
 from lancelsm.query import key_rows
 from lancelsm.record.files import read_file, read_ndjson
 from lancelsm.record.rows import deletes, upserts
-from lancelsm.region_writer import Committed, committed
+from lancelsm.region_writer import committed
 from lancelsm.settings import Settings
 from lancelsm.table import Table
 

@@ -11,7 +11,7 @@ from lancelsm.cli.session import Session, command, names
 from lancelsm.errors import placed
 
 if TYPE_CHECKING:
-    from lancelsm.region_writer import Committed
+    from lancelsm.committed import Committed
 
 commands = typer.Typer()
 _SQL = "text in 'quotes', odd column names in `backticks`"

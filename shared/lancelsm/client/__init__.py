@@ -14,7 +14,6 @@ import json
 import os
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, cast
@@ -25,29 +24,12 @@ from lancelsm.client.lane import ATTEMPT_SECONDS, RETRY_SECONDS, Lane, Request
 from lancelsm.client.objects import Fetch, fetched, put, work_of
 from lancelsm.client.packing import LARGE_BYTES, Op, Rows, event, packed, plain, stream
 from lancelsm.clock import Budget, Clock, Ids, SystemClock, SystemIds
+from lancelsm.committed import Committed, CommittedEntry
 from lancelsm.errors import Ambiguous, Invalid, Unavailable
-from lancelsm.layout import Position, RegionId
 
 INVOKE_BYTES: Final = 6_000_000  # of one event; Lambda takes 6 MiB
 _LONGEST_SECONDS: Final = 900
 _FUNCTIONS: Final = ("ingest", "writer_flush", "query")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommittedEntry:
-    """One entry of a region's log that holds acknowledged rows."""
-
-    region: RegionId
-    position: Position
-    rows: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Committed:
-    """Rows that are durable and visible to every read that starts now, and the entries that hold them."""
-
-    rows: int
-    entries: tuple[CommittedEntry, ...]
 
 
 class Client:

@@ -17,6 +17,7 @@ from itertools import takewhile
 
 import pyarrow as pa
 
+from lancelsm.committed import CommittedEntry
 from lancelsm.delivery.fitting import Misfits, sifted
 from lancelsm.delivery.message import Message, decode, group_id, unpacked
 from lancelsm.delivery.quarantine import quarantine, quarantine_rows
@@ -28,7 +29,7 @@ from lancelsm.layout import region_id
 from lancelsm.opening import Opened
 from lancelsm.record.schema import conform
 from lancelsm.region import Region
-from lancelsm.region_writer import CommittedEntry, RegionWriter, region_of
+from lancelsm.region_writer import RegionWriter, region_of
 from lancelsm.wal.entry import Draft, draft
 
 

@@ -42,7 +42,7 @@ def answer(event: Document, call: Call, *, tables: Tables, inbox: Inbox, queue: 
     try:
         postpone([outcome.delivery for outcome in failed], queue=queue, ids=tables.ports.ids)
     except LsmError as error:  # then it comes again when its time on the queue is over
-        call.telemetry.log("nothing was put off", reason=error.message)
+        call.telemetry.log("nothing was put off", reason=error.discreet)
     return {"batchItemFailures": [{"itemIdentifier": outcome.delivery.id} for outcome in failed]}
 
 
