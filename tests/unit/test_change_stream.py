@@ -1,0 +1,258 @@
+"""The change stream against collections, rivals and crashing consumers: each change once, in order, or an error."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lancelsm
+from lancelsm.changes import Changes
+from lancelsm.cursor import find_cursor, make_cursor, save_cursor, set_cursor
+from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
+from lancelsm.layout import Position, head_key, wal_entry
+from lancelsm.opening import open_table
+from lancelsm.region import regions
+from lancelsm.table import Table
+from tests.simulation.faults import DENY, FaultPlan
+from tests.unit.tables import faulty
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return lancelsm.create(
+        tmp_path / "t", [{"id": 0, "v": 0}], primary_key="id", settings={"collect_floor_bytes": 1 << 40}
+    )
+
+
+@pytest.fixture
+def opened(table):
+    return open_table(table.uri)
+
+
+def write(table: Table, *values: int) -> None:
+    for value in values:
+        table.upsert([{"id": value % 7, "v": value}])
+
+
+def seen(changes: Changes) -> list[int]:
+    return [row["v"] for change in changes for row in change.rows.to_pylist()]
+
+
+def fold(table: Table) -> None:
+    table.flush()
+    table.merge()
+    table.collect(yes=True, interval_seconds=0)
+
+
+def first_position(table: Table) -> int:
+    return table.regions()[0].head().first_position
+
+
+def from_start(region, head):
+    return head.first_position
+
+
+def test_a_cursor_reads_everything_once_while_rounds_of_collection_race_it(table):
+    read: list[int] = []
+    for step in range(6):
+        write(table, *range(10 * step, 10 * step + 10))
+        changes = table.changes(cursor="sink", limit=7)
+        read += seen(changes)
+        fold(table)  # between reading and saving
+        changes.save()
+    read += seen(table.changes(cursor="sink"))
+
+    assert read == list(range(60))
+    assert 1 < first_position(table) <= 43
+
+
+def test_what_a_collection_has_taken_is_refused_whatever_lies_in_its_place_now(table, opened):
+    write(table, 1, 2, 3)
+    region = table.regions()[0]
+    keys = [wal_entry(region.id, Position(position)) for position in (1, 2, 3)]
+    bodies = [opened.storage.objects.get(key).body for key in keys]
+    fold(table)
+    assert first_position(table) == 4
+    for key, body in zip(keys, [bodies[2], b"what a stalled writer put there", bodies[0]], strict=True):
+        assert opened.storage.objects.get(key) is None
+        opened.storage.objects.create(key, body)
+
+    for start in (1, 2, 3):
+        with pytest.raises(Invalid, match="collected below position 4"):
+            seen(table.changes(start=start))
+    write(table, 4)
+    assert seen(table.changes()) == [4]
+
+
+def test_a_stream_that_a_collection_overtakes_in_the_middle_ends_with_an_error_not_with_a_gap(table):
+    write(table, *range(20))
+    changes = iter(table.changes())
+    assert seen([next(changes)]) == [0]
+    write(table, *range(20, 40))
+    fold(table)
+
+    read = []
+    with pytest.raises(Invalid, match="collected below position 41"):
+        read.extend(row["v"] for change in changes for row in change.rows.to_pylist())
+    assert read == list(range(1, 16))  # what was proven before
+
+
+def test_a_stream_from_the_earliest_begins_where_the_log_begins_by_then(table, opened, monkeypatch):
+    write(table, 0, 1, 2)
+    inner, raced = Changes._first, []
+
+    def first(self, region, head):
+        found = inner(self, region, head)
+        if not raced:
+            raced.append(fold(table))
+            write(table, 3)
+        return found
+
+    monkeypatch.setattr(Changes, "_first", first)
+    assert seen(table.changes()) == [3]
+
+
+def test_a_cursor_reads_on_below_a_floor_that_passed_it(table, opened):
+    """A round that read the pins before the cursor was made may commit its floor later; its sweep spares entries."""
+    write(table, 0, 1, 2)
+    table.set_cursor("sink")
+    region = regions(opened.storage)[0]
+    opened.storage.registry.swap(head_key(opened.storage.table, region.id), expect={}, change={"first_position": 3})
+
+    assert seen(table.changes(cursor="sink")) == [0, 1, 2]
+    with pytest.raises(Invalid, match="collected below position 3"):
+        seen(table.changes(start=1))
+
+
+def test_a_reader_whose_cursor_was_dropped_is_not_shown_what_was_kept_for_it(table):
+    write(table, *range(20))
+    changes = iter(table.changes(cursor="sink"))
+    assert seen([next(changes)]) == [0]
+    table.drop_cursor("sink")
+    fold(table)
+
+    with pytest.raises(Invalid, match="collected below position 21"):
+        list(changes)
+
+
+def test_a_consumer_that_commits_positions_with_its_rows_reads_each_once_wherever_it_crashes(table, tmp_path):
+    """The stream goes on at the consumer's own positions; the cursor only keeps what it may still ask for."""
+    seed = "exactly once"
+    print(f"seed {seed!r}")
+    chance = random.Random(seed)
+    sink = sqlite3.connect(tmp_path / "sink.sqlite", isolation_level=None)
+    sink.execute("CREATE TABLE rows (v INTEGER)")
+    sink.execute("CREATE TABLE positions (region TEXT PRIMARY KEY, position INTEGER)")
+
+    def consume() -> None:
+        positions = {region: Position(at) for region, at in sink.execute("SELECT * FROM positions")}
+        changes = table.changes(cursor="sink", start=positions or "earliest")
+        for change in changes:
+            sink.execute("BEGIN")
+            sink.executemany("INSERT INTO rows VALUES (?)", [(row["v"],) for row in change.rows.to_pylist()])
+            sink.executemany("INSERT OR REPLACE INTO positions VALUES (?, ?)", list(changes.positions.items()))
+            if chance.random() < 0.2:
+                sink.execute("ROLLBACK")
+                return  # crashed before its commit
+            sink.execute("COMMIT")
+            if chance.random() < 0.2:
+                return  # after it, before it saved
+            if chance.random() < 0.5:
+                changes.save()
+
+    total = 0
+    for _ in range(12):
+        write(table, *range(total, total + 5))
+        total += 5
+        consume()
+        fold(table)
+    while consume() or sink.execute("SELECT count(*) FROM rows").fetchone() < (total,):
+        pass
+
+    assert [v for (v,) in sink.execute("SELECT v FROM rows ORDER BY rowid")] == list(range(total))
+
+
+def test_a_sealed_region_is_read_to_its_end(table):
+    write(table, 0, 1)
+    table.seal(table.regions()[0])
+
+    changes = table.changes(cursor="sink")
+    assert seen(changes) == [0, 1]
+    changes.save()
+    assert seen(table.changes(cursor="sink")) == []
+
+
+def test_regions_made_after_a_stream_began_are_in_it(tmp_path):
+    table = lancelsm.create(tmp_path / "t", [{"id": 0, "v": 0}], primary_key="id", regions="identity(id)")
+    changes = iter(table.changes(cursor="sink", follow=True))
+    for value in range(1, 4):
+        table.upsert([{"id": value, "v": value}])
+        assert seen([next(changes)]) == [value]
+
+
+def test_an_old_cursor_of_a_name_does_not_move_the_new_one(tmp_path):
+    """Not even in a region that neither has a position of."""
+    table = lancelsm.create(tmp_path / "t", [{"id": 0, "v": 0}], primary_key="id", regions="identity(id)")
+    opened = open_table(table.uri)
+    old = make_cursor(opened.storage, "sink", start=from_start)
+    new = set_cursor(opened.storage, "sink", start=from_start)
+    (entry,) = table.upsert([{"id": 5, "v": 1}]).entries
+
+    with pytest.raises(Contended, match="moved or dropped"):
+        save_cursor(opened.storage, old, {entry.region: Position(2)})
+    assert find_cursor(opened.storage, "sink") == new
+    assert seen(table.changes(cursor="sink")) == [1]
+
+
+def test_a_cursor_is_set_back_as_far_as_the_log_is_kept_and_no_further(table, opened):
+    write(table, 0, 1, 2)
+    fold(table)
+    write(table, 3, 4)
+    pin = table.set_cursor("sink", start="latest")
+    with pytest.raises(Invalid, match="collected below position 4"):
+        table.set_cursor("sink", start=2)
+    with pytest.raises(Invalid, match="lies before the cursor"):
+        save_cursor(opened.storage, pin, dict.fromkeys(pin.regions, Position(4)))
+    assert table.cursors() == [pin]
+
+    table.set_cursor("sink", start=5)
+    assert seen(table.changes(cursor="sink")) == [4]
+
+
+def test_a_save_that_failed_in_the_middle_is_done_again_with_what_was_read_since(tmp_path):
+    table = lancelsm.create(tmp_path / "t", [{"id": 0, "v": 0}], primary_key="id", regions="bucket(id, 2)")
+    plan = FaultPlan()
+    reading = open_table(table.uri, ports=faulty(plan))
+    table.upsert([{"id": n, "v": n} for n in range(8)])
+    changes = Changes(reading.storage, reading.config.schema, cursor="sink")
+    assert len(seen(changes)) == 8
+    plan._decide = FaultPlan.at(len(plan.calls) + 1, DENY)._decide
+    with pytest.raises(Unavailable):
+        changes.save()
+    table.upsert([{"id": n, "v": n} for n in range(8)])
+    assert len(seen(changes)) == 8
+    changes.save()
+
+    assert seen(table.changes(cursor="sink")) == []
+
+
+def test_a_committed_entry_that_is_no_entry_is_corrupt_and_named(table, opened):
+    write(table, 0)
+    key = wal_entry(table.regions()[0].id, Position(1))
+    opened.storage.objects.delete([key])
+    opened.storage.objects.create(key, b"not an entry")
+
+    with pytest.raises(Corrupt, match="not a WAL entry") as caught:
+        seen(table.changes())
+    assert caught.value.where["object"] == key
+
+
+def test_an_entry_that_is_read_ahead_is_told(table):
+    write(table, *range(3))
+    changes = table.changes()
+    ahead: list[Any] = [changes.ahead for _ in changes]
+    assert ahead == [2, 1, 0]
