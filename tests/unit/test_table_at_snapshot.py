@@ -1,0 +1,162 @@
+"""A table that is open at a snapshot: the same rows always, no writes, and an error once the snapshot is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lance
+import pytest
+
+import lancelsm
+from lancelsm.clock import SystemClock
+from lancelsm.errors import Invalid
+from lancelsm.table import Table
+
+NOW = {0: 2, 1: 1, 2: 1}
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    made = lancelsm.create(
+        tmp_path / "t",
+        [{"id": n, "v": 0} for n in range(4)],
+        primary_key="id",
+        regions="bucket(id, 2)",
+        settings={"collect_floor_bytes": 1 << 40, "keep_versions_seconds": 0.001},
+    )
+    made.upsert([{"id": n, "v": 1} for n in range(3)])
+    made.flush()
+    made.upsert([{"id": 0, "v": 2}])
+    made.delete([3])
+    return made
+
+
+def values(table: Table, **how: Any) -> dict[int, int]:
+    rows = table.scan(**how).to_arrow()
+    return dict(sorted(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True)))
+
+
+def test_it_reads_the_same_while_the_table_is_written_folded_and_collected(table):
+    table.snapshot("monday", "1h")
+    at = lancelsm.open(table.uri, at="monday")
+    for value in range(3, 6):
+        table.upsert([{"id": n, "v": value} for n in range(9)])
+        table.run()
+        assert table.collect(yes=True, interval_seconds=0).deleted
+
+        assert values(at) == values(lancelsm.open(table.uri, at="monday")) == NOW
+        assert at.get([0, 3, 8]).to_pylist() == [{"id": 0, "v": 2}]
+        assert values(at, where="v = 1", limit=1).keys() <= {1, 2}
+    assert values(table) == dict.fromkeys(range(9), 5)
+    assert at.at_snapshot == "monday"
+
+
+def test_what_a_dropped_snapshot_kept_goes_with_the_next_collection(table):
+    table.snapshot("monday")
+    table.run()
+    kept = table.collect(yes=True, interval_seconds=0)
+    assert any("snapshot monday needs it" in one.why for one in kept.kept)
+    table.drop_snapshot("monday")
+    gone = table.collect(yes=True, interval_seconds=0)
+
+    assert gone.deleted
+    assert not any("monday" in one.why for one in gone.kept)
+    assert values(table) == NOW
+
+
+def test_it_reads_the_same_after_the_base_was_restored_to_an_older_version(table):
+    table.merge()
+    before = table.status().base_version
+    table.snapshot("monday")
+    table.upsert([{"id": 0, "v": 9}])
+    table.run()
+    lance.dataset(table.uri, version=before).restore()
+
+    assert values(table.at("monday")) == NOW
+
+
+def test_it_takes_no_writes_and_folds_nothing(table):
+    table.snapshot("monday")
+    at = table.at("monday")
+    region = table.regions()[0]
+    acts: list[Callable[[], Any]] = [
+        lambda: at.upsert([{"id": 0, "v": 9}]),
+        lambda: at.delete([0]),
+        lambda: at.delete(where="id = 0"),
+        at.writer,
+        at.flush,
+        at.merge,
+        at.run,
+        at.collect,
+        at.changes,
+        lambda: at.claim(region),
+        lambda: at.seal(region),
+        lambda: at.snapshot("tuesday"),
+        lambda: at.drop_snapshot("monday"),
+        lambda: at.set_cursor("sink"),
+    ]
+    for act in acts:
+        with pytest.raises(Invalid, match="the table is open at a snapshot") as caught:
+            act()
+        assert caught.value.remedy
+    assert values(table) == NOW
+
+
+def test_a_snapshot_that_is_collected_in_the_middle_of_a_scan_is_named_instead_of_fewer_rows(table):
+    table.upsert([{"id": n, "v": 1} for n in range(40)])
+    table.flush()
+    table.snapshot("monday")
+    rows = iter(table.at("monday").scan())
+    assert next(rows).num_rows < 40
+    table.drop_snapshot("monday")
+    table.run()
+    table.collect(yes=True, interval_seconds=0)
+
+    with pytest.raises(Invalid, match="no such snapshot: it was dropped or has expired") as caught:
+        list(rows)
+    assert caught.value.where["snapshot"] == "monday"
+
+
+def test_an_expired_snapshot_is_refused_and_a_refreshed_one_is_not(table):
+    table.snapshot("monday", 0.05)
+    at = table.at("monday")
+    SystemClock().sleep(0.05)
+    with pytest.raises(Invalid, match="the snapshot has expired"):
+        values(at)
+    with pytest.raises(Invalid, match="the snapshot has expired"):
+        lancelsm.open(table.uri, at="monday")
+    table.refresh_snapshot("monday", "never")
+
+    assert values(at) == NOW
+    assert [(pin.name, pin.expires) for pin in table.snapshots()] == [("monday", None)]
+
+
+def test_a_snapshot_that_was_dropped_and_made_anew_is_another_one(table):
+    table.snapshot("monday")
+    at = table.at("monday")
+    table.drop_snapshot("monday")
+    table.snapshot("monday")
+
+    with pytest.raises(Invalid, match="dropped or has expired"):
+        values(at)
+
+
+def test_the_time_to_live_is_text_seconds_or_the_tables_setting(table):
+    made = [table.snapshot("a"), table.snapshot("b", "2h"), table.snapshot("c", 90), table.snapshot("d", "never")]
+    lives = [pin.expires and round((pin.expires - pin.created) / 60) for pin in made]
+    assert lives == [60, 120, 2, None]
+    for wrong in ("soon", "-1s", 0, "1 h"):
+        with pytest.raises(Invalid):
+            table.snapshot("e", wrong)
+
+
+def test_a_held_snapshot_is_a_table_that_reads_the_same_until_the_context_ends(table):
+    with table.holding_snapshot("job", "5m") as held:
+        table.upsert([{"id": 0, "v": 9}])
+        assert values(held) == NOW
+        assert [pin.name for pin in table.snapshots()] == ["job"]
+    assert table.snapshots() == []
+    with pytest.raises(Invalid, match="dropped or has expired"):
+        values(held)
