@@ -87,14 +87,13 @@ class Lake:
         if self._patched:
             yield
             return
-        self._patched = True
         with (
+            mock.patch.object(self, "_patched", True),
             mock.patch.object(base, "read_progress", self.progress),
             mock.patch.object(base, "mark_in_base", _busy),
             mock.patch.object(collect, "_collect_base", return_value=Collected()),
         ):
             yield
-        self._patched = False
 
     def opened(self, process: str, *, faulty: bool = True) -> Any:
         storage = replace(self.world.storage(process, faulty=faulty), parallel=1)
@@ -113,11 +112,11 @@ class Lake:
 
     # Pins
 
-    def begin_pin(self, name: str) -> Pin:
-        """A snapshot whose records are written; it is not confirmed yet."""
+    def begin_pin(self, name: str, needed: RegionPin | None = None) -> Pin:
+        """A snapshot whose records are written; it is not confirmed yet. `needed`, if its maker looked earlier."""
         region = self.region(name)
         pin = pins.begin(region.storage, "snapshot", name)
-        needs = pins.pin_regions(region.storage, pin, {region.id: self.needs(region)})
+        needs = pins.pin_regions(region.storage, pin, {region.id: needed or self.needs(region)})
         return pins.step(region.storage, replace(pin, regions=needs))
 
     def needs(self, region: Region) -> RegionPin:

@@ -21,6 +21,7 @@ from lancelsm.gc import collect as collection
 from lancelsm.gc.sweep import sweep_leftovers, sweep_region
 from lancelsm.layout import Key, Position, Version, pin_key, published_manifest, round_prefix, snapshots, wal_entry
 from lancelsm.pins import RegionPin, pins_of
+from lancelsm.registry import Applied
 from lancelsm.settings import Settings
 from lancelsm.wal.entry import encode
 from lancelsm.wal.replay import tail
@@ -305,20 +306,52 @@ def test_slatedb_1888_an_expired_pin_is_gone_before_it_stops_counting() -> None:
     assert [key for key in lake.stored() if "_gen_" in key] == []
 
 
-def test_a_pin_that_is_renewed_while_it_is_judged_expired_counts() -> None:
+def renewed_before(port: str) -> None:
+    """A collection, and right before its first deletion there the renewal of a pin that has expired."""
     lake = _expired(filled())
     storage = lake.region("holder").storage
     (pin,) = pins_of(storage.registry.list(snapshots(storage.table)))
+    later = replace(pin, version=pin.version + 1, expires=storage.clock.now() + TTL)
 
-    def renewed_before_it_is_removed(call: Call) -> Fault | None:
-        if call.process == "victim" and call.port == "registry" and call.method == "delete":
-            later = replace(pin, version=pin.version + 1, expires=storage.clock.now() + TTL)
+    def renews(call: Call) -> None:
+        if call.process == "victim" and call.port == port and call.method == "delete" and not lake.pinned:
             key = pin_key(pin.partition(storage.table), pin.name)
-            lake.world.registry.swap(key, expect={"version": pin.version}, change=later.to_record())
-            lake.pinned[:] = [later]
-        return None
+            witness = {"version": pin.version, "nonce": pin.nonce}
+            if isinstance(lake.world.registry.swap(key, expect=witness, change=later.to_record()), Applied):
+                lake.pinned.append(later)
 
-    run(lake, FaultPlan(renewed_before_it_is_removed))
+    run(lake, FaultPlan(renews))
+    assert bool(lake.pinned) == (port == "registry")
+
+
+def test_a_pin_that_is_renewed_while_it_is_judged_expired_counts() -> None:
+    renewed_before("registry")
+
+
+def test_a_pin_that_was_judged_expired_can_not_be_renewed_once_something_is_deleted() -> None:
+    renewed_before("objects")
+
+
+def test_a_snapshot_whose_maker_looked_before_the_round_is_confirmed_and_kept_or_neither() -> None:
+    kept = 0
+
+    def looked_at() -> tuple[Lake, RegionPin]:
+        lake = small()
+        needed = lake.needs(lake.region("maker"))
+        lake.merge()
+        return lake, needed
+
+    for call in collected_by(looked_at()[0]):
+        lake, needed = looked_at()
+
+        def pins_late(now: Call, lake: Lake = lake, needed: RegionPin = needed, at: int = call.index) -> None:
+            if now.index == at:
+                lake.end_pin(lake.begin_pin("late", needed))
+
+        with noted(call):
+            run(lake, FaultPlan(pins_late))
+        kept += len(lake.pinned)
+    assert 0 < kept < call.index
 
 
 @pytest.mark.parametrize("skew", [-3600.0, 3600.0])
