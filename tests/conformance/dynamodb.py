@@ -105,8 +105,9 @@ class Proxy:
 
 
 @contextmanager
-def proxied(upstream: str) -> Iterator[Proxy]:
-    proxy = Proxy(upstream)
+def proxied(upstream: str, proxy: Proxy | None = None) -> Iterator[Proxy]:
+    """Run a proxy, of another kind if one is given, until the block ends."""
+    proxy = proxy or Proxy(upstream)
     server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(proxy))
     server.daemon_threads = True
     proxy.endpoint = f"http://127.0.0.1:{server.server_port}"

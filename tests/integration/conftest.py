@@ -1,0 +1,35 @@
+"""One deployment for all tests that use it, in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from lancelsm import aws
+from tests.integration.deployment import Deployment, deployed
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One worker deploys, once."""
+    for item in items:
+        if "deployment" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("deployment"))
+
+
+@pytest.fixture(scope="session")
+def stacks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    with deployed(tmp_path_factory.mktemp("deployment")) as made:
+        yield made
+
+
+@pytest.fixture
+def deployment(stacks: Deployment, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
+    """The stacks, with this process as one of the account's own tools."""
+    for name, value in stacks.aws.environment.items():
+        monkeypatch.setenv(name, value)
+    aws.session.cache_clear()
+    aws.client.cache_clear()
+    yield stacks
+    aws.session.cache_clear()
+    aws.client.cache_clear()

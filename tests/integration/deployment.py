@@ -1,0 +1,230 @@
+"""The stacks as they are deployed, and what tests do with them: call functions, hold the queue, read the log.
+
+They are deployed once, by `make bootstrap deploy STAGE=local` as in `make local`, to an emulator of their own. With
+LANCELSM_TEST_ENDPOINT set, what is deployed behind that endpoint is used instead, of the stage LANCELSM_TEST_STAGE.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import lancelsm
+from lancelsm.layout import Position, wal_entry
+from lancelsm.local import REGION
+from lancelsm.record.schema import TOMBSTONE
+from lancelsm.region import Region
+from lancelsm.table import Table
+from lancelsm.wal.entry import decode
+from tests.emulator import Emulator, emulator
+from tests.handlers.runtime_api import FunctionError, Runtime, runtime
+
+T = TypeVar("T")
+Records = list[dict[str, Any]]  # of messages, as Lambda hands them over
+
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 120.0
+_OUTER_MAKE = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "MAKEOVERRIDES", "ARGS", "STAGE")
+
+
+class Deployment:
+    """Both stacks of a stage."""
+
+    def __init__(self, aws: Emulator, *, stage: str, directory: Path) -> None:
+        self.aws = aws
+        self.stage = stage
+        self._directory = directory
+        self._clients: dict[str, Any] = {}
+        self._outputs: dict[str, str] = {}
+        self._run = uuid.uuid4().hex[:8]  # tables of earlier runs may be there
+
+    def make(self, *targets: str) -> None:
+        """Run targets of the Makefile for this stage and this AWS."""
+        outer = {name: value for name, value in os.environ.items() if name not in _OUTER_MAKE}
+        done = subprocess.run(
+            ["make", *targets, f"STAGE={self.stage}", f"CDK_OUT={self._directory / 'cdk.out'}"],
+            cwd=ROOT,
+            env={**outer, **self.aws.environment},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        self._outputs.clear()
+        assert done.returncode == 0, f"make {' '.join(targets)}: {done.stdout[-3000:]}{done.stderr[-3000:]}"
+
+    def client(self, service: str) -> Any:
+        if service not in self._clients:
+            self._clients[service] = self.aws.client(service)
+        return self._clients[service]
+
+    def output(self, name: str) -> str:
+        """An output of one of the stacks, as they were last deployed."""
+        if not self._outputs:
+            for stack in ("state", "pipeline"):
+                named = f"lancelsm-{self.stage}-{stack}"
+                (found,) = self.client("cloudformation").describe_stacks(StackName=named)["Stacks"]
+                self._outputs |= {one["OutputKey"]: one["OutputValue"] for one in found["Outputs"]}
+        return self._outputs[name]
+
+    def table(self, name: str, rows: Any, **options: Any) -> Table:
+        """A new table of the deployment, made by hand."""
+        how = {"primary_key": "id", "registry": self.output("RegistryName"), **options}
+        return lancelsm.create(f"s3://{self.output('Bucket')}/tables/{name}-{self._run}", rows, **how)
+
+    # Functions
+
+    def function(self, name: str) -> str:
+        return f"lancelsm-{self.stage}-{name}"
+
+    def invoke(self, name: str, event: object) -> Any:
+        """A function's document; raises `FunctionError`."""
+        answer = self.client("lambda").invoke(FunctionName=self.function(name), Payload=json.dumps(event))
+        document = json.loads(answer["Payload"].read())
+        if "FunctionError" in answer:
+            raise FunctionError(document["errorType"], document["errorMessage"])
+        return document
+
+    @contextmanager
+    def containers(
+        self, name: str, log: Path, *, seconds: float = 60.0, more: Mapping[str, str] | None = None
+    ) -> Iterator[Runtime]:
+        """The function in Lambda's own runtime client, beside the deployed one: as many at once as are called."""
+        told = self.client("lambda").get_function_configuration(FunctionName=self.function(name))
+        library = {"PYTHONPATH": str(ROOT / "shared")}
+        environment = {**told["Environment"]["Variables"], **self.aws.environment, **library, **(more or {})}
+        with runtime(ROOT / "functions", f"{name}.handler", environment, log=log, seconds=seconds) as invoke:
+            yield invoke
+
+    # The queues
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Nobody takes from the write queue but the test."""
+        functions = self.client("lambda")
+        name = self.function("writer_flush")
+
+        def switched(*, on: bool) -> None:
+            (mapping,) = functions.list_event_source_mappings(FunctionName=name)["EventSourceMappings"]
+            functions.update_event_source_mapping(UUID=mapping["UUID"], Enabled=on)
+            wanted = "Enabled" if on else "Disabled"
+            until(lambda: functions.get_event_source_mapping(UUID=mapping["UUID"])["State"], lambda one: one == wanted)
+
+        switched(on=False)
+        try:
+            yield
+        finally:
+            switched(on=True)
+
+    def take(self, most: int = 10, *, hidden: int = 60, wait: int = 1) -> Records:
+        """A batch from the write queue, hidden from others for so many seconds; empty if there is none."""
+        answer = self.client("sqs").receive_message(
+            QueueUrl=self.output("QueueUrl"),
+            MaxNumberOfMessages=most,
+            VisibilityTimeout=hidden,
+            WaitTimeSeconds=wait,
+            MessageSystemAttributeNames=["All"],
+        )
+        return [
+            {
+                "messageId": one["MessageId"],
+                "receiptHandle": one["ReceiptHandle"],
+                "body": one["Body"],
+                "attributes": one["Attributes"],
+                "messageAttributes": {},
+                "md5OfBody": one["MD5OfBody"],
+                "eventSource": "aws:sqs",
+                "eventSourceARN": f"arn:aws:sqs:{REGION}:{self.aws.account}:lancelsm-{self.stage}-writes.fifo",
+                "awsRegion": REGION,
+            }
+            for one in answer.get("Messages", [])
+        ]
+
+    def settle(self, records: Sequence[Mapping[str, Any]], answer: Mapping[str, Any]) -> None:
+        """Delete what did not fail, as the service does; a receipt whose time is over deletes nothing."""
+        failed = {one["itemIdentifier"] for one in answer["batchItemFailures"]}
+        entries = [
+            {"Id": str(number), "ReceiptHandle": one["receiptHandle"]}
+            for number, one in enumerate(records)
+            if one["messageId"] not in failed
+        ]
+        if entries:
+            self.client("sqs").delete_message_batch(QueueUrl=self.output("QueueUrl"), Entries=entries)
+
+    def waiting(self, queue: str = "QueueUrl") -> int:
+        """How many messages a queue holds, in flight or not."""
+        names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+        told = self.client("sqs").get_queue_attributes(QueueUrl=self.output(queue), AttributeNames=names)
+        return sum(int(told["Attributes"][name]) for name in names)
+
+    # State machines
+
+    def start(self, given: Mapping[str, Any]) -> str:
+        """Start the merge machine; returns the execution's ARN."""
+        machines = self.client("stepfunctions")
+        started = machines.start_execution(stateMachineArn=self.output("MergeMachine"), input=json.dumps(given))
+        return str(started["executionArn"])
+
+    def finished(self, execution: str) -> Any:
+        """The output of an execution, once it has succeeded."""
+        machines = self.client("stepfunctions")
+        done = until(
+            lambda: machines.describe_execution(executionArn=execution), lambda one: one["status"] != "RUNNING"
+        )
+        assert done["status"] == "SUCCEEDED", (done.get("error"), done.get("cause"))
+        return json.loads(done["output"])
+
+
+@contextmanager
+def deployed(directory: Path) -> Iterator[Deployment]:
+    """Deploy both stacks, unless an endpoint is given; they are gone with the emulator."""
+    stage = os.environ.get("LANCELSM_TEST_STAGE", "local")
+    with emulator(directory / "emulator") as aws:
+        made = Deployment(aws, stage=stage, directory=directory)
+        if "LANCELSM_TEST_ENDPOINT" not in os.environ:
+            made.make("bootstrap", "deploy")
+        yield made
+
+
+def batch(records: Records) -> dict[str, Any]:
+    """The event of a batch."""
+    return {"Records": records}
+
+
+def history(table: Table, *, skip: Region | None = None) -> dict[Any, list[Any]]:
+    """All values of `v` that each key ever had in the committed log, in order; None for a tombstone."""
+    values: dict[Any, list[Any]] = {}
+    for region in table.regions():
+        if skip is not None and region.id == skip.id:
+            continue
+        for number in range(1, region.head().next_position):
+            key = wal_entry(region.id, Position(number))
+            found = region.storage.objects.get(key)
+            assert found is not None, key
+            entry = decode(found.body, position=Position(number), key=key)
+            for row in [] if entry.fence else entry.table().to_pylist():
+                values.setdefault(row["id"], []).append(None if row[TOMBSTONE] else row["v"])
+    return values
+
+
+def rows(table: Table) -> dict[Any, Any]:
+    """`v` by key, as a new reader sees the table."""
+    return {row["id"]: row["v"] for row in lancelsm.open(table.uri).scan().to_arrow().to_pylist()}
+
+
+def until(read: Callable[[], T], holds: Callable[[T], object], *, seconds: float = SECONDS) -> T:
+    """What is read once it holds; the last of it in the failure if it never does."""
+    deadline = time.monotonic() + seconds
+    while True:
+        last = read()
+        if holds(last):
+            return last
+        assert time.monotonic() < deadline, last
+        time.sleep(0.1)
