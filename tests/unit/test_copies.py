@@ -1,0 +1,279 @@
+"""Clones, backups, restored tables and drops: whole, or not there, after a crash at any call."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lancelsm
+from lancelsm.backup import back_up, restore
+from lancelsm.clone import clone_snapshot
+from lancelsm.dataset.collecting import clean_versions, stored_versions
+from lancelsm.dropping import drop_table
+from lancelsm.errors import Corrupt, Invalid, LsmError
+from lancelsm.opening import Ports, open_table
+from lancelsm.table import Table
+from tests.simulation.faults import CRASH_AFTER, CRASH_BEFORE, FAIL_AFTER, Crash, FakeClock, FaultPlan
+from tests.unit.tables import faulty
+
+NOW = {0: 2, 1: 1, 2: 1}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("made") / "source"
+    table = lancelsm.create(
+        place,
+        [{"id": n, "v": 0} for n in range(4)],
+        primary_key="id",
+        regions="bucket(id, 2)",
+        settings={"flush_rows": 7},
+    )
+    table.upsert([{"id": n, "v": 1} for n in range(3)])
+    table.flush()
+    table.upsert([{"id": 0, "v": 2}])
+    table.delete([3])
+    table.snapshot("monday", "never")
+    table.upsert([{"id": 5, "v": 5}])
+    return place
+
+
+@pytest.fixture
+def source(made: Path, tmp_path: Path) -> Table:
+    return lancelsm.open(shutil.copytree(made, tmp_path / "source"))
+
+
+def values(table: Table) -> dict[int, int]:
+    rows = table.scan().to_arrow()
+    return dict(sorted(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True)))
+
+
+def cloned(source: Table, to: Path, *, at: str = "monday", ports: Ports | None = None) -> Table:
+    done = clone_snapshot(open_table(source.uri), at, to, ports=ports)
+    assert done.rows == len(values(source.at(at)))
+    return lancelsm.open(to)
+
+
+def test_a_clone_is_a_table_of_its_own_with_the_rows_of_the_snapshot_and_without_its_files(source, tmp_path):
+    clone = cloned(source, tmp_path / "clone")
+
+    assert values(clone) == NOW
+    assert not (tmp_path / "clone" / "data").exists()
+    assert clone.config.table != source.config.table
+    assert {region.id for region in clone.regions()}.isdisjoint(region.id for region in source.regions())
+    assert clone.config.settings == source.config.settings
+    assert clone.snapshots() == []
+    assert clone.cursors() == []
+
+
+def test_clone_and_source_are_written_folded_and_collected_apart(source, tmp_path):
+    clone = cloned(source, tmp_path / "clone")
+    clone.upsert([{"id": 0, "v": 70}, {"id": 9, "v": 70}])
+    clone.delete([2])
+    source.upsert([{"id": 1, "v": 80}])
+    source.delete([0])
+    for table in (clone, source):
+        table.run()
+        table.collect(yes=True, interval_seconds=0)
+
+    assert values(clone) == {0: 70, 1: 1, 9: 70}
+    assert values(source) == {1: 80, 2: 1, 5: 5}
+    assert values(source.at("monday")) == NOW
+
+
+def test_the_source_keeps_the_files_of_a_clone_whatever_becomes_of_the_snapshot(source, tmp_path):
+    clone = cloned(source, tmp_path / "clone")
+    source.drop_snapshot("monday")
+    for value in range(3):
+        source.upsert([{"id": n, "v": value} for n in range(6)])
+        source.run()
+    versions = [one.version for one in stored_versions(uri=source.uri)]
+    assert clean_versions(uri=source.uri, versions=versions) > 0
+
+    (pin,) = source.snapshots()
+    assert (pin.clone, pin.expires) == (clone.uri, None)
+    assert values(clone) == NOW
+    with pytest.raises(Invalid, match="no view of the table"):
+        source.at(pin.name)
+    for end in (lambda: source.drop_snapshot(pin.name), lambda: drop_table(source.uri)):
+        with pytest.raises(Invalid, match=r"a clone shares (its|the) files"):
+            end()
+
+    drop_table(clone.uri)
+    assert source.snapshots() == []
+    drop_table(source.uri)
+
+
+def test_what_a_clone_cleans_up_is_its_own(source, tmp_path):
+    clone = cloned(source, tmp_path / "clone")
+    clone.upsert([{"id": n, "v": 7} for n in range(6)])
+    clone.run()
+    versions = [one.version for one in stored_versions(uri=clone.uri)]
+    assert clean_versions(uri=clone.uri, versions=versions) > 0
+
+    assert values(clone) == dict.fromkeys(range(6), 7)
+    assert values(source) == {**NOW, 5: 5}
+    assert values(source.at("monday")) == NOW
+
+
+def test_a_clone_can_be_cloned(source, tmp_path):
+    clone = cloned(source, tmp_path / "clone")
+    clone.upsert([{"id": 0, "v": 70}])
+    clone.run()
+    clone.snapshot("again")
+    other = cloned(clone, tmp_path / "other", at="again")
+    other.upsert([{"id": 1, "v": 71}])
+    other.run()
+
+    assert values(other) == {0: 70, 1: 71, 2: 1}
+    assert values(clone) == {0: 70, 1: 1, 2: 1}
+    with pytest.raises(Invalid, match="a clone shares its files"):
+        drop_table(clone.uri)
+
+
+def test_a_clone_is_not_made_over_anything_nor_of_a_snapshot_that_is_gone(source, tmp_path):
+    cloned(source, tmp_path / "clone")
+    with pytest.raises(Invalid, match="a table exists there already"):
+        cloned(source, tmp_path / "clone")
+    with pytest.raises(Invalid, match="no such snapshot"):
+        clone_snapshot(open_table(source.uri), "tuesday", tmp_path / "other")
+
+
+def each_crash(do: Callable[[int, Ports], Any], *, step: int = 1) -> None:
+    """`do` with a crash or a lost reply at every call in turn, each time once more without."""
+    plan = FaultPlan()
+    do(0, faulty(plan, process="undisturbed"))
+    number = len(plan.calls)
+    assert number > 10
+    for attempt, index in enumerate(range(0, number, step), start=1):
+        fault = (CRASH_BEFORE, CRASH_AFTER, FAIL_AFTER)[index % 3]
+        try:
+            do(attempt, faulty(FaultPlan.at(index, fault), process=f"crashing-{attempt}"))
+        except (Crash, LsmError):
+            later = FakeClock(FakeClock().now() + 120)  # the lease of who crashed has run out
+            do(attempt, faulty(FaultPlan(), process=f"repeated-{attempt}", clock=later))
+
+
+def test_a_clone_whose_making_ended_at_any_call_is_no_table_until_the_same_call_finishes_it(source, tmp_path):
+    def clone(attempt: int, ports: Ports) -> None:
+        place = tmp_path / f"clone-{attempt}"
+        if not (place / "_lancelsm" / "config.json").exists():  # else only the last reply was lost
+            clone_snapshot(open_table(source.uri), "monday", place, ports=ports)
+        assert values(lancelsm.open(place)) == NOW
+
+    each_crash(clone, step=4)
+    clones = {pin.clone for pin in source.snapshots() if pin.clone}
+    assert clones == {str(place) for place in tmp_path.glob("clone-*")}
+
+
+def test_a_backup_survives_its_source_and_becomes_a_table_of_its_own(source, tmp_path):
+    old = {region.id for region in source.regions()}
+    assert back_up(source.at("monday"), tmp_path / "monday").rows == 3
+    assert back_up(source, tmp_path / "today").rows == 4
+    assert [pin.name for pin in source.snapshots()] == ["monday"]
+    shutil.rmtree(source.uri)
+
+    assert restore(tmp_path / "monday", tmp_path / "restored").rows == 3
+    restored = lancelsm.open(tmp_path / "restored")
+    assert values(restored) == NOW
+    assert old.isdisjoint(region.id for region in restored.regions())
+    assert (restored.settings.flush_rows, restored.config.regions.describe()) == (7, "bucket(id, 2)")
+    restore(tmp_path / "today", tmp_path / "other")
+    assert values(lancelsm.open(tmp_path / "other")) == {**NOW, 5: 5}
+    restored.upsert([{"id": 0, "v": 9}])
+    restored.run()
+    assert values(restored) == {**NOW, 0: 9}
+
+
+def test_a_backup_that_was_not_finished_is_not_restored(source, tmp_path):
+    back_up(source, tmp_path / "backup")
+    (tmp_path / "backup" / "backup.json").unlink()
+
+    with pytest.raises(Invalid, match="no finished backup is there"):
+        restore(tmp_path / "backup", tmp_path / "restored")
+    back_up(source, tmp_path / "backup")
+    with pytest.raises(Invalid, match="a backup is there already"):
+        back_up(source, tmp_path / "backup")
+    restore(tmp_path / "backup", tmp_path / "restored")
+
+
+def test_a_backup_whose_rows_are_not_those_that_were_backed_up_makes_no_table(source, tmp_path):
+    back_up(source, tmp_path / "backup")
+    note = tmp_path / "backup" / "backup.json"
+    document = json.loads(note.read_text())
+    other = lancelsm.create(tmp_path / "other", [{"id": n, "v": 1} for n in range(4)], primary_key="id")
+    back_up(other, tmp_path / "foreign")
+    rows = json.loads((tmp_path / "foreign" / "backup.json").read_text())["path"]
+    shutil.rmtree(tmp_path / "backup" / document["path"])
+    shutil.copytree(tmp_path / "foreign" / rows, tmp_path / "backup" / document["path"])
+
+    with pytest.raises(Corrupt, match="are not the 4 that were backed up"):
+        restore(tmp_path / "backup", tmp_path / "restored")
+    with pytest.raises(Invalid, match="no table is there"):
+        lancelsm.open(tmp_path / "restored")
+    drop_table(tmp_path / "restored")
+    lancelsm.create(tmp_path / "restored", [{"id": 1}], primary_key="id")
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}", b'{"format": 1', b'{"format": 9}'])
+def test_an_unreadable_backup_is_told(source, tmp_path, damage):
+    back_up(source, tmp_path / "backup")
+    (tmp_path / "backup" / "backup.json").write_bytes(damage)
+
+    with pytest.raises((Corrupt, Invalid), match=r"unreadable|newer release"):
+        restore(tmp_path / "backup", tmp_path / "restored")
+
+
+def test_a_restore_that_ended_at_any_call_is_no_table_until_the_same_call_finishes_it(source, tmp_path):
+    back_up(source, tmp_path / "backup")
+
+    def restored(attempt: int, ports: Ports) -> None:
+        place = tmp_path / f"restored-{attempt}"
+        if not (place / "_lancelsm" / "config.json").exists():
+            restore(tmp_path / "backup", place, ports=ports)
+        assert values(lancelsm.open(place)) == {**NOW, 5: 5}
+
+    each_crash(restored, step=2)
+
+
+def test_a_dropped_table_is_gone_and_its_place_free(source):
+    place = Path(source.uri)
+    (place / "notes.txt").write_text("not of the table")
+    storage = open_table(place).storage
+
+    assert drop_table(place) > 10
+
+    with pytest.raises(Invalid, match="no table is there"):
+        lancelsm.open(place)
+    with pytest.raises(Invalid, match="no table is there"):
+        drop_table(place)
+    for partition in ("S", "C", "T", "L"):
+        assert storage.registry.list(f"{partition}#{storage.table}") == []
+    left = {path.relative_to(place).parts[0] for path in place.rglob("*") if path.is_file()}
+    assert left == {"notes.txt", "_lancelsm"}
+    again = lancelsm.create(place, [{"id": 1, "v": 1}], primary_key="id")
+    assert values(again) == {1: 1}
+
+
+def test_a_drop_that_ended_at_any_call_is_finished_by_the_same_call_and_nothing_is_made_before(made, tmp_path):
+    def dropped(attempt: int, ports: Ports) -> None:
+        place = tmp_path / f"table-{attempt}"
+        if place not in there:
+            there.append(Path(shutil.copytree(made, place)))
+        elif (place / "_lancelsm" / "dropping.json").exists():
+            with pytest.raises(Invalid, match=r"being dropped|exists there already"):
+                lancelsm.create(place, [{"id": 1, "v": 1}], primary_key="id")
+        elif not (place / "_lancelsm" / "config.json").exists():
+            return  # the reply alone was lost
+        drop_table(place, ports=ports)
+        assert not (place / "_versions").exists()
+        assert not (place / "_mem_wal").exists()
+
+    there: list[Path] = []
+    each_crash(dropped)
+    assert values(lancelsm.create(there[-1], [{"id": 1, "v": 1}], primary_key="id")) == {1: 1}
