@@ -69,9 +69,10 @@ def tail(
             rows = rows.slice(0, limit - printed)
         _print(session, rows, headed=headed)
         printed, headed = printed + rows.num_rows, True
-        if cursor is not None and changes.ahead == 0:
+        if changes.ahead == 0:
             sys.stdout.flush()
-            changes.save()
+            if cursor is not None:
+                changes.save()
     if cursor is not None:
         sys.stdout.flush()
         changes.save()

@@ -1,0 +1,184 @@
+"""Snapshots, the change stream, cursors and copies from the command line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lancelsm
+from lancelsm.clock import SystemClock
+from tests.cli.console import lines
+from tests.cli.test_process import COMMAND
+
+
+def write(as_json: Any, orders: Path, *rows: dict[str, Any]) -> None:
+    for row in rows:
+        as_json("write", orders, "-", stdin=lines({"state": "new", "price": None, **row}))
+
+
+def scanned(run: Any, *arguments: object) -> list[int]:
+    return sorted(row["id"] for row in run("scan", *arguments, "--output", "json").rows)
+
+
+def test_a_snapshot_is_made_read_refreshed_listed_and_dropped(run, as_json, orders):
+    made = as_json("snapshot", "create", orders, "--name", "monday", "--ttl", "1h")
+    assert made == {
+        "name": "monday",
+        "created": made["created"],
+        "expires": made["expires"],
+        "base_version": made["base_version"],
+        "clone": None,
+    }
+    lives = datetime.fromisoformat(made["expires"]) - datetime.fromisoformat(made["created"])
+    assert 3600 <= lives.total_seconds() < 3660
+    write(as_json, orders, {"id": 4})
+
+    assert scanned(run, orders, "--at", "monday") == [1, 2, 3]
+    assert as_json("scan", orders, "--at", "monday", "--count") == {"count": 3}
+    assert as_json("get", orders, "--at", "monday", "--key", "4") is None
+    assert as_json("get", orders, "--key", "4")["id"] == 4
+    assert as_json("snapshot", "refresh", orders, "--name", "monday", "--ttl", "never")["expires"] is None
+    assert [one["name"] for one in as_json("snapshot", "list", orders)["snapshots"]] == ["monday"]
+    assert as_json("snapshot", "drop", orders, "--name", "monday") == {"dropped": "monday"}
+    assert as_json("snapshot", "list", orders) == {"snapshots": []}
+    gone = run("scan", orders, "--at", "monday", "--output", "json")
+    assert (gone.code, gone.document["error"]["kind"], gone.document["error"]["snapshot"]) == (1, "Invalid", "monday")
+
+
+def test_snapshots_are_told_to_people_too(run, orders):
+    assert "kept until" in run("snapshot", "create", orders, "--name", "monday").out
+    assert "monday" in run("snapshot", "list", orders).out
+    assert run("snapshot", "create", orders, "--name", "monday").code == 1
+    assert run("snapshot", "create", orders, "--name", "tuesday", "--ttl", "soon").code == 1
+    assert run("snapshot", "create", orders).code == 2
+
+
+def test_tail_shows_upserts_and_deletes_with_region_and_position(run, as_json, orders):
+    write(as_json, orders, {"id": 4}, {"id": 4, "state": "paid"})
+    as_json("delete", orders, "--key", "4")
+    rows = run("tail", orders, "--output", "json").rows
+
+    region = rows[0]["_region"]
+    assert rows == [
+        {"_region": region, "_position": 1, "_op": "upsert", "id": 4, "state": "new", "price": None},
+        {"_region": region, "_position": 2, "_op": "upsert", "id": 4, "state": "paid", "price": None},
+        {"_region": region, "_position": 3, "_op": "delete", "id": 4, "state": None, "price": None},
+    ]
+    text = run("tail", orders).out.splitlines()
+    assert text[0] == "_region\t_position\t_op\tid\tstate\tprice"
+    assert text[3] == f"{region}\t3\tdelete\t4\t\t"
+    assert run("tail", orders, "--region", region[:6], "--output", "json").rows == rows
+
+
+def test_tail_starts_where_it_is_told_and_ends_after_a_limit(run, as_json, orders):
+    write(as_json, orders, {"id": 4, "state": "a"}, {"id": 4, "state": "b"})
+    SystemClock().sleep(0.01)
+    moment = SystemClock().now()
+    write(as_json, orders, {"id": 4, "state": "c"})
+
+    def states(*arguments: object) -> list[str]:
+        return [row["state"] for row in run("tail", orders, *arguments, "--output", "json").rows]
+
+    assert states() == states("--start", "earliest") == ["a", "b", "c"]
+    assert states("--start", "latest") == []
+    assert states("--start", 2) == ["b", "c"]
+    assert states("--start", datetime.fromtimestamp(moment, UTC).isoformat()) == ["c"]
+    assert states("--start", f"{moment:.3f}") == ["c"]
+    assert states("--limit", 2) == ["a", "b"]
+    assert run("tail", orders, "--start", "soon").code == 2
+    assert run("tail", orders, "--start", "0").code == 1
+
+
+def test_a_limit_counts_rows_but_a_cursor_takes_whole_writes(run, as_json, orders):
+    as_json("write", orders, "-", stdin=lines(*({"id": n, "state": "x", "price": 1.0} for n in range(20))))
+    assert len(run("tail", orders, "--limit", 2, "--output", "json").rows) == 2
+    first = run("tail", orders, "--limit", 2, "--cursor", "sink", "--output", "json").rows
+    rest = run("tail", orders, "--cursor", "sink", "--output", "json").rows
+
+    assert len(first) > 2
+    assert sorted(row["id"] for row in first + rest) == list(range(20))
+
+
+def test_a_cursor_goes_on_after_what_was_printed(run, as_json, orders):
+    write(as_json, orders, {"id": 4}, {"id": 5})
+    assert sorted(row["id"] for row in run("tail", orders, "--cursor", "sink", "--output", "json").rows) == [4, 5]
+    assert run("tail", orders, "--cursor", "sink", "--output", "json").rows == []
+    (listed,) = as_json("cursor", "list", orders)["cursors"]
+    assert listed["name"] == "sink"
+    assert {one["position"] for one in listed["positions"]} <= {1, 2, 3}
+
+    assert as_json("cursor", "set", orders, "--name", "sink", "--start", "earliest")["name"] == "sink"
+    assert len(run("tail", orders, "--cursor", "sink", "--output", "json").rows) == 2
+    assert as_json("cursor", "drop", orders, "--name", "sink") == {"dropped": "sink"}
+    assert as_json("cursor", "list", orders) == {"cursors": []}
+    assert run("cursor", "drop", orders, "--name", "sink").code == 1
+
+
+def test_what_nobody_could_read_does_not_move_the_cursor(run, as_json, orders):
+    write(as_json, orders, {"id": 4})
+    reading, writing = os.pipe()
+    os.close(reading)
+    tail = [*COMMAND, "tail", str(orders), "--cursor", "sink", "--output", "json"]
+    done = subprocess.run(tail, stdout=writing, stderr=subprocess.PIPE, check=False, text=True)
+    os.close(writing)
+
+    assert (done.returncode, done.stderr) == (141, "")
+    assert [row["id"] for row in run("tail", orders, "--cursor", "sink", "--output", "json").rows] == [4]
+
+
+@pytest.mark.parametrize("more", [[], ["--cursor", "sink"]])
+def test_a_following_tail_prints_what_comes(as_json, orders, more):
+    tail = [*COMMAND, "tail", str(orders), "--follow", "--limit", "2", "--output", "json"]
+    with subprocess.Popen([*tail, *more], stdout=subprocess.PIPE, text=True) as following:
+        for number in (4, 5):
+            write(as_json, orders, {"id": number})
+            assert following.stdout is not None
+            assert f'"id": {number}' in following.stdout.readline()
+    assert following.returncode == 0
+
+
+def test_a_snapshot_is_cloned_and_the_source_says_for_whom_it_keeps_files(run, as_json, orders, tmp_path):
+    as_json("snapshot", "create", orders, "--name", "monday")
+    write(as_json, orders, {"id": 4})
+    clone = tmp_path / "clone"
+    copied = as_json("snapshot", "clone", orders, clone, "--name", "monday")
+
+    assert copied == {"table": str(clone), "rows": 3, "from": str(orders)}
+    assert scanned(run, clone) == [1, 2, 3]
+    assert [one["clone"] for one in as_json("snapshot", "list", orders)["snapshots"]] == [str(clone), None]
+    assert run("drop", orders, "--yes").code == 1
+    as_json("drop", clone, "--yes")
+    as_json("drop", orders, "--yes")
+
+
+def test_a_backup_is_restored_after_its_table_was_dropped(run, as_json, orders, tmp_path):
+    as_json("snapshot", "create", orders, "--name", "monday")
+    write(as_json, orders, {"id": 4})
+    now, monday = tmp_path / "now", tmp_path / "monday"
+    assert as_json("backup", orders, now) == {"table": str(now), "rows": 4, "from": str(orders)}
+    assert as_json("backup", orders, monday, "--at", "monday")["rows"] == 3
+    assert run("drop", orders).code == 2
+    dropped = as_json("drop", orders, "--yes")
+    assert (dropped["dropped"], dropped["deleted"] > 0) == (str(orders), True)
+    assert run("scan", orders).code == 1
+
+    assert as_json("restore", monday, orders) == {"table": str(orders), "rows": 3, "from": str(monday)}
+    assert scanned(run, orders) == [1, 2, 3]
+    assert as_json("restore", now, tmp_path / "other", "--registry", "object")["rows"] == 4
+    assert lancelsm.open(tmp_path / "other").config.registry == "object"
+    assert run("restore", tmp_path, tmp_path / "third").code == 1
+
+
+@pytest.mark.parametrize("answer", ["n\n", "y\n"])
+def test_a_drop_asks_on_a_terminal(run, orders, monkeypatch, answer):
+    monkeypatch.setattr(
+        "lancelsm.cli.snapshots.sys", type("Sys", (), {"stdin": type("In", (), {"isatty": lambda: True})})
+    )
+    done = run("drop", orders, stdin=answer)
+
+    assert (done.code, orders.joinpath("_versions").exists()) == ((130, True) if answer == "n\n" else (0, False))
