@@ -1,0 +1,171 @@
+"""What the pages name is there: paths, modules, sections, links, targets of make, commands, settings, errors."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from lancelsm import errors
+from lancelsm.cli.app import app
+from lancelsm.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+LIBRARY = ROOT / "shared" / "lancelsm"
+DESIGN = ROOT / "docs" / "design.md"
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PLACES = "benchmarks|docs|events|examples|functions|infra|layers|proto|requirements|shared|tests"
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+OF_FILES = {"json", "py", "sqlite", "md", "txt", "zip"}
+METADATA = {"lancelsm.fence", "lancelsm.merged"}
+
+pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def inline(page: Path) -> list[str]:
+    """What stands in backticks within the text."""
+    return re.findall(r"`([^`\n]+)`", FENCE.sub("", page.read_text()))
+
+
+def shown(page: Path) -> Iterator[str]:
+    """Everything that a reader may type: inline code, and lines of blocks."""
+    yield from inline(page)
+    for _, text in FENCE.findall(page.read_text()):
+        yield from text.splitlines()
+
+
+def headings(page: Path) -> list[str]:
+    return re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)
+
+
+def anchors(page: Path) -> set[str]:
+    return {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings(page)}
+
+
+def defines(text: str, name: str) -> bool:
+    return re.search(rf"^\s*(?:(?:def|class) {name}\b|{name}\s*[:=])", text, re.MULTILINE) is not None
+
+
+def is_module_or_in_one(dotted: str) -> bool:
+    """Whether `package.module.name`, with or without `lancelsm.` in front, is there."""
+    parts = dotted.removeprefix("lancelsm.").split(".")
+    place = LIBRARY
+    while parts and ((place / parts[0]).is_dir() or (place / f"{parts[0]}.py").is_file()):
+        place /= parts.pop(0)
+    source = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    text = source.read_text() if source.is_file() else ""
+    at_top = place == LIBRARY  # what the package offers is imported there, not defined
+    return all(defines(text, part) or (at_top and re.search(rf'"{part}"', text)) for part in parts)
+
+
+@pages
+def test_every_path_that_a_page_names_is_there(page: Path) -> None:
+    named = {text for text in inline(page) if re.fullmatch(rf"(?:{PLACES})/[\w./*-]*", text)}
+
+    assert not [text for text in sorted(named) if not list(ROOT.glob(text.rstrip("/")))]
+
+
+@pages
+def test_every_module_that_a_page_names_has_what_it_says(page: Path) -> None:
+    ours = {"lancelsm", *(found.stem for found in LIBRARY.iterdir())}
+    dotted = {text for text in inline(page) if re.fullmatch(r"[a-z_]+(?:\.\w+)+", text)} - METADATA
+    named = {text for text in dotted if text.split(".")[0] in ours and text.split(".")[-1] not in OF_FILES}
+
+    assert not [text for text in sorted(named) if not is_module_or_in_one(text)]
+
+
+@pages
+def test_every_member_that_a_page_names_is_one_of_its_class(page: Path) -> None:
+    sources = [found.read_text() for found in LIBRARY.rglob("*.py")]
+    for owner, member in {tuple(text.split(".")) for text in inline(page) if re.fullmatch(r"[A-Z]\w+\.[a-z_]+", text)}:
+        classes = [text for text in sources if re.search(rf"^class {owner}\b", text, re.MULTILINE)]
+
+        assert not classes or any(defines(text, member) for text in classes), f"{owner}.{member}"
+
+
+def test_every_module_in_the_tables_of_the_design_is_there() -> None:
+    modules = {path.stem for path in LIBRARY.rglob("*") if path.is_dir() or path.suffix == ".py"}
+    for table in re.findall(r"(?:^\|.*\n)+", DESIGN.read_text(), re.MULTILINE):
+        rows = [line.strip()[1:-1].split("|") for line in table.splitlines()]
+        for at in (at for at, title in enumerate(rows[0]) if title.strip() == "module"):
+            named = {name for row in rows[2:] for name in re.findall(r"`([a-z_]+)`", row[at])}
+
+            assert named <= modules
+
+
+@pages
+def test_every_relative_link_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", FENCE.sub("", page.read_text())):
+        place, _, anchor = target.partition("#")
+        if re.match(r"[a-z]+://", target):
+            continue
+        found = (page.parent / place).resolve() if place else page
+
+        assert found.exists(), target
+        assert not anchor or anchor in anchors(found), target
+
+
+@pages
+def test_every_make_that_a_page_shows_is_a_target(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z0-9-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {name for text in shown(page) for name in re.findall(r"^(?:\w+=\S+ )*make ([a-z][a-z0-9-]*)", text)}
+
+    assert named <= targets
+
+
+@pages
+def test_every_command_that_a_page_shows_is_one_with_these_options(page: Path) -> None:
+    for text in shown(page):
+        for words in re.findall(r"(?:^|\| |bin/)lancelsm ((?:[^`|#]+))", text):
+            command: Any = get_command(app)
+            for word in shlex.split(words, posix=False):
+                if word.startswith("-"):
+                    options = {name for one in command.params for name in (*one.opts, *one.secondary_opts)}
+                    assert word.partition("=")[0] in {*options, "-", "-h", "--help"}, text
+                elif hasattr(command, "commands") and re.fullmatch(r"[a-z]+", word):
+                    assert word in command.commands, text
+                    command = command.commands[word]
+
+
+def test_every_section_that_the_code_cites_is_in_the_design() -> None:
+    cited = set()
+    for place in ("shared", "functions", "infra", "tests"):
+        for source in (ROOT / place).rglob("*.py"):
+            text = " ".join(source.read_text().split())
+            for names in re.findall(r'docs/design\.md, ((?:"[A-Z][^"]*"(?:, | and )?)+)', text):
+                cited |= set(re.findall(r'"([^"]+)"', names))
+
+    assert cited
+    assert not [name for name in sorted(cited) if not any(found.startswith(name) for found in headings(DESIGN))]
+
+
+def test_the_design_shows_every_setting_and_no_other() -> None:
+    section = DESIGN.read_text().partition("\n## Settings\n")[2].partition("\n## ")[0]
+    named = {name for line in section.splitlines() if line.startswith("| `") for name in names_in_first_cell(line)}
+
+    assert named == {field.name for field in fields(Settings)}
+
+
+def names_in_first_cell(line: str) -> list[str]:
+    return re.findall(r"`(\w+)`", line.split("|")[1])
+
+
+def test_the_design_shows_every_kind_of_error_with_its_exit_code() -> None:
+    section = DESIGN.read_text().partition("\n## Errors\n")[2].partition("\n## ")[0]
+    told = dict(re.findall(r"^\| `(\w+)` \|.*\| (\d) \|$", section, re.MULTILINE))
+
+    assert told == {one.kind: str(one.exit_code) for one in errors.LsmError.__subclasses__()}
+
+
+def test_the_page_of_functions_shows_every_function() -> None:
+    text = (ROOT / "docs" / "functions.md").read_text()
+    inputs = text.partition("| function |")[2].partition("\n\n")[0]
+    files = {source.stem for source in (ROOT / "functions").glob("*.py")}
+
+    assert set(re.findall(r"^\| `(\w+)` \|", inputs, re.MULTILINE)) == files - {"gc_round"} | {"gc"}
