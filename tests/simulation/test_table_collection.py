@@ -1,0 +1,190 @@
+"""Collections of a whole table and its base: faults at the calls of the base's part, mergers and readers overtaken."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import lance
+import pytest
+
+from lancelsm.dataset.collecting import named_files, stored_versions
+from lancelsm.errors import Contended, Corrupt
+from lancelsm.gc import collect as collection
+from lancelsm.gc.collect import Collected
+from lancelsm.lease import LEASE_SECONDS
+from lancelsm.lease import lease as holding
+from lancelsm.opening import open_table
+from tests.simulation.faults import CRASH_AFTER, CRASH_BEFORE, FAIL_AFTER, FAIL_BEFORE, Call, Fault, FaultPlan, late
+from tests.simulation.situations import noted
+from tests.simulation.table_log import keys
+from tests.simulation.table_world import WRITING, TableWorld, lease
+from tests.simulation.world import told
+
+LEFT, RIGHT = keys(0)[:8], keys(1)[:8]
+WRITE = (FAIL_AFTER, CRASH_BEFORE, CRASH_AFTER, FAIL_BEFORE, late(3))
+READ = (FAIL_BEFORE, CRASH_BEFORE)
+
+
+def merged_table(place: Path) -> TableWorld:
+    """Two regions, merged twice so that the base has files that only older versions name, and an orphan of its own."""
+    world = TableWorld(place)
+    with world:
+        world.create("maker", loaded=LEFT[:3])
+        for number in range(2):
+            world.write("maker", upsert=[LEFT[number], *LEFT[3:5], RIGHT[number]])
+            world.flush("maker")
+            world.merge("maker")
+        world.write("maker", delete=[LEFT[0]])
+        world.write("maker", upsert=[LEFT[2], RIGHT[5]])
+        world.flush("maker")
+        world.write("maker", upsert=[RIGHT[6]])
+    (place / "data" / "0000.lance").write_bytes(b"a merge that crashed")
+    return world
+
+
+def collect(world: TableWorld, process: str) -> Collected:
+    with world.at(process):
+        return world.table(process).collect(yes=True, interval_seconds=0)
+
+
+def recover(world: TableWorld, process: str) -> None:
+    """A fresh process reads, folds and collects; then nothing lies in the base that no version names."""
+    world.plan.stop()
+    for _ in range(2):
+        world.schedule.clock.advance(LEASE_SECONDS + 1)
+        with world.at(process):
+            table = world.table(process)
+            assert world.read(table) == world.truth
+            world.flush(process, table)
+            world.merge(process, table)
+            assert world.read(table) == world.truth
+            collect(world, process)
+            assert world.read(table) == world.truth
+        world.plan.land()
+    place = str(world.place)
+    named = {name for one in stored_versions(uri=place) for name in named_files(uri=place, version=one.version)}
+    there = {str(path.relative_to(world.place)) for path in world.place.glob("data/*")}
+    assert there <= named
+    for version in stored_versions(uri=place):
+        lance.dataset(place, version=version.version).to_table()
+
+
+def test_a_collection_leaves_the_base_one_version_and_no_orphan(tmp_path: Path) -> None:
+    with merged_table(tmp_path / "table") as world:
+        before = len(stored_versions(uri=str(world.place)))
+        done = collect(world, "collector")
+
+        assert {one.kind for one in done.candidates} >= {"generation", "entry", "base_file", "base_version"}
+        assert not (world.place / "data" / "0000.lance").exists()
+        assert len(stored_versions(uri=str(world.place))) <= 2 < before
+        recover(world, "next")
+
+
+def test_a_fault_at_any_call_of_the_base_s_part_leaves_a_table_that_the_next_collection_finishes(
+    tmp_path: Path,
+) -> None:
+    start = merged_table(tmp_path / "start")
+    with start.fork(tmp_path / "well") as world:
+        collect(world, "victim")
+        calls = [call for call in world.plan.calls if _is_of_the_base(call)]
+    assert len(calls) > 20
+    turns: dict[str, int] = {}
+    for call in calls:
+        turn = turns[call.method] = turns.get(call.method, -1) + 1
+        faults = WRITE if call.method in WRITING | {"delete", "clean_versions"} else READ
+        if turn >= len(faults):
+            continue  # each method meets each fault, at another call each
+        fault = faults[turn]
+        with (
+            noted(call, fault),
+            contextlib.redirect_stdout(io.StringIO()),
+            start.fork(tmp_path / str(call.index)) as world,
+        ):
+            world.plan = FaultPlan.at(call.index, fault, clock=world.schedule.clock)
+            told(lambda world=world: collect(world, "victim"))  # type: ignore[misc]
+            recover(world, "next")
+
+
+def _is_of_the_base(call: Call) -> bool:
+    return call.port == "lance" or not re.search("_mem_wal|^H#", call.key)
+
+
+@pytest.mark.parametrize("at", ["generation.read_generation", "base_rows.write_rows", "base_rows.commit"])
+def test_a_merge_that_a_merge_and_a_collection_overtook_plans_anew(at: str, tmp_path: Path) -> None:
+    # slatedb 604: the collector took what a running merge was reading.
+    with merged_table(tmp_path / "table") as world, lease(held=False):
+        seen = []
+
+        def overtaken(call: Call) -> Fault | None:
+            if call.process == "slow" and call.method == at and not seen:
+                seen.append(call)
+                with world.at("fast"):
+                    world.merge("fast")
+                collect(world, "collector")
+            return None
+
+        world.plan = FaultPlan(overtaken)
+        with world.at("slow"):
+            world.merge("slow")
+        assert seen
+        recover(world, "next")
+
+
+def test_a_reader_that_a_collection_overtook_reads_again(tmp_path: Path) -> None:
+    with merged_table(tmp_path / "table") as world:
+        seen = []
+
+        def overtaken(call: Call) -> Fault | None:
+            if call.process == "reader" and call.method == "generation.read_generation" and not seen:
+                seen.append(call)
+                with world.at("fast"):
+                    world.merge("fast")
+                collect(world, "collector")
+            return None
+
+        world.plan = FaultPlan(overtaken)
+        with world.at("reader"):
+            assert world.read(world.table("reader")) == world.truth
+        assert seen
+
+
+def test_while_a_merge_holds_the_base_only_the_regions_are_collected(tmp_path: Path) -> None:
+    with merged_table(tmp_path / "table") as world:
+        opened = open_table(world.place, ports=world.ports("merger"))
+        with holding(opened.storage, "base"):
+            done = collect(world, "collector")
+
+        assert "base_file" not in {one.kind for one in done.candidates}
+        assert any(one.path == "data" and "lease" in one.why for one in done.kept)
+        assert (world.place / "data" / "0000.lance").exists()
+
+
+def test_a_base_restored_to_before_the_fence_loses_nothing_to_a_sweep(tmp_path: Path) -> None:
+    with merged_table(tmp_path / "table") as world:
+        opened = open_table(world.place, ports=world.ports("collector"))
+        version = lance.dataset(world.place).version
+        marked = collection.mark(opened)
+        (key,) = [one for one in marked.rounds if one.startswith("_lancelsm/")]
+        collection.verify(opened, [key])
+        collection.commit(opened, [key])
+        lance.dataset(world.place, version=version).restore()
+
+        with pytest.raises(Corrupt, match="before the fence"):
+            collection.sweep(opened, [key])
+        assert (world.place / "data" / "0000.lance").exists()
+
+
+def test_a_second_round_of_the_base_makes_the_first_one_harmless(tmp_path: Path) -> None:
+    with merged_table(tmp_path / "table") as world:
+        opened = open_table(world.place, ports=world.ports("slow"))
+        slow = [one for one in collection.mark(opened).rounds if one.startswith("_lancelsm/")]
+        collect(world, "fast")
+
+        with pytest.raises(Contended):
+            collection.verify(opened, slow)
+        assert collection.commit(opened, slow).rounds == ()
+        assert collection.sweep(opened, slow).deleted == 0
+        recover(world, "next")
