@@ -1,0 +1,232 @@
+"""The verifier: each way in which a round can be wrong is refused, with the object named; nothing is repaired."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from lancelsm.commit import newest
+from lancelsm.errors import Contended, Corrupt, Invalid, LsmError
+from lancelsm.gc import collect as collection
+from lancelsm.gc.lists import Item, Kind, Round, read_list, write_list
+from lancelsm.gc.verify import verify_region
+from lancelsm.layout import Generation, Position, generation_path, published_manifest, wal_entry
+from lancelsm.setsum import Setsum
+from lancelsm.settings import Settings
+from lancelsm.wal.entry import encode
+from tests.simulation.collecting import Lake, filled
+from tests.simulation.world import a_nonce, row
+
+
+def marked(lake: Lake) -> str:
+    with lake.collecting():
+        (key,) = collection.mark(lake.opened("marker", faulty=False)).rounds
+    return key
+
+
+def verify(lake: Lake, key: str, **settings: int) -> None:
+    verify_region(lake.region("verifier"), key, read_progress=lake.progress, settings=Settings(**settings))
+
+
+def rewritten(lake: Lake, change: Callable[[Round], Round]) -> str:
+    """The list that mark makes, changed."""
+    storage = lake.region("marker").storage
+    return write_list(storage, change(read_list(storage, marked(lake)).round)).key
+
+
+def plus(kind: Kind, path: str, number: int) -> Callable[[Round], Round]:
+    item = Item(kind=kind, path=path, number=number, bytes=1, why="a bug")
+    return lambda found: replace(found, items=(*found.items, item))
+
+
+def test_a_round_as_it_was_marked_is_verified_and_again_once_it_is_committed() -> None:
+    lake = filled()
+    key = marked(lake)
+    before = lake.stored()
+
+    verify(lake, key)
+    assert lake.stored() == before
+    with lake.collecting():
+        collection.commit(lake.opened("committer", faulty=False), [key])
+    verify(lake, key)
+
+
+def wrong_items(lake: Lake) -> dict[str, tuple[Kind, str, int]]:
+    region = lake.region("x")
+    head, manifest = newest(region, region.head())
+    last = manifest.generations[-1]
+    prefix = f"_mem_wal/{region.id}/"
+    return {
+        "a generation that the base lacks": (Kind.GENERATION, generation_path(region.id, last.path), last.generation),
+        "a generation that a flush may write": (Kind.GENERATION, f"{prefix}00000000_gen_5", 5),
+        "an entry that is in no generation": (Kind.ENTRY, wal_entry(region.id, Position(9)), 9),
+        "an entry above the head": (Kind.ENTRY, wal_entry(region.id, Position(11)), 11),
+        "the manifest that the head names": (Kind.STAGED, head.manifest_key, head.manifest_version),
+        "a manifest that may still be committed": (Kind.STAGED, f"{prefix}manifest/staged/6-{'0' * 32}.binpb", 6),
+        "the newest published manifest": (Kind.PUBLISHED, published_manifest(region.id, head.manifest_version), 5),
+        "a list that may still be committed": (Kind.LIST, f"{prefix}gc/1-{'0' * 32}.binpb", 1),
+        "another region's object": (Kind.ENTRY, f"_mem_wal/{'0' * 8}/wal/x.arrow", 1),
+        "the configuration": (Kind.STAGED, "_lancelsm/config.json", 1),
+        "a path out of the region": (Kind.GENERATION, f"{prefix}../other/00000000_gen_1", 1),
+        "an entry under another number": (Kind.ENTRY, wal_entry(region.id, Position(9)), 1),
+        "a generation under another number": (Kind.GENERATION, generation_path(region.id, last.path), 1),
+        "a file of the base": (Kind.BASE_FILE, f"{prefix}data/x.lance", 0),
+    }
+
+
+@pytest.mark.parametrize("name", wrong_items(filled()))
+def test_an_item_that_is_needed_or_is_not_what_it_says_is_refused_by_name(name: str) -> None:
+    lake = filled()
+    kind, path, number = wrong_items(lake)[name]
+
+    with pytest.raises(Corrupt, match="Nothing was deleted") as error:
+        verify(lake, rewritten(lake, plus(kind, path, number)))
+    assert error.value.where["object"] == path
+
+
+@pytest.mark.parametrize("kind", [Kind.GENERATION, Kind.STAGED, Kind.PUBLISHED])
+def test_what_a_pin_needs_is_refused(kind: Kind) -> None:
+    lake = filled()
+    pin = lake.pin("held")
+    lake.merge()
+    lake.write(100, 101)
+    lake.flush()
+    lake.merge()
+    needs = pin.regions[lake.world.id]
+    paths = {
+        Kind.GENERATION: (f"_mem_wal/{lake.world.id}/00000000_gen_3", 3),
+        Kind.STAGED: (needs.manifest_key, needs.manifest_version),
+        Kind.PUBLISHED: (published_manifest(lake.world.id, needs.manifest_version), needs.manifest_version),
+    }
+
+    with pytest.raises(Corrupt) as error:
+        verify(lake, rewritten(lake, plus(kind, *paths[kind])))
+    assert error.value.where["object"] == paths[kind][0]
+
+
+def test_a_generation_from_the_middle_is_refused() -> None:
+    lake = filled(merged=4)
+
+    def without_the_oldest(found: Round) -> Round:
+        return replace(found, items=tuple(i for i in found.items if (i.kind, i.number) != (Kind.GENERATION, 1)))
+
+    with pytest.raises(Corrupt, match="from the middle"):
+        verify(lake, rewritten(lake, without_the_oldest))
+
+
+@pytest.mark.parametrize("floor", [0, 10, 99])
+def test_a_floor_beyond_what_was_folded_is_refused(floor: int) -> None:
+    lake = filled()
+    with pytest.raises(Corrupt, match="floor"):
+        verify(lake, rewritten(lake, lambda found: replace(found, floor=floor, items=())))
+
+
+def test_a_floor_within_what_was_folded_is_checked_to_the_next_end_of_a_generation() -> None:
+    lake = filled()
+    sums = [lake.world.log[Position(at)].summary.entry_setsum for at in (1, 2, 3)]
+
+    def lower(found: Round) -> Round:
+        return replace(found, floor=4, items=(), discarded=sum(sums, start=Setsum()))
+
+    verify(lake, rewritten(lake, lower))
+    damage(lake, 4)
+    with pytest.raises(Corrupt, match="through position 4"):
+        verify(lake, rewritten(lake, lower))
+
+
+def test_a_sum_that_is_not_that_of_the_log_is_refused() -> None:
+    lake = filled()
+    with pytest.raises(Corrupt, match="not what is there"):
+        verify(lake, rewritten(lake, lambda found: replace(found, discarded=Setsum.of([b"x"]))))
+
+
+def damage(lake: Lake, position: int) -> None:
+    """Another sound entry where one was committed."""
+    key = wal_entry(lake.world.id, Position(position))
+    lake.world.store.remove(key)
+    other = encode(row(999), position=Position(position), epoch=1, nonce=a_nonce(999))  # type: ignore[arg-type]
+    lake.world.store.create(key, other.body)
+
+
+def flipped(lake: Lake) -> None:
+    key = wal_entry(lake.world.id, Position(3))
+    body = bytearray(lake.world.store.get(key).body)  # type: ignore[union-attr]
+    body[-20] ^= 1
+    lake.world.store.remove(key)
+    lake.world.store.create(key, body)
+
+
+def swapped(lake: Lake) -> None:
+    keys = [wal_entry(lake.world.id, Position(at)) for at in (2, 3)]
+    bodies = [lake.world.store.get(key).body for key in keys]  # type: ignore[union-attr]
+    for key, body in zip(keys, reversed(bodies), strict=True):
+        lake.world.store.remove(key)
+        lake.world.store.create(key, body)
+
+
+LOSSES: dict[str, Callable[[Lake], None]] = {
+    "lost": lambda lake: lake.world.store.remove(wal_entry(lake.world.id, Position(3))),
+    "replaced": lambda lake: damage(lake, 3),
+    "flipped": flipped,
+    "swapped with its neighbour": swapped,
+}
+
+
+@pytest.mark.parametrize("how", LOSSES)
+def test_a_committed_entry_that_was_damaged_stops_the_round_before_its_generations_go(how: str) -> None:
+    lake = filled()
+    key = marked(lake)
+    LOSSES[how](lake)
+    before = lake.stored()
+
+    with pytest.raises(Corrupt) as error:
+        verify(lake, key)
+    assert "object" in error.value.where
+    assert lake.stored() == before
+    with pytest.raises(Corrupt):
+        lake.collect()
+
+
+def test_a_base_that_fell_behind_since_mark_is_noticed() -> None:
+    lake = filled()
+    key = marked(lake)
+    lake.counter = Generation(1)
+
+    with pytest.raises(Corrupt, match="lacks it"):
+        verify(lake, key)
+
+
+def test_a_base_that_is_ahead_of_the_head_is_a_lost_registry() -> None:
+    lake = filled()
+    key = marked(lake)
+    lake.counter = Generation(7)
+
+    with pytest.raises(Corrupt, match="registry rebuild"):
+        verify(lake, key)
+
+
+def test_a_round_that_takes_too_much_of_a_large_log_is_refused() -> None:
+    lake = filled()
+    key = marked(lake)
+
+    with pytest.raises(Invalid, match="collect_share_percent"):
+        verify(lake, key, collect_floor_bytes=1000, collect_share_percent=50)
+    verify(lake, key, collect_floor_bytes=1000, collect_share_percent=100)
+
+
+def test_a_pin_of_the_log_that_came_since_mark_makes_a_new_round_necessary() -> None:
+    lake = filled()
+    key = marked(lake)
+    needs = replace(lake.needs(lake.region("x")), first_position=Position(3))
+    lake.begin_pin("late", needs)
+
+    with pytest.raises(Contended):
+        verify(lake, key)
+
+
+@pytest.mark.parametrize("key", ["", "_lancelsm/config.json", "_mem_wal/x/gc/nothing"])
+def test_what_names_no_round_is_refused(key: str) -> None:
+    with pytest.raises((Invalid, LsmError)):
+        verify(filled(), key)
