@@ -1,6 +1,6 @@
 # Every target makes what it needs from nothing but a Python 3.11, 3.12 or 3.13.
 #   PYTHON=python3.12   the interpreter for .venv (default: the newest that fits)
-#   ARGS='...'          passed on: demo, test, simulate, bench, lock, synth, deploy
+#   ARGS='...'          passed on: demo, demo-aws, test, simulate, bench, lock, synth, deploy
 #   STAGE=prod          synth, bootstrap, deploy, destroy, asl (default: dev)
 #   CDK_OUT=DIR         synth, bootstrap, deploy, destroy: where what is synthesized lies (default: cdk.out)
 
@@ -21,14 +21,27 @@ LOCAL_AWS = AWS_ENDPOINT_URL=http://127.0.0.1:$(GATEWAY_PORT) AWS_ACCESS_KEY_ID=
 	AWS_SECRET_ACCESS_KEY=test AWS_REGION=us-east-1 AWS_DEFAULT_REGION=us-east-1 AWS_ALLOW_HTTP=true \
 	AWS_EC2_METADATA_DISABLED=true
 export GATEWAY_PORT
+# Says that the stacks are there: a new emulator begins with an empty directory.
+DEPLOYED := .local/work/deployed
 
-.PHONY: help demo test lint typecheck simulate bench build spark35 proto lock clean synth bootstrap deploy destroy asl local local-down
+.PHONY: help demo demo-aws test lint typecheck simulate bench build spark35 proto lock clean synth bootstrap deploy destroy asl local local-down
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: .venv/demo.stamp ## a year of flights through the whole pipeline (ARGS='--dir D')
 	@$(BIN)/lancelsm demo $(ARGS)
+
+demo-aws: .venv/demo.stamp node_modules/.package-lock.json ## the same through both stacks, on an emulated AWS (GATEWAY_PORT=4566)
+	@$(BIN)/python -m lancelsm.local.server start
+	@[ -e $(DEPLOYED) ] || { \
+		echo "Deploying to it; .local/deploy.log tells how it goes"; \
+		$(LOCAL_AWS) $(MAKE) bootstrap deploy STAGE=local >.local/deploy.log 2>&1 && touch $(DEPLOYED); \
+	} || { cat .local/deploy.log; exit 1; }
+	@$(LOCAL_AWS) $(BIN)/lancelsm demo --stage local $(ARGS)
+	@echo "in a shell that has:"
+	@echo "  export $(LOCAL_AWS)"
+	@echo "The emulated AWS goes on: 'make local-down' ends it."
 
 test: .venv/dev.stamp node_modules/.package-lock.json ## all tests but the long ones (ARGS='tests/unit -k name')
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --durations 10 $(ARGS)
@@ -73,6 +86,7 @@ destroy: synth ## the stack that works; the one that lasts stays, and deploy wor
 local: node_modules/.package-lock.json ## both stacks on this machine, in an emulated AWS (GATEWAY_PORT=4566)
 	@$(BIN)/python -m lancelsm.local.server start
 	@$(LOCAL_AWS) $(MAKE) bootstrap deploy STAGE=local
+	@touch $(DEPLOYED)
 	@echo "Each of these in a shell that has:"
 	@echo "  export $(LOCAL_AWS)"
 	@echo "'make local-down' ends it. docs/local.md says what is emulated, and what is not."

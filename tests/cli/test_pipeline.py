@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from lancelsm.demo import Shown
+from lancelsm.demo.embedded import Shown
 from lancelsm.settings import Settings
 from tests.cli.console import ORDERS, Json, Run, lines
 
@@ -383,9 +383,29 @@ def test_the_demo_says_what_it_proved(run: Run, monkeypatch: pytest.MonkeyPatch,
         console.print("in between")
         return Shown(table="t", **dict.fromkeys(numbers, 1))
 
-    monkeypatch.setattr("lancelsm.demo.run_demo", shown)
+    monkeypatch.setattr("lancelsm.demo.embedded.run_demo", shown)
 
     told, counted = run("demo", "--dir", tmp_path), run("demo", "--output", "json")
 
     assert (told.code, told.out, asked) == (0, "in between\n", [tmp_path, None])
     assert (counted.document, counted.err) == ({"table": "t", **dict.fromkeys(numbers, 1)}, "in between\n")
+
+
+def test_the_demo_goes_through_a_deployment_or_a_directory(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stages: list[str] = []
+
+    def shown(*, stage: str, console: Console) -> Shown:
+        stages.append(stage)
+        console.print("in between")
+        return Shown(table="s3://t", scheduled=1, cancelled=1, flown=1, events=1, rows_per_second=1, entries=1,
+                     generations=1, merges=1)  # fmt: skip
+
+    monkeypatch.setattr("lancelsm.demo.deployed.run_demo", shown)
+
+    counted = run("demo", "--stage", "local", "--output", "json")
+    refused = run("demo", "--stage", "x", "--dir", tmp_path)
+
+    assert (counted.document["table"], counted.err, refused.code) == ("s3://t", "in between\n", 2)
+    assert stages == ["local"]

@@ -12,16 +12,17 @@ import pytest
 from rich.console import Console
 
 import lancelsm
-from lancelsm import demo
+from lancelsm.committed import Committed
+from lancelsm.demo import embedded
+from lancelsm.demo import flights as data
 from lancelsm.errors import LsmError
-from lancelsm.region_writer import Committed
 
 TURNS = ((1, 1), (1, 31), (2, 28), (3, 1), (12, 31))  # of month, of merge, of year
 
 
 @pytest.fixture(scope="module")
 def flights() -> pa.Table:
-    return demo.read_flights()
+    return data.read_flights()
 
 
 @pytest.fixture(scope="module")
@@ -38,23 +39,23 @@ def silent() -> Console:
 
 
 def by_key(row: dict[str, object]) -> tuple[object, ...]:
-    return tuple(row[name] for name in demo.KEY)
+    return tuple(row[name] for name in data.KEY)
 
 
 def keys(rows: pa.Table) -> set[tuple[object, ...]]:
-    return {by_key(row) for row in rows.select(demo.KEY).to_pylist()}
+    return {by_key(row) for row in rows.select(data.KEY).to_pylist()}
 
 
 def test_the_data_set_keeps_its_types_nulls_and_keys(flights: pa.Table) -> None:
-    assert flights.schema.equals(demo.COLUMNS)
+    assert flights.schema.equals(data.COLUMNS)
     assert flights.num_rows == len(keys(flights)) == 336_776
-    assert demo.flown(flights).num_rows == 328_521
-    assert demo.cancelled(flights).num_rows == flights["dep_time"].null_count == 8_255
+    assert data.flown(flights).num_rows == 328_521
+    assert data.cancelled(flights).num_rows == flights["dep_time"].null_count == 8_255
     assert (flights["tailnum"].null_count, flights["air_time"].null_count) == (2_512, 9_430)
 
 
 def test_the_schedule_knows_of_no_departure(flights: pa.Table) -> None:
-    planned = demo.scheduled(flights)
+    planned = data.scheduled(flights)
 
     unknown = ["dep_time", "dep_delay", "arr_time", "arr_delay", "air_time"]
     assert all(planned[name].null_count == planned.num_rows for name in unknown)
@@ -63,12 +64,12 @@ def test_the_schedule_knows_of_no_departure(flights: pa.Table) -> None:
 
 def test_a_flight_departs_without_its_arrival_and_lands_whole() -> None:
     # given a flight that leaves late on New Year's Eve and lands in the new year
-    flight = dict.fromkeys(demo.COLUMNS.names) | {
+    flight = dict.fromkeys(data.COLUMNS.names) | {
         "time_hour": "2013-12-31T22:00:00Z", "carrier": "UA", "flight": 1, "minute": 30,
         "dep_time": 1745, "dep_delay": 15, "arr_time": 1900, "arr_delay": 5, "air_time": 90,
     }  # fmt: skip
 
-    first, second = demo.days(pa.Table.from_pylist([flight], schema=demo.COLUMNS))
+    first, second = data.days(pa.Table.from_pylist([flight], schema=data.COLUMNS))
 
     assert (first.date, second.date) == (datetime.date(2013, 12, 31), datetime.date(2014, 1, 1))
     assert first.upserts.to_pylist() == [flight | {"arr_time": None, "arr_delay": None, "air_time": None}]
@@ -79,14 +80,14 @@ def test_the_last_row_of_a_flight_is_its_whole_row(flights: pa.Table) -> None:
     # given flights that land the moment they depart, since nobody knows for how long they flew
     lost = flights.filter(pc.and_(pc.is_null(flights["air_time"]), pc.is_valid(flights["arr_time"])))
 
-    last = {by_key(row): row for day in demo.days(lost) for row in day.upserts.to_pylist()}
+    last = {by_key(row): row for day in data.days(lost) for row in day.upserts.to_pylist()}
 
     assert lost.num_rows == 717
     assert last == {by_key(row): row for row in lost.to_pylist()}
 
 
 def test_the_days_hold_every_event_once_and_in_order(flights: pa.Table) -> None:
-    year = list(demo.days(flights))
+    year = list(data.days(flights))
 
     assert sum(day.upserts.num_rows for day in year) == 2 * 328_521
     assert sum(day.deletes.num_rows for day in year) == 8_255
@@ -96,7 +97,7 @@ def test_the_days_hold_every_event_once_and_in_order(flights: pa.Table) -> None:
 
 
 def test_no_flight_is_upserted_and_deleted(some: pa.Table) -> None:
-    year = list(demo.days(some))
+    year = list(data.days(some))
 
     upserted = set().union(*(keys(day.upserts) for day in year))
     assert upserted.isdisjoint(set().union(*(keys(day.deletes) for day in year)))
@@ -105,11 +106,11 @@ def test_no_flight_is_upserted_and_deleted(some: pa.Table) -> None:
 def test_the_demo_ends_with_the_flights_that_flew(some: pa.Table, tmp_path: Path) -> None:
     console = silent()
 
-    shown = demo.run_demo(directory=tmp_path, console=console, flights=some, engine="inprocess")
+    shown = embedded.run_demo(directory=tmp_path, console=console, flights=some, engine="inprocess")
 
     table = lancelsm.open(shown.table)
     assert Path(shown.table) == tmp_path / "flights"
-    assert keys(table.scan().to_arrow()) == keys(demo.flown(some))
+    assert keys(table.scan().to_arrow()) == keys(data.flown(some))
     assert (shown.scheduled, shown.cancelled + shown.flown) == (some.num_rows, some.num_rows)
     assert shown.merges == 2
     assert shown.generations == sum(region.merged_generation for region in table.status().regions)
@@ -120,7 +121,7 @@ def test_the_demo_ends_with_the_flights_that_flew(some: pa.Table, tmp_path: Path
 def test_where_there_is_no_terminal_there_is_no_progress_bar(some: pa.Table, tmp_path: Path) -> None:
     console = silent()
 
-    demo.run_demo(directory=tmp_path, console=console, flights=some.slice(0, 50), engine="inprocess")
+    embedded.run_demo(directory=tmp_path, console=console, flights=some.slice(0, 50), engine="inprocess")
 
     assert not set(console.file.getvalue()) & {"\x1b", "\r", "━"}
 
@@ -131,18 +132,14 @@ def test_a_table_that_loses_a_write_fails_the_demo(
     monkeypatch.setattr(lancelsm.Table, "delete", lambda self, keys: Committed(rows=0, entries=()))
 
     with pytest.raises(LsmError, match="the demo failed") as caught:
-        demo.run_demo(directory=tmp_path, console=silent(), flights=some, engine="inprocess")
+        embedded.run_demo(directory=tmp_path, console=silent(), flights=some, engine="inprocess")
 
     assert caught.value.exit_code == 1
 
 
-def test_a_value_that_differs_fails_the_proof(
-    some: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_value_that_differs_fails_the_proof(some: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     upsert = lancelsm.Table.upsert
-    monkeypatch.setattr(
-        lancelsm.Table, "upsert", lambda self, rows: upsert(self, demo._without(rows, ("tailnum",)))
-    )
+    monkeypatch.setattr(lancelsm.Table, "upsert", lambda self, rows: upsert(self, data.without(rows, ("tailnum",))))
 
     with pytest.raises(LsmError, match="rows that are not the flights that flew"):
-        demo.run_demo(directory=tmp_path, console=silent(), flights=some.slice(0, 50), engine="inprocess")
+        embedded.run_demo(directory=tmp_path, console=silent(), flights=some.slice(0, 50), engine="inprocess")

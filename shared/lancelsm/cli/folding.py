@@ -121,17 +121,24 @@ def demo(
     directory: Annotated[
         str | None, typer.Option("--dir", metavar="D", help="Where to leave the table; a new directory by default.")
     ] = None,
+    stage: Annotated[
+        str | None, typer.Option("--stage", metavar="NAME", help="Through this deployment instead, by its functions.")
+    ] = None,
 ) -> None:
     """Take a year of real flights through the whole pipeline, and prove that nothing was lost.
 
     As JSON: {"table", "scheduled", "cancelled", "flown", "events", "rows_per_second", "entries", "generations",
-    "merges"}.
+    "merges"}, with --stage also "requests".
     """
-    from lancelsm.demo import run_demo
+    from lancelsm.demo import deployed, embedded
 
-    shown = run_demo(
-        directory=None if directory is None else Path(directory),
-        console=console(sys.stderr if session.json else sys.stdout),
-    )
+    if directory is not None and stage is not None:
+        raise typer.BadParameter("the table of a deployment is in its bucket", param_hint="--dir")
+    told = console(sys.stderr if session.json else sys.stdout)
+    shown: embedded.Shown | deployed.Shown
+    if stage is not None:
+        shown = deployed.run_demo(stage=stage, console=told)
+    else:
+        shown = embedded.run_demo(directory=None if directory is None else Path(directory), console=told)
     if session.json:
         session.show(asdict(shown), str)

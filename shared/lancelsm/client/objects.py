@@ -18,18 +18,23 @@ _SECONDS = 60
 
 def work_of(stage: str, *, service: Service) -> str:
     """`s3://BUCKET/work` of a stage, from the outputs of its stack."""
-    from botocore.exceptions import ClientError  # noqa: PLC0415 - an extra
-
     name = f"lancelsm-{stage}-state"
     remedy = "Give the client `work`, s3://BUCKET/work"
+    found = outputs(name, service=service, remedy=remedy)
+    if "Bucket" not in found:
+        raise Invalid(f"the stack {name} names no bucket", remedy=remedy)
+    return f"s3://{found['Bucket']}/work"
+
+
+def outputs(stack: str, *, service: Service, remedy: str = "Deploy it, or name another stage") -> dict[str, str]:
+    """The outputs of a stack by name; raises `Invalid` if it can't be read."""
+    from botocore.exceptions import ClientError  # noqa: PLC0415 - an extra
+
     try:
-        (stack,) = service("cloudformation").describe_stacks(StackName=name)["Stacks"]
+        (found,) = service("cloudformation").describe_stacks(StackName=stack)["Stacks"]
     except ClientError as error:
-        raise Invalid(f"the stack {name} can't be read: {error}", remedy=remedy) from error
-    for output in stack.get("Outputs", ()):
-        if output["OutputKey"] == "Bucket":
-            return f"s3://{output['OutputValue']}/work"
-    raise Invalid(f"the stack {name} names no bucket", remedy=remedy)
+        raise Invalid(f"the stack {stack} can't be read: {error}", remedy=remedy) from error
+    return {output["OutputKey"]: output["OutputValue"] for output in found.get("Outputs", ())}
 
 
 def put(work: str, key: str, body: bytes, *, service: Service) -> None:

@@ -1,0 +1,116 @@
+"""What the demo asks of a deployment beside rows: where it is, a flush, a merge, how often it was invoked."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Self
+
+from lancelsm import aws
+from lancelsm.client.invoking import Answered, Failed, Functions, Service
+from lancelsm.client.objects import outputs
+from lancelsm.clock import Budget, Clock, Ids
+from lancelsm.errors import LsmError, Unavailable
+from lancelsm.upkeep import Engine
+
+_FUNCTION_SECONDS = 900
+_MERGE_SECONDS = 3600
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a stage's tables, registry and merge machine are, as the outputs of its stacks say."""
+
+    stage: str
+    tables: str
+    registry: str
+    machine: str
+
+    @classmethod
+    def of(cls, stage: str, *, service: Service) -> Self:
+        """Raises `Invalid` if the stage is not deployed."""
+        state, pipeline = (outputs(f"lancelsm-{stage}-{name}", service=service) for name in ("state", "pipeline"))
+        return cls(
+            stage=stage,
+            tables=f"s3://{state['Bucket']}/tables",
+            registry=state["RegistryName"],
+            machine=pipeline["MergeMachine"],
+        )
+
+
+class Stack:
+    """One deployment, and the invocations of its functions from here, counted."""
+
+    def __init__(self, place: Place, *, service: Service, clock: Clock, ids: Ids) -> None:
+        self.place = place
+        self.invocations: Counter[str] = Counter()  # by the function's name in `functions/`
+        self._service = service
+        self._clock = clock
+        self._ids = ids
+        names = {"compaction": f"lancelsm-{place.stage}-compaction"}
+        self._functions = Functions(names, service=self.service)
+
+    def service(self, name: str, **more: Any) -> Any:
+        """As `aws.client`; invocations by what it makes are counted."""
+        client = self._service(name, **more)
+        return _Counted(client, self) if name == "lambda" else client
+
+    def attempts(self, seconds: float) -> Iterable[int]:
+        return Budget(clock=self._clock, ids=self._ids, seconds=seconds).attempts()
+
+    def flush(self, table: str) -> Document:
+        """Invoke `compaction`; the same again does no harm. Raises what it raises."""
+        cause = ""
+        for _ in self.attempts(_FUNCTION_SECONDS):
+            outcome = self._functions.invoke(
+                "compaction", json.dumps({"table": table}).encode(), read_seconds=_FUNCTION_SECONDS
+            )
+            if isinstance(outcome, Answered):
+                return outcome.document
+            if isinstance(outcome, Failed):
+                if not outcome.again:
+                    raise outcome.error
+                cause = str(outcome.error)
+            else:
+                cause = outcome.cause
+        raise Unavailable(f"the log was not flushed: {cause}", table=table)
+
+    def merge(self, table: str, *, engine: Engine) -> Document:
+        """Start an execution of the merge machine and wait for it; returns its output.
+
+        Raises:
+            Invalid, Unavailable: it can't be started or asked for.
+            LsmError: it failed; says with what.
+        """
+        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - an extra
+
+        states = self._service("stepfunctions")
+        asked = json.dumps({"table": table, "engine": engine})
+        try:
+            run = states.start_execution(stateMachineArn=self.place.machine, input=asked)["executionArn"]
+            for _ in self.attempts(_MERGE_SECONDS):
+                execution = states.describe_execution(executionArn=run)
+                if execution["status"] == "SUCCEEDED":
+                    return dict(json.loads(execution["output"]))
+                if execution["status"] != "RUNNING":
+                    what = f"{execution['status']}, {execution.get('error')}: {execution.get('cause')}"
+                    raise LsmError(f"the merge ended: {what}", table=table, execution=run)
+        except (BotoCoreError, ClientError) as error:
+            raise aws.translated(error, doing="the merge can't be run", table=table) from error
+        raise Unavailable(f"the merge still runs after {_MERGE_SECONDS} s", table=table, execution=run)
+
+
+class _Counted:
+    """A client of Lambda that counts its invocations."""
+
+    def __init__(self, client: Any, stack: Stack) -> None:
+        self._client = client
+        self._stack = stack
+
+    def invoke(self, *, FunctionName: str, Payload: bytes) -> Any:
+        self._stack.invocations[FunctionName.rpartition("-")[2]] += 1
+        return self._client.invoke(FunctionName=FunctionName, Payload=Payload)
