@@ -37,10 +37,16 @@ SKEW = 300.0
 FAULTS = (CRASH_BEFORE, CRASH_AFTER, FAIL_AFTER, late(3))
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=["sqlite", "object"])
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("made") / "table"
-    table = lancelsm.create(place, [{"id": n, "v": 0} for n in range(4)], primary_key="id", regions="bucket(id, 2)")
+    table = lancelsm.create(
+        place,
+        [{"id": n, "v": 0} for n in range(4)],
+        primary_key="id",
+        regions="bucket(id, 2)",
+        registry=request.param,
+    )
     table.upsert([{"id": n, "v": 1} for n in range(3)])
     table.flush()
     table.upsert([{"id": 0, "v": 2}])

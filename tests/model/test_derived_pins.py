@@ -1,0 +1,42 @@
+"""What rests on pins: reading with a cursor, and the pin of a clone. Clean as designed, and no guard is for nothing."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+import pytest
+
+from tests.model import clone_pin, cursor_read
+from tests.model.clone_pin import ClonePin
+from tests.model.cursor_read import CursorRead
+from tests.model.engine import Model, explore
+
+CAUGHT: dict[Enum, tuple[Any, str]] = {
+    cursor_read.Guard.HEAD_AFTER_ENTRY: (CursorRead, "uncommitted change read"),
+    cursor_read.Guard.CURSOR_AFTER_ENTRY: (CursorRead, "uncommitted change read"),
+    cursor_read.Guard.CURSOR_BELOW_FLOOR: (CursorRead, "uncommitted change read"),
+    cursor_read.Guard.KEPT_IS_READ: (CursorRead, "kept change refused"),
+    **dict.fromkeys(clone_pin.Guard, (ClonePin, "pinned object gone")),
+}
+
+
+@pytest.mark.parametrize(("model", "states"), [(CursorRead(), 71), (ClonePin(), 62)], ids=["cursor", "clone"])
+def test_a_protocol_keeps_its_promises_in_every_interleaving(model: Model[Any], states: int) -> None:
+    explored = explore(model)
+
+    assert explored.violation is None, explored
+    assert explored.states == states
+
+
+@pytest.mark.parametrize("guard", CAUGHT, ids=lambda guard: f"{guard.__module__.rpartition('.')[2]}-{guard.name}")
+def test_without_a_guard_a_promise_breaks(guard: Enum) -> None:
+    model, kind = CAUGHT[guard]
+    explored = explore(model(without=guard))
+
+    assert explored.violation is not None, guard.value
+    assert explored.violation.kind == kind, explored
+
+
+def test_every_guard_is_broken_once() -> None:
+    assert set(CAUGHT) == {*cursor_read.Guard, *clone_pin.Guard}
