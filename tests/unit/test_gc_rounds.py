@@ -1,0 +1,162 @@
+"""Rounds as values: what mark decides of a base, lists as bytes, and who may delete."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import lancelsm
+from lancelsm.dataset.collecting import StoredVersion
+from lancelsm.errors import Corrupt, Invalid
+from lancelsm.gc import lists
+from lancelsm.gc.base import Floor, mark_base
+from lancelsm.gc.lists import Item, Kind, Round
+from lancelsm.gc.mark import Progress
+from lancelsm.layout import Generation, Nonce, RegionId
+from lancelsm.objects import Listed
+from lancelsm.pins import Pin
+from lancelsm.setsum import Setsum
+from tests.unit.tables import create, row
+
+REGION = RegionId("d00cc65e-1b58-41a4-a929-5096334c8657")
+ITEM = Item(kind=Kind.ENTRY, path="_mem_wal/x/wal/1.arrow", number=1, bytes=7, why="it is in a generation")
+ROUND = Round(region=REGION, number=3, floor=9, items=(ITEM,), marked=1.5, discarded=Setsum.of([b"entry"]), fence=0)
+SOURCE = Path(lancelsm.__file__).parent
+
+
+def test_a_list_is_read_as_it_was_written() -> None:
+    base = replace(ROUND, region=None, fence=4, items=tuple(replace(ITEM, kind=kind) for kind in Kind))
+    for found in (ROUND, base):
+        assert lists.decode(lists.encode(found), key="x") == found
+
+
+@pytest.mark.parametrize("body", [b"\xff", lists.encode(ROUND)[:-3], b""])
+def test_bytes_that_are_no_list_are_corrupt(body: bytes) -> None:
+    with pytest.raises(Corrupt, match="not the list of a round"):
+        lists.decode(body, key="x")
+
+
+def test_a_list_of_a_newer_release_is_refused() -> None:
+    with pytest.raises(Invalid, match="Install a newer"):
+        lists.decode(lists.encode(ROUND).replace(b"\x08\x01", b"\x08\x02", 1), key="x")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({}, ""),
+        ({"counters": {REGION: 2}}, "does not hold it"),
+        ({"counters": {}}, "does not hold it"),
+        ({"markers": {REGION: 2}}, "marker lags"),
+        ({"markers": {}}, "marker lags"),
+        ({"caught_up": {"v": {REGION: 2}}}, "index v has not caught up"),
+        ({"caught_up": {"a": {REGION: 3}, "v": {}}}, "index v has not caught up"),
+        ({"caught_up": {}}, ""),
+    ],
+)
+def test_a_generation_goes_once_counter_marker_and_every_index_passed_it(change: dict[str, Any], why: str) -> None:
+    third = {REGION: Generation(3)}
+    whole = Progress(version=9, counters=third, markers=third, caught_up={"v": third})
+
+    said = replace(whole, **change).lacking(REGION, Generation(3))
+    assert (why in said) if why else said == ""
+
+
+def pinned(version: int | None) -> Pin:
+    return Pin(
+        kind="snapshot",
+        name="s",
+        nonce=Nonce("0" * 32),
+        version=1,
+        created=0.0,
+        expires=None,
+        confirmed=True,
+        base_version=version,
+        regions={},
+    )
+
+
+def base_round(**how: Any) -> Any:
+    given: dict[str, Any] = {
+        "base": SimpleNamespace(version=20, fence=6),
+        "versions": [StoredVersion(version=number, committed=float(number)) for number in range(1, 21)],
+        "tagged": frozenset(),
+        "unnamed": [],
+        "lists": [],
+        "floor": Floor(version=0, round=4, key="_lancelsm/gc/4-x", setsum=Setsum.ZERO),
+        "pins": [],
+        "keep_seconds": 3.0,
+        "now": 20.0,
+    }
+    return mark_base(**{**given, **how})
+
+
+def versions_of(marked: Any) -> list[int]:
+    return [item.number for item in marked.round.items if item.kind is Kind.BASE_VERSION]
+
+
+def test_versions_of_a_base_go_by_age_and_never_the_newest() -> None:
+    assert versions_of(base_round()) == list(range(1, 17))
+    assert versions_of(base_round(now=1e9)) == list(range(1, 20))
+    assert versions_of(base_round(keep_seconds=1e9)) == []
+
+
+def test_versions_from_the_oldest_pinned_one_on_stay_and_tagged_ones_too() -> None:
+    marked = base_round(pins=[pinned(9), pinned(None), pinned(12)], tagged=frozenset({3, 15}))
+
+    assert versions_of(marked) == [1, 2, 4, 5, 6, 7, 8]
+    assert marked.round.floor == 9
+    assert [kept.path for kept in marked.kept] == ["version 3"]
+
+
+def test_the_floor_of_a_base_never_falls() -> None:
+    floor = Floor(version=18, round=4, key="", setsum=Setsum.ZERO)
+    assert base_round(floor=floor, pins=[pinned(2)]).round.floor == 18
+
+
+def test_a_round_of_the_base_is_not_worth_the_version_that_it_makes_for_a_few_versions() -> None:
+    assert not base_round(now=15.0, keep_seconds=1.0).worth_it
+    assert base_round().worth_it
+    assert base_round(keep_seconds=1e9, unnamed=[Listed(key="data/x.lance", size=1)]).worth_it
+    assert base_round().round.fence == 7
+
+
+def test_lists_of_rounds_of_the_base_that_are_over_go_and_the_named_one_stays() -> None:
+    names = [f"_lancelsm/gc/{number}-{'0' * 32}.binpb" for number in (3, 4, 5)]
+    found = base_round(
+        lists=[Listed(key=name, size=1) for name in names],
+        floor=Floor(version=0, round=4, key=names[1], setsum=Setsum.ZERO),
+    )
+    assert [item.path for item in found.round.items if item.kind is Kind.LIST] == names[:1]
+
+
+def test_only_the_collector_calls_the_deletion_of_objects() -> None:
+    calls = re.compile(r"objects\.delete\(")
+    callers = {path.relative_to(SOURCE).parts[0] for path in SOURCE.rglob("*.py") if calls.search(path.read_text())}
+    assert callers == {"gc"}
+    steps = {path.name for path in (SOURCE / "gc").glob("*.py") if ".delete(" in path.read_text()}
+    assert not steps & {"mark.py", "survey.py", "verify.py", "commit.py", "base.py", "collect.py", "lists.py"}
+
+
+def test_a_table_that_is_collected_keeps_its_rows_and_says_what_it_did(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    for key in range(4):
+        table.upsert([row(key)])
+        table.flush()
+    table.merge(engine="inprocess")
+    table.upsert([row(9)])
+
+    looked = table.collect()
+    done = table.collect(yes=True, interval_seconds=0)
+
+    assert (looked.phase, looked.deleted, done.phase) == ("marked", 0, "swept")
+    assert done.candidates == looked.candidates
+    assert done.deleted == len(done.candidates)
+    assert any("from position 5 on" in kept.why for kept in done.kept)
+    assert table.scan().to_arrow().num_rows == 5
+    assert table.collect(yes=True, interval_seconds=0).phase == "idle"
