@@ -30,6 +30,7 @@ def deployment(stacks: Deployment, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         monkeypatch.setenv(name, value)
     aws.session.cache_clear()
     aws.client.cache_clear()
+    stacks.clear()
     yield stacks
     aws.session.cache_clear()
     aws.client.cache_clear()

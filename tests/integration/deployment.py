@@ -12,9 +12,11 @@ import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
+
+from botocore.exceptions import ClientError
 
 import lancelsm
 from lancelsm.layout import Position, wal_entry
@@ -66,12 +68,13 @@ class Deployment:
         return self._clients[service]
 
     def output(self, name: str) -> str:
-        """An output of one of the stacks, as they were last deployed."""
+        """An output of one of the stacks, as they were last deployed; `KeyError` if there is none."""
         if not self._outputs:
             for stack in ("state", "pipeline"):
-                named = f"lancelsm-{self.stage}-{stack}"
-                (found,) = self.client("cloudformation").describe_stacks(StackName=named)["Stacks"]
-                self._outputs |= {one["OutputKey"]: one["OutputValue"] for one in found["Outputs"]}
+                with suppress(ClientError):  # Pipeline may be away
+                    named = f"lancelsm-{self.stage}-{stack}"
+                    (found,) = self.client("cloudformation").describe_stacks(StackName=named)["Stacks"]
+                    self._outputs |= {one["OutputKey"]: one["OutputValue"] for one in found["Outputs"]}
         return self._outputs[name]
 
     def table(self, name: str, rows: Any, **options: Any) -> Table:
@@ -163,6 +166,12 @@ class Deployment:
         names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
         told = self.client("sqs").get_queue_attributes(QueueUrl=self.output(queue), AttributeNames=names)
         return sum(int(told["Attributes"][name]) for name in names)
+
+    def clear(self) -> None:
+        """Drop what a test that failed has left on the queues."""
+        for queue in ("QueueUrl", "DeadLetterUrl"):
+            if self.waiting(queue):
+                self.client("sqs").purge_queue(QueueUrl=self.output(queue))
 
     # State machines
 

@@ -1,0 +1,92 @@
+"""Merges by the state machine whose jobs fail and are cancelled: the next one ends right, and the base is readable."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lancelsm.layout import lease_key
+from lancelsm.lease import lease
+from lancelsm.opening import open_table
+from lancelsm.table import Table
+from lancelsm.upkeep import BASE
+from tests.integration.deployment import Deployment, rows, until
+
+BEGUN = ("SCHEDULED", "RUNNING")
+ENDED = ("SUCCESS", "FAILED", "CANCELLED")
+
+
+def pending(deployment: Deployment, name: str) -> Table:
+    """Four keys in the base, and two generations: 0 replaced, 1 deleted, 9 new."""
+    table = deployment.table(name, [{"id": key, "v": 0} for key in range(4)])
+    table.upsert([{"id": 0, "v": 1}, {"id": 9, "v": 1}])
+    table.flush()
+    table.delete([1])
+    table.flush()
+    return table
+
+
+MERGED = {0: 1, 2: 0, 3: 0, 9: 1}
+
+
+def jobs(deployment: Deployment, execution: str) -> list[dict[str, Any]]:
+    """The jobs of an execution, in the order of their attempts."""
+    emr, application = deployment.client("emr-serverless"), deployment.output("SparkApplication")
+    named = f"merge-{execution.rpartition(':')[2]}-"
+    found = [one for one in emr.list_job_runs(applicationId=application)["jobRuns"] if one["name"].startswith(named)]
+    return sorted(found, key=lambda one: one["name"])
+
+
+def leased(table: Table) -> bool:
+    storage = open_table(table.uri).storage
+    found = storage.registry.read(lease_key(storage.table, BASE))
+    return found is not None and bool(found["holder"])
+
+
+def queried(deployment: Deployment, table: Table) -> dict[int, int]:
+    return {row["id"]: row["v"] for row in deployment.invoke("query", {"table": table.uri})["rows"]}
+
+
+def test_a_merge_whose_jobs_fail_and_are_cancelled_is_done_by_the_next_attempt(deployment: Deployment) -> None:
+    # Given a merge whose first job finds another merge under way, and fails
+    table = pending(deployment, "retried")
+    with lease(open_table(table.uri).storage, BASE):
+        execution = deployment.start({"table": table.uri, "engine": "spark", "retry_seconds": 1})
+        until(lambda: jobs(deployment, execution), lambda found: found and found[0]["state"] == "FAILED")
+        after_failure = queried(deployment, table)
+
+    # When somebody cancels the second one
+    begun = until(lambda: jobs(deployment, execution), lambda found: len(found) > 1 and found[1]["state"] in BEGUN)
+    deployment.client("emr-serverless").cancel_job_run(
+        applicationId=deployment.output("SparkApplication"), jobRunId=begun[1]["id"]
+    )
+    until(lambda: jobs(deployment, execution), lambda found: found[1]["state"] == "CANCELLED")
+    after_cancel = queried(deployment, table)
+
+    # Then the third one merges, once
+    done = deployment.finished(execution)
+    assert [one["state"] for one in jobs(deployment, execution)] == ["FAILED", "CANCELLED", "SUCCESS"]
+    assert (done["engine"], done["merge"]["rows_upserted"], done["merge"]["rows_deleted"]) == ("spark", 2, 1)
+    assert after_failure == after_cancel == queried(deployment, table) == rows(table) == MERGED
+    assert [one.generations for one in table.status().regions] == [0]
+
+
+@pytest.mark.long
+def test_a_merge_is_done_though_its_job_was_cancelled_while_it_held_the_lease(deployment: Deployment) -> None:
+    # Given a job that has taken the lease
+    table = pending(deployment, "cancelled")
+    execution = deployment.start({"table": table.uri, "engine": "spark"})
+    until(lambda: leased(table), lambda held: held)
+
+    # When it is cancelled
+    (job,) = jobs(deployment, execution)
+    emr, application = deployment.client("emr-serverless"), deployment.output("SparkApplication")
+    emr.cancel_job_run(applicationId=application, jobRunId=job["id"])
+    until(lambda: jobs(deployment, execution), lambda found: found[0]["state"] in ENDED)
+
+    # Then the next one, a lease's time later, ends right
+    between = queried(deployment, table)
+    deployment.finished(execution)
+    assert between == queried(deployment, table) == MERGED
+    assert [one.generations for one in table.status().regions] == [0]

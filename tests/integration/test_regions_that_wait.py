@@ -1,0 +1,90 @@
+"""Regions that take nothing now: their messages wait, in order, and no other region's does."""
+
+from __future__ import annotations
+
+import time
+
+import pyarrow as pa
+
+from lancelsm.layout import wal_entry
+from lancelsm.record.rows import upserts
+from lancelsm.region import Region
+from lancelsm.routing.route import route
+from lancelsm.table import Table
+from tests.integration.deployment import Deployment, batch, history, rows, until
+
+COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.int64())])
+
+
+def send(deployment: Deployment, table: Table, *versions: int, keys: range = range(1)) -> None:
+    for version in versions:
+        deployment.invoke("ingest", {"table": table.uri, "upserts": [{"id": key, "v": version} for key in keys]})
+
+
+def region_of(table: Table, key: int) -> Region:
+    (routed,) = route(upserts([{"id": key, "v": 0}], schema=table.config.schema), table.config.regions)
+    (found,) = [region for region in table.regions() if region.values == routed.values]
+    return found
+
+
+def age(attributes: dict[str, str]) -> float:
+    """Of a message that was taken just now, in seconds: what the alarm of the queue looks at."""
+    return time.time() - int(attributes["SentTimestamp"]) / 1000
+
+
+def failed(answer: dict[str, list[dict[str, str]]]) -> set[str]:
+    return {one["itemIdentifier"] for one in answer["batchItemFailures"]}
+
+
+def test_messages_for_a_fenced_region_wait_until_it_is_given_back(deployment: Deployment) -> None:
+    # Given a region that somebody else has claimed since the writers last looked
+    table = deployment.table("fenced", COLUMNS)
+    send(deployment, table, 1)
+    until(lambda: history(table), lambda found: found == {0: [1]})
+    deployment.invoke("region_claim", {"table": table.uri, "owner": "somebody"})
+
+    # When rows come
+    with deployment.paused():
+        send(deployment, table, 2, 3)
+        records = deployment.take()
+        refused = deployment.invoke("writer_flush", batch(records))
+        again = until(deployment.take, lambda found: found)
+        refused_again = deployment.invoke("writer_flush", batch(again))
+        before = history(table)
+
+    # Then they are put off, and applied once the region is given back
+    deployment.invoke("region_claim", {"table": table.uri})
+    until(lambda: history(table), lambda found: found == {0: [1, 2, 3]})
+    assert before == {0: [1]}
+    assert failed(refused) == failed(refused_again) == {one["messageId"] for one in records}
+    assert [one["attributes"]["ApproximateReceiveCount"] for one in again] == ["2", "2"]
+    assert until(deployment.waiting, lambda left: left == 0) == 0
+
+
+def test_a_stuck_region_waits_and_the_others_go_on(deployment: Deployment) -> None:
+    # Given a region with something unreadable where its next entry belongs
+    table = deployment.table("stuck", COLUMNS, regions="bucket(id, 2)")
+    keys = range(6)
+    stuck = region_of(table, 0)
+    ours = {key for key in keys if region_of(table, key).id == stuck.id}
+    stuck.storage.objects.create(wal_entry(stuck.id, stuck.head().next_position), b"unreadable")
+
+    # When both regions get rows
+    send(deployment, table, 1, 2, keys=keys)
+
+    # Then the other one has them, and the messages of this one wait, and get old
+    others = {key: [1, 2] for key in keys if key not in ours}
+    until(lambda: history(table, skip=stuck), lambda found: found == others)
+    with deployment.paused():
+        waiting = until(deployment.take, lambda found: found)
+        corrupt = deployment.invoke("writer_flush", batch(waiting))
+    told = [one["attributes"] for one in waiting]
+    assert len(waiting) == deployment.waiting() == 2
+    assert failed(corrupt) == {one["messageId"] for one in waiting}
+    assert (int(told[0]["ApproximateReceiveCount"]) > 1, age(told[0]) > 1) == (True, True)
+
+    # And a claim mends it: they are applied in order
+    deployment.invoke("region_claim", {"table": table.uri, "region": stuck.id})
+    until(lambda: history(table), lambda found: found == others | {key: [1, 2] for key in ours})
+    assert rows(table) == dict.fromkeys(keys, 2)
+    assert until(deployment.waiting, lambda left: left == 0) == 0
