@@ -1,4 +1,4 @@
-"""The pin of a clone, made of a snapshot that may expire: docs/design.md, "Clones".
+"""The pin of a clone, made of a snapshot that may expire: docs/design.md, "Clone, backup, restore, drop".
 
 The snapshot keeps a version of the base. The clone's pin is recorded beside it, then the snapshot's own record is
 swapped as it was read, then the pin is confirmed. Collectors commit, read all pins, remove an expired one as they
