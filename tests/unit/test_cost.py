@@ -179,6 +179,30 @@ def test_merges_that_exceed_a_function_are_charged_as_jobs() -> None:
     assert prices.VCPU_HOUR in charged(20_000)
 
 
+def test_what_was_done_costs_what_a_stream_of_the_same_does() -> None:
+    # given a month's rows, folded as often as the schedule does
+    work = Workload(rows_per_second=10, row_bytes=1000, batch=1000, path="queue")
+    calls, folds = round(work.calls), round(running.MONTH_SECONDS / running.SCHEDULE_SECONDS)
+    merges = round(running.MONTH_SECONDS / Settings().merge_age_seconds)
+
+    done = running.Counted(
+        rows=round(work.rows), row_bytes=1000, requests=calls, messages=calls, entries=calls, flushes=folds,
+        generations=folds, merges=merges, jobs=0, merged_rows=0,
+    )  # fmt: skip
+
+    figures = running.a_million_rows(work, running.spent(done))
+    assert figures == pytest.approx(running.a_million_rows(work, running.running(work, Settings())))
+
+
+def test_a_job_is_charged_beside_merges_in_the_function() -> None:
+    def dollars(**more: int) -> float:
+        counted = dict.fromkeys(("requests", "messages", "entries", "flushes", "generations"), 10)
+        return total(running.spent(running.Counted(rows=10_000, row_bytes=100, **counted, **more)))
+
+    in_function = dollars(merges=2, jobs=0, merged_rows=0)
+    assert dollars(merges=1, jobs=1, merged_rows=5_000) > in_function + 0.02
+
+
 @pytest.mark.parametrize("field", ["rows_per_second", "row_bytes", "batch"])
 def test_a_workload_without_rows_is_refused(field: str) -> None:
     with pytest.raises(Invalid, match=field):

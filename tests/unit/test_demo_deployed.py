@@ -71,7 +71,7 @@ class FakeStack:
 
     def ingest(self, event: Event) -> Event:
         self.queue.append((self.asked + self.reads, event))
-        return {"rows": 1, "messages": []}
+        return {"rows": 1, "messages": [{}, {}]}
 
     def query(self, event: Event) -> Event:
         self.asked += 1
@@ -156,6 +156,7 @@ def test_what_is_sent_through_a_deployment_ends_as_the_flights_that_flew(some: p
     assert table.scan().to_arrow().sort_by(by_key).equals(flown(some).sort_by(by_key))
     assert (shown.scheduled, shown.cancelled + shown.flown) == (some.num_rows, some.num_rows)
     assert shown.events == 2 * shown.flown + shown.cancelled
+    assert (shown.messages, shown.usd > 0) == (2 * shown.requests, True)
     assert shown.generations == sum(region.merged_generation for region in table.status().regions)
     assert f"{shown.flown:,} flown" in console.file.getvalue()
 

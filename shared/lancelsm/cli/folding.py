@@ -128,7 +128,7 @@ def demo(
     """Take a year of real flights through the whole pipeline, and prove that nothing was lost.
 
     As JSON: {"table", "scheduled", "cancelled", "flown", "events", "rows_per_second", "entries", "generations",
-    "merges"}, with --stage also "requests".
+    "merges"}, with --stage also "requests", "messages" and "usd", what it costs on AWS.
     """
     from lancelsm.demo import deployed, embedded
 

@@ -1,4 +1,6 @@
-"""What rows cost on their way: the write that is acknowledged, then folding into the base on the stack's schedule.
+"""What rows cost on their way: the write that is acknowledged, then folding into the base.
+
+`running` is of a steady stream and the stack's schedule, `spent` of what was done once.
 
 Requests are measured. Durations are assumed, from CPU measured on one core and the latency that S3 and DynamoDB have in
 their own region; hold them against the functions' own `REPORT` lines.
@@ -67,43 +69,107 @@ class Workload:
 
 def running(work: Workload, settings: Settings) -> list[Item]:
     """The bill of a month in which nothing but this happens."""
-    return [*_queued(work), *_written(work), *_folded(work, settings), *_kept(work)]
+    return [*_arriving(work), *_folded(work, settings), *_kept(work)]
 
 
-def _queued(work: Workload) -> Iterator[Item]:
-    if work.path == "direct":
-        return
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """Work that was done once, by the queue, as it was counted. A merge is in the function or a job.
+
+    Attributes:
+        rows: sent to `ingest`, in so many requests and messages.
+        row_bytes: of a row as Arrow holds it.
+        merged_rows: by jobs.
+    """
+
+    rows: int
+    row_bytes: float
+    requests: int
+    messages: int
+    entries: int
+    flushes: int
+    generations: int
+    merges: int
+    jobs: int
+    merged_rows: int
+
+
+def spent(done: Counted) -> list[Item]:
+    """The bill of such work, without what rests: an entry is taken for one invocation, which writes several of them."""
+    kilobytes = done.rows * done.row_bytes / 1000
+    return [
+        *_queued(done.requests, messages=done.messages, kilobytes=kilobytes),
+        *_written(done.entries, kilobytes=kilobytes),
+        *_flushed(done.flushes, generations=done.generations, entries=done.entries, kilobytes=kilobytes),
+        *_merged(
+            done.merges,
+            jobs=done.jobs,
+            job_rows=done.merged_rows,
+            generations=done.generations,
+            kilobytes=kilobytes - done.merged_rows * done.row_bytes / 1000,
+        ),
+        _logged(done.requests + done.entries),
+    ]
+
+
+def _arriving(work: Workload) -> Iterator[Item]:
+    kilobytes = work.rows * work.row_bytes / 1000
+    if work.path == "queue":
+        yield from _queued(work.calls, messages=work.calls, kilobytes=kilobytes)
+    yield from _written(work.calls, kilobytes=kilobytes)
+
+
+def _queued(requests_made: float, *, messages: float, kilobytes: float) -> Iterator[Item]:
     part = "queue"
-    message_bytes = work.batch * work.row_bytes * _COMPRESSED
-    chunks = ceil(message_bytes / CHUNK_BYTES)
-    yield from _invoked(part, "ingest", work.calls, work.batch * work.row_bytes / 1000)
-    yield from _asked(part, "heads", requests.INGEST * work.calls)
-    yield Item(part=part, what="messages sent", quantity=work.calls * chunks, price=prices.QUEUE_REQUEST)
-    yield Item(part=part, what="messages received", quantity=work.calls * chunks, price=prices.QUEUE_REQUEST)
-    yield Item(part=part, what="messages deleted", quantity=work.calls, price=prices.QUEUE_REQUEST)
+    chunks = ceil(1000 * kilobytes / messages * _COMPRESSED / CHUNK_BYTES)
+    yield from _invoked(part, "ingest", requests_made, kilobytes / requests_made)
+    yield from _asked(part, "heads", requests.INGEST * requests_made)
+    yield Item(part=part, what="messages sent", quantity=messages * chunks, price=prices.QUEUE_REQUEST)
+    yield Item(part=part, what="messages received", quantity=messages * chunks, price=prices.QUEUE_REQUEST)
+    yield Item(part=part, what="messages deleted", quantity=messages, price=prices.QUEUE_REQUEST)
 
 
-def _written(work: Workload) -> Iterator[Item]:
+def _written(entries: float, *, kilobytes: float) -> Iterator[Item]:
     part = "write"
-    yield from _invoked(part, "writer_flush", work.calls, work.batch * work.row_bytes / 1000)
-    yield from _asked(part, "entries", requests.WRITE * work.calls)
+    yield from _invoked(part, "writer_flush", entries, kilobytes / entries)
+    yield from _asked(part, "entries", requests.WRITE * entries)
 
 
 def _folded(work: Workload, settings: Settings) -> Iterator[Item]:
+    """By the schedule."""
     generation_rows = min(settings.flush_rows, settings.flush_bytes / work.row_bytes)
+    kilobytes = work.rows * work.row_bytes / 1000
     flushes = min(MONTH_SECONDS / SCHEDULE_SECONDS, work.calls)
     generations = flushes * ceil(work.rows / flushes / generation_rows)
-    part = "flush"
-    yield from _invoked(part, "compaction", flushes, work.rows * work.row_bytes / 1000 / flushes)
-    yield from _asked(part, "generations", requests.FLUSH * generations + requests.FLUSH_ENTRY * work.calls)
+    yield from _flushed(flushes, generations=generations, entries=work.calls, kilobytes=kilobytes)
 
-    part = "merge"
     often = min(settings.merge_age_seconds, settings.merge_generations * MONTH_SECONDS / generations)
     merges = min(flushes, MONTH_SECONDS / (SCHEDULE_SECONDS * ceil(often / SCHEDULE_SECONDS)))
-    if work.rows / merges < settings.merge_inprocess_delta_rows:
-        yield from _invoked(part, "merger", merges, work.rows * work.row_bytes / 1000 / merges)
-    else:
-        hours = (_JOB_SECONDS * merges + _JOB_SECONDS_PER_MILLION_ROWS * work.rows / 1e6) / 3600
+    on_spark = work.rows / merges >= settings.merge_inprocess_delta_rows
+    yield from _merged(
+        0 if on_spark else merges,
+        jobs=merges if on_spark else 0,
+        job_rows=work.rows,
+        generations=generations,
+        kilobytes=kilobytes,
+    )
+
+
+def _flushed(flushes: float, *, generations: float, entries: float, kilobytes: float) -> Iterator[Item]:
+    part = "flush"
+    yield from _invoked(part, "compaction", flushes, kilobytes / flushes)
+    yield from _asked(part, "generations", requests.FLUSH * generations + requests.FLUSH_ENTRY * entries)
+
+
+def _merged(
+    in_function: float, *, jobs: float, job_rows: float, generations: float, kilobytes: float
+) -> Iterator[Item]:
+    """So many kilobytes in the function, so many rows in jobs."""
+    part, merges = "merge", in_function + jobs
+    if in_function:
+        yield from _invoked(part, "merger", in_function, kilobytes / in_function)
+    if jobs:
+        hours = (_JOB_SECONDS * jobs + _JOB_SECONDS_PER_MILLION_ROWS * job_rows / 1e6) / 3600
         yield Item(part=part, what="job", quantity=_JOB_VCPUS * hours, price=prices.VCPU_HOUR)
         yield Item(part=part, what="job", quantity=_JOB_GB * hours, price=prices.MEMORY_HOUR)
     others = 3 * merges * _STEP_SECONDS * MEMORY_MB["merger"] / 1024
@@ -115,11 +181,12 @@ def _folded(work: Workload, settings: Settings) -> Iterator[Item]:
 
 
 def _kept(work: Workload) -> Iterator[Item]:
-    part = "keep"
-    invocations = work.calls * (2 if work.path == "queue" else 1)
-    logged = invocations * _LOG_BYTES / 1e9
-    yield Item(part=part, what="logs of the functions", quantity=logged, price=prices.LOGS)
-    yield Item(part=part, what="metrics of the table", quantity=_METRICS_OF_A_TABLE, price=prices.METRIC)
+    yield _logged(work.calls * (2 if work.path == "queue" else 1))
+    yield Item(part="keep", what="metrics of the table", quantity=_METRICS_OF_A_TABLE, price=prices.METRIC)
+
+
+def _logged(invocations: float) -> Item:
+    return Item(part="keep", what="logs of the functions", quantity=invocations * _LOG_BYTES / 1e9, price=prices.LOGS)
 
 
 def a_million_rows(work: Workload, items: Iterable[Item]) -> dict[str, float]:

@@ -19,6 +19,8 @@ from lancelsm import aws
 from lancelsm.client import Client
 from lancelsm.client.invoking import Service
 from lancelsm.clock import Clock, Ids, SystemClock, SystemIds
+from lancelsm.cost import total
+from lancelsm.cost.running import Counted, spent
 from lancelsm.demo.flights import KEY, REGIONS, Day, days, flown, read_flights, scheduled, told
 from lancelsm.demo.stack import Document, Place, Stack
 from lancelsm.demo.telling import Teller, check, looking, prove
@@ -33,7 +35,11 @@ _VISIBLE_SECONDS = 600  # until what was sent is read; a queue that rests for a 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """What the demo did, counted. `rows_per_second` is of events, with flushes, merges and reads in between."""
+    """What the demo did, counted. `rows_per_second` is of events, with flushes, merges and reads in between.
+
+    Attributes:
+        usd: what it costs on AWS, by the list and without what a deployment costs at rest.
+    """
 
     table: str
     scheduled: int
@@ -42,9 +48,11 @@ class Shown:
     events: int
     rows_per_second: int
     requests: int
+    messages: int
     entries: int
     generations: int
     merges: int
+    usd: float
 
 
 def run_demo(
@@ -86,8 +94,11 @@ def summary(shown: Shown) -> str:
     return "\n".join(
         (
             f"{shown.scheduled:,} scheduled, {shown.cancelled:,} cancelled, {shown.flown:,} flown",
-            f"{shown.events:,} rows in {shown.requests:,} requests at {shown.rows_per_second:,} rows/s, all included",
-            f"{shown.entries:,} entries, {shown.generations} generations, {shown.merges} merges",
+            f"{shown.events:,} rows sent at {shown.rows_per_second:,} rows/s, reads, flushes and merges included",
+            (
+                f"{shown.requests:,} requests, {shown.messages:,} messages, {shown.entries:,} entries, "
+                f"{shown.generations} generations, {shown.merges} merges: ${shown.usd:.2f} on AWS by its list"
+            ),
             *looking(shown.table),
         )
     )
@@ -109,7 +120,8 @@ class _Demo:
         self._teller = teller
         self._engine = engine
         self._client = Client(stage=stack.place.stage, service=stack.service, interval_seconds=None)
-        self._events = self._deleted = self._generations = self._pending = self._merges = 0
+        self._events = self._deleted = self._flushes = self._generations = self._pending = 0
+        self._merges: list[Document] = []
 
     def run(self) -> Shown:
         start, place = self._teller.now(), self._stack.place
@@ -183,6 +195,7 @@ class _Demo:
     def _flush(self) -> None:
         start = self._teller.now()
         made = self._stack.flush(self._name)["generations"]
+        self._flushes += 1
         self._generations += len(made)
         self._pending += len(made)
         rows = sum(one["rows"] for one in made)
@@ -192,10 +205,11 @@ class _Demo:
         start = self._teller.now()
         done = self._stack.merge(self._name, engine=engine)
         self._teller.did(start, f"merged {self._pending} generations {_merged(done)}")
-        self._merges += 1
+        self._merges.append(done)
         self._pending = 0
 
     def _shown(self, table: Table, *, seconds: float) -> Shown:
+        entries = sum(region.next_position - 1 for region in table.status().regions)
         return Shown(
             table=table.uri,
             scheduled=self._flights.num_rows,
@@ -203,10 +217,27 @@ class _Demo:
             flown=self._flown.num_rows,
             events=self._events,
             rows_per_second=round(self._events / max(seconds, 1e-9)),
-            requests=self._stack.invocations["ingest"],
-            entries=sum(region.next_position - 1 for region in table.status().regions),
+            requests=self._stack.requests,
+            messages=self._stack.messages,
+            entries=entries,
             generations=self._generations,
-            merges=self._merges,
+            merges=len(self._merges),
+            usd=total(spent(self._counted(entries))),
+        )
+
+    def _counted(self, entries: int) -> Counted:
+        jobs = [one["merge"] for one in self._merges if one["engine"] == "spark"]
+        return Counted(
+            rows=self._events,
+            row_bytes=self._flights.nbytes / self._flights.num_rows,
+            requests=self._stack.requests,
+            messages=self._stack.messages,
+            entries=entries,
+            flushes=self._flushes,
+            generations=self._generations,
+            merges=len(self._merges) - len(jobs),
+            jobs=len(jobs),
+            merged_rows=sum(merge["rows_upserted"] + merge["rows_deleted"] for merge in jobs),
         )
 
 

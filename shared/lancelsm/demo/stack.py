@@ -1,9 +1,9 @@
-"""What the demo asks of a deployment beside rows: where it is, a flush, a merge, how often it was invoked."""
+"""What the demo asks of a deployment beside rows: where it is, a flush, a merge, how much it was used."""
 
 from __future__ import annotations
 
+import io
 import json
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Self
@@ -43,19 +43,19 @@ class Place:
 
 
 class Stack:
-    """One deployment, and the invocations of its functions from here, counted."""
+    """One deployment. Counts the requests to `ingest` made from here, and the messages that came of them."""
 
     def __init__(self, place: Place, *, service: Service, clock: Clock, ids: Ids) -> None:
         self.place = place
-        self.invocations: Counter[str] = Counter()  # by the function's name in `functions/`
+        self.requests = self.messages = 0
         self._service = service
         self._clock = clock
         self._ids = ids
         names = {"compaction": f"lancelsm-{place.stage}-compaction"}
-        self._functions = Functions(names, service=self.service)
+        self._functions = Functions(names, service=service)
 
     def service(self, name: str, **more: Any) -> Any:
-        """As `aws.client`; invocations by what it makes are counted."""
+        """As `aws.client`, for what is to be counted."""
         client = self._service(name, **more)
         return _Counted(client, self) if name == "lambda" else client
 
@@ -105,12 +105,18 @@ class Stack:
 
 
 class _Counted:
-    """A client of Lambda that counts its invocations."""
+    """A client of Lambda that counts what `ingest` answers."""
 
     def __init__(self, client: Any, stack: Stack) -> None:
         self._client = client
         self._stack = stack
 
     def invoke(self, *, FunctionName: str, Payload: bytes) -> Any:
-        self._stack.invocations[FunctionName.rpartition("-")[2]] += 1
-        return self._client.invoke(FunctionName=FunctionName, Payload=Payload)
+        reply = self._client.invoke(FunctionName=FunctionName, Payload=Payload)
+        if not FunctionName.endswith("-ingest"):
+            return reply
+        body = reply["Payload"].read()
+        self._stack.requests += 1
+        if "FunctionError" not in reply:
+            self._stack.messages += len(json.loads(body)["messages"])
+        return {**reply, "Payload": io.BytesIO(body)}
