@@ -17,9 +17,11 @@ from lancelsm.gc.collect import Collected
 from lancelsm.lease import LEASE_SECONDS
 from lancelsm.lease import lease as holding
 from lancelsm.opening import open_table
+from lancelsm.reader import scan
+from lancelsm.snapshot import drop_snapshot, make_snapshot, snapshot_view
 from tests.simulation.faults import CRASH_AFTER, CRASH_BEFORE, FAIL_AFTER, FAIL_BEFORE, Call, Fault, FaultPlan, late
 from tests.simulation.situations import noted
-from tests.simulation.table_log import keys
+from tests.simulation.table_log import keys, rows_of
 from tests.simulation.table_world import WRITING, TableWorld, lease
 from tests.simulation.world import told
 
@@ -188,3 +190,28 @@ def test_a_second_round_of_the_base_makes_the_first_one_harmless(tmp_path: Path)
         assert collection.commit(opened, slow).rounds == ()
         assert collection.sweep(opened, slow).deleted == 0
         recover(world, "next")
+
+
+def test_a_snapshot_keeps_its_version_of_the_base_and_what_lance_keeps_with_it(tmp_path: Path) -> None:
+    with merged_table(tmp_path / "table") as world:
+        opened = open_table(world.place, ports=world.ports("holder"))
+        pin = make_snapshot(opened, "s", ttl_seconds=None)
+        pinned = world.truth
+        world.write("writer", upsert=[LEFT[0], RIGHT[0]])
+        recover(world, "next")
+
+        assert rows_of(scan(snapshot_view(opened, pin), uri=str(world.place)).read_all()) == pinned
+        drop_snapshot(opened, "s")
+        (world.place / "data" / "0001.lance").write_bytes(b"enough for a round")
+        recover(world, "last")
+        assert pin.base_version not in {one.version for one in stored_versions(uri=str(world.place))}
+
+
+def test_the_tag_of_a_pin_that_is_gone_goes_and_another_tool_s_stays(tmp_path: Path) -> None:
+    with merged_table(tmp_path / "table") as world:
+        lance.dataset(world.place).tags.create("lancelsm.pin." + "0" * 32, 2)
+        lance.dataset(world.place).tags.create("release", 3)
+        collect(world, "collector")
+
+        assert list(lance.dataset(world.place).tags.list()) == ["release"]
+        assert 3 in {one.version for one in stored_versions(uri=str(world.place))}

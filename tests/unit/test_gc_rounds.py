@@ -106,12 +106,16 @@ def test_versions_of_a_base_go_by_age_and_never_the_newest() -> None:
     assert versions_of(base_round(keep_seconds=1e9)) == []
 
 
-def test_versions_from_the_oldest_pinned_one_on_stay_and_tagged_ones_too() -> None:
-    marked = base_round(pins=[pinned(9), pinned(None), pinned(12)], tagged=frozenset({3, 15}))
+def test_pinned_and_tagged_versions_stay_and_those_between_them_go() -> None:
+    marked = base_round(pins=[pinned(9), pinned(None), pinned(12)], tagged=frozenset({3, 9, 18}))
 
-    assert versions_of(marked) == [1, 2, 4, 5, 6, 7, 8]
-    assert marked.round.floor == 9
-    assert [kept.path for kept in marked.kept] == ["version 3"]
+    assert versions_of(marked) == [1, 2, 4, 5, 6, 7, 8, 10, 11, 13, 14, 15, 16]
+    assert marked.round.floor == 17
+    assert [(kept.path, kept.why) for kept in marked.kept] == [
+        ("version 3", "it is tagged"),
+        ("version 9", "snapshot s needs it"),
+        ("version 12", "snapshot s needs it"),
+    ]
 
 
 def test_the_floor_of_a_base_never_falls() -> None:

@@ -3,7 +3,8 @@
 A file that no version names may belong to a merge that has yet to commit. So files are listed first; then a commit that
 touches no data raises `lancelsm.fence`, behind which no merge commits files that it wrote before; and what no version
 names after that goes. Model: tests/model/merge_redo.py. Versions go below a floor, which the catalog's record of the
-table holds, and Lance's own clean-up removes them: it leaves tagged ones alone.
+table holds: a pin of one below it is seen by the sweep, or is never confirmed. Lance's own clean-up removes them, and
+leaves tagged ones alone.
 """
 
 from __future__ import annotations
@@ -120,14 +121,17 @@ def mark_base(
         tagged: versions that Lance leaves alone.
     """
     young = [one.version for one in versions if one.committed + keep_seconds >= now]
-    pinned = {pin.base_version for pin in pins if pin.base_version is not None}
-    oldest = max(floor.version, min([base.version, *young, *pinned]))
+    pinned = {pin.base_version: pin for pin in pins if pin.base_version is not None}
+    oldest = max(floor.version, min([base.version, *young]))
     items, kept = [], []
     for one in versions:
         path = f"version {one.version}"
         if one.version >= oldest:
             continue
-        if one.version in tagged:
+        if one.version in pinned:
+            pin = pinned[one.version]
+            kept.append(Kept(path=path, kind=Kind.BASE_VERSION, why=f"{pin.kind} {pin.name} needs it"))
+        elif one.version in tagged:
             kept.append(Kept(path=path, kind=Kind.BASE_VERSION, why="it is tagged"))
         else:
             why = f"it is older than the versions that are kept, from {oldest} on"
@@ -187,8 +191,9 @@ def verify_base(opened: Opened, key: str) -> None:
             why = "it is none of the base's"
         if why:
             raise Corrupt(f"the round would delete {item.path}: {why}", table=storage.uri, object=item.path)
+    going = {item.number for item in found.items if item.kind is Kind.BASE_VERSION}
     for pin in read_pins(storage):
-        if pin.base_version is not None and floor.version < found.floor and pin.base_version < found.floor:
+        if pin.base_version in going:
             what = f"{pin.kind} {pin.name} needs version {pin.base_version} of the base"
             raise Contended(what, remedy="Mark a new round", table=storage.uri)
 
