@@ -73,13 +73,16 @@ class Changes:
         self._consumer = storage.ids.nonce()
         self._pin = None if cursor is None else _opened(storage, cursor, start)
         self._next: dict[RegionId, Position] = {}
+        self._begun = False
+        self._unread: set[RegionId] = set()  # where the stream begins at the earliest that there is
         self._ahead = 0
 
     @property
     def positions(self) -> dict[RegionId, Position]:
-        """The next position to read in each region, after what was yielded.
+        """The next position to read in each region that there was when the stream began or was read since.
 
-        Whoever commits it together with what it made of the changes reads each of them exactly once: it is a `start`.
+        Whoever commits it together with what it made of the changes reads each of them exactly once: it is a `start`,
+        by which a region that it does not name is read from its first entry on.
         """
         return dict(self._next)
 
@@ -101,21 +104,28 @@ class Changes:
         pause = _POLL_SECONDS
         while self._left is None or self._left > 0:
             idle = True
-            for region in regions(self._storage):
-                if self._only is not None and region.id not in self._only:
-                    continue
-                for change in self._of(region):
-                    idle = False
-                    yield change
+            for region in self._regions():
+                entries = self._read(region)
+                idle = idle and not entries
+                yield from self._changes(region, entries)
             if idle and not self._follow:
                 return
             pause = min(pause * 2, _POLL_LONGEST) if idle else _POLL_SECONDS
             if idle:
                 self._storage.clock.sleep(pause)
 
-    def _of(self, region: Region) -> Iterator[Change]:
-        """The changes of one region up to its head as of now, but not much more than others wait for."""
-        entries = self._read(region)
+    def _regions(self) -> list[Region]:
+        """The regions to read, as of now; those that are there at first get their start before anything is read."""
+        found = [one for one in regions(self._storage) if self._only is None or one.id in self._only]
+        for region in found:
+            if region.id not in self._next and (head := region.find_head()) is not None:
+                self._next[region.id] = self._first(region, head)
+                if self._start == "earliest" and self._pin is None and not self._begun:
+                    self._unread.add(region.id)
+        self._begun = True
+        return found
+
+    def _changes(self, region: Region, entries: Sequence[Entry]) -> Iterator[Change]:
         last = max((at for at, entry in enumerate(entries) if entry.summary.rows), default=-1)
         for at, entry in enumerate(entries):
             if self._left is not None and self._left <= 0:
@@ -130,20 +140,20 @@ class Changes:
                 yield Change(region=region.id, position=position, epoch=entry.summary.epoch, at=entry.at, rows=rows)
 
     def _read(self, region: Region) -> list[Entry]:
-        """The next entries of a region."""
+        """The next entries of one region up to its head as of now, but not much more than others wait for."""
         for _ in range(_TRIES):
             head = region.find_head()
-            if head is None:
+            if head is None or region.id not in self._next:
                 return []
-            begun = region.id in self._next
-            start = self._next[region.id] if begun else self._first(region, head)
+            start = self._next[region.id]
             wanted = range(start, min(head.next_position, start + _AT_ONCE))
             entries = committed(region, wanted, kept=partial(self._keeps, region, start))
             if entries is not None:
-                self._next.setdefault(region.id, start)
+                self._unread.discard(region.id)
                 return entries
-            if begun or self._pin is not None or self._start != "earliest":
+            if region.id not in self._unread:
                 break
+            self._next[region.id] = region.head().first_position  # the earliest has moved before it was read
         raise _collected(region, region.head(), start)
 
     def _first(self, region: Region, head: Head) -> Position:
@@ -151,7 +161,10 @@ class Changes:
         if isinstance(self._start, Mapping) and region.id in self._start:
             return self._start[region.id]
         needs = None if self._pin is None else self._pin.of(region.id)
-        return first_position(region, head, self._start) if needs is None else needs.first_position
+        if needs is not None:
+            return needs.first_position
+        # Of a region that was made after the stream began nothing may be left out.
+        return Position(1) if self._begun else first_position(region, head, self._start)
 
     def _keeps(self, region: Region, position: Position) -> bool:
         """Whether the cursor, as it is recorded now, keeps the log of a region from this position on."""
@@ -203,7 +216,7 @@ def first_position(region: Region, head: Head, start: Start) -> Position:
         Invalid: `start` is none of its forms, or asks for what was collected.
     """
     if isinstance(start, Mapping):
-        return start.get(region.id, head.first_position)
+        return start.get(region.id, Position(1))
     if start == "earliest":
         return head.first_position
     if start == "latest":

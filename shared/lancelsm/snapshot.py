@@ -17,7 +17,7 @@ from lancelsm.dataset.base_table import BaseTable, open_base
 from lancelsm.dataset.tags import remove_tag, tag_version
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, Unavailable
 from lancelsm.head import Head
-from lancelsm.layout import NO_GENERATION, Nonce, Position, RegionId, snapshots
+from lancelsm.layout import NO_GENERATION, Nonce, Position, RegionId, pin_key, snapshots
 from lancelsm.manifest import Manifest
 from lancelsm.opening import Opened, check_base
 from lancelsm.pins import Pin, RegionPin, pins_of
@@ -156,7 +156,8 @@ def holding_snapshot(opened: Opened, name: str, *, ttl_seconds: float) -> Iterat
     finally:
         stop.set()
         thread.join()
-        forget_snapshot(opened, pin)
+        with suppress(LsmError):  # it expires by itself
+            forget_snapshot(opened, pin)
     if failures:
         raise failures[0]
 
@@ -174,6 +175,8 @@ def snapshot_view(opened: Opened, pin: Pin) -> View:
         base = open_base(uri=storage.uri, version=_base_version(pin), storage_options=opened.storage_options)
         check_base(base, opened.config)
         named = {region.id: region for region in regions(storage)}
+        if lost := sorted(pin.regions.keys() - named.keys()):
+            raise Corrupt("the catalog has lost a region", table=storage.uri, region=lost[0])
         pinned = [(named[region], needs) for region, needs in sorted(pin.regions.items())]
         return View(base=base, regions=tuple(storage.each(lambda pair: _pinned_region(*pair, base), pinned)))
 
@@ -202,10 +205,10 @@ def check_standing(storage: Storage, pin: Pin) -> None:
             table=storage.uri,
             snapshot=pin.name,
         )
-    found = find_snapshot(storage, pin.name)
-    if found.nonce != pin.nonce:
+    record = storage.registry.read(pin_key(snapshots(storage.table), pin.name))
+    if record is None or record["nonce"] != pin.nonce:
         raise _gone(storage, pin.name)
-    if found.expires is not None and found.expires <= storage.clock.now():
+    if record["expires"] != pins.NEVER and float(record["expires"]) <= storage.clock.now():
         raise Invalid(
             "the snapshot has expired",
             remedy=f"Take a new one. If it matters: lancelsm snapshot refresh {storage.uri} --name {pin.name}",

@@ -11,6 +11,7 @@ import pytest
 
 import lancelsm
 from lancelsm.changes import Changes
+from lancelsm.clock import SystemClock
 from lancelsm.cursor import find_cursor, make_cursor, save_cursor, set_cursor
 from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
 from lancelsm.layout import Position, head_key, wal_entry
@@ -256,3 +257,55 @@ def test_an_entry_that_is_read_ahead_is_told(table):
     changes = table.changes()
     ahead: list[Any] = [changes.ahead for _ in changes]
     assert ahead == [2, 1, 0]
+
+
+def test_many_fences_in_a_row_do_not_end_a_stream(table):
+    write(table, 0)
+    region = table.regions()[0]
+    for _ in range(12):
+        table.claim(region, owner="another")
+        table.claim(region)
+    write(table, 1)
+
+    assert seen(table.changes()) == [0, 1]
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest", SystemClock().now(), {}])
+def test_of_a_region_made_after_a_stream_began_nothing_is_left_out(tmp_path, start):
+    table = lancelsm.create(
+        tmp_path / "t",
+        [{"id": 0, "v": 0}],
+        primary_key="id",
+        regions="identity(id)",
+        settings={"collect_floor_bytes": 1 << 40},
+    )
+    table.upsert([{"id": 1, "v": 1}])
+    changes = table.changes(start=start)
+    seen(changes)
+    table.upsert([{"id": 2, "v": 2}])
+    table.upsert([{"id": 2, "v": 3}])
+    assert seen(changes) == [2, 3]
+
+    table.upsert([{"id": 3, "v": 4}])
+    fold(table)
+    with pytest.raises(Invalid, match="collected below position 2"):
+        seen(changes)
+
+
+def test_a_region_that_a_consumers_positions_do_not_name_is_read_from_its_first_entry(tmp_path):
+    table = lancelsm.create(tmp_path / "t", [{"id": 0, "v": 0}], primary_key="id", regions="identity(id)")
+    table.upsert([{"id": 1, "v": 1}])
+    first = table.changes()
+    assert seen(first) == [1]
+    table.upsert([{"id": 2, "v": 2}])
+
+    assert seen(table.changes(start=first.positions)) == [2]
+
+
+def test_positions_name_every_region_before_the_first_change_is_read(tmp_path):
+    table = lancelsm.create(tmp_path / "t", [{"id": 0, "v": 0}], primary_key="id", regions="bucket(id, 4)")
+    table.upsert([{"id": n, "v": n} for n in range(20)])
+    changes = table.changes()
+    first = next(iter(changes))
+
+    assert changes.positions == {region.id: 1 + (region.id == first.region) for region in table.regions()}
