@@ -158,13 +158,6 @@ def test_a_query_by_key_takes_no_fields_of_a_scan(table: Table, other: dict[str,
     assert refusal("query", {"table": "orders", "key": 1, **other})["field"] == "key"
 
 
-def test_a_scrub_is_refused_before_anything_is_read(deployment: Deployment) -> None:
-    found = refusal("scrub", event("scrub"))
-
-    assert found["message"] == "this release does not scrub yet"
-    assert found["table"] == f"{deployment.tables}/orders"
-
-
 def test_the_steps_of_a_collection_delete_what_was_merged(table: Table) -> None:
     table.upsert(ORDERS)
     table.flush()
