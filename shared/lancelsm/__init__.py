@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lancelsm.committed import Committed
     from lancelsm.errors import Ambiguous, Contended, Corrupt, Fenced, Invalid, LsmError, Unavailable
+    from lancelsm.rows import Rows
     from lancelsm.status import Status
-    from lancelsm.table import Rows, Table, create, open  # noqa: A004
+    from lancelsm.table import Table, create, open  # noqa: A004
     from lancelsm.writer import Writer
 
 _HOMES = {
     "errors": ("Ambiguous", "Contended", "Corrupt", "Fenced", "Invalid", "LsmError", "Unavailable"),
     "status": ("Status",),
-    "table": ("Rows", "Table", "create", "open"),
+    "rows": ("Rows",),
+    "table": ("Table", "create", "open"),
     "committed": ("Committed",),
     "writer": ("Writer",),
 }

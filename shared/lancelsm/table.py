@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -32,6 +31,7 @@ from lancelsm.record.schema import TableSchema
 from lancelsm.region import Region, Storage, regions
 from lancelsm.region_writer import RegionWriters, Target
 from lancelsm.routing.route import route
+from lancelsm.rows import Rows, begun
 from lancelsm.scrub.report import Report
 from lancelsm.scrub.table import scrub
 from lancelsm.settings import Settings
@@ -52,51 +52,6 @@ from lancelsm.view import View, take_view
 from lancelsm.writer import Writer
 
 T = TypeVar("T")
-
-
-class Rows:
-    """The rows of one read, taken from storage as they are asked for, once.
-
-    Speaks the Arrow C stream protocol, so that pyarrow, polars, duckdb and pandas take it as it is.
-    """
-
-    def __init__(self, stream: pa.RecordBatchReader) -> None:
-        self._stream = stream
-        self._taken = False
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self._stream.schema
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        return self._take().__arrow_c_stream__(requested_schema)
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        return iter(self._take())
-
-    def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows batch by batch."""
-        return iter(self._take())
-
-    def to_arrow(self) -> pa.Table:
-        return self._take().read_all()
-
-    def _take(self) -> pa.RecordBatchReader:
-        """The stream, once: asked for a second time, what is left of it would be a shorter answer."""
-        if self._taken:
-            raise Invalid("these rows were read already", remedy="Keep them with to_arrow(), or scan again")
-        self._taken = True
-        return self._stream
-
-    def to_polars(self) -> Any:
-        """A polars DataFrame; needs polars."""
-        import polars
-
-        return polars.from_arrow(self.to_arrow())
-
-    def to_pandas(self) -> Any:
-        """A pandas DataFrame; needs pandas."""
-        return self.to_arrow().to_pandas()
 
 
 class Table:
@@ -203,7 +158,7 @@ class Table:
 
         def read(view: View) -> Rows:
             stream = reader.scan(view, uri=self.uri, columns=columns, where=where, limit=limit)
-            return Rows(_begun(stream if self._at is None else self._while_standing(stream, self._at)))
+            return Rows(begun(stream if self._at is None else self._while_standing(stream, self._at)))
 
         return self._reading(read, lambda: regions(self._storage))
 
@@ -523,11 +478,3 @@ def open(  # noqa: A001 - read as lancelsm.open
     opened = open_table(uri, settings=settings, storage_options=storage_options, ports=ports or Ports())
     table = Table(opened, owner=owner)
     return table if at is None else table.at(at)
-
-
-def _begun(stream: pa.RecordBatchReader) -> pa.RecordBatchReader:
-    """The same rows, the first batch read already: what is missing shows before the caller sees a row."""
-    first = next(iter(stream), None)
-    if first is None:
-        return pa.RecordBatchReader.from_batches(stream.schema, [])
-    return pa.RecordBatchReader.from_batches(stream.schema, chain([first], stream))

@@ -9,7 +9,7 @@ from typing import Any
 from lancelsm.cli.session import Session, console
 from lancelsm.cli.text import listing, one_line, plain
 from lancelsm.record.json_lines import json_lines, json_objects
-from lancelsm.table import Rows
+from lancelsm.rows import Rows
 
 ROWS_ON_A_TERMINAL = 50
 

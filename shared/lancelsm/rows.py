@@ -1,0 +1,64 @@
+"""The rows of one read, for pyarrow, polars, duckdb and pandas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+
+from lancelsm.errors import Invalid
+
+
+class Rows:
+    """The rows of one read, taken from storage as they are asked for, once.
+
+    Speaks the Arrow C stream protocol, so that pyarrow, polars, duckdb and pandas take it as it is.
+    """
+
+    def __init__(self, stream: pa.RecordBatchReader) -> None:
+        self._stream = stream
+        self._taken = False
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._stream.schema
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._take().__arrow_c_stream__(requested_schema)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return iter(self._take())
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows batch by batch."""
+        return iter(self._take())
+
+    def to_arrow(self) -> pa.Table:
+        return self._take().read_all()
+
+    def _take(self) -> pa.RecordBatchReader:
+        """The stream, once: asked for a second time, what is left of it would be a shorter answer."""
+        if self._taken:
+            raise Invalid("these rows were read already", remedy="Keep them with to_arrow(), or scan again")
+        self._taken = True
+        return self._stream
+
+    def to_polars(self) -> Any:
+        """A polars DataFrame; needs polars."""
+        import polars
+
+        return polars.from_arrow(self.to_arrow())
+
+    def to_pandas(self) -> Any:
+        """A pandas DataFrame; needs pandas."""
+        return self.to_arrow().to_pandas()
+
+
+def begun(stream: pa.RecordBatchReader) -> pa.RecordBatchReader:
+    """The same rows, the first batch read already: what is missing shows before the caller sees a row."""
+    first = next(iter(stream), None)
+    if first is None:
+        return pa.RecordBatchReader.from_batches(stream.schema, [])
+    return pa.RecordBatchReader.from_batches(stream.schema, chain([first], stream))
