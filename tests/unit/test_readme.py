@@ -35,6 +35,14 @@ def test_the_python_example_is_the_file_and_prints_what_is_said(tmp_path: Path) 
     assert run(sys.executable, str(example), directory=tmp_path) in blocks("")
 
 
+def test_every_make_that_is_shown_is_a_target() -> None:
+    targets = set(re.findall(r"^([a-z0-9-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    shown = set(re.findall(r"^make ([a-z0-9-]+)", "\n".join(blocks("sh")), re.MULTILINE))
+
+    assert shown
+    assert shown <= targets
+
+
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The directory in which the shell example ran, and what it printed."""
