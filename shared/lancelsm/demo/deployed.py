@@ -97,8 +97,9 @@ def summary(shown: Shown) -> str:
             f"{shown.events:,} rows sent at {shown.rows_per_second:,} rows/s, reads, flushes and merges included",
             (
                 f"{shown.requests:,} requests, {shown.messages:,} messages, {shown.entries:,} entries, "
-                f"{shown.generations} generations, {shown.merges} merges: ${shown.usd:.2f} on AWS by its list"
+                f"{shown.generations} generations, {shown.merges} merges"
             ),
+            f"On AWS that is ${shown.usd:.2f} by the list",
             *looking(shown.table),
         )
     )
