@@ -16,7 +16,9 @@ from lancelsm.clone import clone_snapshot
 from lancelsm.dataset.collecting import clean_versions, stored_versions
 from lancelsm.dropping import drop_table
 from lancelsm.errors import Corrupt, Invalid, LsmError
+from lancelsm.layout import pin_key, snapshots
 from lancelsm.opening import Ports, open_table
+from lancelsm.registry import Lost
 from lancelsm.table import Table
 from tests.simulation.faults import CRASH_AFTER, CRASH_BEFORE, FAIL_AFTER, Crash, FakeClock, FaultPlan
 from tests.unit.tables import faulty
@@ -69,6 +71,42 @@ def test_a_clone_is_a_table_of_its_own_with_the_rows_of_the_snapshot_and_without
     assert clone.config.settings == source.config.settings
     assert clone.snapshots() == []
     assert clone.cursors() == []
+
+
+def test_a_clone_begins_without_counters_of_the_source(source, tmp_path):
+    source.run()
+    source.snapshot("folded")
+    clone = cloned(source, tmp_path / "clone", at="folded")
+
+    assert open_table(source.uri).read_base().counters
+    assert open_table(clone.uri).read_base().counters == {}
+
+
+def test_a_collector_that_judged_the_snapshot_before_the_clone_was_pinned_does_not_remove_it(source, tmp_path):
+    storage = open_table(source.uri).storage
+    key = pin_key(snapshots(storage.table), "monday")
+    judged = storage.registry.read(key)
+    cloned(source, tmp_path / "clone")
+
+    witness = {"version": judged["version"], "nonce": judged["nonce"]}
+    assert isinstance(storage.registry.delete(key, expect=witness), Lost)
+
+
+def test_a_clone_of_a_snapshot_that_is_collected_meanwhile_is_refused_and_pins_nothing(source, tmp_path, monkeypatch):
+    tag_version = lancelsm.clone.tag_version
+
+    def tag_then_collect(**arguments):
+        tag_version(**arguments)
+        source.drop_snapshot("monday")
+
+    monkeypatch.setattr("lancelsm.clone.tag_version", tag_then_collect)
+    with pytest.raises(Invalid, match="dropped or has expired"):
+        cloned(source, tmp_path / "clone")
+
+    assert source.snapshots() == []
+    with pytest.raises(Invalid, match="no table is there"):
+        lancelsm.open(tmp_path / "clone")
+    drop_table(tmp_path / "clone")
 
 
 def test_clone_and_source_are_written_folded_and_collected_apart(source, tmp_path):

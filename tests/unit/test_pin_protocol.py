@@ -249,6 +249,23 @@ def test_a_renewal_that_comes_after_the_collectors_deletion_fails(opened, clock)
             renew()
 
 
+def test_two_renewals_at_once_both_hold(opened, monkeypatch):
+    make_snapshot(opened, "monday", ttl_seconds=60)
+    step, raced = pins.step, []
+
+    def step_after_another(storage, following):
+        if not raced:
+            raced.append(following)
+            renew_snapshot(opened, "monday", ttl_seconds=600)
+        return step(storage, following)
+
+    monkeypatch.setattr(pins, "step", step_after_another)
+    renewed = renew_snapshot(opened, "monday", ttl_seconds=6000)
+
+    assert list_snapshots(opened.storage) == [renewed]
+    assert renewed.version == raced[0].version + 2
+
+
 def test_a_holder_whose_snapshot_expired_leaves_the_next_one_of_its_name_alone(opened, clock):
     with holding_snapshot(opened, "job", ttl_seconds=60) as pin:
         clock.advance(3600)
