@@ -184,7 +184,8 @@ def _manifests(opened: Opened) -> list[tuple[Region, Manifest]]:
 
 def _pending(region: Region, manifest: Manifest) -> RegionPending:
     listed = tuple((g.generation, generation_path(region.id, g.path)) for g in manifest.generations)
-    return RegionPending(region=region.id, newest=manifest.newest, generations=listed)
+    sums = {g.generation: g.folded.row_setsum for g in manifest.generations if g.folded}
+    return RegionPending(region=region.id, newest=manifest.newest, generations=listed, sums=sums)
 
 
 def pending_merge(opened: Opened) -> PendingMerge:

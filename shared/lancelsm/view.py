@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from lancelsm.commit import newest
+from lancelsm.commit import ensure_unused, newest
 from lancelsm.dataset.base_table import BaseTable
 from lancelsm.errors import Corrupt
-from lancelsm.layout import Generation, RegionId, generation_path
+from lancelsm.layout import Generation, Position, RegionId, generation_path, wal_entry
 from lancelsm.manifest import Manifest
 from lancelsm.record.key import fold
 from lancelsm.record.schema import conform
@@ -66,7 +66,9 @@ def take_view(storage: Storage, regions: Callable[[], Sequence[Region]], read_ba
         Unavailable: a store or the registry did not answer.
     """
     problem = ""
-    for _, _ in zip(range(_TRIES), storage.budget().attempts(), strict=False):
+    waits = storage.budget().attempts()
+    for _ in range(_TRIES):
+        next(waits, None)  # past the budget it waits no more, but tries: it may have stalled between head and base
         found = storage.each(_read, regions())
         base = read_base()
         problem = _problem(found, base, storage)
@@ -99,12 +101,25 @@ class _Overtaken:
 def _read(region: Region) -> _Read | _Absent | _Overtaken:
     head = region.find_head()
     if head is None:
-        return _Absent()
+        return _without_head(region)
     head, manifest = newest(region, head)
     entries = tail(region, head, manifest)
     if entries is None:
         return _Overtaken()
     return _Read(region=region, manifest=manifest, entries=entries)
+
+
+def _without_head(region: Region) -> _Absent | _Overtaken:
+    """A region that nobody has finished making; raises `Corrupt` if it was written to, so that its head is lost."""
+    written = region.storage.objects.get(wal_entry(region.id, Position(1))) is not None
+    try:
+        ensure_unused(region)
+    except Corrupt:
+        written = True
+    if not written:
+        return _Absent()
+    region.head()  # raises, unless it was made only now
+    return _Overtaken()
 
 
 def _problem(found: Sequence[_Read | _Absent | _Overtaken], base: BaseTable, storage: Storage) -> str:

@@ -20,7 +20,8 @@ _CONFLICT = re.compile(r"commit conflict|incompatible transaction|stale sstable"
 _REFUSED = re.compile(r"(permission|access) ?denied|forbidden|unauthenticated|credential|\b40[13]\b", re.IGNORECASE)
 _GONE = re.compile(r"not found|no such file|nosuch", re.IGNORECASE)
 _UNREADABLE = re.compile(
-    r"sufficient data|corrupt|invalid magic|failed to decode|protobuf|correct footer|before end of stream|panicked",
+    r"sufficient data|corrupt|invalid magic|failed to decode|protobuf|correct footer|before end of stream|panicked"
+    r"|parser error|invalid range|file size is too small",
     re.IGNORECASE,
 )
 _INPUT = re.compile(

@@ -48,12 +48,19 @@ class Examined:
 
 
 def examine_generation(
-    *, uri: str, schema: TableSchema, bloom: bytes | None, exact: bool, storage_options: StorageOptions = None
+    *,
+    uri: str,
+    schema: TableSchema,
+    files: frozenset[str],
+    bloom: bytes | None,
+    exact: bool,
+    storage_options: StorageOptions = None,
 ) -> Examined:
     """Read a generation whole, its key index and its bloom filter.
 
     Args:
         schema: the table's.
+        files: that lie in its `data/`, by name.
         bloom: the object beside it, None if there is none.
         exact: whether this library wrote it: Lance's own writer indexes rows that it masks.
 
@@ -64,6 +71,8 @@ def examine_generation(
         stored = _as_stored(uri, schema, storage_options)
     except (Corrupt, Invalid) as error:
         return _unreadable(VERSIONS, error)
+    if files - (named := _named_files(uri, storage_options)):
+        return _unreadable(VERSIONS, Corrupt(f"it names {sorted(named)}, there are {sorted(files)}"))
     keys, total = [], Setsum.ZERO
     try:
         for batch in read_generation(uri=uri, schema=stored, storage_options=storage_options):
@@ -75,6 +84,13 @@ def examine_generation(
     wrong = [*_duplicates(found, schema), *_index(uri, found, schema, exact, storage_options)]
     wrong += _filter(bloom, found, exact)
     return Examined(rows=found.num_rows, row_setsum=total, keys=found, wrong=tuple(wrong))
+
+
+def own_row_setsum(*, uri: str, schema: TableSchema, storage_options: StorageOptions = None) -> Setsum:
+    """The sum of a generation's rows over the columns that it has; raises as `read_generation`."""
+    stored = _as_stored(uri, schema, storage_options)
+    batches = read_generation(uri=uri, schema=stored, storage_options=storage_options)
+    return sum((row_setsum(batch) for batch in batches), start=Setsum.ZERO)
 
 
 def examine_base(base: BaseTable, *, sizes: Mapping[str, int]) -> Iterator[tuple[str, Wrong | None]]:
@@ -125,6 +141,11 @@ def _as_stored(uri: str, schema: TableSchema, storage_options: StorageOptions) -
     own = pa.schema([column for column in columns if column.name != TOMBSTONE])
     ids = {field_id(column): column.name for column in own}
     return TableSchema(columns=own, primary_key=tuple(ids.get(field_id(column), column.name) for column in schema.key))
+
+
+def _named_files(uri: str, storage_options: StorageOptions) -> frozenset[str]:
+    fragments = open_base(uri=uri, storage_options=storage_options).dataset.get_fragments()
+    return frozenset(str(file.path) for fragment in fragments for file in fragment.metadata.files)
 
 
 def _unreadable(path: str, error: LsmError) -> Examined:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from lancelsm.errors import Corrupt
 from lancelsm.layout import Generation, RegionId
+from lancelsm.setsum import Setsum
 
 Item = TypeVar("Item")
 
@@ -25,11 +26,13 @@ class RegionPending:
     Args:
         newest: current_generation - 1 of the head; 0 if nothing was flushed.
         generations: (number, key of its directory below the table) of all that the manifest lists.
+        sums: of the rows of each; those that Lance itself wrote have none.
     """
 
     region: RegionId
     newest: Generation
     generations: tuple[tuple[Generation, str], ...]
+    sums: Mapping[Generation, Setsum] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +42,7 @@ class RegionPlan:
     region: RegionId
     after: Generation
     generations: tuple[tuple[Generation, str], ...]
+    sums: Mapping[Generation, Setsum] = field(default_factory=dict)
 
     @property
     def through(self) -> Generation:
@@ -108,7 +112,8 @@ def plan_merge(
             )
         if wanted:
             generations = tuple((number, listed[number]) for number in wanted)
-            planned.append(RegionPlan(region=region.region, after=counter, generations=generations))
+            plan = RegionPlan(region=region.region, after=counter, generations=generations, sums=region.sums)
+            planned.append(plan)
     return MergePlan(regions=tuple(planned)) if planned else None
 
 

@@ -7,8 +7,11 @@ at once.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -18,25 +21,30 @@ import pyarrow.compute as pc
 from lancelsm.dataset import base_rows
 from lancelsm.dataset.base_rows import ROW_ADDRESS, Base, NewFragment
 from lancelsm.dataset.generation import read_generation
+from lancelsm.dataset.scrubbing import own_row_setsum
 from lancelsm.errors import Corrupt
 from lancelsm.layout import Generation, RegionId
 from lancelsm.merge.keys import ABSENT, Keys
 from lancelsm.record.key import key_column
+from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TOMBSTONE, TableSchema
+from lancelsm.setsum import Setsum
 
 INDEX_RUN_KEYS = 10_000
 _SCAN_ROWS_PER_KEY = 4
+_BATCHES_BEHIND = 8
 
 Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A pending generation."""
+    """A pending generation, and the sum of its rows if it is known."""
 
     region: RegionId
     generation: Generation
     uri: str
+    row_setsum: Setsum | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,13 +147,16 @@ def fold_delta(ground: Ground, sources: tuple[Source, ...]) -> tuple[Part, ...]:
 def write_live_rows(ground: Ground, parts: tuple[Part, ...]) -> tuple[NewFragment, ...]:
     """Write the winning rows that are no tombstones as new fragments, streamed.
 
+    Every row of the generations is summed on the way, tombstones too.
+
     Raises:
-        Corrupt: a generation changed since it was folded, or holds what the base can't.
+        Corrupt: a generation changed since it was flushed, or holds what the base can't.
     """
     wanted = sum(part.live for part in parts)
-    if not wanted:
-        return ()
     batches = (batch for part in parts for batch in _live_rows(ground, part))
+    if not wanted:
+        deque(batches, maxlen=0)
+        return ()
     written = base_rows.write_rows(ground.base, ground.schema.columns, batches)
     if (rows := sum(fragment.rows for fragment in written)) != wanted:
         raise Corrupt(f"{rows} rows were written to the base, the delta has {wanted}", table=ground.base.uri)
@@ -259,21 +270,66 @@ def _key_schema(schema: TableSchema) -> pa.Schema:
 
 
 def _live_rows(ground: Ground, part: Part) -> Iterator[pa.RecordBatch]:
-    """The rows of a part in the base's columns."""
+    """The rows of a part in the base's columns, every row of its generation summed beside their writing."""
     wins, start = _wins(part), 0
     columns = ground.schema.columns
-    for batch in read_generation(
-        uri=part.source.uri, schema=ground.schema, storage_options=dict(ground.base.storage_options)
-    ):
-        own = wins[start : start + batch.num_rows]
-        start += batch.num_rows
-        if len(own) != batch.num_rows:
-            break
-        live = batch.filter(pc.and_not(pa.array(own), batch[TOMBSTONE])).select(columns.names)
-        if live.num_rows:
-            yield _not_null(live, columns, part.source)
-    if start != part.rows:
-        raise Corrupt(f"a generation does not hold the {part.rows} rows that it had", object=part.source.uri)
+    with _Summing(part.source.row_setsum) as summing:
+        for batch in read_generation(
+            uri=part.source.uri, schema=ground.schema, storage_options=dict(ground.base.storage_options)
+        ):
+            own = wins[start : start + batch.num_rows]
+            start += batch.num_rows
+            if len(own) != batch.num_rows:
+                break
+            summing.add(batch)
+            live = batch.filter(pc.and_not(pa.array(own), batch[TOMBSTONE])).select(columns.names)
+            if live.num_rows:
+                yield _not_null(live, columns, part.source)
+        if start != part.rows:
+            raise Corrupt(f"a generation does not hold the {part.rows} rows that it had", object=part.source.uri)
+        if not summing.holds():
+            _check_sum(ground, part.source)
+
+
+class _Summing:
+    """The sum of batches against one that is expected, in a thread beside whatever else is done with them."""
+
+    def __init__(self, expected: Setsum | None) -> None:
+        self._expected = expected
+        self._total = Setsum.ZERO
+        self._waiting: deque[Future[Setsum]] = deque()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="lancelsm-sum")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Sum a batch; waits while several are behind, since each is held until then."""
+        if self._expected is None:
+            return
+        while len(self._waiting) >= _BATCHES_BEHIND:
+            self._total += self._waiting.popleft().result()
+        self._waiting.append(self._pool.submit(row_setsum, batch))
+
+    def holds(self) -> bool:
+        while self._waiting:
+            self._total += self._waiting.popleft().result()
+        return self._expected in (None, self._total)
+
+
+def _check_sum(ground: Ground, source: Source) -> None:
+    """Sum the columns that a generation was flushed with: the base may have dropped one since, or given it a type."""
+    options = dict(ground.base.storage_options)
+    if own_row_setsum(uri=source.uri, schema=ground.schema, storage_options=options) != source.row_setsum:
+        raise Corrupt(
+            "a generation holds other rows than were flushed",
+            remedy="Restore it from a backup. Nothing was merged",
+            region=source.region,
+            object=source.uri,
+        )
 
 
 def _not_null(rows: pa.RecordBatch, columns: pa.Schema, source: Source) -> pa.RecordBatch:

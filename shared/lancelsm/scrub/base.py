@@ -27,6 +27,8 @@ def open_version(opened: Opened, version: int | None, tally: Tally) -> BaseTable
     tally.take()
     try:
         base = open_base(uri=opened.storage.uri, version=version, storage_options=opened.storage_options)
+        if base.facts is not None and base.facts.table != opened.config.table:
+            tally.add(CONFIG, Kind.CONFIG, f"it is of table {opened.config.table}, the base of {base.facts.table}")
         check_base(base, opened.config)
     except (Corrupt, Invalid) as error:
         config = error.where.get("object") == CONFIG

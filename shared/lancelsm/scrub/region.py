@@ -180,13 +180,15 @@ class RegionScrub:
         if start > current or start < 1:
             problem, start = f"it says {start}, the newest version is {current}", current
         if problem:
-            self._suspect_published(hint_key, Kind.HINT, problem, current)
+            self._suspect_published(hint_key, Kind.HINT, problem, head)
         for number in range(start, current + 1):
             self._published(head, Version(number))
         for version in sorted(versions):
             if version > current:
                 key = published_manifest(self.region.id, version)
-                self._suspect_published(key, Kind.FOREIGN, "a version that the head does not know", version)
+                self._suspect_published(key, Kind.FOREIGN, "a version that the head does not know", head)
+                path = record_path(head_key(self.region.storage.table, self.region.id))
+                self._suspect_published(path, Kind.HEAD, f"version {version} of the manifest was published", head)
 
     def _published(self, head: Head, version: Version) -> None:
         if not self.tally.take():
@@ -198,6 +200,7 @@ class RegionScrub:
             problem = "it is gone: Lance's readers stop before it"
         elif named is not None and found.body != named.body:
             problem = "it is not the one that the head names"
+            self._suspect_published(head.manifest_key, Kind.STAGED, "it is not what was published", head)
         else:
             try:
                 manifest = manifests.decode(found.body, key=key)
@@ -206,7 +209,7 @@ class RegionScrub:
             except (Corrupt, Invalid) as error:
                 problem = told(error)
         if problem:
-            self._suspect_published(key, Kind.PUBLISHED, problem, version)
+            self._suspect_published(key, Kind.PUBLISHED, problem, head)
 
     def _against(self, head: Head, manifest: Manifest, listed: Sequence[Listed]) -> None:
         """Log, generations and list, against head and manifest."""
@@ -323,6 +326,7 @@ class RegionScrub:
         found = examine_generation(
             uri=f"{storage.uri}/{place}",
             schema=self.schema,
+            files=frozenset(found.key.rpartition("/")[2] for found in storage.objects.list(f"{place}/data/")),
             bloom=None if bloom is None else bloom.body,
             exact=folded is not None,
             storage_options=self.opened.storage_options,
@@ -407,11 +411,11 @@ class RegionScrub:
             )
         )
 
-    def _suspect_published(self, key: str, kind: Kind, problem: str, version: Version) -> None:
+    def _suspect_published(self, key: str, kind: Kind, problem: str, head: Head) -> None:
         self._suspects.append(
             Suspect(
                 problem=Problem(path=key, kind=kind, problem=problem),
-                still=lambda later, _: later.manifest_version <= version,
+                still=lambda later, _: later.manifest_version == head.manifest_version,
             )
         )
 

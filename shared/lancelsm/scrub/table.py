@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lancelsm import pins
 from lancelsm.dataset.base_table import BaseTable, find_base
-from lancelsm.errors import Corrupt, Invalid
+from lancelsm.errors import Corrupt, Invalid, LsmError
 from lancelsm.layout import (
     CONFIG,
     Key,
@@ -19,6 +19,7 @@ from lancelsm.layout import (
     region_id,
     region_key,
     region_pin_key,
+    snapshots,
     table_key,
 )
 from lancelsm.opening import Opened, Ports, canonical, open_configured
@@ -118,7 +119,7 @@ def _catalog(opened: Opened, tally: Tally) -> list[Region]:
     try:
         records = storage.registry.list(partition)
     except Corrupt as error:
-        tally.add(str(error.where.get("record") or error.where.get("object") or partition), Kind.CATALOG, told(error))
+        tally.add(_path(error) or partition, Kind.CATALOG, told(error))
         return []
     found = [region for key, record in records if (region := _catalogued(opened, key, record, tally)) is not None]
     known = {region.id for region in found}
@@ -174,7 +175,7 @@ def _pins(opened: Opened, tally: Tally) -> list[Pin]:
     try:
         found = pins.read_pins(opened.storage)
     except Corrupt as error:
-        tally.add(str(error.where.get("record") or "S#"), Kind.SNAPSHOT, told(error))
+        tally.add(_path(error) or snapshots(opened.storage.table), Kind.SNAPSHOT, told(error))
         return []
     tally.checked += len(found)
     return found
@@ -217,3 +218,8 @@ def _cursor(opened: Opened, pin: Pin, states: Mapping[RegionId, RegionScrub], ta
         if needs.first_position > state.region.head().next_position:
             path = record_path(region_pin_key(pin.partition(opened.storage.table), pin.name, pin.nonce, region))
             tally.add(path, Kind.CURSOR, f"it stands at {needs.first_position}, behind the end of the log")
+
+
+def _path(error: LsmError) -> str:
+    """The record that an error of the registry names, if it names one."""
+    return str(error.where.get("record") or error.where.get("object") or "")
