@@ -1,36 +1,62 @@
-"""Snapshots, the change stream and copies on an object store, with the registry beside the table."""
+"""Snapshots, the change stream and copies on an object store, with either registry that a URL may have."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 import lancelsm
+from lancelsm import aws
 from lancelsm.backup import back_up, restore
 from lancelsm.clone import clone_snapshot
 from lancelsm.dropping import drop_table
 from lancelsm.errors import Invalid
+from lancelsm.layout import table_key
 from lancelsm.opening import open_table
+from tests.conformance.dynamodb import dynamodb_client, make_registry_table
 from tests.conformance.ministack import make_bucket, ministack, options
 
 
 @pytest.fixture(scope="module")
-def storage_options(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    directory: Path = tmp_path_factory.mktemp("ministack")
-    with ministack(directory) as endpoint:
-        make_bucket(endpoint, "lake")
-        yield options(endpoint)
+def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with ministack(tmp_path_factory.mktemp("ministack")) as endpoint:
+        make_registry_table(dynamodb_client(endpoint), "registry")
+        yield endpoint
 
 
-def test_a_snapshot_is_read_followed_cloned_backed_up_and_dropped(storage_options: dict[str, str]) -> None:
+@pytest.fixture
+def storage_options(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """Of the bucket; DynamoDB is where the environment says."""
+    for name, value in {
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_REGION": "us-east-1",
+        "AWS_ACCESS_KEY_ID": "000000000000",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }.items():
+        monkeypatch.setenv(name, value)
+    aws.client.cache_clear()
+    aws.session.cache_clear()
+    yield options(endpoint)
+    aws.client.cache_clear()
+    aws.session.cache_clear()
+
+
+@pytest.mark.parametrize("registry", ["object", "dynamodb:registry"])
+def test_a_snapshot_is_read_followed_cloned_backed_up_and_dropped(
+    endpoint: str, storage_options: dict[str, str], registry: str
+) -> None:
     # Given a table with rows at every level, and a snapshot of it
     def rows(table: lancelsm.Table) -> dict[int, str]:
         return {row["id"]: row["v"] for row in table.scan().to_arrow().to_pylist()}
 
-    uri, start = "s3://lake/orders", [{"id": n, "v": "base"} for n in range(4)]
-    table = lancelsm.create(uri, start, primary_key="id", regions="bucket(id, 2)", storage_options=storage_options)
+    lake = f"lake-{registry.partition(':')[0]}"
+    make_bucket(endpoint, lake)
+    uri, start = f"s3://{lake}/orders", [{"id": n, "v": "base"} for n in range(4)]
+    table = lancelsm.create(
+        uri, start, primary_key="id", regions="bucket(id, 2)", registry=registry, storage_options=storage_options
+    )
     table.upsert([{"id": 0, "v": "generation"}])
     table.flush()
     table.upsert([{"id": 1, "v": "tail"}])
@@ -44,11 +70,11 @@ def test_a_snapshot_is_read_followed_cloned_backed_up_and_dropped(storage_option
     table.collect(yes=True, interval_seconds=0)
     at = lancelsm.open(uri, at="monday", storage_options=storage_options)
     opened = open_table(uri, storage_options=storage_options)
-    clone_snapshot(opened, "monday", "s3://lake/clone", storage_options=storage_options)
-    back_up(at, "s3://lake/backup", storage_options=storage_options)
-    restore("s3://lake/backup", "s3://lake/restored", storage_options=storage_options)
-    clone = lancelsm.open("s3://lake/clone", storage_options=storage_options)
-    restored = lancelsm.open("s3://lake/restored", storage_options=storage_options)
+    clone_snapshot(opened, "monday", f"s3://{lake}/clone", registry=registry, storage_options=storage_options)
+    back_up(at, f"s3://{lake}/backup", storage_options=storage_options)
+    restore(f"s3://{lake}/backup", f"s3://{lake}/restored", storage_options=storage_options)
+    clone = lancelsm.open(f"s3://{lake}/clone", storage_options=storage_options)
+    restored = lancelsm.open(f"s3://{lake}/restored", storage_options=storage_options)
     clone.run()
 
     # Then each of them has the rows of the snapshot, and the stream the rows in their order
@@ -62,9 +88,12 @@ def test_a_snapshot_is_read_followed_cloned_backed_up_and_dropped(storage_option
     # And what is dropped leaves nothing
     with pytest.raises(Invalid, match="a clone shares its files"):
         drop_table(uri, storage_options=storage_options)
-    for place in ("s3://lake/clone", uri):
+    for place in (f"s3://{lake}/clone", uri):
         drop_table(place, storage_options=storage_options)
         with pytest.raises(Invalid, match="no table is there"):
             lancelsm.open(place, storage_options=storage_options)
     assert list(opened.storage.objects.list("")) == []
+    for kind in "STLC":
+        assert opened.storage.registry.list(f"{kind}#{opened.storage.table}") == []
+    assert opened.storage.registry.read(table_key(opened.storage.table)) is None
     assert rows(restored) == expected
