@@ -25,11 +25,11 @@ from lancelsm.dataset.copies import share_base
 from lancelsm.dataset.generation import read_generation
 from lancelsm.dataset.tags import tag_version
 from lancelsm.errors import Corrupt, Invalid, Unavailable
-from lancelsm.layout import CLONE, Nonce, TableId, snapshots
+from lancelsm.layout import CLONE, Nonce, TableId
 from lancelsm.making import catalogued, check_free, sharding_of
 from lancelsm.objects import ObjectStore, Unknown
 from lancelsm.opening import Opened, Ports, canonical
-from lancelsm.pins import Pin, pins_of
+from lancelsm.pins import Pin
 from lancelsm.region import regions
 from lancelsm.region_writer import RegionWriters
 from lancelsm.registry.opening import default_registry
@@ -143,7 +143,8 @@ def read_origin(store: ObjectStore) -> Origin | None:
 
 def release(source: Opened, origin: Origin) -> None:
     """End the pin of a clone that is gone; nothing happens if there is none. Raises as `snapshot.forget_snapshot`."""
-    for pin in _pins_named(source, origin.pin):
+    pin = pins.named(source.storage, "snapshot", origin.pin)
+    if pin is not None:
         forget_snapshot(source, pin)
 
 
@@ -181,7 +182,8 @@ def _keep_files(opened: Opened, pin: Pin, origin: Origin, place: str) -> None:
     counts neither has not read the pins yet.
     """
     storage = opened.storage
-    for found in _pins_named(opened, origin.pin):
+    found = pins.named(storage, "snapshot", origin.pin)
+    if found is not None:
         if found.confirmed:
             return
         forget_snapshot(opened, found)  # its maker has crashed
@@ -196,10 +198,6 @@ def _keep_files(opened: Opened, pin: Pin, origin: Origin, place: str) -> None:
     made = pins.step(storage, replace(made, base_version=pin.base_version, clone=place))
     keep_standing(opened, pin)
     pins.confirm(storage, made, ttl_seconds=None)
-
-
-def _pins_named(opened: Opened, name: str) -> list[Pin]:
-    return [pin for pin in pins_of(opened.storage.registry.list(snapshots(opened.storage.table))) if pin.name == name]
 
 
 def _append(table: Opened, view: View, *, source: Opened) -> None:

@@ -118,13 +118,12 @@ def drop_cursor(storage: Storage, name: str) -> None:
         Invalid: there is none of this name.
         Contended, Unavailable: it may still be there; drop it again.
     """
-    for pin in pins_of(storage.registry.list(cursors(storage.table))):
-        if pin.name == name:
-            pins.forget(storage, pin)
-            return
-    raise Invalid(
-        "there is no such cursor", remedy=f"See lancelsm cursor list {storage.uri}", table=storage.uri, cursor=name
-    )
+    pin = pins.named(storage, "cursor", name)
+    if pin is None:
+        raise Invalid(
+            "there is no such cursor", remedy=f"See lancelsm cursor list {storage.uri}", table=storage.uri, cursor=name
+        )
+    pins.forget(storage, pin)
 
 
 def _starts(storage: Storage, start: Start) -> dict[RegionId, RegionPin]:

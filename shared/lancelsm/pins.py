@@ -175,6 +175,28 @@ def pins_of(records: Iterable[tuple[Key, Record]]) -> list[Pin]:
     ]
 
 
+def named(storage: Storage, kind: str, name: str) -> Pin | None:
+    """A pin by its own record alone, without its regions, also one that is being made: for whoever ends it."""
+    record = storage.registry.read(
+        pin_key(snapshots(storage.table) if kind == "snapshot" else cursors(storage.table), name)
+    )
+    if record is None:
+        return None
+    return Pin(
+        kind=kind,
+        name=name,
+        nonce=Nonce(str(record["nonce"])),
+        version=int(record["version"]),
+        created=0.0,
+        expires=None,
+        confirmed=bool(record.get("confirmed")),
+        base_version=None,
+        regions={},
+        whole=False,
+        clone=str(record.get("clone", "")),
+    )
+
+
 def checked_name(name: str) -> str:
     """The name of a snapshot or cursor itself; raises `Invalid` for what is none."""
     if not _NAME.fullmatch(name):

@@ -100,13 +100,12 @@ def drop_snapshot(opened: Opened, name: str) -> None:
         Invalid: there is none of this name, or it keeps the files of a clone.
         Contended, Unavailable: it may still be there; drop it again.
     """
-    for pin in pins_of(opened.storage.registry.list(snapshots(opened.storage.table))):
-        if pin.name == name:
-            if pin.clone:
-                raise _of_clone(opened, pin)
-            forget_snapshot(opened, pin)
-            return
-    raise _gone(opened.storage, name)
+    pin = pins.named(opened.storage, "snapshot", name)
+    if pin is None:
+        raise _gone(opened.storage, name)
+    if pin.clone:
+        raise _of_clone(opened, pin)
+    forget_snapshot(opened, pin)
 
 
 def list_snapshots(storage: Storage) -> list[Pin]:

@@ -15,7 +15,7 @@ from lancelsm import pins, reader
 from lancelsm.cursor import find_cursor, make_cursor, save_cursor
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError
 from lancelsm.gc import sweep
-from lancelsm.layout import Position, cursors, head_key, snapshots
+from lancelsm.layout import Position, cursors, head_key, pin_key, snapshots
 from lancelsm.opening import Opened, open_table
 from lancelsm.pins import RegionPin, read_pins
 from lancelsm.region import regions
@@ -328,3 +328,15 @@ def test_a_cursor_is_not_confirmed_over_a_region_whose_start_was_collected_meanw
     assert len(tried) == 2
     assert pin.of(region.id).first_position == 2
     assert {key.sort.split("#")[0] for key, _ in storage.registry.list(cursors(storage.table))} == {"sink"}
+
+
+def test_a_snapshot_whose_record_is_unreadable_stops_collections_until_it_is_dropped(opened):
+    make_snapshot(opened, "monday", ttl_seconds=None)
+    key = pin_key(snapshots(opened.storage.table), "monday")
+    opened.storage.registry.swap(key, expect={}, change={"created": "yesterday"})
+
+    for act in (lambda: sweep.expire_pins(opened.storage, skew_seconds=SKEW), lambda: list_snapshots(opened.storage)):
+        with pytest.raises(Corrupt, match="the record of snapshot 'monday' is unreadable"):
+            act()
+    drop_snapshot(opened, "monday")
+    assert opened.storage.registry.list(snapshots(opened.storage.table)) == []
