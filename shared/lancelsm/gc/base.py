@@ -183,8 +183,10 @@ def verify_base(opened: Opened, key: str) -> None:
         why = ""
         if item.kind is Kind.BASE_VERSION and not item.number < min(found.floor, newest.version):
             why = "it is not below the floor"
-        elif item.kind is Kind.BASE_FILE and (item.path in named or not _FILE.fullmatch(item.path)):
-            why = "a version names it, or it is no file of rows"
+        elif item.kind is Kind.BASE_FILE and not _FILE.fullmatch(item.path):
+            why = "it is no file of rows"
+        elif item.kind is Kind.BASE_FILE and item.path in named:
+            raise Contended(f"a merge has committed {item.path}", remedy="Mark a new round", table=storage.uri)
         elif item.kind is Kind.LIST and not (item.path.startswith(round_prefix(None)) and item.path != floor.key):
             why = "it is no list of an earlier round"
         elif item.kind not in (Kind.BASE_VERSION, Kind.BASE_FILE, Kind.LIST):

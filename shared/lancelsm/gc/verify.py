@@ -77,7 +77,7 @@ class _Check:
     def items(self) -> None:
         """Every item is what it says, below its rank, named by nothing that stays."""
         hint = self._hint()
-        needed = {self._head.manifest_key, self._manifest.collector_key, *(n.manifest_key for _, n in self._needs)}
+        needed = {self._head.manifest_key, self._manifest.collector_key}
         place = f"_mem_wal/{self._region.id}/"
         for item in self._round.items:
             if not item.path.startswith(place) or ".." in item.path:
@@ -93,8 +93,10 @@ class _Check:
                 self._refuse(item, "its version is still free")
             if item.kind is Kind.PUBLISHED and item.number >= min(hint, self._head.manifest_version):
                 self._refuse(item, "readers of files may start there")
-            if item.kind is Kind.PUBLISHED and any(n.manifest_version == item.number for _, n in self._needs):
-                self._refuse(item, "a pin needs it")
+            for pin, needs in self._needs:
+                published = item.kind is Kind.PUBLISHED and item.number == needs.manifest_version
+                if published or item.path == needs.manifest_key:
+                    self._overtaken(item, pin)
             if item.kind is Kind.LIST and item.number > self._manifest.collector_round:
                 self._refuse(item, "its round may still be committed")
 
@@ -113,7 +115,7 @@ class _Check:
                 self._refuse(item, "a flush may be writing it")
             for pin, needs in self._needs:
                 if needs.after < item.number <= needs.through:
-                    self._refuse(item, f"{pin.kind} {pin.name} needs it")
+                    self._overtaken(item, pin)
             if all(g.path != name for g in self._manifest.generations):
                 continue
             known = [progress.counters, progress.markers, *progress.caught_up.values()]
@@ -225,6 +227,14 @@ class _Check:
         raise Corrupt(
             f"round {self._round.number} would delete {item.kind.value} {item.number}: {why}",
             remedy="Nothing was deleted. Mark a new round",
+            **self._region.where,
+            object=item.path,
+        )
+
+    def _overtaken(self, item: Item, pin: Pin) -> NoReturn:
+        raise Contended(
+            f"{pin.kind} {pin.name} needs {item.path}",
+            remedy="Mark a new round",
             **self._region.where,
             object=item.path,
         )
