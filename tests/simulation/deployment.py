@@ -131,7 +131,7 @@ class Deployment:
 
     def put_text(self, body: str, *, like: int, dedup: str = "text") -> None:
         group = group_id(TABLE, region_id(table=TABLE, spec_id=self.spec_id, values=self.values(like)))
-        dedup = dedup_id(producer=dedup, sequence=0, region=region_id(table=TABLE, spec_id=0, values=()), part=0)
+        dedup = dedup_id(producer=dedup, sequence=0, region=region_id(table=TABLE, spec_id=0, values=()), rows=range(0))
         self.queue.send([Outgoing(body=body, group=group, dedup=dedup)])
 
     @property

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lancelsm.claim import seal
+from lancelsm.delivery import message as delivery_message
 from lancelsm.delivery.message import BYTES_MAX, Message, decode, encode, packed, split, unpacked
 from lancelsm.errors import Invalid, Unavailable
 from lancelsm.layout import head_key
@@ -93,6 +94,36 @@ def test_by_reference_such_a_row_travels_beside_the_queue():
     assert (small.object, big.rows) == (None, None)
     found = deployment.inbox.get(big.object)
     assert unpacked(found).column("id").to_pylist() == [1]
+
+
+def test_rows_beside_the_queue_are_those_of_their_own_request():
+    deployment = Texts(buckets=1)
+    deployment.send_texts([3_000_000], by_reference=True)
+    deployment.clock.sleep(301)  # the queue has forgotten the producer's sequence
+
+    deployment.send_texts([2_900_000], by_reference=True)
+
+    found = [unpacked(deployment.inbox.get(decode(body).object)) for body in deployment.queue.bodies]
+    assert [len(rows.column("text")[0].as_py()) for rows in found] == [3_000_000, 2_900_000]
+
+
+def test_a_request_that_another_release_splits_elsewhere_loses_no_row(monkeypatch):
+    # Given the first of many small messages on the queue, and none of the others
+    deployment = Texts(buckets=1)
+    deployment.queue.refuse = list(range(1, 1_000))
+    with monkeypatch.context() as older, pytest.raises(Unavailable):
+        older.setattr(delivery_message, "_SPARE", BYTES_MAX * 3 // 4)
+        deployment.send_texts([200_000] * 8, seconds=0.0)
+    (begun,) = deployment.queue.bodies
+    assert unpacked(decode(begun).rows).num_rows < 3
+
+    # When the same request is made again, and fewer messages hold it
+    deployment.queue.refuse = []
+    sent = deployment.send_texts([200_000] * 8)
+
+    assert len(sent) < 4
+    ids = {one for body in deployment.queue.bodies for one in unpacked(decode(body).rows).column("id").to_pylist()}
+    assert ids == set(range(8))
 
 
 def test_a_sealed_region_is_refused_and_nothing_is_sent_to_others():
@@ -185,7 +216,7 @@ def test_parts_are_the_same_each_time():
     assert pa.concat_tables([unpacked(stream) for stream in first]).equals(rows)
 
 
-@pytest.mark.parametrize("broken", ["rows", "both", "neither", "values"])
+@pytest.mark.parametrize("broken", ["rows", "both", "neither", "values", "sequence"])
 def test_what_breaks_the_contract_of_messages_is_no_message(broken):
     whole = json.loads(encode(Message(table=URI, region="r", values=(), producer="p", sequence=1, rows=b"x")))
     change = {
@@ -193,6 +224,7 @@ def test_what_breaks_the_contract_of_messages_is_no_message(broken):
         "both": {"object": "a"},
         "neither": {"rows": None},
         "values": {"values": [["a", "zz"]]},
+        "sequence": {"sequence": float("inf")},
     }[broken]
 
     with pytest.raises(Invalid):

@@ -75,7 +75,7 @@ def decode(text: str) -> Message:
             rows=None if packed_rows is None else base64.b64decode(packed_rows, validate=True),
             object=None if key is None else checked(_text(key)),
         )  # fmt: skip
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise Invalid(f"the message can't be read: {error!r:.200}") from error
     return message
 
@@ -150,9 +150,10 @@ def group_id(table: TableId, region: RegionId) -> str:
     return f"{table}#{region}"
 
 
-def dedup_id(*, producer: str, sequence: int, region: RegionId, part: int) -> str:
-    """The same for every attempt to send the same part, and for nothing else."""
-    return digest((producer, str(sequence), region, str(part)))
+def dedup_id(*, producer: str, sequence: int, region: RegionId, rows: range) -> str:
+    """The same for every attempt to send the same rows, by their places in the region's part of a request, and for
+    nothing else."""
+    return digest((producer, str(sequence), region, str(rows.start), str(rows.stop)))
 
 
 def digest(parts: Iterable[str]) -> str:

@@ -109,13 +109,17 @@ def _refusal(target: Target, part: Routed) -> LsmError | None:
 def _parts(
     routed: Routed, rows: pa.Table, target: Target, inbox: Inbox, producer: str, sequence: int, *, by_reference: bool
 ) -> Iterator[_Part]:
-    """The messages of one region, numbered: the same request gives the same ones."""
+    """The messages of one region: the same request gives the same ones."""
     region = region_id(table=target.storage.table, spec_id=target.regions.spec_id, values=routed.values)
     frame = Message(
         table=target.storage.uri, region=region, values=routed.values, producer=producer, sequence=sequence, object=""
     )
-    for number, (some, stream) in enumerate(split(routed.rows, frame=frame)):
-        dedup = dedup_id(producer=producer, sequence=sequence, region=region, part=number)
+    first = 0
+    for some, stream in split(routed.rows, frame=frame):
+        # By their rows, since another release, or another schema, may split the same request elsewhere.
+        held = range(first, first + some.num_rows)
+        first = held.stop
+        dedup = dedup_id(producer=producer, sequence=sequence, region=region, rows=held)
         packed_rows: bytes | None = stream
         key: str | None = None
         if not fits(frame, stream):
@@ -126,7 +130,8 @@ def _parts(
                     remedy=f"Pass it by reference: put the rows below {inbox.uri}/ and name the object",
                     row=_place(some, rows),
                 )
-            packed_rows, key = None, f"parts/{dedup}.arrow"
+            # A name of its own: after 5 minutes the same producer and sequence may stand for other rows.
+            packed_rows, key = None, f"parts/{dedup}-{target.storage.ids.nonce()}.arrow"
             inbox.put(key, stream)
         message = Message(
             table=target.storage.uri,
