@@ -19,9 +19,10 @@ from lancelsm.errors import Corrupt, Invalid, placed
 from lancelsm.head import Head
 from lancelsm.layout import Epoch, Position, RegionId, wal_entry
 from lancelsm.pins import Pin
-from lancelsm.record.schema import TOMBSTONE, TableSchema, conform
+from lancelsm.record.schema import TOMBSTONE, TableSchema
 from lancelsm.region import Region, Storage, regions
 from lancelsm.wal.entry import Entry, decode
+from lancelsm.wal.replay import stored_rows
 
 OPERATION = "_op"
 UPSERT, DELETE = "upsert", "delete"
@@ -134,7 +135,8 @@ class Changes:
             position = entry.summary.position
             self._next[region.id] = Position(position + 1)
             if entry.summary.rows:
-                rows = _shown(entry.table(), self._schema)
+                with placed(**region.where):
+                    rows = _shown(stored_rows(entry, self._schema), self._schema)
                 if self._left is not None:
                     self._left -= rows.num_rows
                 yield Change(region=region.id, position=position, epoch=entry.summary.epoch, at=entry.at, rows=rows)
@@ -266,9 +268,8 @@ def _opened(storage: Storage, name: str, start: Start) -> Pin:
     return cursors.make_cursor(storage, name, start=lambda region, head: first_position(region, head, start))
 
 
-def _shown(rows: pa.Table, schema: TableSchema) -> pa.Table:
+def _shown(stored: pa.Table, schema: TableSchema) -> pa.Table:
     """Rows in stored form as a change shows them."""
-    stored = conform(rows, schema)
     operation = pc.if_else(stored.column(TOMBSTONE), DELETE, UPSERT)
     columns = pa.schema([field.with_nullable(True).remove_metadata() for field in schema.columns])
     plain = stored.select(schema.names).cast(columns)

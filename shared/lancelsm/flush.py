@@ -14,17 +14,17 @@ import pyarrow as pa
 
 from lancelsm import manifest as manifests
 from lancelsm.commit import commit, newest
-from lancelsm.errors import Contended, Corrupt, LsmError
+from lancelsm.errors import Contended, Corrupt, LsmError, placed
 from lancelsm.head import LogTotals
 from lancelsm.layout import Generation, Position, generation_name, generation_path
 from lancelsm.manifest import Dead, FlushedGeneration, Folded, Manifest
 from lancelsm.record.key import fold
 from lancelsm.record.rowsum import row_setsum
-from lancelsm.record.schema import TableSchema, conform
+from lancelsm.record.schema import TableSchema
 from lancelsm.region import Region
 from lancelsm.setsum import Setsum
 from lancelsm.wal.entry import Entry
-from lancelsm.wal.replay import tail
+from lancelsm.wal.replay import stored_rows, tail
 
 Write = Callable[[str, pa.Table, Setsum], int]
 """Write rows as a generation at a key and read them back against their setsum; returns its bytes in memory."""
@@ -138,7 +138,8 @@ def _folded(region: Region, schema: TableSchema, plan: FlushPlan) -> tuple[pa.Ta
     tables, replayed = [], Setsum()
     for entry in plan.entries:
         if entry.summary.rows:
-            table = conform(entry.table(), schema)
+            with placed(**region.where):
+                table = stored_rows(entry, schema)
             tables.append(table)
             replayed += row_setsum(table) if entry.row_setsum is None else entry.row_setsum
     folded = fold(pa.concat_tables(tables).combine_chunks(), schema.primary_key)

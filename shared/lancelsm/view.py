@@ -13,14 +13,13 @@ import pyarrow as pa
 
 from lancelsm.commit import ensure_unused, newest
 from lancelsm.dataset.base_table import BaseTable
-from lancelsm.errors import Corrupt
+from lancelsm.errors import Corrupt, placed
 from lancelsm.layout import Generation, Position, RegionId, generation_path, wal_entry
 from lancelsm.manifest import Manifest
 from lancelsm.record.key import fold
-from lancelsm.record.schema import conform
 from lancelsm.region import Region, Storage
 from lancelsm.wal.entry import Entry
-from lancelsm.wal.replay import tail
+from lancelsm.wal.replay import stored_rows, tail
 
 _TRIES = 5
 
@@ -149,7 +148,8 @@ def mismatch(manifest: Manifest, base: BaseTable) -> str:
 
 def region_view(region: Region, manifest: Manifest, entries: Sequence[Entry], base: BaseTable) -> RegionView:
     """One region of a view, from the entries after the manifest's replay point."""
-    tables = [conform(entry.table(), base.schema) for entry in entries if entry.summary.rows]
+    with placed(**region.where):
+        tables = [stored_rows(entry, base.schema) for entry in entries if entry.summary.rows]
     rows = pa.concat_tables(tables) if tables else base.schema.stored.empty_table()
     return RegionView(
         region=region.id,

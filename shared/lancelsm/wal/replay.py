@@ -9,9 +9,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from lancelsm.errors import Corrupt
+import pyarrow as pa
+
+from lancelsm.errors import Corrupt, Invalid
 from lancelsm.layout import Position, wal_entry
 from lancelsm.manifest import Manifest
+from lancelsm.record.rowsum import row_setsum
+from lancelsm.record.schema import TOMBSTONE, TableSchema, conform
 from lancelsm.region import Region
 from lancelsm.setsum import Setsum
 from lancelsm.wal.entry import Entry, decode
@@ -64,6 +68,29 @@ def tail(region: Region, end: LogEnd, manifest: Manifest) -> list[Entry] | None:
         **region.where,
         position=f"{positions.start}..{positions.stop - 1}",
     )
+
+
+def stored_rows(entry: Entry, schema: TableSchema) -> pa.Table:
+    """The rows of a committed entry in the stored form of a schema.
+
+    The sum of an entry covers its rows, not the schema before them. If that is the table's, the rows are what was
+    written; under any other, an older one or a damaged one, they are summed.
+
+    Raises:
+        Corrupt: they are not what was written.
+    """
+    position = entry.summary.position
+    try:
+        rows = entry.table()
+        if rows.num_rows != entry.summary.rows or TOMBSTONE not in rows.schema.names:  # which every writer puts last
+            raise Corrupt("a committed entry holds other rows than were written", position=position)
+        if not rows.schema.equals(schema.stored, check_metadata=True):
+            if entry.row_setsum is not None and row_setsum(rows) != entry.row_setsum:
+                raise Corrupt("the rows of a committed entry don't add up to what it declares", position=position)
+            rows.validate(full=True)
+        return conform(rows, schema)
+    except (pa.ArrowException, Invalid, ValueError) as error:
+        raise Corrupt(f"the rows of a committed entry can't be read: {error}", position=position) from error
 
 
 def _entry(region: Region, position: Position) -> Entry:

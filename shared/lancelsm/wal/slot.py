@@ -82,6 +82,7 @@ def place(region: Region, entry: Encoded, *, budget: Budget, fencing: bool = Fal
                     return region.head()
                 replacing = None  # no trace of our put yet: the same bytes again, under the same nonce
             elif standing.entry is not None and standing.entry.nonce == entry.nonce:
+                _check_ours(region, standing.entry, entry)
                 return None
             else:
                 settled = _yield_to(region, standing, entry, maybe_written=maybe_written, fencing=fencing)
@@ -180,8 +181,22 @@ def judge(region: Region, entry: Encoded) -> Appended | Head:
             object=wal_entry(region.id, position),
         )
     if standing.entry is not None and standing.entry.nonce == entry.nonce:
+        _check_ours(region, standing.entry, entry)
         return Appended(summary=entry.summary, head=head)
     return head
+
+
+def _check_ours(region: Region, standing: Entry, entry: Encoded) -> None:
+    """Whether what stands under our nonce has the sum that the head is to count; raises `Corrupt` if not."""
+    position = entry.summary.position
+    if standing.summary.entry_setsum != entry.summary.entry_setsum:
+        raise Corrupt(
+            "our entry was damaged on its way into the log",
+            remedy=f"Take the region over: lancelsm region claim {region.storage.uri} --region {region.id}",
+            **region.where,
+            position=position,
+            object=wal_entry(region.id, position),
+        )
 
 
 def _look(region: Region, position: Position) -> _Standing | None:
