@@ -257,6 +257,19 @@ def test_an_error_of_sqs_is_one_of_ours(error, kind):
         queue.send([Outgoing(body="b", group="g", dedup="d")])
 
 
+def test_what_is_received_stays_out_long_enough_to_be_judged():
+    asked = {}
+
+    class Sqs:
+        def receive_message(self, **arguments):
+            asked.update(arguments)
+            return {}
+
+    assert SqsQueue("url", clock=FakeClock(), client=Sqs()).receive() == []
+
+    assert asked["VisibilityTimeout"] >= 600  # the queue's own is 30 s
+
+
 def test_who_a_queue_is_is_asked_again_before_another_one_can_have_its_name():
     clock = FakeClock()
     attributes = {"QueueArn": "arn:aws:sqs:us-east-1:1:writes.fifo", "CreatedTimestamp": "1"}

@@ -302,6 +302,37 @@ def test_letters_that_were_not_looked_at_are_back_on_the_queue_when_the_redriver
     assert len(deployment.dead_letters.receive()) == 2
 
 
+def test_letters_are_taken_as_many_at_a_time_as_can_be_judged_before_their_time_is_over():
+    deployment = Deployment(buckets=1)
+    for key in range(12):
+        set_aside(deployment, (key, None))
+    deployment.clock.sleep(61)
+
+    walk = redrive(deployment.dead_letters, places=places(deployment), dry=True)
+    next(walk)
+
+    assert sum(held.receives for held in deployment.dead_letters.held) == 10
+    assert len(list(walk)) == 11
+
+
+def test_letters_that_are_left_and_come_again_are_told_once():
+    # Given more letters than can be judged in the time that the queue gives for the first
+    deployment = Deployment(buckets=1)
+    for key in range(12):
+        set_aside(deployment, (key, None))
+    deployment.clock.sleep(61)
+    slow = places(deployment)
+
+    def table(uri: str) -> Opened:
+        deployment.clock.sleep(20)
+        return slow.table(uri)
+
+    done = list(redrive(deployment.dead_letters, places=Places(table=table, inbox=slow.inbox), dry=True))
+
+    assert len({one.id for one in done}) == len(done) == 12
+    assert len(deployment.dead_letters.receive()) == 10
+
+
 def test_an_error_of_a_store_leaves_the_letter():
     deployment = Deployment(buckets=1)
     set_aside(deployment, (7, None))

@@ -13,6 +13,7 @@ from lancelsm.clock import Clock
 from lancelsm.errors import Invalid, LsmError, Unavailable
 
 BATCH = 10  # messages of one call
+_OUT_SECONDS = 900  # for what is received here: time enough to read a region's log for each of a batch
 _IDENTITY_SECONDS = 50.0  # no queue is made again under its name sooner than 60 seconds after it was deleted
 _OURS = ("AccessDenied", "NonExistentQueue", "QueueDoesNotExist", "InvalidClientTokenId", "InvalidAddress")
 
@@ -105,7 +106,11 @@ class SqsQueue:
 
     def receive(self) -> list[Delivery]:
         answer = self._call(
-            "receive_message", MaxNumberOfMessages=BATCH, WaitTimeSeconds=1, MessageSystemAttributeNames=["All"]
+            "receive_message",
+            MaxNumberOfMessages=BATCH,
+            VisibilityTimeout=_OUT_SECONDS,
+            WaitTimeSeconds=1,
+            MessageSystemAttributeNames=["All"],
         )
         return [
             delivery(one["MessageId"], one["ReceiptHandle"], one["Body"], one["Attributes"])

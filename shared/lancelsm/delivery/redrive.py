@@ -72,24 +72,20 @@ def redrive(dead_letters: Queue, *, places: Places, dry: bool) -> Iterator[Redri
 
     A crash between append and deletion leaves the letter, and the row that was appended supersedes it.
     """
-    taken = _all(dead_letters)
-    kept = {one.receipt for one in taken}
+    out: dict[str, str] = {}  # the receipts of letters that are not deleted, by their ids on the queue
     try:
-        for one in taken:
-            done = _redriven(one, places, dry=dry)
-            if not dry and done.verdict is not Verdict.LEFT:
-                dead_letters.delete(one.receipt)
-                kept.discard(one.receipt)
-            yield done
+        # A few at a time: their time on the queue is for them alone.
+        while taken := dead_letters.receive():
+            unseen = [one for one in taken if one.id not in out]  # those that were left may come again
+            out |= {one.id: one.receipt for one in taken}
+            for one in unseen:
+                done = _redriven(one, places, dry=dry)
+                if not dry and done.verdict is not Verdict.LEFT:
+                    dead_letters.delete(one.receipt)
+                    del out[one.id]
+                yield done
     finally:
-        dead_letters.postpone(kept, seconds=0)
-
-
-def _all(queue: Queue) -> list[Delivery]:
-    taken: list[Delivery] = []
-    while more := queue.receive():
-        taken += more
-    return taken
+        dead_letters.postpone(out.values(), seconds=0)
 
 
 def _redriven(one: Delivery, places: Places, *, dry: bool) -> Redriven:
