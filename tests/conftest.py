@@ -12,6 +12,7 @@ settings.register_profile("explore", derandomize=False, deadline=None, print_blo
 settings.load_profile("repeatable")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests that share one expensive process-wide session on one worker."""
     for item in items:

@@ -20,6 +20,7 @@ STAGES = ("local", "dev", "prod")
 Template = dict[str, Any]
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """One worker synthesizes, and so one Node process."""
     for item in items:

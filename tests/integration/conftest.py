@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,10 +11,11 @@ from lancelsm import aws
 from tests.integration.deployment import Deployment, deployed
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """One worker deploys, once."""
     for item in items:
-        if "deployment" in getattr(item, "fixturenames", ()):
+        if item.path.parent == Path(__file__).parent and "stacks" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("deployment"))
 
 

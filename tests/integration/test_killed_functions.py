@@ -17,24 +17,30 @@ from tests.handlers.runtime_api import FunctionError, Runtime
 from tests.integration.deployment import Deployment, batch, history, rows, until
 
 COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.int64())])
-Moment = Literal["before", "after", "late"]
+Moment = Literal["before", "after", "late", "timeout"]
 SECONDS = 30.0
+SHORT = 10.0  # enough to start in
 
 
 class Gallows(Proxy):
-    """Kills the function at its first swap: before it arrives, after it is applied, or with it on its way."""
+    """Ends the function at its first swap: before it arrives, after it is applied, or with it on its way; or holds the
+    swap up until the function's time is over."""
 
     def __init__(self, upstream: str, moment: Moment) -> None:
         super().__init__(upstream)
         self.moment = moment
         self.victim: Runtime | None = None
-        self.struck = threading.Event()
+        self.struck, self.ended = threading.Event(), threading.Event()
 
     def begin(self, action: str, body: bytes) -> str:
         if action != "UpdateItem" or self.struck.is_set() or self.moment == "after":
             return super().begin(action, body)
-        self.strike()
-        return "late" if self.moment == "late" else "drop"
+        if self.moment == "timeout":
+            self.struck.set()
+            self.ended.wait(SECONDS)
+        else:
+            self.strike()
+        return "drop" if self.moment == "before" else "late"
 
     def forward(self, target: str, body: bytes, authorization: str) -> tuple[int, bytes]:
         answer = super().forward(target, body, authorization)
@@ -54,18 +60,21 @@ def doomed(deployment: Deployment, name: str, log: Path, moment: Moment) -> Iter
     gallows = Gallows(deployment.aws.endpoint, moment)
     with proxied(deployment.aws.endpoint, gallows):
         more = {"AWS_ENDPOINT_URL_DYNAMODB": gallows.endpoint}
-        with deployment.containers(name, log, more=more) as containers:
+        seconds = SHORT if moment == "timeout" else SECONDS
+        with deployment.containers(name, log, seconds=seconds, more=more) as containers:
             gallows.victim = containers
             yield containers, gallows
 
 
-def killed(containers: Runtime, event: object) -> None:
+def killed(containers: Runtime, event: object, gallows: Gallows) -> None:
     with pytest.raises(FunctionError) as ended:
         containers(event)
-    assert ended.value.kind == "Runtime.ExitError"
+    gallows.ended.set()
+    assert gallows.struck.is_set()
+    assert ended.value.kind == ("Sandbox.Timedout" if gallows.moment == "timeout" else "Runtime.ExitError")
 
 
-@pytest.mark.parametrize("moment", ["before", "after", "late"])
+@pytest.mark.parametrize("moment", ["before", "after", "late", "timeout"])
 def test_a_writer_killed_at_its_swap_loses_and_doubles_nothing(
     deployment: Deployment, tmp_path: Path, moment: Moment
 ) -> None:
@@ -79,7 +88,7 @@ def test_a_writer_killed_at_its_swap_loses_and_doubles_nothing(
 
         # When a container dies with the first at its swap, another one gets both, and the swap of the dead lands
         with doomed(deployment, "writer_flush", tmp_path / "log", moment) as (containers, gallows):
-            killed(containers, batch(first))
+            killed(containers, batch(first), gallows)
             again = until(deployment.take, lambda records: records)
             answer = deployment.invoke("writer_flush", batch(again))
             gallows.land()
@@ -103,7 +112,7 @@ def test_a_flush_killed_at_its_commit_is_done_by_the_next_one_once(
 
     # When the flush dies at its commit, another one runs, and the commit of the dead lands
     with doomed(deployment, "compaction", tmp_path / "log", moment) as (containers, gallows):
-        killed(containers, {"table": table.uri})
+        killed(containers, {"table": table.uri}, gallows)
         between = rows(table)
         made = deployment.invoke("compaction", {"table": table.uri})
         gallows.land()

@@ -1,0 +1,28 @@
+"""Pipeline is no more than functions: it is destroyed and deployed again over the same State."""
+
+from __future__ import annotations
+
+from tests.integration.deployment import Deployment, rows, until
+
+
+def test_a_pipeline_that_is_destroyed_and_deployed_again_finds_every_row(deployment: Deployment) -> None:
+    # Given rows in the base, in a generation, in the log and on the queue
+    table = deployment.table("redeployed", [{"id": 0, "v": 0}])
+    table.upsert([{"id": 1, "v": 1}])
+    table.flush()
+    table.upsert([{"id": 2, "v": 2}])
+    application = deployment.output("SparkApplication")
+    with deployment.paused():
+        deployment.invoke("ingest", {"table": table.uri, "upserts": [{"id": 3, "v": 3}]})
+
+        # When Pipeline goes, and comes again
+        deployment.make("destroy", "deploy")
+
+    # Then nothing is lost, what waited is applied, and writing goes on where it was
+    until(lambda: rows(table), lambda found: 3 in found)
+    written = deployment.invoke("writer_flush", {"table": table.uri, "upserts": [{"id": 4, "v": 4}]})
+    found = deployment.invoke("query", {"table": table.uri})["rows"]
+    assert deployment.output("SparkApplication") != application
+    assert {row["id"]: row["v"] for row in found} == {key: key for key in range(5)}
+    assert [one["position"] for one in written["entries"]] == [4]
+    assert [one.epoch for one in table.status().regions] == [1]
