@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from lancelsm.layout import Position, head_key, wal_entry
 from lancelsm.record.rows import upserts
 from lancelsm.record.schema import TableSchema
 from lancelsm.registry import Applied as Swapped
+from lancelsm.routing.spec import RegionSpec, parse_regions
 from tests.simulation.deployment import TABLE, URI, Deployment
 from tests.simulation.faults import CRASH_AFTER, FAIL_AFTER, FAIL_BEFORE, Call, Crash, FaultPlan
 
@@ -426,6 +428,27 @@ def test_a_table_that_can_t_be_opened_now_waits():
     (outcome,) = deployment.deliver(tables=deployment.container("cut off"))
 
     assert isinstance(outcome.again, Unavailable)
+
+
+def test_rows_whose_region_this_deployment_can_t_tell_wait(monkeypatch):
+    # Given a table whose regions are made by an expression, and a deployment without the layer that evaluates it
+    class Halves(Deployment):
+        def spec(self, schema: TableSchema) -> RegionSpec:
+            return parse_regions("expr(id % 2)", schema=schema)
+
+    deployment = Halves()
+    deployment.send([(7, 1)], sequence=1)
+    with monkeypatch.context() as bare:
+        bare.setitem(sys.modules, "datafusion", None)
+        deployment.clock.sleep(61)
+        (outcome,) = deployment.deliver()
+    assert isinstance(outcome.again, Invalid)
+    assert deployment.dead_letters.bodies == []
+
+    # When the layer is there
+    deployment.deliver()
+
+    assert deployment.log() == {7: [1]}
 
 
 def test_a_table_of_a_newer_release_waits():

@@ -11,7 +11,7 @@ from lancelsm.errors import Invalid
 from lancelsm.layout import RegionValues
 from lancelsm.record.schema import FIELD_ID, TOMBSTONE, TableSchema, conform
 from lancelsm.region_writer import Target
-from lancelsm.routing.route import route
+from lancelsm.routing.route import ready, route
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,11 @@ def sifted(rows: pa.Table, *, target: Target, values: RegionValues) -> tuple[pa.
     Args:
         rows: in some stored form, of this or an earlier schema of the table.
         values: of the region that they are said to belong to.
+
+    Raises:
+        Invalid: no row's region can be told here, whatever the row: that is not the rows' fault.
     """
+    ready(target.regions, target.schema.stored)
     fitting: list[pa.Table] = []
     misfits: list[tuple[pa.Table, Invalid]] = []
 

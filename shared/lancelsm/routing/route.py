@@ -52,6 +52,17 @@ def route(rows: pa.Table, spec: RegionSpec) -> list[Routed]:
     ]
 
 
+def ready(spec: RegionSpec, columns: pa.Schema) -> None:
+    """Whether this process can tell the region of rows with these columns at all.
+
+    Raises:
+        Invalid: DataFusion is not installed, or its release doesn't know the expression.
+    """
+    for field in spec.fields:
+        if field.expression is not None:
+            _computed(field, columns.empty_table())
+
+
 def all_values(spec: RegionSpec) -> list[RegionValues] | None:
     """The values of every region that a table can have, if they are known before its rows: of a single region, or of N
     buckets. Else None: such regions are created when their values are first seen."""
