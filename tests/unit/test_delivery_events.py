@@ -107,8 +107,12 @@ def test_a_queue_that_can_t_put_off_does_not_change_the_answer():
 
 
 def test_delays_double_up_to_a_minute():
-    assert [events.delay(receives, chance=0.0) for receives in (1, 2, 5, 6, 1000)] == [2, 4, 32, 60, 60]
+    assert [events.delay(receives, chance=0.0) for receives in (1, 2, 5, 6, 500)] == [2, 4, 32, 60, 60]
     assert events.delay(6, chance=0.999) == 75
+
+
+def test_a_region_waits_for_14_days_before_the_queue_gives_a_message_up():
+    assert sum(events.delay(receives, chance=0.0) for receives in range(1, 1000)) > 14 * 86400
 
 
 def test_no_value_of_a_row_is_logged(monkeypatch):

@@ -13,6 +13,9 @@ from lancelsm.errors import LsmError
 from lancelsm.function import Call, Document
 
 _SECONDS_MAX = 60
+# The queue gives a message up at its 1,000th receive: a minute each would be over long before the 14 days that it waits.
+_RECEIVES_SOON = 500
+_SECONDS_LATE = 2500
 
 
 def is_batch(event: Mapping[str, Any]) -> bool:
@@ -70,6 +73,7 @@ def postpone(deliveries: Sequence[Delivery], *, queue: Queue, ids: Ids) -> None:
 
 
 def delay(receives: int, *, chance: float) -> int:
-    """Seconds until a message comes again: twice as many each time, up to a minute, and up to a quarter more."""
-    seconds: int = min(_SECONDS_MAX, 1 << min(receives, 16))
+    """Seconds until a message comes again: twice as many each time, up to a minute, and up to a quarter more. What has
+    come back for half a day comes more rarely, so that it still waits when 14 days are over."""
+    seconds: int = min(_SECONDS_MAX, 1 << min(receives, 16)) if receives <= _RECEIVES_SOON else _SECONDS_LATE
     return round(seconds * (1 + chance / 4))
