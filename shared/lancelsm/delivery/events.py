@@ -13,7 +13,7 @@ from lancelsm.errors import LsmError
 from lancelsm.function import Call, Document
 
 _SECONDS_MAX = 60
-# The queue gives a message up at its 1,000th receive: a minute each would be over long before the 14 days that it waits.
+# The queue gives a message up at its 1,000th receive: with a minute each that came long before the 14 days it waits.
 _RECEIVES_SOON = 500
 _SECONDS_LATE = 2500
 
