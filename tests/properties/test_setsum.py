@@ -2,10 +2,12 @@
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lancelsm.setsum import Setsum
+from lancelsm.errors import Corrupt
+from lancelsm.setsum import PRIMES, Setsum
 
 items = st.lists(st.binary(max_size=3), max_size=8)
 
@@ -53,3 +55,21 @@ def test_digest_and_hex_read_back(left):
 
     assert Setsum.from_digest(setsum.digest()) == setsum
     assert Setsum.from_hex(setsum.hex()) == setsum
+
+
+@given(st.lists(st.integers(0, 2**32 - 1), min_size=8, max_size=8))
+def test_a_digest_is_read_if_every_column_is_below_its_prime_and_only_then(columns):
+    digest = b"".join(column.to_bytes(4, "little") for column in columns)
+
+    if all(column < prime for column, prime in zip(columns, PRIMES, strict=True)):
+        assert Setsum.from_digest(digest).digest() == digest
+    else:
+        with pytest.raises(Corrupt):
+            Setsum.from_digest(digest)
+
+
+@given(items, st.binary(max_size=8), st.data())
+def test_an_item_may_be_given_in_pieces(left, item, data):
+    cut = data.draw(st.integers(0, len(item)))
+
+    assert Setsum.of(left) + Setsum.of_item(item[:cut], item[cut:]) == Setsum.of([*left, item])

@@ -60,6 +60,11 @@ COMPOSED = frozenset(
         "markers.read_markers",
         "markers.repair_markers",
         "pk_index.find_rows",  # within lookup_generation
+        "pk_index.index_problem",  # within examine_generation
+        "scrubbing.examine_base",  # scrub's, which writes nothing
+        "scrubbing.examine_generation",
+        "scrubbing.lost_indexes",
+        "scrubbing.own_row_setsum",  # where rows don't add up under the base's columns
     }
 )
 PURE = frozenset(

@@ -39,6 +39,11 @@ def test_the_sum_equals_the_published_vector(vector):
     assert setsum.hex() == vector["hexdigest"]
 
 
+@pytest.mark.parametrize("vector", VECTORS["vectors"], ids=lambda vector: vector["name"])
+def test_the_digest_of_a_published_vector_reads_back(vector):
+    assert Setsum.from_hex(vector["hexdigest"]).digest().hex() == vector["hexdigest"]
+
+
 def test_more_items_than_one_chunk_sum_like_one_by_one():
     items = [str(number).encode() for number in range(10_000)]
 

@@ -1,0 +1,38 @@
+"""`scrub` at the command line: its document, its table and its exit code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cli.console import Json, Run, lines
+
+
+def test_a_whole_table_is_ok(orders: Path, as_json: Json) -> None:
+    document = as_json("scrub", orders)
+
+    assert document["ok"] is True
+    assert document["checked"] > 0
+    assert document["problems"] == []
+
+
+def test_what_is_wrong_has_a_path_a_kind_and_exit_code_4(orders: Path, run: Run) -> None:
+    run("write", orders, "-", stdin=lines({"id": 9, "state": "new", "price": 1.0}))
+    (entry,) = (orders / "_mem_wal").glob("*/wal/*.arrow")
+    entry.unlink()
+
+    done = run("scrub", orders, "--output", "json")
+    shown = run("scrub", orders)
+
+    path = entry.relative_to(orders).as_posix()
+    assert done.code == shown.code == 4
+    assert done.document["ok"] is False
+    assert done.document["problems"] == [{"path": path, "kind": "entry", "problem": "it is gone"}]
+    assert path in shown.out
+    assert "1 problem" in shown.out
+
+
+def test_a_limit_is_said(orders: Path, run: Run) -> None:
+    done = run("scrub", orders, "--limit", 1)
+
+    assert done.code == 0
+    assert "not everything was read" in done.out

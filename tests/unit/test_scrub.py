@@ -1,0 +1,156 @@
+"""Scrub of whole tables: what it reads, where it stops, and what a collection beside it explains."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lancelsm
+from lancelsm.errors import Invalid
+from lancelsm.layout import Position, bitrev64
+from lancelsm.objects import Object
+from lancelsm.opening import open_configured
+from lancelsm.scrub.table import scrub, scrub_place
+from lancelsm.table import Table
+from tests.unit.tables import create, levels, row
+
+
+def filled(path: Path, **options: Any) -> Table:
+    """Rows in the base, in generations and in the log of a table of two regions."""
+    table = create(path, regions="bucket(id, 2)", **options)
+    for number in range(4):
+        table.upsert([row(key, str(number)) for key in range(number, 12 + number)])
+        if number < 3:
+            table.flush()
+        if number == 1:
+            table.merge(engine="inprocess")
+    table.delete([{"id": 3}])
+    return table
+
+
+@pytest.mark.parametrize("registry", ["sqlite", "object"])
+def test_a_whole_table_has_no_problem_at_any_level(tmp_path: Path, registry: str) -> None:
+    table = filled(tmp_path, registry=registry)
+    for _ in levels(table):
+        report = table.scrub()
+
+        assert report.problems == ()
+        assert report.complete
+
+
+def test_a_table_without_rows_has_no_problem(tmp_path: Path) -> None:
+    assert create(tmp_path).scrub().ok
+
+
+def test_a_collected_table_has_no_problem(tmp_path: Path) -> None:
+    table = filled(tmp_path)
+    for _ in range(2):
+        table.flush()
+        table.merge(engine="inprocess")
+        table.collect(yes=True, interval_seconds=0)
+        table.upsert([row(1), row(2)])
+
+        assert table.scrub().problems == ()
+
+
+def test_a_claim_and_a_seal_leave_no_problem(tmp_path: Path) -> None:
+    table = filled(tmp_path)
+    first, second = table.regions()
+    table.claim(first)
+    table.seal(second)
+
+    assert table.scrub().problems == ()
+
+
+def test_a_region_is_read_alone(tmp_path: Path) -> None:
+    table = filled(tmp_path)
+    first, second = table.regions()
+    entry = next((tmp_path / "table" / "_mem_wal" / second.id / "wal").iterdir())
+    entry.unlink()
+
+    assert table.scrub(region=first.id).ok
+    assert not table.scrub(region=second.id[:8]).ok
+    with pytest.raises(Invalid, match="no such region"):
+        table.scrub(region="ffffffff")
+
+
+def test_a_snapshot_is_read_as_it_was(tmp_path: Path) -> None:
+    table = filled(tmp_path)
+    table.snapshot("before")
+    needs = {generation.name for generation in (tmp_path / "table" / "_mem_wal").glob("*/*_gen_3")}
+    table.flush()
+    table.merge(engine="inprocess")
+    table.collect(yes=True, interval_seconds=0)
+    at = lancelsm.open(table.uri, at="before")
+    assert at.scrub().ok
+    assert table.scrub().ok
+
+    for path in (tmp_path / "table" / "_mem_wal").glob("*/*_gen_3"):
+        shutil.rmtree(path)
+
+    found = {problem.path.split("/")[2] for problem in at.scrub().problems}
+    assert found == needs
+    assert not table.scrub().ok
+    with pytest.raises(Invalid, match="no such snapshot"):
+        scrub_place(table.uri, at="never")
+
+
+def test_a_limit_ends_it(tmp_path: Path) -> None:
+    table = filled(tmp_path)
+    whole = table.scrub()
+
+    report = table.scrub(limit=whole.checked // 2)
+
+    assert report.ok
+    assert not report.complete
+    assert report.checked < whole.checked
+
+
+def test_orphans_are_counted_and_no_problem(tmp_path: Path) -> None:
+    table = filled(tmp_path)
+    before = table.scrub().orphans
+    generation = next((tmp_path / "table" / "_mem_wal").glob("*/*_gen_1"))
+    files = sum(path.is_file() for path in generation.rglob("*"))
+
+    shutil.copytree(generation, generation.with_name("ffffffff_gen_1"))
+
+    report = table.scrub()
+    assert report.ok
+    assert report.orphans == before + files
+
+
+def test_a_collection_beside_it_is_no_problem(tmp_path: Path) -> None:
+    table = filled(tmp_path)
+    table.flush()
+    table.merge(engine="inprocess")
+    opened = open_configured(table.uri)
+    collecting = _Collecting(opened.storage.objects, table)
+
+    report = scrub(replace(opened, storage=replace(opened.storage, objects=collecting, parallel=1)))
+
+    assert collecting.done
+    assert report.problems == ()
+
+
+class _Collecting:
+    """Objects of a table that is collected as soon as its first entry is about to be read."""
+
+    def __init__(self, inner: Any, table: Table) -> None:
+        self._inner = inner
+        self._table = table
+        self._first = f"{bitrev64(Position(1))}.arrow"
+        self.done = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def get(self, key: str) -> Object | None:
+        if key.endswith(self._first) and not self.done:
+            self.done = True
+            assert self._table.collect(yes=True, interval_seconds=0).deleted
+        found: Object | None = self._inner.get(key)
+        return found
