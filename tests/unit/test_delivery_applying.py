@@ -498,6 +498,25 @@ def test_what_has_no_time_left_waits_untried():
     assert deployment.regions() == []
 
 
+def test_no_region_is_looked_at_once_a_slow_store_has_taken_the_time(monkeypatch):
+    deployment = Deployment()
+    for key in keys_of_two_regions(deployment):
+        deployment.send([(key, 1)], sequence=key)
+    asked = []
+
+    def find(table: str, **_: object) -> None:
+        asked.append(table)
+        deployment.clock.sleep(30)
+        raise Unavailable("the store did not answer for 30 s")
+
+    monkeypatch.setattr(deployment.tables, "find", find)
+
+    outcomes = deployment.deliver(seconds=30)
+
+    assert [type(outcome.again) for outcome in outcomes] == [Unavailable, Unavailable]
+    assert len(asked) == 1
+
+
 def test_no_append_tries_longer_than_the_call_has_time():
     deployment = Deployment(buckets=1)
     deployment.send([(7, 1)], sequence=1)

@@ -84,10 +84,14 @@ def apply(deliveries: Iterable[Delivery], *, ports: Ports, seconds: float) -> Ap
     A crash at any line loses nothing and doubles nothing: what was not reported comes again, what of it was applied is
     dropped then, and what was set aside may lie on the dead-letter queue twice.
     """
-    deadline = ports.tables.ports.clock.monotonic() + seconds
+    clock = ports.tables.ports.clock
+    deadline = clock.monotonic() + seconds
     outcomes: list[Outcome] = []
     jobs: list[list[_Job]] = []
     for group in _groups(deliveries):
+        if clock.monotonic() >= deadline:  # a store was slow; what is said of it has to be said in time
+            outcomes += [Outcome(delivery=delivery, again=_late()) for delivery in group]
+            continue
         wanted, failed = _judged(group, ports)
         outcomes += failed
         if wanted:
@@ -99,6 +103,10 @@ def apply(deliveries: Iterable[Delivery], *, ports: Ports, seconds: float) -> Ap
             outcomes += done.outcomes
             entries += done.entries
     return Applied(outcomes=tuple(outcomes), entries=tuple(entries))
+
+
+def _late(table: str | None = None) -> Unavailable:
+    return Unavailable("the time of the call was over before their turn", table=table)
 
 
 def _groups(deliveries: Iterable[Delivery]) -> list[list[Delivery]]:
@@ -196,7 +204,7 @@ class _RegionBatch:
         storage = self._target.storage
         left = self._deadline - storage.clock.monotonic()
         if left <= 0:
-            raise Unavailable("the time of the call was over before their turn", table=storage.uri)
+            raise _late(storage.uri)
         region = region_of(self._target, self._jobs[0].message.values)
         region = replace(region, storage=replace(storage, budget_seconds=min(left, storage.budget_seconds)))
         if self._jobs[0].misfits is not None:

@@ -35,8 +35,9 @@ def answer(event: Document, call: Call, *, tables: Tables, inbox: Inbox, queue: 
         delivery(record["messageId"], record["receiptHandle"], record["body"], record["attributes"])
         for record in event["Records"]
     ]
+    begun = tables.ports.clock.monotonic()
     ports = Ports(tables=tables, inbox=inbox, dead_letters=dead_letters, source=queue.identity())
-    applied = apply(deliveries, ports=ports, seconds=call.seconds)
+    applied = apply(deliveries, ports=ports, seconds=call.seconds - (tables.ports.clock.monotonic() - begun))
     for table, entry in applied.entries:
         call.telemetry.measure("rows", entry.rows, table=table)
     for outcome in applied.outcomes:
