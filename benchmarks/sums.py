@@ -25,11 +25,9 @@ WANTED = 10.0
 
 
 def run(scale: float) -> Iterator[Figure]:
-    store, registry = Slow(MemoryStore(), PUT_SECONDS), Slow(MemoryRegistry(), REGISTRY_SECONDS)
-    slow = Ports(store=lambda *_: store, registry=lambda *_, **__: registry)
-    for where, ports in (("disk", Ports()), ("100 ms store", slow)):
+    for where, ports in (("disk", Ports), ("100 ms store", _slow)):
         for rows in (100, 1000):
-            share, milliseconds = _share(ports, rows, appends=max(10, int(100 * scale)))
+            share, milliseconds = _share(ports(), rows, appends=max(10, int(100 * scale)))
             how = f"of {milliseconds:.0f} ms; its peer is the share that is wanted"
             yield Figure(
                 what=f"setsums in an append of {rows:,} rows of 1 KB, {where}",
@@ -38,6 +36,11 @@ def run(scale: float) -> Iterator[Figure]:
                 peer=WANTED,
                 how=how,
             )
+
+
+def _slow() -> Ports:
+    store, registry = Slow(MemoryStore(), PUT_SECONDS), Slow(MemoryRegistry(), REGISTRY_SECONDS)
+    return Ports(store=lambda *_: store, registry=lambda *_, **__: registry)
 
 
 def _share(ports: Ports, rows: int, *, appends: int) -> tuple[float, float]:

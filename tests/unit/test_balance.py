@@ -14,7 +14,8 @@ import pytest
 import lancelsm
 from lancelsm.dataset.generation import write_generation
 from lancelsm.errors import Corrupt
-from lancelsm.layout import Epoch, Nonce, Position, RegionId, bitrev64, wal_entry
+from lancelsm.layout import Epoch, Generation, Nonce, Position, RegionId, bitrev64, wal_entry
+from lancelsm.merge import tasks
 from lancelsm.objects import Body, Unknown, Written
 from lancelsm.opening import Ports
 from lancelsm.record.rows import deletes, upserts
@@ -266,3 +267,12 @@ def test_a_merge_of_tombstones_alone_is_summed_too(tmp_path: Path) -> None:
 
     with pytest.raises(Corrupt, match="other rows than were flushed"):
         table.merge(engine="inprocess")
+
+
+@pytest.mark.parametrize(("generation", "summed"), [(1, False), (7, False), (8, True), (16, True)])
+def test_of_large_generations_every_eighth_is_summed(generation: int, summed: bool) -> None:
+    source = tasks.Source(region=RegionId("r"), generation=Generation(generation), uri="")
+    large = tasks.Part(source=source, rows=25_001, winners=b"", live=0, dead=0, key_bytes=0)
+
+    assert tasks._is_summed(large) is summed
+    assert tasks._is_summed(changed(large, rows=25_000))

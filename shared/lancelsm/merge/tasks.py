@@ -33,6 +33,9 @@ from lancelsm.setsum import Setsum
 INDEX_RUN_KEYS = 10_000
 _SCAN_ROWS_PER_KEY = 4
 _BATCHES_BEHIND = 8
+# Summing a row costs more than merging it. A flush has read every generation back, and scrub sums all of them.
+_SUMMED_ROWS = 25_000  # a generation of so many is always summed
+_SUMMED_ONE_IN = 8  # of larger ones
 
 Flags = npt.NDArray[np.bool_]
 
@@ -147,7 +150,7 @@ def fold_delta(ground: Ground, sources: tuple[Source, ...]) -> tuple[Part, ...]:
 def write_live_rows(ground: Ground, parts: tuple[Part, ...]) -> tuple[NewFragment, ...]:
     """Write the winning rows that are no tombstones as new fragments, streamed.
 
-    Every row of the generations is summed on the way, tombstones too.
+    The rows of small generations are summed on the way, tombstones too, and of large ones those of some.
 
     Raises:
         Corrupt: a generation changed since it was flushed, or holds what the base can't.
@@ -270,10 +273,10 @@ def _key_schema(schema: TableSchema) -> pa.Schema:
 
 
 def _live_rows(ground: Ground, part: Part) -> Iterator[pa.RecordBatch]:
-    """The rows of a part in the base's columns, every row of its generation summed beside their writing."""
+    """The rows of a part in the base's columns, summed beside their writing if `_is_summed`."""
     wins, start = _wins(part), 0
     columns = ground.schema.columns
-    with _Summing(part.source.row_setsum) as summing:
+    with _Summing(part.source.row_setsum if _is_summed(part) else None) as summing:
         for batch in read_generation(
             uri=part.source.uri, schema=ground.schema, storage_options=dict(ground.base.storage_options)
         ):
@@ -289,6 +292,10 @@ def _live_rows(ground: Ground, part: Part) -> Iterator[pa.RecordBatch]:
             raise Corrupt(f"a generation does not hold the {part.rows} rows that it had", object=part.source.uri)
         if not summing.holds():
             _check_sum(ground, part.source)
+
+
+def _is_summed(part: Part) -> bool:
+    return part.rows <= _SUMMED_ROWS or part.source.generation % _SUMMED_ONE_IN == 0
 
 
 class _Summing:
