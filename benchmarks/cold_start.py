@@ -41,7 +41,6 @@ _SETTINGS = {
     "AWS_DEFAULT_REGION": "eu-west-1",
     "AWS_EC2_METADATA_DISABLED": "true",
     "LANCELSM_COMPACTION": "compaction",
-    "LANCELSM_COLLECT_MACHINE": "arn:aws:states:eu-west-1:111111111111:stateMachine:collect",
     "LANCELSM_DEAD_LETTER_URL": "https://sqs.eu-west-1.amazonaws.com/111111111111/dead.fifo",
     "LANCELSM_MERGE_MACHINE": "arn:aws:states:eu-west-1:111111111111:stateMachine:merge",
     "LANCELSM_QUEUE_URL": "https://sqs.eu-west-1.amazonaws.com/111111111111/writes.fifo",

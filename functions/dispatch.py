@@ -12,7 +12,7 @@ from lancelsm.function import Call, Document, function, parsed, settings
 from lancelsm.opening import open_configured
 from lancelsm.registry.dynamodb import DynamoRegistry
 
-SETTINGS = settings("LANCELSM_REGISTRY", "LANCELSM_COMPACTION", "LANCELSM_MERGE_MACHINE", "LANCELSM_COLLECT_MACHINE")
+SETTINGS = settings("LANCELSM_REGISTRY", "LANCELSM_COMPACTION", "LANCELSM_MERGE_MACHINE")
 REGISTRY = DynamoRegistry(
     SETTINGS["LANCELSM_REGISTRY"].removeprefix("dynamodb:"),
     client=aws.client("dynamodb"),

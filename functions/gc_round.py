@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 from typing import Literal
 
 from lancelsm.errors import Invalid
@@ -18,7 +19,8 @@ class Input:
     """One step: `mark` begins a round of each region and of the base, `verify` recomputes them from storage, `commit`
     takes what they delete out of the table.
 
-    `round` is the list that `mark` returned.
+    `round` is the list that `mark` returned. `mark` also says `interval_seconds`, for which the table waits between
+    `commit` and sweep.
 
     Raises:
         Corrupt: something is missing or wrong, or a round would delete what is needed.
@@ -37,6 +39,7 @@ def handler(event: Document, _call: Call) -> Document:
         raise Invalid(f"{asked.step} takes {'no' if asked.round else 'a'} round", field="round")
     opened = open_configured(place(asked.table, root=SETTINGS["LANCELSM_TABLES"]))
     if asked.step == "mark":
-        return collect.step_document(collect.mark(opened))
+        interval = ceil(opened.settings.collect_interval_seconds)
+        return {**collect.step_document(collect.mark(opened)), "interval_seconds": interval}
     act = collect.verify if asked.step == "verify" else collect.commit
     return collect.step_document(act(opened, asked.round or ()))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lancelsm import documents
+from lancelsm.dispatch import next_collection
 from lancelsm.errors import Invalid
 from lancelsm.function import Call, Document, function, parsed, place, settings
 from lancelsm.merge.request import folder, keep_request, keep_result, plan_request, read_result
@@ -25,7 +26,8 @@ class Input:
     `plan`: {"table", "engine": "none", "inprocess" or "spark", "plan", "result", "token"}: what is pending, where it is
     to be merged, the URIs of both objects, and the name under which a job is started, with the attempt behind it.
     `optimize`: {"fragments_removed", "fragments_added", "indexes_extended", "base_version"}.
-    `record`: the document of the merge that `result` has, and its metrics.
+    `record`: {"merge": the document of the merge that `result` has, "collection": {"name", "at"}}: under which name,
+    and when, what the merge has left is to be collected. Writes the metrics of the merge.
 
     Args:
         engine: for `merge` and `plan`; `auto` decides by size. In a function `merge` runs in process.
@@ -69,7 +71,10 @@ def optimize(opened: Opened, _asked: Input, _call: Call) -> Document:
 def record(opened: Opened, asked: Input, call: Call) -> Document:
     if asked.result is None:
         raise Invalid("the event lacks the field 'result'", remedy="Give what the step `plan` gave", field="result")
-    return _measured(read_result(_object(asked.result)), opened, call)
+    done = _measured(read_result(_object(asked.result)), opened, call)
+    storage = opened.storage
+    name, at = next_collection(storage.table, settings=opened.settings, now=storage.clock.now())
+    return {"merge": done, "collection": {"name": name, "at": at}}
 
 
 STEPS: dict[str, Callable[[Opened, Input, Call], Document]] = {

@@ -1,4 +1,4 @@
-"""Collecting: the state machine that runs one round for one table."""
+"""Collecting: the state machine that runs one round for one table. Merges start it."""
 
 from __future__ import annotations
 

@@ -52,8 +52,8 @@ SHAPES: Mapping[str, Shape] = {
     "region_claim": Shape(layer="lean", memory=1024, seconds=120, local_seconds=60, environment=(_TABLES,)),
     "compaction": Shape(**_LANCE, seconds=900, local_seconds=120, environment=(_TABLES,)),
     "merger": Shape(**_LANCE, seconds=900, local_seconds=180, environment=(_TABLES, _WORK)),
-    "gc": Shape(layer="lean", memory=1024, seconds=900, local_seconds=60, environment=(_TABLES,)),
-    "gc_sweep": Shape(layer="lean", memory=1024, seconds=900, local_seconds=60, environment=(_TABLES,)),
+    "gc": Shape(**_LANCE, seconds=900, local_seconds=120, environment=(_TABLES,)),
+    "gc_sweep": Shape(**_LANCE, seconds=900, local_seconds=120, environment=(_TABLES,)),
     "query": Shape(**_LANCE, seconds=120, local_seconds=60, environment=(_TABLES, _WORK)),
     "scrub": Shape(**_LANCE, seconds=900, local_seconds=60, environment=(_TABLES,)),
     "dispatch": Shape(
@@ -61,12 +61,7 @@ SHAPES: Mapping[str, Shape] = {
         memory=512,
         seconds=60,
         local_seconds=30,
-        environment=(
-            "LANCELSM_REGISTRY",
-            "LANCELSM_COMPACTION",
-            "LANCELSM_MERGE_MACHINE",
-            "LANCELSM_COLLECT_MACHINE",
-        ),
+        environment=("LANCELSM_REGISTRY", "LANCELSM_COMPACTION", "LANCELSM_MERGE_MACHINE"),
     ),
 }
 
@@ -122,7 +117,6 @@ class Functions(Construct):
             "LANCELSM_REGISTRY": f"dynamodb:{state.registry.table_name}",
             "LANCELSM_COMPACTION": f"{stage.prefix}-compaction",
             "LANCELSM_MERGE_MACHINE": machine_arn(self, stage, "merge"),
-            "LANCELSM_COLLECT_MACHINE": machine_arn(self, stage, "collect"),
         }
 
     def _function(
@@ -197,13 +191,10 @@ class Functions(Construct):
             "compaction": lambda: [*objects(state, get=table, put=[grants.REGIONS]), *records(state, write=True)],
             "merger": lambda: merging(state),
             "gc": lambda: [
-                *objects(state, get=table, put=[grants.MANIFESTS, grants.ROUNDS, *grants.BASE]),
+                *objects(state, get=table, put=[grants.MANIFESTS, *grants.ROUNDS, *grants.VERSIONS]),
                 *records(state, write=True, delete=True),
             ],
-            "gc_sweep": lambda: [
-                *objects(state, get=table, delete=[grants.REGIONS, *grants.BASE[:2]]),
-                *records(state),
-            ],
+            "gc_sweep": lambda: sweeping(state),
             "query": lambda: [
                 *objects(state, get=[*table, grants.RESULTS], put=[grants.RESULTS]),
                 *records(state),
@@ -213,8 +204,7 @@ class Functions(Construct):
                 *objects(state, get=[grants.CONFIG, grants.MANIFESTS]),
                 *records(state, find=True),
                 allow(["lambda:InvokeFunction"], [self._arn("compaction")]),
-                allow(["states:ListExecutions"], [machine_arn(self, self._stage, "merge")]),
-                allow(["states:StartExecution"], [machine_arn(self, self._stage, one) for one in ("merge", "collect")]),
+                allow(["states:ListExecutions", "states:StartExecution"], [machine_arn(self, self._stage, "merge")]),
             ],
         }
         return by_name[name]()
@@ -238,6 +228,20 @@ def merging(state: State) -> list[iam.PolicyStatement]:
             resources=[state.bucket.arn_for_objects(grants.REGIONS)],
         ),
         *records(state, write=True),
+    ]
+
+
+def sweeping(state: State) -> list[iam.PolicyStatement]:
+    """What a sweep does: it publishes what was committed, then deletes objects, tags, and the records of old pins."""
+    deleted = [grants.REGIONS, *grants.ROUNDS, *grants.BASE, grants.TAGS]
+    return [
+        *objects(state, get=[grants.TABLE], put=[grants.MANIFESTS], delete=deleted),
+        iam.PolicyStatement(
+            effect=iam.Effect.DENY,  # without it nobody can open the table
+            actions=["s3:DeleteObject"],
+            resources=[state.bucket.arn_for_objects(grants.CONFIG)],
+        ),
+        *records(state, delete=True),
     ]
 
 

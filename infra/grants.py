@@ -25,9 +25,11 @@ CONFIG = f"{TABLES}/*/_lancelsm/config.json"
 LOG = f"{TABLES}/*/_mem_wal/*/wal/*"
 MANIFESTS = f"{TABLES}/*/_mem_wal/*/manifest/*"
 REGIONS = f"{TABLES}/*/_mem_wal/*"  # log, manifests and generations
-ROUNDS = f"{TABLES}/*/_mem_wal/*/gc/*"
-# What Lance writes of a base. It deletes nothing: automatic cleanup is off.
-BASE = tuple(f"{TABLES}/*/{part}/*" for part in ("data", "_deletions", "_indices", "_transactions", "_versions"))
+ROUNDS = tuple(f"{TABLES}/*/{part}/gc/*" for part in ("_mem_wal/*", "_lancelsm"))  # of regions, of the base
+# What Lance writes of a base. It deletes nothing, unless a sweep asks it to: automatic cleanup is off.
+VERSIONS = tuple(f"{TABLES}/*/{part}/*" for part in ("_transactions", "_versions"))  # a commit without rows
+BASE = (*(f"{TABLES}/*/{part}/*" for part in ("data", "_deletions", "_indices")), *VERSIONS)
+TAGS = f"{TABLES}/*/_refs/tags/*"
 INBOX = f"{WORK}/inbox/*"
 MERGES = f"{WORK}/merge/*"
 RESULTS = f"{WORK}/results/*"

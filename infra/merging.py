@@ -7,6 +7,7 @@ from aws_cdk import aws_emrserverless as emr
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_s3_assets as assets
+from aws_cdk import aws_stepfunctions as sfn
 from constructs import Construct
 
 from infra import grants
@@ -44,7 +45,14 @@ class Merging(Construct):
     """Runs `workflows/merge.asl.json`. Nothing of it costs while nothing merges."""
 
     def __init__(
-        self, scope: Construct, *, stage: Stage, state: State, merger: lambda_.IFunction, layers: Layers
+        self,
+        scope: Construct,
+        *,
+        stage: Stage,
+        state: State,
+        merger: lambda_.IFunction,
+        collecting: sfn.IStateMachine,
+        layers: Layers,
     ) -> None:
         super().__init__(scope, "Merging")
         entry_point = assets.Asset(self, "EntryPoint", path=str(ENTRY_POINT))
@@ -57,23 +65,27 @@ class Merging(Construct):
             stage=stage,
             tokens={
                 "Merger": merger.function_name,
+                "Collect": "on" if stage.collect else "off",
+                "Collector": collecting.state_machine_arn,
                 "Application": self.application.attr_application_id,
                 "JobRole": self.job_role.role_arn,
                 "EntryPoint": entry_point.s3_object_url,
                 "SparkSubmitParameters": _submit(archive) if archive else _LOCAL_SUBMIT,
                 "JobLogs": f"s3://{state.bucket.bucket_name}/{grants.JOB_LOGS.rstrip('*')}",
             },
-            grants=self._starting(merger),
+            grants=self._starting(merger, collecting),
         )
         cdk.CfnOutput(cdk.Stack.of(self), "SparkApplication", value=self.application.attr_application_id)
 
-    def _starting(self, merger: lambda_.IFunction) -> list[iam.PolicyStatement]:
-        """What the machine does: invoke the merger, run jobs of the application under their role, hear of their end."""
+    def _starting(self, merger: lambda_.IFunction, collecting: sfn.IStateMachine) -> list[iam.PolicyStatement]:
+        """What the machine does: invoke the merger, run jobs of the application under their role, hear of their end,
+        start collections."""
         application = self.application.attr_arn
         rule = cdk.Stack.of(self).format_arn(service="events", resource="rule", resource_name=_MANAGED_RULE)
         passing = {"StringEquals": {"iam:PassedToService": "emr-serverless.amazonaws.com"}}
         return [
             allow(["lambda:InvokeFunction"], [merger.function_arn]),
+            allow(["states:StartExecution"], [collecting.state_machine_arn]),
             allow(["emr-serverless:StartJobRun"], [application]),
             allow(["emr-serverless:GetJobRun", "emr-serverless:CancelJobRun"], [f"{application}/jobruns/*"]),
             allow(["iam:PassRole"], [self.job_role.role_arn], conditions=passing),

@@ -24,13 +24,14 @@ _PERIOD = cdk.Duration.minutes(5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
-    """One condition that a person has to look at. The runbook has its name: `docs/runbooks/{name}.md`."""
+    """One condition that a person has to look at. The runbook has its name, or another: `docs/runbooks/{name}.md`."""
 
     name: str
     says: str
     metric: cw.IMetric
     above: float
     periods: int = 1
+    runbook: str | None = None
 
 
 class Observing(Construct):
@@ -63,7 +64,7 @@ class Observing(Construct):
             self,
             alarm.name.title().replace("-", ""),
             alarm_name=f"{self._stage.prefix}-{alarm.name}",
-            alarm_description=f"{alarm.says} What to do: {RUNBOOKS}/{alarm.name}.md",
+            alarm_description=f"{alarm.says} What to do: {RUNBOOKS}/{alarm.runbook or alarm.name}.md",
             metric=alarm.metric,
             threshold=alarm.above,
             evaluation_periods=alarm.periods,
@@ -103,6 +104,19 @@ class Observing(Construct):
                 name="merge-failures",
                 says="A merge failed.",
                 metric=self._merging.metric_failed(period=_PERIOD),
+                above=0,
+            ),
+            Alarm(
+                name="merge-timeouts",
+                says="A merge took too long and was ended.",
+                metric=self._merging.metric_timed_out(period=_PERIOD),
+                above=0,
+                runbook="merge-failures",
+            ),
+            Alarm(
+                name="collect-failures",
+                says="A collection failed: what nobody needs any more stays.",
+                metric=self._collecting.metric_failed(period=_PERIOD),
                 above=0,
             ),
             Alarm(
@@ -156,7 +170,12 @@ class Observing(Construct):
                 self._counts("merger", "Merges"),
             ],
             [
-                _graph("Collections", self._collecting.metric_succeeded(), self._collecting.metric_failed()),
+                _graph(
+                    "Collections",
+                    self._collecting.metric_succeeded(),
+                    self._collecting.metric_failed(),
+                    self._collecting.metric_timed_out(),
+                ),
                 _graph("Time of a collection", self._collecting.metric_time()),
                 self._counts("gc_sweep", "Swept"),
             ],

@@ -61,8 +61,15 @@ class Pipeline(cdk.Stack):
         state = kept(Construct(self, "Kept"), stage)
         layers = Layers(self, stage=stage)
         functions = Functions(self, stage=stage, state=state, layers=layers).all
-        merging = Merging(self, stage=stage, state=state, merger=functions["merger"], layers=layers)
         collecting = Collecting(self, stage=stage, collector=functions["gc"], sweeper=functions["gc_sweep"])
+        merging = Merging(
+            self,
+            stage=stage,
+            state=state,
+            merger=functions["merger"],
+            collecting=collecting.machine,
+            layers=layers,
+        )
         Schedules(self, stage=stage, dispatch=functions["dispatch"])
         Observing(
             self,

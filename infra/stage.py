@@ -34,6 +34,7 @@ class Stage:
     kms_key: str | None  # ARN; without it S3, SQS and DynamoDB use keys of their own
     alarm_topic: str | None  # ARN; without it alarms are only shown
     function_url: bool  # of ingest, for callers with IAM credentials
+    collect: bool  # merges start collections
     expression: bool  # for tables whose regions are made by SQL expressions: a layer more
     pace: Mapping[str, str]  # settings of lancelsm for all functions, by variable
 
@@ -86,6 +87,7 @@ def stage_of(node: Node) -> Stage:
         kms_key=text("kms_key"),
         alarm_topic=text("alarm_topic"),
         function_url=flag("function_url"),
+        collect=_one_of("collect", (text("collect") or "on").lower(), Literal["on", "off"]) == "on",
         expression=flag("expression"),
         pace=_pace(node.try_get_context),
     )

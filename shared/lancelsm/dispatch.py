@@ -15,6 +15,8 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import ceil
 from typing import Any, Protocol
 
 from lancelsm import aws
@@ -109,6 +111,18 @@ def due(table: TableId, lags: Iterable[Lag], *, settings: Settings, now: float) 
     ]
     digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
     return Due(flush=flush, merge=f"{table}-{digest[:_NAME_DIGITS]}")
+
+
+def next_collection(table: TableId, *, settings: Settings, now: float) -> tuple[str, str]:
+    """The collection that takes what a merge has left now: its name, and when it begins, in ISO 8601.
+
+    Time is cut into spans of twice `collect_interval_seconds`, and one collection begins at the end of a span for all
+    merges in it. So nothing is left behind by the last merge, and a round is swept, an interval after its commit,
+    before the next one can supersede it.
+    """
+    span = max(1, ceil(2 * settings.collect_interval_seconds))
+    end = datetime.fromtimestamp((now // span + 1) * span, tz=UTC)
+    return f"{table}-{end:%Y%m%dT%H%M%S}", f"{end:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def dispatch(

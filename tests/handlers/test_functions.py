@@ -104,7 +104,8 @@ def test_the_steps_of_a_merge_hand_on_plan_and_result(table: Table) -> None:
     recorded = call("merger", {"table": "orders", "step": "record", "plan": plan["plan"], "result": plan["result"]})
 
     assert (plan["table"], plan["engine"]) == (table.uri, "inprocess")
-    assert merged == recorded
+    assert merged == recorded["merge"]
+    assert recorded["collection"]["name"].startswith(f"{table.config.table}-")
     assert merged["rows_upserted"] == 8
     assert set(optimized) == {"fragments_removed", "fragments_added", "indexes_extended", "base_version"}
 

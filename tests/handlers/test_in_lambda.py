@@ -28,7 +28,6 @@ SETTINGS = {
     "LANCELSM_REGISTRY": "dynamodb:registry",
     "LANCELSM_COMPACTION": "compaction",
     "LANCELSM_MERGE_MACHINE": "arn:aws:states:us-east-1:111111111111:stateMachine:merge",
-    "LANCELSM_COLLECT_MACHINE": "arn:aws:states:us-east-1:111111111111:stateMachine:collect",
 }
 
 
@@ -70,8 +69,8 @@ def test_a_claim_and_a_flush_and_a_merge_go_through_the_cloud(cloud: Deployment,
         recorded = invoke({"table": "whole", "step": "record", "result": plan["result"]})
 
     assert plan["plan"] == "s3://lake/work/merge/one/plan.json"
-    assert merged == recorded
-    assert recorded["rows_upserted"] == 1
+    assert merged == recorded["merge"]
+    assert merged["rows_upserted"] == 1
     assert table.get([0]).to_pylist() == [{"id": 0, "state": "sent"}]
     for line in metrics((tmp_path / "log").read_text()):
         assert line["_aws"]["CloudWatchMetrics"][0]["Dimensions"] == [["function", "table"]]

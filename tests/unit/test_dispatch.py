@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 
-from lancelsm.dispatch import Elsewhere, Lag, dispatch, due
+from lancelsm.dispatch import Elsewhere, Lag, dispatch, due, next_collection
 from lancelsm.errors import Invalid, Unavailable
 from lancelsm.layout import CONFIG, Generation, Key, RegionId, TableId, table_key
 from lancelsm.opening import Opened, open_configured, open_table
@@ -290,3 +291,22 @@ def test_a_refusal_of_aws_is_told_from_no_answer(code: str, kind: type[Exception
     for call in (lambda: elsewhere.flush("s3://t"), elsewhere.merging, lambda: elsewhere.merge("s3://t", name="one")):
         with pytest.raises(kind, match=code):
             call()
+
+
+def collection(now: float, *, interval: float = 3600.0) -> tuple[str, str]:
+    return next_collection(TABLE, settings=Settings(collect_interval_seconds=interval), now=now)
+
+
+def test_merges_of_a_span_of_time_have_one_collection_which_begins_when_it_is_over() -> None:
+    assert collection(0.0) == collection(7199.9) == (f"{TABLE}-19700101T020000", "1970-01-01T02:00:00Z")
+    assert collection(7200.0) == (f"{TABLE}-19700101T040000", "1970-01-01T04:00:00Z")
+
+
+@pytest.mark.parametrize("interval", [0.0, 0.3, 1.5, 60.0, 86_400.0])
+def test_a_collection_begins_after_the_merge_and_an_interval_before_the_next_one(interval: float) -> None:
+    now = 1_000_000.25
+    begins = datetime.fromisoformat(collection(now, interval=interval)[1]).timestamp()
+    following = datetime.fromisoformat(collection(begins, interval=interval)[1]).timestamp()
+
+    assert now < begins
+    assert following - begins >= 2 * interval

@@ -281,7 +281,6 @@ def _settings(facts: Facts) -> dict[str, str]:
         "LANCELSM_REGISTRY": outputs.get("RegistryName"),
         "LANCELSM_COMPACTION": outputs.get("CompactionFunction"),
         "LANCELSM_MERGE_MACHINE": outputs.get("MergeMachine"),
-        "LANCELSM_COLLECT_MACHINE": outputs.get("CollectMachine"),
     }
     if "Bucket" in outputs:
         found |= {f"LANCELSM_{place.upper()}": f"s3://{outputs['Bucket']}/{place}" for place in ("tables", "work")}

@@ -86,17 +86,27 @@ def executing(run: Callable[[str], None]) -> Callable[[str], None]:
 
 
 def invoking(invoke: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
-    """Do a task of a state machine; a function is invoked only if the machine's role may."""
+    """Do a task of a state machine; a function is invoked, or another machine started, only if its role may.
+
+    What Step Functions says of a machine that is not started, it says under its own names.
+    """
 
     def invoked(resource: str, data: Any) -> Any:
-        function = _function(resource, data)
-        if function is not None and execution.get(None) is not None:
-            denied = denial(machine_role(), "lambda:InvokeFunction", function)
-            if denied:
-                from ministack.services.stepfunctions import _ExecutionError  # noqa: PLC0415
+        from ministack.services.stepfunctions import _ExecutionError  # noqa: PLC0415
 
-                raise _ExecutionError("Lambda.AWSLambdaException", denied)
-        return invoke(resource, data)
+        function, starting = _function(resource, data), "states:::states:startExecution" in resource
+        asked = {"lambda:InvokeFunction": function, "states:StartExecution": starting and data.get("StateMachineArn")}
+        for action, target in asked.items():
+            denied = denial(machine_role(), action, str(target)) if target and execution.get(None) else None
+            if denied:
+                service = "StepFunctions.AWSStepFunctions" if starting else "Lambda.AWSLambda"
+                raise _ExecutionError(f"{service}Exception", denied)
+        try:
+            return invoke(resource, data)
+        except _ExecutionError as error:
+            if starting and error.error == "ExecutionAlreadyExists":
+                raise _ExecutionError("StepFunctions.ExecutionAlreadyExistsException", error.cause) from error
+            raise
 
     return invoked
 
