@@ -1,0 +1,234 @@
+"""A base in memory, as reads, merges and collections see one: versions that name files, tags, schema metadata.
+
+What the seam to Lance does for a real base is done here for this one, with the same answers and errors; its calls pass
+the world's plan and schedule. Rows are in the world's store, one file a version, so that a collector can take it away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from unittest import mock
+
+import pyarrow as pa
+
+from lancelsm import snapshot
+from lancelsm.dataset import base_table
+from lancelsm.dataset.base_rows import Base, Committed, Preempted
+from lancelsm.dataset.base_table import MERGED, BaseTable, Facts
+from lancelsm.dataset.collecting import StoredVersion
+from lancelsm.dataset.markers import Markers
+from lancelsm.errors import Corrupt, Invalid, Unavailable
+from lancelsm.gc import base as collecting_base
+from lancelsm.layout import Generation, RegionId
+from lancelsm.objects import ObjectStore, Written
+from lancelsm.record.schema import TableSchema
+from tests.simulation.seam import PROCESS
+from tests.simulation.world import OWNER, TABLE, World
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """One version: the file with its rows, its schema metadata, when it was committed."""
+
+    file: str
+    metadata: Mapping[str, str]
+    committed: float
+
+
+class MemoryBase:
+    """The base of a world."""
+
+    def __init__(self, world: World, schema: TableSchema) -> None:
+        self.world = world
+        self.schema = schema
+        self.versions: dict[int, Version] = {}
+        self.tagged: dict[str, int] = {}
+        self.newest = 0
+        facts = Facts(table=TABLE, registry="memory", owner=OWNER, regions="")
+        self.world.store.create("data/first.lance", written(schema.stored.empty_table()))
+        self._add("data/first.lance", facts.metadata())
+
+    def _add(self, file: str, metadata: Mapping[str, str]) -> int:
+        assert self.world.store.get(file) is not None, f"version {self.newest + 1} names {file}, which is gone"
+        self.newest += 1
+        now = self.world.schedule.clock.now()
+        self.versions[self.newest] = Version(file=file, metadata=dict(metadata), committed=now)
+        return self.newest
+
+    # What the seam answers
+
+    def open_base(self, *, uri: str, version: int | None = None, storage_options: Any = None) -> BaseTable:
+        def act() -> BaseTable:
+            number = version or self.newest
+            if number not in self.versions:
+                raise Corrupt(f"version {number} of the base is gone")
+            return BaseTable(
+                uri=uri,
+                version=number,
+                schema=self.schema,
+                metadata=self.versions[number].metadata,
+                fragments=(),
+                data_storage_version="2.1",
+                dataset=None,
+            )
+
+        return self._call("open_base", version, act)
+
+    def commit(self, base: Base, *, metadata: Mapping[str, str], file: str = "", **_: Any) -> Committed | Preempted:
+        """As `base_rows.commit`, of a version with this file, or with the one that the version has."""
+
+        def act() -> Committed | Preempted:
+            if base.version != self.newest:
+                return Preempted(reason="the base has changed")
+            return Committed(version=self._add(file or self.versions[base.version].file, metadata))
+
+        return self._call("commit", base.version, act, writes=True)
+
+    def stored_versions(self, **_: Any) -> tuple[StoredVersion, ...]:
+        def act() -> tuple[StoredVersion, ...]:
+            return tuple(StoredVersion(version=n, committed=one.committed) for n, one in sorted(self.versions.items()))
+
+        return self._call("stored_versions", "", act)
+
+    def named_files(self, *, version: int, **_: Any) -> frozenset[str]:
+        def act() -> frozenset[str]:
+            return frozenset({self.versions[version].file} if version in self.versions else ())
+
+        return self._call("named_files", version, act)
+
+    def clean_versions(self, *, versions: Collection[int], **_: Any) -> int:
+        """As Lance: not the newest one, nor a tagged one; files that only they name go with them."""
+
+        def act() -> int:
+            going = {n for n in versions if n in self.versions} - {self.newest, *self.tagged.values()}
+            files = {self.versions.pop(n).file for n in going}
+            for file in files - {one.file for one in self.versions.values()}:
+                self.world.store.remove(file)
+            return len(going)
+
+        return self._call("clean_versions", "", act, writes=True)
+
+    def tags(self, **_: Any) -> dict[str, int]:
+        return self._call("tags", "", lambda: dict(self.tagged))
+
+    def tag_version(self, *, version: int, tag: str, **_: Any) -> None:
+        def act() -> None:
+            if version not in self.versions:
+                raise Invalid(f"version {version} of the base is gone")
+            self.tagged.setdefault(tag, version)
+
+        self._call("tag_version", version, act, writes=True)
+
+    def remove_tag(self, *, tag: str, **_: Any) -> None:
+        def act() -> None:
+            self.tagged.pop(tag, None)
+
+        self._call("remove_tag", tag, act, writes=True)
+
+    def read_markers(self, *, version: int, **_: Any) -> Markers:
+        def act() -> Markers:
+            if version not in self.versions:
+                raise Corrupt(f"version {version} of the base has no manifest")
+            held = base_table.counters(self.versions[version].metadata)
+            return Markers(merged=held, caught_up={})
+
+        return self._call("read_markers", version, act)
+
+    def _call(self, name: str, about: object, act: Callable[[], T], *, writes: bool = False) -> T:
+        def unknown(cause: str) -> T:
+            raise Unavailable(cause)
+
+        def turn() -> T:
+            self.world.schedule.switch()
+            return act()
+
+        return self.world.plan.perform(
+            "lance", name, str(about), PROCESS.get(), turn, unknown=unknown if writes else None
+        )
+
+    # What mergers do
+
+    def rows(self, version: int, get: Callable[[str], Any]) -> pa.Table:
+        """The rows of a version; `get` reads an object."""
+        found = self.versions.get(version)
+        stored = None if found is None else get(found.file)
+        if stored is None:
+            raise Corrupt(f"version {version} of the base is gone")
+        return rows_in(stored.body)
+
+    def replace_rows(
+        self, base: BaseTable, objects: ObjectStore, rows: pa.Table, *, region: RegionId, key: str
+    ) -> Callable[[Generation], bool]:
+        """Write rows that are to be the base's; what is returned commits them with a counter, if they still may be.
+
+        Written files are used again only where counter and fence are what they were when the files were written.
+        """
+        if not isinstance(objects.create(key, written(rows)), Written):
+            raise Unavailable("rows could not be written", object=key)
+
+        def commit(counter: Generation) -> bool:
+            ground = base
+            for _ in range(3):
+                moved = ground.fence != base.fence or ground.counters.get(region) != base.counters.get(region)
+                if moved:
+                    return False
+                metadata = {**ground.metadata, MERGED + region: str(counter)}
+                if isinstance(self.commit(Base.of(ground), metadata=metadata, file=key), Committed):
+                    return True
+                ground = self.open_base(uri=base.uri)
+            return False
+
+        return commit
+
+
+@contextmanager
+def in_place_of_lance(base: MemoryBase) -> Iterator[None]:
+    """Within, whoever opens, tags or collects a base has this one."""
+    with ExitStack() as stack:
+
+        def put(module: Any, **instead: Any) -> None:
+            stack.enter_context(mock.patch.multiple(module, **instead))
+
+        put(base_table, open_base=base.open_base)
+        put(snapshot, open_base=base.open_base, tag_version=base.tag_version, remove_tag=base.remove_tag)
+        put(
+            collecting_base,
+            commit=base.commit,
+            stored_versions=base.stored_versions,
+            named_files=base.named_files,
+            clean_versions=base.clean_versions,
+            searched_indexes=lambda _: frozenset(),
+            read_markers=base.read_markers,
+            remove_tag=base.remove_tag,
+            tags=base.tags,
+            _VERSIONS_MIN=1,
+        )
+        yield
+
+
+def written(rows: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    return sink.getvalue().to_pybytes()
+
+
+def rows_in(body: bytes) -> pa.Table:
+    with pa.ipc.open_stream(body) as reader:
+        return reader.read_all()
+
+
+def folded(parts: list[pa.Table]) -> dict[int, int]:
+    """Value by key after these parts, oldest first; tombstones hide."""
+    live: dict[int, int] = {}
+    for part in parts:
+        for key, value, dead in zip(*(part.column(name).to_pylist() for name in part.column_names), strict=True):
+            live.pop(key, None)
+            if not dead:
+                live[key] = value
+    return live

@@ -1,0 +1,88 @@
+"""Snapshots, cursors, collectors and everybody else at once, with faults, as seeds decide: nobody is told a lie.
+
+Each run's history of appends, reads and heads is checked for linearizability; each snapshot shows what there was when
+it was made; each cursor's consumer gets every entry once, in order; nothing that anybody needs is deleted, and what
+nobody needs is. An operation is one call of storage, registry or base: between any two of them anybody may go on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+import pytest
+
+from tests.simulation import whole_crowd as crowds
+from tests.simulation.linearizable import Look, Read
+from tests.simulation.whole_crowd import WholeCrowd, whole_crowd
+
+SEEDS = 20  # in one test
+OPERATIONS = 12_500  # that such a test makes at least
+OFTEN, LONG = 8, 80
+
+
+def operations(seeds: Iterable[int]) -> int:
+    return sum(whole_crowd(seed).calls for seed in seeds)
+
+
+@pytest.mark.parametrize("block", range(OFTEN))
+def test_nobody_is_told_what_is_not_so(block: int) -> None:
+    assert operations(range(block * SEEDS, (block + 1) * SEEDS)) >= OPERATIONS
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("block", range(OFTEN, OFTEN + LONG))
+def test_nobody_is_told_what_is_not_so_in_many_more_seeds(block: int) -> None:
+    assert operations(range(block * SEEDS, (block + 1) * SEEDS)) >= OPERATIONS
+
+
+def test_these_are_a_hundred_thousand_operations_and_a_million_long_ones() -> None:
+    assert OFTEN * OPERATIONS >= 100_000
+    assert LONG * OPERATIONS >= 1_000_000
+
+
+def test_two_runs_of_a_seed_are_one() -> None:
+    first, second = whole_crowd(5), whole_crowd(5)
+
+    assert first.schedule.choices == second.schedule.choices
+    assert first.lake.world.plan.calls == second.lake.world.plan.calls
+    assert first.lake.world.plan.injected == second.lake.world.plan.injected
+    assert first.lake.history == second.lake.history
+    assert first.sink == second.sink
+    assert first.lake.stored() == second.lake.stored()
+
+
+def test_a_seed_that_fails_says_how_to_run_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(crowd: WholeCrowd) -> None:
+        raise AssertionError("something is wrong")
+
+    monkeypatch.setattr(WholeCrowd, "_finish", fails)
+    with pytest.raises(AssertionError, match="something is wrong") as raised:
+        whole_crowd(17)
+
+    assert any(
+        re.fullmatch(r"replay: \S+python -m tests\.simulation\.whole_crowd 17", n) for n in raised.value.__notes__
+    )
+    assert crowds.__name__ == "tests.simulation.whole_crowd"
+
+
+def test_a_few_seeds_meet_every_fault_and_every_circumstance() -> None:
+    met: Counter[str] = Counter()
+    for seed in range(20):
+        crowd = whole_crowd(seed)
+        lake = crowd.lake
+        met.update(fault.kind for _, fault in lake.world.plan.injected)
+        met["a clock is wrong"] += any(lake.skews.values())
+        met["a snapshot has expired"] += crowd.expired
+        met["a cursor's consumer has read"] += sum(map(len, crowd.sink.values()))
+        met["delivered"] += sum(bool(entry.summary.source) for entry in lake.world.log.values())
+        met["a read"] += sum(isinstance(one, Read) for one in lake.history)
+        met["a head"] += sum(isinstance(one, Look) for one in lake.history)
+        met["unanswered"] += sum(one.may_never_happen for one in lake.history)
+        met["rounds"] += lake.region("reader").head().collector_round
+        met["versions of the base"] += lake.base.newest
+
+    assert all(count >= 5 for count in met.values()), met
+    kinds = {"deny", "fail before", "fail after", "crash before", "crash after", "late", "stall"}
+    assert kinds <= met.keys()

@@ -1,0 +1,446 @@
+"""Everybody at once on one region with its base, as a seed decides: who writes, folds, reads, pins, follows, collects.
+
+Faults are those of storage (crash, lost reply, late landing, stalls past a collection and a time to live, listings that
+end early or break off), of delivery (again, in other batches), of clocks (an hour off), of caches (a head of long ago).
+At the end the healthy ones finish, and what everybody was told is checked for linearizability.
+
+    replay: .venv/bin/python -m tests.simulation.whole_crowd SEED
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import random
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from lancelsm.changes import Changes
+from lancelsm.claim import claim
+from lancelsm.commit import newest
+from lancelsm.cursor import drop_cursor, find_cursor
+from lancelsm.errors import Ambiguous, Contended, Fenced, Invalid, LsmError, Unavailable
+from lancelsm.head import Head
+from lancelsm.layout import Position, RegionId, wal_entry
+from lancelsm.objects import Listed
+from lancelsm.settings import Settings
+from lancelsm.snapshot import drop_snapshot
+from tests.simulation.collecting import FILES
+from tests.simulation.crowd import RIVAL
+from tests.simulation.faults import (
+    CRASH_AFTER,
+    CRASH_BEFORE,
+    DENY,
+    FAIL_AFTER,
+    FAIL_BEFORE,
+    Call,
+    Crash,
+    Fault,
+    FaultPlan,
+    late,
+    stall,
+)
+from tests.simulation.memory_base import in_place_of_lance
+from tests.simulation.schedule import Schedule
+from tests.simulation.whole_lake import ROWS, WholeLake, rows_of_entry
+from tests.simulation.world import OWNER, World
+
+KEYS = range(6)
+HOUR = 3600.0
+TTL = 600.0
+LONG = 2 * 24 * HOUR  # past any interval, lease and time to live
+PASSING = (Contended, Fenced, Ambiguous, Unavailable)  # what may always be told; never `Corrupt`
+FAULTS: dict[Fault, float] = {
+    FAIL_AFTER: 0.04,
+    FAIL_BEFORE: 0.02,
+    late(2): 0.02,
+    late(30): 0.02,
+    late(400): 0.01,
+    DENY: 0.01,
+    CRASH_BEFORE: 0.004,
+    CRASH_AFTER: 0.004,
+    stall(5.0): 0.02,
+    stall(LONG): 0.01,
+}
+
+Act = Callable[[str, random.Random], object]
+
+
+class WholeCrowd:
+    """One run."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.dice = random.Random(f"whole crowd {seed}")
+        self.schedule = Schedule(seed)
+        world = World(schedule=self.schedule, budget_seconds=self.dice.choice([0.5, 5.0]))
+        self.lake = WholeLake(
+            world=world,
+            settings=Settings(
+                snapshot_ttl_seconds=TTL,
+                keep_versions_seconds=self.dice.choice([0.001, HOUR]),
+                collect_floor_bytes=self.dice.choice([1_500, 1 << 20]),
+            ),
+            skews=self._skews(),
+            wrap=self._torn if self.dice.random() < 0.3 else lambda process, store: store,
+        )
+        self.sink: dict[str, list[tuple[int, Any]]] = {}
+        self.next: dict[str, dict[RegionId, Position]] = {}
+        self.messages = [(sequence, self.dice.choice(KEYS)) for sequence in range(1, 9)]
+        self.shared: list[Position] = []
+        self.expired = 0
+
+    def run(self) -> WholeCrowd:
+        with contextlib.redirect_stdout(io.StringIO()), in_place_of_lance(self.lake.base):
+            rate = self.dice.choice([0.0, 0.5, 1.0, 1.0, 2.0])
+            faults = {fault: each * rate for fault, each in FAULTS.items()}
+            world = self.lake.world
+            actors = self._actors()
+            world.plan = FaultPlan(_decide(self.seed, faults), clock=self.schedule.clock)
+            self.schedule.run(actors)
+            self.calls = len(world.plan.calls)
+            world.plan.stop()
+            world.plan.forget() if self.dice.random() < 0.3 else world.plan.land()
+            self._finish()
+        return self
+
+    # Who takes part
+
+    def _actors(self) -> dict[str, Callable[[], object]]:
+        dice, actors = self.dice, dict[str, Callable[[], object]]()
+
+        def add(name: str, act: Act, times: int) -> None:
+            actors[name] = self._often(name, act, times, random.Random(dice.random()))
+
+        for number in range(2):
+            add(f"writer {number}", self._writes(), dice.choice([4, 8, 12]))
+            add(f"collector {number}", self._collects, dice.choice([2, 4, 6]))
+            add(f"merger {number}", self._merges, dice.choice([2, 4]))
+            add(f"reader {number}", self._reads, dice.choice([3, 6]))
+        add("flusher", self._flushes, dice.choice([4, 8]))
+        for name, act, times, chance in (
+            ("another flusher", self._flushes, 4, 0.5),
+            ("optimizer", self._optimizes, 2, 0.3),
+            ("holder 0", self._holds("s0"), 7, 0.8),
+            ("holder 1", self._holds("s1"), 7, 0.5),
+            ("consumer 0", self._follows("c0"), 6, 0.8),
+            ("consumer 1", self._follows("c1"), 6, 0.3),
+            ("sharer 0", self._shares, 4, 0.4),
+            ("sharer 1", self._shares, 4, 0.4),
+            ("tail", self._tails, 3, 0.4),
+            ("container 0", self._delivers, 6, 0.5),
+            ("container 1", self._delivers, 6, 0.5),
+            ("claimer", lambda life, _: self.lake.takes_over(life, OWNER), 1, 0.3),
+            ("rival", self._takes_over, 1, 0.15),
+        ):
+            if dice.random() < chance:
+                add(name, act, times)
+        return actors
+
+    def _often(self, name: str, act: Act, times: int, dice: random.Random) -> Callable[[], None]:
+        """One actor: a crash begins another life of it."""
+
+        def run() -> None:
+            life = name
+            for time in range(times):
+                self.schedule.clock.sleep(dice.choice([0.0, 0.0, 0.1, 1.0]))
+                with self.lake.at(life):
+                    self.lake.operations += 1
+                    try:
+                        act(life, dice)
+                    except Crash:
+                        life = f"{name}, life {time + 2}"
+                    except LsmError as error:
+                        if not isinstance(error, PASSING):
+                            raise AssertionError(f"{life} was told {error!r}") from error
+
+        return run
+
+    # What they do
+
+    def _writes(self) -> Act:
+        held: list[Head] = []
+
+        def write(life: str, dice: random.Random) -> None:
+            keys = dice.sample(KEYS, dice.choice([1, 1, 1, 2]))
+            if dice.random() < 0.1:
+                self.schedule.clock.sleep(2 * HOUR)  # whatever it holds is old by then
+            head = held[-1] if held and dice.random() < 0.5 else None
+            held[:] = [self.lake.put(life, {key: dice.random() < 0.75 for key in keys}, held=head)]
+
+        return write
+
+    def _flushes(self, life: str, dice: random.Random) -> None:
+        self.lake.flush(self.lake.region(life, faulty=True), rows_max=dice.choice([1, 2, 4]))
+
+    def _merges(self, life: str, dice: random.Random) -> None:
+        self.lake.merge(self.lake.region(life, faulty=True))
+
+    def _optimizes(self, life: str, dice: random.Random) -> None:
+        self.lake.optimize(self.lake.region(life, faulty=True))
+
+    def _collects(self, life: str, dice: random.Random) -> None:
+        try:
+            self.lake.collect(life, faulty=True, interval=dice.choice([0.0, 0.0, 0.5]))
+        except Invalid as error:  # another one swept meanwhile, or a listing showed less
+            assert "bytes of the log" in error.message, error  # noqa: PT017 - it may be told nothing else
+
+    def _reads(self, life: str, dice: random.Random) -> None:
+        match dice.choice(["scan", "scan", "get", "look"]):
+            case "scan":
+                self.lake.scan(life)
+            case "get":
+                self.lake.scan(life, keys=dice.sample(KEYS, 2))
+            case _:
+                self.lake.look(life)
+
+    def _holds(self, name: str) -> Act:
+        def act(life: str, dice: random.Random) -> None:
+            if name not in self.lake.held:
+                with self._allowed(Invalid):  # one that was half made, or is gone and nobody told us
+                    drop_snapshot(self.lake.opened(life), name)
+                with self._allowed(Invalid):  # its name is taken by what landed late
+                    self.lake.hold(life, name, ttl_seconds=TTL)
+                return
+            match dice.choice(["read", "read", "read", "renew", "wait", "drop"]):
+                case "read":
+                    with self._expirable(name):
+                        self.lake.read_held(life, name)
+                case "renew":
+                    with self._expirable(name):
+                        self.lake.renew(life, name, ttl_seconds=TTL)
+                case "wait":
+                    self.schedule.clock.sleep(dice.choice([TTL / 2, TTL + 301.0]))
+                case _:
+                    self.lake.let_go(name)
+                    with self._allowed(Invalid):  # it has expired before
+                        drop_snapshot(self.lake.opened(life), name)
+
+        return act
+
+    @contextlib.contextmanager
+    def _expirable(self, name: str) -> Iterator[None]:
+        """A snapshot that is gone by then is said to be gone; one that can't have expired is not."""
+        expires = self.lake.held[name].pin.expires
+        try:
+            yield
+        except Invalid as error:
+            latest = self.schedule.clock.now() + self._may_be_late()
+            if expires is None or expires > latest:
+                raise AssertionError(f"{name} expires at {expires}, it is {latest} at most") from error
+            self.lake.let_go(name)
+            self.expired += 1
+
+    def _may_be_late(self) -> float:
+        """By how much a snapshot may seem to have expired before it has: by its reader's clock, or by a collector's
+        that is wrong by more than what is allowed for."""
+        skews = self.lake.skews
+        readers = max(0.0, *(seconds for name, seconds in skews.items() if name.startswith("holder")))
+        collectors = max(0.0, *(seconds for name, seconds in skews.items() if name.startswith("collector")))
+        return max(readers, collectors - self.lake.settings.skew_allowance_seconds)
+
+    @contextlib.contextmanager
+    def _allowed(self, *kinds: type[LsmError]) -> Iterator[None]:
+        with contextlib.suppress(*kinds):
+            yield
+
+    def _follows(self, name: str) -> Act:
+        """A consumer that keeps what it read together with where it is, and saves the cursor when it can."""
+
+        def act(life: str, dice: random.Random) -> None:
+            storage = self.lake.storage(life)
+            start: Any = self.next.get(name) or "earliest"
+            try:
+                changes = Changes(storage, ROWS, start=start, cursor=name)
+            except Invalid:
+                assert name not in self.sink, f"cursor {name} is gone"
+                drop_cursor(storage, name)  # its maker has crashed
+                return
+            if name not in self.sink:
+                found = find_cursor(storage, name)
+                assert found is not None
+                self.sink[name] = []
+                self.next[name] = {region: needs.first_position for region, needs in found.regions.items()}
+            self._consume(name, changes)
+            if dice.random() < 0.8:
+                changes.save()
+
+        return act
+
+    def _consume(self, name: str, changes: Changes) -> None:
+        for change in changes:
+            entry = self.lake.world.log[change.position]
+            want = rows_of_entry(entry)
+            shown = change.rows.to_pylist()
+            assert [(row["k"], row["_op"] == "delete") for row in shown] == [(key, dead) for key, _, dead in want]
+            taken = self.sink[name]
+            assert not taken or taken[-1][0] < change.position, f"{name} reads {change.position} after {taken[-1][0]}"
+            taken.append((change.position, want))
+            self.next[name] = dict(changes.positions)
+        self.next[name] = dict(changes.positions)  # past entries without rows, as the cursor that is saved now
+
+    def _shares(self, life: str, dice: random.Random) -> None:
+        """A consumer beside others on one cursor: what it read counts if it saved, and then it is its alone."""
+        try:
+            changes = Changes(self.lake.storage(life), ROWS, cursor="shared", limit=dice.choice([1, 2, 100]))
+        except Invalid:
+            drop_cursor(self.lake.storage(life), "shared")  # its maker has crashed
+            return
+        batch = [change.position for change in changes]
+        for _ in range(3):
+            with contextlib.suppress(Unavailable):
+                changes.save()
+                assert not batch or batch[0] > max(self.shared, default=0), f"{batch} after {self.shared}"
+                self.shared += batch
+                return
+
+    def _tails(self, life: str, dice: random.Random) -> None:
+        """A plain start may be told that what it asks for was collected."""
+        last = 0
+        with self._allowed(Invalid):
+            for change in Changes(self.lake.storage(life), ROWS, start="earliest"):
+                assert last < change.position
+                assert change.rows.num_rows == self.lake.world.log[change.position].summary.rows
+                last = change.position
+
+    def _delivers(self, life: str, dice: random.Random) -> None:
+        """A batch from the oldest message on that is not deleted yet; others work on the same ones, cut otherwise."""
+        done = int(self.lake.region(life, faulty=True).head().source.get("queue", "0"))
+        first = max(0, min(done, len(self.messages) - 1) - dice.choice([0, 0, 1, 3]))
+        batch = self.messages[first : first + dice.randrange(1, 4)]
+        self.lake.deliver(life, batch)
+
+    def _takes_over(self, life: str, dice: random.Random) -> None:
+        self.lake.takes_over(life, RIVAL)
+        for _ in range(2):
+            self.lake.put(life, {dice.choice(KEYS): True}, owner=RIVAL)
+
+    # Circumstances
+
+    def _skews(self) -> dict[str, float]:
+        if self.dice.random() < 0.5:
+            return {"holder": 0.0, "collector": 0.0}
+        names = ["writer 0", "collector 0", "collector 1", "holder 0", "holder 1", "consumer 0", "merger 0"]
+        return {name: self.dice.choice([-HOUR, -150.0, 0.0, 150.0, 290.0, HOUR]) for name in names}
+
+    def _torn(self, process: str, store: Any) -> Any:
+        return _Torn(store, random.Random(f"{self.seed} {process}")) if process.startswith("collector") else store
+
+    # The end
+
+    def _finish(self) -> None:
+        """A healthy process reads, folds and collects; consumers catch up; snapshots stand; then all pins go."""
+        lake = self.lake
+        with lake.at("last"):
+            claim(lake.region("last"), owner=OWNER)
+            lake.put("last", {0: True})
+            assert lake.scan("last", faulty=False) == lake.truth
+            self._read_all_held()
+            for _ in range(2):
+                self.schedule.clock.advance(HOUR)
+                while lake.flush(rows_max=100) is not None:
+                    pass
+                lake.merge()
+                lake.collect("last")
+                assert lake.scan("last", faulty=False) == lake.truth
+                self._read_all_held()
+                lake.audit()
+            self._audit_fences()
+            self._catch_up()
+            lake.check()
+            self._leave_nothing()
+
+    def _audit_fences(self) -> None:
+        """The newest fence stays, however far the log was collected: it stops a writer of Lance's."""
+        newest_fence = max(position for position, entry in self.lake.world.log.items() if entry.fence)
+        assert self.lake.world.store.get(wal_entry(self.lake.world.id, newest_fence)) is not None, "the fence is gone"
+
+    def _read_all_held(self) -> None:
+        for name in list(self.lake.held):
+            with self._expirable(name):
+                self.lake.read_held("last", name)
+
+    def _catch_up(self) -> None:
+        for name, taken in self.sink.items():
+            start = dict(self.next[name])
+            changes = Changes(self.lake.storage("last", faulty=False), ROWS, start=start, cursor=name)
+            self._consume(name, changes)
+            first = taken[0][0] if taken else 0
+            due = [position for position, entry in sorted(self.lake.world.log.items()) if entry.summary.rows]
+            assert [position for position, _ in taken] == [position for position in due if position >= first]
+
+    def _leave_nothing(self) -> None:
+        """Once nobody needs anything, what nothing names is gone: no leak outlasts two rounds."""
+        lake = self.lake
+        storage = lake.storage("last", faulty=False)
+        for partition in ("S", "C"):
+            for key, record in storage.registry.list(f"{partition}#{storage.table}"):
+                storage.registry.delete(key, expect={"version": record["version"]})
+        lake.pinned.clear()
+        for _ in range(5):
+            self.schedule.clock.advance(LONG)
+            lake.put("last", {1: True})
+            while lake.flush(rows_max=100) is not None:
+                pass
+            lake.merge()
+            lake.collect("last")
+            lake.audit()
+        manifest = newest(lake.region("last"), lake.region("last").head())[1]
+        named = {f"{g.path}/{name}" for g in manifest.generations for name in FILES}
+        left = [key for key in lake.stored() if "_gen_" in key and key not in named]
+        assert left == [], f"nobody collects {left}"
+        data = [one.key for one in lake.world.store.list("data/")]
+        assert set(data) <= {version.file for version in lake.base.versions.values()}, f"nobody collects {data}"
+
+
+class _Torn:
+    """A store whose listings sometimes show less than there is, and say so or not."""
+
+    def __init__(self, inner: Any, dice: random.Random) -> None:
+        self._inner = inner
+        self._dice = dice
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def list(self, prefix: str) -> Iterator[Listed]:
+        found = list(self._inner.list(prefix))
+        if self._dice.random() < 0.6:
+            return iter(found)
+        return self._cut(found, self._dice.randrange(len(found) + 1), says_so=self._dice.random() < 0.5)
+
+    def _cut(self, found: list[Listed], end: int, *, says_so: bool) -> Iterator[Listed]:
+        yield from found[:end]
+        if says_so:
+            raise Unavailable("the listing broke off")
+
+
+def _decide(seed: int, rates: dict[Fault, float]) -> Callable[[Call], Fault | None]:
+    """By rate, and less often for reads: adapters repeat those themselves."""
+    dice = random.Random(f"whole faults {seed}")
+    faults, weights = [None, *rates], [1 - sum(rates.values()), *rates.values()]
+
+    def decide(call: Call) -> Fault | None:
+        fault = dice.choices(faults, weights)[0]
+        if fault is not None and fault.seconds:
+            return fault  # whoever reads can be stalled as well
+        writes = call.writes or call.method in ("commit", "clean_versions", "tag_version", "remove_tag")
+        return fault if writes or dice.random() < 0.1 else None
+
+    return decide
+
+
+def whole_crowd(seed: int) -> WholeCrowd:
+    """Run everybody to their end and check everything; raises at the first violation, and says how to replay it."""
+    try:
+        return WholeCrowd(seed).run()
+    except BaseException as error:
+        error.add_note(f"replay: .venv/bin/python -m tests.simulation.whole_crowd {seed}")
+        raise
+
+
+if __name__ == "__main__":
+    for given in sys.argv[1:]:
+        done = whole_crowd(int(given))
+        print(f"seed {given}: {done.calls} calls, {done.lake.operations} operations, nothing is wrong")

@@ -1,0 +1,337 @@
+"""One region with everything that belongs to a table: rows by key, generations that hold them, a base, pins, a reader.
+
+All of it runs the real code but for Lance's part: the base is in memory, a generation is one object with its rows.
+Everything that actors ask and are told is kept as a history, for the checker of linearizability.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from lancelsm.claim import claim
+from lancelsm.commit import newest
+from lancelsm.config import Config
+from lancelsm.errors import Contended, Corrupt, LsmError, Unavailable
+from lancelsm.flush import flush
+from lancelsm.head import SINCE_EVER, Head
+from lancelsm.layout import Generation, Position, generation_path
+from lancelsm.manifest import FlushedGeneration
+from lancelsm.objects import Written
+from lancelsm.opening import Opened
+from lancelsm.pins import Pin
+from lancelsm.record.schema import TableSchema
+from lancelsm.region import Region, Storage, regions
+from lancelsm.setsum import Setsum
+from lancelsm.snapshot import make_snapshot, renew_snapshot
+from lancelsm.table import Table
+from lancelsm.view import View
+from lancelsm.wal.append import append_after
+from lancelsm.wal.entry import Draft, Entry, draft
+from tests.simulation.collecting import FILES, Lake
+from tests.simulation.faults import Crash
+from tests.simulation.linearizable import NEVER, Append, Look, Operation, Read, violation
+from tests.simulation.memory_base import MemoryBase, folded, rows_in, written
+from tests.simulation.seam import PROCESS
+from tests.simulation.world import NOT_IN_THE_LOG, OWNER, TABLE
+
+# A row's `id` is its number, which the world knows it by; a tombstone has one too.
+NUMBER = pa.field("id", pa.int64(), metadata={"lance:field_id": "1"})
+KEY = pa.field("k", pa.int64(), nullable=False, metadata={"lance:field_id": "0"})
+ROWS = TableSchema(columns=pa.schema([KEY, NUMBER]), primary_key=("k",))
+QUEUE = "queue"
+
+Content = dict[int, int]  # number by key
+
+
+@dataclass(frozen=True, slots=True)
+class SkewedClock:
+    """What one machine takes for the time."""
+
+    inner: Any
+    seconds: float
+
+    def now(self) -> float:
+        return float(self.inner.now()) + self.seconds
+
+    def monotonic(self) -> float:
+        return float(self.inner.monotonic())
+
+    def sleep(self, seconds: float) -> None:
+        self.inner.sleep(seconds)
+
+
+@dataclass
+class Held:
+    """A snapshot as its holder knows it, and the moments between which it was made."""
+
+    pin: Pin
+    called: float
+    answered: float
+    content: Content | None = None
+
+
+@dataclass(kw_only=True)
+class WholeLake(Lake):
+    """A lake with rows. `skews` are the seconds by which the clock of a process is wrong, by the start of its name."""
+
+    history: list[Operation] = field(default_factory=list)
+    skews: Mapping[str, float] = field(default_factory=dict)
+    operations: int = 0
+    wrap: Callable[[str, Any], Any] = lambda process, store: store
+
+    def __post_init__(self) -> None:
+        self.base = MemoryBase(self.world, ROWS)
+        self._ticks = itertools.count(1)
+        self._numbers = itertools.count(1)
+        self.held: dict[str, Held] = {}
+
+    def tick(self) -> float:
+        return float(next(self._ticks))
+
+    # Processes
+
+    @contextmanager
+    def at(self, process: str) -> Iterator[None]:
+        token = PROCESS.set(process)
+        try:
+            yield
+        finally:
+            PROCESS.reset(token)
+
+    def storage(self, process: str, *, faulty: bool = True) -> Storage:
+        plain = self.world.storage(process, faulty=faulty)
+        skew = next((seconds for name, seconds in self.skews.items() if process.startswith(name)), 0.0)
+        clock = SkewedClock(plain.clock, skew)
+        return replace(plain, clock=clock, parallel=1, objects=self.wrap(process, plain.objects))
+
+    def region(self, process: str, *, faulty: bool = False) -> Region:
+        return replace(self.world.region(process), storage=self.storage(process, faulty=faulty))
+
+    def opened(self, process: str, *, faulty: bool = True) -> Opened:
+        config = Config(table=TABLE, registry="memory", owner=OWNER, schema=ROWS, schema_version=1, regions=None)
+        storage = self.storage(process, faulty=faulty)
+        return Opened(config=config, storage=storage, settings=self.settings, storage_options=None)
+
+    def collecting(self) -> AbstractContextManager[None]:
+        return nullcontext()  # `in_place_of_lance` is around the whole run
+
+    # Writing
+
+    def put(self, process: str, changes: Mapping[int, bool], *, owner: str = OWNER, held: Head | None = None) -> Head:
+        """Upsert (True) or delete (False) keys in one entry, and keep what the writer was told."""
+        numbers = {key: next(self._numbers) for key in changes}
+        self._begins(numbers.values(), owner)
+        called = self.tick()
+        try:
+            done = append_after(
+                self.region(process, faulty=True), lambda _: _drafted(numbers, changes), owner=owner, held=held
+            )
+        except (LsmError, Crash) as error:
+            self._told(process, called, numbers, changes, error)
+            raise
+        assert not isinstance(done, Head)
+        self._acknowledged(process, called, numbers, changes, done.summary.position)
+        return done.head
+
+    def deliver(self, process: str, messages: Sequence[tuple[int, int]]) -> None:
+        """A batch of a queue, (sequence, key) each: what is applied is dropped at every head that is tried."""
+        region = self.region(process, faulty=True)
+        sent: list[tuple[int, int]] = []
+        calls: list[float] = []
+
+        def next_draft(head: Head) -> Draft | None:
+            applied = int(head.source.get(QUEUE, SINCE_EVER))
+            sent[:] = [message for message in messages if message[0] > applied]
+            if not sent:
+                return None
+            numbers = {key: 1_000_000 + sequence for sequence, key in sent}
+            self._begins([number for number in numbers.values() if number not in self.world.writers], OWNER)
+            calls.append(self.tick())
+            return _drafted(numbers, dict.fromkeys(numbers, True), source={QUEUE: str(sent[-1][0])})
+
+        append_after(region, next_draft, owner=OWNER)
+
+    def _begins(self, numbers: Any, owner: str) -> None:
+        for number in numbers:
+            self.world.writers[number] = owner
+            self.world.floors[number] = max(self.world.acknowledged.values(), default=Position(0))
+
+    def _told(
+        self, process: str, called: float, numbers: Content, changes: Mapping[int, bool], error: LsmError | Crash
+    ) -> None:
+        for number in numbers.values():
+            self.world.told[number] = error
+        if not isinstance(error, NOT_IN_THE_LOG):
+            self._note(Append, process, called, NEVER, rows=_pairs(numbers, changes))
+
+    def _acknowledged(
+        self, process: str, called: float, numbers: Content, changes: Mapping[int, bool], position: Position
+    ) -> None:
+        for number in numbers.values():
+            self.world.acknowledged[number] = position
+        self._note(Append, process, called, self.tick(), rows=_pairs(numbers, changes), position=int(position))
+
+    def _note(self, kind: type[Operation], actor: str, called: float, answered: float, **what: Any) -> None:
+        self.history.append(kind(actor=actor, called=called, answered=answered, **what))
+
+    # Folding
+
+    def flush(self, region: Region | None = None, *, rows_max: int = 2) -> FlushedGeneration | None:
+        region = region or self.region("flusher")
+
+        def write(key: str, rows: pa.Table, setsum: Setsum) -> int:
+            for name, body in zip(FILES, (written(rows), setsum.digest()), strict=True):
+                if not isinstance(region.storage.objects.create(f"{key}/{name}", body), Written):
+                    raise Unavailable("a generation could not be written", object=key)
+            for name in FILES:
+                if region.storage.objects.get(f"{key}/{name}") is None:
+                    raise Corrupt("what was just written is gone", object=key)
+            return len(rows)
+
+        return flush(region, ROWS, write=write, rows_max=rows_max, bytes_max=1 << 30)
+
+    def merge(self, region: Region | None = None) -> None:
+        """Fold the pending generations into the base: the head first, then the base."""
+        region = region or self.region("merger")
+        _, manifest = newest(region, region.head())
+        base = self.base.open_base(uri="memory://t")
+        counter = base.counters.get(region.id, Generation(0))
+        pending = [g for g in manifest.generations if g.generation > counter]
+        if [g.generation for g in pending] != list(range(counter + 1, manifest.newest + 1)):
+            raise Contended("the base is ahead of the head that was read")
+        if not pending:
+            return
+        parts = [self.base.rows(base.version, region.storage.objects.get)]
+        parts += [_generation(region, g.path) for g in pending]
+        rows = _rows(folded(parts))
+        key = f"data/{region.storage.ids.nonce()}.lance"
+        commit = self.base.replace_rows(base, region.storage.objects, rows, region=region.id, key=key)
+        if commit(pending[-1].generation):
+            self.counter = max(self.counter, pending[-1].generation)
+
+    def optimize(self, region: Region) -> None:
+        """Rewrite the base as it is."""
+        base = self.base.open_base(uri="memory://t")
+        rows = self.base.rows(base.version, region.storage.objects.get)
+        key = f"data/{region.storage.ids.nonce()}.lance"
+        commit = self.base.replace_rows(base, region.storage.objects, rows, region=region.id, key=key)
+        commit(base.counters.get(region.id, Generation(0)))
+
+    # Reading
+
+    def scan(self, process: str, *, keys: Sequence[int] | None = None, faulty: bool = True) -> Content:
+        """Read the table, or some keys of it, as a table does: a second time if something in the view is gone."""
+        called = self.tick()
+        table = Table(self.opened(process, faulty=faulty))
+        found = self._content(table)
+        if keys is not None:
+            found = {key: value for key, value in found.items() if key in keys}
+        only = None if keys is None else frozenset(keys)
+        self._note(Read, process, called, self.tick(), rows=found, keys=only)
+        return found
+
+    def _content(self, table: Table) -> Content:
+        storage = table._opened.storage
+        return table._reading(lambda view: self._of_view(view, storage), lambda: regions(storage))
+
+    def _of_view(self, view: View, storage: Storage) -> Content:
+        (of_region,) = view.regions
+        region = replace(self.region("reader"), storage=storage)
+        parts = [self.base.rows(view.base.version, storage.objects.get)]
+        for number, path in of_region.generations:
+            assert number > of_region.counter
+            parts.append(_generation(region, path.rpartition("/")[2]))
+        return folded([*parts, of_region.tail])
+
+    def look(self, process: str) -> None:
+        called = self.tick()
+        head = self.region(process, faulty=True).head()
+        self._note(Look, process, called, self.tick(), entries=int(head.next_position) - 1)
+
+    # Snapshots
+
+    def hold(self, process: str, name: str, *, ttl_seconds: float) -> None:
+        called = self.tick()
+        pin = make_snapshot(self.opened(process), name, ttl_seconds=ttl_seconds)
+        self.held[name] = Held(pin, called, self.tick())
+        self.pinned.append(pin)
+
+    def read_held(self, process: str, name: str) -> None:
+        """What a snapshot shows is what there was at one moment while it was made, and is so each time."""
+        held = self.held[name]
+        table = Table(self.opened(process), at=held.pin)
+        found = self._content(table)
+        assert held.content in (None, found), f"{name} changed from {held.content} to {found}"
+        if held.content is None:
+            held.content = found
+            self._note(Read, process, held.called, held.answered, rows=found)
+
+    def renew(self, process: str, name: str, *, ttl_seconds: float) -> None:
+        pin = renew_snapshot(self.opened(process), name, ttl_seconds=ttl_seconds)
+        self._forget(name)
+        self.held[name].pin = pin
+        self.pinned.append(pin)
+
+    def let_go(self, name: str) -> None:
+        """From now on nobody relies on it."""
+        self._forget(name)
+        self.held.pop(name, None)
+
+    def _forget(self, name: str) -> None:
+        self.pinned[:] = [pin for pin in self.pinned if pin.name != name]
+
+    # What must hold
+
+    def check(self) -> None:
+        """What everybody was told fits into one order."""
+        self.history += [
+            Append(actor="queue", called=0.0, answered=NEVER, rows=_shown(entry))
+            for entry in self.world.log.values()
+            if entry.summary.source
+        ]
+        found = violation(self.history)
+        assert found is None, str(found)
+        self.world._audit_writers()
+
+    @property
+    def truth(self) -> Content:
+        return folded([entry.table() for _, entry in sorted(self.world.log.items()) if entry.summary.rows])
+
+    def takes_over(self, process: str, owner: str) -> None:
+        claim(self.region(process, faulty=True), owner=owner)
+
+
+def rows_of_entry(entry: Entry) -> tuple[tuple[int, int, bool], ...]:
+    table = entry.table()
+    return tuple(zip(*(table.column(name).to_pylist() for name in table.column_names), strict=True))
+
+
+def _shown(entry: Entry) -> dict[int, int | None]:
+    return {key: None if dead else number for key, number, dead in rows_of_entry(entry)}
+
+
+def _pairs(numbers: Content, changes: Mapping[int, bool]) -> dict[int, int | None]:
+    return {key: number if changes[key] else None for key, number in numbers.items()}
+
+
+def _drafted(numbers: Content, changes: Mapping[int, bool], *, source: Mapping[str, str] | None = None) -> Draft:
+    columns = [list(numbers), list(numbers.values()), [not changes[key] for key in numbers]]
+    return draft(pa.table(columns, schema=ROWS.stored), source=source)
+
+
+def _rows(content: Content) -> pa.Table:
+    return pa.table([list(content), list(content.values()), [False] * len(content)], schema=ROWS.stored)
+
+
+def _generation(region: Region, path: str) -> pa.Table:
+    key = f"{generation_path(region.id, path)}/{FILES[0]}"
+    found = region.storage.objects.get(key)
+    if found is None:
+        raise Corrupt("a generation is gone", object=key)
+    return rows_in(found.body)
