@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pyarrow as pa
-from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
+from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError, SSLError
 
 from lancelsm.clock import Clock
 from lancelsm.errors import LsmError
@@ -27,6 +27,16 @@ def lost_reply(aws: FakeAws, payload: bytes) -> Any:
 
 def lost_request(aws: FakeAws, payload: bytes) -> Any:
     raise ReadTimeoutError(endpoint_url="https://lambda")
+
+
+def broken_answer(aws: FakeAws, payload: bytes) -> Any:
+    """The function runs, and TLS fails over its answer."""
+    aws.run(payload)
+    raise SSLError(endpoint_url="https://lambda", error="[SSL: DECRYPTION_FAILED_OR_BAD_RECORD_MAC]")
+
+
+def no_trust(aws: FakeAws, payload: bytes) -> Any:
+    raise SSLError(endpoint_url="https://lambda", error="[SSL: CERTIFICATE_VERIFY_FAILED]")
 
 
 def no_connection(aws: FakeAws, payload: bytes) -> Any:

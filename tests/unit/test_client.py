@@ -26,10 +26,12 @@ from tests.simulation.faults import FakeClock
 from tests.unit.functions_fake import (
     FakeAws,
     Fault,
+    broken_answer,
     failed,
     lost_reply,
     lost_request,
     no_connection,
+    no_trust,
     raised,
     refused,
     throttled,
@@ -475,7 +477,7 @@ def test_a_direct_write_returns_the_positions() -> None:
     assert "producer" not in aws.events[0]
 
 
-@pytest.mark.parametrize("fault", [lost_reply, lost_request, failed("Sandbox.Timedout", "")])
+@pytest.mark.parametrize("fault", [lost_reply, lost_request, broken_answer, failed("Sandbox.Timedout", "")])
 def test_a_direct_write_without_an_answer_is_ambiguous_and_not_repeated(fault: Fault) -> None:
     client, aws = make(fault)
 
@@ -486,7 +488,7 @@ def test_a_direct_write_without_an_answer_is_ambiguous_and_not_repeated(fault: F
 
 
 def test_a_direct_write_that_certainly_did_not_run_is_repeated() -> None:
-    client, aws = make(throttled, no_connection)
+    client, aws = make(throttled, no_connection, no_trust)
 
     client.write("orders", rows(1))
 

@@ -132,11 +132,13 @@ def _denied(response: Mapping[str, Any], name: str) -> Outcome:
 def _broken(error: Exception, name: str) -> Outcome:
     """What a failure of the client library itself means."""
     from botocore.exceptions import ConnectionError as NoConnection  # noqa: PLC0415
-    from botocore.exceptions import HTTPClientError, IncompleteReadError  # noqa: PLC0415
+    from botocore.exceptions import HTTPClientError, IncompleteReadError, SSLError  # noqa: PLC0415
 
-    if isinstance(error, NoConnection):
+    # TLS may break on the answer, too; only without trust nothing is ever sent.
+    broke = isinstance(error, SSLError) and "CERTIFICATE_VERIFY_FAILED" not in str(error)
+    if isinstance(error, NoConnection) and not broke:
         return Refused(cause=f"no connection: {error}")
-    if isinstance(error, HTTPClientError | IncompleteReadError):
+    if broke or isinstance(error, HTTPClientError | IncompleteReadError):
         return Lost(cause=f"{name} gave no answer: {error}")
     what = f"{name} can't be invoked: {error}"
     return Failed(error=Invalid(what, remedy="Check credentials, profile and region"), again=False)
