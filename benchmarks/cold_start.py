@@ -23,7 +23,7 @@ from pathlib import Path
 from benchmarks.figures import machine
 from layers.building import BUILD, LAYERS, MACHINES, ROOT, interpreter, tree_bytes
 
-LANCE = ("compaction", "merger", "query", "scrub")
+LANCE = ("compaction", "merger", "query", "gc_round", "gc_sweep", "scrub")
 
 # What a function would load that has everything at the top of its module.
 EAGER = """\

@@ -24,7 +24,7 @@ Path = Literal["direct", "queue"]
 MONTH_SECONDS: Final = 730 * 3600
 MEMORY_MB: Final = {"ingest": 1024, "writer_flush": 1769, "compaction": 3008, "merger": 3008, "dispatch": 512}
 SCHEDULE_SECONDS: Final = 300
-STEPS_OF_A_MERGE: Final = 7  # transitions
+STEPS_OF_A_MERGE: Final = 9  # transitions
 CHUNK_BYTES: Final = 64 << 10  # what SQS charges as one request
 
 _CORE_MB = 1769
