@@ -209,6 +209,20 @@ def test_what_is_no_message_is_set_aside_as_it_came(body, reason):
     assert deployment.log() == {7: [1]}
 
 
+def test_what_is_no_message_and_too_large_for_a_letter_is_set_aside_in_the_inbox():
+    deployment = Deployment(buckets=1)
+    body = '"' * 900_000
+    deployment.put_text(body, like=7)
+
+    (outcome,) = deployment.deliver()
+
+    assert isinstance(outcome.misfit, Invalid)
+    letter = json.loads(deployment.dead_letters.bodies[0])
+    assert letter["inbox"] == deployment.inbox.uri
+    assert deployment.inbox.get(letter["object"]) == body.encode()
+    assert deployment.queue.held == []
+
+
 @pytest.mark.parametrize("table", ["memory://lake/tables/none", "memory://elsewhere/orders", f"{URI}/../orders"])
 def test_a_message_for_what_is_no_table_of_the_deployment_is_set_aside(table):
     deployment = Deployment(buckets=1)

@@ -112,7 +112,7 @@ def test_a_request_that_another_release_splits_elsewhere_loses_no_row(monkeypatc
     deployment = Texts(buckets=1)
     deployment.queue.refuse = list(range(1, 1_000))
     with monkeypatch.context() as older:
-        older.setattr(delivery_message, "_SPARE", BYTES_MAX * 3 // 4)
+        older.setattr(delivery_message, "SPARE", BYTES_MAX * 3 // 4)
         with pytest.raises(Unavailable):
             deployment.send_texts([200_000] * 8, seconds=0.0)
     (begun,) = deployment.queue.bodies

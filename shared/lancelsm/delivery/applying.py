@@ -125,7 +125,8 @@ def _judged(group: Sequence[Delivery], ports: Ports) -> tuple[list[_Job], list[O
             try:
                 jobs.append(_job(delivery, ports))
             except _Misfit as found:
-                quarantine(delivery, found.error, source=ports.source, dead_letters=ports.dead_letters)
+                why, inbox, letters = found.error, ports.inbox, ports.dead_letters
+                quarantine(delivery, why, source=ports.source, inbox=inbox, dead_letters=letters)
                 outcomes.append(Outcome(delivery=delivery, misfit=found.error))
         except LsmError as error:
             outcomes += [Outcome(delivery=later, again=error) for later in group[place:]]

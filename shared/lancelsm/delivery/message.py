@@ -21,7 +21,7 @@ from lancelsm.objects.keys import checked
 
 FORMAT = 1
 BYTES_MAX = 1 << 20  # of a message, and of all messages of one call together
-_SPARE = 16 << 10  # for what a quarantine writes around the same rows
+SPARE = 16 << 10  # for what a quarantine writes around the same rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +142,7 @@ def fits(frame: Message, stream: bytes) -> bool:
     """Whether a message with these rows is small enough for the queue, and for the quarantine."""
     around = len(encode(Message(table=frame.table, region=frame.region, values=frame.values, producer=frame.producer,
                                 sequence=frame.sequence, rows=b"")))  # fmt: skip
-    return around + 4 * -(-len(stream) // 3) <= BYTES_MAX - _SPARE
+    return around + 4 * -(-len(stream) // 3) <= BYTES_MAX - SPARE
 
 
 def group_id(table: TableId, region: RegionId) -> str:

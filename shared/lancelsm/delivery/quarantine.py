@@ -2,9 +2,9 @@
 
 {"format", "reason": the error document, "queue", "id", "sequence": of the delivery, and then either "table", "region",
 "position", "entry_setsum", "whole": whether these are all rows of the message, and "message": as on the write queue,
-with these rows alone ("inbox": where its object is); or "body": the text of a message of which no more is known}. What
-the log holds from `position` on is newer than the rows; `entry_setsum` sums what was committed before, so that a
-redrive can prove that it saw everything after.
+with these rows alone ("inbox": where its object is); or "body": the text of a message of which no more is known, or
+"object" and "inbox": where that text is if it is too large}. What the log holds from `position` on is newer than the
+rows; `entry_setsum` sums what was committed before, so that a redrive can prove that it saw everything after.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lancelsm.delivery.message import Message, decode, digest, encode, fits, packed, read_document
+from lancelsm.delivery.message import BYTES_MAX, SPARE, Message, decode, digest, encode, fits, packed, read_document
 from lancelsm.delivery.queue import Delivery, Outgoing, Queue
 from lancelsm.delivery.tables import Inbox
 from lancelsm.errors import Invalid, LsmError
@@ -42,9 +42,14 @@ class Letter:
     entry_setsum: Setsum
 
 
-def quarantine(delivery: Delivery, error: LsmError, *, source: str, dead_letters: Queue) -> None:
+def quarantine(delivery: Delivery, error: LsmError, *, source: str, inbox: Inbox, dead_letters: Queue) -> None:
     """Set a message aside of which nothing is known but its text; else as `quarantine_rows`."""
-    _put({"body": delivery.body}, delivery, error, source=source, dead_letters=dead_letters)
+    letter = {"body": delivery.body}
+    if len(json.dumps(delivery.body)) > BYTES_MAX - SPARE:  # as a text within a text it is larger than it was
+        key = f"quarantine/{digest((delivery.body,))}.json"
+        inbox.put(key, delivery.body.encode())
+        letter = {"inbox": inbox.uri, "object": key}
+    _put(letter, delivery, error, source=source, dead_letters=dead_letters)
 
 
 def quarantine_rows(
@@ -124,7 +129,7 @@ def _put(letter: Mapping[str, Any], delivery: Delivery, error: LsmError, *, sour
         "sequence": str(delivery.sequence),
         **letter,
     }
-    contents = json.dumps(letter.get("message", letter.get("body")))
+    contents = json.dumps(letter.get("message", letter.get("body", letter.get("object"))))
     name = digest((source, str(delivery.sequence), contents))
     body = json.dumps(document, separators=(",", ":"), default=str)
     (outcome,) = dead_letters.send([Outgoing(body=body, group=name, dedup=name)])
