@@ -5,7 +5,7 @@
         client.delete("orders", [{"id": 2}])
     client.write("orders", [{"id": 3, "state": "new"}])  # at once: durable and readable when it returns
 
-Spec: architecture, "AWS". Arrow data needs pyarrow, dicts do not.
+Spec: docs/design.md, "AWS". Arrow data needs pyarrow, dicts do not.
 """
 
 from __future__ import annotations
