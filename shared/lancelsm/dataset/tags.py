@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from lancelsm.dataset.base_table import StorageOptions, open_dataset
 from lancelsm.dataset.native import native_errors
-from lancelsm.errors import Invalid
+from lancelsm.errors import Corrupt, Invalid
+
+_TRIES = 10
 
 
 def tag_version(*, uri: str, version: int, tag: str, storage_options: StorageOptions = None) -> None:
@@ -30,8 +32,15 @@ def tag_version(*, uri: str, version: int, tag: str, storage_options: StorageOpt
 def tags(*, uri: str, storage_options: StorageOptions = None) -> dict[str, int]:
     """Every tag and its version."""
     dataset = open_dataset(uri=uri, version=None, storage_options=storage_options)
-    with native_errors("the base's tags can't be read", table=uri):
-        return {name: int(found["version"]) for name, found in dataset.tags.list().items()}
+    left = _TRIES
+    while True:
+        try:
+            with native_errors("the base's tags can't be read", table=uri):
+                return {name: int(found["version"]) for name, found in dataset.tags.list().items()}
+        except Corrupt:  # Lance lists them, then reads each: one may be taken away in between
+            left -= 1
+            if not left:
+                raise
 
 
 def remove_tag(*, uri: str, tag: str, storage_options: StorageOptions = None) -> None:
