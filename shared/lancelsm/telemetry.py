@@ -6,6 +6,7 @@ Metrics have the dimensions function and table, and no others: each combination 
 from __future__ import annotations
 
 import os
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -42,6 +43,14 @@ class Telemetry:
         """Log an error of ours and count it by kind."""
         _logger().warning(error.discreet, extra={"kind": error.kind, "remedy": error.remedy, "where": error.where})
         self.measure(error.kind, 1, table=str(error.where.get("table", "")))
+
+    def bug(self, error: Exception, **facts: object) -> None:
+        """Log what nobody foresaw and somebody goes on after: type and trace, but not its text, which may have values.
+
+        It starts as the runtime's own line of an error, so that one alarm hears of both.
+        """
+        trace = "".join(traceback.format_tb(error.__traceback__))
+        _logger().error(f"[ERROR] {type(error).__name__}", extra={"kind": "Internal", "trace": trace, **facts})
 
     def measure(self, name: str, value: float, *, table: str, unit: Unit = "Count") -> None:
         """Add to a metric of this invocation."""

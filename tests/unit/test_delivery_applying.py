@@ -11,6 +11,7 @@ import pytest
 
 from lancelsm import config as configs
 from lancelsm.claim import claim, seal
+from lancelsm.delivery import applying
 from lancelsm.delivery.applying import apply
 from lancelsm.delivery.quarantine import read_letter
 from lancelsm.errors import Ambiguous, Corrupt, Fenced, Invalid, Unavailable
@@ -360,6 +361,37 @@ def test_a_stuck_region_waits_with_all_behind_it_while_others_go_on():
     deployment.deliver()
 
     assert deployment.log() == {one: [0, 1, 2], other: [0, 1, 2]}
+
+
+@pytest.mark.parametrize("place", ["judged", "appended"])
+def test_a_bug_that_one_region_meets_stops_no_other(monkeypatch, place):
+    deployment = Deployment()
+    one, other = keys_of_two_regions(deployment)
+    deployment.send([(one, 1)], sequence=1)
+    deployment.send([(one, 2)], sequence=2)
+    deployment.send([(other, 1)], sequence=3)
+    met = deployment.values(one)
+
+    def fails(original, values_of):
+        def wrapped(*arguments, **named):
+            if values_of(arguments, named) == met:
+                raise ZeroDivisionError(f"{arguments}")
+            return original(*arguments, **named)
+
+        return wrapped
+
+    with monkeypatch.context() as buggy:
+        if place == "judged":
+            buggy.setattr(applying, "sifted", fails(applying.sifted, lambda _, named: named["values"]))
+        else:
+            buggy.setattr(applying, "region_of", fails(applying.region_of, lambda arguments, _: arguments[1]))
+        outcomes = deployment.deliver()
+    assert [type(outcome.again) for outcome in outcomes] == [Unavailable, Unavailable, type(None)]
+    assert [type(outcome.bug) for outcome in outcomes] == [ZeroDivisionError, type(None), type(None)]
+
+    deployment.deliver()
+
+    assert deployment.log() == {one: [1, 2], other: [1]}
 
 
 def test_a_region_of_another_owner_waits():

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from botocore.exceptions import ClientError, ConnectTimeoutError
 
+from lancelsm import telemetry
 from lancelsm.delivery import events
 from lancelsm.delivery.message import packed
 from lancelsm.delivery.queue import Delivery, Outgoing, Sent, SqsQueue, identity
@@ -126,6 +127,33 @@ def test_no_value_of_a_row_is_logged(monkeypatch):
     (line,) = heard
     assert "set aside" in line
     assert "4711" not in line
+
+
+def test_a_bug_is_logged_by_type_and_trace_without_its_text(monkeypatch):
+    deployment = Deployment(buckets=1)
+    deployment.send([(key := 4711, 1)], sequence=1)
+
+    def find(table: str, **_: object) -> None:
+        raise ZeroDivisionError(key)
+
+    monkeypatch.setattr(deployment.tables, "find", find)
+    heard: list[str] = []
+    monkeypatch.setattr(telemetry, "_logger", lambda: Heard(heard))
+
+    answer = answered(deployment, records(deployment.queue.receive()))
+
+    assert len(answer["batchItemFailures"]) == 1
+    assert "[ERROR] ZeroDivisionError" in heard[0]
+    assert "in find" in heard[0]
+    assert not any("4711" in line for line in heard)
+
+
+class Heard:
+    def __init__(self, lines: list[str]) -> None:
+        self._lines = lines
+
+    def __getattr__(self, level: str) -> Any:
+        return lambda message, extra: self._lines.append(f"{level} {message} {extra}")
 
 
 # Requests

@@ -36,12 +36,13 @@ from lancelsm.wal.entry import Draft, draft
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What became of one message: applied; or set aside, in part or whole, because of `misfit`; or, because of
-    `again`, neither: it has to come again."""
+    `again`, neither: it has to come again. `bug` is what nobody foresaw, told once for a region."""
 
     delivery: Delivery
     table: str = ""
     misfit: LsmError | None = None
     again: LsmError | None = None
+    bug: Exception | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +91,7 @@ def apply(deliveries: Iterable[Delivery], *, ports: Ports, seconds: float) -> Ap
     jobs: list[list[_Job]] = []
     for group in _groups(deliveries):
         if clock.monotonic() >= deadline:  # a store was slow; what is said of it has to be said in time
-            outcomes += [Outcome(delivery=delivery, again=_late()) for delivery in group]
+            outcomes += _waiting(group, _late())
             continue
         wanted, failed = _judged(group, ports)
         outcomes += failed
@@ -107,6 +108,15 @@ def apply(deliveries: Iterable[Delivery], *, ports: Ports, seconds: float) -> Ap
 
 def _late(table: str | None = None) -> Unavailable:
     return Unavailable("the time of the call was over before their turn", table=table)
+
+
+def _waiting(deliveries: Sequence[Delivery], error: Exception, *, table: str = "") -> list[Outcome]:
+    """What becomes of messages of one region that nothing can be said of now. A bug that they meet stops no others."""
+    if isinstance(error, LsmError):
+        return [Outcome(delivery=one, table=table, again=error) for one in deliveries]
+    unforeseen = Unavailable(f"a bug: {type(error).__name__}", remedy="Report it with the trace in the log")
+    first, *rest = _waiting(deliveries, unforeseen, table=table)
+    return [replace(first, bug=error), *rest]
 
 
 def _groups(deliveries: Iterable[Delivery]) -> list[list[Delivery]]:
@@ -128,8 +138,8 @@ def _judged(group: Sequence[Delivery], ports: Ports) -> tuple[list[_Job], list[O
                 why, inbox, letters = found.error, ports.inbox, ports.dead_letters
                 quarantine(delivery, why, source=ports.source, inbox=inbox, dead_letters=letters)
                 outcomes.append(Outcome(delivery=delivery, misfit=found.error))
-        except LsmError as error:
-            outcomes += [Outcome(delivery=later, again=error) for later in group[place:]]
+        except Exception as error:  # noqa: BLE001 - of any kind: the other regions go on
+            outcomes += _waiting(group[place:], error)
             break
     return jobs, outcomes
 
@@ -194,10 +204,9 @@ class _RegionBatch:
         try:
             while self._jobs:
                 self._step()
-        except LsmError as error:
-            self.outcomes += [
-                Outcome(delivery=job.delivery, table=job.message.table, again=error) for job in self._jobs
-            ]
+        except Exception as error:  # noqa: BLE001 - of any kind: the other regions go on
+            left = [job.delivery for job in self._jobs]
+            self.outcomes += _waiting(left, error, table=self._target.storage.uri)
         return self
 
     def _step(self) -> None:

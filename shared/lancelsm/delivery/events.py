@@ -52,6 +52,8 @@ def answer(event: Document, call: Call, *, tables: Tables, inbox: Inbox, queue: 
 
 def _tell(outcome: Outcome, call: Call) -> None:
     """Names only: what is wrong with a row may quote it."""
+    if outcome.bug is not None:
+        call.telemetry.bug(outcome.bug, table=outcome.table, message_id=outcome.delivery.id)
     if outcome.again is not None:
         call.telemetry.failed(outcome.again)
     elif outcome.misfit is not None:
