@@ -1,0 +1,154 @@
+"""Collections by the state machine: merges start them, what nobody needs is gone, and the table reads as before."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import lancelsm
+from lancelsm.layout import Position, wal_entry
+from lancelsm.table import Table
+from tests.integration.deployment import Deployment, rows, until
+
+AT_ONCE = {"collect_interval_seconds": 1, "keep_versions_seconds": 1, "skew_allowance_seconds": 1}
+ORPHAN = "data/of-a-merge-that-crashed.lance"
+
+
+def collections(deployment: Deployment, table: Table) -> list[str]:
+    """The executions of the collect machine for a table, oldest first."""
+    pages = deployment.client("stepfunctions").get_paginator("list_executions")
+    listed = pages.paginate(stateMachineArn=deployment.output("CollectMachine"))
+    found = [one["executionArn"] for page in listed for one in page["executions"]]
+    return sorted(arn for arn in found if arn.rpartition(":")[2].startswith(table.config.table))
+
+
+def collect(deployment: Deployment, table: Table, **given: Any) -> str:
+    """Start a collection by hand; returns the execution's ARN."""
+    machines = deployment.client("stepfunctions")
+    asked = json.dumps({"table": table.uri, **given})
+    started = machines.start_execution(stateMachineArn=deployment.output("CollectMachine"), input=asked)
+    return str(started["executionArn"])
+
+
+def objects(table: Table, place: str = "") -> set[str]:
+    (region, *_) = table.regions()
+    return {found.key for found in region.storage.objects.list(place)}
+
+
+def logs(table: Table) -> set[str]:
+    return {key for key in objects(table, "_mem_wal/") if "/wal/" in key}
+
+
+def generations(table: Table) -> set[str]:
+    return {key.partition("_gen_")[0] for key in objects(table, "_mem_wal/") if "_gen_" in key}
+
+
+def read_at(table: Table, name: str) -> dict[int, int]:
+    return {row["id"]: row["v"] for row in lancelsm.open(table.uri, at=name).scan().to_arrow().to_pylist()}
+
+
+def folded(deployment: Deployment, table: Table) -> None:
+    """Write, flush and merge it, each a few times."""
+    for version in (1, 2):
+        for batch in (1, 2):
+            table.upsert([{"id": key, "v": 10 * version + batch} for key in range(6)])
+        deployment.invoke("compaction", {"table": table.uri})
+        deployment.finished(deployment.start({"table": table.uri, "engine": "inprocess"}))
+
+
+def scrubbed(deployment: Deployment, table: Table) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = deployment.invoke("scrub", {"table": table.uri})
+    return found
+
+
+def test_what_merges_leave_is_collected_and_the_table_reads_the_same(deployment: Deployment) -> None:
+    # Given a table with a file of a merge that crashed and a snapshot whose time is over, written, flushed and merged
+    columns = [{"id": key, "v": 0} for key in range(8)]
+    table = deployment.table("collected", columns, regions="bucket(id, 2)", settings=AT_ONCE)
+    table.regions()[0].storage.objects.create(ORPHAN, b"rows")
+    table.snapshot("old", 1)
+    expected = {**dict.fromkeys(range(6), 22), 6: 0, 7: 0}
+
+    # When merges have started collections, and those have ended
+    folded(deployment, table)
+    before = scrubbed(deployment, table)
+    started = until(lambda: collections(deployment, table), lambda found: found)
+    done = [deployment.finished(one) for one in started]
+
+    # Then at most one begins in each span, and with another one by hand nothing is left but what readers need
+    assert 1 <= len(started) <= 2
+    swept = [*done, deployment.finished(collect(deployment, table, interval_seconds=0))]
+    assert sum(one["sweep"]["deleted"] for one in swept if "sweep" in one) > 0
+    assert (generations(table), ORPHAN in objects(table), table.snapshots()) == (set(), False, [])
+    assert not any("/tags/" in key for key in objects(table, "_refs/"))
+    after = scrubbed(deployment, table)
+    assert (before["ok"], after["ok"], before["problems"], after["problems"]) == (True, True, [], [])
+    assert rows(table) == expected
+    assert {row["id"]: row["v"] for row in deployment.invoke("query", {"table": table.uri})["rows"]} == expected
+
+    # And a second one does nothing, but the table goes on
+    there = objects(table)
+    again = deployment.finished(collect(deployment, table, interval_seconds=0))
+    assert (again, objects(table)) == ({"table": table.uri, "round": []}, there)
+    table.upsert([{"id": 0, "v": 99}])
+    assert rows(table) == {**expected, 0: 99}
+
+
+def test_merges_of_one_span_of_time_have_one_collection_which_waits_for_its_end(deployment: Deployment) -> None:
+    # Given a table whose collections begin years apart
+    table = deployment.table("patient", [{"id": 0, "v": 0}], settings={"collect_interval_seconds": 10 * 365 * 86_400})
+
+    # When it is merged twice
+    folded(deployment, table)
+
+    # Then one collection waits, and nothing is deleted
+    (only,) = collections(deployment, table)
+    assert deployment.client("stepfunctions").describe_execution(executionArn=only)["status"] == "RUNNING"
+    assert generations(table) != set()
+
+
+def test_what_a_snapshot_needs_is_kept_until_it_is_dropped(deployment: Deployment) -> None:
+    # Given a snapshot of a table with rows in the log and in a generation
+    table = deployment.table("pinned", [{"id": key, "v": 0} for key in range(8)], settings={"keep_versions_seconds": 1})
+    table.upsert([{"id": 0, "v": 1}])
+    table.flush()
+    table.upsert([{"id": 1, "v": 1}])
+    table.snapshot("kept", "never")
+    pinned = read_at(table, "kept")
+    needed = generations(table)
+
+    # When it goes on and is collected, before and after the snapshot is dropped
+    folded(deployment, table)
+    deployment.finished(collect(deployment, table, interval_seconds=0))
+    with_snapshot, kept = read_at(table, "kept"), generations(table)
+    at = deployment.invoke("scrub", {"table": table.uri, "at": "kept"})
+    table.drop_snapshot("kept")
+    deployment.finished(collect(deployment, table, interval_seconds=0))
+
+    # Then it read the same, and what it needed went afterwards
+    assert with_snapshot == pinned == {**dict.fromkeys(range(8), 0), 0: 1, 1: 1}
+    assert at["ok"]
+    assert kept >= needed != set()  # and what is younger: generations go oldest first
+    assert generations(table) == set()
+    assert scrubbed(deployment, table)["ok"]
+
+
+def test_a_collection_of_a_damaged_table_fails_with_its_kind_and_deletes_nothing(deployment: Deployment) -> None:
+    # Given a table whose log lacks a committed entry
+    table = deployment.table("damaged", [{"id": 0, "v": 0}], settings={"collect_interval_seconds": 3600})
+    folded(deployment, table)
+    (region,) = table.regions()
+    lost = wal_entry(region.id, Position(2))
+    region.storage.objects.delete([lost])
+    there = objects(table)
+
+    # When it is collected
+    machines, execution = deployment.client("stepfunctions"), collect(deployment, table, interval_seconds=0)
+    ended = until(lambda: machines.describe_execution(executionArn=execution), lambda one: one["status"] != "RUNNING")
+
+    # Then the execution says what is wrong, scrub says the same, and nothing is gone
+    assert (ended["status"], ended["error"]) == ("FAILED", "Corrupt")
+    assert json.loads(json.loads(ended["cause"])["errorMessage"])["error"]["object"] == lost
+    assert lost in {problem["path"] for problem in scrubbed(deployment, table)["problems"]}
+    assert objects(table) == there
