@@ -9,7 +9,7 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_s3_assets as assets
 from constructs import Construct
 
-from infra.stage import Stage
+from infra.stage import ROOT, Stage
 
 RUNTIME = lambda_.Runtime.PYTHON_3_13
 LayerName = Literal["lean", "lance"]
@@ -50,16 +50,30 @@ class Layers(Construct):
         return self._made[name]
 
     def archive(self) -> assets.Asset | None:
-        """The packages of the Spark job; raises as `of`."""
+        """The packages of the Spark job, lancelsm among them.
+
+        Raises:
+            FileNotFoundError: it wasn't built.
+            ValueError: it was, from another state of the code than functions are deployed from.
+        """
         if self._stage.local:
             return None
-        return assets.Asset(self, "Spark", path=str(self._built("spark")))
+        built = self._built("spark")
+        if _sources(built / "lancelsm") != _sources(ROOT / "shared" / "lancelsm"):
+            raise ValueError(f"the code in {built} is not that of shared/lancelsm: run `make build`")
+        return assets.Asset(self, "Spark", path=str(built))
 
     def _built(self, name: str) -> Path:
         directory = self._stage.layers / self._stage.architecture / name
         if not directory.is_dir():
             raise FileNotFoundError(f"there is no {directory}: run `make build` (or deploy with -c stage=local)")
         return directory
+
+
+def _sources(package: Path) -> dict[Path, bytes]:
+    """The files of a package by their places in it, but for what an interpreter made of them."""
+    files = (path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return {path.relative_to(package): path.read_bytes() for path in files}
 
 
 def architecture(stage: Stage) -> lambda_.Architecture:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,12 +54,19 @@ class Stacks:
 
 @pytest.fixture(scope="session")
 def layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory as `make build` leaves it, without packages."""
+    """A directory as `make build` leaves it, without the packages of others."""
     directory = tmp_path_factory.mktemp("layers")
     for name in ("lean", "lance", "spark", "expression"):
         (directory / "arm64" / name).mkdir(parents=True)
         (directory / "arm64" / name / "placeholder").touch()
+    copied(directory)
     return directory
+
+
+def copied(layers: Path) -> Path:
+    """Our own package, as it is now, in the archive of the Spark job."""
+    kept = shutil.ignore_patterns("__pycache__")
+    return Path(shutil.copytree(ROOT / "shared" / "lancelsm", layers / "arm64" / "spark" / "lancelsm", ignore=kept))
 
 
 def synthesized(directory: Path, **context: str) -> Stacks:
