@@ -22,12 +22,15 @@ RELEASE = "emr-spark-8.0.0"
 ENTRY_POINT = ROOT / "layers" / "spark" / "merge.py"
 _MANAGED_RULE = "StepFunctionsGetEventsForEMRServerlessJobRule"  # by which a machine learns that a job has ended
 _PACKAGES = "deps"
-# A driver and three executors fill the application; each is a worker of 4 vCPU and 16 GB, overhead included.
+# A driver and three executors fill the application; each is a worker of 4 vCPU and 16 GB. Rows are in Lance's memory,
+# in Python, never on the heap: it counts as overhead.
 _SUBMIT = {
     "spark.driver.cores": "4",
-    "spark.driver.memory": "13g",
+    "spark.driver.memory": "3g",
+    "spark.driver.memoryOverhead": "13g",
     "spark.executor.cores": "4",
-    "spark.executor.memory": "13g",
+    "spark.executor.memory": "3g",
+    "spark.executor.memoryOverhead": "13g",
     "spark.dynamicAllocation.maxExecutors": "3",
 }
 _LOCAL_SUBMIT = "--conf spark.driver.memory=1g"
@@ -38,6 +41,9 @@ _PYTHON = {
     "spark.executorEnv.PYSPARK_PYTHON": "python3.11",
     "spark.emr-serverless.driverEnv.PYTHONPATH": f"./{_PACKAGES}",
     "spark.executorEnv.PYTHONPATH": f"./{_PACKAGES}",
+    # Lance's own client of the store looks for it in the environment.
+    "spark.emr-serverless.driverEnv.AWS_REGION": cdk.Aws.REGION,
+    "spark.executorEnv.AWS_REGION": cdk.Aws.REGION,
 }
 
 

@@ -14,7 +14,8 @@ from infra.functions import MODULES, SHAPES
 from infra.machines import WORKFLOWS
 from infra.merging import ENTRY_POINT
 from lancelsm.errors import Invalid
-from tests.infra.conftest import ROOT, TOPIC, Stacks, synthesized
+from lancelsm.local.emr_parameters import capacity, spark_properties, workers
+from tests.infra.conftest import ROOT, TOPIC, Stacks, copied, synthesized
 
 FUNCTIONS = {
     "ingest", "writer_flush", "region_claim", "compaction", "merger", "gc", "gc_sweep", "query", "scrub", "dispatch"
@@ -71,6 +72,22 @@ def test_layers_that_were_not_built_are_named_with_the_remedy(tmp_path: Path) ->
         synthesized(tmp_path, stage="dev", layers=str(tmp_path / "none"))
 
 
+@pytest.mark.parametrize("change", ["other", "absent", "more"])
+def test_an_archive_of_a_job_with_older_code_than_the_functions_is_refused(change: str, tmp_path: Path) -> None:
+    for name in ("lean", "lance", "spark"):
+        (tmp_path / "arm64" / name).mkdir(parents=True)
+    package = copied(tmp_path)
+    if change == "other":
+        (package / "upkeep.py").write_text("")
+    elif change == "absent":
+        (package / "upkeep.py").unlink()
+    else:
+        (package / "gone.py").touch()
+
+    with pytest.raises(ValueError, match="run `make build`"):
+        synthesized(tmp_path, stage="dev", layers=str(tmp_path))
+
+
 def test_functions_that_only_touch_the_log_carry_the_lean_layer(prod: Stacks) -> None:
     made = prod.of("AWS::Lambda::LayerVersion")
     for name, function in prod.functions().items():
@@ -123,6 +140,48 @@ def test_a_job_finds_its_packages_on_aws_and_needs_none_here(prod: Stacks, local
     assert ENTRY_POINT.is_file()
     assert "#deps" in str(_tokens(prod, "merge")["SparkSubmitParameters"])
     assert "archives" not in str(_tokens(local, "merge")["SparkSubmitParameters"])
+
+
+def _submitted(stacks: Stacks) -> tuple[dict[str, str], Any]:
+    """The Spark properties of a job, and the application that it runs on."""
+    parameters = _text(_tokens(stacks, "merge")["SparkSubmitParameters"])
+    properties = spark_properties({"jobDriver": {"sparkSubmit": {"sparkSubmitParameters": parameters}}})
+    return properties, stacks.one("AWS::EMRServerless::Application")
+
+
+def _text(value: Any) -> str:
+    """With references in place of what they stand for."""
+    match value:
+        case {"Fn::Join": [between, parts]}:
+            return str(between).join(_text(part) for part in parts)
+        case {"Ref": name}:
+            return str(name)
+        case {"Fn::Sub": text}:
+            return str(text)
+        case _:
+            return str(value)
+
+
+def test_a_job_fills_the_application_with_workers_whose_memory_is_python_s(prod: Stacks) -> None:
+    properties, application = _submitted(prod)
+    most = capacity({name.lower(): text for name, text in application["MaximumCapacity"].items()})
+
+    taken = workers(properties | {"spark.executor.instances": properties["spark.dynamicAllocation.maxExecutors"]})
+
+    assert taken == most
+    worker = taken.memory / 4
+    assert worker in range(8, 31)  # GB that a worker of 4 vCPU may have
+    for kind in ("driver", "executor"):
+        assert properties[f"spark.{kind}.cores"] == "4"
+        assert int(properties[f"spark.{kind}.memoryOverhead"].removesuffix("g")) >= 0.75 * worker
+
+
+def test_a_job_is_told_its_region(prod: Stacks) -> None:
+    properties, _ = _submitted(prod)
+
+    assert {properties[f"{kind}.AWS_REGION"] for kind in ("spark.emr-serverless.driverEnv", "spark.executorEnv")} == {
+        "AWS::Region"
+    }
 
 
 def _tokens(stacks: Stacks, name: str) -> dict[str, Any]:

@@ -23,8 +23,8 @@ _OPTIONS = {
     "--num-executors": "spark.executor.instances",
     "--py-files": "spark.submit.pyFiles",
 }
-# The service's own defaults for a worker; memory has a tenth on top for the system.
-_CORES, _MEMORY, _EXECUTORS, _OVERHEAD = "4", "14g", 3, 1.1
+# The service's own defaults for a worker; memory has a tenth on top for what is not on the heap, unless that is named.
+_CORES, _MEMORY, _EXECUTORS, _OVERHEAD = "4", "14g", 3, 0.1
 _UNITS = {"": 1 / 2**30, "k": 1 / 2**20, "m": 1 / 2**10, "g": 1.0, "t": 2.0**10}
 
 
@@ -86,7 +86,9 @@ def workers(properties: Mapping[str, str]) -> Capacity:
     """What the driver and the executors take that a job starts with."""
 
     def worker(kind: str) -> Capacity:
-        memory = _gigabytes(properties.get(f"spark.{kind}.memory", _MEMORY)) * _OVERHEAD
+        heap = _gigabytes(properties.get(f"spark.{kind}.memory", _MEMORY))
+        named = properties.get(f"spark.{kind}.memoryOverhead")
+        memory = heap + (heap * _OVERHEAD if named is None else _gigabytes(named))
         return Capacity(cpu=float(properties.get(f"spark.{kind}.cores", _CORES)), memory=memory)
 
     least = 1 if properties.get("spark.dynamicAllocation.enabled", "true") == "true" else _EXECUTORS
