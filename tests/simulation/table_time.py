@@ -1,0 +1,208 @@
+"""A whole table on a real base with snapshots, cursors and collectors among those who work on it, as a seed decides.
+
+Collections take versions and files of the base, too, so what is looked at in the end is what anybody can read.
+
+    replay: .venv/bin/python -m tests.simulation.table_time SEED
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import random
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from unittest import mock
+
+from lancelsm.dataset.collecting import named_files, stored_versions
+from lancelsm.errors import Ambiguous, Contended, Fenced, Invalid, LsmError, Unavailable
+from lancelsm.gc import base
+from lancelsm.layout import Position, RegionId
+from lancelsm.lease import LEASE_SECONDS
+from lancelsm.table import Table
+from tests.simulation.crowd import ROUGH
+from tests.simulation.faults import Call, Crash, Fault, FaultPlan
+from tests.simulation.schedule import Schedule
+from tests.simulation.table_log import Rows, keys, rows_of
+from tests.simulation.table_world import WRITING, TableWorld, lease
+
+KEYS = (*keys(0)[:5], *keys(1)[:5])
+PASSING = (Contended, Fenced, Ambiguous, Unavailable)
+
+Act = Callable[[str, Table, random.Random], object]
+
+
+class TableTime:
+    """One run."""
+
+    def __init__(self, seed: int, place: Path) -> None:
+        self.seed = seed
+        self.dice = random.Random(f"table time {seed}")
+        settings = {"flush_rows": self.dice.choice([1, 3]), "snapshot_ttl_seconds": 10_000_000}
+        self.world = TableWorld(place, schedule=Schedule(seed), settings=settings)
+        self.possible: dict[tuple[str, int], list[Rows]] = {}  # what there was of a side while a snapshot was made
+        self.shown: dict[str, Rows | None] = {}  # by the snapshots that are held
+        self.made = 0
+        self.taken: dict[int, list[Position]] = {0: [], 1: []}
+        self.next: dict[RegionId, Position] = {}
+
+    def run(self) -> TableTime:
+        world, dice = self.world, self.dice
+        with (
+            contextlib.redirect_stdout(io.StringIO()),
+            world,
+            lease(held=dice.random() < 0.5),
+            mock.patch.object(base, "_VERSIONS_MIN", 1),
+        ):
+            world.create("creator", loaded=KEYS[::2])
+            rates = {fault: rate * dice.choice([0, 0.3, 1]) for fault, rate in ROUGH.items()}
+            actors = self._actors()
+            world.plan = FaultPlan(_decide(self.seed, rates), clock=world.schedule.clock)
+            world.schedule.run(actors)
+            world.plan.stop()
+            world.plan.forget() if dice.random() < 0.3 else world.plan.land()
+            self._finish()
+        return self
+
+    def _actors(self) -> dict[str, Callable[[], object]]:
+        actors: dict[str, Callable[[], object]] = {}
+        for name, act, times in (
+            ("writer", self._writes, 8),
+            ("reader", self._reads, 4),
+            ("flusher", lambda life, table, _: table.flush(), 5),
+            ("merger 0", lambda life, table, _: table.merge(engine="inprocess"), 4),
+            ("merger 1", lambda life, table, _: table.merge(engine="inprocess"), 2),
+            ("collector 0", self._collects, 3),
+            ("collector 1", self._collects, 3),
+            ("holder", self._holds, 6),
+            ("consumer", self._follows, 4),
+        ):
+            actors[name] = self._often(name, act, times, random.Random(self.dice.random()))
+        return actors
+
+    def _often(self, name: str, act: Act, times: int, dice: random.Random) -> Callable[[], None]:
+        def run() -> None:
+            life, table = name, None
+            for time in range(times):
+                with self.world.at(life):
+                    try:
+                        self.world.schedule.clock.sleep(dice.choice([0.0, 0.0, 0.1]))
+                        table = table or self.world.table(life)
+                        act(life, table, dice)
+                    except Crash:
+                        life, table = f"{name}, life {time}", None
+                    except LsmError as error:
+                        if not isinstance(error, PASSING):
+                            raise AssertionError(f"{life} was told {error!r}") from error
+
+        return run
+
+    def _writes(self, life: str, table: Table, dice: random.Random) -> None:
+        chosen = dice.sample(KEYS, dice.choice([1, 1, 2, 3]))
+        if dice.random() < 0.3:
+            self.world.write_by(table, life, delete=chosen)
+        else:
+            self.world.write_by(table, life, upsert=chosen)
+
+    def _reads(self, life: str, table: Table, dice: random.Random) -> None:
+        self.world.read(table, get=dice.sample(KEYS, 3) if dice.random() < 0.4 else ())
+
+    def _collects(self, life: str, table: Table, dice: random.Random) -> None:
+        table.collect(yes=True, interval_seconds=0)
+
+    def _holds(self, life: str, table: Table, dice: random.Random) -> None:
+        if not self.shown:
+            self.made += 1
+            self._hold(table, f"s{self.made}")
+            return
+        (name,) = self.shown
+        self._read_held(table, name)
+        if dice.random() < 0.3:
+            del self.shown[name]
+            table.drop_snapshot(name)
+
+    def _hold(self, table: Table, name: str) -> None:
+        before = {side: len(log.states) - 1 for side, log in self.world.logs.items()}
+        table.snapshot(name)
+        for side, log in self.world.logs.items():
+            self.possible[name, side] = log.states[before[side] :]
+        self.shown[name] = None
+
+    def _read_held(self, table: Table, name: str) -> None:
+        """Each region is what it was at one moment while the snapshot was made, and the same each time."""
+        found = rows_of(table.at(name).scan().to_arrow())
+        for side in (0, 1):
+            part = {key: v for key, v in found.items() if key in keys(side)}
+            assert part in self.possible[name, side], f"{name} shows {part} of {side}, not {self.possible[name, side]}"
+        assert self.shown[name] in (None, found), f"{name} has changed from {self.shown[name]} to {found}"
+        self.shown[name] = found
+
+    def _follows(self, life: str, table: Table, dice: random.Random) -> None:
+        try:
+            changes = table.changes(cursor="consumer", start=dict(self.next) or "earliest")
+        except Invalid:
+            assert not self.next, "the cursor is gone"
+            table.drop_cursor("consumer")  # its maker has crashed
+            return
+        for change in changes:
+            side = self.world.sides[change.region]
+            entry, taken = self.world.logs[side].entries[change.position - 1], self.taken[side]
+            assert change.rows.column("id").to_pylist() == entry.table().column("id").to_pylist()
+            assert not taken or taken[-1] < change.position
+            taken.append(change.position)
+            self.next = dict(changes.positions)
+        self.next = dict(changes.positions)
+        changes.save()
+
+    def _finish(self) -> None:
+        """A healthy process reads, folds and collects; pins stand; of the base nothing is missing."""
+        world = self.world
+        world.schedule.clock.advance(LEASE_SECONDS + 1)
+        with world.at("last"):
+            table = world.table("last")
+            for _ in range(2):
+                assert world.read(table) == world.truth
+                table.flush()
+                table.merge(engine="inprocess")
+                assert world.read(table) == world.truth
+                table.collect(yes=True, interval_seconds=0)
+                for name in self.shown:
+                    self._read_held(table, name)
+            assert world.read(table) == world.truth
+            self._follows("last", table, self.dice)
+            for side, log in world.logs.items():
+                first = self.taken[side][0] if self.taken[side] else 0
+                assert self.taken[side] == [position for position in log.positions_of_rows if position >= first]
+        uri = str(world.place)
+        for one in stored_versions(uri=uri):
+            missing = {key for key in named_files(uri=uri, version=one.version) if world.store.get(key) is None}
+            assert not missing, f"version {one.version} of the base lacks {missing}"
+
+
+def _decide(seed: int, rates: dict[Fault, float]) -> Callable[[Call], Fault | None]:
+    dice = random.Random(f"table time faults {seed}")
+    faults, weights = [None, *rates], [1 - sum(rates.values()), *rates.values()]
+
+    def decide(call: Call) -> Fault | None:
+        fault = dice.choices(faults, weights)[0]
+        return fault if call.method in WRITING or dice.random() < 0.1 else None
+
+    return decide
+
+
+def table_time(seed: int, place: Path) -> TableTime:
+    """Run everybody to their end; raises at the first violation, and says how to replay it."""
+    try:
+        return TableTime(seed, place).run()
+    except BaseException as error:
+        error.add_note(f"replay: .venv/bin/python -m tests.simulation.table_time {seed}")
+        raise
+
+
+if __name__ == "__main__":
+    for given in sys.argv[1:]:
+        with tempfile.TemporaryDirectory() as scratch:
+            done = table_time(int(given), Path(scratch) / "table")
+        print(f"seed {given}: {len(done.world.plan.calls)} calls, nothing is wrong")
