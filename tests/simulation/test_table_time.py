@@ -1,4 +1,4 @@
-"""On a real base: with collectors, snapshots and a cursor among everybody else, every read is a moment and pins hold."""
+"""On a real base, with collectors, snapshots and a cursor among all others: every read is a moment, pins hold."""
 
 from __future__ import annotations
 
