@@ -9,6 +9,7 @@ from constructs import Construct
 from infra.checks import check
 from infra.collecting import Collecting
 from infra.functions import Functions, visibility
+from infra.grants import State as Kept
 from infra.grants import kept
 from infra.layers import Layers
 from infra.merging import Merging
@@ -36,15 +37,7 @@ class State(cdk.Stack):
         Storage(self, stage=stage, key=key)
         Registry(self, stage=stage, key=key)
         Queues(self, stage=stage, key=key, visibility=visibility(stage))
-        state = kept(Construct(self, "Kept"), stage)
-        outputs = {
-            "Bucket": state.bucket.bucket_name,
-            "RegistryName": f"dynamodb:{state.registry.table_name}",
-            "QueueUrl": state.writes.queue_url,
-            "DeadLetterUrl": state.dead_letters.queue_url,
-        }
-        for name, value in outputs.items():
-            cdk.CfnOutput(self, name, value=value)
+        _tell(self, kept(Construct(self, "Kept"), stage))
 
 
 class Pipeline(cdk.Stack):
@@ -59,6 +52,7 @@ class Pipeline(cdk.Stack):
             analytics_reporting=False,
         )
         state = kept(Construct(self, "Kept"), stage)
+        _tell(self, state)  # too: there may be no State
         layers = Layers(self, stage=stage)
         functions = Functions(self, stage=stage, state=state, layers=layers).all
         collecting = Collecting(self, stage=stage, collector=functions["gc"], sweeper=functions["gc_sweep"])
@@ -94,6 +88,18 @@ def deployment(app: cdk.App) -> tuple[cdk.Stack, ...]:
     cdk.Tags.of(app).add("lancelsm:stage", stage.name)
     check(app)
     return (*state, pipeline)
+
+
+def _tell(stack: cdk.Stack, state: Kept) -> None:
+    """Outputs that say where everything is that lasts."""
+    outputs = {
+        "Bucket": state.bucket.bucket_name,
+        "RegistryName": f"dynamodb:{state.registry.table_name}",
+        "QueueUrl": state.writes.queue_url,
+        "DeadLetterUrl": state.dead_letters.queue_url,
+    }
+    for name, value in outputs.items():
+        cdk.CfnOutput(stack, name, value=value)
 
 
 def _synthesizer(stage: Stage) -> cdk.IStackSynthesizer:

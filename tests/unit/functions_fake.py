@@ -128,5 +128,5 @@ class FakeAws:
         self.objects[Key] = Body
 
     def describe_stacks(self, *, StackName: str) -> Any:
-        assert StackName == "lancelsm-dev-state"
+        assert StackName == "lancelsm-dev-pipeline"
         return {"Stacks": [{"Outputs": [{"OutputKey": "Bucket", "OutputValue": "lake"}]}]}

@@ -206,11 +206,9 @@ def test_a_merge_that_failed_says_why(some: pa.Table, tmp_path: Path) -> None:
         run(aws, some)
 
 
-def test_a_place_is_read_from_the_outputs_of_both_stacks() -> None:
-    outputs = {
-        "lancelsm-dev-state": {"Bucket": "lake", "RegistryName": "dynamodb:names"},
-        "lancelsm-dev-pipeline": {"MergeMachine": "arn:merge"},
-    }
+def test_a_place_is_read_from_the_stack_that_every_deployment_has() -> None:
+    named = {"Bucket": "lake", "RegistryName": "dynamodb:names", "MergeMachine": "arn:merge"}
+    outputs = {"lancelsm-dev-pipeline": named}
 
     class Stacks:
         def describe_stacks(self, *, StackName: str) -> Any:
@@ -224,5 +222,5 @@ def test_a_place_is_read_from_the_outputs_of_both_stacks() -> None:
 
     place = Place(stage="dev", tables="s3://lake/tables", registry="dynamodb:names", machine="arn:merge")
     assert Place.of("dev", service=service) == place
-    with pytest.raises(Invalid, match="lancelsm-test-state"):
+    with pytest.raises(Invalid, match="lancelsm-test-pipeline"):
         Place.of("test", service=service)

@@ -273,6 +273,21 @@ def test_the_probe_tells_whether_conditions_hold(honours: bool) -> None:
     assert all(key.startswith("work/doctor/") for key in bucket.objects)
 
 
+@pytest.mark.parametrize(("named", "missing"), [(("Bucket",), set()), ((), {"stack state"})])
+def test_a_deployment_over_what_exists_needs_no_stack_of_what_lasts(named: tuple[str, ...], missing: set[str]) -> None:
+    class Aws(NoAws):
+        def describe_stacks(self, *, StackName: str) -> Any:
+            if StackName == "lancelsm-dev-state":
+                raise ClientError({"Error": {"Code": "ValidationError", "Message": "no such stack"}}, "DescribeStacks")
+            outputs = [_output(name, "lake") for name in named]
+            return {"Stacks": [{"StackStatus": "CREATE_COMPLETE", "Outputs": outputs}]}
+
+    service: Any = lambda name: Bucket(honours=True) if name == "s3" else Aws()  # noqa: E731
+    facts = fetch("dev", service=service, clock=FakeClock(), ids=SeededIds(1))
+
+    assert {name for name in wrong(facts) if name.startswith("stack")} == missing
+
+
 def _output(key: str, value: str) -> dict[str, str]:
     return {"OutputKey": key, "OutputValue": value}
 

@@ -18,7 +18,7 @@ _SECONDS = 60
 
 def work_of(stage: str, *, service: Service) -> str:
     """`s3://BUCKET/work` of a stage, from the outputs of its stack."""
-    name = f"lancelsm-{stage}-state"
+    name = f"lancelsm-{stage}-pipeline"
     remedy = "Give the client `work`, s3://BUCKET/work"
     found = outputs(name, service=service, remedy=remedy)
     if "Bucket" not in found:

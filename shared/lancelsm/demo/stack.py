@@ -23,7 +23,7 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a stage's tables, registry and merge machine are, as the outputs of its stacks say."""
+    """Where a stage's tables, registry and merge machine are, as the outputs of its stack say."""
 
     stage: str
     tables: str
@@ -33,12 +33,12 @@ class Place:
     @classmethod
     def of(cls, stage: str, *, service: Service) -> Self:
         """Raises `Invalid` if the stage is not deployed."""
-        state, pipeline = (outputs(f"lancelsm-{stage}-{name}", service=service) for name in ("state", "pipeline"))
+        found = outputs(f"lancelsm-{stage}-pipeline", service=service)
         return cls(
             stage=stage,
-            tables=f"s3://{state['Bucket']}/tables",
-            registry=state["RegistryName"],
-            machine=pipeline["MergeMachine"],
+            tables=f"s3://{found['Bucket']}/tables",
+            registry=found["RegistryName"],
+            machine=found["MergeMachine"],
         )
 
 

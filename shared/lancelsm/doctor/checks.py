@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lancelsm.doctor import Check, judged
-from lancelsm.doctor.facts import Answer, Facts, Refused
+from lancelsm.doctor.facts import NO_STACK, Answer, Facts, Refused
 
 _SKEW_SECONDS = 60
 _RECEIVES = 100  # fewer would drop what only waits
@@ -103,7 +103,7 @@ def _clock(facts: Facts) -> Check:
 def _stack(facts: Facts, name: str, answer: Answer) -> Check:
     name = f"stack {name}"
     if isinstance(answer, Refused):
-        if answer.code == "ValidationError":  # what CloudFormation says of a stack that is not there
+        if answer.code == NO_STACK:
             return Check(name=name, ok=False, found=answer.message, remedy=_deploy(facts))
         return _unknown(facts, name, answer)
     status = str(answer["StackStatus"])

@@ -25,6 +25,7 @@ FUNCTIONS = (
     "dispatch",
 )
 MACHINES = ("Merge", "Collect")
+NO_STACK = "ValidationError"  # what CloudFormation says of a stack that is not there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,7 @@ class Facts:
     """One deployment. Answers are those of the calls that the names say.
 
     Attributes:
+        stacks: both, or `pipeline` alone where it was deployed over a bucket, a registry and queues that exist.
         outputs: of both stacks, by name.
         probe: status codes of requests for an object below `work/`: `absent` (read, none there), `created`, `again`
             (created once more), `stale` (replaced under another's ETag), `replaced` (under its own).
@@ -82,6 +84,9 @@ def fetch(stage: str, *, service: Service, clock: Clock, ids: Ids) -> Facts:
         if not isinstance(stack, Refused)
         for output in stack.get("Outputs", ())
     }
+    state = stacks["state"]
+    if isinstance(state, Refused) and state.code == NO_STACK and "Bucket" in outputs:
+        del stacks["state"]  # what lasts was there before the deployment
 
     def about(name: str, ask: Callable[[str], Any]) -> Answer:
         value = outputs.get(name)
