@@ -34,6 +34,14 @@ INBOX = f"{WORK}/inbox/*"
 MERGES = f"{WORK}/merge/*"
 RESULTS = f"{WORK}/results/*"
 JOB_LOGS = f"{WORK}/jobs/logs/*"
+# What DynamoDB does with the key of a table in the name of who writes there, beside what it does for readers.
+_CHANGING = (
+    "kms:Encrypt",
+    "kms:GenerateDataKey",
+    "kms:GenerateDataKeyWithoutPlaintext",
+    "kms:ReEncryptFrom",
+    "kms:ReEncryptTo",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +114,8 @@ def records(
     if find:
         index = f"{state.registry.table_arn}/index/{DIRTY}"
         statements.append(allow(["dynamodb:Scan"], [index]))
-    return statements + (_key(state, "kms:Decrypt") if state.key else [])
+    changing = _CHANGING if write or delete else ()
+    return statements + (_key(state, "kms:Decrypt", "kms:DescribeKey", *changing) if state.key else [])
 
 
 def sending(state: State, queue: sqs.IQueue) -> list[iam.PolicyStatement]:

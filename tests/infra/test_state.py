@@ -86,11 +86,15 @@ def test_queues_keep_messages_for_two_weeks_and_give_up_last(stacks: Stacks) -> 
 
 
 def test_outputs_name_what_clients_need(stacks: Stacks) -> None:
-    assert set(stacks.state["Outputs"]) == {"Bucket", "RegistryName", "QueueUrl", "DeadLetterUrl"}
+    outputs = stacks.state["Outputs"]
+    assert set(outputs) == {"Bucket", "RegistryName", "QueueUrl", "DeadLetterUrl"}
+    assert {name: stacks.pipeline["Outputs"][name] for name in outputs} == outputs
 
 
 def test_what_exists_is_used_and_not_made(chosen: Stacks) -> None:
     assert not chosen.state["Resources"]
+    assert chosen.pipeline["Outputs"]["Bucket"] == {"Value": "lake"}
+    assert chosen.pipeline["Outputs"]["RegistryName"] == {"Value": "dynamodb:heads"}
     environment = chosen.functions()["writer_flush"]["Environment"]["Variables"]
     assert environment["LANCELSM_TABLES"] == "s3://lake/tables"
     assert environment["LANCELSM_QUEUE_URL"]["Fn::Join"][1][-1] == "/111111111111/in.fifo"
@@ -99,6 +103,19 @@ def test_what_exists_is_used_and_not_made(chosen: Stacks) -> None:
 def test_a_queue_needs_its_dead_letters(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="dead_letters"):
         synthesized(tmp_path, stage="local", queue="arn:aws:sqs:us-east-1:111111111111:in.fifo")
+
+
+def _keyed(stacks: Stacks, function: str) -> set[str]:
+    """What the role of a function may do with keys."""
+    name, _ = stacks.functions()[function]["Role"]["Fn::GetAtt"]
+    policies = [one for one in stacks.of("AWS::IAM::Policy").values() if {"Ref": name} in one["Roles"]]
+    statements = [statement for policy in policies for statement in policy["PolicyDocument"]["Statement"]]
+    actions = [action for one in statements for action in _listed(one["Action"])]
+    return {action for action in actions if action.startswith("kms:")}
+
+
+def _listed(value: Any) -> list[str]:
+    return [value] if isinstance(value, str) else value
 
 
 def test_one_key_of_the_customer_encrypts_all_and_is_granted_through_its_services(tmp_path: Path) -> None:
@@ -113,7 +130,13 @@ def test_one_key_of_the_customer_encrypts_all_and_is_granted_through_its_service
         statement
         for policy in keyed.of("AWS::IAM::Policy").values()
         for statement in policy["PolicyDocument"]["Statement"]
-        if "kms:Decrypt" in statement["Action"]
+        if any(action.startswith("kms:") for action in _listed(statement["Action"]))
     ]
+    # What DynamoDB asks of whoever reads, and of whoever writes, a table under a customer's key.
+    assert _keyed(keyed, "scrub") >= {"kms:Decrypt", "kms:DescribeKey"}
+    changing = {"kms:Encrypt", "kms:ReEncryptFrom", "kms:ReEncryptTo"}
+    assert not _keyed(keyed, "scrub") & changing
+    for name in ("writer_flush", "region_claim", "compaction", "merger", "gc", "gc_sweep"):
+        assert _keyed(keyed, name) >= {"kms:Decrypt", "kms:DescribeKey", "kms:GenerateDataKey", *changing}
     assert statements
     assert all("kms:ViaService" in statement["Condition"]["StringEquals"] for statement in statements)
