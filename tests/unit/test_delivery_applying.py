@@ -13,6 +13,7 @@ from lancelsm import config as configs
 from lancelsm.claim import claim, seal
 from lancelsm.delivery import applying
 from lancelsm.delivery.applying import apply
+from lancelsm.delivery.message import unpacked
 from lancelsm.delivery.quarantine import read_letter
 from lancelsm.errors import Ambiguous, Corrupt, Fenced, Invalid, Unavailable
 from lancelsm.layout import Position, head_key, wal_entry
@@ -224,15 +225,55 @@ def test_what_is_no_message_and_too_large_for_a_letter_is_set_aside_in_the_inbox
     assert deployment.queue.held == []
 
 
-@pytest.mark.parametrize("table", ["memory://lake/tables/none", "memory://elsewhere/orders", f"{URI}/../orders"])
-def test_a_message_for_what_is_no_table_of_the_deployment_is_set_aside(table):
+def test_a_message_for_what_is_no_table_is_set_aside():
     deployment = Deployment(buckets=1)
-    deployment.put((7, 1), like=7, table=table)
+    deployment.put((7, 1), like=7, table="memory://lake/tables/none")
 
     (outcome,) = deployment.deliver()
 
     assert isinstance(outcome.misfit, Invalid)
     assert deployment.log() == {}
+
+
+@pytest.mark.parametrize("table", ["memory://elsewhere/orders", f"{URI}/../orders"])
+def test_a_message_for_a_table_that_is_not_below_the_root_waits(table):
+    deployment = Deployment(buckets=1)
+    deployment.put((7, 1), like=7, table=table)
+
+    (outcome,) = deployment.deliver()
+
+    assert isinstance(outcome.again, Invalid)
+    assert outcome.again.where["table"] == table
+    assert (deployment.log(), deployment.dead_letters.bodies, len(deployment.queue.held)) == ({}, [], 1)
+
+
+def divided_anew(deployment: Deployment) -> None:
+    """The table's regions are other ones now, as senders and containers that begin now read it."""
+    divided = replace(deployment.config.regions, spec_id=deployment.config.regions.spec_id + 1)
+    changed = replace(deployment.config, regions=divided)
+    found = deployment.store.get(configs.CONFIG)
+    deployment.store.replace(configs.CONFIG, configs.encode(changed), expect=found.etag)
+
+
+def test_messages_of_an_earlier_division_keep_their_region_and_position_on_the_dead_letter_queue():
+    # Given messages on their way, the first of them applied, when the table got other regions
+    deployment = Deployment(buckets=1)
+    deployment.send([(7, 1)], sequence=1)
+    deployment.send([(7, 2), (8, 2)], sequence=2)
+    deployment.apply(deployment.queue.receive(1))
+    region = deployment.region(7)
+    divided_anew(deployment)
+    deployment.clock.sleep(61)
+
+    outcomes = deployment.deliver(tables=deployment.container("new", faulty=False))
+
+    # Then what was applied is done, and the letter of the other says where it belongs
+    assert [type(outcome.misfit) for outcome in outcomes] == [type(None), Invalid]
+    (letter,) = [read_letter(body) for body in deployment.dead_letters.bodies]
+    assert (letter.message.region, letter.position, letter.whole) == (region.id, 2, True)
+    assert letter.entry_setsum == region.head().entry_setsum
+    assert unpacked(letter.message.rows).column("id").to_pylist() == [7, 8]
+    assert deployment.queue.held == []
 
 
 def test_a_message_in_the_group_of_another_region_is_set_aside_since_its_sequence_says_nothing_there():

@@ -28,7 +28,7 @@ from lancelsm.head import SINCE_EVER, Head, Status
 from lancelsm.layout import region_id
 from lancelsm.opening import Opened
 from lancelsm.record.schema import conform
-from lancelsm.region import Region
+from lancelsm.region import Region, regions
 from lancelsm.region_writer import RegionWriter, region_of
 from lancelsm.wal.entry import Draft, draft
 
@@ -72,6 +72,7 @@ class _Job:
     opened: Opened
     rows: pa.Table
     misfits: Misfits | None
+    earlier: Region | None = None  # the region that it is for, if the table's regions are others by now
     set_aside: LsmError | None = None  # why some of it is on the dead-letter queue already
 
 
@@ -179,10 +180,26 @@ def _job(delivery: Delivery, ports: Ports) -> _Job:
         fitting, misfits = _sifted(rows, message, opened)
     target = opened.target()
     region = region_id(table=opened.config.table, spec_id=target.regions.spec_id, values=message.values)
+    earlier = None if region == message.region else _earlier(message, opened)
     # The order of a region's messages, and so their sequences, mean something within its own group only.
-    if region != message.region or group_id(opened.config.table, region) != delivery.group:
+    if group_id(opened.config.table, message.region) != delivery.group or (region != message.region and not earlier):
         raise _Misfit(Invalid("it names another region than its values and its group", table=message.table))
-    return _Job(delivery=delivery, message=message, opened=opened, rows=fitting, misfits=misfits)
+    if earlier is not None:
+        gone = Invalid("the rows are for a region of an earlier division of the table", **earlier.where)
+        fitting, misfits = target.schema.stored.empty_table(), Misfits(rows=rows, error=gone)
+    return _Job(delivery=delivery, message=message, opened=opened, rows=fitting, misfits=misfits, earlier=earlier)
+
+
+def _earlier(message: Message, opened: Opened) -> Region | None:
+    """The message's region as one of an earlier division of the table; None if there never was such a one."""
+    return next(
+        (
+            region
+            for region in regions(opened.storage)
+            if (region.id, region.values) == (message.region, message.values) and region.find_head() is not None
+        ),
+        None,
+    )
 
 
 def _sifted(rows: pa.Table, message: Message, opened: Opened) -> tuple[pa.Table, Misfits | None]:
@@ -215,10 +232,11 @@ class _RegionBatch:
         left = self._deadline - storage.clock.monotonic()
         if left <= 0:
             raise _late(storage.uri)
-        region = region_of(self._target, self._jobs[0].message.values)
+        job = self._jobs[0]
+        region = job.earlier or region_of(self._target, job.message.values)
         region = replace(region, storage=replace(storage, budget_seconds=min(left, storage.budget_seconds)))
-        if self._jobs[0].misfits is not None:
-            self._set_aside(region, self._jobs[0].misfits)
+        if job.misfits is not None:
+            self._set_aside(region, job.misfits)
         else:
             self._append(region)
 

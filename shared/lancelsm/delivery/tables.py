@@ -37,11 +37,9 @@ class Tables:
         return kept[0]
 
     def find(self, table: str, *, fresh: bool = False) -> Opened | None:
-        """As `open`; None if it certainly is no table of this deployment, however often it is asked for."""
-        try:
-            uri = place(table, root=self._root)
-        except Invalid:
-            return None
+        """As `open`; None if no table is there. One that is not below the root is another deployment's, or was this
+        one's and will be again: nothing is known of it."""
+        uri = place(table, root=self._root)
         try:
             return self.open(uri, fresh=fresh)
         except Invalid:
