@@ -32,6 +32,7 @@ class Settings:
     merge_generations: int = 8
     merge_age_seconds: float = 900.0
     merge_inprocess_delta_rows: int = 2_000_000
+    merge_inprocess_delta_bytes: int = 512 << 20
     merge_inprocess_base_rows: int = 50_000_000
     optimize_small_fragments: int = 64
     optimize_deleted_percent: int = 10

@@ -47,6 +47,7 @@ class PendingMerge:
 
     spans: Mapping[RegionId, tuple[Generation, Generation]]
     delta_rows: int  # as stored, tombstones included
+    delta_bytes: int  # in memory
     base_rows: int
 
 
@@ -197,18 +198,20 @@ def pending_merge(opened: Opened) -> PendingMerge:
     manifests = _manifests(opened)
     base = opened.read_base()
     counters = {region.id: base.counters.get(region.id, Generation(0)) for region, _ in manifests}
+    delta = [
+        generation
+        for region, manifest in manifests
+        for generation in manifest.generations
+        if generation.generation > counters[region.id]
+    ]
     return PendingMerge(
         spans={
             region.id: (counters[region.id], manifest.newest)
             for region, manifest in manifests
             if manifest.newest > counters[region.id]
         },
-        delta_rows=sum(
-            generation.rows or 0
-            for region, manifest in manifests
-            for generation in manifest.generations
-            if generation.generation > counters[region.id]
-        ),
+        delta_rows=sum(generation.rows or 0 for generation in delta),
+        delta_bytes=sum(generation.bytes or 0 for generation in delta),
         base_rows=base.rows,
     )
 
@@ -222,8 +225,12 @@ def choose_engine(
     if engine != "auto":
         return engine
     found = pending()
-    small_delta = found.delta_rows < settings.merge_inprocess_delta_rows
-    return "inprocess" if small_delta and found.base_rows < settings.merge_inprocess_base_rows else "spark"
+    small = (
+        found.delta_rows < settings.merge_inprocess_delta_rows
+        and found.delta_bytes < settings.merge_inprocess_delta_bytes
+        and found.base_rows < settings.merge_inprocess_base_rows
+    )
+    return "inprocess" if small else "spark"
 
 
 def _runner(opened: Opened, engine: Engine) -> Runner:

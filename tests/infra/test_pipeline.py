@@ -229,6 +229,24 @@ def test_every_task_tries_again_by_kind_of_error_and_fails_with_it(name: str) ->
     assert reached == set(states)
 
 
+@pytest.mark.parametrize("error", ["Sandbox.Timedout", "Lambda.Unknown", "Runtime.ExitError", "Runtime.OutOfMemory"])
+def test_a_merge_that_a_function_has_no_room_for_becomes_a_job_of_the_same_plan(error: str) -> None:
+    states = json.loads((WORKFLOWS / "merge.asl.json").read_text())["States"]
+
+    # When the function is out of time or memory, which no kind of ours and no retry is for
+    merge = states["MergeInLambda"]
+    assert not any(error in retry["ErrorEquals"] for retry in merge["Retry"])
+    catch = next(one for one in merge["Catch"] if {error, "States.ALL"} & set(one["ErrorEquals"]))
+
+    # Then a job is started with what the plan gave, and the execution says that it ran there
+    assert (catch["Next"], catch["ResultPath"]) == ("TooLarge", None)  # so the input is kept
+    assert states["TooLarge"]["Next"] == "MergeOnSpark"
+    assert (states["TooLarge"]["Result"], states["TooLarge"]["ResultPath"]) == ("spark", "$.plan.engine")
+    given = set(states["Plan"]["ResultSelector"])
+    assert {"table.$", "plan.$", "result.$", "token.$"} <= given
+    assert states["Merged"]["Parameters"]["engine.$"] == "$.plan.engine"
+
+
 def _followers(states: Any) -> list[str]:
     if isinstance(states, list):
         return [name for one in states for name in _followers(one)]

@@ -52,11 +52,13 @@ def test_what_is_pending_and_its_size_decide_the_engine(table: Table) -> None:
 
     small = plan_request(opened(table), execution="one")
     large_delta = plan_request(opened(table, merge_inprocess_delta_rows=16), execution="one")
+    heavy_delta = plan_request(opened(table, merge_inprocess_delta_bytes=64), execution="one")
     large_base = plan_request(opened(table, merge_inprocess_base_rows=8), execution="one")
 
     assert {(span.after, span.through) for span in small.regions} == {(1, 3)}
     assert len(small.regions) == 2
-    assert [request.engine for request in (small, large_delta, large_base)] == ["inprocess", "spark", "spark"]
+    large = (large_delta, heavy_delta, large_base)
+    assert [request.engine for request in (small, *large)] == ["inprocess", "spark", "spark", "spark"]
     assert plan_request(opened(table), execution="one", engine="spark").engine == "spark"
 
 

@@ -145,7 +145,9 @@ def _folded(work: Workload, settings: Settings) -> Iterator[Item]:
 
     often = min(settings.merge_age_seconds, settings.merge_generations * MONTH_SECONDS / generations)
     merges = min(flushes, MONTH_SECONDS / (SCHEDULE_SECONDS * ceil(often / SCHEDULE_SECONDS)))
-    on_spark = work.rows / merges >= settings.merge_inprocess_delta_rows
+    rows = work.rows / merges
+    few, small = settings.merge_inprocess_delta_rows, settings.merge_inprocess_delta_bytes
+    on_spark = rows >= few or rows * work.row_bytes >= small
     yield from _merged(
         0 if on_spark else merges,
         jobs=merges if on_spark else 0,
