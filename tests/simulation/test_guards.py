@@ -5,11 +5,7 @@ A guard is taken out of its function's source, so a guard that is reworded must 
 
 from __future__ import annotations
 
-import inspect
-import sys
-import textwrap
 from collections.abc import Callable, Iterator
-from types import FunctionType
 
 import pytest
 
@@ -17,6 +13,7 @@ from lancelsm import claim, commit, head, region
 from lancelsm.errors import LsmError
 from lancelsm.wal import append, slot
 from tests.simulation.crowd import crowd
+from tests.simulation.removal import remove
 from tests.simulation.test_append import (
     test_a_late_put_that_refills_a_collected_slot_between_two_looks_proves_nothing as refilled_slot,
 )
@@ -137,23 +134,12 @@ GUARDS: dict[str, tuple[Callable[..., object], str, str, Callable[[], None]]] = 
 }
 
 
-@pytest.fixture
-def without(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[..., object], str, str], None]]:
-    def remove(function: Callable[..., object], text: str, instead: str) -> None:
-        assert isinstance(function, FunctionType)
-        source = textwrap.dedent(inspect.getsource(function))
-        assert source.count(text) == 1, f"{function.__name__} says {text!r} {source.count(text)} times"
-        made: dict[str, object] = {}
-        code = "from __future__ import annotations\n" + source.replace(text, instead)
-        exec(compile(code, f"{function.__name__} without a guard", "exec"), function.__globals__, made)
-        for module in [
-            module for name, module in sys.modules.items() if name.startswith(("lancelsm", "tests.simulation"))
-        ]:
-            for name, value in list(vars(module).items()):
-                if value is function:
-                    monkeypatch.setattr(module, name, made[function.__name__])
+Without = Callable[[Callable[..., object], str, str], None]
 
-    yield remove
+
+@pytest.fixture
+def without(monkeypatch: pytest.MonkeyPatch) -> Iterator[Without]:
+    yield lambda function, text, instead: remove(monkeypatch, function, {text: instead})
     monkeypatch.undo()
 
 

@@ -18,7 +18,7 @@ from lancelsm.claim import claim
 from lancelsm.commit import newest
 from lancelsm.config import Config
 from lancelsm.errors import Contended, Corrupt, LsmError, Unavailable
-from lancelsm.flush import flush
+from lancelsm.flush import Stored, flush
 from lancelsm.head import SINCE_EVER, Head
 from lancelsm.layout import Generation, Position, generation_path
 from lancelsm.manifest import FlushedGeneration
@@ -185,20 +185,25 @@ class WholeLake(Lake):
     def flush(self, region: Region | None = None, *, rows_max: int = 2) -> FlushedGeneration | None:
         region = region or self.region("flusher")
 
-        def write(key: str, rows: pa.Table, setsum: Setsum) -> int:
+        def write(key: str, rows: pa.Table, setsum: Setsum) -> Stored:
             for name, body in zip(FILES, (written(rows), setsum.digest()), strict=True):
                 if not isinstance(region.storage.objects.create(f"{key}/{name}", body), Written):
                     raise Unavailable("a generation could not be written", object=key)
             for name in FILES:
                 if region.storage.objects.get(f"{key}/{name}") is None:
                     raise Corrupt("what was just written is gone", object=key)
-            return len(rows)
+            return Stored(bytes=len(rows), file_setsum=setsum)
 
         return flush(region, ROWS, write=write, rows_max=rows_max, bytes_max=1 << 30)
 
     def merge(self, region: Region | None = None) -> None:
-        """Fold the pending generations into the base: the head first, then the base."""
-        region = region or self.region("merger")
+        """Fold the pending generations into the base."""
+        commit = self.prepare_merge(region or self.region("merger"))
+        if commit is not None:
+            commit()
+
+    def prepare_merge(self, region: Region) -> Callable[[], None] | None:
+        """Write the rows of a merge, the head read first, then the base; what is returned commits it, if it may."""
         _, manifest = newest(region, region.head())
         base = self.base.open_base(uri="memory://t")
         counter = base.counters.get(region.id, Generation(0))
@@ -206,14 +211,18 @@ class WholeLake(Lake):
         if [g.generation for g in pending] != list(range(counter + 1, manifest.newest + 1)):
             raise Contended("the base is ahead of the head that was read")
         if not pending:
-            return
+            return None
         parts = [self.base.rows(base.version, region.storage.objects.get)]
         parts += [_generation(region, g.path) for g in pending]
         rows = _rows(folded(parts))
         key = f"data/{region.storage.ids.nonce()}.lance"
         commit = self.base.replace_rows(base, region.storage.objects, rows, region=region.id, key=key)
-        if commit(pending[-1].generation):
-            self.counter = max(self.counter, pending[-1].generation)
+
+        def committed() -> None:
+            if commit(pending[-1].generation):
+                self.counter = max(self.counter, pending[-1].generation)
+
+        return committed
 
     def optimize(self, region: Region) -> None:
         """Rewrite the base as it is."""

@@ -1,0 +1,33 @@
+"""Take a guard out of a function's source: what is reworded there must be reworded in its test."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Mapping
+from types import FunctionType
+
+import pytest
+
+
+def remove(patch: pytest.MonkeyPatch, function: Callable[..., object], changes: Mapping[str, str]) -> None:
+    """Wherever the function or method is used, use it with other texts in place of its own, which it has once each."""
+    assert isinstance(function, FunctionType)
+    source = textwrap.dedent(inspect.getsource(function))
+    for text, instead in changes.items():
+        assert source.count(text) == 1, f"{function.__qualname__} says {text!r} {source.count(text)} times"
+        source = source.replace(text, instead)
+    made: dict[str, object] = {}
+    known = inspect.unwrap(function).__globals__
+    code = "from __future__ import annotations\n" + source
+    exec(compile(code, f"{function.__name__} without a guard", "exec"), known, made)
+    owner, _, name = function.__qualname__.rpartition(".")
+    if owner:
+        patch.setattr(known[owner], name, made[name])
+        return
+    ours = [module for name, module in sys.modules.items() if name.startswith(("lancelsm", "tests.simulation"))]
+    for module in ours:
+        for attribute, value in list(vars(module).items()):
+            if value is function:
+                patch.setattr(module, attribute, made[name])

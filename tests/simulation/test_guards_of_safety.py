@@ -1,0 +1,371 @@
+"""Each guard of pins, snapshots, cursors, changes, reads and collections carries weight: without it, something breaks.
+
+Where one stands behind another, both are taken out. What shows it is a seed of `whole_crowd`, or, where that takes an
+order of events which seeds seldom say, another's whole operation before any call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+
+from lancelsm import changes, cursor, flush, pins, snapshot, table, view
+from lancelsm.errors import Invalid, LsmError
+from lancelsm.gc import base, mark, survey, sweep
+from lancelsm.layout import Epoch, Position, wal_entry
+from lancelsm.pins import Pin, RegionPin
+from lancelsm.wal import replay
+from lancelsm.wal.entry import draft, encode
+from tests.simulation.collecting import Lake
+from tests.simulation.faults import Call, FaultPlan
+from tests.simulation.memory_base import in_place_of_lance
+from tests.simulation.removal import remove
+from tests.simulation.situations import noted
+from tests.simulation.test_collection import collected_by, run, small
+from tests.simulation.test_collection import (
+    test_another_operation_before_any_call_costs_nobody_anything as another_before_any_call,
+)
+from tests.simulation.test_collection import (
+    test_slatedb_604_a_stalled_flush_whose_files_were_swept_is_dead_and_says_nothing_else as dead_flush,
+)
+from tests.simulation.whole_crowd import whole_crowd
+from tests.simulation.whole_lake import ROWS, WholeLake, rows_of_entry
+from tests.simulation.world import a_nonce, told
+
+READ_PINS = "counting = expire_pins(storage, skew_seconds=skew_seconds)"
+EARLY_PINS = f"{READ_PINS}; counting = [pin for pin in counting if pin.created < listed.round.marked]"
+OBJECTS_THEN_HEAD = """\
+    found = region.storage.each(region.storage.objects.get, keys)
+    # Nothing of them is looked at before a head that is read after them: a swept slot may hold what came late.
+    if region.head().first_position > positions[0] and not kept():
+"""
+HEAD_THEN_OBJECTS = """\
+    floor = region.head().first_position
+    found = region.storage.each(region.storage.objects.get, keys)
+    if floor > positions[0] and not kept():
+"""
+WITNESS = '{"version": pin.version, "nonce": pin.nonce}'
+HELD_TAGS = "held = {tag_of(pin.nonce) for pin in pins}"
+
+Edit = tuple[Callable[..., object], str, str]  # a function, its text, the text without the guard
+
+
+def late_snapshot_before_any_call() -> None:
+    """A snapshot whose maker looked before a merge and recorded it after a round was marked; seeds seldom say that."""
+    for at in range(len(collected_by(_merged(small())))):
+        lake = small()
+        needs = lake.needs(lake.region("slow"))
+        _merged(lake)
+
+        def recorded(call: Call, lake: Lake = lake, needs: RegionPin = needs, at: int = at) -> None:
+            if call.index == at:
+                with mock.patch.object(lake, "needs", return_value=needs):
+                    lake.end_pin(lake.begin_pin("slow"))
+
+        with noted(at):
+            run(lake, FaultPlan(recorded))
+
+
+def _merged(lake: Lake) -> Lake:
+    lake.merge()
+    return lake
+
+
+def late_merge_before_any_call() -> None:
+    """A merge that wrote its rows before a collector looked, and commits before any of its calls."""
+    calls = _collected_beside_a_merge(None)
+    for at in range(calls):
+        with noted(at):
+            _collected_beside_a_merge(at)
+
+
+def _collected_beside_a_merge(at: int | None) -> int:
+    """How many calls the collector made."""
+    lake = WholeLake()
+    with contextlib.redirect_stdout(io.StringIO()), in_place_of_lance(lake.base):
+        for number in range(2):
+            lake.put("writer", {number: True})
+            assert lake.flush() is not None
+            lake.merge() if number == 0 else None
+        commit = lake.prepare_merge(lake.region("merger"))
+        assert commit is not None
+
+        def committed(call: Call) -> None:
+            if call.index == at:
+                lake.world.plan = FaultPlan()
+                commit()
+                lake.world.plan = plan
+
+        lake.world.plan = plan = FaultPlan(committed)
+        told(lambda: lake.collect("victim", faulty=True))
+        lake.world.plan = FaultPlan()
+        assert lake.scan("reader") == lake.truth
+        commit()
+        assert lake.scan("reader") == lake.truth
+    return len(plan.calls)
+
+
+def late_cursor_before_any_call() -> None:
+    """A cursor whose maker looked before a collection and recorded it before any of its calls, or after the last."""
+    for at in range(len(collected_by(_merged(small())))):
+        lake, made = _merged(small()), list[Pin]()
+
+        def recorded(call: Call, lake: Lake = lake, made: list[Pin] = made, at: int = at) -> None:
+            if call.index == at:
+                storage = lake.region("slow").storage
+                needs = {lake.world.id: RegionPin(first_position=Position(1))}
+                pin = pins.begin(storage, "cursor", "slow")
+                pin = replace(pin, regions=pins.pin_regions(storage, pin, needs))
+                if pins.stands(storage, pin):
+                    made.append(pins.confirm(storage, pin, ttl_seconds=None))
+
+        with noted(at):
+            run(lake, FaultPlan(recorded))
+            for position in lake.world.log if made else ():
+                lake._stands(position)
+
+
+def scanned(lake: WholeLake) -> None:
+    lake.scan("victim")
+
+
+def held(lake: WholeLake) -> None:
+    lake.hold("victim", "held", ttl_seconds=3600.0)
+    lake.read_held("victim", "held")
+    lake.read_held("victim", "held")
+
+
+def tailed(lake: WholeLake) -> None:
+    """A plain start may be told that it came too late."""
+    with contextlib.suppress(Invalid):
+        _followed(lake, changes.Changes(lake.storage("victim"), ROWS))
+
+
+def followed(lake: WholeLake) -> None:
+    _followed(lake, changes.Changes(lake.storage("victim"), ROWS, cursor="consumer"))
+
+
+def _followed(lake: WholeLake, stream: Iterable[changes.Change]) -> None:
+    for change in stream:
+        want = [key for key, _, _ in rows_of_entry(lake.world.log[change.position])]
+        assert change.rows.column("k").to_pylist() == want
+
+
+def overtaken(act: Callable[[WholeLake], None]) -> None:
+    """Before any call of a read: two writes, flush, a merge or a collection or both, late puts into swept slots."""
+    for merged, swept in ((True, False), (True, True), (False, True)):
+        at, calls = 0, 1
+        while at < calls:
+            with noted(act, merged, swept, at):
+                calls = _overtaken_at(act, at, merged=merged, swept=swept)
+            at += 1
+
+
+def _overtaken_at(act: Callable[[WholeLake], None], at: int, *, merged: bool, swept: bool) -> int:
+    """How many calls the read made."""
+    lake = WholeLake()
+    with contextlib.redirect_stdout(io.StringIO()), in_place_of_lance(lake.base):
+        lake.put("writer", {0: True, 1: True})
+        lake.flush()
+        lake.put("writer", {0: True})
+
+        def passed(call: Call) -> None:
+            if call.index == at:
+                lake.world.plan = FaultPlan()
+                _pass(lake, merged=merged, swept=swept)
+                lake.world.plan = plan
+
+        lake.world.plan = plan = FaultPlan(passed)
+        act(lake)
+        lake.world.plan = FaultPlan()
+        lake.check()
+    return len(plan.calls)
+
+
+def _pass(lake: WholeLake, *, merged: bool, swept: bool) -> None:
+    lake.put("other", {0: True})
+    lake.put("other", {1: True})
+    lake.flush(rows_max=100)
+    if merged:
+        lake.merge()
+    if not swept:
+        return
+    lake.collect("other")
+    for position in lake.world.log:
+        late = draft(pa.table([[0], [900 + position], [False]], schema=ROWS.stored))
+        body = encode(late, position=position, epoch=Epoch(1), nonce=a_nonce(position)).body
+        lake.world.store.create(wal_entry(lake.world.id, position), body)
+
+
+@pytest.mark.parametrize("act", [scanned, held, tailed, followed])
+def test_a_read_that_is_overtaken_before_any_call_shows_one_moment(act: Callable[[WholeLake], None]) -> None:
+    overtaken(act)
+
+
+def another_collection_before_any_call() -> None:
+    another_before_any_call("collects")
+
+
+def test_a_merge_that_commits_beside_a_collection_loses_nothing() -> None:
+    late_merge_before_any_call()
+
+
+def test_a_cursor_from_before_a_collection_is_kept_or_fails_whenever_it_is_recorded() -> None:
+    late_cursor_before_any_call()
+
+
+def test_a_snapshot_of_what_was_before_a_merge_is_kept_or_fails_whenever_it_is_recorded() -> None:
+    late_snapshot_before_any_call()
+
+
+# guard: (what is taken out, the seed that finds it soon or a test that does)
+GUARDS: dict[str, tuple[list[Edit], int | Callable[[], None]]] = {
+    "pins are read before the sweep": (
+        [(sweep.sweep_region, READ_PINS, "counting = ()")],
+        late_snapshot_before_any_call,
+    ),
+    "pins are read after the floors are committed": (
+        [(sweep.sweep_region, READ_PINS, EARLY_PINS)],
+        late_snapshot_before_any_call,
+    ),
+    "what a pin holds stays": (
+        [(sweep._divided, "[pin for pin, needed in needs if _holds(needed, item)]", "[]")],
+        late_snapshot_before_any_call,
+    ),
+    "an expired pin is removed before it stops to count": (
+        [(sweep.expire_pins, "if not isinstance(storage.registry.delete(key, expect=witness), Applied):", "if False:")],
+        44,
+    ),
+    "an expired pin is removed under its witness": ([(sweep.expire_pins, WITNESS, "{}")], 34),
+    "clocks may differ": ([(sweep.has_expired, "pin.expires + skew_seconds < now", "pin.expires < now")], 44),
+    "a generation is merged": (
+        [(mark._Marking._leaves, "self._survey.progress.lacking(self._region, one.generation) or ", "")],
+        0,
+    ),
+    "a generation goes after its entries": ([(mark._Marking._leaves, "last >= self.floor", "False")], 0),
+    "an orphan's number is taken": (
+        [(mark._Marking._generations, "if number >= manifest.current_generation:", "if False:")],
+        0,
+    ),
+    "a staged manifest's version is taken": (
+        [(mark._Marking._manifests, "staged <= head.manifest_version and ", "")],
+        1,
+    ),
+    "the named manifest stays": ([(mark._Marking._manifests, " and found.key != head.manifest_key", "")], 0),
+    "published manifests stay from the hint on": (
+        [(mark._Marking._manifests, "min(self._survey.hint, head.manifest_version)", "head.manifest_version")],
+        25,
+    ),
+    "a list's round is over": ([(mark._Marking._lists, "number <= manifest.collector_round and ", "")], 0),
+    "the fences stay": ([(mark._Marking._entries, "{*fences[:1], *fences[-1:]}", "set()")], 38),
+    "a survey that was overtaken is no damage": (
+        [(survey.contended_if_overtaken, "if region.head().collector_round != head.collector_round:", "if False:")],
+        another_collection_before_any_call,
+    ),
+    "files of the base go if no version names them": (
+        [(base.sweep_base, "i.kind is Kind.BASE_FILE and i.path not in named", "i.kind is Kind.BASE_FILE")],
+        late_merge_before_any_call,
+    ),
+    "the fence of the base is raised before files go": (
+        [
+            (base.commit_base, "_raise_fence(opened, listed.round.fence)", "pass"),
+            (base.sweep_base, "if base.fence < found.fence:", "if False:"),
+        ],
+        late_merge_before_any_call,
+    ),
+    "versions that pins need stay": (
+        [
+            (base.mark_base, "for pin in pins if pin.base_version is not None", "for pin in () if pin.base_version"),
+            (base.mark_base, "if one.version in tagged:", "if False:"),
+            (base.verify_base, "for pin in read_pins(storage):", "for pin in ():"),
+            (base.sweep_base, " and i.number not in pinned]", "]"),
+            (base._drop_tags, HELD_TAGS, "held = set()"),
+        ],
+        8,
+    ),
+    "a pin is confirmed against the rounds": (
+        [(pins.stands, "passed = needs.manifest_key and head.collector_round != needs.collector_round", "passed = 0")],
+        late_snapshot_before_any_call,
+    ),
+    "a cursor is confirmed against the floors": (
+        [(pins.stands, "head.first_position <= needs.first_position and not passed", "not passed")],
+        late_cursor_before_any_call,
+    ),
+    "a snapshot is confirmed if it stands": (
+        [(snapshot.make_snapshot, "placed is not None and pins.stands(storage, placed)", "placed is not None")],
+        14,
+    ),
+    "a snapshot's base belongs to its heads": (
+        [(snapshot._state, "if not problem:", "if True:")],
+        partial(overtaken, held),
+    ),
+    "a snapshot that is gone is no damage": (
+        [(snapshot.standing, "if not pins.held(storage, pin):", "if False:")],
+        44,
+    ),
+    "a cursor is saved by who read from it": (
+        [(cursor._move, "outcome.record is None or outcome.record.get(SAVER) != saver", "outcome.record is None")],
+        9,
+    ),
+    "a cursor is saved under its version": (
+        [(cursor._move, 'expect={"version": version} if version else None', "expect={} if version else None")],
+        9,
+    ),
+    "changes are proven by a head": (
+        [(changes.committed, "if region.head().first_position > positions[0] and not kept():", "if False:")],
+        partial(overtaken, tailed),
+    ),
+    "changes are proven by a head that is read after them": (
+        [(changes.committed, OBJECTS_THEN_HEAD, HEAD_THEN_OBJECTS)],
+        partial(overtaken, tailed),
+    ),
+    "a view's base belongs to its heads": (
+        [(view.take_view, "if not problem:", "if True:")],
+        partial(overtaken, scanned),
+    ),
+    "a tail adds up": (
+        [(replay.tail, "if total != end.entry_setsum - manifest.entry_setsum:", "if False:")],
+        partial(overtaken, scanned),
+    ),
+    "a tail that was collected is no damage": (
+        [(replay.tail, "if region.head().first_position > positions.start:", "if False:")],
+        partial(overtaken, scanned),
+    ),
+    "what was collected under a reader is read anew": (
+        [(table.Table._reading, "except Corrupt:", "except OSError:")],
+        partial(overtaken, scanned),
+    ),
+    "a flush that is dead says nothing else": (
+        [(flush.flush, "if _is_dead(region, plan):", "if False:")],
+        partial(dead_flush, "read back"),
+    ),
+}
+
+
+def hunted(edits: Iterable[Edit], hunts: Iterable[Callable[[], object]]) -> int | None:
+    """Which of the hunts is the first that finds something without a guard."""
+    with pytest.MonkeyPatch.context() as patch:
+        for function in {function for function, _, _ in edits}:
+            remove(patch, function, {text: instead for of, text, instead in edits if of is function})
+        for number, hunt in enumerate(hunts):
+            try:
+                hunt()
+            except (AssertionError, ValueError, KeyError, LsmError):
+                return number
+    return None
+
+
+@pytest.mark.parametrize("guard", GUARDS)
+def test_without_the_guard_something_breaks(guard: str) -> None:
+    edits, known = GUARDS[guard]
+    first = known if callable(known) else partial(whole_crowd, known)
+    others = [partial(whole_crowd, seed) for seed in range(60)]  # if the calls of the code have changed since
+
+    assert hunted(edits, [first, *others]) is not None
