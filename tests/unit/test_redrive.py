@@ -10,7 +10,7 @@ import pytest
 from lancelsm.claim import seal
 from lancelsm.delivery.message import decode, encode, packed, unpacked
 from lancelsm.delivery.redrive import Places, Redriven, Verdict, redrive
-from lancelsm.errors import LsmError
+from lancelsm.errors import LsmError, Unavailable
 from lancelsm.layout import Position, head_key, wal_entry
 from lancelsm.objects import ObjectStore
 from lancelsm.opening import Opened
@@ -300,6 +300,23 @@ def test_letters_that_were_not_looked_at_are_back_on_the_queue_when_the_redriver
     walk.close()
 
     assert len(deployment.dead_letters.receive()) == 2
+
+
+def test_a_letter_that_was_appended_is_told_even_if_its_deletion_fails(monkeypatch: pytest.MonkeyPatch):
+    deployment = Deployment(buckets=1)
+    set_aside(deployment, (7, None))
+    mended(deployment)
+    deployment.clock.sleep(61)
+
+    def fail(_: str) -> None:
+        raise Unavailable("the queue gave no answer")
+
+    monkeypatch.setattr(deployment.dead_letters, "delete", fail)
+    walk = redrive(deployment.dead_letters, places=places(deployment), dry=False)
+
+    assert next(walk).verdict is Verdict.APPENDED
+    with pytest.raises(Unavailable):
+        next(walk)
 
 
 def test_letters_are_taken_as_many_at_a_time_as_can_be_judged_before_their_time_is_over():

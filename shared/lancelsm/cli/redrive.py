@@ -26,12 +26,14 @@ def redrive(
     A letter whose rows all have newer ones is dropped; one whose rows still don't fit, or of which the log can't tell
     any more what is newer, is left. Without --yes nothing is changed.
 
-    As JSON: {"letters": [{"id", "table", "region", "rows", "verdict", "reason"}], "dry"}.
+    As JSON: {"letters": [{"id", "table", "region", "rows", "verdict", "reason"}], "dry"}; an error on the way has the
+    `letters` of which it is known what became of them.
     """
     from lancelsm.clock import SystemClock
     from lancelsm.delivery.queue import SqsQueue, named
     from lancelsm.delivery.redrive import Places, Redriven
     from lancelsm.delivery.redrive import redrive as redrive_letters
+    from lancelsm.errors import LsmError
     from lancelsm.objects.opening import open_store
     from lancelsm.opening import open_configured
 
@@ -43,7 +45,12 @@ def redrive(
         table=lambda uri: open_configured(uri, storage_options=session.storage_options),
         inbox=lambda uri: open_store(uri, session.storage_options),
     )
-    done: list[Redriven] = list(redrive_letters(letters, places=places, dry=not yes))
+    done: list[Redriven] = []
+    failure: LsmError | None = None
+    try:
+        done.extend(redrive_letters(letters, places=places, dry=not yes))
+    except LsmError as error:
+        failure = error
     found: list[dict[str, Any]] = [asdict(one) | {"verdict": one.verdict.value} for one in done]
 
     def text() -> Any:
@@ -56,4 +63,9 @@ def redrive(
         shown = listing(found, columns=("table", "region", "rows", "verdict", "reason"))
         return Group(shown) if yes else Group(shown, "Nothing was changed: this is what --yes would do")
 
-    session.show({"letters": found, "dry": not yes}, text)
+    if failure is not None and session.json:
+        failure.where |= {"letters": found}
+    elif failure is None or found:
+        session.show({"letters": found, "dry": not yes}, text)
+    if failure is not None:
+        raise failure

@@ -64,8 +64,8 @@ def redrive(dead_letters: Queue, *, places: Places, dry: bool) -> Iterator[Redri
         dry: append and delete nothing, say only what would happen.
 
     Yields:
-        What became of each letter. One that is appended or superseded is deleted, after its entry is committed; any
-        other is back on the queue when the iterator is closed.
+        What became of each letter, after its entry is committed. One that is appended or superseded is deleted once the
+        next is asked for; any other is back on the queue when the iterator is closed.
 
     Raises:
         Unavailable, Invalid: the queue failed.
@@ -80,10 +80,10 @@ def redrive(dead_letters: Queue, *, places: Places, dry: bool) -> Iterator[Redri
             out |= {one.id: one.receipt for one in taken}
             for one in unseen:
                 done = _redriven(one, places, dry=dry)
+                yield done
                 if not dry and done.verdict is not Verdict.LEFT:
                     dead_letters.delete(one.receipt)
                     del out[one.id]
-                yield done
     finally:
         dead_letters.postpone(out.values(), seconds=0)
 

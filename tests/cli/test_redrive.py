@@ -1,0 +1,41 @@
+"""`lancelsm redrive`: what became of letters is told even if the queue fails before the last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from lancelsm.delivery import redrive
+from lancelsm.delivery.redrive import Redriven, Verdict
+from lancelsm.errors import Unavailable
+from tests.cli.console import Run
+
+
+@pytest.fixture
+def half_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The queue fails after one letter."""
+
+    def walk(*_: object, **__: object) -> Iterator[Redriven]:
+        yield Redriven(id="m", table="s3://lake/orders", region="r", rows=3, verdict=Verdict.APPENDED, reason="")
+        raise Unavailable("the queue gave no answer")
+
+    monkeypatch.setattr(redrive, "redrive", walk)
+
+
+@pytest.mark.usefixtures("half_way")
+def test_letters_that_were_appended_are_told_before_the_error_that_came_after_them(run: Run) -> None:
+    done = run("redrive", "--queue", "queue", "--yes")
+
+    assert done.code == Unavailable.exit_code
+    assert "appended" in done.out
+    assert "the queue gave no answer" in done.err
+
+
+@pytest.mark.usefixtures("half_way")
+def test_an_error_in_json_has_the_letters_that_were_appended_before_it(run: Run) -> None:
+    done = run("redrive", "--queue", "queue", "--yes", "--output", "json")
+
+    assert done.code == Unavailable.exit_code
+    error = done.document["error"]
+    assert (error["kind"], [one["verdict"] for one in error["letters"]]) == ("Unavailable", ["appended"])
