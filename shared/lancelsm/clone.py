@@ -4,7 +4,8 @@ A clone has its own id, registry records and regions. Its base is the snapshot's
 has above that is appended to the clone's log like any other rows. Snapshots and cursors are not taken along.
 
 The source keeps the version for the clone by a pin without expiry, named after the clone's id: `snapshot list` shows
-it, and `drop` of the clone ends it. Whoever moves the source's directory away breaks the clone.
+it, and `drop` of the clone ends it. A tag of the version keeps it too, should the source lose its registry. Whoever
+moves the source's directory away breaks the clone.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from lancelsm.config import Config
 from lancelsm.dataset.base_table import Facts
 from lancelsm.dataset.copies import share_base
 from lancelsm.dataset.generation import read_generation
-from lancelsm.dataset.tags import tag_version
+from lancelsm.dataset.tags import remove_tag, tag_version
 from lancelsm.errors import Corrupt, Invalid, Unavailable
-from lancelsm.layout import CLONE, Nonce, TableId
+from lancelsm.layout import CLONE, DROPPING, TableId
 from lancelsm.making import catalogued, check_free, sharding_of
 from lancelsm.objects import ObjectStore, Unknown
 from lancelsm.opening import Opened, Ports, canonical
@@ -41,9 +42,10 @@ from lancelsm.snapshot import (
     keep_standing,
     snapshot_view,
     standing,
-    tag_of,
 )
 from lancelsm.view import View, take_view
+
+TAGS = "lancelsm.clone."  # of versions that clones share, before the clones' ids
 
 _ROWS_AT_ONCE = 50_000
 
@@ -71,6 +73,11 @@ class Origin:
     def pin(self) -> str:
         """The name of the source's pin for the clone."""
         return f"clone-{self.table[:8]}"
+
+    @property
+    def tag(self) -> str:
+        """The tag of the source's version; no pin's, so that only the clone's end removes it."""
+        return f"{TAGS}{self.table}"
 
 
 def clone_snapshot(
@@ -143,6 +150,7 @@ def read_origin(store: ObjectStore) -> Origin | None:
 
 def release(source: Opened, origin: Origin) -> None:
     """End the pin of a clone that is gone; nothing happens if there is none. Raises as `snapshot.forget_snapshot`."""
+    remove_tag(uri=source.storage.uri, tag=origin.tag, storage_options=source.storage_options)
     pin = pins.named(source.storage, "snapshot", origin.pin)
     if pin is not None:
         forget_snapshot(source, pin)
@@ -179,7 +187,7 @@ def _keep_files(opened: Opened, pin: Pin, origin: Origin, place: str) -> None:
     """Pin the snapshot's version of the base for the clone, for ever.
 
     The snapshot still stands after the new pin's records are written, by a swap of its own record: a collector that
-    counts neither has not read the pins yet.
+    counts neither has not read the pins yet. Nor has a drop whose note is not there yet.
     """
     storage = opened.storage
     found = pins.named(storage, "snapshot", origin.pin)
@@ -189,14 +197,12 @@ def _keep_files(opened: Opened, pin: Pin, origin: Origin, place: str) -> None:
         forget_snapshot(opened, found)  # its maker has crashed
     assert pin.base_version is not None, "a snapshot pins a version of the base"
     made = pins.begin(storage, "snapshot", origin.pin)
-    tag_version(
-        uri=storage.uri,
-        version=pin.base_version,
-        tag=tag_of(Nonce(made.nonce)),
-        storage_options=opened.storage_options,
-    )
     made = pins.step(storage, replace(made, base_version=pin.base_version, clone=place))
     keep_standing(opened, pin)
+    if storage.objects.get(DROPPING) is not None:
+        pins.forget(storage, made)
+        raise Invalid("the table is being dropped", remedy="Clone another", table=storage.uri, snapshot=pin.name)
+    tag_version(uri=storage.uri, version=pin.base_version, tag=origin.tag, storage_options=opened.storage_options)
     pins.confirm(storage, made, ttl_seconds=None)
 
 

@@ -1,6 +1,8 @@
 """Drop a table: close it, delete its records, then its objects.
 
 What is to be deleted is noted first, so that a drop that crashed goes on, and nothing is made there until it has ended.
+The note comes before a look at the pins of clones, and a clone is pinned before it looks for the note: one of the two
+sees the other.
 Of a table at a path the empty registry file and the lock remain; a new table takes them over.
 """
 
@@ -12,11 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from lancelsm import config as configs
-from lancelsm.clone import Origin, read_origin, release
+from lancelsm.clone import TAGS, Origin, read_origin, release
 from lancelsm.dataset.base_table import find_base
+from lancelsm.dataset.tags import tags
 from lancelsm.errors import Invalid, Unavailable
-from lancelsm.gc.whole import close_table, delete_objects, delete_records
-from lancelsm.layout import DROPPING, TableId, snapshots
+from lancelsm.gc.whole import close_table, delete_objects, delete_records, keep_table
+from lancelsm.layout import CONFIG, DROPPING, TableId, snapshots
 from lancelsm.lease import lease
 from lancelsm.objects import ObjectStore, Unknown
 from lancelsm.opening import Ports, canonical, open_configured
@@ -35,7 +38,7 @@ def drop_table(uri: str | Path, *, storage_options: Mapping[str, str] | None = N
 
     Raises:
         Invalid: no table is there; or a clone shares its files.
-        Contended: a merge is under way; nothing was deleted.
+        Contended: a merge is under way, nothing was deleted; or another process has dropped the table.
         Unavailable: drop it again, which goes on.
 
     A crash at any line leaves a table that can be opened as before, or one that can't and that the same call drops.
@@ -52,12 +55,13 @@ def drop_table(uri: str | Path, *, storage_options: Mapping[str, str] | None = N
         ids=ports.ids,
         parallel=ports.parallel,
     )
-    _check_unshared(storage)
     origin = read_origin(store)
     with lease(storage, BASE):
         note = json.dumps({"table": table, "registry": kind}).encode()
         if isinstance(store.create(DROPPING, note), Unknown):
             raise Unavailable("the drop could not be begun", remedy="Drop it again", table=place)
+        if store.get(CONFIG) is not None:  # else that was asked before it was closed
+            _check_unshared(storage, storage_options)
         close_table(storage)
         if origin is not None:
             _release(origin, storage_options=storage_options, ports=ports)
@@ -83,15 +87,23 @@ def _doomed(store: ObjectStore, place: str, storage_options: Mapping[str, str] |
     raise Invalid("no table is there", remedy="Check the place", table=place)
 
 
-def _check_unshared(storage: Storage) -> None:
-    for pin in pins_of(storage.registry.list(snapshots(storage.table))):
-        if pin.clone:
-            raise Invalid(
-                "a clone shares its files",
-                remedy=f"Drop the clone first: lancelsm drop {pin.clone}",
-                table=storage.uri,
-                snapshot=pin.name,
-            )
+def _check_unshared(storage: Storage, storage_options: Mapping[str, str] | None) -> None:
+    try:
+        for pin in pins_of(storage.registry.list(snapshots(storage.table))):
+            if pin.clone:
+                raise _shared(storage, f"Drop the clone first: lancelsm drop {pin.clone}", snapshot=pin.name)
+        if find_base(uri=storage.uri, storage_options=storage_options) is not None:
+            for tag in tags(uri=storage.uri, storage_options=storage_options):
+                if tag.startswith(TAGS):  # of a clone that a lost registry knew
+                    remedy = f"Drop the clone with the id {tag.removeprefix(TAGS)} first; if it is gone, remove its tag"
+                    raise _shared(storage, remedy, tag=tag)
+    except Invalid:
+        keep_table(storage)
+        raise
+
+
+def _shared(storage: Storage, remedy: str, **where: str) -> Invalid:
+    return Invalid("a clone shares its files", remedy=remedy, table=storage.uri, **where)
 
 
 def _release(origin: Origin, *, storage_options: Mapping[str, str] | None, ports: Ports) -> None:

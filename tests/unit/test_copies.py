@@ -5,19 +5,25 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import lance
 import pytest
 
 import lancelsm
+from lancelsm import dropping
 from lancelsm.backup import back_up, restore
 from lancelsm.clone import clone_snapshot
 from lancelsm.dataset.collecting import clean_versions, stored_versions
 from lancelsm.dropping import drop_table
-from lancelsm.errors import Corrupt, Invalid, LsmError
+from lancelsm.errors import Contended, Corrupt, Invalid, LsmError
+from lancelsm.gc.collect import collect
 from lancelsm.layout import pin_key, snapshots
 from lancelsm.opening import Ports, open_table
+from lancelsm.rebuild import rebuild
+from lancelsm.region import Storage
 from lancelsm.registry import Lost
 from lancelsm.table import Table
 from tests.simulation.faults import CRASH_AFTER, CRASH_BEFORE, FAIL_AFTER, Crash, FakeClock, FaultPlan
@@ -93,13 +99,13 @@ def test_a_collector_that_judged_the_snapshot_before_the_clone_was_pinned_does_n
 
 
 def test_a_clone_of_a_snapshot_that_is_collected_meanwhile_is_refused_and_pins_nothing(source, tmp_path, monkeypatch):
-    tag_version = lancelsm.clone.tag_version
+    keep_standing = lancelsm.clone.keep_standing
 
-    def tag_then_collect(**arguments):
-        tag_version(**arguments)
+    def collected_before(*arguments):
         source.drop_snapshot("monday")
+        return keep_standing(*arguments)
 
-    monkeypatch.setattr("lancelsm.clone.tag_version", tag_then_collect)
+    monkeypatch.setattr("lancelsm.clone.keep_standing", collected_before)
     with pytest.raises(Invalid, match="dropped or has expired"):
         cloned(source, tmp_path / "clone")
 
@@ -315,3 +321,68 @@ def test_a_drop_that_ended_at_any_call_is_finished_by_the_same_call_and_nothing_
     there: list[Path] = []
     each_crash(dropped)
     assert values(lancelsm.create(there[-1], [{"id": 1, "v": 1}], primary_key="id")) == {1: 1}
+
+
+def test_a_drop_that_another_finished_leaves_alone_what_is_made_there_since(source, monkeypatch):
+    place, finished = Path(source.uri), []
+
+    def overtaken(storage: Storage) -> int:
+        monkeypatch.undo()
+        later = replace(Ports(), clock=FakeClock(storage.clock.now() + 120))  # the first one's lease has run out
+        finished.append(drop_table(place, ports=later))
+        lancelsm.create(place, [{"id": 1, "v": 1}], primary_key="id").upsert([{"id": 2, "v": 2}])
+        return dropping.delete_objects(storage)
+
+    monkeypatch.setattr(dropping, "delete_objects", overtaken)
+    with pytest.raises(Contended, match="another process has finished the drop"):
+        drop_table(place)
+
+    assert finished[0] > 10
+    assert values(lancelsm.open(place)) == {1: 1, 2: 2}
+
+
+def test_a_clone_that_is_made_while_its_source_is_dropped_keeps_it_or_is_not_made(source, tmp_path, monkeypatch):
+    opened, place = open_table(source.uri), Path(source.uri)
+    unshared = dropping._check_unshared
+
+    def cloned_before(storage: Storage, options: None) -> None:  # the drop is noted, and has not looked at pins
+        with pytest.raises(Invalid, match="being dropped"):
+            clone_snapshot(opened, "monday", tmp_path / "late")
+        monkeypatch.undo()
+        unshared(storage, options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(dropping, "read_origin", lambda _: cloned(source, tmp_path / "early") and None)
+        with pytest.raises(Invalid, match="a clone shares its files"):
+            drop_table(place)
+    assert values(lancelsm.open(place)) == {**NOW, 5: 5}
+    assert not (place / "_lancelsm" / "dropping.json").exists()
+    drop_table(tmp_path / "early")
+
+    monkeypatch.setattr(dropping, "_check_unshared", cloned_before)
+    drop_table(place)
+    with pytest.raises(Invalid, match="no table is there"):
+        lancelsm.open(tmp_path / "late")
+
+
+def test_a_source_that_lost_its_registry_still_keeps_what_its_clone_shares(source, tmp_path):
+    copy = cloned(source, tmp_path / "clone")
+    version = open_table(copy.uri).read_base()
+    shared = source.snapshots()[-1].base_version
+    for file in Path(source.uri, "_lancelsm").glob("registry.sqlite*"):
+        file.unlink()
+    opened = open_table(source.uri, settings={"keep_versions_seconds": 1e-3})
+    rebuild(opened)
+    for number in range(2):  # the first collection removes the tags of pins that are gone, and any may be the second
+        for again in range(16):
+            lance.dataset(source.uri).update_config({"more": f"{number} {again}"})
+        collect(opened, yes=True, interval_seconds=0)
+
+    assert next(iter(stored_versions(uri=source.uri))).version == shared
+    assert values(lancelsm.open(copy.uri)) == NOW
+    with pytest.raises(Invalid, match="a clone shares its files") as told:
+        drop_table(source.uri)
+    assert version.facts is not None
+    assert version.facts.table in told.value.remedy
+    drop_table(copy.uri)
+    drop_table(source.uri)

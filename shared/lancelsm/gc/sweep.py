@@ -21,7 +21,7 @@ from lancelsm.pins import Pin, RegionPin, read_pins
 from lancelsm.region import Region, Storage
 from lancelsm.registry import Applied, Fields
 
-_BATCH = 1_000  # keys in one call
+BATCH = 1_000  # keys in one call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,8 +113,8 @@ def sweep_leftovers(storage: Storage) -> int:
 
 def delete_all(storage: Storage, keys: Sequence[str]) -> None:
     """Delete objects, many in one call; raises `Unavailable` after some of them."""
-    for start in range(0, len(keys), _BATCH):
-        storage.objects.delete(keys[start : start + _BATCH])
+    for start in range(0, len(keys), BATCH):
+        storage.objects.delete(keys[start : start + BATCH])
 
 
 def delete_below(storage: Storage, prefix: str) -> None:

@@ -1,9 +1,16 @@
-"""Delete a whole table: its records, then its objects. A crash leaves less of it; the same call goes on."""
+"""Delete a whole table: its records, then its objects. A crash leaves less of it; the same call goes on.
+
+Names of objects come back in a table that is made there anew. So objects go only while the note stands that this table
+is being dropped, and it goes last: nothing is made there before.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+
 from lancelsm.errors import Contended
-from lancelsm.gc.sweep import delete_all
+from lancelsm.gc.sweep import BATCH, delete_all
 from lancelsm.layout import (
     CONFIG,
     DROPPING,
@@ -24,8 +31,13 @@ _OF_LANCE = ("_versions", "_transactions", "_indices", "_deletions", "_refs", "d
 
 
 def close_table(storage: Storage) -> None:
-    """Delete the configuration: from now on nobody can open the table."""
-    storage.objects.delete([CONFIG])
+    """Delete the configuration: from now on nobody can open the table. Raises as `delete_objects`."""
+    _delete(storage, [CONFIG])
+
+
+def keep_table(storage: Storage) -> None:
+    """Take back the note of a table that is not to be dropped after all. Raises as `delete_objects`."""
+    _delete(storage, [DROPPING])
 
 
 def delete_records(storage: Storage) -> int:
@@ -50,16 +62,29 @@ def delete_objects(storage: Storage) -> int:
     Nothing else that lies below the table's place is touched.
 
     Raises:
+        Contended: another process has finished the drop; what is there now stays.
         Unavailable: the store did not answer; some are gone.
     """
-    objects, found = storage.objects, 0
+    found = 0
     for place in (*_OF_LANCE, MEM_WAL, PRIVATE):
-        prefix = f"{place}/"
-        keys = [line.key for line in objects.list(prefix) if line.key != DROPPING]
+        keys = [line.key for line in storage.objects.list(f"{place}/") if line.key != DROPPING]
         found += len(keys)
-        delete_all(storage, keys)
-    objects.delete([DROPPING])
+        _delete(storage, keys)
+    _delete(storage, [DROPPING])
     return found
+
+
+def _delete(storage: Storage, keys: Sequence[str]) -> None:
+    """Delete objects a few at a time, as long as the note says that this table is being dropped."""
+    for start in range(0, len(keys), BATCH):
+        noted = storage.objects.get(DROPPING)
+        if noted is None or json.loads(noted.body)["table"] != storage.table:
+            raise Contended(
+                "another process has finished the drop",
+                remedy="See what is there: if a table is, it was made since",
+                table=storage.uri,
+            )
+        delete_all(storage, keys[start : start + BATCH])
 
 
 def _delete_record(storage: Storage, key: Key) -> bool:
