@@ -11,7 +11,7 @@ import pytest
 
 from lancelsm import config as configs
 from lancelsm.claim import claim, seal
-from lancelsm.delivery import applying
+from lancelsm.delivery import applying, quarantine
 from lancelsm.delivery.applying import apply
 from lancelsm.delivery.message import unpacked
 from lancelsm.delivery.quarantine import read_letter
@@ -352,6 +352,35 @@ def test_a_bad_row_whose_letter_can_t_be_written_waits_with_all_behind_it():
 
     assert deployment.log() == {7: [1, 3]}
     assert len(deployment.dead_letters.bodies) == 1
+
+
+def inbox_keys(deployment: Deployment) -> set[str]:
+    return {item.key for item in deployment.beside.list("")}
+
+
+@pytest.mark.parametrize("text", [None, '"' * 900_000])
+def test_what_a_letter_names_in_the_inbox_is_as_young_as_the_letter(text, monkeypatch):
+    # Given a letter too large for the queue, which could not be sent at first
+    deployment = Deployment(buckets=1)
+    if text is None:
+        monkeypatch.setattr(quarantine, "fits", lambda *_: False)
+        deployment.put((7, None), like=7)
+    else:
+        deployment.put_text(text, like=7)
+    deployment.dead_letters.failures = [Unavailable("no dead letters today")]
+    deployment.dead_letters.takes_before_failing = False
+    deployment.deliver()
+    early = inbox_keys(deployment)
+
+    # When the message comes again
+    deployment.clock.sleep(61)
+    deployment.deliver()
+
+    # Then the letter doesn't name what was put there before
+    found = letter(deployment)
+    named = found["object"] if text else found["message"]["object"]
+    assert len(early) == 1
+    assert {named} == inbox_keys(deployment) - early
 
 
 def test_rows_of_a_schema_that_this_container_has_not_seen_are_judged_by_the_newest():

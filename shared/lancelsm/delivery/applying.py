@@ -136,8 +136,14 @@ def _judged(group: Sequence[Delivery], ports: Ports) -> tuple[list[_Job], list[O
             try:
                 jobs.append(_job(delivery, ports))
             except _Misfit as found:
-                why, inbox, letters = found.error, ports.inbox, ports.dead_letters
-                quarantine(delivery, why, source=ports.source, inbox=inbox, dead_letters=letters)
+                quarantine(
+                    delivery,
+                    found.error,
+                    nonce=ports.tables.ports.ids.nonce(),
+                    source=ports.source,
+                    inbox=ports.inbox,
+                    dead_letters=ports.dead_letters,
+                )
                 outcomes.append(Outcome(delivery=delivery, misfit=found.error))
         except Exception as error:  # noqa: BLE001 - of any kind: the other regions go on
             outcomes += _waiting(group[place:], error)
@@ -302,6 +308,7 @@ class _RegionBatch:
             error,
             head=head,
             whole=whole,
+            nonce=self._ports.tables.ports.ids.nonce(),
             source=self._ports.source,
             inbox=self._ports.inbox,
             dead_letters=self._ports.dead_letters,

@@ -21,7 +21,7 @@ from lancelsm.delivery.queue import Delivery, Outgoing, Queue
 from lancelsm.delivery.tables import Inbox
 from lancelsm.errors import Invalid, LsmError
 from lancelsm.head import Head
-from lancelsm.layout import Position
+from lancelsm.layout import Nonce, Position
 from lancelsm.setsum import Setsum
 
 FORMAT = 1
@@ -42,14 +42,16 @@ class Letter:
     entry_setsum: Setsum
 
 
-def quarantine(delivery: Delivery, error: LsmError, *, source: str, inbox: Inbox, dead_letters: Queue) -> None:
+def quarantine(
+    delivery: Delivery, error: LsmError, *, nonce: Nonce, source: str, inbox: Inbox, dead_letters: Queue
+) -> None:
     """Set a message aside of which nothing is known but its text; else as `quarantine_rows`."""
     letter = {"body": delivery.body}
     if len(json.dumps(delivery.body)) > BYTES_MAX - SPARE:  # as a text within a text it is larger than it was
-        key = f"quarantine/{digest((delivery.body,))}.json"
+        key = f"quarantine/{nonce}.json"
         inbox.put(key, delivery.body.encode())
         letter = {"inbox": inbox.uri, "object": key}
-    _put(letter, delivery, error, source=source, dead_letters=dead_letters)
+    _put(letter, delivery, error, contents=delivery.body, source=source, dead_letters=dead_letters)
 
 
 def quarantine_rows(
@@ -60,6 +62,7 @@ def quarantine_rows(
     *,
     head: Head,
     whole: bool,
+    nonce: Nonce,
     source: str,
     inbox: Inbox,
     dead_letters: Queue,
@@ -72,6 +75,7 @@ def quarantine_rows(
     Args:
         head: one under which everything before the message is applied and the message itself is not.
         whole: no other row of the message is to be applied.
+        nonce: names the object, if one is needed: one that an earlier attempt left would expire before the letter.
 
     Raises:
         Unavailable, Invalid: the queue or the inbox did not take them.
@@ -79,7 +83,7 @@ def quarantine_rows(
     stream = packed(rows)
     alone = replace(message, rows=stream, object=None)
     if not fits(alone, stream):
-        alone = replace(message, rows=None, object=f"quarantine/{digest((stream.hex(),))}.arrow")
+        alone = replace(message, rows=None, object=f"quarantine/{nonce}.arrow")
         inbox.put(alone.object or "", stream)
     letter = {
         "table": message.table,
@@ -90,7 +94,7 @@ def quarantine_rows(
         "inbox": inbox.uri,
         "message": json.loads(encode(alone)),
     }
-    _put(letter, delivery, error, source=source, dead_letters=dead_letters)
+    _put(letter, delivery, error, contents=stream.hex(), source=source, dead_letters=dead_letters)
 
 
 def read_letter(body: str) -> Letter:
@@ -119,8 +123,16 @@ def read_letter(body: str) -> Letter:
         raise Invalid(f"the letter can't be read: {error!r:.200}") from error
 
 
-def _put(letter: Mapping[str, Any], delivery: Delivery, error: LsmError, *, source: str, dead_letters: Queue) -> None:
-    """Each letter is a group of its own: none waits for another."""
+def _put(
+    letter: Mapping[str, Any],
+    delivery: Delivery,
+    error: LsmError,
+    *,
+    contents: str,
+    source: str,
+    dead_letters: Queue,
+) -> None:
+    """Each letter is a group of its own: none waits for another. The same contents of a message are the same letter."""
     document = {
         "format": FORMAT,
         "reason": error.document()["error"],
@@ -129,7 +141,6 @@ def _put(letter: Mapping[str, Any], delivery: Delivery, error: LsmError, *, sour
         "sequence": str(delivery.sequence),
         **letter,
     }
-    contents = json.dumps(letter.get("message", letter.get("body", letter.get("object"))))
     name = digest((source, str(delivery.sequence), contents))
     body = json.dumps(document, separators=(",", ":"), default=str)
     (outcome,) = dead_letters.send([Outgoing(body=body, group=name, dedup=name)])
