@@ -1,7 +1,8 @@
 """The AWS that integration tests run on: an emulator of their own, or what LANCELSM_TEST_ENDPOINT names.
 
 The clients come from localstack_client, so that the same tests run on LocalStack: set LANCELSM_TEST_ENDPOINT to its
-endpoint, and AWS_ACCESS_KEY_ID to an account that it knows.
+endpoint, and AWS_ACCESS_KEY_ID to an account that it knows. `aws` is AWS itself: endpoints, credentials and region are
+those that boto3 finds.
 """
 
 from __future__ import annotations
@@ -16,59 +17,94 @@ from typing import Any
 
 from lancelsm.local import ACCOUNT, REGION, SECRET, server
 
+AWS = "aws"  # instead of an endpoint
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emulator:
-    """A running emulator: its endpoint, and the environment in which a process finds it."""
+    """What answers: its endpoint, and who asks there. AWS itself has no endpoint here: boto3 knows those."""
 
-    endpoint: str
+    endpoint: str | None
     account: str
+    region: str
+    key: str
     secret: str
+    token: str | None = None
 
     @property
     def environment(self) -> Mapping[str, str]:
-        return {
-            "AWS_ACCESS_KEY_ID": self.account,
-            "AWS_ALLOW_HTTP": "true",
-            "AWS_DEFAULT_REGION": REGION,
-            "AWS_EC2_METADATA_DISABLED": "true",
-            "AWS_ENDPOINT_URL": self.endpoint,
-            "AWS_REGION": REGION,
+        """In which a process finds it."""
+        found = {
+            "AWS_ACCESS_KEY_ID": self.key,
+            "AWS_DEFAULT_REGION": self.region,
+            "AWS_REGION": self.region,
             "AWS_SECRET_ACCESS_KEY": self.secret,
         }
+        if self.token is not None:
+            found |= {"AWS_SESSION_TOKEN": self.token}
+        if self.endpoint is not None:
+            local = {"AWS_ALLOW_HTTP": "true", "AWS_EC2_METADATA_DISABLED": "true"}
+            found |= {**local, "AWS_ENDPOINT_URL": self.endpoint}
+        return found
 
     def client(self, service: str, **credentials: str) -> Any:
-        """A client that tries once; of the account's root, or of other credentials (key, secret, token)."""
+        """A client that tries once; under the credentials of the tests, or under others (key, secret, token)."""
         from botocore.config import Config
+
+        given = credentials or {"key": self.key, "secret": self.secret, "token": self.token}
+        who = {
+            "aws_access_key_id": given["key"],
+            "aws_secret_access_key": given["secret"],
+            "aws_session_token": given.get("token"),
+            "region_name": self.region,
+        }
+        once = Config(retries={"total_max_attempts": 1}, read_timeout=120, signature_version=_signature(service))
+        if self.endpoint is None:
+            import boto3
+
+            return boto3.Session(**who).client(service, config=once)
         from localstack_client.session import Session
 
-        session = Session(
-            aws_access_key_id=credentials.get("key", self.account),
-            aws_secret_access_key=credentials.get("secret", self.secret),
-            region_name=REGION,
-            localstack_host=self.endpoint.partition("://")[2],
-        )
-        once = Config(retries={"total_max_attempts": 1}, read_timeout=120, signature_version=_signature(service))
-        token = {"aws_session_token": credentials["token"]} if "token" in credentials else {}
+        token = {"aws_session_token": who.pop("aws_session_token")}
+        session = Session(**who, localstack_host=self.endpoint.partition("://")[2])
         return session.client(service, config=once, **token)
 
 
 @contextmanager
 def emulator(directory: Path) -> Iterator[Emulator]:
-    """Run one in a process of its own, with its files in `directory`, until the block ends."""
+    """Run one in a process of its own, with its files in `directory`, until the block ends; unless another is given."""
     given = os.environ.get("LANCELSM_TEST_ENDPOINT")
+    if given == AWS:
+        yield aws()
+        return
     if given:
         key, secret = os.environ.get("AWS_ACCESS_KEY_ID", ACCOUNT), os.environ.get("AWS_SECRET_ACCESS_KEY", SECRET)
-        yield Emulator(endpoint=given, account=key, secret=secret)
+        yield Emulator(endpoint=given, account=key, region=REGION, key=key, secret=secret)
         return
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     endpoint = server.start(directory, port=port)
     try:
-        yield Emulator(endpoint=endpoint, account=ACCOUNT, secret=SECRET)
+        yield Emulator(endpoint=endpoint, account=ACCOUNT, region=REGION, key=ACCOUNT, secret=SECRET)
     finally:
         server.stop(directory)
+
+
+def aws() -> Emulator:
+    """AWS itself, as boto3 finds credentials and region; the credentials have to last as long as the tests."""
+    import boto3
+
+    session = boto3.Session()
+    found = session.get_credentials()
+    assert found is not None, "boto3 finds no credentials"
+    assert session.region_name, "boto3 finds no region: set AWS_REGION"
+    now = found.get_frozen_credentials()
+    account = session.client("sts").get_caller_identity()["Account"]
+    return Emulator(
+        endpoint=None, account=account, region=session.region_name, key=now.access_key, secret=now.secret_key,
+        token=now.token,
+    )  # fmt: skip
 
 
 def _signature(service: str) -> str | None:

@@ -1,7 +1,8 @@
 """The stacks as they are deployed, and what tests do with them: call functions, hold the queue, read the log.
 
 They are deployed once, by `make bootstrap deploy STAGE=local` as in `make local`, to an emulator of their own. With
-LANCELSM_TEST_ENDPOINT set, what is deployed behind that endpoint is used instead, of the stage LANCELSM_TEST_STAGE.
+LANCELSM_TEST_ENDPOINT set, what is deployed behind that endpoint, or on AWS, is used instead, of the stage
+LANCELSM_TEST_STAGE.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from botocore.exceptions import ClientError
 
 import lancelsm
 from lancelsm.layout import Position, wal_entry
-from lancelsm.local import REGION
 from lancelsm.record.schema import TOMBSTONE
 from lancelsm.region import Region
 from lancelsm.table import Table
@@ -144,8 +144,8 @@ class Deployment:
                 "messageAttributes": {},
                 "md5OfBody": one["MD5OfBody"],
                 "eventSource": "aws:sqs",
-                "eventSourceARN": f"arn:aws:sqs:{REGION}:{self.aws.account}:lancelsm-{self.stage}-writes.fifo",
-                "awsRegion": REGION,
+                "eventSourceARN": f"arn:aws:sqs:{self.aws.region}:{self.aws.account}:lancelsm-{self.stage}-writes.fifo",
+                "awsRegion": self.aws.region,
             }
             for one in answer.get("Messages", [])
         ]
