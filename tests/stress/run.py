@@ -90,7 +90,7 @@ def stress(place: Path, *, seed: int, seconds: float) -> dict[str, int]:
                 process.wait()
     _fail_if_told(place)
     _settle(place, seed)
-    return {path.name: int(path.read_text()) for path in (place / "counts").iterdir() if not path.suffix}
+    return {path.name: int(path.read_text() or 0) for path in (place / "counts").iterdir() if not path.suffix}
 
 
 def _started(name: str, place: Path, seed: int, end: float) -> subprocess.Popen[bytes]:
