@@ -18,8 +18,8 @@ from tests.simulation.linearizable import Look, Read
 from tests.simulation.whole_crowd import WholeCrowd, whole_crowd
 
 SEEDS = 20  # in one test
-OPERATIONS = 12_500  # that such a test makes at least
-OFTEN, LONG = 8, 80
+OPERATIONS = 10_000  # that such a test makes at least
+OFTEN, LONG = 10, 100
 
 
 def operations(seeds: Iterable[int]) -> int:
