@@ -13,7 +13,7 @@ from lancelsm import config as configs
 from lancelsm.claim import claim, seal
 from lancelsm.delivery import applying, quarantine
 from lancelsm.delivery.applying import apply
-from lancelsm.delivery.message import unpacked
+from lancelsm.delivery.message import packed, unpacked
 from lancelsm.delivery.quarantine import read_letter
 from lancelsm.errors import Ambiguous, Corrupt, Fenced, Invalid, Unavailable
 from lancelsm.layout import Position, head_key, wal_entry
@@ -287,6 +287,17 @@ def test_a_message_in_the_group_of_another_region_is_set_aside_since_its_sequenc
 
     assert [type(outcome.misfit) for outcome in outcomes] == [type(None), Invalid]
     assert deployment.log() == {one: [1]}
+
+
+def test_rows_with_a_column_whose_name_is_no_text_are_set_aside():
+    deployment = Deployment(buckets=1)
+    stream = packed(deployment.stored((7, 1))).replace(b"_tombstone", b"\xfftombstone")
+    deployment.put((7, 1), like=7, rows=stream)
+
+    (outcome,) = deployment.deliver()
+
+    assert isinstance(outcome.misfit, Invalid)
+    assert deployment.queue.held == []
 
 
 def test_broken_rows_and_a_lost_object_are_set_aside():

@@ -114,6 +114,7 @@ def unpacked(stream: bytes) -> pa.Table:
         with pa.ipc.open_stream(pa.py_buffer(stream), options=aligned) as reader:
             table: pa.Table = reader.read_all()
             table.validate()
+            table.schema.names  # noqa: B018 - they are text
             return table
     except (pa.ArrowException, OSError, ValueError, TypeError) as error:
         reason = str(error).partition("\n")[0]
