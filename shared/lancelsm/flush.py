@@ -26,8 +26,17 @@ from lancelsm.setsum import Setsum
 from lancelsm.wal.entry import Entry
 from lancelsm.wal.replay import stored_rows, tail
 
-Write = Callable[[str, pa.Table, Setsum], int]
-"""Write rows as a generation at a key and read them back against their setsum; returns its bytes in memory."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """What became of the rows: their bytes in memory, and the sum over the files that hold them."""
+
+    bytes: int
+    file_setsum: Setsum
+
+
+Write = Callable[[str, pa.Table, Setsum], Stored]
+"""Write rows as a generation at a key, sum its files, and read the rows back against their setsum, in this order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +104,7 @@ def flush(
     rows, row_sum = _folded(region, schema, plan)
     name = generation_name(plan.generation, region.storage.ids.nonce())
     try:
-        size = write(generation_path(region.id, name), rows, row_sum)
+        stored = write(generation_path(region.id, name), rows, row_sum)
     except LsmError:
         # Once another flush has taken the number, this directory is an orphan and may be swept at any moment.
         if _is_dead(region, plan):
@@ -106,12 +115,13 @@ def flush(
         generation=plan.generation,
         path=name,
         rows=rows.num_rows,
-        bytes=size,
+        bytes=stored.bytes,
         folded=Folded(
             first=Position(plan.after + 1),
             last=plan.through,
             entry_setsum=totals.entry_setsum - plan.before.entry_setsum,
             row_setsum=row_sum,
+            file_setsum=stored.file_setsum,
         ),
     )
     outcome = commit(region, lambda manifest: manifests.flushed(manifest, after=plan.after, built=built, at_end=totals))

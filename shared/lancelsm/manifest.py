@@ -45,6 +45,7 @@ class Folded:
     last: Position
     entry_setsum: Setsum
     row_setsum: Setsum
+    file_setsum: Setsum | None = None  # None: an earlier release flushed it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,6 +344,8 @@ def _generation_message(g: FlushedGeneration) -> pb.FlushedGeneration:
         message.first_position, message.last_position = g.folded.first, g.folded.last
         message.entry_setsum = g.folded.entry_setsum.digest()
         message.row_setsum = g.folded.row_setsum.digest()
+        if g.folded.file_setsum is not None:
+            message.file_setsum = g.folded.file_setsum.digest()
     return message
 
 
@@ -354,6 +357,7 @@ def _generation_value(message: pb.FlushedGeneration) -> FlushedGeneration:
             last=Position(message.last_position),
             entry_setsum=_sum(message.entry_setsum),
             row_setsum=_sum(message.row_setsum),
+            file_setsum=_sum(message.file_setsum) if message.file_setsum else None,
         )
     return FlushedGeneration(
         generation=Generation(message.generation),

@@ -12,13 +12,14 @@ from lancelsm import head as heads
 from lancelsm.commit import newest
 from lancelsm.dataset.generation import check_generation, write_generation
 from lancelsm.errors import Corrupt, Invalid, placed
-from lancelsm.flush import Write, flush
+from lancelsm.filesum import sum_files
+from lancelsm.flush import Stored, Write, flush
 from lancelsm.layout import Generation, Position, RegionId, generation_path
 from lancelsm.lease import lease
 from lancelsm.manifest import Manifest
 from lancelsm.merge.commit import Merged, merge_generations
 from lancelsm.merge.inprocess import InProcess
-from lancelsm.merge.plan import RegionPending
+from lancelsm.merge.plan import RegionPending, Sums
 from lancelsm.merge.runner import Runner
 from lancelsm.opening import Opened, check_base
 from lancelsm.optimize import Optimized, optimize_base
@@ -164,14 +165,16 @@ def _writing(opened: Opened) -> Write:
             version=base.version,
         )
 
-    def write(key: str, rows: pa.Table, setsum: Setsum) -> int:
+    def write(key: str, rows: pa.Table, setsum: Setsum) -> Stored:
         uri = f"{opened.storage.uri}/{key}"
         version = base.data_storage_version
         built = write_generation(
             uri=uri, rows=rows, schema=schema, data_storage_version=version, storage_options=options
         )
+        # First the files, then the rows in them: what changes in between doesn't pass for what was written.
+        summed = sum_files(opened.storage.objects, key)
         check_generation(uri=uri, schema=schema, rows=rows.num_rows, setsum=setsum, storage_options=options)
-        return built.in_memory_bytes
+        return Stored(bytes=built.in_memory_bytes, file_setsum=summed.setsum)
 
     return write
 
@@ -185,7 +188,11 @@ def _manifests(opened: Opened) -> list[tuple[Region, Manifest]]:
 
 def _pending(region: Region, manifest: Manifest) -> RegionPending:
     listed = tuple((g.generation, generation_path(region.id, g.path)) for g in manifest.generations)
-    sums = {g.generation: g.folded.row_setsum for g in manifest.generations if g.folded}
+    sums = {
+        g.generation: Sums(rows=g.folded.row_setsum, files=g.folded.file_setsum)
+        for g in manifest.generations
+        if g.folded
+    }
     return RegionPending(region=region.id, newest=manifest.newest, generations=listed, sums=sums)
 
 

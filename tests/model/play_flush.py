@@ -12,11 +12,12 @@ from lancelsm import manifest as manifests
 from lancelsm.claim import _swap_epoch
 from lancelsm.commit import commit
 from lancelsm.errors import Fenced
-from lancelsm.flush import flush
+from lancelsm.flush import Stored, flush
 from lancelsm.layout import Position, generation_number
 from lancelsm.manifest import Manifest
 from lancelsm.record.schema import TableSchema
 from lancelsm.region import Region
+from lancelsm.setsum import Setsum
 from lancelsm.wal.append import append
 from tests.model import head_commits as commits
 from tests.model.append import CLAIM, READ_HEAD, SWAP
@@ -68,13 +69,13 @@ class FlushPlay:
         commit(region, partial(manifests.with_epoch, epoch=epoch, last_seen=Position(0)))
 
     def _flush(self, stage: Stage, region: Region, name: str) -> None:
-        def write(key: str, rows: pa.Table, *_: object) -> int:
+        def write(key: str, rows: pa.Table, *_: object) -> Stored:
             ids = rows.column("id").to_pylist()
             directory = key.rpartition("/")[2]
             stage.remarks[directory] = commits.Generation(generation_number(directory), min(ids), max(ids), name)
             assert sorted(ids) == list(range(min(ids), max(ids) + 1))
             stage.remarks[name] = directory
-            return rows.nbytes
+            return Stored(bytes=rows.nbytes, file_setsum=Setsum.ZERO)
 
         done = flush(region, TABLE_SCHEMA, write=write, rows_max=100, bytes_max=1_000_000)
         stage.results.append((stage.remarks[name], "dead" if done is None else "done"))

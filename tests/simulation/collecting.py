@@ -15,7 +15,7 @@ from lancelsm import manifest as manifests
 from lancelsm import pins
 from lancelsm.commit import newest
 from lancelsm.errors import Contended, Corrupt
-from lancelsm.flush import flush
+from lancelsm.flush import Stored, flush
 from lancelsm.gc import base, collect
 from lancelsm.gc.collect import Collected
 from lancelsm.gc.lists import read_list
@@ -56,13 +56,13 @@ class Lake:
     def flush(self, region: Region | None = None, *, rows_max: int = 2) -> FlushedGeneration | None:
         region = region or self.region("flusher")
 
-        def write(key: str, rows: pa.Table, setsum: Setsum) -> int:
+        def write(key: str, rows: pa.Table, setsum: Setsum) -> Stored:
             for name in FILES:
                 region.storage.objects.create(f"{key}/{name}", setsum.digest())
             for name in FILES:
                 if region.storage.objects.get(f"{key}/{name}") is None:
                     raise Corrupt("what was just written is gone", object=key)
-            return len(rows)
+            return Stored(bytes=len(rows), file_setsum=setsum)
 
         return flush(region, KEYS, write=write, rows_max=rows_max, bytes_max=1 << 30)
 

@@ -5,21 +5,29 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace as changed
 from pathlib import Path
 
+import lance
 import pyarrow as pa
 import pytest
 
 import lancelsm
+from lancelsm import upkeep
+from lancelsm.dataset.base_rows import Base
 from lancelsm.dataset.generation import write_generation
 from lancelsm.errors import Corrupt
+from lancelsm.filesum import Summed
 from lancelsm.layout import Epoch, Generation, Nonce, Position, RegionId, bitrev64, wal_entry
 from lancelsm.merge import tasks
+from lancelsm.merge.plan import Sums
 from lancelsm.objects import Body, Unknown, Written
 from lancelsm.opening import Ports
 from lancelsm.record.rows import deletes, upserts
+from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TableSchema, conform, declare_primary_key, numbered
+from lancelsm.setsum import Setsum
 from lancelsm.table import Table
 from lancelsm.wal.entry import decode, draft, encode
 from lancelsm.wal.replay import stored_rows
@@ -233,7 +241,7 @@ def test_a_merge_takes_no_generation_with_other_rows(tmp_path: Path, values: lis
     other = upserts([row(key, value) for key, value in enumerate(values)], schema=table.config.schema)
     write_generation(uri=str(generation), rows=other, schema=table.config.schema, data_storage_version="2.1")
 
-    with pytest.raises(Corrupt, match="other rows than were flushed"):
+    with pytest.raises(Corrupt, match="not those that were flushed"):
         table.merge(engine="inprocess")
 
     assert table.scrub().problems
@@ -249,7 +257,7 @@ def test_a_merge_takes_no_generations_that_were_swapped(tmp_path: Path) -> None:
     for here, there in ((first, away), (second, first), (away, second)):
         os.rename(here, there)
 
-    with pytest.raises(Corrupt, match="other rows than were flushed"):
+    with pytest.raises(Corrupt, match="not those that were flushed"):
         table.merge(engine="inprocess")
 
 
@@ -265,14 +273,140 @@ def test_a_merge_of_tombstones_alone_is_summed_too(tmp_path: Path) -> None:
     other = deletes([2], schema=table.config.schema)
     write_generation(uri=str(generation), rows=other, schema=table.config.schema, data_storage_version="2.1")
 
+    with pytest.raises(Corrupt, match="not those that were flushed"):
+        table.merge(engine="inprocess")
+
+
+Damage = Callable[[Path, Path], None]
+"""What befalls the second of two generations."""
+
+
+def flushed_twice(path: Path) -> tuple[Table, Path, Path]:
+    """A table with a merged base and two pending generations of as many rows, each of as many bytes."""
+    table = create(path, pa.table({"id": [100], "v": ["base"]}))
+    for value in "xy":
+        table.upsert([row(key, value) for key in range(5)])
+        table.flush()
+    first, second = sorted(generation_paths(path), key=lambda found: int(found.name.rpartition("_")[2]))
+    return table, first, second
+
+
+def the(pattern: str) -> Callable[[Path], Path]:
+    def find(generation: Path) -> Path:
+        (found,) = generation.glob(pattern)
+        return found
+
+    return find
+
+
+ROWS, VERSION = the("data/*.lance"), the("_versions/*.manifest")
+
+
+def flipped_at(share: float, of: Callable[[Path], Path]) -> Damage:
+    def flip_one(_: Path, generation: Path) -> None:
+        body = bytearray(of(generation).read_bytes())
+        body[int(share * (len(body) - 1))] ^= 1
+        of(generation).write_bytes(body)
+
+    return flip_one
+
+
+def cut(of: Callable[[Path], Path]) -> Damage:
+    return lambda _, generation: os.truncate(of(generation), of(generation).stat().st_size - 1)
+
+
+def missing(of: Callable[[Path], Path]) -> Damage:
+    return lambda _, generation: of(generation).unlink()
+
+
+def another_s(of: Callable[[Path], Path]) -> Damage:
+    """The file of the other generation under the name of its own."""
+
+    def take(first: Path, generation: Path) -> None:
+        of(generation).write_bytes(of(first).read_bytes())
+
+    return take
+
+
+def all_of_an_older_one(first: Path, generation: Path) -> None:
+    shutil.rmtree(generation)
+    shutil.copytree(first, generation)
+
+
+def a_deletion_file_more(_: Path, generation: Path) -> None:
+    (generation / "_deletions").mkdir()
+    (generation / "_deletions" / "0-1-1.arrow").write_bytes(b"")
+
+
+def gone(_: Path, generation: Path) -> None:
+    shutil.rmtree(generation)
+
+
+DAMAGES = {
+    **{
+        f"a bit of the {name}, {share}": flipped_at(share, of)
+        for name, of in (("rows", ROWS), ("version", VERSION))
+        for share in (0, 0.1, 0.3, 0.5, 0.7, 0.9, 1)
+    },
+    "cut rows": cut(ROWS),
+    "cut version": cut(VERSION),
+    "missing rows": missing(ROWS),
+    "missing version": missing(VERSION),
+    "rows of another": another_s(ROWS),
+    "version of another": another_s(VERSION),
+    "an older copy": all_of_an_older_one,
+    "one too many": a_deletion_file_more,
+    "gone": gone,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_a_merge_takes_no_generation_whose_files_are_not_those_that_were_flushed(
+    tmp_path: Path, damage: Damage
+) -> None:
+    table, first, second = flushed_twice(tmp_path)
+    before = lance.dataset(table.uri).version
+    damage(first, second)
+
+    with pytest.raises(Corrupt, match="not those that were flushed") as caught:
+        table.merge(engine="inprocess")
+
+    assert str(caught.value.where["object"]).endswith(second.name)
+    assert lance.dataset(table.uri).version == before
+    assert lance.dataset(table.uri).to_table().to_pylist() == [row(100, "base")]
+    assert any(second.name in problem.path for problem in table.scrub().problems)
+
+
+def test_what_a_merge_does_not_read_of_a_generation_may_be_gone(tmp_path: Path) -> None:
+    table, _, second = flushed_twice(tmp_path)
+    shutil.rmtree(second / "_pk_index")
+    shutil.rmtree(second / "_transactions")
+    (second / "bloom_filter.bin").unlink()
+    (second / "_versions" / "latest_version_hint.json").unlink()
+
+    assert table.merge(engine="inprocess").generations == 2
+
+
+def test_a_generation_that_an_earlier_release_flushed_is_summed_by_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "sum_files", lambda *_: Summed(setsum=None, files=()))  # type: ignore[arg-type]
+    table, first, second = flushed_twice(tmp_path)
+    all_of_an_older_one(first, second)
+
     with pytest.raises(Corrupt, match="other rows than were flushed"):
         table.merge(engine="inprocess")
 
 
-@pytest.mark.parametrize(("generation", "summed"), [(1, False), (7, False), (8, True), (16, True)])
-def test_of_large_generations_every_eighth_is_summed(generation: int, summed: bool) -> None:
-    source = tasks.Source(region=RegionId("r"), generation=Generation(generation), uri="")
-    large = tasks.Part(source=source, rows=25_001, winners=b"", live=0, dead=0, key_bytes=0)
+def test_rows_of_an_earlier_release_are_summed_however_many_they_are(tmp_path: Path) -> None:
+    keys = pa.array(range(30_000))
+    rows = upserts(pa.table({"id": keys, "v": keys.cast(pa.string())}), schema=SCHEMA)
+    uri, right = str(tmp_path / "generation"), Sums(rows=row_setsum(rows), files=None)
+    write_generation(uri=uri, rows=rows, schema=SCHEMA, data_storage_version="2.1")
+    ground = tasks.Ground(base=Base(uri=str(tmp_path), version=1), schema=SCHEMA)
 
-    assert tasks._is_summed(large) is summed
-    assert tasks._is_summed(changed(large, rows=25_000))
+    for sums, holds in ((right, True), (changed(right, rows=Setsum.ZERO), False)):
+        source = tasks.Source(region=RegionId("r"), generation=Generation(1), uri=uri, key="generation", sums=sums)
+        (part,) = tasks.fold_delta(ground, (source,))
+        with nullcontext() if holds else pytest.raises(Corrupt, match="other rows than were flushed"):
+            assert sum(batch.num_rows for batch in tasks._live_rows(ground, part)) == 30_000

@@ -48,6 +48,14 @@ SECOND = flush(FIRST, 4)
 THIRD = flush(SECOND, 9)
 
 
+def test_the_sum_of_a_generation_s_files_is_kept_and_its_absence_too():
+    (known,) = SECOND.generations
+    summed = replace(known, folded=replace(known.folded, file_setsum=Setsum.of([b"f"])))
+
+    for manifest in (SECOND, replace(SECOND, generations=(summed,))):
+        assert manifests.decode(manifests.encode(manifest), key="manifest") == manifest
+
+
 def test_a_flush_moves_the_replay_point_to_its_last_entry():
     expected = replace(
         FIRST,

@@ -28,7 +28,7 @@ class Requests:
 INGEST: Final = Requests(record_reads=2)  # one invocation
 WRITE: Final = Requests(object_writes=1, record_writes=1, record_reads=3)  # one entry, written directly or by the queue
 WRITE_FIRST: Final = Requests(record_writes=1)  # and the first one after a merge, which marks the region
-FLUSH: Final = Requests(object_writes=12, object_reads=12, record_writes=1, record_reads=4)  # one generation
+FLUSH: Final = Requests(object_writes=13, object_reads=14, record_writes=1, record_reads=4)  # one generation
 FLUSH_ENTRY: Final = Requests(object_reads=1)  # and each entry in it
 MERGE: Final = Requests(object_writes=11, object_reads=22, record_writes=5, record_reads=6)  # in process
-MERGE_GENERATION: Final = Requests(object_reads=15)  # and each generation in it
+MERGE_GENERATION: Final = Requests(object_writes=1, object_reads=17)  # and each generation in it

@@ -228,7 +228,11 @@ def _fold(merger: _Merger, plan: MergePlan, base: BaseTable) -> Delta:
 def _newest_first(region: RegionPlan, uri: str) -> tuple[Source, ...]:
     return tuple(
         Source(
-            region=region.region, generation=number, uri=f"{uri.rstrip('/')}/{path}", row_setsum=region.sums.get(number)
+            region=region.region,
+            generation=number,
+            uri=f"{uri.rstrip('/')}/{path}",
+            key=path,
+            sums=region.sums.get(number),
         )
         for number, path in reversed(region.generations)
     )

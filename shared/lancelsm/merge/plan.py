@@ -20,19 +20,27 @@ _SCAN_IS_CHEAPER = 0.3  # than scattered requests, by byte
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sums:
+    """What a generation was flushed with; `files` is None if an earlier release flushed it."""
+
+    rows: Setsum
+    files: Setsum | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RegionPending:
     """A region as its head shows it.
 
     Args:
         newest: current_generation - 1 of the head; 0 if nothing was flushed.
         generations: (number, key of its directory below the table) of all that the manifest lists.
-        sums: of the rows of each; those that Lance itself wrote have none.
+        sums: of each; those that Lance itself wrote have none.
     """
 
     region: RegionId
     newest: Generation
     generations: tuple[tuple[Generation, str], ...]
-    sums: Mapping[Generation, Setsum] = field(default_factory=dict)
+    sums: Mapping[Generation, Sums] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +50,7 @@ class RegionPlan:
     region: RegionId
     after: Generation
     generations: tuple[tuple[Generation, str], ...]
-    sums: Mapping[Generation, Setsum] = field(default_factory=dict)
+    sums: Mapping[Generation, Sums] = field(default_factory=dict)
 
     @property
     def through(self) -> Generation:

@@ -22,9 +22,12 @@ from lancelsm.dataset import base_rows
 from lancelsm.dataset.base_rows import ROW_ADDRESS, Base, NewFragment
 from lancelsm.dataset.generation import read_generation
 from lancelsm.dataset.scrubbing import own_row_setsum
-from lancelsm.errors import Corrupt
+from lancelsm.errors import Corrupt, placed
+from lancelsm.filesum import check_files
 from lancelsm.layout import Generation, RegionId
 from lancelsm.merge.keys import ABSENT, Keys
+from lancelsm.merge.plan import Sums
+from lancelsm.objects.opening import open_store
 from lancelsm.record.key import key_column
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TOMBSTONE, TableSchema
@@ -33,21 +36,24 @@ from lancelsm.setsum import Setsum
 INDEX_RUN_KEYS = 10_000
 _SCAN_ROWS_PER_KEY = 4
 _BATCHES_BEHIND = 8
-# Summing a row costs more than merging it. A flush has read every generation back, and scrub sums all of them.
-_SUMMED_ROWS = 25_000  # a generation of so many is always summed
-_SUMMED_ONE_IN = 8  # of larger ones
 
 Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A pending generation, and the sum of its rows if it is known."""
+    """A pending generation.
+
+    Args:
+        uri, key: of its directory; the key is below the table.
+        sums: that it was flushed with; None if Lance itself wrote it.
+    """
 
     region: RegionId
     generation: Generation
     uri: str
-    row_setsum: Setsum | None = None
+    key: str
+    sums: Sums | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +127,14 @@ def fold_delta(ground: Ground, sources: tuple[Source, ...]) -> tuple[Part, ...]:
     Raises:
         Corrupt: a key is null or twice in one generation, or a generation is gone or unreadable.
     """
+    try:
+        return _folded(ground, sources)
+    except Exception:
+        _check_files(ground, sources)  # what can't be read may say anything: that it changed comes first
+        raise
+
+
+def _folded(ground: Ground, sources: tuple[Source, ...]) -> tuple[Part, ...]:
     columns = [_keys_and_tombstones(ground, source) for source in sources]
     keys = pa.chunked_array([chunk for keys, _ in columns for chunk in keys.chunks], columns[0][0].type)
     if keys.null_count:
@@ -148,13 +162,22 @@ def fold_delta(ground: Ground, sources: tuple[Source, ...]) -> tuple[Part, ...]:
 
 
 def write_live_rows(ground: Ground, parts: tuple[Part, ...]) -> tuple[NewFragment, ...]:
-    """Write the winning rows that are no tombstones as new fragments, streamed.
+    """Write the winning rows that are no tombstones as new fragments, streamed, and check every generation beside that.
 
-    The rows of small generations are summed on the way, tombstones too, and of large ones those of some.
+    The files of a generation are summed, and where no sum of them is known its rows, tombstones too.
 
     Raises:
         Corrupt: a generation changed since it was flushed, or holds what the base can't.
     """
+    with ThreadPoolExecutor(1, thread_name_prefix="lancelsm-sum") as pool:
+        check = pool.submit(_check_files, ground, [part.source for part in parts])
+        try:
+            return _written(ground, parts)
+        finally:
+            check.result()
+
+
+def _written(ground: Ground, parts: tuple[Part, ...]) -> tuple[NewFragment, ...]:
     wanted = sum(part.live for part in parts)
     batches = (batch for part in parts for batch in _live_rows(ground, part))
     if not wanted:
@@ -273,10 +296,10 @@ def _key_schema(schema: TableSchema) -> pa.Schema:
 
 
 def _live_rows(ground: Ground, part: Part) -> Iterator[pa.RecordBatch]:
-    """The rows of a part in the base's columns, summed beside their writing if `_is_summed`."""
+    """The rows of a part in the base's columns, summed beside their writing if the sum of its files is not known."""
     wins, start = _wins(part), 0
-    columns = ground.schema.columns
-    with _Summing(part.source.row_setsum if _is_summed(part) else None) as summing:
+    columns, sums = ground.schema.columns, part.source.sums
+    with _Summing(sums.rows if sums and sums.files is None else None) as summing:
         for batch in read_generation(
             uri=part.source.uri, schema=ground.schema, storage_options=dict(ground.base.storage_options)
         ):
@@ -291,11 +314,7 @@ def _live_rows(ground: Ground, part: Part) -> Iterator[pa.RecordBatch]:
         if start != part.rows:
             raise Corrupt(f"a generation does not hold the {part.rows} rows that it had", object=part.source.uri)
         if not summing.holds():
-            _check_sum(ground, part.source)
-
-
-def _is_summed(part: Part) -> bool:
-    return part.rows <= _SUMMED_ROWS or part.source.generation % _SUMMED_ONE_IN == 0
+            _check_rows(ground, part.source)
 
 
 class _Summing:
@@ -327,16 +346,26 @@ class _Summing:
         return self._expected in (None, self._total)
 
 
-def _check_sum(ground: Ground, source: Source) -> None:
+def _check_rows(ground: Ground, source: Source) -> None:
     """Sum the columns that a generation was flushed with: the base may have dropped one since, or given it a type."""
     options = dict(ground.base.storage_options)
-    if own_row_setsum(uri=source.uri, schema=ground.schema, storage_options=options) != source.row_setsum:
+    found = own_row_setsum(uri=source.uri, schema=ground.schema, storage_options=options)
+    if source.sums is not None and found != source.sums.rows:
         raise Corrupt(
             "a generation holds other rows than were flushed",
             remedy="Restore it from a backup. Nothing was merged",
             region=source.region,
             object=source.uri,
         )
+
+
+def _check_files(ground: Ground, sources: Iterable[Source]) -> None:
+    """Compare the files of generations with those that were flushed, where a sum of them is known."""
+    objects = open_store(ground.base.uri, dict(ground.base.storage_options))
+    for source in sources:
+        if source.sums is not None and source.sums.files is not None:
+            with placed(region=source.region):
+                check_files(objects, source.key, source.sums.files)
 
 
 def _not_null(rows: pa.RecordBatch, columns: pa.Schema, source: Source) -> pa.RecordBatch:

@@ -12,6 +12,7 @@ from lancelsm import manifest as manifests
 from lancelsm.commit import newest
 from lancelsm.dataset.scrubbing import BLOOM, PK_INDEX, Examined, examine_generation
 from lancelsm.errors import Corrupt, Invalid
+from lancelsm.filesum import sum_files
 from lancelsm.gc.lists import read_list
 from lancelsm.head import Head, Summary
 from lancelsm.layout import (
@@ -335,6 +336,8 @@ class RegionScrub:
         wrong = [(f"{place}/{one.path}", kinds.get(one.path, Kind.GENERATION), one.problem) for one in found.wrong]
         if found.keys is not None:
             wrong += [(f"{place}/data", Kind.GENERATION, problem) for problem in self._rows(generation, found)]
+        if Kind.GENERATION not in {kind for _, kind, _ in wrong}:  # else a file is named already
+            wrong += [(place, Kind.GENERATION, problem) for problem in self._files(generation, place)]
         for path, kind, problem in wrong:
             self._suspects.append(
                 Suspect(
@@ -342,6 +345,11 @@ class RegionScrub:
                     still=lambda _, later: later is None or any(g.path == generation.path for g in later.generations),
                 )
             )
+
+    def _files(self, generation: FlushedGeneration, place: str) -> Iterable[str]:
+        wanted = generation.folded.file_setsum if generation.folded else None
+        if wanted is not None and (found := sum_files(self.region.storage.objects, place)).setsum != wanted:
+            yield f"its files are not those that were flushed; there are {found}"
 
     def _rows(self, generation: FlushedGeneration, found: Examined) -> Iterable[str]:
         if generation.folded is not None:
