@@ -65,6 +65,22 @@ def test_an_error_of_an_executor_arrives_as_its_kind(tmp_path: Path, spark: Spar
     assert "can't be read" in caught.value.message
 
 
+def test_executors_take_no_file_that_changed(tmp_path: Path, spark: Spark) -> None:
+    made = table(tmp_path)
+    before = made.rows()
+    (_, key) = made.pending[A][1]
+    (rows,) = (Path(made.uri) / key / "data").glob("*.lance")
+    body = bytearray(rows.read_bytes())
+    body[len(body) // 2] ^= 1
+    rows.write_bytes(body)
+
+    with pytest.raises(Corrupt, match="not those that were flushed") as caught:
+        made.merge(runner=spark)
+
+    assert caught.value.where["object"] == key
+    assert made.rows() == before
+
+
 def unavailable(_: int) -> int:
     raise Unavailable("the store is away")
 

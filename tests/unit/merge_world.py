@@ -13,12 +13,14 @@ import pyarrow as pa
 from lancelsm.clock import SeededIds
 from lancelsm.dataset.base_table import BaseTable, Facts, Sharding, create_base, open_base
 from lancelsm.dataset.generation import write_generation
+from lancelsm.filesum import sum_files
 from lancelsm.layout import Generation, Nonce, RegionId, TableId, generation_name, generation_path
 from lancelsm.merge.commit import Merged, merge_generations
 from lancelsm.merge.inprocess import InProcess
-from lancelsm.merge.plan import RegionPending
+from lancelsm.merge.plan import RegionPending, Sums
 from lancelsm.merge.runner import Item, Result, Runner
 from lancelsm.objects.local import LocalStore
+from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TOMBSTONE
 
 TABLE = TableId("0d9c7c5e-0000-4000-8000-000000000001")
@@ -64,6 +66,7 @@ class World:
         self.clock = StillClock()
         self.ids = SeededIds(7)
         self.pending: dict[RegionId, list[tuple[Generation, str]]] = {}
+        self.sums: dict[RegionId, dict[Generation, Sums]] = {}
         self.expected: dict[tuple[Any, ...], Row] = {}
         facts = Facts(table=TABLE, registry="sqlite", owner="default", regions="{}")
         first, later = rows[:per_fragment], rows[per_fragment:]
@@ -103,13 +106,11 @@ class World:
         generation = Generation(len(self.pending.setdefault(region, [])) + 1)
         path = generation_path(region, generation_name(generation, Nonce(self.ids.nonce())))
         schema = self.base().schema
-        write_generation(
-            uri=f"{self.uri}/{path}",
-            rows=pa.Table.from_pylist(stored, schema=schema.stored),
-            schema=schema,
-            data_storage_version="2.2",
-        )
+        folded = pa.Table.from_pylist(stored, schema=schema.stored)
+        write_generation(uri=f"{self.uri}/{path}", rows=folded, schema=schema, data_storage_version="2.2")
         self.pending[region].append((generation, path))
+        sums = Sums(rows=row_setsum(folded), files=sum_files(self.objects, path).setsum)
+        self.sums.setdefault(region, {})[generation] = sums
         self._expect(rows)
         for key in keys:
             self.expected.pop(key, None)
@@ -121,7 +122,9 @@ class World:
 
     def read_regions(self) -> list[RegionPending]:
         return [
-            RegionPending(region=region, newest=listed[-1][0], generations=tuple(listed))
+            RegionPending(
+                region=region, newest=listed[-1][0], generations=tuple(listed), sums=self.sums.get(region, {})
+            )
             for region, listed in self.pending.items()
         ]
 
