@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,14 +58,8 @@ def layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("lean", "lance", "spark", "expression"):
         (directory / "arm64" / name).mkdir(parents=True)
         (directory / "arm64" / name / "placeholder").touch()
-    copied(directory)
+    (directory / "arm64" / "spark" / "lancelsm").symlink_to(ROOT / "shared" / "lancelsm")
     return directory
-
-
-def copied(layers: Path) -> Path:
-    """Our own package, as it is now, in the archive of the Spark job."""
-    kept = shutil.ignore_patterns("__pycache__")
-    return Path(shutil.copytree(ROOT / "shared" / "lancelsm", layers / "arm64" / "spark" / "lancelsm", ignore=kept))
 
 
 def synthesized(directory: Path, **context: str) -> Stacks:

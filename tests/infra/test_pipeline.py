@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from infra.machines import WORKFLOWS
 from infra.merging import ENTRY_POINT
 from lancelsm.errors import Invalid
 from lancelsm.local.emr_parameters import capacity, spark_properties, workers
-from tests.infra.conftest import ROOT, TOPIC, Stacks, copied, synthesized
+from tests.infra.conftest import ROOT, TOPIC, Stacks, synthesized
 
 FUNCTIONS = {
     "ingest", "writer_flush", "region_claim", "compaction", "merger", "gc", "gc_sweep", "query", "scrub", "dispatch"
@@ -76,7 +77,8 @@ def test_layers_that_were_not_built_are_named_with_the_remedy(tmp_path: Path) ->
 def test_an_archive_of_a_job_with_older_code_than_the_functions_is_refused(change: str, tmp_path: Path) -> None:
     for name in ("lean", "lance", "spark"):
         (tmp_path / "arm64" / name).mkdir(parents=True)
-    package = copied(tmp_path)
+    package = tmp_path / "arm64" / "spark" / "lancelsm"
+    shutil.copytree(ROOT / "shared" / "lancelsm", package, ignore=shutil.ignore_patterns("__pycache__"))
     if change == "other":
         (package / "upkeep.py").write_text("")
     elif change == "absent":
