@@ -43,6 +43,14 @@ def test_help_loads_neither_arrow_nor_lance() -> None:
     assert "Usage: lancelsm region list" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [(("gc",), '{"round": [its lists], '), (("snapshot", "list"), '{"snapshots": [as `snapshot create`]}')],
+)
+def test_brackets_of_help_are_no_markup(command: tuple[str, ...], said: str, run: Run) -> None:
+    assert said in run(*command, "--help").out
+
+
 def test_one_table_is_piped_into_another(orders: Path, as_json: Json) -> None:
     other = orders.with_name("other")
     as_json("init", other, "--schema", orders.with_name("orders.parquet"), "--primary-key", "id")

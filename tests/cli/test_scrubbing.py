@@ -35,4 +35,5 @@ def test_a_limit_is_said(orders: Path, run: Run) -> None:
     done = run("scrub", orders, "--limit", 1)
 
     assert done.code == 0
+    assert " objects and records checked, 0 problems; " in done.out
     assert "not everything was read" in done.out

@@ -111,6 +111,8 @@ def test_a_cursor_goes_on_after_what_was_printed(run, as_json, orders):
     (listed,) = as_json("cursor", "list", orders)["cursors"]
     assert listed["name"] == "sink"
     assert {one["position"] for one in listed["positions"]} <= {1, 2, 3}
+    at = ", ".join(f"{one['region'][:8]} at {one['position']}" for one in listed["positions"])
+    assert at in run("cursor", "list", orders).out
 
     assert as_json("cursor", "set", orders, "--name", "sink", "--start", "earliest")["name"] == "sink"
     assert len(run("tail", orders, "--cursor", "sink", "--output", "json").rows) == 2

@@ -18,7 +18,7 @@ commands = typer.Typer()
 @command(commands, "doctor", example="lancelsm doctor --aws --stage prod")
 def doctor(
     session: Session,
-    uri: Annotated[str | None, typer.Argument(metavar="[URI]", help="A table to look at.")] = None,
+    uri: Annotated[str | None, typer.Argument(metavar="URI", help="A table to look at.")] = None,
     aws: Annotated[bool, typer.Option("--aws", help="Look at a deployment on AWS.")] = False,
     stage: Annotated[str, typer.Option(help="Of the deployment.")] = "dev",
 ) -> None:

@@ -45,7 +45,7 @@ def _text(report: Report) -> Any:
 
     from lancelsm.cli.text import counted, listing
 
-    said = f"{counted(report.checked, 'object')} checked, {counted(len(report.problems), 'problem')}"
+    said = f"{report.checked:,} objects and records checked, {counted(len(report.problems), 'problem')}"
     if report.orphans:
         said += f"; {counted(report.orphans, 'orphan')} that a collection removes"
     if not report.complete:

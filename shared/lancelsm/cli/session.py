@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _BROKEN_PIPE = 141  # what a shell reports of a program that SIGPIPE ends
 _PARAGRAPH = re.compile(r"(?<!\n)\n(?!\n)")  # within one, help wraps by itself
+_MARKUP = re.compile(r"\[(?=[a-z#/@])")  # rich would take it for a tag, and leave it out
 _WIDE = 1 << 15  # where there is no terminal, nothing wraps
 
 
@@ -142,7 +143,8 @@ def command(app: typer.Typer, name: str, *, example: str) -> Callable[[Callable[
         signature = inspect.Signature([context, *own, *options])
         run.__signature__ = signature  # type: ignore[attr-defined]
         run.__annotations__ = {found.name: found.annotation for found in signature.parameters.values()}
-        app.command(name, help=_PARAGRAPH.sub(" ", inspect.getdoc(function) or ""), epilog=f"Example: {example}")(run)
+        text = _PARAGRAPH.sub(" ", inspect.getdoc(function) or "")
+        app.command(name, help=_MARKUP.sub(r"\\[", text), epilog=f"Example: {example}")(run)
         return function
 
     return register

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -54,8 +54,9 @@ def tail(
 ) -> None:
     """Print every committed upsert and delete, in order within each region; of a delete the key alone.
 
-    With a cursor, what was printed is printed again only if this ends before it saved: after a few writes at most. As
-    JSON: one object a row: {"_region", "_position", "_op": "upsert" | "delete", and the columns}.
+    Rows that `init --load` put into the base are not among them: scan for those. With a cursor, what was printed is
+    printed again only if this ends before it saved: after a few writes at most. As JSON: one object a row: {"_region",
+    "_position", "_op": "upsert" | "delete", and the columns}; of a delete the columns beside the key are null.
     """
     from lancelsm.region import chosen
 
@@ -89,7 +90,9 @@ def list_(session: Session, uri: Uri) -> None:
 
     found = [documents.cursor(pin) for pin in session.open(uri).cursors()]
     columns = ("name", "created", "positions")
-    session.show({"cursors": found}, lambda: listing(found, columns=columns) if found else "There are no cursors")
+    session.show(
+        {"cursors": found}, lambda: listing(map(_short, found), columns=columns) if found else "There are no cursors"
+    )
 
 
 @command(group, "set", example="lancelsm cursor set orders --name warehouse --start latest")
@@ -109,6 +112,14 @@ def drop(session: Session, uri: Uri, name: _Name) -> None:
     """End a cursor: what only it kept may be collected. As JSON: {"dropped": name}."""
     session.open(uri).drop_cursor(name)
     session.show({"dropped": name}, lambda: f"Dropped cursor {name}")
+
+
+def _short(cursor: dict[str, Any]) -> dict[str, Any]:
+    """The cursor with its positions as people read them, regions by the start of their ids."""
+    return {
+        **cursor,
+        "positions": ", ".join(f"{one['region'][:8]} at {one['position']}" for one in cursor["positions"]),
+    }
 
 
 def _start(text: str) -> str | int | float:
