@@ -120,13 +120,15 @@ clean: ## remove everything that make made
 
 .venv/venv.stamp:
 	@fits='import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))'; \
-	for python in $(or $(PYTHON),python3.13 python3.12 python3.11 python3); do \
+	candidates='$(or $(PYTHON),python3.13 python3.12 python3.11 python3)'; \
+	for python in $$candidates; do \
 		if "$$python" -c "$$fits" 2>/dev/null; then \
 			echo "making .venv with $$("$$python" --version)"; \
 			"$$python" -m venv --clear .venv && touch $@; exit; \
 		fi; \
 	done; \
-	echo "lancelsm needs Python 3.11, 3.12 or 3.13: name one with PYTHON=/path/to/python" >&2; exit 1
+	echo "lancelsm needs Python 3.11, 3.12 or 3.13, which none of these starts: $$candidates" >&2; \
+	echo "Name one with PYTHON=/path/to/python" >&2; exit 1
 
 .venv/build.stamp: requirements/build.txt | .venv/venv.stamp
 	@$(LOCKED) -r requirements/build.txt
