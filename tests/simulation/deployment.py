@@ -85,6 +85,15 @@ class Deployment:
         ports = Ports(store=store, registry=registry, clock=self.clock, ids=SeededIds(process), parallel=1)
         return Tables(ROOT, ports=ports)
 
+    def divide_anew(self) -> None:
+        """The table's regions are other ones from now on, for containers that read its configuration after this."""
+        spec = self.config.regions
+        assert spec is not None
+        changed = replace(self.config, regions=replace(spec, spec_id=spec.spec_id + 1))
+        found = self.store.get(configs.CONFIG)
+        assert found is not None
+        self.store.replace(configs.CONFIG, configs.encode(changed), expect=found.etag)
+
     # What producers do
 
     def send(self, rows: Sequence[tuple[int, int]], *, sequence: int, **how: Any) -> list[SentPart]:

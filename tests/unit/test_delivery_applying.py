@@ -247,14 +247,6 @@ def test_a_message_for_a_table_that_is_not_below_the_root_waits(table):
     assert (deployment.log(), deployment.dead_letters.bodies, len(deployment.queue.held)) == ({}, [], 1)
 
 
-def divided_anew(deployment: Deployment) -> None:
-    """The table's regions are other ones now, as senders and containers that begin now read it."""
-    divided = replace(deployment.config.regions, spec_id=deployment.config.regions.spec_id + 1)
-    changed = replace(deployment.config, regions=divided)
-    found = deployment.store.get(configs.CONFIG)
-    deployment.store.replace(configs.CONFIG, configs.encode(changed), expect=found.etag)
-
-
 def test_messages_of_an_earlier_division_keep_their_region_and_position_on_the_dead_letter_queue():
     # Given messages on their way, the first of them applied, when the table got other regions
     deployment = Deployment(buckets=1)
@@ -262,7 +254,7 @@ def test_messages_of_an_earlier_division_keep_their_region_and_position_on_the_d
     deployment.send([(7, 2), (8, 2)], sequence=2)
     deployment.apply(deployment.queue.receive(1))
     region = deployment.region(7)
-    divided_anew(deployment)
+    deployment.divide_anew()
     deployment.clock.sleep(61)
 
     outcomes = deployment.deliver(tables=deployment.container("new", faulty=False))
@@ -293,6 +285,17 @@ def test_rows_with_a_column_whose_name_is_no_text_are_set_aside():
     deployment = Deployment(buckets=1)
     stream = packed(deployment.stored((7, 1))).replace(b"_tombstone", b"\xfftombstone")
     deployment.put((7, 1), like=7, rows=stream)
+
+    (outcome,) = deployment.deliver()
+
+    assert isinstance(outcome.misfit, Invalid)
+    assert deployment.queue.held == []
+
+
+def test_rows_without_columns_are_set_aside():
+    deployment = Deployment(buckets=1)
+    batch = pa.RecordBatch.from_struct_array(pa.array([{}, {}], pa.struct([])))
+    deployment.put((7, 1), like=7, rows=packed(pa.Table.from_batches([batch])))
 
     (outcome,) = deployment.deliver()
 

@@ -257,6 +257,20 @@ def test_a_sealed_region_s_letters_stay():
         assert (done.verdict, "sealed" in done.reason) == (Verdict.LEFT, True)
 
 
+def test_letters_for_a_region_of_an_earlier_division_stay_and_name_it():
+    deployment = Deployment(buckets=1)
+    deployment.send([(7, 1)], sequence=1)
+    write(deployment, 1, 0)
+    region = deployment.region(1)
+    deployment.divide_anew()
+    deployment.deliver(tables=deployment.container("new", faulty=False))
+
+    (done,) = redriven(deployment)
+
+    assert (done.verdict, done.region) == (Verdict.LEFT, region.id)
+    assert "no such region any more" in done.reason
+
+
 def test_what_is_newer_can_t_be_told_once_the_log_is_collected():
     deployment = Deployment(buckets=1)
     set_aside(deployment, (7, None))
