@@ -80,7 +80,7 @@ CAUGHT: dict[Enum, tuple[Any, str]] = {
     merge_redo.Guard.READ_AFTER_FENCE: (MergeRedo, "committed file missing"),
     merge_redo.Guard.COUNTER_UNMOVED: (MergeRedo, "merged twice"),
     merge_redo.Guard.CONFLICT: (MergeRedo, "merged twice"),
-    **{guard: (Pins, "pinned object gone") for guard in pins.Guard},
+    **dict.fromkeys(pins.Guard, (Pins, "pinned object gone")),
     pipelining.Guard.FRESH_EPOCH: (Pipelining, "order"),
     pipelining.Guard.ALL_OURS: (Pipelining, "committed entry gone"),
     pipelining.Guard.CONDITION: (Pipelining, "committed entry gone"),

@@ -270,7 +270,7 @@ def test_many_fences_in_a_row_do_not_end_a_stream(table):
     assert seen(table.changes()) == [0, 1]
 
 
-@pytest.mark.parametrize("start", ["earliest", "latest", SystemClock().now(), {}])
+@pytest.mark.parametrize("start", ["earliest", "latest", "now", {}])
 def test_of_a_region_made_after_a_stream_began_nothing_is_left_out(tmp_path, start):
     table = lancelsm.create(
         tmp_path / "t",
@@ -280,7 +280,7 @@ def test_of_a_region_made_after_a_stream_began_nothing_is_left_out(tmp_path, sta
         settings={"collect_floor_bytes": 1 << 40},
     )
     table.upsert([{"id": 1, "v": 1}])
-    changes = table.changes(start=start)
+    changes = table.changes(start=SystemClock().now() if start == "now" else start)
     seen(changes)
     table.upsert([{"id": 2, "v": 2}])
     table.upsert([{"id": 2, "v": 3}])
