@@ -115,6 +115,8 @@ def unpacked(stream: bytes) -> pa.Table:
             table: pa.Table = reader.read_all()
             table.validate()
             table.schema.names  # noqa: B018 - they are text
+            if table.num_rows and not table.num_columns:
+                raise ValueError("rows without columns")
             return table
     except (pa.ArrowException, OSError, ValueError, TypeError) as error:
         reason = str(error).partition("\n")[0]
