@@ -30,7 +30,7 @@ from lancelsm.layout import (
     wal_entry,
 )
 from lancelsm.manifest import Manifest
-from lancelsm.opening import Opened, catalogue_table
+from lancelsm.opening import Opened, catalogue_table, check_base
 from lancelsm.region import Region, Storage
 from lancelsm.registry import Fields, Unknown
 from lancelsm.wal.entry import Entry, decode
@@ -47,13 +47,14 @@ def rebuild(opened: Opened, only: Iterable[RegionId] | None = None) -> list[tupl
         sealed.
 
     Raises:
-        Corrupt: a head is ahead of storage: objects that were acknowledged are gone.
+        Corrupt: a head is ahead of storage: objects that were acknowledged are gone. Or the base is another table's.
         Contended: somebody writes.
         Unavailable: a store or the registry did not answer. Run it again.
 
     A crash at any line leaves some heads rebuilt; running it again finishes.
     """
     base = opened.read_base()
+    check_base(base, opened.config)
     catalogue_table(opened)
     rebuilt = []
     for identity in regions_in_storage(opened.storage) if only is None else only:

@@ -11,6 +11,7 @@ import pytest
 
 import lancelsm
 from lancelsm.adopt import adopt
+from lancelsm.dropping import drop_table
 from lancelsm.errors import Corrupt, Fenced, Invalid, LsmError
 from lancelsm.layout import SQLITE, Epoch, Position, Version, head_key, published_manifest, wal_entry
 from lancelsm.opening import open_table
@@ -388,3 +389,18 @@ def test_a_head_that_is_ahead_of_storage_is_never_taken_back(tmp_path: Path) -> 
 
     assert region.storage.registry.read(head_key(table.config.table, region.id)) == before
     assert set(positions(table).values()) == {3}
+
+
+def test_a_process_that_has_a_dropped_table_open_does_not_rebuild_the_one_that_was_made_there_since(tmp_path):
+    table = create(tmp_path, [row(1)])
+    place, stale = Path(table.uri), open_table(table.uri)
+    drop_table(place)
+    lancelsm.create(place, COLUMNS, primary_key="id").upsert([row(2)])
+
+    with pytest.raises(Corrupt, match="the base is not this table's"):
+        rebuild(stale)
+
+    again = lancelsm.open(place)
+    again.upsert([row(3)])
+    again.flush()
+    assert rows_of(again) == [row(2), row(3)]
