@@ -15,6 +15,7 @@ from lancelsm.region import Storage
 from lancelsm.registry import Applied, Record, Unknown
 
 LEASE_SECONDS = 60.0
+_SKEW_SECONDS = 300.0  # a lease that ends later than this after the longest one is of a clock that was wrong
 
 
 @contextmanager
@@ -27,7 +28,7 @@ def lease(storage: Storage, name: str) -> Iterator[None]:
     Raises:
         Contended: another process holds it; says for how long still.
 
-    After a crash of the holder others wait at most `LEASE_SECONDS`.
+    After a crash of the holder others wait at most `LEASE_SECONDS`, and five minutes more if its clock was ahead.
     """
     key = lease_key(storage.table, name)
     holder = storage.ids.nonce()
@@ -50,7 +51,8 @@ def _take(storage: Storage, key: Key, holder: Nonce, name: str) -> int:
     for _ in storage.budget().attempts():
         record = storage.registry.read(key)
         left = float(record["expires"]) - storage.clock.now() if record and record["holder"] else 0.0
-        if record and left > 0 and record["holder"] != holder:
+        held = 0 < left <= LEASE_SECONDS + _SKEW_SECONDS
+        if record and held and record["holder"] != holder:
             raise Contended(
                 f"another process holds the lease {name!r}",
                 remedy=f"Wait: it ends by itself, or in {left:.0f} s if its holder has died",
@@ -67,9 +69,12 @@ def _take(storage: Storage, key: Key, holder: Nonce, name: str) -> int:
 
 def _renew(storage: Storage, key: Key, holder: Nonce, version: int, stop: threading.Event) -> None:
     while not stop.wait(LEASE_SECONDS / 3):
-        outcome = storage.registry.swap(
-            key, expect={"version": version, "holder": holder}, change=_record(storage, holder, version + 1)
-        )
+        try:
+            outcome = storage.registry.swap(
+                key, expect={"version": version, "holder": holder}, change=_record(storage, holder, version + 1)
+            )
+        except LsmError:
+            continue  # the next beat comes before it ends
         if isinstance(outcome, Applied):
             version += 1
         elif not isinstance(outcome, Unknown):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from lancelsm.clock import SeededIds
@@ -110,3 +112,12 @@ def test_a_lost_reply_of_taking_or_giving_back_does_no_harm(fault: object) -> No
         other.clock.advance(LEASE_SECONDS)
         with lease(other.process("b"), "base"):
             assert other.holder
+
+
+def test_a_lease_by_a_clock_that_was_far_ahead_keeps_nobody_away_for_long() -> None:
+    place = Place()
+    ahead = replace(place.process("a"), clock=FakeClock(place.clock.now() + 1e8))
+    lease(ahead, "base").__enter__()  # and crashed
+
+    with lease(place.process("b"), "base"):
+        assert place.holder
