@@ -23,6 +23,7 @@ from tests.emulator import Emulator, emulator
 BUCKET = "emulated"
 JOB_SECONDS = 180.0
 Allowed = tuple[str, str] | dict[str, Any]  # action and resource, or a whole statement
+MERGE = Path(__file__).resolve().parents[2] / "infra" / "workflows" / "merge.asl.json"
 RULE = f"arn:aws:events:{REGION}:{ACCOUNT}:rule/StepFunctionsGetEventsForEMRServerlessJobRule"
 
 FUNCTION = '''
@@ -260,6 +261,26 @@ def test_a_state_machine_retries_and_catches_by_kind(aws: Emulator, function: st
     # Then it was tried three times
     assert (execution["status"], json.loads(execution["output"])) == ("SUCCEEDED", {"kind": "Contended"})
     assert events(aws, execution).count("TaskFailed") == 3
+
+
+def test_a_merge_whose_function_dies_goes_on_as_a_job_with_its_plan(aws: Emulator, function: str) -> None:
+    # Given the merge's own states from the function to the job, in place of which is what it is given
+    states = json.loads(MERGE.read_text())["States"]
+    machine = machine_of(
+        aws,
+        "dying",
+        [("lambda:InvokeFunction", function)],
+        lambda_task(function) | {"Catch": states["MergeInLambda"]["Catch"]},
+        TooLarge=states["TooLarge"],
+        MergeOnSpark={"Type": "Pass", "End": True},
+        Failed=states["Failed"],
+    )
+
+    execution = executed(aws, machine, {"exit": 1, "plan": {"engine": "inprocess", "token": "t"}, "attempt": 1})
+
+    assert execution["status"] == "SUCCEEDED"
+    found = json.loads(execution["output"])
+    assert (found["plan"], found["attempt"]) == ({"engine": "spark", "token": "t"}, 1)
 
 
 def test_a_state_machine_invokes_only_what_its_role_may(aws: Emulator, function: str) -> None:
