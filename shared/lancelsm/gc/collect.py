@@ -21,11 +21,11 @@ from lancelsm.gc.mark import Kept, Marked, Progress, mark_region
 from lancelsm.gc.survey import seen, survey_region
 from lancelsm.gc.sweep import Swept, expire_pins, has_expired, sweep_leftovers, sweep_region
 from lancelsm.gc.verify import verify_region
-from lancelsm.layout import region_prefix, round_prefix
+from lancelsm.layout import MEM_WAL, RegionId, region_key, region_prefix, round_prefix
 from lancelsm.manifest import Dead
 from lancelsm.opening import Opened
 from lancelsm.pins import Pin, read_pins
-from lancelsm.region import Region, regions
+from lancelsm.region import Region, region_from_record, regions
 
 PHASES = ("idle", "marked", "committed", "swept")
 """How far a collection came, in order; `idle`: there was nothing to do."""
@@ -314,9 +314,11 @@ def _region_of(opened: Opened, key: str) -> Region | None:
     """Whose round a list is; None for the base's. Raises `Invalid` for a key of no region."""
     if key.startswith(round_prefix(None)):
         return None
-    for region in regions(opened.storage):
-        if key.startswith(round_prefix(region.id)):
-            return region
+    identity = RegionId(key.removeprefix(f"{MEM_WAL}/").partition("/")[0])
+    if key.startswith(round_prefix(identity)):  # one of many: not by a list of all
+        record = opened.storage.registry.read(region_key(opened.storage.table, identity))
+        if record is not None:
+            return region_from_record(opened.storage, identity, record)
     raise Invalid(
         f"{key!r:.200} names no round of the table",
         remedy="Give what mark returned",
