@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 from lancelsm import manifest as manifests
 from lancelsm.manifest import FlushedGeneration, Manifest
 from lancelsm.merge import commit as merging
+from tests.simulation.faults import Call
 from tests.simulation.situations import noted
 from tests.simulation.table_crowd import table_crowd
 from tests.simulation.table_world import TableWorld
@@ -39,9 +42,17 @@ def test_the_same_seed_makes_the_same_calls_and_meets_the_same_faults(tmp_path: 
     first, second = (table_crowd(7, tmp_path / name / "table") for name in ("first", "second"))
 
     assert first.schedule.choices == second.schedule.choices
-    assert first.plan.calls == second.plan.calls
-    assert first.plan.injected == second.plan.injected
+    assert _by_our_names(first.plan.calls) == _by_our_names(second.plan.calls)
+    assert [fault for _, fault in first.plan.injected] == [fault for _, fault in second.plan.injected]
+    assert _by_our_names(call for call, _ in first.plan.injected) == _by_our_names(
+        call for call, _ in second.plan.injected
+    )
     assert _story(first) == _story(second)
+
+
+def _by_our_names(calls: Iterable[Call]) -> list[Call]:
+    """Calls without the names that Lance gives to files of rows: those are random."""
+    return [replace(call, key=re.sub(r"/data/\w+\.lance$", "/data/*.lance", call.key)) for call in calls]
 
 
 def _story(world: TableWorld) -> list[Any]:
