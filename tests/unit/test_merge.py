@@ -381,6 +381,24 @@ def test_rows_written_before_a_raised_fence_are_written_again(tmp_path: Path, st
     assert runner.names == ["fold_delta", "write_live_rows", "hide_by_scan"] * 2
 
 
+@Step
+def test_rows_written_before_a_fence_that_a_restored_base_no_longer_shows_are_written_again(
+    tmp_path: Path, step: int
+) -> None:
+    table = world(tmp_path)
+
+    def raise_fence_and_restore() -> None:
+        before = table.base().version
+        raise_fence_and_sweep(table)
+        lance.dataset(table.uri, version=before).restore()
+
+    table.merge(runner=(runner := Interrupted(step, raise_fence_and_restore)))
+
+    table.check()
+    assert table.base().fence == 0
+    assert runner.names == ["fold_delta", "write_live_rows", "hide_by_scan"] * 2
+
+
 class Crash(Exception):
     """The process ends here."""
 

@@ -38,6 +38,7 @@ from lancelsm.objects import ObjectStore
 ATTEMPTS = 8
 _FIRST_WAIT_S = 0.05
 _ROWS_PER_WRITER = 250_000
+_VERSIONS_ASKED = 32  # more commits than that during one merge: it is planned anew
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +176,7 @@ def _carry_out(merger: _Merger, plan: MergePlan, planned: BaseTable) -> Merged |
         newest = _look_again(merger, outcome)
         if outcome is None and plan.reached(newest.counters):
             return _merged(plan, planned, delta, hidden, newest.version)
-        if not _is_same_ground(planned, newest):
+        if not _is_same_ground(merger, planned, newest):
             return None
         base = newest
     return None
@@ -192,15 +193,24 @@ def _merged(plan: MergePlan, planned: BaseTable, delta: Delta, hidden: Iterable[
     )
 
 
-def _is_same_ground(written_on: BaseTable, base: BaseTable) -> bool:
+def _is_same_ground(merger: _Merger, written_on: BaseTable, base: BaseTable) -> bool:
     """Whether rows written on one version may be committed on another.
 
-    A raised fence says that files which nothing referred to are swept: those rows may be gone by now.
+    A raised fence says that files which nothing referred to are swept: those rows may be gone by now. A base that was
+    restored since shows the fence no more, so every version in between is asked.
     """
-    return (
-        base.counters == written_on.counters
-        and base.fence == written_on.fence
-        and base.schema.columns.equals(written_on.schema.columns, check_metadata=True)
+    between = range(written_on.version + 1, base.version)
+    if len(between) > _VERSIONS_ASKED:
+        return False
+    try:
+        passed = [open_base(uri=base.uri, version=one, storage_options=merger.storage_options) for one in between]
+    except Invalid:  # cleaned up: nobody can tell what it said
+        return False
+    return all(
+        one.counters == written_on.counters
+        and one.fence == written_on.fence
+        and one.schema.columns.equals(written_on.schema.columns, check_metadata=True)
+        for one in [*passed, base]
     )
 
 
