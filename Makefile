@@ -79,7 +79,7 @@ deploy: synth ## both stacks to the account of your AWS credentials (ARGS='-c bu
 	@echo "lancelsm is deployed (stage $(STAGE)). Make a table in the bucket and the registry above:"
 	@echo "  echo '{\"id\": 1, \"total\": 9.5}' > orders.jsonl"
 	@echo "  $(BIN)/lancelsm init s3://BUCKET/tables/orders --schema orders.jsonl --primary-key id --registry REGISTRYNAME"
-	@echo "Then send it rows, and read them:"
+	@echo "Then send it rows, and read them, with the AWS CLI (its version 1 takes no --cli-binary-format and needs none):"
 	@echo "  aws lambda invoke --function-name lancelsm-$(STAGE)-ingest --cli-binary-format raw-in-base64-out \\"
 	@echo "    --payload '{\"table\": \"orders\", \"upserts\": [{\"id\": 1, \"total\": 9.5}]}' /dev/stdout"
 	@echo "  aws lambda invoke --function-name lancelsm-$(STAGE)-query --cli-binary-format raw-in-base64-out \\"
