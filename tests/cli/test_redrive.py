@@ -17,7 +17,7 @@ def half_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """The queue fails after one letter."""
 
     def walk(*_: object, **__: object) -> Iterator[Redriven]:
-        yield Redriven(id="m", table="s3://lake/orders", region="r", rows=3, verdict=Verdict.APPENDED, reason="")
+        yield Redriven(id="7d6f1c0a", table="s3://lake/orders", region="r", rows=3, verdict=Verdict.APPENDED, reason="")
         raise Unavailable("the queue gave no answer")
 
     monkeypatch.setattr(redrive, "redrive", walk)
@@ -28,6 +28,7 @@ def test_letters_that_were_appended_are_told_before_the_error_that_came_after_th
     done = run("redrive", "--queue", "queue", "--yes")
 
     assert done.code == Unavailable.exit_code
+    assert "7d6f1c0a" in done.out
     assert "appended" in done.out
     assert "the queue gave no answer" in done.err
 

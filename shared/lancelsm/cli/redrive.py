@@ -60,7 +60,7 @@ def redrive(
 
         if not found:
             return "There are no dead letters"
-        shown = listing(found, columns=("table", "region", "rows", "verdict", "reason"))
+        shown = listing(found, columns=("id", "table", "region", "rows", "verdict", "reason"))
         return Group(shown) if yes else Group(shown, "Nothing was changed: this is what --yes would do")
 
     if failure is not None and session.json:
