@@ -2,7 +2,7 @@
 
     LANCELSM_SNAPSHOTS=write .venv/bin/python -m pytest tests/infra/test_snapshots.py
 
-What changes with every change of code is left out: hashes of assets.
+What changes with every change of code is left out: hashes of assets, and the order of grants, which they decide.
 """
 
 from __future__ import annotations
@@ -24,7 +24,19 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 def normalised(template: Template) -> Template:
     """A template without the hashes of its assets, the CDK's own metadata and the version rule of its bootstrap."""
     kept = {name: template[name] for name in ("Description", "Resources", "Outputs") if name in template}
-    return json.loads(_HASH.sub("HASH", json.dumps(_without_metadata(kept), sort_keys=True)))
+    return _ordered(json.loads(_HASH.sub("HASH", json.dumps(_without_metadata(kept), sort_keys=True))))
+
+
+def _ordered(value: Any) -> Any:
+    """The resources of each grant in the order of their text."""
+    if isinstance(value, list):
+        return [_ordered(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: sorted(one, key=json.dumps) if key == "Resource" and isinstance(one, list) else _ordered(one)
+        for key, one in value.items()
+    }
 
 
 def _without_metadata(value: Any) -> Any:

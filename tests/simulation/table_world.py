@@ -156,9 +156,7 @@ class TableWorld:
         with self.at(process):
             return self.write_by(self.table(process), process, upsert=upsert, delete=delete)
 
-    def write_by(
-        self, table: Table, process: str, *, upsert: Iterable[int] = (), delete: Iterable[int] = ()
-    ) -> Write:
+    def write_by(self, table: Table, process: str, *, upsert: Iterable[int] = (), delete: Iterable[int] = ()) -> Write:
         """As `write`, by a handle that the process has."""
         upserted, deleted = list(upsert), list(delete)
         assert bool(upserted) != bool(deleted)

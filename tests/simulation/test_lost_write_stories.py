@@ -49,9 +49,7 @@ def world_at(place: Path, *, loaded: tuple[int, ...] = (), **settings: object) -
 
 
 @contextmanager
-def when(
-    world: TableWorld, wanted: Callable[[Call], bool], event: Event, *, times: int = 1
-) -> Iterator[FaultPlan]:
+def when(world: TableWorld, wanted: Callable[[Call], bool], event: Event, *, times: int = 1) -> Iterator[FaultPlan]:
     """What the victim does within meets a fault at such a call, or what somebody else does right before it."""
     met = []
 
@@ -280,9 +278,7 @@ def test_a_manifest_whose_committer_died_is_published_before_the_next_so_that_no
         world.flush("next")
 
         assert of.head().manifest_version == committed + 1
-        assert all(
-            world.store.get(published_manifest(of.id, Version(version))) for version in range(1, committed + 2)
-        )
+        assert all(world.store.get(published_manifest(of.id, Version(version))) for version in range(1, committed + 2))
 
 
 # Merge
