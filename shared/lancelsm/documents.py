@@ -66,8 +66,9 @@ def collected(done: Collected) -> Document:
 
 
 def scrubbed(report: Report) -> Document:
-    """{"ok", "checked", "problems": [{"path", "kind", "problem"}]}."""
-    return {"ok": report.ok, "checked": report.checked, "problems": [asdict(one) for one in report.problems]}
+    """{"ok", "checked", "complete", "problems": [{"path", "kind", "problem"}]}; not complete if a limit ended it."""
+    problems = [asdict(one) for one in report.problems]
+    return {"ok": report.ok, "checked": report.checked, "complete": report.complete, "problems": problems}
 
 
 def snapshot(pin: Pin) -> Document:

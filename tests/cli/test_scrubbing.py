@@ -12,7 +12,12 @@ def test_a_whole_table_is_ok(orders: Path, as_json: Json) -> None:
 
     assert document["ok"] is True
     assert document["checked"] > 0
+    assert document["complete"] is True
     assert document["problems"] == []
+
+
+def test_a_limit_leaves_the_rest_and_says_so(orders: Path, as_json: Json) -> None:
+    assert as_json("scrub", orders, "--limit", "1")["complete"] is False
 
 
 def test_what_is_wrong_has_a_path_a_kind_and_exit_code_4(orders: Path, run: Run) -> None:

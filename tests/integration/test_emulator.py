@@ -164,6 +164,15 @@ def test_a_directory_has_one_emulator(aws: Emulator, tmp_path: Path) -> None:
     assert server.running(tmp_path) is None
 
 
+def test_an_emulator_at_another_port_than_the_one_asked_for_is_not_taken_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GATEWAY_PORT", "1")
+
+    with emulator(tmp_path), pytest.raises(SystemExit, match="another port than 1"):
+        server.main(["start", "--directory", str(tmp_path)])
+
+
 def test_a_function_fails_with_the_class_of_its_exception_and_its_stack(aws: Emulator, function: str) -> None:
     answer = aws.client("lambda").invoke(FunctionName=function, Payload=json.dumps({"raise": "later"}))
     error = json.loads(answer["Payload"].read())

@@ -27,8 +27,8 @@ def scrub(
 ) -> None:
     """Read every object of a table, hold each against what names it, and say what is wrong. It repairs nothing.
 
-    As JSON: {"ok", "checked": how many objects and records, "problems": [{"path", "kind", "problem"}]}. Exit code 4 if
-    something is wrong.
+    As JSON: {"ok", "checked": how many objects and records, "complete": false if the limit ended it, "problems":
+    [{"path", "kind", "problem"}]}. Exit code 4 if something is wrong.
     """
     from lancelsm import documents
     from lancelsm.scrub.table import scrub_place

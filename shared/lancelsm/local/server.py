@@ -48,6 +48,11 @@ def main(arguments: list[str] | None = None) -> None:
         elif chosen.command == "start":
             if running(chosen.directory) is None:
                 start(chosen.directory, port=port)
+            elif not _answers(port):
+                raise Invalid(
+                    f"the emulator that runs in {chosen.directory} has another port than {port}",
+                    remedy="Set GATEWAY_PORT to its own, or end it: make local-down",
+                )
             sys.stdout.write(f"An emulated AWS runs in {chosen.directory}, at {endpoint(port)}\n")
         else:
             serve(chosen.directory, port=port)
