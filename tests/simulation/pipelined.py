@@ -84,7 +84,7 @@ def live(run: Run, decide: Decide = lambda world, call: None, **others: Callable
         world = run.world()
         world.plan = plan = FaultPlan(lambda call: decide(world, call), clock=world.schedule.clock)
         threads = Threads(world.schedule)
-        drafted = {"Pipeline": run.mutant, "draft": lambda rows: row(rows.column("id")[0].as_py())}
+        drafted = {"Pipeline": run.mutant, "draft": lambda rows, at: row(rows.column("id")[0].as_py())}
         with threads.instead_of(pipeline), mock.patch.multiple(region_writer, **drafted):
             target: Any = SimpleNamespace(settings=Settings(), owner=OWNER)
             writer = RegionWriter(world.region("actor"), target, owner=ME, lenders=(target.owner,), depth=run.depth)
