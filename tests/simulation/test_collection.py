@@ -324,6 +324,16 @@ def renewed_before(port: str) -> None:
     assert bool(lake.pinned) == (port == "registry")
 
 
+def test_what_an_expired_pin_kept_goes_and_the_pin_with_it() -> None:
+    lake = _expired(filled())
+    storage = lake.region("reader").storage
+
+    run(lake, FaultPlan())
+
+    assert storage.registry.list(snapshots(storage.table)) == []
+    assert not any("_gen_1/" in item.key for item in storage.objects.list("_mem_wal/"))
+
+
 def test_a_pin_that_is_renewed_while_it_is_judged_expired_counts() -> None:
     renewed_before("registry")
 

@@ -35,7 +35,7 @@ GUARDS: dict[str, tuple[Callable[..., object], str, str, Callable[[], None]]] = 
         sweep.expire_pins,
         "if not isinstance(storage.registry.delete(key, expect=witness), Applied):",
         "if False:",
-        tests.test_a_pin_that_was_judged_expired_can_not_be_renewed_once_something_is_deleted,
+        tests.test_what_an_expired_pin_kept_goes_and_the_pin_with_it,
     ),
     "a removed pin is removed as it was judged": (
         sweep.expire_pins,
