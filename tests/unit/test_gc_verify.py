@@ -87,7 +87,7 @@ def test_an_item_that_is_needed_or_is_not_what_it_says_is_refused_by_name(name: 
 
 
 @pytest.mark.parametrize("kind", [Kind.GENERATION, Kind.STAGED, Kind.PUBLISHED])
-def test_what_a_pin_needs_is_refused(kind: Kind) -> None:
+def test_a_round_with_what_a_pin_needs_is_marked_anew(kind: Kind) -> None:
     lake = filled()
     pin = lake.pin("held")
     lake.merge()
@@ -101,7 +101,7 @@ def test_what_a_pin_needs_is_refused(kind: Kind) -> None:
         Kind.PUBLISHED: (published_manifest(lake.world.id, needs.manifest_version), needs.manifest_version),
     }
 
-    with pytest.raises(Corrupt) as error:
+    with pytest.raises(Contended, match="snapshot held needs") as error:
         verify(lake, rewritten(lake, plus(kind, *paths[kind])))
     assert error.value.where["object"] == paths[kind][0]
 
