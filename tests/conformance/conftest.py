@@ -56,7 +56,7 @@ def described(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str],
 def _dynamodb(backend: str, request: pytest.FixtureRequest) -> str:
     if backend == "dynamodb-other":
         endpoint = os.environ.get("LANCELSM_TEST_DYNAMODB")
-        if not endpoint:
+        if not endpoint:  # it can't be brought along: Amazon's licence forbids to pass DynamoDB Local on
             pytest.skip("LANCELSM_TEST_DYNAMODB names no other DynamoDB")
         return endpoint
     if backend == "dynamodb-stale-replica":

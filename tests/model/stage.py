@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -41,7 +42,7 @@ class Call:
         return self.unknown is None
 
 
-class Stage:
+class Stage(ABC):
     """Storage of one region as its actors see it, and what happened there."""
 
     def __init__(self) -> None:
@@ -85,9 +86,9 @@ class Stage:
             found.append((position, self.entry(stored.body, position)))
         return tuple(sorted(found))
 
+    @abstractmethod
     def entry(self, body: bytes, position: Position) -> Hashable:
-        """An entry in the terms of the model."""
-        raise NotImplementedError  # each play has terms of its own
+        """An entry in the terms of the play's model."""
 
     def put(self, draft: Draft, *, position: int, epoch: int) -> None:
         """What a zombie left."""
@@ -170,7 +171,7 @@ class StagedRegistry:
         return self._stage.hub.switch(Call(name=name, act=act, unknown=_no_swap))
 
     def delete(self, key: Key, *, expect: Fields) -> Applied | Lost | UnknownSwap:
-        raise NotImplementedError  # as `list`
+        raise NotImplementedError  # no protocol that is replayed deletes records: one that does must get a play for it
 
     def list(self, partition: str) -> list[tuple[Key, Record]]:
         raise NotImplementedError  # no protocol that is replayed lists records: one that does must get a play for it

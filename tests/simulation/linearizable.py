@@ -11,6 +11,7 @@ Regions don't share keys, so a history of a table is checked region by region.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -30,7 +31,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
+class Operation(ABC):
     """What an actor asked and was told, from the moment `called` to the moment `answered`."""
 
     actor: str
@@ -42,9 +43,9 @@ class Operation:
         """Nobody was told that it happened."""
         return self.answered == NEVER
 
+    @abstractmethod
     def after(self, state: State) -> State | None:
         """The state that it leaves, if it can happen in this one with the answer that it got."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -108,6 +108,7 @@ def _table(data: Any) -> Any:
         raise Invalid("pyarrow is not installed", remedy="Install it, or give rows as dicts") from error
     try:
         return pa.table(data)
+    # Whose stream it is decides what is raised: NotImplementedError is how a producer refuses a type of its own.
     except (pa.ArrowException, TypeError, ValueError, NotImplementedError) as error:
         raise Invalid(f"{type(data).__name__} can't be read as Arrow: {error}") from error
 

@@ -187,5 +187,6 @@ def _is_arrow(data: Any) -> bool:
 def _imported(read: Callable[[Any], Any], data: Any) -> Any:
     try:
         return read(data)
+    # Whose stream it is decides what is raised: NotImplementedError is how a producer refuses a type of its own.
     except (pa.ArrowException, TypeError, ValueError, NotImplementedError) as error:
         raise Invalid(f"{type(data).__name__} can't be read as Arrow: {error}") from error
