@@ -15,13 +15,15 @@ import urllib.request
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+from unittest import mock
 
 import boto3
 
 from lancelsm import aws
 from lancelsm.registry.dynamodb import INDEX
+from tests.conformance.listening import listening
 
 _ABSENT = {"GetItem": {}, "Query": {"Items": [], "Count": 0, "ScannedCount": 0}}
 
@@ -36,6 +38,29 @@ def dynamodb_client(endpoint: str) -> Any:
         aws_secret_access_key="secret",
         config=aws.once(),
     )
+
+
+@contextmanager
+def environment_of(endpoint: str) -> Iterator[None]:
+    """Within, `lancelsm.aws` finds this endpoint, region and account in the environment."""
+    told = {
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_REGION": "us-east-1",
+        "AWS_ACCESS_KEY_ID": "000000000000",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+    with mock.patch.dict("os.environ", told):
+        _forget_clients()
+        try:
+            yield
+        finally:
+            _forget_clients()
+
+
+def _forget_clients() -> None:
+    aws.client.cache_clear()
+    aws.session.cache_clear()
 
 
 def make_registry_table(client: Any, name: str) -> str:
@@ -108,17 +133,8 @@ class Proxy:
 def proxied(upstream: str, proxy: Proxy | None = None) -> Iterator[Proxy]:
     """Run a proxy, of another kind if one is given, until the block ends."""
     proxy = proxy or Proxy(upstream)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(proxy))
-    server.daemon_threads = True
-    proxy.endpoint = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
+    with listening(_handler(proxy)) as proxy.endpoint:
         yield proxy
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:

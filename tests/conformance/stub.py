@@ -13,8 +13,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from email.message import Message
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, unquote, urlsplit
+
+from tests.conformance.listening import listening
 
 BUCKET = "stub"
 
@@ -70,17 +72,8 @@ def etag(body: bytes) -> str:
 @contextmanager
 def serving() -> Iterator[Stub]:
     stub = Stub()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(stub))
-    server.daemon_threads = True
-    stub.endpoint = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
+    with listening(_handler(stub)) as stub.endpoint:
         yield stub
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def _handler(stub: Stub) -> type[BaseHTTPRequestHandler]:

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 import lancelsm
-from lancelsm import aws
-from tests.conformance.dynamodb import dynamodb_client, make_registry_table
+from tests.conformance.dynamodb import dynamodb_client, environment_of, make_registry_table
 from tests.conformance.ministack import make_bucket, ministack, options
 
 REGISTRY = "registry"
@@ -39,24 +38,10 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def storage_options(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+def storage_options(endpoint: str) -> Iterator[dict[str, str]]:
     """Of the bucket; DynamoDB is where the environment says."""
-    for name, value in {
-        "AWS_ENDPOINT_URL": endpoint,
-        "AWS_REGION": "us-east-1",
-        "AWS_ACCESS_KEY_ID": "000000000000",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }.items():
-        monkeypatch.setenv(name, value)
-    _forget_clients()
-    yield options(endpoint)
-    _forget_clients()
-
-
-def _forget_clients() -> None:
-    aws.client.cache_clear()
-    aws.session.cache_clear()
+    with environment_of(endpoint):
+        yield options(endpoint)
 
 
 def _rows(table: lancelsm.Table) -> dict[int, str]:

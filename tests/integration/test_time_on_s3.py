@@ -7,14 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 import lancelsm
-from lancelsm import aws
 from lancelsm.backup import back_up, restore
 from lancelsm.clone import clone_snapshot
 from lancelsm.dropping import drop_table
 from lancelsm.errors import Invalid
 from lancelsm.layout import table_key
 from lancelsm.opening import open_table
-from tests.conformance.dynamodb import dynamodb_client, make_registry_table
+from tests.conformance.dynamodb import dynamodb_client, environment_of, make_registry_table
 from tests.conformance.ministack import make_bucket, ministack, options
 
 
@@ -26,21 +25,10 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def storage_options(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+def storage_options(endpoint: str) -> Iterator[dict[str, str]]:
     """Of the bucket; DynamoDB is where the environment says."""
-    for name, value in {
-        "AWS_ENDPOINT_URL": endpoint,
-        "AWS_REGION": "us-east-1",
-        "AWS_ACCESS_KEY_ID": "000000000000",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }.items():
-        monkeypatch.setenv(name, value)
-    aws.client.cache_clear()
-    aws.session.cache_clear()
-    yield options(endpoint)
-    aws.client.cache_clear()
-    aws.session.cache_clear()
+    with environment_of(endpoint):
+        yield options(endpoint)
 
 
 @pytest.mark.parametrize("registry", ["object", "dynamodb:registry"])
