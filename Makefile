@@ -26,7 +26,7 @@ export GATEWAY_PORT
 # Says that the stacks are there: a new emulator begins with an empty directory.
 DEPLOYED := .local/work/deployed
 
-.PHONY: help demo demo-aws test lint typecheck simulate bench build spark35 proto lock clean synth bootstrap deploy destroy asl local local-down
+.PHONY: help demo demo-aws test lint typecheck simulate stress bench build spark35 proto lock clean synth bootstrap deploy destroy asl local local-down
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
