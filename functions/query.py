@@ -1,4 +1,4 @@
-"""Read rows as of now: by key, or those for which a condition is true."""
+"""Read rows as of now or of a snapshot: by key, or those for which a condition is true."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ class Input:
         where: SQL: text in 'quotes', odd column names in `backticks`.
         limit: at most so many rows.
         count: only how many there are.
+        at: the name of a snapshot, to read the table as that keeps it; default as of now.
 
     Returns:
         {"rows": [...]}, values as `lancelsm scan --output json` writes them; {"count"}; or, if the rows don't fit an
         answer, {"url", "rows": how many, "bytes"}: a link to JSON lines that is good for an hour.
 
     Raises:
-        Invalid: no such table, column or condition; a key does not fit; fields that exclude each other.
+        Invalid: no such table, column or condition; a key does not fit; fields that exclude each other; the snapshot is
+            not there, or has expired.
         Unavailable: do it again. Corrupt: names the object.
     """
 
@@ -40,6 +42,7 @@ class Input:
     where: str | None = None
     limit: int | None = None
     count: bool = False
+    at: str | None = None
 
 
 @function
@@ -47,9 +50,9 @@ def handler(event: Document, call: Call) -> Document:
     asked = parsed(Input, event)
     by_key = [name for name in ("key", "keys") if name in event]
     if len(by_key) > 1 or (by_key and {"where", "limit", "count"} & event.keys()):
-        remedy = "Give one of key and keys, with columns or alone, or where, limit and count"
+        remedy = "Give one of key and keys, perhaps with columns and at, or where, limit and count"
         raise Invalid(f"{by_key[0]} does not go with the other fields", remedy=remedy, field=by_key[0])
-    table = lancelsm.open(place(asked.table, root=SETTINGS["LANCELSM_TABLES"]))
+    table = lancelsm.open(place(asked.table, root=SETTINGS["LANCELSM_TABLES"]), at=asked.at)
     if asked.count:
         return {"count": count_rows(table, columns=asked.columns, where=asked.where, limit=asked.limit)}
     keep = partial(keep_in_bucket, uri=f"{SETTINGS['LANCELSM_WORK']}/results/{call.id}.ndjson")

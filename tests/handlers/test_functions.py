@@ -154,6 +154,24 @@ def test_a_query_looks_keys_up(table: Table) -> None:
     assert call("query", {"table": "orders", "keys": []}) == {"rows": []}
 
 
+def test_a_query_at_a_snapshot_reads_what_that_keeps(table: Table) -> None:
+    table.snapshot("monday")
+    table.upsert([{"id": 100, "state": "paid"}])
+    table.delete([1])
+
+    assert sorted(row["id"] for row in call("query", event("query_at"))["rows"]) == [1, 3, 5, 7]
+    assert call("query", {"table": "orders", "at": "monday", "count": True}) == {"count": 8}
+    assert call("query", {"table": "orders", "at": "monday", "keys": [1, 100]}) == {"rows": [ORDERS[1]]}
+
+
+def test_a_query_at_a_snapshot_that_is_gone_is_refused(table: Table) -> None:
+    table.snapshot("monday")
+    table.drop_snapshot("monday")
+
+    for asked in ({}, {"count": True}, {"key": 1}):
+        assert refusal("query", {"table": "orders", "at": "monday", **asked})["snapshot"] == "monday"
+
+
 @pytest.mark.parametrize("other", [{"keys": [1]}, {"where": "true"}, {"limit": 1}, {"count": True}])
 def test_a_query_by_key_takes_no_fields_of_a_scan(table: Table, other: dict[str, Any]) -> None:
     assert refusal("query", {"table": "orders", "key": 1, **other})["field"] == "key"
@@ -206,6 +224,7 @@ def test_a_field_that_is_unknown_missing_or_of_another_type_is_named(deployment:
         ("query", "limit", True),
         ("query", "columns", "id"),
         ("query", "count", 1),
+        ("query", "at", 7),
         ("region_claim", "owner", 7),
         ("gc_round", "step", "sweep"),
         ("gc_sweep", "round", "1"),
