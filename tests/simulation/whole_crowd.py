@@ -22,7 +22,7 @@ from lancelsm.commit import newest
 from lancelsm.cursor import drop_cursor, find_cursor
 from lancelsm.errors import Ambiguous, Contended, Fenced, Invalid, LsmError, Unavailable
 from lancelsm.head import Head
-from lancelsm.layout import Position, RegionId, wal_entry
+from lancelsm.layout import Nonce, Position, RegionId, wal_entry
 from lancelsm.objects import Listed
 from lancelsm.settings import Settings
 from lancelsm.snapshot import drop_snapshot
@@ -88,7 +88,7 @@ class WholeCrowd:
         self.sink: dict[str, list[tuple[int, Any]]] = {}
         self.next: dict[str, dict[RegionId, Position]] = {}
         self.messages = [(sequence, self.dice.choice(KEYS)) for sequence in range(1, 9)]
-        self.shared: list[Position] = []
+        self.shared: dict[Nonce, list[Position]] = {}  # by cursor: one that is dropped and made again is another
         self.expired = 0
 
     def run(self) -> WholeCrowd:
@@ -285,14 +285,16 @@ class WholeCrowd:
         try:
             changes = Changes(self.lake.storage(life), ROWS, cursor="shared", limit=dice.choice([1, 2, 100]))
         except Invalid:
-            drop_cursor(self.lake.storage(life), "shared")  # its maker has crashed
+            drop_cursor(self.lake.storage(life), "shared")  # its maker has crashed, or is the other one
             return
+        assert changes._pin is not None
+        taken = self.shared.setdefault(changes._pin.nonce, [])
         batch = [change.position for change in changes]
         for _ in range(3):
             with contextlib.suppress(Unavailable):
                 changes.save()
-                assert not batch or batch[0] > max(self.shared, default=0), f"{batch} after {self.shared}"
-                self.shared += batch
+                assert not batch or batch[0] > max(taken, default=0), f"{batch} after {taken}"
+                taken += batch
                 return
 
     def _tails(self, life: str, dice: random.Random) -> None:
