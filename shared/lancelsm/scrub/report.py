@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from lancelsm.errors import LsmError
-from lancelsm.head import Head
-from lancelsm.layout import Key
-from lancelsm.manifest import Manifest
+from lancelsm.layout import Key, head_key
+from lancelsm.region import Region
 
 
 class Kind(StrEnum):
@@ -62,17 +60,6 @@ class Report:
         return not self.problems
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suspect:
-    """What looks wrong. It is if `still` holds of a head that was read later, and of the manifest that this one names.
-
-    The manifest is None if it can't be read.
-    """
-
-    problem: Problem
-    still: Callable[[Head, Manifest | None], bool] = lambda _head, _manifest: True
-
-
 @dataclass(slots=True, kw_only=True)
 class Tally:
     """A report in the making."""
@@ -100,12 +87,6 @@ class Tally:
         if held:
             self._problems |= other._problems
 
-    def confirm(self, suspects: list[Suspect], head: Head, manifest: Manifest | None) -> None:
-        """Keep of these what a later head doesn't explain."""
-        for suspect in suspects:
-            if suspect.still(head, manifest):
-                self._problems[suspect.problem] = None
-
     def report(self) -> Report:
         return Report(
             checked=self.checked, problems=tuple(self._problems), orphans=self.orphans, complete=self.complete
@@ -114,6 +95,11 @@ class Tally:
 
 def record_path(key: Key) -> str:
     return f"{key.partition}/{key.sort}"
+
+
+def head_path(region: Region) -> str:
+    """The record of a region's head."""
+    return record_path(head_key(region.storage.table, region.id))
 
 
 def told(error: LsmError) -> str:

@@ -80,8 +80,7 @@ def scrub(opened: Opened, *, region: str | None = None, at: str | None = None, l
     named = _catalog(opened, tally)
     if region is not None:
         named = _matching(opened, named, region)
-    schema = opened.config.schema
-    states = {one.id: RegionScrub(region=one, opened=opened, schema=schema, tally=tally) for one in named}
+    states = {one.id: RegionScrub(one, opened=opened, tally=tally) for one in named}
     if at is not None:
         _snapshot(opened, find_snapshot(opened.storage, at), states, tally)
         return tally.report()
@@ -198,13 +197,7 @@ def _snapshot(
         state = states.get(region)
         if state is None:
             continue
-        manifest = state.named_manifest(needs.manifest_key)
-        if manifest is not None:
-            state.log(needs, first=needs.first_position)
-            state.tail(manifest, needs, record=path, kind=Kind.SNAPSHOT)
-            for generation in manifest.generations:
-                if needs.needs(generation.generation):
-                    state.generation(generation)
+        state.run_pinned(needs, record=path)
         state.settle_pinned(held=pins.held(storage, pin))
     tally.adopt(found, held=pins.held(storage, pin))
 

@@ -1,0 +1,76 @@
+"""Scrub the generations of a region: their files, their rows, and whose keys these are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from lancelsm.dataset.scrubbing import BLOOM, PK_INDEX, Examined, examine_generation
+from lancelsm.filesum import sum_files
+from lancelsm.layout import generation_path
+from lancelsm.manifest import FlushedGeneration
+from lancelsm.opening import Opened
+from lancelsm.region import Region
+from lancelsm.routing.route import route
+from lancelsm.scrub.report import Kind, Tally
+from lancelsm.scrub.suspects import Suspects
+
+_KINDS = {BLOOM: Kind.BLOOM, PK_INDEX: Kind.PK_INDEX}
+
+
+@dataclass(slots=True, kw_only=True)
+class GenerationScrub:
+    """Reads the generations of one region, each once whoever needs it."""
+
+    region: Region
+    opened: Opened
+    tally: Tally
+    suspects: Suspects
+    _read: set[str] = field(default_factory=set)
+
+    def read(self, generation: FlushedGeneration) -> None:
+        """Read a generation whole, unless it was read before."""
+        if generation.path in self._read or not self.tally.take():
+            return
+        self._read.add(generation.path)
+        storage, place = self.region.storage, generation_path(self.region.id, generation.path)
+        bloom = storage.objects.get(f"{place}/{BLOOM}")
+        found = examine_generation(
+            uri=f"{storage.uri}/{place}",
+            schema=self.opened.config.schema,
+            files=frozenset(found.key.rpartition("/")[2] for found in storage.objects.list(f"{place}/data/")),
+            bloom=None if bloom is None else bloom.body,
+            exact=generation.folded is not None,
+            storage_options=self.opened.storage_options,
+        )
+        wrong = [(f"{place}/{one.path}", _KINDS.get(one.path, Kind.GENERATION), one.problem) for one in found.wrong]
+        if found.keys is not None:
+            wrong += [(f"{place}/data", Kind.GENERATION, problem) for problem in self._rows(generation, found)]
+        if Kind.GENERATION not in {kind for _, kind, _ in wrong}:  # else a file is named already
+            wrong += [(place, Kind.GENERATION, problem) for problem in self._files(generation, place)]
+        for path, kind, problem in wrong:
+            self.suspects.add(
+                path,
+                kind,
+                problem,
+                still=lambda _, later: later is None or any(g.path == generation.path for g in later.generations),
+            )
+
+    def _files(self, generation: FlushedGeneration, place: str) -> Iterable[str]:
+        wanted = generation.folded.file_setsum if generation.folded else None
+        if wanted is not None and (found := sum_files(self.region.storage.objects, place)).setsum != wanted:
+            yield f"its files are not those that were flushed; there are {found}"
+
+    def _rows(self, generation: FlushedGeneration, found: Examined) -> Iterable[str]:
+        if generation.folded is not None:
+            if generation.rows != found.rows:
+                yield f"it holds {found.rows} rows, the manifest says {generation.rows}"
+            elif generation.folded.row_setsum != found.row_setsum:
+                yield "its rows are not those that the manifest sums"
+        spec = self.opened.config.regions
+        if spec is None or spec.spec_id != self.region.spec_id or not found.keys:
+            return
+        keys = found.keys.cast(self.opened.config.schema.key)
+        elsewhere = [part for part in route(keys, spec) if part.values != self.region.values]
+        if elsewhere:
+            yield f"{sum(part.rows.num_rows for part in elsewhere)} rows belong to other regions"

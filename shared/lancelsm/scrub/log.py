@@ -1,0 +1,145 @@
+"""Scrub the log of a region: each entry by itself, what stretches of it sum to, and what lies above the head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from lancelsm.errors import Corrupt, Invalid
+from lancelsm.head import Head, Summary
+from lancelsm.layout import Position, wal_entry, wal_position, wal_prefix
+from lancelsm.manifest import Manifest
+from lancelsm.objects import Listed
+from lancelsm.record.rowsum import row_setsum
+from lancelsm.region import Region
+from lancelsm.scrub.checks import epoch_falls, ranges, tail_problems
+from lancelsm.scrub.report import Kind, Tally, head_path, told
+from lancelsm.scrub.suspects import Still, Suspects, whatever_comes, while_named
+from lancelsm.setsum import Setsum
+from lancelsm.wal.entry import Entry, decode
+from lancelsm.wal.replay import LogEnd
+
+_AT_ONCE = 64  # entries in memory
+
+
+@dataclass(slots=True, kw_only=True)
+class LogScrub:
+    """Reads the log of one region, each entry once whoever needs it."""
+
+    region: Region
+    tally: Tally
+    suspects: Suspects
+    _entries: dict[Position, Summary | None] = field(default_factory=dict)  # None where it is gone or not sound
+
+    def read(self, end: LogEnd, *, first: Position) -> None:
+        """Read the entries from `first` to the end that were not read before."""
+        wanted = [Position(p) for p in range(first, end.next_position) if Position(p) not in self._entries]
+        for at in range(0, len(wanted), _AT_ONCE):
+            chunk = [p for p in wanted[at : at + _AT_ONCE] if self.tally.take()]
+            for position, summary in self.region.storage.each(self._entry, chunk):
+                self._entries[position] = summary
+        found = {p: s for p, s in self._entries.items() if s is not None}
+        for position in epoch_falls(found):
+            self._suspect_entry(position, "its epoch is below that of the entry before")
+
+    def check_sums(self, manifest: Manifest, head: Head, *, discarded: Setsum | None) -> None:
+        """The sums of each generation's stretch of what was read and of the tail, and the head's totals.
+
+        Args:
+            discarded: what left the log, as the newest round's list says; None if it can't be read.
+        """
+        if discarded is not None:
+            for first, last, wanted in ranges(manifest, first=head.first_position, discarded=discarded):
+                self._stretch(first, last, wanted)
+        path, still = head_path(self.region), while_named(head.manifest_key)
+        if self.check_tail(manifest, head, record=path, kind=Kind.HEAD, still=still):
+            tail = [self._entries[Position(p)] for p in range(manifest.replay_after + 1, head.next_position)]
+            for problem in tail_problems(head, manifest, [summary for summary in tail if summary is not None]):
+                self.suspects.add(path, Kind.HEAD, problem, still=still)
+
+    def check_tail(
+        self, manifest: Manifest, end: LogEnd, *, record: str, kind: Kind, still: Still = whatever_comes
+    ) -> bool:
+        """Whether the entries after the replay point were all read and sum to what `end` says.
+
+        Args:
+            record: what says where the log ends: if every entry is sound, it may be wrong itself.
+        """
+        first, last = Position(manifest.replay_after + 1), Position(end.next_position - 1)
+        complete = self._stretch(first, last, end.entry_setsum - manifest.entry_setsum)
+        if complete is False:
+            text = f"it contradicts the entries {first}..{last}: they don't add up to what it says"
+            self.suspects.add(record, kind, text, still=still)
+        return bool(complete)
+
+    def check_above(self, head: Head, listed: Iterable[Listed]) -> None:
+        """Objects above the head are what a crashed writer left, or stand in the way of the next one."""
+        for found in listed:
+            position = wal_position(found.key) if found.key.startswith(wal_prefix(self.region.id)) else None
+            if position is None or position < head.next_position or not self.tally.take():
+                continue
+            body = self.region.storage.objects.get(found.key)
+            if body is None:
+                continue
+            try:
+                entry = decode(body.body, position=position, key=found.key)
+                if entry.summary.epoch < head.epoch or (entry.sound and entry.summary.epoch == head.epoch):
+                    continue
+                problem = "it is not one that a writer of this epoch puts there, and in the way of the next entry"
+            except Corrupt as error:
+                problem = f"in the way of the next entry: {told(error)}"
+            self.suspects.add(found.key, Kind.FOREIGN, problem, still=lambda later, _: later.epoch == head.epoch)
+
+    def _entry(self, position: Position) -> tuple[Position, Summary | None]:
+        key = wal_entry(self.region.id, position)
+        found = self.region.storage.objects.get(key)
+        if found is None:
+            self._suspect_entry(position, "it is gone")
+            return position, None
+        try:
+            entry = decode(found.body, position=position, key=key)
+            problem = _unsound(entry)
+        except Corrupt as error:
+            entry, problem = None, told(error)
+        if problem:
+            self._suspect_entry(position, problem)
+            return position, None
+        assert entry is not None
+        return position, entry.summary
+
+    def _stretch(self, first: Position, last: Position, wanted: Setsum) -> bool | None:
+        """Whether these entries add up; None if some were not read."""
+        found = [self._entries.get(Position(p)) for p in range(first, last + 1)]
+        if None in found:
+            return None
+        if sum((summary.entry_setsum for summary in found if summary), start=Setsum.ZERO) == wanted:
+            return True
+        path = wal_entry(self.region.id, first) if first == last else wal_prefix(self.region.id)
+        problem = f"the entries {first}..{last} are not those that were committed"
+        self.suspects.add(path, Kind.ENTRY, problem, still=_while_kept(first))
+        return False
+
+    def _suspect_entry(self, position: Position, problem: str) -> None:
+        path = wal_entry(self.region.id, position)
+        self.suspects.add(path, Kind.ENTRY, problem, still=_while_kept(position))
+
+
+def _while_kept(position: Position) -> Still:
+    """It is wrong while no head says that the log before `position` may be gone, and `position` with it."""
+    return lambda later, _: later.first_position <= position
+
+
+def _unsound(entry: Entry) -> str:
+    """What is wrong with an entry by itself; empty if nothing is. Those of Lance's writer declare nothing."""
+    if entry.nonce is not None and not entry.sound:
+        return "its bytes do not have the sum that it declares"
+    if entry.row_setsum is not None:
+        try:
+            total = row_setsum(entry.table()) if entry.summary.rows else Setsum.ZERO
+        except (Invalid, pa.ArrowException, ValueError) as error:
+            return f"its rows can't be read: {error}"
+        if total != entry.row_setsum:
+            return "its rows do not have the sum that it declares"
+    return ""

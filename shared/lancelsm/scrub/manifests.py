@@ -1,0 +1,103 @@
+"""Scrub the manifests of a region: one that a head or a pin names, and those that are published."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lancelsm import manifest as manifests
+from lancelsm.errors import Corrupt, Invalid
+from lancelsm.head import Head
+from lancelsm.layout import Version, published_manifest, published_version, staged_version, version_hint
+from lancelsm.manifest import Manifest
+from lancelsm.objects import Listed
+from lancelsm.region import Region
+from lancelsm.scrub.checks import manifest_problems
+from lancelsm.scrub.report import Kind, Tally, head_path, told
+from lancelsm.scrub.suspects import Suspects, while_named
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestScrub:
+    """Reads manifests of one region."""
+
+    region: Region
+    tally: Tally
+    suspects: Suspects
+
+    def named(self, key: str) -> Manifest | None:
+        """The manifest at a key that a head or a pin names; suspect unless a later head names another."""
+        self.tally.take()
+        found = self.region.storage.objects.get(key)
+        problem, manifest = "it is gone", None
+        if found is not None:
+            try:
+                manifest = manifests.decode(found.body, key=key)
+                broken = manifest_problems(manifest)
+                if manifest.region != self.region.id:
+                    broken.append(f"it is a manifest of region {manifest.region}")
+                if manifest.version != staged_version(key):
+                    broken.append(f"it is version {manifest.version}")
+                problem = "; ".join(broken)
+            except (Corrupt, Invalid) as error:
+                problem = told(error)
+        if problem:
+            self.suspects.add(key, Kind.STAGED, problem, still=while_named(key))
+            return None
+        return manifest
+
+    def published(self, head: Head, listed: Sequence[Listed]) -> None:
+        """The hint, the published manifests from there up, where Lance's readers walk, and those that nobody knows."""
+        current = head.manifest_version
+        for number in range(self._hinted(head), current + 1):
+            self._published(head, Version(number))
+        versions = {version for found in listed if (version := published_version(found.key)) is not None}
+        for version in sorted(versions):
+            if version > current:
+                key = published_manifest(self.region.id, version)
+                self._suspect(key, Kind.FOREIGN, "a version that the head does not know", head)
+                known = f"version {version} of the manifest was published"
+                self._suspect(head_path(self.region), Kind.HEAD, known, head)
+
+    def _hinted(self, head: Head) -> int:
+        """The version that the hint says; the newest one if it says none that can be."""
+        current, key = head.manifest_version, version_hint(self.region.id)
+        hint, start = self.region.storage.objects.get(key), int(current)
+        self.tally.take()
+        try:
+            start = int(json.loads(hint.body)["version"]) if hint else start
+            problem = "" if hint else "it is gone"
+        except (ValueError, KeyError, TypeError):
+            problem = "it is unreadable"
+        if start > current or start < 1:
+            problem, start = f"it says {start}, the newest version is {current}", current
+        if problem:
+            self._suspect(key, Kind.HINT, problem, head)
+        return start
+
+    def _published(self, head: Head, version: Version) -> None:
+        if not self.tally.take():
+            return
+        key = published_manifest(self.region.id, version)
+        found = self.region.storage.objects.get(key)
+        named = self.region.storage.objects.get(head.manifest_key) if version == head.manifest_version else None
+        if found is None:
+            problem = "it is gone: Lance's readers stop before it"
+        elif named is not None and found.body != named.body:
+            problem = "it is not the one that the head names"
+            self._suspect(head.manifest_key, Kind.STAGED, "it is not what was published", head)
+        else:
+            try:
+                manifest = manifests.decode(found.body, key=key)
+                right = (manifest.region, manifest.version) == (self.region.id, version)
+                problem = "" if right else f"it is version {manifest.version} of region {manifest.region}"
+            except (Corrupt, Invalid) as error:
+                problem = told(error)
+        if problem:
+            self._suspect(key, Kind.PUBLISHED, problem, head)
+
+    def _suspect(self, path: str, kind: Kind, problem: str, head: Head) -> None:
+        """What later manifests explain: they are published after a head names them."""
+        version = head.manifest_version
+        self.suspects.add(path, kind, problem, still=lambda later, _: later.manifest_version == version)
