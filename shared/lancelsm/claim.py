@@ -12,7 +12,7 @@ from functools import partial
 from lancelsm import head as heads
 from lancelsm import manifest as manifests
 from lancelsm.clock import Budget
-from lancelsm.commit import Committed, Staged, commit, ensure_unused, publish, stage
+from lancelsm.commit import CommittedManifest, Staged, commit, ensure_unused, publish, stage
 from lancelsm.errors import Ambiguous, Corrupt, Invalid, Unavailable
 from lancelsm.head import Head, Status, Summary
 from lancelsm.layout import (
@@ -166,7 +166,7 @@ def finish_claim(region: Region, head: Head, *, owner: str) -> Head:
         if head.epoch == epoch:
             last_seen = Position(head.next_position - 1)
             committed = commit(region, partial(manifests.with_epoch, epoch=epoch, last_seen=last_seen))
-            assert isinstance(committed, Committed)
+            assert isinstance(committed, CommittedManifest)
             head = committed.head
             admit(region, head, owner=owner)
     return head
@@ -205,7 +205,7 @@ def seal(region: Region) -> Head:
         if head.status is Status.SEALED:
             last_seen = Position(head.next_position - 1)
             committed = commit(region, partial(manifests.with_seal, epoch=head.epoch, last_seen=last_seen))
-            assert isinstance(committed, Committed)
+            assert isinstance(committed, CommittedManifest)
             return committed.head
     raise Ambiguous(
         "the region may or may not be sealed: the registry gave no answer that proves anything",

@@ -35,14 +35,14 @@ class Staged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Committed:
+class CommittedManifest:
     """The manifest that holds the transition's effect, and a head that was read or swapped with it in place."""
 
     manifest: Manifest
     head: Head
 
 
-def commit(region: Region, transition: Transition) -> Committed | Dead:
+def commit(region: Region, transition: Transition) -> CommittedManifest | Dead:
     """Apply a transition to the region's manifest.
 
     Args:
@@ -69,7 +69,7 @@ def commit(region: Region, transition: Transition) -> Committed | Dead:
             return proposed
         _ensure_published(region, current, budget=budget)  # before its successor exists: readers stop at a hole
         if proposed == current.manifest:
-            return Committed(manifest=proposed, head=head)
+            return CommittedManifest(manifest=proposed, head=head)
         version = Version(current.manifest.version + 1)
         if _is_taken(region, head, version):
             continue
@@ -78,7 +78,7 @@ def commit(region: Region, transition: Transition) -> Committed | Dead:
         if swapped is not None:
             with suppress(Unavailable):  # the next committer makes sure of it
                 publish(region, staged, budget=budget)
-            return Committed(manifest=staged.manifest, head=swapped)
+            return CommittedManifest(manifest=staged.manifest, head=swapped)
     raise Contended(
         "others committed manifests faster until the retry budget was spent",
         remedy="Nothing was committed: retry",

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from lancelsm import snapshot
 from lancelsm.dataset import base_table
-from lancelsm.dataset.base_rows import Base, Committed, Preempted
+from lancelsm.dataset.base_rows import Base, CommittedVersion, Preempted
 from lancelsm.dataset.base_table import MERGED, BaseTable, Facts
 from lancelsm.dataset.collecting import StoredVersion
 from lancelsm.dataset.markers import Markers
@@ -79,13 +79,15 @@ class MemoryBase:
 
         return self._call("open_base", version, act)
 
-    def commit(self, base: Base, *, metadata: Mapping[str, str], file: str = "", **_: Any) -> Committed | Preempted:
+    def commit(
+        self, base: Base, *, metadata: Mapping[str, str], file: str = "", **_: Any
+    ) -> CommittedVersion | Preempted:
         """As `base_rows.commit`, of a version with this file, or with the one that the version has."""
 
-        def act() -> Committed | Preempted:
+        def act() -> CommittedVersion | Preempted:
             if base.version != self.newest:
                 return Preempted(reason="the base has changed")
-            return Committed(version=self._add(file or self.versions[base.version].file, metadata))
+            return CommittedVersion(version=self._add(file or self.versions[base.version].file, metadata))
 
         return self._call("commit", base.version, act, writes=True)
 
@@ -178,7 +180,7 @@ class MemoryBase:
                 if moved:
                     return False
                 metadata = {**ground.metadata, MERGED + region: str(counter)}
-                if isinstance(self.commit(Base.of(ground), metadata=metadata, file=key), Committed):
+                if isinstance(self.commit(Base.of(ground), metadata=metadata, file=key), CommittedVersion):
                     return True
                 ground = self.open_base(uri=base.uri)
             return False

@@ -18,7 +18,7 @@ import pyarrow as pa
 from lancelsm import manifest as manifests
 from lancelsm.claim import create_region
 from lancelsm.clock import SeededIds
-from lancelsm.commit import Committed, commit, load
+from lancelsm.commit import CommittedManifest, commit, load
 from lancelsm.errors import Ambiguous, Contended, Fenced, Invalid, LsmError, Unavailable
 from lancelsm.head import Head
 from lancelsm.layout import (
@@ -132,7 +132,7 @@ class World:
         self.acknowledged[number] = appended.summary.position
         return appended
 
-    def commit(self, region: Region) -> Committed:
+    def commit(self, region: Region) -> CommittedManifest:
         """Commit a manifest that carries a tag of this call, and keep what the committer was told."""
         tag = f"round {len(self.rounds)}"
         self.rounds[tag] = Crash("not told anything yet")
@@ -141,7 +141,7 @@ class World:
         except (LsmError, Crash) as error:
             self.rounds[tag] = error
             raise
-        assert isinstance(done, Committed)
+        assert isinstance(done, CommittedManifest)
         self.rounds[tag] = None
         return done
 

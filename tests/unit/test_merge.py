@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from lancelsm.dataset import base_rows
-from lancelsm.dataset.base_rows import Committed, Preempted
+from lancelsm.dataset.base_rows import CommittedVersion, Preempted
 from lancelsm.dataset.generation import write_generation
 from lancelsm.dataset.markers import read_markers
 from lancelsm.errors import Ambiguous, Contended, Corrupt, Unavailable
@@ -362,7 +362,7 @@ def raise_fence_and_sweep(table: World) -> None:
     fenced = base_rows.commit(
         base_rows.Base.of(base), changed={}, new=(), metadata={**base.metadata, "lancelsm.fence": "1"}, properties={}
     )
-    assert isinstance(fenced, Committed)
+    assert isinstance(fenced, CommittedVersion)
     dataset = table.dataset()
     used = {file.path for fragment in dataset.get_fragments() for file in fragment.metadata.files}
     for name in listed - used:
@@ -444,7 +444,7 @@ def losing_replies(
     """The first commit gets no answer."""
     real, lost = base_rows.commit, []
 
-    def commit(*args: Any, **named: Any) -> Committed | Preempted:
+    def commit(*args: Any, **named: Any) -> CommittedVersion | Preempted:
         if lost:
             return real(*args, **named)
         lost.append(True)

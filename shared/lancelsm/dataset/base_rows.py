@@ -61,7 +61,7 @@ class NewFragment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Committed:
+class CommittedVersion:
     """The commit was applied as this version."""
 
     version: int
@@ -185,7 +185,7 @@ def commit(
     new: Iterable[NewFragment],
     metadata: Mapping[str, str],
     properties: Mapping[str, str],
-) -> Committed | Preempted:
+) -> CommittedVersion | Preempted:
     """Commit fragments and schema metadata as one version, if nothing but indexes and configuration moved.
 
     Args:
@@ -214,7 +214,7 @@ def commit(
             )
     except Contended as conflict:
         return Preempted(reason=conflict.message)
-    return Committed(version=committed.version)
+    return CommittedVersion(version=committed.version)
 
 
 def _fragment(dataset: lance.LanceDataset, number: int) -> lance.LanceFragment:

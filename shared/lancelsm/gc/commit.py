@@ -6,7 +6,7 @@ From then on nobody can begin to need what the list has: a pin that was made bef
 from __future__ import annotations
 
 from lancelsm import manifest as manifests
-from lancelsm.commit import Committed, commit
+from lancelsm.commit import CommittedManifest, commit
 from lancelsm.errors import Corrupt
 from lancelsm.gc.lists import Kind, RoundList, find_list
 from lancelsm.layout import Position
@@ -14,7 +14,7 @@ from lancelsm.manifest import Dead, Manifest
 from lancelsm.region import Region
 
 
-def commit_round(region: Region, key: str) -> Committed | Dead:
+def commit_round(region: Region, key: str) -> CommittedManifest | Dead:
     """Commit the round whose list is at a key, which was verified.
 
     Returns:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from lancelsm.commit import Committed, commit
+from lancelsm.commit import CommittedManifest, commit
 from lancelsm.errors import Corrupt, Invalid, Unavailable
 from lancelsm.gc.lists import Item, Kind, find_list
 from lancelsm.gc.mark import Kept
@@ -49,7 +49,7 @@ def sweep_region(region: Region, key: str, *, skew_seconds: float) -> Swept:
     """
     storage = region.storage
     done = commit(region, lambda manifest: manifest)  # published before anything of it goes
-    assert isinstance(done, Committed)
+    assert isinstance(done, CommittedManifest)
     manifest = done.manifest
     if manifest.collector_key != key:
         if (round_number(key) or 0) > manifest.collector_round:

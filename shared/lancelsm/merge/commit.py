@@ -24,7 +24,7 @@ from functools import partial
 
 from lancelsm.clock import Clock, Ids
 from lancelsm.dataset import base_rows
-from lancelsm.dataset.base_rows import Base, Committed, NewFragment, Preempted
+from lancelsm.dataset.base_rows import Base, CommittedVersion, NewFragment, Preempted
 from lancelsm.dataset.base_table import MERGED, BaseTable, StorageOptions, open_base
 from lancelsm.dataset.markers import repair_markers
 from lancelsm.errors import Ambiguous, Contended, Corrupt, Invalid, Unavailable
@@ -171,7 +171,7 @@ def _carry_out(merger: _Merger, plan: MergePlan, planned: BaseTable) -> Merged |
         delta = Delta(ground=Ground(base=Base.of(base), schema=base.schema), parts=delta.parts)
         hidden = _hide(merger, delta, base)
         outcome = _commit(merger, plan, base, hidden, new)
-        if isinstance(outcome, Committed):
+        if isinstance(outcome, CommittedVersion):
             return _merged(plan, planned, delta, hidden, outcome.version)
         newest = _look_again(merger, outcome)
         if outcome is None and plan.reached(newest.counters):
@@ -287,7 +287,7 @@ def _worth_looking_up(delta: Delta, base: BaseTable) -> frozenset[int]:
 
 def _commit(
     merger: _Merger, plan: MergePlan, base: BaseTable, hidden: Iterable[Hidden], new: Iterable[NewFragment]
-) -> Committed | Preempted | None:
+) -> CommittedVersion | Preempted | None:
     """Try to commit once; None if there was no answer."""
     target = {region.region: region.through for region in plan.regions}
     changed = {one.fragment: one.metadata or _hide_all(merger, base, one.fragment) for one in hidden}
