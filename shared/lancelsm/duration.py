@@ -9,17 +9,21 @@ from lancelsm.errors import Invalid
 NEVER = "never"
 
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(s|m|h|d|)")
+_LONGEST_SECONDS = 100 * 365 * 86_400.0
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 def seconds_of(duration: str | float, *, field: str = "duration") -> float:
-    """A duration in seconds, 0 or more; raises `Invalid`, which names `field`, for what is none."""
+    """A duration in seconds, from 0 to 100 years; raises `Invalid`, which names `field`, for what is none."""
     match = _DURATION.fullmatch(str(duration))
     if match is None:
         raise Invalid(
             f"{duration!r} is no duration", remedy="Give seconds, or text like 90s, 15m, 1h or 7d", field=field
         )
-    return float(match[1]) * _SECONDS[match[2]]
+    seconds = float(match[1]) * _SECONDS[match[2]]
+    if seconds > _LONGEST_SECONDS:
+        raise Invalid(f"{duration!r} is more than 100 years", remedy="Give a shorter one", field=field)
+    return seconds
 
 
 def time_to_live(ttl: str | float) -> float | None:

@@ -52,4 +52,5 @@ def test_gc_says_for_people_what_it_did(tmp_path: Path, run: Run) -> None:
     assert "nothing was deleted: use --yes" in looked.out
     assert "the base holds it since version" in looked.out
     assert "deleted" in done.out
-    assert run("gc", uri, "--interval", "soon").code == 2
+    refused = run("gc", uri, "--interval", "soon", "--output", "json")
+    assert (refused.code, refused.document["error"]["field"]) == (1, "interval")

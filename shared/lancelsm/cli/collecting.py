@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict
 from typing import Annotated
 
@@ -12,9 +11,6 @@ from lancelsm.cli.arguments import Uri
 from lancelsm.cli.session import Session, command
 
 commands = typer.Typer()
-
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(s|m|h|d)")
-_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 @command(commands, "gc", example="lancelsm gc orders --yes --interval 0s")
@@ -40,9 +36,10 @@ def gc(
     from lancelsm import documents
     from lancelsm.cli.session import console
     from lancelsm.cli.text import counted, listing
+    from lancelsm.duration import seconds_of
     from lancelsm.gc.collect import collect
 
-    seconds = None if interval is None else _seconds(interval)
+    seconds = None if interval is None else seconds_of(interval, field="interval")
     opened = session.opened(uri)
     with session.working("Collecting"):
         done = collect(opened, yes=yes, interval_seconds=seconds)
@@ -64,10 +61,3 @@ def gc(
         return f"{counted(done.deleted, 'object')} deleted"
 
     session.show(documents.collected(done), text)
-
-
-def _seconds(text: str) -> float:
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        raise typer.BadParameter(f"{text!r} is no duration like 0s, 90s, 15m or 1h", param_hint="--interval")
-    return float(match[1]) * _SECONDS[match[2]]
