@@ -27,6 +27,7 @@ from lancelsm.wal.replay import tail
 
 _TRIES = 5
 _BEATS = 3  # renewals in one time to live
+_REMEDY = "take a new one with a longer time to live, and refresh it while it is read, as Table.holding_snapshot does"
 
 
 def make_snapshot(opened: Opened, name: str, *, ttl_seconds: float | None) -> Pin:
@@ -210,7 +211,8 @@ def check_standing(storage: Storage, pin: Pin) -> None:
     if record["expires"] != pins.NEVER and float(record["expires"]) <= storage.clock.now():
         raise Invalid(
             "the snapshot has expired",
-            remedy=f"Take a new one. If it matters: lancelsm snapshot refresh {storage.uri} --name {pin.name}",
+            remedy=f"Until a collection has removed it: lancelsm snapshot refresh {storage.uri} --name {pin.name} "
+            f"--ttl 4h. Else {_REMEDY}",
             table=storage.uri,
             snapshot=pin.name,
         )
@@ -233,7 +235,7 @@ def _of_clone(opened: Opened, pin: Pin) -> Invalid:
 def _gone(storage: Storage, name: str) -> Invalid:
     return Invalid(
         "there is no such snapshot: it was dropped or has expired",
-        remedy=f"See lancelsm snapshot list {storage.uri}",
+        remedy=f"See lancelsm snapshot list {storage.uri}, or {_REMEDY}",
         table=storage.uri,
         snapshot=name,
     )

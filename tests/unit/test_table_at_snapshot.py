@@ -117,6 +117,7 @@ def test_a_snapshot_that_is_collected_in_the_middle_of_a_scan_is_named_instead_o
     with pytest.raises(Invalid, match="no such snapshot: it was dropped or has expired") as caught:
         list(rows)
     assert caught.value.where["snapshot"] == "monday"
+    assert "longer time to live" in caught.value.remedy
 
 
 def test_an_expired_snapshot_is_refused_and_a_refreshed_one_is_not(table):
@@ -125,8 +126,10 @@ def test_an_expired_snapshot_is_refused_and_a_refreshed_one_is_not(table):
     SystemClock().sleep(0.05)
     with pytest.raises(Invalid, match="the snapshot has expired"):
         values(at)
-    with pytest.raises(Invalid, match="the snapshot has expired"):
+    with pytest.raises(Invalid, match="the snapshot has expired") as caught:
         lancelsm.open(table.uri, at="monday")
+    assert f"lancelsm snapshot refresh {table.uri} --name monday" in caught.value.remedy
+    assert "longer time to live" in caught.value.remedy
     table.refresh_snapshot("monday", "never")
 
     assert values(at) == NOW
@@ -147,7 +150,7 @@ def test_the_time_to_live_is_text_seconds_or_the_tables_setting(table):
     made = [table.snapshot("a"), table.snapshot("b", "2h"), table.snapshot("c", 90), table.snapshot("d", "never")]
     lives = [pin.expires and round((pin.expires - pin.created) / 60) for pin in made]
     assert lives == [60, 120, 2, None]
-    for wrong in ("soon", "-1s", 0, "1 h"):
+    for wrong in ("soon", "-1s", 0, "1 h", "101y", "36501d", "9" * 400):
         with pytest.raises(Invalid):
             table.snapshot("e", wrong)
 
