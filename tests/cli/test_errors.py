@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -273,3 +274,9 @@ def test_a_refused_row_is_told_with_table_and_place(orders: Path, run: Run) -> N
     assert (told["kind"], told["field"], told["row"]) == ("Invalid", "id", 0)
     assert told["table"] == str(orders)
     assert told["remedy"]
+
+
+def test_the_version_is_told(run: Run) -> None:
+    told = run("--version")
+
+    assert (told.code, told.out) == (0, f"lancelsm {metadata.version('lancelsm')}\n")

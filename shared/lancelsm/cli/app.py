@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from lancelsm.cli import (
@@ -18,7 +20,7 @@ from lancelsm.cli import (
     streaming,
     tables,
 )
-from lancelsm.cli.session import remember
+from lancelsm.cli.session import OutputOption, StorageOptions, remember
 
 app = typer.Typer(
     help="A log-structured merge tree in front of Lance tables: durable upserts in, consistent reads out.",
@@ -29,7 +31,28 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.callback()(remember)
+
+
+def _show_version(asked: bool) -> None:
+    from importlib import metadata
+
+    if asked:
+        print(f"lancelsm {metadata.version('lancelsm')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    context: typer.Context,
+    output: OutputOption = None,
+    storage_option: StorageOptions = None,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    remember(context, output, storage_option)
+
+
 for module in (
     tables,
     rows,

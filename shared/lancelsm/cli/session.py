@@ -32,12 +32,12 @@ class Output(StrEnum):
     JSON = "json"
 
 
-_OutputOption = Annotated[
+OutputOption = Annotated[
     Output | None,
     typer.Option("--output", help="For people, or one JSON document (one a row where rows are asked for).",
                  show_default="text"),
 ]  # fmt: skip
-_StorageOptions = Annotated[
+StorageOptions = Annotated[
     list[str] | None,
     typer.Option("--storage-option", metavar="KEY=VALUE", help="For the object store, as Lance takes it; repeatable."),
 ]
@@ -107,7 +107,7 @@ def names(text: str | None) -> list[str] | None:
     return None if text is None else [name.strip() for name in text.split(",")]
 
 
-def remember(context: typer.Context, output: _OutputOption = None, storage_option: _StorageOptions = None) -> None:
+def remember(context: typer.Context, output: OutputOption = None, storage_option: StorageOptions = None) -> None:
     """Take the shared options before the command's name too."""
     if output is not None:
         context.meta["output"] = output
