@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from lancelsm.demo.embedded import Shown
+from lancelsm.demo.year import Shown
 from lancelsm.settings import Settings
 from tests.cli.console import ORDERS, Json, Run, lines
 

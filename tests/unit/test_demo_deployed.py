@@ -134,7 +134,7 @@ def some() -> pa.Table:
     return few.take(pa.arange(0, few.num_rows, 50))
 
 
-def run(aws: FakeStack, some: pa.Table, *, console: Console | None = None) -> deployed.Shown:
+def run(aws: FakeStack, some: pa.Table, *, console: Console | None = None) -> deployed.ShownOnAws:
     return deployed.run_demo(
         stage="dev",
         console=console or Console(file=io.StringIO()),

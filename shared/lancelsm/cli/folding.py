@@ -130,12 +130,12 @@ def demo(
     As JSON: {"table", "scheduled", "cancelled", "flown", "events", "rows_per_second", "entries", "generations",
     "merges"}, with --stage also "requests", "messages" and "usd", what it costs on AWS.
     """
-    from lancelsm.demo import deployed, embedded
+    from lancelsm.demo import deployed, embedded, year
 
     if directory is not None and stage is not None:
         raise typer.BadParameter("the table of a deployment is in its bucket", param_hint="--dir")
     told = console(sys.stderr if session.json else sys.stdout)
-    shown: embedded.Shown | deployed.Shown
+    shown: year.Shown
     if stage is not None:
         shown = deployed.run_demo(stage=stage, console=told)
     else:

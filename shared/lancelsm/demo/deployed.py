@@ -8,8 +8,7 @@ end, by the library in this process.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -21,10 +20,11 @@ from lancelsm.client.invoking import Service
 from lancelsm.clock import Clock, Ids, SystemClock, SystemIds
 from lancelsm.cost import total
 from lancelsm.cost.running import Counted, spent
-from lancelsm.demo.flights import KEY, REGIONS, Day, days, flown, read_flights, scheduled, told
+from lancelsm.demo.flights import KEY, Day, read_flights, told
 from lancelsm.demo.stack import Document, Place, Stack
-from lancelsm.demo.telling import Teller, check, looking, prove
-from lancelsm.table import Table, create
+from lancelsm.demo.telling import Teller, check, looking
+from lancelsm.demo.year import Month, Shown, lay_schedule, take_year
+from lancelsm.table import Table
 from lancelsm.upkeep import Engine
 
 MONTHS_OF_FLUSHES: Final = (3, 6, 9, 11)  # so that the year ends with rows at every level
@@ -34,24 +34,11 @@ _VISIBLE_SECONDS = 600  # until what was sent is read; a queue that rests for a 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """What the demo did, counted. `rows_per_second` is of events, with flushes, merges and reads in between.
+class ShownOnAws(Shown):
+    """What the demo did through a deployment; `usd` is by the list, without what a deployment costs at rest."""
 
-    Attributes:
-        usd: what it costs on AWS, by the list and without what a deployment costs at rest.
-    """
-
-    table: str
-    scheduled: int
-    cancelled: int
-    flown: int
-    events: int
-    rows_per_second: int
     requests: int
     messages: int
-    entries: int
-    generations: int
-    merges: int
     usd: float
 
 
@@ -65,7 +52,7 @@ def run_demo(
     service: Service = aws.client,
     clock: Clock | None = None,
     ids: Ids | None = None,
-) -> Shown:
+) -> ShownOnAws:
     """Send the year through a stage that is deployed, read it on the way, and prove that it holds what it must.
 
     Args:
@@ -78,18 +65,25 @@ def run_demo(
         Invalid: the data is not installed, or no such stage is deployed.
         LsmError: a read differs from what was written; this is what the demo is to disprove.
     """
+    flights = read_flights() if flights is None else flights
     clock, ids = clock or SystemClock(), ids or SystemIds()
-    place = place or Place.of(stage, service=service)
-    return _Demo(
-        flights=read_flights() if flights is None else flights,
-        name=f"flights-{ids.nonce()[:8]}",
-        stack=Stack(place, service=service, clock=clock, ids=ids),
-        teller=Teller(console, clock=clock),
-        engine=engine,
-    ).run()
+    stack = Stack(place or Place.of(stage, service=service), service=service, clock=clock, ids=ids)
+    teller, name = Teller(console, clock=clock), f"flights-{ids.nonce()[:8]}"
+    table = lay_schedule(f"{stack.place.tables}/{name}", flights, registry=stack.place.registry, teller=teller)
+    with Client(stage=stack.place.stage, service=stack.service, interval_seconds=None) as client:
+        steps = _ThroughStack(table, name, client=client, stack=stack, engine=engine, teller=teller)
+        shown = take_year(table, flights, steps, teller=teller)
+    on_aws = ShownOnAws(
+        **asdict(shown),
+        requests=stack.requests,
+        messages=stack.messages,
+        usd=total(spent(steps.counted(shown, row_bytes=flights.nbytes / flights.num_rows))),
+    )
+    teller.say(summary(on_aws))
+    return on_aws
 
 
-def summary(shown: Shown) -> str:
+def summary(shown: ShownOnAws) -> str:
     """What the demo did, and what to type to look at its table."""
     return "\n".join(
         (
@@ -105,61 +99,23 @@ def summary(shown: Shown) -> str:
     )
 
 
-def _months(year: list[Day]) -> Iterator[list[Day]]:
-    for _, month in groupby(year, key=lambda day: (day.date.year, day.date.month)):
-        yield list(month)
+class _ThroughStack:
+    """Steps by the functions of a deployment."""
 
-
-class _Demo:
-    """One run, and what it counted so far."""
-
-    def __init__(self, *, flights: pa.Table, name: str, stack: Stack, teller: Teller, engine: Engine) -> None:
-        self._flights = flights
-        self._flown = flown(flights)
+    def __init__(
+        self, table: Table, name: str, *, client: Client, stack: Stack, engine: Engine, teller: Teller
+    ) -> None:
+        self.entries = self.generations = self.merges = 0
+        self._table = table
         self._name = name
+        self._client = client
         self._stack = stack
-        self._teller = teller
         self._engine = engine
-        self._client = Client(stage=stack.place.stage, service=stack.service, interval_seconds=None)
-        self._events = self._deleted = self._flushes = self._generations = self._pending = 0
-        self._merges: list[Document] = []
+        self._teller = teller
+        self._flushes = self._pending = 0
+        self._jobs: list[Document] = []  # merges on Spark, as each says of itself
 
-    def run(self) -> Shown:
-        start, place = self._teller.now(), self._stack.place
-        table = create(
-            f"{place.tables}/{self._name}",
-            scheduled(self._flights),
-            primary_key=KEY,
-            regions=REGIONS,
-            registry=place.registry,
-        )
-        self._teller.did(start, f"The schedule, {self._flights.num_rows:,} flights, is the base of {table.uri}")
-        start = self._teller.now()
-        with self._client:
-            self._stream(table)
-        shown = self._shown(table, seconds=self._teller.now() - start)
-        self._teller.say(summary(shown))
-        return shown
-
-    def _stream(self, table: Table) -> None:
-        year = list(days(self._flights))
-        with self._teller.progress() as progress:
-            bar = progress.add_task("", total=len(year))
-            for month in _months(year):
-                self._send(month)
-                progress.update(bar, advance=len(month), description=f"{month[-1].date}")
-                self._read(table, month)
-                if month[-1] is not year[-1] and month[-1].date.month in MONTHS_OF_FLUSHES:
-                    self._flush()
-                    if month[-1].date.month == MONTH_OF_MERGE:
-                        self._merge("auto")
-        # While autumn is in generations and the end of the year in the log, then with everything in the base.
-        prove(table, self._flown, levels="base, generations and log", teller=self._teller)
-        self._flush()
-        self._merge(self._engine)
-        prove(table, self._flown, levels="the base alone", teller=self._teller)
-
-    def _send(self, month: list[Day]) -> None:
+    def write(self, month: Month) -> Iterator[Day]:
         """By the queue. What is deleted flies on no day, so that all keys of a month may be one request."""
         start = self._teller.now()
         deletes = pa.concat_tables(day.deletes for day in month)
@@ -168,11 +124,38 @@ class _Demo:
         self._client.delete(self._name, deletes)
         self._client.flush()
         sent = sum(day.upserts.num_rows for day in month) + deletes.num_rows
-        self._events += sent
-        self._deleted += deletes.num_rows
         self._teller.did(start, f"{month[-1].date}: {sent:,} rows of the month are on the queue")
+        yield from month
 
-    def _read(self, table: Table, month: list[Day]) -> None:
+    def end(self, month: Month, *, rows: int, last: bool) -> None:
+        self._read(month, rows)
+        number = month[-1].date.month
+        if not last and number in MONTHS_OF_FLUSHES:
+            self._flush()
+            if number == MONTH_OF_MERGE:
+                self._merge("auto")
+
+    def fold(self) -> None:
+        self._flush()
+        self._merge(self._engine)
+        self.entries = sum(region.next_position - 1 for region in self._table.status().regions)
+
+    def counted(self, shown: Shown, *, row_bytes: float) -> Counted:
+        """What AWS charges for."""
+        return Counted(
+            rows=shown.events,
+            row_bytes=row_bytes,
+            requests=self._stack.requests,
+            messages=self._stack.messages,
+            entries=shown.entries,
+            flushes=self._flushes,
+            generations=shown.generations,
+            merges=shown.merges - len(self._jobs),
+            jobs=len(self._jobs),
+            merged_rows=sum(merge["rows_upserted"] + merge["rows_deleted"] for merge in self._jobs),
+        )
+
+    def _read(self, month: Month, expected: int) -> None:
         """Ask `query` until what was sent last is there.
 
         A carrier's rows come in the order in which they were sent, so its last row tells of all before; the deletes,
@@ -181,7 +164,6 @@ class _Demo:
         start = self._teller.now()
         last = _last_of_carriers(month)
         newest = month[-1].upserts.slice(month[-1].upserts.num_rows - 1)
-        expected = self._flights.num_rows - self._deleted
         rows, there = 0, False
         keys = [{name: row[name] for name in KEY} for row in last]
         for _ in self._stack.attempts(_VISIBLE_SECONDS):
@@ -189,15 +171,15 @@ class _Demo:
             rows = self._client.count(self._name) if there else rows
             if there and rows == expected:
                 break
-        check(there, f"other rows than those that were sent last until {month[-1].date}", table.uri)
-        check(rows == expected, f"{rows} rows on {month[-1].date} instead of {expected}", table.uri)
+        check(there, f"other rows than those that were sent last until {month[-1].date}", self._table.uri)
+        check(rows == expected, f"{rows} rows on {month[-1].date} instead of {expected}", self._table.uri)
         self._teller.did(start, f"{month[-1].date}: {rows:,} rows are read; {told(newest)}")
 
     def _flush(self) -> None:
         start = self._teller.now()
         made = self._stack.flush(self._name)["generations"]
         self._flushes += 1
-        self._generations += len(made)
+        self.generations += len(made)
         self._pending += len(made)
         rows = sum(one["rows"] for one in made)
         self._teller.did(start, f"flushed {rows:,} rows of the log into {len(made)} generations")
@@ -206,40 +188,9 @@ class _Demo:
         start = self._teller.now()
         done = self._stack.merge(self._name, engine=engine)
         self._teller.did(start, f"merged {self._pending} generations {_merged(done)}")
-        self._merges.append(done)
+        self.merges += 1
+        self._jobs += [done["merge"]] if done["engine"] == "spark" else []
         self._pending = 0
-
-    def _shown(self, table: Table, *, seconds: float) -> Shown:
-        entries = sum(region.next_position - 1 for region in table.status().regions)
-        return Shown(
-            table=table.uri,
-            scheduled=self._flights.num_rows,
-            cancelled=self._deleted,
-            flown=self._flown.num_rows,
-            events=self._events,
-            rows_per_second=round(self._events / max(seconds, 1e-9)),
-            requests=self._stack.requests,
-            messages=self._stack.messages,
-            entries=entries,
-            generations=self._generations,
-            merges=len(self._merges),
-            usd=total(spent(self._counted(entries))),
-        )
-
-    def _counted(self, entries: int) -> Counted:
-        jobs = [one["merge"] for one in self._merges if one["engine"] == "spark"]
-        return Counted(
-            rows=self._events,
-            row_bytes=self._flights.nbytes / self._flights.num_rows,
-            requests=self._stack.requests,
-            messages=self._stack.messages,
-            entries=entries,
-            flushes=self._flushes,
-            generations=self._generations,
-            merges=len(self._merges) - len(jobs),
-            jobs=len(jobs),
-            merged_rows=sum(merge["rows_upserted"] + merge["rows_deleted"] for merge in jobs),
-        )
 
 
 def _merged(done: Document) -> str:
@@ -251,7 +202,7 @@ def _merged(done: Document) -> str:
     )
 
 
-def _last_of_carriers(month: list[Day]) -> list[dict[str, Any]]:
+def _last_of_carriers(month: Month) -> list[dict[str, Any]]:
     """The row of each carrier that was sent last."""
     sent = pa.concat_tables(day.upserts for day in month)
     numbered = sent.select(["carrier"]).append_column("number", pa.array(range(sent.num_rows), pa.int64()))

@@ -1,9 +1,9 @@
-"""The demo in a directory: the schedule as base, a day at a time on top, flushes and merges in between."""
+"""The demo in a directory: a day at a time is written, each month read and flushed, each quarter merged."""
 
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -11,27 +11,13 @@ import pyarrow as pa
 from rich.console import Console
 
 from lancelsm.clock import Clock, SystemClock
-from lancelsm.demo.flights import KEY, REGIONS, Day, days, flown, read_flights, scheduled, told
-from lancelsm.demo.telling import Teller, check, looking, prove
-from lancelsm.table import Table, create
+from lancelsm.demo.flights import KEY, Day, read_flights, told
+from lancelsm.demo.telling import Teller, check, looking
+from lancelsm.demo.year import Month, Shown, lay_schedule, take_year
+from lancelsm.table import Table
 from lancelsm.upkeep import Engine
 
 MONTHS_OF_MERGES: Final = (2, 5, 8, 11)  # so that the year ends with rows at every level
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """What the demo did, counted. `rows_per_second` is of events, with flushes, merges and reads in between."""
-
-    table: str
-    scheduled: int
-    cancelled: int
-    flown: int
-    events: int
-    rows_per_second: int
-    entries: int
-    generations: int
-    merges: int
 
 
 def run_demo(
@@ -54,14 +40,13 @@ def run_demo(
         Invalid: the data or Spark is not installed, or a table is there already.
         LsmError: a read differs from what was written; this is what the demo is to disprove.
     """
+    flights = read_flights() if flights is None else flights
     place = (directory or Path(tempfile.mkdtemp(prefix="lancelsm-demo-"))) / "flights"
-    return _Demo(
-        flights=read_flights() if flights is None else flights,
-        place=place,
-        console=console,
-        engine=engine,
-        clock=clock or SystemClock(),
-    ).run()
+    teller = Teller(console, clock=clock or SystemClock())
+    table = lay_schedule(place, flights, teller=teller)
+    shown = take_year(table, flights, _InDirectory(table, engine=engine, teller=teller), teller=teller)
+    teller.say(summary(shown))
+    return shown
 
 
 def summary(shown: Shown) -> str:
@@ -76,84 +61,53 @@ def summary(shown: Shown) -> str:
     )
 
 
-class _Demo:
-    """One run, and what it counted so far."""
+class _InDirectory:
+    """Steps by the library in this process."""
 
-    def __init__(self, *, flights: pa.Table, place: Path, console: Console, engine: Engine, clock: Clock) -> None:
-        self._flights = flights
-        self._flown = flown(flights)
-        self._place = place
+    def __init__(self, table: Table, *, engine: Engine, teller: Teller) -> None:
+        self.entries = self.generations = self.merges = 0
+        self._table = table
         self._engine = engine
-        self._teller = Teller(console, clock=clock)
-        self._events = self._deleted = self._entries = self._generations = self._merges = 0
+        self._teller = teller
 
-    def run(self) -> Shown:
-        start = self._teller.now()
-        table = create(self._place, scheduled(self._flights), primary_key=KEY, regions=REGIONS)
-        self._teller.did(start, f"The schedule, {self._flights.num_rows:,} flights, is the base of {table.uri}")
-        start = self._teller.now()
-        self._stream(table)
-        shown = self._shown(table, seconds=self._teller.now() - start)
-        self._teller.say(summary(shown))
-        return shown
+    def write(self, month: Month) -> Iterator[Day]:
+        for day in month:
+            for committed in (self._table.upsert(day.upserts), self._table.delete(day.deletes)):
+                self.entries += len(committed.entries)
+            yield day
 
-    def _stream(self, table: Table) -> None:
-        year = list(days(self._flights))
-        with self._teller.progress() as progress:
-            bar = progress.add_task("", total=len(year))
-            for number, day in enumerate(year, 1):
-                self._write(table, day)
-                progress.update(bar, advance=1, description=f"{day.date}")
-                if number < len(year) and year[number].date.month != day.date.month:
-                    self._read(table, day)
-                    self._flush(table)
-                    if day.date.month in MONTHS_OF_MERGES:
-                        self._merge(table)
-        # While December is in generations and the new year in the log, then with everything in the base.
-        prove(table, self._flown, levels="base, generations and log", teller=self._teller)
-        self._flush(table)
-        self._merge(table)
-        prove(table, self._flown, levels="the base alone", teller=self._teller)
+    def end(self, month: Month, *, rows: int, last: bool) -> None:
+        if last:
+            return
+        self._read(month[-1], rows)
+        self._flush()
+        if month[-1].date.month in MONTHS_OF_MERGES:
+            self._merge()
 
-    def _write(self, table: Table, day: Day) -> None:
-        for committed in (table.upsert(day.upserts), table.delete(day.deletes)):
-            self._entries += len(committed.entries)
-        self._events += day.upserts.num_rows + day.deletes.num_rows
-        self._deleted += day.deletes.num_rows
+    def fold(self) -> None:
+        self._flush()
+        self._merge()
 
-    def _read(self, table: Table, day: Day) -> None:
+    def _read(self, day: Day, expected: int) -> None:
         """Count, and look up what was written last: both must be as of now."""
         start = self._teller.now()
-        rows = sum(batch.num_rows for batch in table.scan(columns=KEY[:1]))
+        rows = sum(batch.num_rows for batch in self._table.scan(columns=KEY[:1]))
         last = day.upserts.slice(day.upserts.num_rows - 1)
-        found = table.get(last.select(KEY))
-        check(rows == self._flights.num_rows - self._deleted, f"{rows} rows on {day.date}", table.uri)
-        check(found.equals(last), f"another row than the one that was written last on {day.date}", table.uri)
+        found = self._table.get(last.select(KEY))
+        check(rows == expected, f"{rows} rows on {day.date}", self._table.uri)
+        check(found.equals(last), f"another row than the one that was written last on {day.date}", self._table.uri)
         self._teller.did(start, f"{day.date}: {rows:,} rows; {told(last)}")
 
-    def _flush(self, table: Table) -> None:
-        self._generations += len(table.flush())
+    def _flush(self) -> None:
+        self.generations += len(self._table.flush())
 
-    def _merge(self, table: Table) -> None:
+    def _merge(self) -> None:
         start = self._teller.now()
-        merged = table.merge(engine=self._engine)
-        self._merges += merged.generations > 0
-        note = " (Spark started first)" if self._engine == "spark" and self._merges == 1 else ""
+        merged = self._table.merge(engine=self._engine)
+        self.merges += merged.generations > 0
+        note = " (Spark started first)" if self._engine == "spark" and self.merges == 1 else ""
         self._teller.did(
             start,
             f"merged {merged.generations} generations into version {merged.base_version} of the base: "
             f"{merged.rows_upserted:,} rows upserted, {merged.rows_deleted:,} deleted{note}",
-        )
-
-    def _shown(self, table: Table, *, seconds: float) -> Shown:
-        return Shown(
-            table=table.uri,
-            scheduled=self._flights.num_rows,
-            cancelled=self._deleted,
-            flown=self._flown.num_rows,
-            events=self._events,
-            rows_per_second=round(self._events / max(seconds, 1e-9)),
-            entries=self._entries,
-            generations=self._generations,
-            merges=self._merges,
         )
