@@ -74,18 +74,19 @@ class Changes:
         self._consumer = storage.ids.nonce()
         self._pin = None if cursor is None else _opened(storage, cursor, start)
         self._next: dict[RegionId, Position] = {}
+        self._passed: dict[RegionId, Position] = {}  # the same, but before the fences that follow what was yielded
         self._begun = False
         self._unread: set[RegionId] = set()  # where the stream begins at the earliest that there is
         self._ahead = 0
 
     @property
     def positions(self) -> dict[RegionId, Position]:
-        """The next position to read in each region that there was when the stream began or was read since.
+        """The position after what was yielded, in each region that there was when the stream began or was read since.
 
         Whoever commits it together with what it made of the changes reads each of them exactly once: it is a `start`,
         by which a region that it does not name is read from its first entry on.
         """
-        return dict(self._next)
+        return dict(self._passed)
 
     @property
     def ahead(self) -> int:
@@ -95,11 +96,19 @@ class Changes:
         """
         return self._ahead
 
-    def save(self) -> None:
-        """Move the cursor past what was yielded; raises as `cursor.save_cursor`, and `Invalid` without a cursor."""
+    def save(self, *, fences: bool = False) -> None:
+        """Move the cursor past what was yielded.
+
+        Args:
+            fences: past the fences behind it too. Not for a consumer that keeps `positions` itself: what it has kept
+                lies before them, where they may be collected then.
+
+        Raises: as `cursor.save_cursor`, and `Invalid` without a cursor.
+        """
         if self._pin is None:
             raise Invalid("the stream has no cursor", remedy="Name one: changes(cursor=...)", table=self._storage.uri)
-        self._pin = cursors.save_cursor(self._storage, self._pin, self._next, consumer=self._consumer)
+        positions = self._next if fences else self._passed
+        self._pin = cursors.save_cursor(self._storage, self._pin, positions, consumer=self._consumer)
 
     def __iter__(self) -> Iterator[Change]:
         pause = _POLL_SECONDS
@@ -118,11 +127,12 @@ class Changes:
     def _regions(self) -> list[Region]:
         """The regions to read, as of now; those that are there at first get their start before anything is read."""
         found = [one for one in regions(self._storage) if self._only is None or one.id in self._only]
-        for region in found:
-            if region.id not in self._next and (head := region.find_head()) is not None:
-                self._next[region.id] = self._first(region, head)
-                if self._start == "earliest" and self._pin is None and not self._begun:
-                    self._unread.add(region.id)
+        heads = {one: head for one in found if one.id not in self._next and (head := one.find_head()) is not None}
+        ends = [head.next_position for head in heads.values()]
+        for region, head in heads.items():
+            self._next[region.id] = self._passed[region.id] = self._first(region, head, ends)
+            if self._start == "earliest" and self._pin is None and not self._begun:
+                self._unread.add(region.id)
         self._begun = True
         return found
 
@@ -133,13 +143,15 @@ class Changes:
                 return
             self._ahead = max(0, last - at)
             position = entry.summary.position
-            self._next[region.id] = Position(position + 1)
-            if entry.summary.rows:
-                with placed(**region.where):
-                    rows = _shown(stored_rows(entry, self._schema), self._schema)
-                if self._left is not None:
-                    self._left -= rows.num_rows
-                yield Change(region=region.id, position=position, epoch=entry.summary.epoch, at=entry.at, rows=rows)
+            if not entry.summary.rows:
+                self._next[region.id] = Position(position + 1)
+                continue
+            with placed(**region.where):
+                rows = _shown(stored_rows(entry, self._schema), self._schema)
+            if self._left is not None:
+                self._left -= rows.num_rows
+            self._next[region.id] = self._passed[region.id] = Position(position + 1)
+            yield Change(region=region.id, position=position, epoch=entry.summary.epoch, at=entry.at, rows=rows)
 
     def _read(self, region: Region) -> list[Entry]:
         """The next entries of one region up to its head as of now, but not much more than others wait for."""
@@ -155,18 +167,23 @@ class Changes:
                 return entries
             if region.id not in self._unread:
                 break
-            self._next[region.id] = region.head().first_position  # the earliest has moved before it was read
+            # The earliest has moved before it was read.
+            self._next[region.id] = self._passed[region.id] = region.head().first_position
         raise _collected(region, region.head(), start)
 
-    def _first(self, region: Region, head: Head) -> Position:
+    def _first(self, region: Region, head: Head, ends: Collection[Position]) -> Position:
         """Where the stream begins in a region: positions that a consumer keeps itself come before its cursor's."""
         if isinstance(self._start, Mapping) and region.id in self._start:
-            return self._start[region.id]
+            return first_position(region, head, self._start)
         needs = None if self._pin is None else self._pin.of(region.id)
         if needs is not None:
             return needs.first_position
-        # Of a region that was made after the stream began nothing may be left out.
-        return Position(1) if self._begun else first_position(region, head, self._start)
+        if self._begun:
+            return Position(1)  # of a region that was made after the stream began nothing may be left out
+        start = self._start
+        if isinstance(start, int) and any(end >= start for end in ends):
+            start = min(start, head.next_position)  # one number for regions that are not as long as each other
+        return first_position(region, head, start)
 
     def _keeps(self, region: Region, position: Position) -> bool:
         """Whether the cursor, as it is recorded now, keeps the log of a region from this position on."""
@@ -215,18 +232,25 @@ def first_position(region: Region, head: Head, start: Start) -> Position:
     """Where a stream begins in a region.
 
     Raises:
-        Invalid: `start` is none of its forms, or asks for what was collected.
+        Invalid: `start` is none of its forms, lies past the end of the log, or asks for what was collected.
     """
     if isinstance(start, Mapping):
-        return start.get(region.id, Position(1))
+        start = start.get(region.id, Position(1))
     if start == "earliest":
         return head.first_position
     if start == "latest":
         return head.next_position
     if isinstance(start, float):
         return _at(region, head, start)
+    if isinstance(start, int) and start > head.next_position:
+        raise Invalid(
+            f"position {start} lies past the end of the log: the next one is {head.next_position}",
+            remedy="Start there at most, or at latest; each region has positions of its own",
+            **region.where,
+            position=start,
+        )
     if isinstance(start, int) and start > 0:
-        return Position(min(start, head.next_position))
+        return Position(start)
     raise Invalid(f"a stream can't start at {start!r}", remedy="Give earliest, latest, a position or a time")
 
 

@@ -43,6 +43,13 @@ def seen(changes: Changes) -> list[int]:
     return [row["v"] for change in changes for row in change.rows.to_pylist()]
 
 
+def fence(table: Table) -> None:
+    """Behind what is there: whoever takes a region and gives it back appends two."""
+    region = table.regions()[0]
+    table.claim(region, owner="another")
+    table.claim(region)
+
+
 def fold(table: Table) -> None:
     table.flush()
     table.merge()
@@ -106,8 +113,8 @@ def test_a_stream_from_the_earliest_begins_where_the_log_begins_by_then(table, o
     write(table, 0, 1, 2)
     inner, raced = Changes._first, []
 
-    def first(self, region, head):
-        found = inner(self, region, head)
+    def first(self, region, head, ends):
+        found = inner(self, region, head, ends)
         if not raced:
             raced.append(fold(table))
             write(table, 3)
@@ -175,6 +182,91 @@ def test_a_consumer_that_commits_positions_with_its_rows_reads_each_once_whereve
         pass
 
     assert [v for (v,) in sink.execute("SELECT v FROM rows ORDER BY rowid")] == list(range(total))
+
+
+@pytest.mark.parametrize("fences", [1, 3])
+def test_positions_that_a_consumer_keeps_hold_though_it_saved_and_only_fences_came_since(table, fences):
+    """A collection that races the save takes nothing that the consumer may still start at."""
+    kept: dict[Any, Position] = {}
+    read: list[int] = []
+    for step in range(4):
+        write(table, 2 * step, 2 * step + 1)
+        for _ in range(fences):
+            fence(table)
+        changes = table.changes(cursor="sink", start=kept or "earliest")
+        for change in changes:
+            read += [row["v"] for row in change.rows.to_pylist()]
+            kept = changes.positions
+        fold(table)
+        changes.save()
+        fold(table)
+
+    assert read == list(range(8))
+    assert first_position(table) == min(kept.values()) > 1
+
+
+def test_a_save_past_fences_lets_a_collection_take_them_but_what_was_yielded_is_still_refused_before_it(table):
+    write(table, 0)
+    fence(table)
+    changes = table.changes(cursor="sink")
+    assert seen(changes) == [0]
+    kept = changes.positions
+    changes.save(fences=True)
+    fold(table)
+
+    assert first_position(table) == 4
+    assert seen(table.changes(cursor="sink")) == []
+    with pytest.raises(Invalid, match="collected below position 4"):
+        seen(table.changes(cursor="sink", start=kept))
+
+
+def test_a_change_that_can_t_be_read_is_not_saved_past(table, monkeypatch):
+    write(table, 0, 1)
+    changes = table.changes(cursor="sink")
+    stream = iter(changes)
+    assert seen([next(stream)]) == [0]
+
+    def unreadable(*_: object) -> None:
+        raise Corrupt("rows that are none")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lancelsm.changes.stored_rows", unreadable)
+        with pytest.raises(Corrupt):
+            next(stream)
+    changes.save(fences=True)
+    assert seen(table.changes(cursor="sink")) == [1]
+
+
+def test_a_position_past_the_end_is_refused_with_region_and_next_position(tmp_path):
+    table = lancelsm.create(tmp_path / "t", [{"id": 0, "v": 0}], primary_key="id", regions="identity(id)")
+    for value in range(3):
+        table.upsert([{"id": 1, "v": value}])
+    table.upsert([{"id": 2, "v": 0}])
+    ends = {region.id: region.head().next_position for region in table.regions()}
+    (short,) = (region for region, end in ends.items() if end == 2)
+    table.set_cursor("sink", start=ends)
+    before = table.cursors()
+
+    for wrong in (3, ends | {short: Position(3)}):
+        with pytest.raises(Invalid, match="past the end of the log: the next one is 2") as caught:
+            table.set_cursor("sink", start=wrong)
+        assert caught.value.where["region"] == short
+    assert table.cursors() == before
+
+
+def test_a_stream_starts_at_a_number_where_regions_reach_it_and_elsewhere_at_their_end(tmp_path):
+    table = lancelsm.create(tmp_path / "t", [{"id": 0, "v": 0}], primary_key="id", regions="identity(id)")
+    for value in range(3):
+        table.upsert([{"id": 1, "v": value}])
+    table.upsert([{"id": 2, "v": 5}])
+
+    assert sorted(seen(table.changes(start=2))) == [1, 2]
+    assert seen(table.changes(start=3)) == [2]
+    assert seen(table.changes(start=4)) == []
+    with pytest.raises(Invalid, match="past the end"):
+        seen(table.changes(start=5))
+    with pytest.raises(Invalid, match="past the end"):
+        seen(table.changes(start=dict.fromkeys((one.id for one in table.regions()), Position(3))))
 
 
 def test_a_sealed_region_is_read_to_its_end(table):

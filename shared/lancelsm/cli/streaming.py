@@ -73,10 +73,10 @@ def tail(
         if changes.ahead == 0:
             sys.stdout.flush()
             if cursor is not None:
-                changes.save()
+                changes.save(fences=True)
     if cursor is not None:
         sys.stdout.flush()
-        changes.save()
+        changes.save(fences=True)
 
 
 @command(group, "list", example="lancelsm cursor list orders")
