@@ -51,6 +51,17 @@ class Change:
     rows: pa.Table
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Behind:
+    """What a cursor has yet to read: so many entries, fences among them.
+
+    `since` is when the oldest of their rows were written, by the writer's clock; None if there are none, or unknown.
+    """
+
+    entries: int
+    since: float | None
+
+
 class Changes:
     """A stream of changes, as `Table.changes` describes it. Iterate it once; one thread at a time."""
 
@@ -186,12 +197,7 @@ class Changes:
         return first_position(region, head, start)
 
     def _keeps(self, region: Region, position: Position) -> bool:
-        """Whether the cursor, as it is recorded now, keeps the log of a region from this position on."""
-        if self._pin is None:
-            return False
-        found = cursors.find_cursor(self._storage, self._pin.name)
-        needs = found.of(region.id) if found is not None and found.nonce == self._pin.nonce else None
-        return needs is not None and needs.first_position <= position
+        return self._pin is not None and cursors.keeps(self._storage, self._pin, region.id, position)
 
 
 def committed(
@@ -226,6 +232,29 @@ def committed(
                 raise Corrupt("a committed entry is damaged")
             entries.append(entry)
     return entries
+
+
+def behind(storage: Storage, cursor: Pin) -> Behind:
+    """How far a cursor is behind the logs as of now; raises as `committed`."""
+
+    def of_region(region: Region) -> tuple[int, float | None]:
+        needs, head = cursor.of(region.id), region.find_head()
+        if needs is None or head is None:
+            return 0, None
+        at = None
+        for number in range(needs.first_position, head.next_position):
+            position = Position(number)
+            entries = committed(region, [position], kept=partial(cursors.keeps, storage, cursor, region.id, position))
+            if entries is None or entries[0].summary.rows:  # None: its consumer has just moved it
+                at = entries[0].at if entries else None
+                break
+        return head.next_position - needs.first_position, at
+
+    found = storage.each(of_region, regions(storage))
+    return Behind(
+        entries=sum(entries for entries, _ in found),
+        since=min((at for _, at in found if at is not None), default=None),
+    )
 
 
 def first_position(region: Region, head: Head, start: Start) -> Position:

@@ -59,6 +59,13 @@ def find_cursor(storage: Storage, name: str) -> Pin | None:
     return next((pin for pin in list_cursors(storage) if pin.name == name), None)
 
 
+def keeps(storage: Storage, pin: Pin, region: RegionId, position: Position) -> bool:
+    """Whether a cursor, as it is recorded now, keeps the log of a region from this position on."""
+    found = find_cursor(storage, pin.name)
+    needs = found.of(region) if found is not None and found.nonce == pin.nonce else None
+    return needs is not None and needs.first_position <= position
+
+
 def save_cursor(
     storage: Storage, pin: Pin, positions: Mapping[RegionId, Position], *, consumer: Nonce | None = None
 ) -> Pin:

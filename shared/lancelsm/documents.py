@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from lancelsm.routing.route import values_json
 
 if TYPE_CHECKING:
+    from lancelsm.changes import Behind
     from lancelsm.committed import Committed
     from lancelsm.gc.collect import Collected
     from lancelsm.head import Head
@@ -86,6 +87,11 @@ def cursor(pin: Pin) -> Document:
     """{"name", "created", "positions": [{"region", "position"}]}."""
     positions = [{"region": region, "position": one.first_position} for region, one in sorted(pin.regions.items())]
     return {"name": pin.name, "created": _moment(pin.created), "positions": positions}
+
+
+def behind(lag: Behind) -> Document:
+    """{"behind": entries, "since"}: when the oldest of them was written, null if that is not known."""
+    return {"behind": lag.entries, "since": None if lag.since is None else _moment(lag.since)}
 
 
 def held(regions: Iterable[tuple[Region, Head]], spec: RegionSpec | None) -> Document:

@@ -121,6 +121,41 @@ def test_a_cursor_goes_on_after_what_was_printed(run, as_json, orders):
     assert run("cursor", "drop", orders, "--name", "sink").code == 1
 
 
+def test_a_cursor_that_stalls_is_shown_with_what_it_has_not_passed_and_since_when(run, as_json, orders):
+    as_json("cursor", "set", orders, "--name", "sink")
+    write(as_json, orders, {"id": 4})
+    SystemClock().sleep(0.01)
+    between = SystemClock().now()
+    write(as_json, orders, {"id": 4}, {"id": 5})
+
+    (stalled,) = as_json("cursor", "list", orders)["cursors"]
+    assert stalled["behind"] == 3
+    assert datetime.fromisoformat(stalled["since"]).timestamp() < between
+    assert stalled["since"] in run("cursor", "list", orders).out
+    run("tail", orders, "--cursor", "sink")
+    as_json("region", "claim", orders, "--owner", "another")
+    (idle,) = as_json("cursor", "list", orders)["cursors"]
+    assert (idle["behind"], idle["since"]) == (2, None), "a fence in each region, no rows"
+    run("tail", orders, "--cursor", "sink")
+    assert as_json("cursor", "list", orders)["cursors"][0]["behind"] == 0
+
+
+def test_a_cursor_past_the_end_is_refused_where_the_log_ends(run, as_json, orders):
+    write(as_json, orders, {"id": 4})
+    as_json("cursor", "set", orders, "--name", "sink")
+    for name in ("sink", "new"):
+        refused = run("cursor", "set", orders, "--name", name, "--start", 9, "--output", "json")
+        assert (refused.code, refused.document["error"]["position"]) == (1, 9)
+        assert "the next one is" in refused.document["error"]["message"]
+        assert refused.document["error"]["region"] in {one["region"] for one in positions(as_json, orders)}
+    assert {one["position"] for one in positions(as_json, orders)} == {1}
+
+
+def positions(as_json: Any, orders: Path) -> list[dict[str, Any]]:
+    (cursor,) = as_json("cursor", "list", orders)["cursors"]
+    return list(cursor["positions"])
+
+
 def test_what_nobody_could_read_does_not_move_the_cursor(run, as_json, orders):
     write(as_json, orders, {"id": 4})
     reading, writing = os.pipe()

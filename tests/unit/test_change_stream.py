@@ -12,6 +12,7 @@ import pytest
 import lancelsm
 from lancelsm.changes import Changes
 from lancelsm.clock import SystemClock
+from lancelsm.commit import newest
 from lancelsm.cursor import find_cursor, make_cursor, save_cursor, set_cursor
 from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
 from lancelsm.layout import Position, head_key, wal_entry
@@ -299,6 +300,23 @@ def test_an_old_cursor_of_a_name_does_not_move_the_new_one(tmp_path):
         save_cursor(opened.storage, old, {entry.region: Position(2)})
     assert find_cursor(opened.storage, "sink") == new
     assert seen(table.changes(cursor="sink")) == [1]
+
+
+def test_a_cursor_that_stalls_keeps_log_and_generations_until_it_is_dropped(table):
+    table.set_cursor("sink")
+    for value in range(3):
+        write(table, value)
+        fold(table)
+    assert (first_position(table), generations(table)) == (1, 3)
+    assert "its entries are still in the log, up to position 1" in {one.why for one in table.collect().kept}
+    table.drop_cursor("sink")
+    fold(table)
+    assert (first_position(table), generations(table)) == (4, 0)
+
+
+def generations(table: Table) -> int:
+    region = table.regions()[0]
+    return len(newest(region, region.head())[1].generations)
 
 
 def test_a_cursor_is_set_back_as_far_as_the_log_is_kept_and_no_further(table, opened):

@@ -74,7 +74,7 @@ for name, group, does in (
     ("registry", regions.registry, "Repair the registry."),
     ("config", tables.config, "Change a table's settings."),
     ("snapshot", snapshots.group, "Keep a table as it was under a name; read, refresh, clone and drop it."),
-    ("cursor", streaming.group, "Named positions in the change stream, which keep what they have not passed."),
+    ("cursor", streaming.group, "Named positions in the change stream; they keep what they have not passed."),
 ):
     group.callback()(remember)
     app.add_typer(group, name=name, help=does, no_args_is_help=True)

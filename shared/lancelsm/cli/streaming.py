@@ -81,15 +81,23 @@ def tail(
 
 @command(group, "list", example="lancelsm cursor list orders")
 def list_(session: Session, uri: Uri) -> None:
-    """Show every cursor with the next position that it reads in each region.
+    """Show every cursor with the next position that it reads in each region, and how far it is behind.
 
-    As JSON: {"cursors": [{"name", "created", "positions": [{"region", "position"}]}]}.
+    `behind` is how many entries of the logs it has not passed, fences of claims among them, `since` when the oldest of
+    them was written. They stay in storage, and so does every generation that was made of one of them, though the base
+    has its rows: drop a cursor that nobody reads by.
+
+    As JSON: {"cursors": [{"name", "created", "positions": [{"region", "position"}], "behind", "since"}]}; since is null
+    if it has passed every row.
     """
     from lancelsm import documents
+    from lancelsm.changes import behind
     from lancelsm.cli.text import listing
+    from lancelsm.cursor import list_cursors
 
-    found = [documents.cursor(pin) for pin in session.open(uri).cursors()]
-    columns = ("name", "created", "positions")
+    storage = session.opened(uri).storage
+    found = [documents.cursor(pin) | documents.behind(behind(storage, pin)) for pin in list_cursors(storage)]
+    columns = ("name", "created", "behind", "since", "positions")
     session.show(
         {"cursors": found}, lambda: listing(map(_short, found), columns=columns) if found else "There are no cursors"
     )
@@ -104,7 +112,7 @@ def set_(session: Session, uri: Uri, name: _Name, start: _Start = "earliest") ->
     from lancelsm import documents
 
     document = documents.cursor(session.open(uri).set_cursor(name, start=_start(start)))
-    session.show(document, lambda: f"Set cursor {name} in {len(document['positions'])} regions")
+    session.show(document, lambda: f"Set cursor {name}: {_short(document)['positions']}")
 
 
 @command(group, "drop", example="lancelsm cursor drop orders --name warehouse")
