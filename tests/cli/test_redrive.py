@@ -17,7 +17,8 @@ def half_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """The queue fails after one letter."""
 
     def walk(*_: object, **__: object) -> Iterator[Redriven]:
-        yield Redriven(id="7d6f1c0a", table="s3://lake/orders", region="r", rows=3, verdict=Verdict.APPENDED, reason="")
+        known = {"table": "s3://lake/orders", "region": "r", "set_aside": "column v is null"}
+        yield Redriven(id="7d6f1c0a", rows=3, verdict=Verdict.APPENDED, reason="", **known)
         raise Unavailable("the queue gave no answer")
 
     monkeypatch.setattr(redrive, "redrive", walk)
@@ -30,6 +31,7 @@ def test_letters_that_were_appended_are_told_before_the_error_that_came_after_th
     assert done.code == Unavailable.exit_code
     assert "7d6f1c0a" in done.out
     assert "appended" in done.out
+    assert "column v is null" in done.out
     assert "the queue gave no answer" in done.err
 
 

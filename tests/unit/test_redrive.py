@@ -213,6 +213,7 @@ def test_a_row_that_still_does_not_fit_stays_and_is_back_on_the_queue():
 
     assert done.verdict is Verdict.LEFT
     assert "is null" in done.reason
+    assert "is null" in done.set_aside
     assert len(deployment.dead_letters.receive()) == 1
 
 
@@ -242,7 +243,23 @@ def test_a_message_that_could_not_be_read_stays():
     (done,) = redriven(deployment)
 
     assert done.verdict is Verdict.LEFT
-    assert len(deployment.dead_letters.bodies) == 1
+    assert done.reason == "it is not known where in the log it belongs. Write its rows again, or drop it"
+    assert "can't be read" in done.set_aside
+    (body,) = deployment.dead_letters.bodies
+    assert done.id == json.loads(body)["id"]
+
+
+def test_a_letter_that_the_queue_itself_put_there_stays_and_does_not_say_why():
+    deployment = Deployment(buckets=1)
+    set_aside(deployment, (7, None))
+    (held,) = deployment.dead_letters.held
+    held.message = replace(held.message, body="what is this")
+
+    (done,) = redriven(deployment)
+
+    assert (done.verdict, done.set_aside) == (Verdict.LEFT, "")
+    assert done.reason.startswith("the letter can't be read")
+    assert done.id
 
 
 def test_a_sealed_region_s_letters_stay():

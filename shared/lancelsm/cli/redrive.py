@@ -26,7 +26,8 @@ def redrive(
     A letter whose rows all have newer ones is dropped; one whose rows still don't fit, or of which the log can't tell
     any more what is newer, is left. Without --yes nothing is changed.
 
-    As JSON: {"letters": [{"id", "table", "region", "rows", "verdict", "reason"}], "dry"}; an error on the way has the
+    As JSON: {"letters": [{"id", "table", "region", "rows", "verdict", "reason", "set_aside"}], "dry"}: the reason is of
+    the verdict, `set_aside` says why the rows are here at all, if the letter does. An error on the way has the
     `letters` of which it is known what became of them.
     """
     from lancelsm.clock import SystemClock
@@ -60,7 +61,7 @@ def redrive(
 
         if not found:
             return "There are no dead letters"
-        shown = listing(found, columns=("id", "table", "region", "rows", "verdict", "reason"))
+        shown = listing(found, columns=("id", "table", "region", "rows", "verdict", "reason", "set_aside"))
         return Group(shown) if yes else Group(shown, "Nothing was changed: this is what --yes would do")
 
     if failure is not None and session.json:

@@ -123,6 +123,18 @@ def read_letter(body: str) -> Letter:
         raise Invalid(f"the letter can't be read: {error!r:.200}") from error
 
 
+def described(body: str) -> tuple[str, str]:
+    """The id of a letter's message, and why it was set aside, also of one that `read_letter` refuses.
+
+    Both are empty where it does not say: the queue itself puts what was received too often there, as it is.
+    """
+    try:
+        document = json.loads(body)
+        return str(document["id"]), str(document["reason"]["message"])
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return "", ""
+
+
 def _put(
     letter: Mapping[str, Any],
     delivery: Delivery,

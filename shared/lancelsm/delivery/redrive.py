@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancelsm.delivery.fitting import sifted
 from lancelsm.delivery.message import unpacked
-from lancelsm.delivery.quarantine import Letter, read_letter
+from lancelsm.delivery.quarantine import Letter, described, read_letter
 from lancelsm.delivery.queue import Delivery, Queue
 from lancelsm.errors import Corrupt, Invalid, LsmError, Unavailable
 from lancelsm.head import SINCE_EVER, Head
@@ -39,14 +40,15 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redriven:
-    """What became of one letter, or would have."""
+    """What became of one letter, or would have, and why; `set_aside` is why it is one, empty if it does not say."""
 
-    id: str  # of the message whose rows it holds
+    id: str  # of the message whose rows it holds; on the queue, if it does not say
     table: str
     region: str
     rows: int  # appended
     verdict: Verdict
     reason: str
+    set_aside: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,14 +91,24 @@ def redrive(dead_letters: Queue, *, places: Places, dry: bool) -> Iterator[Redri
 
 
 def _redriven(one: Delivery, places: Places, *, dry: bool) -> Redriven:
+    message, cause = described(one.body)
+
+    def told(verdict: Verdict, rows: int, reason: str, *, table: str = "", region: str = "") -> Redriven:
+        return Redriven(
+            id=message or one.id,
+            table=table,
+            region=region,
+            rows=rows,
+            verdict=verdict,
+            reason=reason,
+            set_aside=cause,
+        )
+
     try:
         letter = read_letter(one.body)
     except LsmError as error:
-        return Redriven(id=one.id, table="", region="", rows=0, verdict=Verdict.LEFT, reason=error.message)
-
-    def told(verdict: Verdict, rows: int, reason: str) -> Redriven:
-        at = letter.message
-        return Redriven(id=letter.id, table=at.table, region=at.region, rows=rows, verdict=verdict, reason=reason)
+        return told(Verdict.LEFT, 0, f"{error.message}. {error.remedy}")
+    told = partial(told, table=letter.message.table, region=letter.message.region)
 
     try:
         target = places.table(letter.message.table).target()
