@@ -5,10 +5,19 @@ from __future__ import annotations
 import inspect
 import sys
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import FunctionType
 
 import pytest
+
+Edit = tuple[Callable[..., object], str, str]  # a function, its text, the text without the guard
+
+
+def remove_all(patch: pytest.MonkeyPatch, edits: Iterable[Edit]) -> None:
+    """As `remove`, of several texts in several functions."""
+    edits = list(edits)
+    for function in dict.fromkeys(function for function, _, _ in edits):
+        remove(patch, function, {text: instead for of, text, instead in edits if of is function})
 
 
 def remove(patch: pytest.MonkeyPatch, function: Callable[..., object], changes: Mapping[str, str]) -> None:
@@ -26,7 +35,7 @@ def remove(patch: pytest.MonkeyPatch, function: Callable[..., object], changes: 
     if owner:
         patch.setattr(known[owner], name, made[name])
         return
-    ours = [module for name, module in sys.modules.items() if name.startswith(("lancelsm", "tests.simulation"))]
+    ours = [module for name, module in sys.modules.items() if name.startswith(("lancelsm", "tests."))]
     for module in ours:
         for attribute, value in list(vars(module).items()):
             if value is function:
