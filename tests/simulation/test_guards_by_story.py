@@ -1,0 +1,604 @@
+"""Each guard of writes, folding and reads that a story tells of carries weight: without it, the story ends badly.
+
+The stories are tests of their own, each an order of events that seeds seldom say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from lancelsm import changes, claim, cursor, flush, head, pins, reader, region, region_writer, view
+from lancelsm.dataset import base_rows
+from lancelsm.errors import Contended, Corrupt, Invalid, LsmError
+from lancelsm.layout import Epoch, Position, head_key, region_key, table_key, wal_entry
+from lancelsm.merge import commit as merging
+from lancelsm.merge import plan as planning
+from lancelsm.wal import pipeline, slot
+from lancelsm.wal.entry import draft, encode
+from tests.simulation import test_append, test_claim, test_region_creation
+from tests.simulation.collecting import filled
+from tests.simulation.faults import CRASH_BEFORE, FAIL_BEFORE, Call, FaultPlan
+from tests.simulation.memory_base import in_place_of_lance
+from tests.simulation.removal import Edit, remove_all
+from tests.simulation.test_guards_of_safety import overtaken, scanned
+from tests.simulation.test_pipeline import crowd as pipelined
+from tests.simulation.whole_lake import ROWS, WholeLake, rows_of_entry
+from tests.simulation.world import OWNER, TABLE, World, a_nonce, told
+from tests.unit import test_flush, test_merge, test_reader, test_table, test_writer
+from tests.unit.merge_world import A, row
+
+RIVAL = "rival"
+
+Story = Callable[[Path], object]
+
+
+def pipelined_seeds(_: Path) -> None:
+    for seed in range(200):
+        pipelined(seed)
+
+
+def anywhere(story: Callable[..., None], *arguments: object) -> Story:
+    """A story that needs no place."""
+    return lambda _: story(*arguments)
+
+
+# Claims
+
+
+def claimed_after_a_rival(_: Path) -> None:
+    """A rival's whole claim comes right before the swap of one's own."""
+    world = World()
+
+    def rival(call: Call) -> None:
+        if call.index == 1:
+            claim.claim(world.region("rival", faulty=False), owner=RIVAL)
+
+    world.plan = FaultPlan(rival)
+    assert claim.claim(world.region("claimer"), owner=OWNER).owner == OWNER
+
+
+def claimed_without_an_answer(_: Path) -> None:
+    """The owner claims its own region, and its swap gets lost."""
+    world = World()
+    world.plan = FaultPlan.at(1, FAIL_BEFORE)
+    assert claim.claim(world.region("claimer"), owner=OWNER).epoch == 2
+
+
+def created_after_a_crash(_: Path) -> None:
+    """A region that takes rows is one that readers find."""
+    for at in range(9):
+        world = World(made=False)
+        world.plan = FaultPlan.at(at, CRASH_BEFORE)
+        told(lambda world=world: world.make("creator"))  # type: ignore[misc]
+        world.plan.stop()
+        world.write(world.make("next"), 1)
+        assert [one.id for one in region.regions(world.storage("reader", faulty=False))] == [world.id]
+
+
+# Views
+
+
+@contextmanager
+def a_lake(*, flushes: int = 2) -> Iterator[WholeLake]:
+    """Some entries in generations that are merged and collected, and one that is not."""
+    lake = WholeLake()
+    with contextlib.redirect_stdout(io.StringIO()), in_place_of_lance(lake.base):
+        for number in range(flushes):
+            lake.put("writer", {number: True})
+            lake.flush()
+        yield lake
+
+
+def folded(lake: WholeLake) -> None:
+    """Merge and collect, and let a stalled writer put something into every swept slot."""
+    lake.merge()
+    lake.collect("other")
+    for position in lake.world.log:
+        late = draft(pa.table([[0], [900 + position], [False]], schema=ROWS.stored))
+        body = encode(late, position=position, epoch=Epoch(1), nonce=a_nonce(position)).body
+        lake.world.store.create(wal_entry(lake.world.id, position), body)
+
+
+def corrupt(lake: WholeLake) -> None:
+    """It is noticed that something is lost."""
+    with pytest.raises(Corrupt):
+        lake.scan("reader")
+
+
+def restored_too_far_back(_: Path) -> None:
+    with a_lake() as lake:
+        first = lake.base.versions[1]
+        folded(lake)
+        lake.base._add(first.file, first.metadata)
+        corrupt(lake)
+
+
+def overwritten(_: Path) -> None:
+    with a_lake() as lake:
+        lake.base._add(lake.base.versions[1].file, {})
+        corrupt(lake)
+
+
+def without_a_head(_: Path) -> None:
+    with a_lake() as lake:
+        lake.world.registry._records.pop(head_key(TABLE, lake.world.id))
+        corrupt(lake)
+
+
+def without_a_registry(_: Path) -> None:
+    with a_lake() as lake:
+        for key in (region_key(TABLE, lake.world.id), table_key(TABLE), head_key(TABLE, lake.world.id)):
+            lake.world.registry._records.pop(key, None)
+        corrupt(lake)
+
+
+# Changes
+
+
+def stream(lake: WholeLake, name: str = "consumer") -> changes.Changes:
+    return changes.Changes(lake.storage(name, faulty=False), ROWS, cursor="sink")
+
+
+def shown(lake: WholeLake, found: changes.Changes) -> None:
+    """What a stream shows is what was committed."""
+    for change in found:
+        want = [key for key, _, _ in rows_of_entry(lake.world.log[change.position])]
+        assert change.rows.column("id").to_pylist() == [
+            number for _, number, _ in rows_of_entry(lake.world.log[change.position])
+        ], want
+
+
+def dropped_cursor(_: Path) -> None:
+    with a_lake() as lake:
+        mine = stream(lake)
+        cursor.drop_cursor(lake.storage("other"), "sink")
+        folded(lake)
+        with pytest.raises(Invalid, match="collected"):
+            shown(lake, mine)
+
+
+def moved_cursor(_: Path) -> None:
+    """Another consumer of the cursor has read and saved everything."""
+    with a_lake() as lake:
+        mine, other = stream(lake), stream(lake, "other")
+        shown(lake, other)
+        other.save()
+        folded(lake)
+        with pytest.raises(Invalid, match="collected"):
+            shown(lake, mine)
+
+
+def passed_cursor(_: Path) -> None:
+    """A round that had read the pins before the cursor was made commits its floor after that."""
+    with a_lake() as lake:
+        mine = stream(lake)
+        key = head_key(TABLE, lake.world.id)
+        lake.storage("collector").registry.swap(key, expect={}, change={"first_position": 3})
+        shown(lake, mine)
+
+
+def cursor_set_back(_: Path) -> None:
+    """One that has passed entries is not saved before them: they are collected."""
+    with a_lake() as lake:
+        mine = stream(lake)
+        shown(lake, mine)
+        mine.save()
+        pin = cursor.find_cursor(lake.storage("consumer"), "sink")
+        assert pin is not None
+        folded(lake)
+        with contextlib.suppress(Invalid):
+            cursor.save_cursor(lake.storage("consumer"), pin, {lake.world.id: Position(1)})
+        with contextlib.suppress(Invalid):
+            shown(lake, stream(lake))
+
+
+def cursor_of_what_is_gone(_: Path) -> None:
+    with a_lake() as lake:
+        folded(lake)
+        with contextlib.suppress(Invalid, Contended):
+            cursor.make_cursor(lake.storage("consumer"), "sink", start=lambda *_: Position(1))
+        if cursor.find_cursor(lake.storage("consumer"), "sink"):
+            shown(lake, stream(lake))
+
+
+# Pins
+
+
+def removed_while_it_is_made(_: Path) -> None:
+    """A collector has found it expired; nothing holds it any more, and its name is another's."""
+    lake = filled()
+    storage, pin = lake.region("holder").storage, lake.begin_pin("slow")
+    pins.forget(storage, pin)
+    lake.begin_pin("slow")
+    with pytest.raises(Contended):
+        pins.confirm(storage, pin, ttl_seconds=None)
+
+
+def forgotten_late(_: Path) -> None:
+    """The name is another's by now."""
+    lake = filled()
+    storage, pin = lake.region("holder").storage, lake.begin_pin("monday")
+    pins.forget(storage, pin)
+    other = lake.pin("monday")
+    pins.forget(storage, pin)
+    assert [one.nonce for one in pins.read_pins(storage)] == [other.nonce]
+
+
+def other_rows_than_declared(place: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        test_flush.test_rows_that_don_t_add_up_to_their_entries_are_not_folded(place, patch)
+
+
+# Merges
+
+
+def anothers_base(place: Path) -> None:
+    table = test_merge.world(place)
+    base = table.base()
+    metadata = {**base.metadata, "lancelsm.table": "00000000-0000-4000-8000-000000000000"}
+    base_rows.commit(base_rows.Base.of(base), changed={}, new=(), metadata=metadata, properties={})
+    with pytest.raises(Corrupt):
+        table.merge()
+
+
+def collected_between(place: Path) -> None:
+    """Another merge and a collection come while the heads are read: their generations are not listed any more."""
+    table = test_merge.world(place)
+
+    def read_regions() -> list[planning.RegionPending]:
+        found = table.read_regions()
+        if len(table.pending[A]) == 2:
+            table.merge(read_regions=lambda: found)
+            table.flush(A, [row(1, 5)])
+            del table.pending[A][:2]
+            found = table.read_regions()
+        return found
+
+    table.merge(read_regions=read_regions)
+    table.check()
+
+
+SEALED = "if head.status is Status.SEALED:"
+ONLY_CLAIM = (region.admit, SEALED, "if False:")
+
+GUARDS: dict[str, tuple[list[Edit], Story]] = {
+    # Append
+    "an entry that is not ours to commit is left alone, without a nonce": (
+        [(slot._yield_to, "or other.nonce is None or ", "or ")],
+        anywhere(test_append.test_an_entry_of_our_epoch_that_is_not_ours_to_commit_is_left_alone),
+    ),
+    "an entry that is not ours to commit is left alone, torn": (
+        [(slot._yield_to, " or not other.sound:", ":")],
+        anywhere(test_append.test_an_entry_of_our_epoch_that_is_not_ours_to_commit_is_left_alone),
+    ),
+    "an entry of a later epoch is nobody's who knows the registry": (
+        [
+            (slot._yield_to, "if other is not None and other.summary.epoch > epoch:", "if False:"),
+            (head.appended, " or any(e.epoch != head.epoch for e in entries):", ":"),
+        ],
+        anywhere(test_claim.test_a_writer_above_the_head_s_epoch_works_outside_the_registry),
+    ),
+    "a store that refuses later proves nothing of an earlier put": (
+        [
+            (
+                slot.place,
+                "except (Unavailable, Invalid) as error:\n        if maybe_written:",
+                "except (Unavailable, Invalid) as error:\n        if False:",
+            )
+        ],
+        anywhere(test_append.test_a_store_that_refuses_after_an_unanswered_put_is_not_told_as_nothing_written),
+    ),
+    "a sequence of a queue never goes back": (
+        [(head.LogTotals.after, "max(source.get(queue, sequence), sequence, key=int)", "sequence")],
+        anywhere(test_append.test_a_source_never_goes_back_when_batches_are_committed_out_of_order),
+    ),
+    "sequences are compared as numbers": (
+        [(head.LogTotals.after, "sequence, key=int)", "sequence)")],
+        anywhere(test_append.test_a_source_never_goes_back_when_batches_are_committed_out_of_order),
+    ),
+    "a sealed region takes no rows": (
+        [ONLY_CLAIM, (region.admit, "if head.owner != owner:", "if head.owner not in (owner, ''):")],
+        anywhere(test_claim.test_a_sealed_region_takes_neither_rows_nor_claims_and_stays_sealed),
+    ),
+    "a sealed region is not claimed": (
+        [
+            (claim._swap_epoch, SEALED, "if False:"),
+            (head.claimed, '{"epoch": head.epoch, "status": Status.OPEN.value}', '{"epoch": head.epoch}'),
+        ],
+        anywhere(test_claim.test_a_sealed_region_takes_neither_rows_nor_claims_and_stays_sealed),
+    ),
+    "a sealed region is not created again": (
+        [(claim._is_made, "admit(region, head, owner=head.owner)", "pass")],
+        anywhere(test_region_creation.test_a_sealed_region_is_not_created_again),
+    ),
+    # Creation
+    "a region is catalogued before it has a head": (
+        [
+            (claim.create_region, "    catalogue(region, budget=budget)\n", ""),
+            (
+                claim.create_region,
+                "owner=owner), budget=budget)\n",
+                "owner=owner), budget=budget)\n    catalogue(region, budget=budget)\n",
+            ),
+        ],
+        created_after_a_crash,
+    ),
+    "a region that the registry forgot is not made anew": (
+        [(claim.create_region, "ensure_unused(region)", "pass")],
+        anywhere(test_region_creation.test_a_region_that_the_registry_forgot_is_not_made_over_its_files, True),
+    ),
+    # Claim
+    "a claim whose reply is lost is recognised by its owner": (
+        [(claim._swap_epoch, "now.epoch == head.epoch + 1 and now.owner == owner", "now.epoch == head.epoch + 1")],
+        claimed_after_a_rival,
+    ),
+    "a claim whose reply is lost is recognised by its epoch": (
+        [(claim._swap_epoch, "now.epoch == head.epoch + 1 and now.owner == owner", "now.owner == owner")],
+        claimed_without_an_answer,
+    ),
+    "a claim is confirmed": (
+        [
+            (claim.finish_claim, "admit(region, head, owner=owner)", "pass"),
+            (claim._fence, "admit(region, head, owner=owner)", "pass"),
+        ],
+        anywhere(test_claim.test_two_writers_are_never_open_at_once_in_different_epochs),
+    ),
+    "a region is taken from its lenders only": (
+        [(claim._swap_epoch, "if held_by and head.owner not in held_by:", "if False:")],
+        test_writer.test_an_exclusive_writer_that_lost_its_region_does_not_take_it_back,
+    ),
+    "an exclusive writer gives its regions back": (
+        [
+            (
+                region_writer.RegionWriter.give_back,
+                "claim(self._region, owner=self._lenders[-1], held_by=(self._owner,))",
+                "pass",
+            )
+        ],
+        test_writer.test_an_exclusive_writer_fences_others_and_gives_regions_back,
+    ),
+    # Pipeline
+    "entries are committed in order": (
+        [
+            (
+                pipeline.Pipeline._due,
+                "list(takewhile(lambda flight: flight.placed is not None, self._flights))",
+                "[flight for flight in self._flights if flight.placed is not None]",
+            ),
+            (head.appended, "if [e.position for e in entries] != list(expected) or", "if"),
+        ],
+        pipelined_seeds,
+    ),
+    "with an entry that is given up all later ones fail": (
+        [(pipeline.Pipeline._give_up, "doomed.append(self._flights.pop())", "doomed.append(self._flights.popleft())")],
+        pipelined_seeds,
+    ),
+    # Flush
+    "a generation has the rows of its entries": (
+        [(flush._folded, "if kept + row_setsum(folded.superseded) != replayed:", "if False:")],
+        other_rows_than_declared,
+    ),
+    # Merge
+    "heads are read before the base": (
+        [
+            (merging.merge_generations, "        pending = list(read_regions())\n", ""),
+            (
+                merging.merge_generations,
+                "objects=objects)\n        plan =",
+                "objects=objects)\n        pending = list(read_regions())\n        plan =",
+            ),
+        ],
+        collected_between,
+    ),
+    "rows are committed on the counters that they were written on": (
+        [
+            (merging._is_same_ground, "one.counters == written_on.counters\n        and ", ""),
+            (planning.MergePlan.counters, "if not self.holds(present):", "if False:"),
+        ],
+        partial(test_merge.test_a_merger_whose_counter_moved_plans_anew_from_fresh_heads, step=2),
+    ),
+    "no counter decreases": (
+        [
+            (merging._is_same_ground, "one.counters == written_on.counters\n        and ", ""),
+            (planning.MergePlan.counters, "if not self.holds(present):", "if False:"),
+        ],
+        partial(test_merge.test_a_slower_merger_with_older_heads_moves_no_counter_back, step=2),
+    ),
+    "rows are committed on the fence that they were written on": (
+        [(merging._is_same_ground, "one.fence == written_on.fence\n        and ", "")],
+        partial(test_merge.test_rows_written_before_a_raised_fence_are_written_again, step=2),
+    ),
+    "a fence that a restored base shows no more counts": (
+        [(merging._is_same_ground, "[*passed, base]", "[base]")],
+        partial(
+            test_merge.test_rows_written_before_a_fence_that_a_restored_base_no_longer_shows_are_written_again, step=2
+        ),
+    ),
+    "rows are committed on the schema that they were written in": (
+        [
+            (
+                merging._is_same_ground,
+                "and one.schema.columns.equals(written_on.schema.columns, check_metadata=True)",
+                "",
+            )
+        ],
+        partial(test_merge.test_a_column_added_in_between_makes_everything_anew, step=2),
+    ),
+    "a merge goes into the table's own base": (
+        [(merging._Merger.open_base, "if found != self.table:", "if False:")],
+        anothers_base,
+    ),
+    "heads behind the base are told": (
+        [(planning.plan_merge, "if counter > region.newest:", "if False:")],
+        test_merge.test_heads_older_than_the_base_are_read_again,
+    ),
+    "no generation is left out": (
+        [
+            (planning.plan_merge, "if missing := [number for number in wanted if number not in listed]:", "if False:"),
+            (
+                planning.plan_merge,
+                "tuple((number, listed[number]) for number in wanted)",
+                "tuple((number, listed[number]) for number in wanted if number in listed)",
+            ),
+        ],
+        test_merge.test_a_restored_base_whose_next_generation_is_gone_is_corrupt,
+    ),
+    "newer generations win in a merge": (
+        [(merging._newest_first, "reversed(region.generations)", "region.generations")],
+        test_merge.test_the_newest_row_of_each_key_of_every_region_is_in_the_base_once,
+    ),
+    "rows that a merge replaces are looked up again after a conflict": (
+        [
+            (merging._carry_out, "        hidden = _hide(merger, delta, base)\n", ""),
+            (
+                merging._carry_out,
+                "    base = planned\n",
+                "    base = planned\n    hidden = _hide(merger, delta, base)\n",
+            ),
+        ],
+        partial(
+            test_merge.test_another_tools_commit_makes_the_lookup_anew_and_keeps_the_written_rows,
+            step=3,
+            change="append",
+        ),
+    ),
+    # Reads
+    "heads are read before the base of a view": (
+        [
+            (
+                view.take_view,
+                "found = storage.each(_read, regions())\n        base = read_base()",
+                "base = read_base()\n        found = storage.each(_read, regions())",
+            ),
+            (view.mismatch, "if counter <= manifest.newest and not missing:", "if counter <= manifest.newest:"),
+        ],
+        anywhere(overtaken, scanned),
+    ),
+    "a counter is at most the newest generation of the heads": (
+        [(view.mismatch, "if counter <= manifest.newest and not missing:", "if not missing:")],
+        anywhere(overtaken, scanned),
+    ),
+    "every generation that the base lacks is listed": (
+        [(view.mismatch, "if counter <= manifest.newest and not missing:", "if counter <= manifest.newest:")],
+        restored_too_far_back,
+    ),
+    "a view has the table's own base": (
+        [(view._problem, "if base.facts is None or base.facts.table != storage.table:", "if False:")],
+        overwritten,
+    ),
+    "a region whose head is lost is not empty": ([(view._without_head, "if not written:", "if True:")], without_a_head),
+    "a table whose registry is lost is not empty": (
+        [(region.regions, "if not found and storage.registry.read(table_key(storage.table)) is None:", "if False:")],
+        without_a_registry,
+    ),
+    "a row of the base is hidden by a newer one that the condition leaves out": (
+        [(reader._rows, "yield rows.filter(pa.array(above.level_of(rows, schema) == ABSENT))", "yield rows")],
+        test_table.test_an_older_row_does_not_come_back_because_the_newer_one_fails_the_condition,
+    ),
+    "a row of a generation is hidden by a newer one that the condition leaves out": (
+        [(reader._rows, "(above.level_of(rows, schema) == level.number) & ", "")],
+        test_table.test_an_older_row_does_not_come_back_because_the_newer_one_fails_the_condition,
+    ),
+    "a key is asked for at the newest level first": (
+        [(reader.get, "reversed(_levels(region))", "_levels(region)")],
+        test_reader.test_the_newest_level_that_has_a_key_decides,
+    ),
+    "a key that was found is not asked for again": (
+        [(reader.get, "missing = missing.filter(pc.invert(_among(missing, rows, schema)))", "pass")],
+        test_reader.test_the_newest_level_that_has_a_key_decides,
+    ),
+    # Pins, cursors, changes
+    "a pin that was removed is not confirmed": (
+        [(pins.step, '{"version": following.version, "nonce": pin.nonce}', "{}")],
+        removed_while_it_is_made,
+    ),
+    "who forgets a pin leaves another of its name alone": (
+        [
+            (pins.forget, 'if record is None or record["nonce"] != pin.nonce:', "if record is None:"),
+            (pins.forget, '{"version": record["version"], "nonce": pin.nonce}', '{"version": record["version"]}'),
+        ],
+        forgotten_late,
+    ),
+    "a cursor that is gone keeps nothing": (
+        [
+            (
+                cursor.keeps,
+                "return needs is not None and needs.first_position <= position",
+                "return needs is None or needs.first_position <= position",
+            )
+        ],
+        dropped_cursor,
+    ),
+    "a cursor keeps the log from its position on": (
+        [
+            (
+                cursor.keeps,
+                "return needs is not None and needs.first_position <= position",
+                "return needs is not None",
+            )
+        ],
+        moved_cursor,
+    ),
+    "what a cursor keeps is read below the floor": ([(changes.committed, " and not kept():", ":")], passed_cursor),
+    "a cursor does not go back": (
+        [(cursor.save_cursor, "if position < _position(pin, region):", "if False:")],
+        cursor_set_back,
+    ),
+    "a cursor does not begin before the log": (
+        [
+            (cursor._starts, "if position < head.first_position:", "if False:"),
+            (pins.stands, "head.first_position <= needs.first_position and not passed", "not passed"),
+        ],
+        cursor_of_what_is_gone,
+    ),
+}
+
+
+OWN = (
+    anothers_base,
+    claimed_after_a_rival,
+    claimed_without_an_answer,
+    collected_between,
+    created_after_a_crash,
+    cursor_of_what_is_gone,
+    cursor_set_back,
+    dropped_cursor,
+    forgotten_late,
+    moved_cursor,
+    overwritten,
+    passed_cursor,
+    removed_while_it_is_made,
+    restored_too_far_back,
+    without_a_head,
+    without_a_registry,
+)
+
+
+def ends_badly(edits: list[Edit], story: Story, place: Path) -> bool:
+    with pytest.MonkeyPatch.context() as patch:
+        remove_all(patch, edits)
+        try:
+            story(place)
+        except (AssertionError, ValueError, KeyError, OSError, LsmError, pytest.fail.Exception):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("story", OWN)
+def test_with_all_guards_a_story_ends_well(story: Story, tmp_path: Path) -> None:
+    story(tmp_path)
+
+
+@pytest.mark.parametrize("guard", GUARDS)
+def test_without_the_guard_a_story_ends_badly(guard: str, tmp_path: Path) -> None:
+    edits, story = GUARDS[guard]
+
+    assert ends_badly(edits, story, tmp_path)
