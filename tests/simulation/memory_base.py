@@ -20,7 +20,7 @@ from lancelsm.dataset.base_rows import Base, CommittedVersion, Preempted
 from lancelsm.dataset.base_table import MERGED, BaseTable, Facts
 from lancelsm.dataset.collecting import StoredVersion
 from lancelsm.dataset.markers import Markers
-from lancelsm.errors import Corrupt, Invalid, Unavailable
+from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
 from lancelsm.gc import base as collecting_base
 from lancelsm.layout import Generation, RegionId
 from lancelsm.objects import ObjectStore, Written
@@ -99,7 +99,9 @@ class MemoryBase:
 
     def named_files(self, *, version: int, **_: Any) -> frozenset[str]:
         def act() -> frozenset[str]:
-            return frozenset({self.versions[version].file} if version in self.versions else ())
+            if version not in self.versions:
+                raise Contended(f"version {version} of the base was removed meanwhile")
+            return frozenset({self.versions[version].file})
 
         return self._call("named_files", version, act)
 

@@ -19,3 +19,8 @@ def test_reads_are_moments_pins_hold_and_the_base_lacks_nothing(seed: int, tmp_p
 def test_reads_are_moments_pins_hold_and_the_base_lacks_nothing_in_more_seeds(first: int, tmp_path: Path) -> None:
     for seed in range(first, first + 10):
         table_time(seed, tmp_path / str(seed))
+
+
+@pytest.mark.parametrize("seed", [50, 103])
+def test_a_collector_whose_version_of_the_base_another_removes_is_told_nothing_wrong(seed: int, tmp_path: Path) -> None:
+    table_time(seed, tmp_path / "table")

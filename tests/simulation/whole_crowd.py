@@ -34,7 +34,7 @@ from tests.simulation.faults import (
     DENY,
     FAIL_AFTER,
     FAIL_BEFORE,
-    Call,
+    WRITES,
     Crash,
     Fault,
     FaultPlan,
@@ -42,6 +42,7 @@ from tests.simulation.faults import (
     stall,
 )
 from tests.simulation.memory_base import in_place_of_lance
+from tests.simulation.rates import by_rate
 from tests.simulation.schedule import Schedule
 from tests.simulation.whole_lake import ROWS, WholeLake, rows_of_entry
 from tests.simulation.world import OWNER, World
@@ -63,6 +64,7 @@ FAULTS: dict[Fault, float] = {
     stall(5.0): 0.02,
     stall(LONG): 0.01,
 }
+WRITING = WRITES | {"commit", "clean_versions", "tag_version", "remove_tag"}
 
 Act = Callable[[str, random.Random], object]
 
@@ -97,7 +99,8 @@ class WholeCrowd:
             faults = {fault: each * rate for fault, each in FAULTS.items()}
             world = self.lake.world
             actors = self._actors()
-            world.plan = FaultPlan(_decide(self.seed, faults), clock=self.schedule.clock)
+            decide = by_rate(random.Random(f"whole faults {self.seed}"), faults, writing=WRITING, stalls_readers=True)
+            world.plan = FaultPlan(decide, clock=self.schedule.clock)
             self.schedule.run(actors)
             self.calls = len(world.plan.calls)
             world.plan.stop()
@@ -285,7 +288,8 @@ class WholeCrowd:
         try:
             changes = Changes(self.lake.storage(life), ROWS, cursor="shared", limit=dice.choice([1, 2, 100]))
         except Invalid:
-            drop_cursor(self.lake.storage(life), "shared")  # its maker has crashed, or is the other one
+            with self._allowed(Invalid):  # the other one has done so, too
+                drop_cursor(self.lake.storage(life), "shared")  # its maker has crashed, or is the other one
             return
         assert changes._pin is not None
         taken = self.shared.setdefault(changes._pin.nonce, [])
@@ -416,21 +420,6 @@ class _Torn:
         yield from found[:end]
         if says_so:
             raise Unavailable("the listing broke off")
-
-
-def _decide(seed: int, rates: dict[Fault, float]) -> Callable[[Call], Fault | None]:
-    """By rate, and less often for reads: adapters repeat those themselves."""
-    dice = random.Random(f"whole faults {seed}")
-    faults, weights = [None, *rates], [1 - sum(rates.values()), *rates.values()]
-
-    def decide(call: Call) -> Fault | None:
-        fault = dice.choices(faults, weights)[0]
-        if fault is not None and fault.seconds:
-            return fault  # whoever reads can be stalled as well
-        writes = call.writes or call.method in ("commit", "clean_versions", "tag_version", "remove_tag")
-        return fault if writes or dice.random() < 0.1 else None
-
-    return decide
 
 
 def whole_crowd(seed: int) -> WholeCrowd:

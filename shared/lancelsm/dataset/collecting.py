@@ -11,6 +11,7 @@ from lance.fragment import FragmentMetadata
 
 from lancelsm.dataset.base_table import MEM_WAL_INDEX, BaseTable, StorageOptions, open_dataset
 from lancelsm.dataset.native import native_errors
+from lancelsm.errors import Contended, Invalid
 
 _LANCES_OWN = "__lance_"  # indexes that have no rows to catch up with
 
@@ -39,12 +40,19 @@ def stored_versions(*, uri: str, storage_options: StorageOptions = None) -> tupl
 
 
 def named_files(*, uri: str, version: int, storage_options: StorageOptions = None) -> frozenset[str]:
-    """Data and deletion files that a version names, as keys below the table; none if the version is gone.
+    """Data and deletion files that a version names, as keys below the table.
 
     Raises:
+        Contended: the version is gone, since it was listed. What it named a newer one may name that was not listed.
         Corrupt, Unavailable: as `base_table.open_base`.
     """
-    dataset = open_dataset(uri=uri, version=version, storage_options=storage_options)
+    try:
+        dataset = open_dataset(uri=uri, version=version, storage_options=storage_options)
+    except Invalid as error:
+        if not error.message.endswith("is gone"):
+            raise
+        what = f"version {version} of the base was removed meanwhile"
+        raise Contended(what, remedy="Run it again", table=uri) from error
     with native_errors("the base's fragments can't be read", table=uri):
         fragments = [fragment.metadata for fragment in dataset.get_fragments()]
         return frozenset(name for fragment in fragments for name in _files(fragment))
