@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -133,6 +134,17 @@ def test_every_command_that_a_page_shows_is_one_with_these_options(page: Path) -
                 elif hasattr(command, "commands") and re.fullmatch(r"[a-z]+", word):
                     assert word in command.commands, text
                     command = command.commands[word]
+
+
+def test_every_execution_that_a_page_starts_has_an_input_that_its_machine_takes() -> None:
+    started = re.findall(
+        r"arn lancelsm-\w+-(\w+)\)\" --input '(.*)'$", (ROOT / "docs" / "functions.md").read_text(), re.MULTILINE
+    )
+
+    assert {machine for machine, _ in started} == {"merge", "collect"}
+    for machine, text in started:
+        taken = re.findall(r"\$\.request\.(\w+)", (ROOT / f"infra/workflows/{machine}.asl.json").read_text())
+        assert {"table"} <= json.loads(text).keys() <= set(taken)
 
 
 def test_every_section_that_the_code_cites_is_in_the_design() -> None:
