@@ -17,12 +17,12 @@ from tests.simulation.faults import (
     DENY,
     FAIL_AFTER,
     FAIL_BEFORE,
-    Call,
     Fault,
     FaultPlan,
     late,
     stall,
 )
+from tests.simulation.rates import by_rate
 from tests.simulation.schedule import Schedule
 from tests.simulation.world import OWNER, World, collect, told
 
@@ -48,23 +48,11 @@ def crowd(seed: int) -> World:
     rates = dice.choice([QUIET, ROUGH, ROUGH, {fault: rate * 3 for fault, rate in ROUGH.items()}])
     with contextlib.redirect_stdout(io.StringIO()):
         world = World(schedule=schedule, budget_seconds=dice.choice([0.2, 5.0]))
-        world.plan = FaultPlan(_faults(seed, rates), clock=schedule.clock)
+        world.plan = FaultPlan(by_rate(random.Random(f"faults {seed}"), rates), clock=schedule.clock)
         schedule.run(_actors(world, dice))
         world.plan.forget() if dice.random() < 0.3 else world.plan.land()
         world.audit()
     return world
-
-
-def _faults(seed: int, rates: dict[Fault, float]) -> Callable[[Call], Fault | None]:
-    """By rate, and less often for reads: adapters repeat those themselves."""
-    dice = random.Random(f"faults {seed}")
-    faults, weights = [None, *rates], [1 - sum(rates.values()), *rates.values()]
-
-    def decide(call: Call) -> Fault | None:
-        fault = dice.choices(faults, weights)[0]
-        return fault if call.writes or dice.random() < 0.1 else None
-
-    return decide
 
 
 def _actors(world: World, dice: random.Random) -> dict[str, Callable[[], object]]:

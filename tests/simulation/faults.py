@@ -30,6 +30,8 @@ from lancelsm.registry import Unknown as UnknownSwap
 
 T = TypeVar("T")
 
+WRITES = frozenset({"create", "replace", "swap", "delete"})  # methods of stores and registries
+
 
 class MemoryStore:
     """Objects in a dictionary."""
@@ -177,7 +179,7 @@ class Call:
 
     @property
     def writes(self) -> bool:
-        return self.method in ("create", "replace", "swap", "delete")
+        return self.method in WRITES
 
 
 class FaultPlan:

@@ -14,7 +14,8 @@ from lancelsm.claim import claim
 from lancelsm.errors import Ambiguous, Contended, Fenced, LsmError, Unavailable
 from lancelsm.table import Table
 from tests.simulation.crowd import RIVAL, ROUGH
-from tests.simulation.faults import Call, Crash, Fault, FaultPlan
+from tests.simulation.faults import Crash, FaultPlan
+from tests.simulation.rates import by_rate
 from tests.simulation.schedule import Schedule
 from tests.simulation.table_log import keys
 from tests.simulation.table_world import WRITING, TableWorld, lease
@@ -35,24 +36,13 @@ def table_crowd(seed: int, place: Path) -> TableWorld:
             world.index()
         actors = _actors(world, dice)
         rates = {fault: rate * dice.choice([0, 0.3, 1, 2]) for fault, rate in ROUGH.items()}
-        world.plan = FaultPlan(_faults(seed, rates), clock=world.schedule.clock)
+        decide = by_rate(random.Random(f"table faults {seed}"), rates, writing=WRITING)
+        world.plan = FaultPlan(decide, clock=world.schedule.clock)
         world.schedule.run(actors)
         world.plan.stop()
         world.plan.forget() if dice.random() < 0.3 else world.plan.land()
         world.recover("recoverer")
     return world
-
-
-def _faults(seed: int, rates: dict[Fault, float]) -> Callable[[Call], Fault | None]:
-    """By rate, and seldom for reads."""
-    dice = random.Random(f"table faults {seed}")
-    faults, weights = [None, *rates], [1 - sum(rates.values()), *rates.values()]
-
-    def decide(call: Call) -> Fault | None:
-        fault = dice.choices(faults, weights)[0]
-        return fault if call.method in WRITING or dice.random() < 0.1 else None
-
-    return decide
 
 
 def _actors(world: TableWorld, dice: random.Random) -> dict[str, Callable[[], object]]:

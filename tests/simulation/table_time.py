@@ -23,7 +23,8 @@ from lancelsm.layout import Position, RegionId
 from lancelsm.lease import LEASE_SECONDS
 from lancelsm.table import Table
 from tests.simulation.crowd import ROUGH
-from tests.simulation.faults import Call, Crash, Fault, FaultPlan
+from tests.simulation.faults import Crash, FaultPlan
+from tests.simulation.rates import by_rate
 from tests.simulation.schedule import Schedule
 from tests.simulation.table_log import Rows, keys, rows_of
 from tests.simulation.table_world import WRITING, TableWorld, lease
@@ -59,7 +60,8 @@ class TableTime:
             world.create("creator", loaded=KEYS[::2])
             rates = {fault: rate * dice.choice([0, 0.3, 1]) for fault, rate in ROUGH.items()}
             actors = self._actors()
-            world.plan = FaultPlan(_decide(self.seed, rates), clock=world.schedule.clock)
+            decide = by_rate(random.Random(f"table time faults {self.seed}"), rates, writing=WRITING)
+            world.plan = FaultPlan(decide, clock=world.schedule.clock)
             world.schedule.run(actors)
             world.plan.stop()
             world.plan.forget() if dice.random() < 0.3 else world.plan.land()
@@ -179,17 +181,6 @@ class TableTime:
         for one in stored_versions(uri=uri):
             missing = {key for key in named_files(uri=uri, version=one.version) if world.store.get(key) is None}
             assert not missing, f"version {one.version} of the base lacks {missing}"
-
-
-def _decide(seed: int, rates: dict[Fault, float]) -> Callable[[Call], Fault | None]:
-    dice = random.Random(f"table time faults {seed}")
-    faults, weights = [None, *rates], [1 - sum(rates.values()), *rates.values()]
-
-    def decide(call: Call) -> Fault | None:
-        fault = dice.choices(faults, weights)[0]
-        return fault if call.method in WRITING or dice.random() < 0.1 else None
-
-    return decide
 
 
 def table_time(seed: int, place: Path) -> TableTime:

@@ -18,7 +18,8 @@ from lancelsm.delivery.redrive import Places, Verdict, _Attempt, redrive
 from lancelsm.errors import LsmError
 from tests.simulation.crowd import QUIET, ROUGH
 from tests.simulation.deployment import Deployment
-from tests.simulation.faults import Call, Crash, Fault, FaultPlan
+from tests.simulation.faults import Crash, FaultPlan
+from tests.simulation.rates import by_rate
 from tests.simulation.schedule import Schedule
 
 KEYS = range(4)
@@ -33,7 +34,7 @@ class Delivery:
         rates = self.dice.choice([QUIET, ROUGH, {fault: rate * 3 for fault, rate in ROUGH.items()}])
         self.deployment = Deployment(schedule=self.schedule, settings={"group_commit_bytes": "60"})
         self.deployment.queue.visibility = self.dice.choice([2.0, 20.0])
-        self.faults = _faults(seed, rates)
+        self.faults = by_rate(random.Random(f"faults {seed}"), rates)
         self.sent: dict[int, list[int]] = {key: [] for key in KEYS}
         self.bad: dict[int, set[int]] = {key: set() for key in KEYS}
 
@@ -126,17 +127,6 @@ class Delivery:
             lacking = set(self.sent[key]) - self.bad[key] - set(values)
             assert not lacking, f"key {key} lacks {lacking}: {values}"
             assert values[-1:] == self.sent[key][-1:], f"key {key} ends with {values[-1:]}, not {self.sent[key][-1:]}"
-
-
-def _faults(seed: int, rates: dict[Fault, float]) -> Callable[[Call], Fault | None]:
-    dice = random.Random(f"faults {seed}")
-    faults, weights = [None, *rates], [1 - sum(rates.values()), *rates.values()]
-
-    def decide(call: Call) -> Fault | None:
-        fault = dice.choices(faults, weights)[0]
-        return fault if call.writes or dice.random() < 0.1 else None
-
-    return decide
 
 
 def _run(seed: int) -> Delivery:
