@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -120,15 +120,20 @@ def chosen(storage: Storage, wanted: str | None) -> list[Region]:
     found = regions(storage)
     if wanted is None:
         return [region for region in found if region.find_head() is not None]
+    return [the_one(found, wanted, table=storage.uri)]
+
+
+def the_one(found: Iterable[Region], wanted: str, *, table: str) -> Region:
+    """The one of these whose id is or starts with `wanted`; raises `Invalid` if none does, or several do."""
     matching = [region for region in found if region.id.startswith(wanted.lower())]
     if len(matching) != 1:
         raise Invalid(
             f"{len(matching)} regions start like that" if matching else "there is no such region",
-            remedy=f"See lancelsm region list {storage.uri}",
-            table=storage.uri,
+            remedy=f"See lancelsm region list {table}",
+            table=table,
             region=wanted,
         )
-    return matching
+    return matching[0]
 
 
 class Directory:

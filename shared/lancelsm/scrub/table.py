@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from lancelsm import pins
@@ -25,7 +25,7 @@ from lancelsm.layout import (
 from lancelsm.opening import Opened, Ports, canonical, open_configured
 from lancelsm.pins import Pin
 from lancelsm.rebuild import regions_in_storage
-from lancelsm.region import Region, region_from_record
+from lancelsm.region import Region, region_from_record, the_one
 from lancelsm.registry import Record
 from lancelsm.scrub.base import open_version, scrub_facts, scrub_files, scrub_list
 from lancelsm.scrub.region import RegionScrub
@@ -79,7 +79,7 @@ def scrub(opened: Opened, *, region: str | None = None, at: str | None = None, l
     tally.take()  # the configuration
     named = _catalog(opened, tally)
     if region is not None:
-        named = _matching(opened, named, region)
+        named = [the_one(named, region, table=opened.storage.uri)]
     states = {one.id: RegionScrub(one, opened=opened, tally=tally) for one in named}
     if at is not None:
         _snapshot(opened, find_snapshot(opened.storage, at), states, tally)
@@ -156,18 +156,6 @@ def _is_region(opened: Opened, name: RegionId) -> bool:
     return _exists(opened, head_key(storage.table, name)) or (
         storage.objects.get(published_manifest(name, Version(1))) is not None
     )
-
-
-def _matching(opened: Opened, found: Sequence[Region], wanted: str) -> list[Region]:
-    matching = [region for region in found if region.id.startswith(wanted.lower())]
-    if len(matching) != 1:
-        raise Invalid(
-            f"{len(matching)} regions start like that" if matching else "there is no such region",
-            remedy=f"See lancelsm region list {opened.storage.uri}",
-            table=opened.storage.uri,
-            region=wanted,
-        )
-    return matching
 
 
 def _pins(opened: Opened, tally: Tally) -> list[Pin]:
