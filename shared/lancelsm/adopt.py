@@ -50,7 +50,7 @@ def adopt(
     derived anew (`rebuild.rebuild`).
 
     Args:
-        registry: `sqlite`, `object` or `dynamodb:NAME`, as for `making.make_table`.
+        registry: `sqlite`, `object` or `dynamodb:NAME`, as for `table.create`.
 
     Returns:
         The opened table. Regions whose spec Lance doesn't know (its spec 0) can be read, flushed, merged and sealed.
@@ -105,7 +105,7 @@ def set_regions(table: Opened, text: str) -> Opened:
     """Give an adopted table a region spec, so that it takes rows: its old regions are sealed, flushed and merged first.
 
     Args:
-        text: the spec, as for `opening.make_table`.
+        text: the spec, as for `table.create`.
 
     Raises:
         Invalid: the table has a spec, or the text doesn't fit its key.

@@ -46,21 +46,7 @@ def make_table(
     storage_options: Mapping[str, str] | None = None,
     ports: Ports | None = None,
 ) -> Opened:
-    """Make a table; data, if given, becomes version 1 of its base.
-
-    Args:
-        uri: a path or a URL.
-        data_or_schema: an Arrow schema, or rows as `record.rows.upserts` takes them (the last row of a key wins).
-        primary_key: its columns, in order.
-        regions: the region spec's text (`routing.spec`); None for a single region.
-        registry: as `registry.opening.open_registry`; by default `sqlite` for paths and `object` for URLs.
-        owner: the name that ordinary writers share.
-        settings: by name, kept in the table's configuration.
-
-    Raises:
-        Invalid: a table or another dataset is there, or the schema, key, spec or settings don't fit.
-        Unavailable: a store or the registry did not answer. Make it again, which goes on where this stopped.
-    """
+    """As `table.create`, for whoever needs no object to read and write by."""
     ports = ports or Ports()
     place = canonical(uri)
     store = ports.store(place, storage_options)

@@ -427,7 +427,7 @@ def create(
     storage_options: Mapping[str, str] | None = None,
     ports: Ports | None = None,
 ) -> Table:
-    """Make a table at a path or URL and open it.
+    """Make a table at a path or URL and open it; data, if given, becomes version 1 of its base.
 
     Args:
         data_or_schema: an Arrow schema, or the first rows, as for `Table.upsert`.
@@ -438,7 +438,11 @@ def create(
         settings: by name, kept in the table's configuration.
         storage_options: for Lance and for our own objects, as Lance takes them.
 
-    Raises: as `opening.make_table`.
+    Raises:
+        Invalid: a table or another dataset is there, or the schema, key, spec or settings don't fit.
+        Unavailable: a store or the registry did not answer.
+
+    After an error or a crash the same call goes on where this one stopped.
     """
     return Table(
         make_table(
