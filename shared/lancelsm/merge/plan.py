@@ -101,8 +101,7 @@ def plan_merge(
 
     Raises:
         Corrupt: counter + 1 .. newest are not all listed. The heads being older than the base, no merge and no
-        collection
-            explains it: the base was replaced or restored to a version whose next generations are gone.
+            collection explains it: the base was replaced, or restored to a version whose next generations are gone.
     """
     planned = []
     for region in sorted(pending, key=lambda found: found.region):

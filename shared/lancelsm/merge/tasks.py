@@ -191,7 +191,8 @@ def _written(ground: Ground, parts: tuple[Part, ...]) -> tuple[NewFragment, ...]
 
 def hide_by_scan(delta: Delta, fragments: tuple[int, ...]) -> tuple[Hidden, ...]:
     """Hide the rows of these fragments whose key is in the delta. Reads their key columns whole."""
-    keys, dead = _delta_keys(delta)
+    winners, dead = _winning_keys(delta)
+    keys = Keys(winners)
     base, key = delta.ground.base, delta.ground.schema.primary_key
     addresses, flags = [], []
     rows_at_once = max(base_rows.BATCH_ROWS, _SCAN_ROWS_PER_KEY * len(keys))
@@ -263,11 +264,6 @@ def _grouped(addresses: list[npt.NDArray[np.uint64]], flags: list[Flags]) -> tup
         Found(fragment=fragment, offsets=rows.tobytes(), dead=buried.get(fragment, 0))
         for fragment, rows in base_rows.by_fragment(every).items()
     )
-
-
-def _delta_keys(delta: Delta) -> tuple[Keys, Flags]:
-    keys, dead = _winning_keys(delta)
-    return Keys(keys), dead
 
 
 def _winning_keys(delta: Delta) -> tuple[pa.ChunkedArray, Flags]:
