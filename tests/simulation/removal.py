@@ -6,11 +6,51 @@ import inspect
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from types import FunctionType
 
 import pytest
 
+from lancelsm.errors import LsmError
+
 Edit = tuple[Callable[..., object], str, str]  # a function, its text, the text without the guard
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """A check, and what it refuses that must not pass: `forged` makes it, then judges it as often as it is called.
+
+    `behind` are checks that would refuse it too.
+    """
+
+    edits: tuple[Edit, ...]
+    forged: Callable[[], Callable[[], None]]
+    behind: tuple[Edit, ...] = ()
+
+
+def carries_weight(check: Check) -> None:
+    """What is forged is refused, and accepted without the check.
+
+    If others stand behind it, each of the two refuses alone.
+    """
+    judged = check.forged()
+    with pytest.raises(LsmError):
+        judged()
+    assert accepts(judged, (*check.edits, *check.behind)), "another check refuses it"
+    if check.behind:
+        assert not accepts(judged, check.behind), "this check does nothing"
+        assert not accepts(judged, check.edits), "nothing stands behind this check"
+
+
+def accepts(judged: Callable[[], None], edits: Iterable[Edit]) -> bool:
+    """Whether it passes without these checks."""
+    with pytest.MonkeyPatch.context() as patch:
+        remove_all(patch, edits)
+        try:
+            judged()
+        except (LsmError, ValueError):
+            return False
+    return True
 
 
 def remove_all(patch: pytest.MonkeyPatch, edits: Iterable[Edit]) -> None:

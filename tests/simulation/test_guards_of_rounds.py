@@ -1,0 +1,351 @@
+"""What a round rests on besides the verifier carries weight: what mark, commit, sweep and makers of pins look at.
+
+Where one guard stands behind another, both are taken out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from lancelsm import manifest as manifests
+from lancelsm import pins, snapshot
+from lancelsm.commit import newest
+from lancelsm.errors import Contended, Corrupt, LsmError
+from lancelsm.gc import base, mark, sweep
+from lancelsm.gc import collect as collection
+from lancelsm.gc.commit import commit_round
+from lancelsm.gc.lists import Item, Kind, Round, read_list, write_list
+from lancelsm.layout import Position, generation_path, published_manifest, wal_entry
+from lancelsm.pins import RegionPin
+from lancelsm.setsum import Setsum
+from lancelsm.settings import Settings
+from tests.simulation.collecting import Lake, filled
+from tests.simulation.faults import Call, FaultPlan
+from tests.simulation.memory_base import in_place_of_lance
+from tests.simulation.removal import Check, Edit, carries_weight, remove_all
+from tests.simulation.situations import noted
+from tests.simulation.whole_lake import WholeLake
+from tests.simulation.world import told
+
+NONCE = "0" * 32
+
+# The sweep's own look
+
+
+def swept(item: Callable[[Lake], Item], needs: RegionPin | None = None) -> Callable[[], None]:
+    """A committed list that has an item which is needed."""
+    lake = filled()
+    lake.collect()
+    region = lake.region("sweeper")
+    head, manifest = newest(region, region.head())
+    pin = lake.pin("held")
+    held = [] if needs is None else [replace(pin, regions={region.id: needs})]
+    found = item(lake)
+
+    def judged() -> None:
+        doomed, _ = sweep._divided(region, [found], head, manifest, held)
+        if not doomed:
+            raise Contended("a pin keeps it")
+
+    return judged
+
+
+def item(kind: Kind, path: Callable[[Lake], str], number: int) -> Callable[[Lake], Item]:
+    return lambda lake: Item(kind=kind, path=path(lake), number=number, bytes=0, why="a bug")
+
+
+def below(name: str) -> Callable[[Lake], str]:
+    return lambda lake: f"_mem_wal/{lake.world.id}/{name}"
+
+
+def named_generation(lake: Lake) -> str:
+    region = lake.region("x")
+    _, manifest = newest(region, region.head())
+    return generation_path(region.id, manifest.generations[0].path)
+
+
+def named_manifest(lake: Lake) -> str:
+    return lake.region("x").head().manifest_key
+
+
+def named_list(lake: Lake) -> str:
+    region = lake.region("x")
+    return newest(region, region.head())[1].collector_key
+
+
+def entry(position: int) -> Callable[[Lake], str]:
+    return lambda lake: wal_entry(lake.world.id, Position(position))
+
+
+def published(version: int) -> Callable[[Lake], str]:
+    return lambda lake: published_manifest(lake.world.id, version)  # type: ignore[arg-type]
+
+
+NEEDED, HELD = sweep._is_needed, sweep._holds
+GENERATION = 'return item.path.rpartition("/")[2] in named or item.number >= manifest.current_generation'
+STAGED = "return item.path == head.manifest_key or item.number > head.manifest_version"
+STALE = RegionPin(first_position=Position(3), after=0, through=2, manifest_key="old", manifest_version=3)  # type: ignore[arg-type]
+
+SWEEPS: dict[str, Check] = {
+    "a generation that the manifest names stays": Check(
+        edits=((NEEDED, GENERATION, "return item.number >= manifest.current_generation"),),
+        forged=partial(swept, item(Kind.GENERATION, named_generation, 3)),
+    ),
+    "a generation that a flush may be writing stays": Check(
+        edits=((NEEDED, GENERATION, 'return item.path.rpartition("/")[2] in named'),),
+        forged=partial(swept, item(Kind.GENERATION, below("00000000_gen_5"), 5)),
+    ),
+    "entries from the floor on stay": Check(
+        edits=((NEEDED, "return item.number >= manifest.first_position", "return False"),),
+        forged=partial(swept, item(Kind.ENTRY, entry(9), 9)),
+    ),
+    "the manifest that the head names stays": Check(
+        edits=((NEEDED, STAGED, "return item.number > head.manifest_version"),),
+        forged=partial(swept, item(Kind.STAGED, named_manifest, 6)),
+    ),
+    "a manifest that may be committed stays": Check(
+        edits=((NEEDED, STAGED, "return item.path == head.manifest_key"),),
+        forged=partial(swept, item(Kind.STAGED, below(f"manifest/staged/7-{NONCE}.binpb"), 7)),
+    ),
+    "the newest published manifest stays": Check(
+        edits=((NEEDED, "return item.number >= head.manifest_version", "return False"),),
+        forged=partial(swept, item(Kind.PUBLISHED, published(6), 6)),
+    ),
+    "the list that the manifest names stays": Check(
+        edits=((NEEDED, "return item.path == manifest.collector_key", "return False"),),
+        forged=partial(swept, item(Kind.LIST, named_list, 1)),
+    ),
+    "what is the base's is none of a region's": Check(
+        edits=((NEEDED, "return True  # the base's are not a region's", "return False"),),
+        forged=partial(swept, item(Kind.BASE_FILE, below("data/x.lance"), 0)),
+    ),
+    "a pin's generations stay": Check(
+        edits=((HELD, "return needs.after < item.number <= needs.through", "return False"),),
+        forged=partial(swept, item(Kind.GENERATION, below("00000000_gen_2"), 2), STALE),
+    ),
+    "a pin's entries stay": Check(
+        edits=((HELD, "return item.number >= needs.first_position", "return False"),),
+        forged=partial(swept, item(Kind.ENTRY, entry(3), 3), STALE),
+    ),
+    "a pin's manifest stays": Check(
+        edits=((HELD, "return item.path == needs.manifest_key", "return False"),),
+        forged=partial(swept, item(Kind.STAGED, lambda _: "old", 3), STALE),
+    ),
+    "a pin's published manifest stays": Check(
+        edits=((HELD, "return item.number == needs.manifest_version", "return False"),),
+        forged=partial(swept, item(Kind.PUBLISHED, published(3), 3), STALE),
+    ),
+}
+
+
+@pytest.mark.parametrize("guard", SWEEPS)
+def test_what_the_sweep_would_spare_goes_without_its_look(guard: str) -> None:
+    carries_weight(SWEEPS[guard])
+
+
+# Stories
+
+
+def second_of_two_rounds() -> None:
+    """Two collectors marked and verified one round each, of the same number; the second one takes less of the log."""
+    lake = filled()
+    with lake.collecting():
+        (first,) = collection.mark(lake.opened("first", faulty=False)).rounds
+        storage = lake.region("second").storage
+        sums = [lake.world.log[Position(at)].summary.entry_setsum for at in (1, 2)]
+        less = replace(read_list(storage, first).round, floor=3, items=(), discarded=sum(sums, start=Setsum.ZERO))
+        second = write_list(storage, less).key
+        for key in (first, second):
+            collection.verify(lake.opened("verifier", faulty=False), [key])
+    for key in (first, second):
+        told(lambda key=key: commit_round(lake.region("committer"), key))  # type: ignore[misc]
+    lake.audit()
+
+
+def list_of_another_region() -> None:
+    """Nothing of a round is committed where it was not marked."""
+    lake = filled()
+    stranger = Round(
+        region="00000000-0000-4000-8000-000000000000",  # type: ignore[arg-type]
+        number=1,
+        floor=9,
+        items=(),
+        marked=0.0,
+    )
+    key = write_list(lake.region("marker").storage, stranger).key
+    told(lambda: commit_round(lake.region("committer"), key))
+    lake.audit()
+
+
+def confirmed_after_the_sweep() -> None:
+    """A maker reads the floors before a round is committed, and confirms once it is swept."""
+    lake = filled()
+    with lake.collecting():
+        keys = collection.mark(lake.opened("collector", faulty=False)).rounds
+        collection.verify(lake.opened("collector", faulty=False), keys)
+        stale = replace(lake.needs(lake.region("slow")), after=0, first_position=Position(1))  # type: ignore[arg-type]
+        pin = lake.begin_pin("slow", stale)
+        storage = lake.region("slow").storage
+        assert pins.stands(storage, pin)
+        collection.commit(lake.opened("collector", faulty=False), keys)
+        collection.sweep(lake.opened("collector", faulty=False), keys)
+        with contextlib.suppress(Contended):
+            lake.audit_pin(pins.confirm(storage, pin, ttl_seconds=None))
+
+
+def base_swept_before_any_call() -> None:
+    """A snapshot's version of the base grows old while it is made; its regions stay as they are."""
+    at, calls = 0, 1
+    while at < calls:
+        with noted(at):
+            calls = _base_swept_at(at)
+        at += 1
+
+
+def _base_swept_at(at: int) -> int:
+    """How many calls the maker made."""
+    lake = WholeLake(settings=Settings(keep_versions_seconds=0))
+    with contextlib.redirect_stdout(io.StringIO()), in_place_of_lance(lake.base):
+        lake.put("writer", {0: True})
+        lake.flush()
+        lake.merge()
+        lake.collect("other")
+
+        def grown_old(call: Call) -> None:
+            if call.index == at:
+                lake.world.plan = FaultPlan()
+                lake.optimize(lake.region("merger"))
+                lake.world.schedule.clock.advance(1.0)
+                lake.collect("other")
+                lake.world.plan = plan
+
+        lake.world.plan = plan = FaultPlan(grown_old)
+        lake.hold("victim", "held", ttl_seconds=3600.0)
+        lake.world.plan = FaultPlan()
+        lake.read_held("victim", "held")
+        assert lake.held["held"].content == lake.truth
+    return len(plan.calls)
+
+
+def second_of_two_rounds_of_the_base() -> None:
+    """The floor of the base never falls, and the round that comes too late is not committed."""
+    lake = WholeLake()
+    with in_place_of_lance(lake.base):
+        for _ in range(2):
+            lake.optimize(lake.region("merger"))
+        opened = lake.opened("collector", faulty=False)
+        keys = [
+            write_list(opened.storage, Round(region=None, number=1, floor=floor, items=(), marked=0.0, fence=1)).key
+            for floor in (3, 2)
+        ]
+        assert [base.commit_base(opened, key) for key in keys] == [True, False]
+        assert base._read_floor(opened).version == 3
+
+
+def two_committers_of_the_base() -> None:
+    """The other's round comes right before the swap of one's own."""
+    lake = WholeLake()
+    with in_place_of_lance(lake.base):
+        for _ in range(2):
+            lake.optimize(lake.region("merger"))
+        storage = lake.storage("marker", faulty=False)
+        mine, other = (
+            write_list(storage, Round(region=None, number=1, floor=floor, items=(), marked=0.0, fence=1)).key
+            for floor in (2, 3)
+        )
+        committed: list[bool] = []
+
+        def rival(call: Call) -> None:
+            if call.method == "swap" and call.key.startswith("T/") and not committed:
+                committed.append(base.commit_base(lake.opened("other", faulty=False), other))
+
+        lake.world.plan = FaultPlan(rival)
+        told(lambda: base.commit_base(lake.opened("victim"), mine))
+        assert committed == [True]
+        assert base._read_floor(lake.opened("reader", faulty=False)).key == other
+
+
+def pinned(first_position: int = 9) -> None:
+    """What a pin needs does not keep a round from taking the rest."""
+    lake = filled()
+    needs = replace(lake.needs(lake.region("held")), first_position=Position(first_position))
+    assert lake.end_pin(lake.begin_pin("held", needs))
+    lake.write(100, 101)
+    lake.flush()
+    lake.merge()
+    lake.collect()
+    assert lake.audit().collector_round == 1
+
+
+STORIES: dict[str, tuple[list[Edit], Callable[[], None]]] = {
+    "the second of two rounds of one number is dead": (
+        [(manifests.collected, "manifest.collector_round != round_number - 1 or ", "")],
+        second_of_two_rounds,
+    ),
+    "a pin that is being made counts": (
+        [
+            (
+                sweep.expire_pins,
+                "for pin in read_pins(storage):",
+                "for pin in (one for one in read_pins(storage) if one.confirmed):",
+            )
+        ],
+        confirmed_after_the_sweep,
+    ),
+    "a pin is confirmed against the floor of the base": (
+        [
+            (pins.stands, 'int(record.get("base_floor", 0)) > pin.base_version', "False"),
+            (snapshot._placed, "tag_version(", "dict("),
+        ],
+        base_swept_before_any_call,
+    ),
+    "the second of two rounds of the base is dead": (
+        [(base.commit_base, "if floor.round != number - 1:", "if False:")],
+        second_of_two_rounds_of_the_base,
+    ),
+    "a round of the base is committed after the one that it was marked after": (
+        [(base.commit_base, '{"base_round": record.get("base_round")}', "{}")],
+        two_committers_of_the_base,
+    ),
+    "mark leaves a pin's generations": (
+        [(mark._Marking._generation_pin, "if needs is not None and needs.needs(number):", "if False:")],
+        pinned,
+    ),
+    "mark leaves a pin's log": (
+        [
+            (
+                mark.log_end,
+                "if (needs := pin.of(manifest.region)) is not None]",
+                "if (needs := pin.of(manifest.region)) is None]",
+            )
+        ],
+        partial(pinned, 3),
+    ),
+    "mark leaves a pin's manifests": (
+        [
+            (mark._Marking._manifests, "if found.key in keys:", "if False:"),
+            (mark._Marking._manifests, "if published in versions:", "if False:"),
+        ],
+        pinned,
+    ),
+}
+
+
+@pytest.mark.parametrize("story", [story for _, story in STORIES.values()][:5])
+def test_with_all_guards_a_story_ends_well(story: Callable[[], None]) -> None:
+    story()
+
+
+@pytest.mark.parametrize("guard", STORIES)
+def test_without_the_guard_a_story_ends_badly(guard: str) -> None:
+    edits, story = STORIES[guard]
+    with pytest.MonkeyPatch.context() as patch:
+        remove_all(patch, edits)
+        with pytest.raises((AssertionError, Corrupt, LsmError)):
+            story()
