@@ -280,7 +280,8 @@ def first_position(region: Region, head: Head, start: Start) -> Position:
         )
     if isinstance(start, int) and start > 0:
         return Position(start)
-    raise Invalid(f"a stream can't start at {start!r}", remedy="Give earliest, latest, a position or a time")
+    remedy = "Give earliest, latest, a position from 1 on, or a time"
+    raise Invalid(f"a stream can't start at {start!r}", remedy=remedy, table=region.storage.uri, field="start")
 
 
 def _at(region: Region, head: Head, moment: float) -> Position:

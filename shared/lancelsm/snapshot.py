@@ -103,7 +103,7 @@ def drop_snapshot(opened: Opened, name: str) -> None:
     """
     pin = pins.named(opened.storage, "snapshot", name)
     if pin is None:
-        raise _gone(opened.storage, name)
+        raise _gone(opened.storage, name, wanted=False)
     if pin.clone:
         raise _of_clone(opened, pin)
     forget_snapshot(opened, pin)
@@ -232,10 +232,12 @@ def _of_clone(opened: Opened, pin: Pin) -> Invalid:
     )
 
 
-def _gone(storage: Storage, name: str) -> Invalid:
+def _gone(storage: Storage, name: str, *, wanted: bool = True) -> Invalid:
+    """What there is to say of a snapshot that is not there, to whoever wanted it, or wanted it to end."""
+    there = f"See lancelsm snapshot list {storage.uri}"
     return Invalid(
         "there is no such snapshot: it was dropped or has expired",
-        remedy=f"See lancelsm snapshot list {storage.uri}, or {_REMEDY}",
+        remedy=f"{there}, or {_REMEDY}" if wanted else there,
         table=storage.uri,
         snapshot=name,
     )

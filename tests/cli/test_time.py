@@ -52,7 +52,12 @@ def test_a_snapshot_is_made_read_refreshed_listed_and_dropped(run, as_json, orde
 
 def test_snapshots_are_told_to_people_too(run, orders):
     assert "kept until" in run("snapshot", "create", orders, "--name", "monday").out
-    assert "monday" in run("snapshot", "list", orders).out
+    run("snapshot", "create", orders, "--name", "brief", "--ttl", "0.01")
+    run("snapshot", "create", orders, "--name", "ever", "--ttl", "never")
+    assert [line.split()[0] for line in run("snapshot", "list", orders).out.splitlines() if "has expired" in line] == [
+        "brief"
+    ]
+    assert "never" in run("snapshot", "list", orders).out
     assert run("snapshot", "create", orders, "--name", "monday").code == 1
     assert run("snapshot", "create", orders, "--name", "tuesday", "--ttl", "soon").code == 1
     assert run("snapshot", "create", orders).code == 2
@@ -90,8 +95,9 @@ def test_tail_starts_where_it_is_told_and_ends_after_a_limit(run, as_json, order
     assert states("--start", datetime.fromtimestamp(moment, UTC).isoformat()) == ["c"]
     assert states("--start", f"{moment:.3f}") == ["c"]
     assert states("--limit", 2) == ["a", "b"]
-    assert run("tail", orders, "--start", "soon").code == 2
-    assert run("tail", orders, "--start", "0").code == 1
+    for wrong in ("soon", "0", "-1", "2026-13-01"):
+        refused = run("tail", orders, f"--start={wrong}", "--output", "json")
+        assert (refused.code, refused.document["error"]["field"]) == (1, "start")
 
 
 def test_a_limit_counts_rows_but_a_cursor_takes_whole_writes(run, as_json, orders):

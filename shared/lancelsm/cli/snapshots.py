@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -48,16 +48,33 @@ def refresh(session: Session, uri: Uri, name: Name, ttl: _Ttl = None) -> None:
 
 @command(group, "list", example="lancelsm snapshot list orders")
 def list_(session: Session, uri: Uri) -> None:
-    """Show every snapshot, also those that keep files of clones.
+    """Show every snapshot, also those that keep files of clones, and expired ones that no collection has removed yet.
 
     As JSON: {"snapshots": [as `snapshot create`]}.
     """
     from lancelsm import documents
     from lancelsm.cli.text import listing
+    from lancelsm.snapshot import list_snapshots
 
-    found = [documents.snapshot(pin) for pin in session.open(uri).snapshots()]
-    columns = ("name", "created", "expires", "base_version", "clone")
-    session.show({"snapshots": found}, lambda: listing(found, columns=columns) if found else "There are no snapshots")
+    storage = session.opened(uri).storage
+    pins, now = list_snapshots(storage), storage.clock.now()
+
+    def text() -> Any:
+        shown = [{**documents.snapshot(pin), "expires": _expires(pin, now)} for pin in pins]
+        return listing(shown, columns=("name", "created", "expires", "base_version", "clone"))
+
+    session.show(
+        {"snapshots": [documents.snapshot(pin) for pin in pins]}, text if pins else lambda: "There are no snapshots"
+    )
+
+
+def _expires(pin: Pin, now: float) -> str:
+    """When a snapshot ends, for people."""
+    from lancelsm import documents
+
+    if pin.expires is None:
+        return "never"
+    return f"{documents.snapshot(pin)['expires']}{', has expired' if pin.expires <= now else ''}"
 
 
 @command(group, "drop", example="lancelsm snapshot drop orders --name monday")

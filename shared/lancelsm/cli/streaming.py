@@ -131,8 +131,10 @@ def _short(cursor: dict[str, Any]) -> dict[str, Any]:
 
 
 def _start(text: str) -> str | int | float:
-    """A start as `Table.changes` takes it."""
+    """A start as `Table.changes` takes it; raises `Invalid` for what is none."""
     from datetime import UTC, datetime
+
+    from lancelsm.errors import Invalid
 
     if text in ("earliest", "latest"):
         return text
@@ -141,8 +143,10 @@ def _start(text: str) -> str | int | float:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise typer.BadParameter(
-            f"{text!r} is not earliest, latest, a position or a time like 2026-01-31T12:00:00Z", param_hint="--start"
+        raise Invalid(
+            f"a stream can't start at {text!r}",
+            remedy="Give earliest, latest, a position from 1 on, or a time like 2026-01-31T12:00:00Z",
+            field="start",
         ) from None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
