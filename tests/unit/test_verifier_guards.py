@@ -1,0 +1,476 @@
+"""Each check of the verifier carries weight: a round that mark would not make, but that a bug of it could, shows it.
+
+The verifier refuses the round; without the one check it accepts it. Where another check stands behind, the round is
+refused too with that one alone taken out, and accepted only without both.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from unittest import mock
+
+import pytest
+
+from lancelsm import manifest as manifests
+from lancelsm.commit import newest
+from lancelsm.gc import collect as collection
+from lancelsm.gc import verify
+from lancelsm.gc.lists import Item, Kind, Round, read_list
+from lancelsm.gc.lists import encode as encode_list
+from lancelsm.gc.mark import Progress
+from lancelsm.layout import (
+    Generation,
+    Position,
+    Version,
+    generation_path,
+    published_manifest,
+    round_list,
+    version_hint,
+    wal_entry,
+)
+from lancelsm.manifest import Manifest
+from lancelsm.setsum import Setsum
+from lancelsm.settings import Settings
+from lancelsm.wal.entry import encode
+from tests.simulation.collecting import Lake, filled
+from tests.simulation.removal import Check, carries_weight
+from tests.simulation.world import a_nonce, row
+
+Verify = Callable[[], None]  # of a round that is made
+
+CHECK = verify._Check
+
+
+def in_lake(lake: Lake, change: Callable[[Round], Round]) -> Verify:
+    """The round that mark makes of the lake, changed."""
+    storage = lake.region("marker").storage
+    with lake.collecting():
+        (key,) = collection.mark(lake.opened("marker", faulty=False)).rounds
+    found = change(read_list(storage, key).round)
+    key = round_list(lake.world.id, found.number, storage.ids.nonce())
+    storage.objects.create(key, encode_list(found))
+    return partial(judged, lake, key)
+
+
+def judged(lake: Lake, key: str) -> None:
+    with lake.collecting():
+        collection.verify(lake.opened("verifier", faulty=False), [key])
+
+
+def more(kind: Kind, path: str, number: int) -> Callable[[Round], Round]:
+    """The round with one item more."""
+    item = Item(kind=kind, path=path, number=number, bytes=1, why="a bug")
+    return lambda found: replace(found, items=(*found.items, item))
+
+
+# Items
+
+
+def below(kind: Kind, name: str, number: int) -> Verify:
+    lake = filled()
+    return in_lake(lake, more(kind, f"_mem_wal/{lake.world.id}/{name}", number))
+
+
+def outside(kind: Kind, path: str, number: int) -> Verify:
+    return in_lake(filled(), more(kind, path, number))
+
+
+def under_another_number() -> Verify:
+    lake = filled()
+    return in_lake(lake, more(Kind.GENERATION, path_of(lake, 3), 1))
+
+
+def path_of(lake: Lake, number: int) -> str:
+    region = lake.region("x")
+    _, manifest = newest(region, region.head())
+    return next(generation_path(region.id, g.path) for g in manifest.generations if g.generation == number)
+
+
+def entry(position: int, number: int) -> Verify:
+    lake = filled()
+    return in_lake(lake, more(Kind.ENTRY, wal_entry(lake.world.id, Position(position)), number))
+
+
+def published(version: int, *, hint: int, number: int | None = None) -> Verify:
+    lake = filled()
+    store, key = lake.world.store, version_hint(lake.world.id)
+    store.remove(key)
+    store.create(key, b'{"version":%d}' % hint)
+    path = published_manifest(lake.world.id, Version(version))
+    return in_lake(lake, more(Kind.PUBLISHED, path, number or version))
+
+
+def named_manifest() -> Verify:
+    lake = filled()
+    head = lake.region("x").head()
+    return in_lake(lake, more(Kind.STAGED, head.manifest_key, head.manifest_version))
+
+
+def named_list() -> Verify:
+    lake = collected_once()
+    region = lake.region("x")
+    _, manifest = newest(region, region.head())
+    return in_lake(lake, more(Kind.LIST, manifest.collector_key, manifest.collector_round))
+
+
+def collected_once() -> Lake:
+    lake = filled()
+    lake.collect()
+    lake.merge()
+    return lake
+
+
+def pinned(of_kind: Kind) -> Verify:
+    """A snapshot from before a flush and two merges."""
+    lake = filled()
+    needs = lake.pin("held").regions[lake.world.id]
+    lake.merge()
+    lake.write(100, 101)
+    lake.flush()
+    lake.merge()
+    version = needs.manifest_version
+    items = {
+        Kind.GENERATION: more(of_kind, path_of(lake, 3), 3),
+        Kind.STAGED: more(of_kind, needs.manifest_key, version),
+        Kind.PUBLISHED: more(of_kind, published_manifest(lake.world.id, version), version),
+    }
+    return in_lake(lake, items[of_kind])
+
+
+# Generations
+
+
+def ahead() -> Verify:
+    """The base is of later heads: the registry is an older copy."""
+    lake = filled()
+    verified = in_lake(lake, lambda found: found)
+    lake.counter = Generation(7)
+    return verified
+
+
+def lagging(what: str) -> Verify:
+    lake = filled()
+    verified = in_lake(lake, lambda found: found)
+    held, lags = {lake.world.id: Generation(2)}, {lake.world.id: Generation(1)}
+    progress = Progress(
+        version=1,
+        counters=lags if what == "counter" else held,
+        markers=lags if what == "marker" else held,
+        caught_up={"by_id": lags if what == "index" else held},
+    )
+
+    def judged_late() -> None:
+        with mock.patch.object(lake, "progress", return_value=progress):
+            verified()
+
+    return judged_late
+
+
+def from_the_middle() -> Verify:
+    return in_lake(filled(merged=4), lambda found: replace(found, items=tuple(found.items[1:])))
+
+
+# Log
+
+
+def floor(position: int, *, through: int | None = None, generations: bool = False) -> Verify:
+    """A round of nothing but the log below a floor, which says that it takes the entries through a position."""
+    lake = filled()
+
+    def changed(found: Round) -> Round:
+        items = tuple(i for i in found.items if i.kind is Kind.GENERATION) if generations else ()
+        return replace(found, floor=position, items=items, discarded=logged(lake, through or position - 1))
+
+    return in_lake(lake, changed)
+
+
+def logged(lake: Lake, through: int) -> Setsum:
+    entries = [entry.summary.entry_setsum for position, entry in lake.world.log.items() if position <= through]
+    return sum(entries, start=Setsum.ZERO)
+
+
+def pinned_log() -> Verify:
+    """A pin of the log that was recorded after mark had read the pins."""
+    lake = filled()
+    verified = in_lake(lake, lambda found: found)
+    lake.begin_pin("late", replace(lake.needs(lake.region("x")), first_position=Position(3)))
+    return verified
+
+
+def another_entry() -> Verify:
+    """The floor lies within a generation, and one of its entries that stay is not what was folded."""
+    lake = filled()
+    verified = in_lake(lake, lambda found: replace(found, floor=4, items=(), discarded=logged(lake, 3)))
+    key = wal_entry(lake.world.id, Position(4))
+    lake.world.store.remove(key)
+    other = encode(row(999), position=Position(4), epoch=lake.world.log[Position(4)].summary.epoch, nonce=a_nonce(999))
+    lake.world.store.create(key, other.body)
+    return verified
+
+
+def unbalanced() -> Verify:
+    """A manifest whose newest generation has another sum than the log; the round ends before that."""
+    lake = filled()
+    verified = in_lake(lake, lambda found: replace(found, floor=3, items=(), discarded=logged(lake, 2)))
+    region = lake.region("x")
+    head, manifest = newest(region, region.head())
+    *elder, last = manifest.generations
+    assert last.folded is not None
+    last = replace(last, folded=replace(last.folded, entry_setsum=Setsum.of([b"x"])))
+    rewrite(lake, head.manifest_key, replace(manifest, generations=(*elder, last)))
+    return verified
+
+
+def rewrite(lake: Lake, key: str, manifest: Manifest) -> None:
+    lake.world.store.remove(key)
+    lake.world.store.create(key, manifests.encode(manifest))
+
+
+def whole_log() -> Verify:
+    lake = filled()
+    verified = in_lake(lake, lambda found: found)
+    lake.settings = Settings(collect_floor_bytes=1000)
+    return verified
+
+
+# The round
+
+
+def another_round() -> Verify:
+    return in_lake(filled(), lambda found: replace(found, number=3))
+
+
+def another_region() -> Verify:
+    other = filled().region("x").id.replace("-", "")[::-1]
+    stranger = f"{other[:8]}-{other[8:12]}-{other[12:16]}-{other[16:20]}-{other[20:]}"
+    return in_lake(filled(), lambda found: replace(found, region=stranger, items=()))  # type: ignore[arg-type]
+
+
+NONCE = "0" * 32
+NEITHER_END = (
+    (
+        CHECK.log,
+        "min(position for position in bounds if position >= floor - 1)",
+        "min((position for position in bounds if position >= floor - 1), default=Position(floor - 1))",
+    ),
+    (CHECK.log, "if taken != bounds[Position(boundary)]:", "if taken != bounds.get(Position(boundary), taken):"),
+)
+ANY_NAME = ((CHECK.items, "if not self._is_named_as(item, name):", "if False:"),)
+
+GUARDS: dict[str, Check] = {
+    "an item lies below the region": Check(
+        edits=((CHECK.items, "if not item.path.startswith(place) or ", "if "),),
+        behind=ANY_NAME,
+        forged=partial(outside, Kind.ENTRY, "_lancelsm/config.json", 1),
+    ),
+    "a path does not lead out of the region": Check(
+        edits=((CHECK.items, ' or ".." in item.path:', ":"),),
+        behind=ANY_NAME,
+        forged=partial(below, Kind.GENERATION, "../other/00000000_gen_1", 1),
+    ),
+    "the manifest that the head names stays": Check(
+        edits=(
+            (
+                CHECK.items,
+                "{self._head.manifest_key, self._manifest.collector_key}",
+                "{self._manifest.collector_key}",
+            ),
+        ),
+        forged=named_manifest,
+    ),
+    "the list that the manifest names stays": Check(
+        edits=((CHECK.items, "{self._head.manifest_key, self._manifest.collector_key}", "{self._head.manifest_key}"),),
+        forged=named_list,
+    ),
+    "a generation has its number": Check(
+        edits=(
+            (
+                CHECK._is_named_as,
+                'return re.fullmatch(rf"[0-9a-f]{{8}}_gen_{item.number}", name) is not None',
+                "return True",
+            ),
+        ),
+        forged=under_another_number,
+    ),
+    "an entry has its position": Check(
+        edits=((CHECK._is_named_as, 'return name == f"wal/{digits}.arrow"', "return True"),),
+        forged=partial(entry, 9, 1),
+    ),
+    "a staged manifest has its version": Check(
+        edits=(
+            (
+                CHECK._is_named_as,
+                'return re.fullmatch(rf"manifest/staged/{item.number}-[0-9a-f]{{32}}\\.binpb", name) is not None',
+                "return True",
+            ),
+        ),
+        forged=partial(below, Kind.STAGED, f"manifest/staged/6-{NONCE}.binpb", 1),
+    ),
+    "a published manifest has its version": Check(
+        edits=((CHECK._is_named_as, 'return name == f"manifest/{digits}.binpb"', "return True"),),
+        forged=partial(published, 5, hint=5, number=1),
+    ),
+    "a list has its round": Check(
+        edits=(
+            (
+                CHECK._is_named_as,
+                'return re.fullmatch(rf"gc/{item.number}-[0-9a-f]{{32}}\\.binpb", name) is not None',
+                "return True",
+            ),
+        ),
+        forged=partial(below, Kind.LIST, f"gc/1-{NONCE}.binpb", 0),
+    ),
+    "what is the base's is none of a region's": Check(
+        edits=((CHECK._is_named_as, "return False", "return True"),),
+        forged=partial(below, Kind.BASE_FILE, "data/x.lance", 0),
+    ),
+    "entries from the floor on stay": Check(
+        edits=((CHECK.items, "if item.kind is Kind.ENTRY and item.number >= self._round.floor:", "if False:"),),
+        forged=partial(entry, 9, 9),
+    ),
+    "a staged manifest's version is taken": Check(
+        edits=(
+            (
+                CHECK.items,
+                "if item.kind is Kind.STAGED and item.number > self._head.manifest_version:",
+                "if False:",
+            ),
+        ),
+        forged=partial(below, Kind.STAGED, f"manifest/staged/6-{NONCE}.binpb", 6),
+    ),
+    "published manifests stay from the hint on": Check(
+        edits=((CHECK.items, "min(hint, self._head.manifest_version)", "self._head.manifest_version"),),
+        forged=partial(published, 4, hint=3),
+    ),
+    "the newest published manifest stays whatever the hint says": Check(
+        edits=((CHECK.items, "min(hint, self._head.manifest_version)", "hint"),),
+        forged=partial(published, 5, hint=9),
+    ),
+    "a pin's published manifest stays": Check(
+        edits=(
+            (CHECK.items, "if published or item.path == needs.manifest_key:", "if item.path == needs.manifest_key:"),
+        ),
+        forged=partial(pinned, Kind.PUBLISHED),
+    ),
+    "a pin's manifest stays": Check(
+        edits=((CHECK.items, "if published or item.path == needs.manifest_key:", "if published:"),),
+        forged=partial(pinned, Kind.STAGED),
+    ),
+    "a list's round is over": Check(
+        edits=(
+            (CHECK.items, "if item.kind is Kind.LIST and item.number > self._manifest.collector_round:", "if False:"),
+        ),
+        forged=partial(below, Kind.LIST, f"gc/1-{NONCE}.binpb", 1),
+    ),
+    "the base is not ahead of the head": Check(
+        edits=((CHECK.generations, "if counter >= self._manifest.current_generation and ", "if False and "),),
+        forged=ahead,
+    ),
+    "a flush may be writing a generation": Check(
+        edits=((CHECK.generations, "if item.number >= self._manifest.current_generation:", "if False:"),),
+        forged=partial(below, Kind.GENERATION, "00000000_gen_5", 5),
+    ),
+    "a pin's generations stay": Check(
+        edits=((CHECK.generations, "if needs.after < item.number <= needs.through:", "if False:"),),
+        forged=partial(pinned, Kind.GENERATION),
+    ),
+    "the base has a generation that goes": Check(
+        edits=((CHECK.generations, "[progress.counters, progress.markers, ", "[progress.markers, "),),
+        forged=partial(lagging, "counter"),
+    ),
+    "Lance's marker has passed a generation that goes": Check(
+        edits=((CHECK.generations, "[progress.counters, progress.markers, ", "[progress.counters, "),),
+        forged=partial(lagging, "marker"),
+    ),
+    "every index has a generation that goes": Check(
+        edits=((CHECK.generations, ", *progress.caught_up.values()]", "]"),),
+        forged=partial(lagging, "index"),
+    ),
+    "the oldest generations go first": Check(
+        edits=((CHECK.generations, "if leaving != sorted(leaving, reverse=True):", "if False:"),),
+        forged=from_the_middle,
+    ),
+    "the floor of the log does not fall": Check(
+        edits=((CHECK.log, "if not manifest.first_position <= floor <= ", "if not floor <= "),),
+        forged=partial(floor, 0),
+    ),
+    "the log goes as far as it was folded": Check(
+        edits=((CHECK.log, " <= floor <= manifest.replay_after + 1:", " <= floor:"),),
+        behind=NEITHER_END,
+        forged=partial(floor, 11),
+    ),
+    "a pin's log stays": Check(
+        edits=((CHECK.log, "if manifest.first_position < floor and needs.first_position < floor:", "if False:"),),
+        forged=pinned_log,
+    ),
+    "the list says what it takes, up to within a generation": Check(
+        edits=((CHECK.log, "if position == floor and taken != self._round.discarded:", "if False:"),),
+        forged=partial(floor, 4, through=2),
+    ),
+    "the list says what it takes, up to the end of a generation": Check(
+        edits=((CHECK.log, "if floor == boundary + 1 and taken != self._round.discarded:", "if False:"),),
+        forged=partial(floor, 5, through=2),
+    ),
+    "the log is what was folded": Check(
+        edits=((CHECK.log, "if taken != bounds[Position(boundary)]:", "if False:"),),
+        forged=another_entry,
+    ),
+    "a generation goes after its entries": Check(
+        edits=((CHECK._parts, "if g.path in listed and last >= floor:", "if False:"),),
+        forged=partial(floor, 3, generations=True),
+    ),
+    "parts and what was collected are all": Check(
+        edits=((CHECK._parts, "if total != manifest.entry_setsum:", "if False:"),),
+        forged=unbalanced,
+    ),
+    "a round takes no more than a share of a large log": Check(
+        edits=((CHECK._share, "if size * 100 > standing * settings.collect_share_percent:", "if False:"),),
+        forged=whole_log,
+    ),
+    "the round is the next one": Check(
+        edits=((verify.verify_region, "manifest.collector_round + 1 != listed.round.number or ", ""),),
+        forged=another_round,
+    ),
+    "the round is the region's": Check(
+        edits=((verify.verify_region, " or listed.round.region != region.id:", ":"),),
+        forged=another_region,
+    ),
+}
+
+
+@pytest.mark.parametrize("guard", GUARDS)
+def test_what_one_check_refuses_is_accepted_without_it(guard: str) -> None:
+    carries_weight(GUARDS[guard])
+
+
+def test_no_check_is_left_out() -> None:
+    texts = [text.removeprefix("if ").strip(": ") for g in GUARDS.values() for _, text, _ in (*g.edits, *g.behind)]
+    functions = (verify.verify_region, CHECK.items, CHECK.generations, CHECK.log, CHECK._parts, CHECK._share)
+    checks = [check for function in functions for check in conditions(function)]
+
+    left = [check for check in checks if not any(text in check or check in text for text in texts)]
+    assert left == [
+        "record is None",  # of these two nothing could be checked
+        "named is None",
+        "item.path in needed",  # taken out where `needed` is made
+        "min(one.get(self._region.id, 0) for one in known) < item.number",  # where `known` is made
+    ]
+
+
+def conditions(function: Callable[..., object]) -> list[str]:
+    """What a function refuses."""
+    source = textwrap.dedent(inspect.getsource(function))
+
+    def refuses(node: ast.stmt) -> bool:
+        return isinstance(node, ast.Raise) or (
+            isinstance(node, ast.Expr) and bool(re.match(r"self\._(refuse|overtaken|unbalanced)\(", ast.unparse(node)))
+        )
+
+    found = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.If) and any(map(refuses, node.body))]
+    return [str(ast.get_source_segment(source, node.test)) for node in found]
