@@ -271,18 +271,9 @@ class Client:
             payload = json.dumps({"table": table, **plain(given)}, ensure_ascii=False).encode()
         except (TypeError, ValueError) as error:
             raise Invalid(f"a key has no form in JSON: {error}", table=table) from error
-        cause = ""
-        for _ in self._attempts():
-            outcome = self._functions.invoke("query", payload, read_seconds=_LONGEST_SECONDS)
-            if isinstance(outcome, Answered):
-                return outcome.document
-            if isinstance(outcome, Failed):
-                if not outcome.again:
-                    raise outcome.error
-                cause = str(outcome.error)
-            else:
-                cause = outcome.cause
-        raise Unavailable(cause, table=table)
+        return self._functions.answer(
+            "query", payload, attempts=self._attempts(), read_seconds=_LONGEST_SECONDS, table=table
+        )
 
     def _attempts(self) -> Iterable[int]:
         return Budget(clock=self._clock, ids=self._ids, seconds=self._retry_seconds).attempts()

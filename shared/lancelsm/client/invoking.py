@@ -6,11 +6,11 @@ The four outcomes are values: whether a call may be repeated is decided by who k
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lancelsm.errors import Ambiguous, Invalid, LsmError
+from lancelsm.errors import Ambiguous, Invalid, LsmError, Unavailable
 
 Document = dict[str, Any]
 Service = Callable[..., Any]  # as `aws.client`
@@ -82,6 +82,32 @@ class Functions:
         except OSError as error:  # a stream that breaks off
             return Lost(cause=f"{name} gave no answer: {error}")
         return _told(reply, body, name)
+
+    def answer(
+        self, function: str, payload: bytes, *, attempts: Iterable[int], read_seconds: int, **where: str
+    ) -> Document:
+        """Invoke a function that may run twice until it answers, or fails in a way that no repetition mends.
+
+        Args:
+            attempts: as of a `Budget`.
+            where: what errors say of it.
+
+        Raises:
+            LsmError: as the function, or AWS, said.
+            Unavailable: there was no answer to any attempt.
+        """
+        cause = ""
+        for _ in attempts:
+            outcome = self.invoke(function, payload, read_seconds=read_seconds)
+            if isinstance(outcome, Answered):
+                return outcome.document
+            if isinstance(outcome, Failed):
+                if not outcome.again:
+                    raise outcome.error
+                cause = str(outcome.error)
+            else:
+                cause = outcome.cause
+        raise Unavailable(cause, **where)
 
 
 def _told(reply: Mapping[str, Any], body: bytes, name: str) -> Outcome:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from lancelsm import aws
-from lancelsm.client.invoking import Answered, Failed, Functions, Service
+from lancelsm.client.invoking import Functions, Service
 from lancelsm.client.objects import outputs
 from lancelsm.clock import Budget, Clock, Ids
 from lancelsm.errors import LsmError, Unavailable
@@ -64,20 +64,13 @@ class Stack:
 
     def flush(self, table: str) -> Document:
         """Invoke `compaction`; the same again does no harm. Raises what it raises."""
-        cause = ""
-        for _ in self.attempts(_FUNCTION_SECONDS):
-            outcome = self._functions.invoke(
-                "compaction", json.dumps({"table": table}).encode(), read_seconds=_FUNCTION_SECONDS
-            )
-            if isinstance(outcome, Answered):
-                return outcome.document
-            if isinstance(outcome, Failed):
-                if not outcome.again:
-                    raise outcome.error
-                cause = str(outcome.error)
-            else:
-                cause = outcome.cause
-        raise Unavailable(f"the log was not flushed: {cause}", table=table)
+        return self._functions.answer(
+            "compaction",
+            json.dumps({"table": table}).encode(),
+            attempts=self.attempts(_FUNCTION_SECONDS),
+            read_seconds=_FUNCTION_SECONDS,
+            table=table,
+        )
 
     def merge(self, table: str, *, engine: Engine) -> Document:
         """Start an execution of the merge machine and wait for it; returns its output.
