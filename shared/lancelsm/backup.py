@@ -23,11 +23,10 @@ from lancelsm import config as configs
 from lancelsm.clone import Copied, facts_of
 from lancelsm.config import Config
 from lancelsm.dataset.base_reads import scan_base
-from lancelsm.dataset.base_table import create_base
 from lancelsm.dataset.copies import read_copy, write_copy
 from lancelsm.errors import Corrupt, Invalid, Unavailable
 from lancelsm.layout import BACKUP, TableId
-from lancelsm.making import begun_base, catalogued, check_free, sharding_of
+from lancelsm.making import begin_base, catalogued, check_free
 from lancelsm.objects import ObjectStore, Written
 from lancelsm.opening import Ports, canonical
 from lancelsm.record.rowsum import row_setsum
@@ -183,16 +182,8 @@ def restore(
         settings=found.settings,
     )
     assert config.regions is not None, "a parsed spec"
-    facts, sharding = facts_of(config), sharding_of(config.regions, schema)
-    base = begun_base(place, schema, facts, sharding, storage_options) or create_base(
-        uri=place,
-        columns=schema.columns,
-        primary_key=schema.primary_key,
-        facts=facts,
-        sharding=sharding,
-        rows=read_copy(uri=f"{origin}/{found.path}", columns=schema.columns, storage_options=storage_options),
-        storage_options=storage_options,
-    )
+    rows = read_copy(uri=f"{origin}/{found.path}", columns=schema.columns, storage_options=storage_options)
+    base = begin_base(place, schema, facts_of(config), config.regions, rows=rows, storage_options=storage_options)
     read = _Sum(schema.columns).all(scan_base(base, columns=schema.names))
     if base.schema != schema or (read.rows, read.setsum.hex()) != (found.rows, found.row_setsum):
         raise Corrupt(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import uuid
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -65,16 +65,8 @@ def make_table(
         owner=owner,
         regions=configs.regions_text(spec),
     )
-    sharding = sharding_of(spec, schema)
-    base = begun_base(place, schema, wanted, sharding, storage_options) or create_base(
-        uri=place,
-        columns=schema.columns,
-        primary_key=schema.primary_key,
-        facts=wanted,
-        sharding=sharding,
-        rows=[] if rows is None else rows.to_batches(),
-        storage_options=storage_options,
-    )
+    batches = [] if rows is None else rows.to_batches()
+    base = begin_base(place, schema, wanted, spec, rows=batches, storage_options=storage_options)
     if base.schema != schema:
         raise Corrupt("Lance gave the columns other field ids than expected", table=place)
     config = Config(
@@ -133,14 +125,40 @@ def _schema_and_data(data_or_schema: Any, primary_key: Sequence[str]) -> tuple[T
     return schema, data
 
 
-def begun_base(
+def begin_base(
+    place: str,
+    schema: TableSchema,
+    wanted: Facts,
+    spec: RegionSpec,
+    *,
+    rows: Iterable[pa.RecordBatch],
+    storage_options: Mapping[str, str] | None,
+) -> BaseTable:
+    """The base of a new table, with these rows; or what an earlier, interrupted call for the same table left, finished.
+
+    Raises:
+        Invalid: another dataset is there, or a table with another schema, region spec, registry or owner was begun.
+    """
+    sharding = sharding_of(spec, schema)
+    return _begun_base(place, schema, wanted, sharding, storage_options) or create_base(
+        uri=place,
+        columns=schema.columns,
+        primary_key=schema.primary_key,
+        facts=wanted,
+        sharding=sharding,
+        rows=rows,
+        storage_options=storage_options,
+    )
+
+
+def _begun_base(
     place: str,
     schema: TableSchema,
     wanted: Facts,
     sharding: Sharding | None,
     storage_options: Mapping[str, str] | None,
 ) -> BaseTable | None:
-    """What an earlier, interrupted call for the same table left, finished; all but its id is to be as wanted now."""
+    """What an earlier call left, finished; all but its id is to be as wanted now."""
     base = find_base(uri=place, storage_options=storage_options)
     if base is None:
         return None
