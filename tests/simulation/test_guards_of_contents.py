@@ -1,0 +1,269 @@
+"""Each guard of what is read back, counted or kept for somebody carries weight: without it, a story ends badly."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from lancelsm import adopt, changes, registry, snapshot
+from lancelsm.claim import seal
+from lancelsm.dataset import adoption, generation
+from lancelsm.errors import Invalid, LsmError
+from lancelsm.gc import base
+from lancelsm.head import sealed
+from lancelsm.layout import Key
+from lancelsm.merge import tasks
+from lancelsm.wal import append, replay, slot
+from tests.interop import test_adopt as adopted_from_lance
+from tests.simulation.faults import Call, FaultPlan, MemoryRegistry
+from tests.simulation.memory_base import in_place_of_lance
+from tests.simulation.removal import Edit, remove_all
+from tests.simulation.situations import half_claim
+from tests.simulation.whole_lake import QUEUE, WholeLake
+from tests.simulation.world import World
+from tests.unit import test_adopt, test_balance, test_generation, test_merge
+
+Story = Callable[[Path], object]
+
+
+def delivered_twice(_: Path) -> None:
+    """Another process has the same messages of a queue, and applies them before the swap of this one."""
+    lake = WholeLake()
+    messages = [(1, 10), (2, 20)]
+
+    def other(call: Call) -> None:
+        if call.process == "victim" and call.method == "swap" and not lake.world.log:
+            plan, lake.world.plan = lake.world.plan, FaultPlan()
+            with lake.at("other"):
+                lake.deliver("other", messages)
+            lake.world.plan = plan
+
+    lake.world.plan = FaultPlan(other)
+    with lake.at("victim"):
+        lake.deliver("victim", messages)
+    assert [entry.summary.source for entry in lake.world.log.values()] == [{QUEUE: "2"}]
+
+
+def sealed_in_another_epoch(_: Path) -> None:
+    """A claim comes right before the swap of a seal: its epoch is not given twice."""
+    world = World()
+
+    def claimed(call: Call) -> None:
+        if call.index == 1:
+            half_claim(world.region("rival", faulty=False))
+
+    world.plan = FaultPlan(claimed)
+    head = seal(world.region("sealer"))
+    assert head.epoch == 3
+
+
+def going_back(_: Path) -> None:
+    """A caller that is behind lowers no floor."""
+    key, records = Key(partition="H#t#r", sort="head"), MemoryRegistry()
+    records.swap(key, expect=None, change={"first_position": 5})
+    with contextlib.suppress(LsmError):
+        records.swap(key, expect={}, change={"first_position": 4})
+    assert records.read(key) == {"first_position": 5}
+
+
+# Snapshots
+
+
+def held_twice(act: Callable[[WholeLake], object], _: Path) -> None:
+    """A snapshot has expired and is removed; then another one takes its name. Its holder is told."""
+    lake = WholeLake()
+    with contextlib.redirect_stdout(io.StringIO()), in_place_of_lance(lake.base):
+        lake.put("writer", {0: True})
+        lake.hold("holder", "held", ttl_seconds=60.0)
+        first = lake.held["held"]
+        lake.world.schedule.clock.advance(3600.0)
+        lake.collect("collector")
+        lake.hold("other", "held", ttl_seconds=6000.0)
+        lake.held["held"] = first
+        with pytest.raises(Invalid, match="dropped or has expired"):
+            act(lake)
+
+
+def renewed(lake: WholeLake) -> None:
+    snapshot.keep_standing(lake.opened("holder"), lake.held["held"].pin)
+
+
+def viewed(lake: WholeLake) -> None:
+    snapshot.check_standing(lake.storage("holder"), lake.held["held"].pin)
+
+
+def expired(_: Path) -> None:
+    """Nobody relies on a snapshot that a collector may be removing."""
+    lake = WholeLake()
+    with in_place_of_lance(lake.base):
+        lake.put("writer", {0: True})
+        lake.hold("holder", "held", ttl_seconds=60.0)
+        lake.world.schedule.clock.advance(61.0)
+        with pytest.raises(Invalid, match="has expired"):
+            lake.read_held("holder", "held")
+
+
+# The base
+
+
+def fenced_while_it_is_looked_at(_: Path) -> None:
+    """Another collector raises the fence and dies; a merge writes its rows behind that fence, and commits them last."""
+    lake = WholeLake()
+    with contextlib.redirect_stdout(io.StringIO()), in_place_of_lance(lake.base):
+        for key in range(2):
+            lake.put("writer", {key: True})
+            lake.flush()
+            lake.merge() if not key else None
+        commits: list[Callable[[], None]] = []
+        listing = base.seen
+
+        def seen(storage: object, prefix: str) -> object:
+            if not commits:
+                base._raise_fence(lake.opened("dead", faulty=False), 1)
+                commit = lake.prepare_merge(lake.region("merger"))
+                assert commit is not None
+                commits.append(commit)
+            return listing(storage, prefix)  # type: ignore[arg-type]
+
+        with mock.patch.object(base, "seen", seen):
+            lake.collect("collector")
+        commits[0]()
+        assert lake.scan("reader") == lake.truth
+
+
+# Adoption
+
+
+def adopted(story: Callable[..., None], *arguments: object) -> Story:
+    """A story of a table that Lance wrote."""
+
+    def told_of(place: Path) -> None:
+        written = place / "written"
+        test_adopt.lance_wrote(written, unsharded=True)
+        story(place, written, *arguments)
+
+    return told_of
+
+
+def earlier_release(place: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        test_balance.test_a_generation_that_an_earlier_release_flushed_is_summed_by_rows(place, patch)
+
+
+GUARDS: dict[str, tuple[list[Edit], Story]] = {
+    "what is applied by now is dropped at every restart": (
+        [
+            (append.append_after, "    for _ in budget", "    first = next_draft(head)\n    for _ in budget"),
+            (append.append_after, "        draft = next_draft(head)\n", "        draft = first\n"),
+        ],
+        delivered_twice,
+    ),
+    "an epoch is given once, a seal's too": (
+        [(sealed, '{"epoch": head.epoch, "status": Status.OPEN.value}', '{"status": Status.OPEN.value}')],
+        sealed_in_another_epoch,
+    ),
+    "no floor goes back": (
+        [(registry.swapped, "if isinstance(old, int) and (not isinstance(new, int) or new < old):", "if False:")],
+        going_back,
+    ),
+    "an entry stands as it was sent": (
+        [(slot._check_ours, "if standing.summary.entry_setsum != entry.summary.entry_setsum:", "if False:")],
+        test_balance.test_an_entry_that_was_damaged_on_its_way_in_is_not_acknowledged,
+    ),
+    "a stream shows sound entries": (
+        [(changes.committed, "if not (entry.sound or entry.nonce is None):", "if False:")],
+        partial(test_balance.test_a_change_stream_yields_no_entry_that_is_not_sound, fault=test_balance.swap),
+    ),
+    "the tail of a snapshot adds up": (
+        [(replay.tail, "if total != end.entry_setsum - manifest.entry_setsum:", "if False:")],
+        partial(test_balance.test_a_snapshot_of_a_tail_that_changed_is_refused, fault=test_balance.replace),
+    ),
+    "a generation is read back, by number": (
+        [(generation.check_generation, "if found != rows:", "if False:")],
+        test_generation.test_a_check_notices_lost_and_changed_rows,
+    ),
+    "a generation is read back, by sum": (
+        [(generation.check_generation, "if total != setsum:", "if False:")],
+        test_generation.test_a_check_notices_lost_and_changed_rows,
+    ),
+    "a merge takes the files that were flushed": (
+        [(tasks._check_files, "if source.sums is not None and source.sums.files is not None:", "if False:")],
+        test_balance.test_a_merge_takes_no_generations_that_were_swapped,
+    ),
+    "a merge takes the rows that were flushed": (
+        [(tasks._check_rows, "if source.sums is not None and found != source.sums.rows:", "if False:")],
+        earlier_release,
+    ),
+    "a merge takes each key of a generation once": (
+        [(tasks._folded, "if ((places >= start) & ~wins).any():", "if False:")],
+        test_merge.test_a_generation_that_holds_a_key_twice_is_corrupt,
+    ),
+    "a snapshot is renewed by its own holder": (
+        [(snapshot._renewed, "if found.nonce != pin.nonce:", "if False:")],
+        partial(held_twice, renewed),
+    ),
+    "a snapshot is read by its own holder": (
+        [(snapshot.check_standing, 'if record is None or record["nonce"] != pin.nonce:', "if record is None:")],
+        partial(held_twice, viewed),
+    ),
+    "a snapshot that has expired is not relied on": (
+        [
+            (
+                snapshot.check_standing,
+                'if record["expires"] != pins.NEVER and float(record["expires"]) <= storage.clock.now():',
+                "if False:",
+            )
+        ],
+        expired,
+    ),
+    "files of the base are listed before the fence is read": (
+        [
+            (base.survey_base, "    listed = [", "    base = opened.read_base()\n    listed = ["),
+            (base.survey_base, "    base = opened.read_base()\n    versions", "    versions"),
+        ],
+        fenced_while_it_is_looked_at,
+    ),
+    "Lance's writer is fenced before its entries count": (
+        [(adopt._fence_lance, "epoch=Epoch(manifest.epoch + 1)", "epoch=manifest.epoch")],
+        adopted_from_lance.test_lance_is_fenced_before_its_entries_count,
+    ),
+    "Lance's cleanup is switched off": (
+        [(adoption.take_over, "if automatic:", "if False:")],
+        adopted_from_lance.test_automatic_cleanup_is_taken_out_of_an_adopted_table,
+    ),
+    "counters come from Lance's marker": (
+        [(adoption.take_over, "{**counters, **facts.metadata()}", "facts.metadata()")],
+        adopted(test_adopt.test_counters_come_from_lances_marker),
+    ),
+}
+
+
+OWN = (
+    delivered_twice,
+    expired,
+    fenced_while_it_is_looked_at,
+    going_back,
+    partial(held_twice, renewed),
+    partial(held_twice, viewed),
+    sealed_in_another_epoch,
+)
+
+
+@pytest.mark.parametrize("story", OWN)
+def test_with_all_guards_a_story_ends_well(story: Story, tmp_path: Path) -> None:
+    story(tmp_path)
+
+
+@pytest.mark.parametrize("guard", GUARDS)
+def test_without_the_guard_a_story_ends_badly(guard: str, tmp_path: Path) -> None:
+    edits, story = GUARDS[guard]
+    with pytest.MonkeyPatch.context() as patch:
+        remove_all(patch, edits)
+        with pytest.raises((AssertionError, ValueError, OSError, LsmError, pytest.fail.Exception)):
+            story(tmp_path)
