@@ -159,26 +159,8 @@ class Observing(Construct):
             ],
             [*self._function("writer_flush"), self._counts("writer_flush", "Appends")],
             [*self._function("compaction"), self._counts("compaction", "Flushes")],
-            [
-                _graph(
-                    "Merges",
-                    self._merging.metric_succeeded(),
-                    self._merging.metric_failed(),
-                    self._merging.metric_timed_out(),
-                ),
-                _graph("Time of a merge", self._merging.metric_time()),
-                self._counts("merger", "Merges"),
-            ],
-            [
-                _graph(
-                    "Collections",
-                    self._collecting.metric_succeeded(),
-                    self._collecting.metric_failed(),
-                    self._collecting.metric_timed_out(),
-                ),
-                _graph("Time of a collection", self._collecting.metric_time()),
-                self._counts("gc_sweep", "Swept"),
-            ],
+            [*_machine("merge", self._merging), self._counts("merger", "Merges")],
+            [*_machine("collection", self._collecting), self._counts("gc_sweep", "Swept")],
             [
                 _graph("Invocations", *(one.metric_invocations() for one in self._functions.values())),
                 _graph(
@@ -215,6 +197,13 @@ class Observing(Construct):
         physical = self._functions[name].function_name
         search = f"SEARCH('{{{NAMESPACE},function,table}} function=\"{physical}\"', 'Sum', 300)"
         return _graph(title, cw.MathExpression(expression=search, label="", period=_PERIOD))
+
+
+def _machine(runs: str, machine: sfn.StateMachine) -> list[cw.IWidget]:
+    return [
+        _graph(f"{runs.title()}s", machine.metric_succeeded(), machine.metric_failed(), machine.metric_timed_out()),
+        _graph(f"Time of a {runs}", machine.metric_time()),
+    ]
 
 
 def _graph(title: str, *metrics: cw.IMetric) -> cw.IWidget:
