@@ -16,8 +16,8 @@ SETTINGS = settings("LANCELSM_TABLES")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """One step: `mark` begins a round of each region and of the base, `verify` recomputes them from storage, `commit`
-    takes what they delete out of the table.
+    """One step: `mark` begins a round of each region and of the base, or gives the committed one that waits for its
+    sweep; `verify` recomputes them from storage, `commit` takes what they delete out of the table.
 
     `round` is the list that `mark` returned. `mark` also says `interval_seconds`, for which the table waits between
     `commit` and sweep.

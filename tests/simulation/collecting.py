@@ -20,6 +20,7 @@ from lancelsm.gc import base, collect
 from lancelsm.gc.collect import Collected
 from lancelsm.gc.lists import read_list
 from lancelsm.gc.mark import Progress
+from lancelsm.gc.places import BasePlace, Place, all_places
 from lancelsm.head import Head
 from lancelsm.layout import NO_GENERATION, Generation, Position, Version, generation_path, published_manifest, wal_entry
 from lancelsm.manifest import FlushedGeneration, Manifest
@@ -90,8 +91,7 @@ class Lake:
         with (
             mock.patch.object(self, "_patched", True),
             mock.patch.object(base, "read_progress", self.progress),
-            mock.patch.object(base, "mark_in_base", _busy),
-            mock.patch.object(collect, "_collect_base", return_value=Collected()),
+            mock.patch.object(collect, "all_places", _regions),
         ):
             yield
 
@@ -104,11 +104,11 @@ class Lake:
             return collect.collect(self.opened(process, faulty=faulty), yes=True, interval_seconds=interval)
 
     def look(self) -> Collected:
-        with (
-            self.collecting(),
-            mock.patch.object(base, "survey_base", return_value=_NOTHING),
-        ):
+        with self.collecting():
             return collect.collect(self.opened("looker", faulty=False), yes=False)
+
+    def sweep(self, key: str, process: str = "sweeper", *, faulty: bool = False) -> Collected:
+        return collect.sweep(self.opened(process, faulty=faulty), [key])
 
     # Pins
 
@@ -223,11 +223,8 @@ class Lake:
         return _sum(self.world.log[Position(position)].summary.entry_setsum for position in range(first, end))
 
 
-def _busy(*_: object) -> None:
-    raise Contended("a merge is under way")
-
-
-_NOTHING = SimpleNamespace(worth_it=False, kept=(), round=SimpleNamespace(items=()))
+def _regions(opened: Any) -> list[Place]:
+    return [place for place in all_places(opened) if not isinstance(place, BasePlace)]
 
 
 def _sum(sums: Iterable[Setsum]) -> Setsum:

@@ -18,7 +18,7 @@ from lancelsm.claim import claim, seal
 from lancelsm.commit import newest
 from lancelsm.errors import Ambiguous, Contended, Corrupt, Invalid, LsmError, Unavailable
 from lancelsm.gc import collect as collection
-from lancelsm.gc.sweep import sweep_leftovers, sweep_region
+from lancelsm.gc.sweep import sweep_leftovers
 from lancelsm.layout import Key, Position, Version, pin_key, published_manifest, round_prefix, snapshots, wal_entry
 from lancelsm.pins import RegionPin, pins_of
 from lancelsm.registry import Applied
@@ -342,6 +342,28 @@ def test_a_pin_that_was_judged_expired_can_not_be_renewed_once_something_is_dele
     renewed_before("objects")
 
 
+def test_a_pin_that_expires_before_the_sweep_and_is_renewed_while_that_judges_it_counts() -> None:
+    lake = small()
+    needed = lake.needs(lake.region("holder"))
+    lake.merge()
+    storage = lake.region("holder").storage
+    renewed = []
+
+    def made_then_renewed(call: Call) -> None:
+        if call.process != "victim":
+            return
+        if call.method == "create" and "/manifest/staged/" in call.key and not lake.pinned:
+            assert lake.end_pin(lake.begin_pin("held", needed))  # verified without it, committed with it
+            lake.world.schedule.clock.advance(LONG)
+        if call.port == "registry" and call.method == "delete" and lake.pinned and not renewed:
+            pin = lake.pinned.pop()
+            renewed.append(pins.step(storage, replace(pin, expires=storage.clock.now() + TTL)))
+            lake.pinned += renewed
+
+    run(lake, FaultPlan(made_then_renewed))
+    assert renewed
+
+
 def test_a_snapshot_whose_maker_looked_before_the_round_is_confirmed_and_kept_or_neither() -> None:
     kept = 0
 
@@ -381,6 +403,22 @@ def test_a_clock_that_is_an_hour_off_costs_a_pin_its_life_at_most_and_its_holder
     else:
         lake.pinned.clear()
         assert skew > 0
+    lake.audit()
+
+
+def test_a_clock_that_is_ahead_by_less_than_the_allowance_costs_no_pin_its_life() -> None:
+    lake = small()
+    lake.pin("held")
+    lake.merge()
+    lake.world.schedule.clock.advance(TTL - 60)
+    opened = lake.opened("collector", faulty=False)
+    opened.storage = replace(opened.storage, clock=Skewed(opened.storage.clock, 120.0))
+
+    with lake.collecting():
+        collection.collect(opened, yes=True, interval_seconds=0)
+
+    storage = lake.region("holder").storage
+    assert len(pins_of(storage.registry.list(snapshots(storage.table)))) == 1
     lake.audit()
 
 
@@ -606,6 +644,44 @@ def test_within_the_interval_a_round_waits_and_after_it_the_next_call_sweeps() -
     lake.audit()
 
 
+def test_a_round_of_which_only_what_a_pin_holds_is_left_waits_for_nothing() -> None:
+    lake = small()
+    needed = lake.needs(lake.region("holder"))
+    lake.merge()
+    opened = lake.opened("collector", faulty=False)
+    with lake.collecting():
+        first = collection.mark(opened)
+        collection.verify(opened, first.rounds)
+        assert lake.end_pin(lake.begin_pin("held", needed))
+        collection.commit(opened, first.rounds)
+        assert collection.mark(opened).rounds == first.rounds
+        assert collection.sweep(opened, first.rounds).kept
+        for number in range(4):
+            lake.world.store.create(f"_mem_wal/{lake.world.id}/manifest/staged/1-{number:032x}.binpb", b"never named")
+        second = collection.mark(opened)
+
+        assert (second.phase, len(second.rounds)) == ("marked", 1)
+        assert second.rounds != first.rounds
+        for step in (collection.verify, collection.commit, collection.sweep):
+            step(opened, second.rounds)
+        lake.unpin("held")
+        assert collection.mark(opened).rounds != second.rounds, "what it held is found by rank"
+    finish(lake)
+
+
+def test_a_dry_run_shows_a_committed_round_that_waits() -> None:
+    lake = filled()
+    committed = lake.collect(interval=TTL)
+
+    looked = lake.look()
+
+    assert (looked.rounds, looked.phase, looked.deleted) == (committed.rounds, "committed", 0)
+    assert [one.path for one in looked.candidates] == [one.path for one in committed.candidates]
+    assert {one.why.partition("; ")[2] for one in looked.candidates} == {
+        "its round is committed and waits for its sweep"
+    }
+
+
 def test_a_dry_run_asks_and_writes_nothing() -> None:
     lake = _expired(filled())
     records = lake.world.registry.list(snapshots(lake.region("x").storage.table))
@@ -645,7 +721,7 @@ def test_a_list_that_is_not_the_committed_one_deletes_nothing() -> None:
     lake.world.store.create(key, found.body + b"\0")
 
     with pytest.raises(Corrupt, match="not the one that was committed") as error:
-        sweep_region(lake.region("sweeper"), key, skew_seconds=1.0)
+        lake.sweep(key)
     assert error.value.where["object"] == key
     assert storage.objects.get(key) is not None
 
@@ -663,10 +739,10 @@ def test_a_sweep_begins_once_the_manifest_of_its_round_is_published() -> None:
     assert lake.world.store.get(published_manifest(lake.world.id, Version(head.manifest_version))) is None
 
     with pytest.raises(Unavailable):
-        sweep_region(lake.world.region("collector"), key, skew_seconds=1.0)
+        lake.sweep(key, "collector", faulty=True)
     lake.audit()
     assert sum("_gen_" in k for k in lake.stored()) == 8
 
-    sweep_region(lake.region("other"), key, skew_seconds=1.0)
+    lake.sweep(key)
     assert lake.world.store.get(published_manifest(lake.world.id, Version(head.manifest_version))) is not None
     lake.audit()

@@ -9,7 +9,7 @@ import pytest
 
 from lancelsm import commit, flush, pins
 from lancelsm.errors import LsmError
-from lancelsm.gc import lists, survey, sweep
+from lancelsm.gc import collect, lists, survey, sweep
 from tests.simulation import test_collection as tests
 from tests.simulation.test_guards import without  # noqa: F401 - a fixture
 
@@ -20,8 +20,8 @@ repeated = partial(another, "collects, merges, collects")
 # guard: (function, its text, the text without the guard, where the violation shows)
 GUARDS: dict[str, tuple[Callable[..., object], str, str, Callable[[], None]]] = {
     "pins are read after the commit": (
-        sweep.sweep_region,
-        "expire_pins(storage, skew_seconds=skew_seconds)",
+        collect._swept,
+        "expire_pins(opened.storage, skew_seconds=opened.settings.skew_allowance_seconds)",
         "()",
         late_pin,
     ),
@@ -44,8 +44,8 @@ GUARDS: dict[str, tuple[Callable[..., object], str, str, Callable[[], None]]] = 
         tests.test_a_pin_that_is_renewed_while_it_is_judged_expired_counts,
     ),
     "only a committed round is swept": (
-        sweep.sweep_region,
-        "if manifest.collector_key != key:",
+        sweep.confirm_region,
+        "if done.manifest.collector_key != key:",
         "if False:",
         tests.test_chroma_4972_nothing_is_deleted_for_a_round_that_was_not_committed,
     ),
@@ -74,7 +74,7 @@ GUARDS: dict[str, tuple[Callable[..., object], str, str, Callable[[], None]]] = 
         tests.test_slatedb_1641_a_listing_that_fails_in_the_middle_every_time_stops_no_collection,
     ),
     "leftovers are looked up once more": (
-        sweep.sweep_leftovers,
+        sweep._sweep_leftover,
         'if own is None or own["nonce"] != record["nonce"]:',
         "if True:",
         tests.test_a_pin_that_is_begun_while_leftovers_are_listed_keeps_its_records,

@@ -18,7 +18,7 @@ import pytest
 
 from lancelsm import changes, cursor, flush, pins, snapshot, table, view
 from lancelsm.errors import Invalid, LsmError
-from lancelsm.gc import base, mark, survey, sweep
+from lancelsm.gc import base, collect, mark, survey, sweep
 from lancelsm.layout import Epoch, Position, wal_entry
 from lancelsm.pins import Pin, RegionPin
 from lancelsm.wal import replay
@@ -30,6 +30,12 @@ from tests.simulation.removal import remove
 from tests.simulation.situations import noted
 from tests.simulation.test_collection import collected_by, run, small
 from tests.simulation.test_collection import (
+    test_a_clock_that_is_ahead_by_less_than_the_allowance_costs_no_pin_its_life as clock_ahead,
+)
+from tests.simulation.test_collection import (
+    test_a_pin_that_expires_before_the_sweep_and_is_renewed_while_that_judges_it_counts as renewed_pin,
+)
+from tests.simulation.test_collection import (
     test_another_operation_before_any_call_costs_nobody_anything as another_before_any_call,
 )
 from tests.simulation.test_collection import (
@@ -39,8 +45,9 @@ from tests.simulation.whole_crowd import whole_crowd
 from tests.simulation.whole_lake import ROWS, WholeLake, rows_of_entry
 from tests.simulation.world import a_nonce, told
 
-READ_PINS = "counting = expire_pins(storage, skew_seconds=skew_seconds)"
-EARLY_PINS = f"{READ_PINS}; counting = [pin for pin in counting if pin.created < listed.round.marked]"
+READ_PINS = "counting = expire_pins(opened.storage, skew_seconds=opened.settings.skew_allowance_seconds)"
+PINS = "_divided(region, listed.round.items, head, manifest, pins)"
+EARLY_PINS = PINS.replace("pins)", "[pin for pin in pins if pin.created < listed.round.marked])")
 OBJECTS_THEN_HEAD = """\
     found = region.storage.each(region.storage.objects.get, keys)
     # Nothing of them is looked at before a head that is read after them: a swept slot may hold what came late.
@@ -228,11 +235,11 @@ def test_a_snapshot_of_what_was_before_a_merge_is_kept_or_fails_whenever_it_is_r
 # guard: (what is taken out, the seed that finds it soon or a test that does)
 GUARDS: dict[str, tuple[list[Edit], int | Callable[[], None]]] = {
     "pins are read before the sweep": (
-        [(sweep.sweep_region, READ_PINS, "counting = ()")],
+        [(collect._swept, READ_PINS, "counting = ()")],
         late_snapshot_before_any_call,
     ),
     "pins are read after the floors are committed": (
-        [(sweep.sweep_region, READ_PINS, EARLY_PINS)],
+        [(sweep.sweep_region, PINS, EARLY_PINS)],
         late_snapshot_before_any_call,
     ),
     "what a pin holds stays": (
@@ -241,10 +248,13 @@ GUARDS: dict[str, tuple[list[Edit], int | Callable[[], None]]] = {
     ),
     "an expired pin is removed before it stops to count": (
         [(sweep.expire_pins, "if not isinstance(storage.registry.delete(key, expect=witness), Applied):", "if False:")],
-        44,
+        renewed_pin,
     ),
-    "an expired pin is removed under its witness": ([(sweep.expire_pins, WITNESS, "{}")], 34),
-    "clocks may differ": ([(sweep.has_expired, "pin.expires + skew_seconds < now", "pin.expires < now")], 44),
+    "an expired pin is removed under its witness": ([(sweep.expire_pins, WITNESS, "{}")], renewed_pin),
+    "clocks may differ": (
+        [(sweep.has_expired, "pin.expires + skew_seconds < now", "pin.expires < now")],
+        clock_ahead,
+    ),
     "a generation is merged": (
         [(mark._Marking._leaves, "self._survey.progress.lacking(self._region, one.generation) or ", "")],
         0,
@@ -282,9 +292,9 @@ GUARDS: dict[str, tuple[list[Edit], int | Callable[[], None]]] = {
     ),
     "versions that pins need stay": (
         [
-            (base.mark_base, "for pin in pins if pin.base_version is not None", "for pin in () if pin.base_version"),
+            (base.mark_base, "_pinned(pins)", "{}"),
             (base.mark_base, "if one.version in tagged:", "if False:"),
-            (base.verify_base, "for pin in read_pins(storage):", "for pin in ():"),
+            (base.verify_base, "for pin in pins:", "for pin in ():"),
             (base.sweep_base, " and i.number not in pinned]", "]"),
             (base._drop_tags, HELD_TAGS, "held = set()"),
         ],

@@ -13,6 +13,7 @@ from lancelsm.gc import collect as collection
 from lancelsm.gc.lists import Item, Kind, Round, read_list, write_list
 from lancelsm.gc.verify import verify_region
 from lancelsm.layout import Generation, Position, generation_path, published_manifest, wal_entry
+from lancelsm.pins import read_pins
 from lancelsm.setsum import Setsum
 from lancelsm.settings import Settings
 from lancelsm.wal.entry import encode
@@ -27,7 +28,9 @@ def marked(lake: Lake) -> str:
 
 
 def verify(lake: Lake, key: str, **settings: int) -> None:
-    verify_region(lake.region("verifier"), key, read_progress=lake.progress, settings=Settings(**settings))
+    region = lake.region("verifier")
+    pins = read_pins(region.storage)
+    verify_region(region, key, pins=pins, progress=lake.progress(), settings=Settings(**settings))
 
 
 def rewritten(lake: Lake, change: Callable[[Round], Round]) -> str:

@@ -10,8 +10,9 @@ leaves tagged ones alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from lancelsm.dataset.base_rows import Base, Preempted, commit
 from lancelsm.dataset.base_table import FENCE, BaseTable
@@ -28,12 +29,12 @@ from lancelsm.errors import Ambiguous, Contended, Corrupt, Invalid, Unavailable
 from lancelsm.gc.lists import Item, Kind, Round, RoundList, find_list
 from lancelsm.gc.mark import Kept, Marked, Progress
 from lancelsm.gc.survey import seen
-from lancelsm.gc.sweep import Swept, delete_all, expire_pins
+from lancelsm.gc.sweep import Sweep, Swept, Waiting, delete_all, nothing
 from lancelsm.layout import Nonce, round_number, round_prefix, table_key
 from lancelsm.lease import lease
 from lancelsm.objects import Listed
 from lancelsm.opening import Opened, check_base
-from lancelsm.pins import Pin, read_pins
+from lancelsm.pins import Pin
 from lancelsm.registry import Applied, Fields, Record
 from lancelsm.setsum import Setsum
 from lancelsm.snapshot import tag_of
@@ -121,7 +122,7 @@ def mark_base(
         tagged: versions that Lance leaves alone.
     """
     young = [one.version for one in versions if one.committed + keep_seconds >= now]
-    pinned = {pin.base_version: pin for pin in pins if pin.base_version is not None}
+    pinned = _pinned(pins)
     oldest = max(floor.version, min([base.version, *young]))
     items, kept = [], []
     for one in versions:
@@ -161,8 +162,11 @@ def mark_in_base(opened: Opened, pins: Iterable[Pin]) -> Marked:
         return survey_base(opened, pins)
 
 
-def verify_base(opened: Opened, key: str) -> None:
+def verify_base(opened: Opened, key: str, *, pins: Iterable[Pin]) -> None:
     """Recompute that a round of the base deletes nothing that a version or a pin needs.
+
+    Args:
+        pins: as read after the list was written; the sweep reads them again.
 
     Raises:
         Corrupt: it does; names the object.
@@ -194,7 +198,7 @@ def verify_base(opened: Opened, key: str) -> None:
         if why:
             raise Corrupt(f"the round would delete {item.path}: {why}", table=storage.uri, object=item.path)
     going = {item.number for item in found.items if item.kind is Kind.BASE_VERSION}
-    for pin in read_pins(storage):
+    for pin in pins:
         if pin.base_version in going:
             what = f"{pin.kind} {pin.name} needs version {pin.base_version} of the base"
             raise Contended(what, remedy="Mark a new round", table=storage.uri)
@@ -235,27 +239,33 @@ def commit_base(opened: Opened, key: str) -> bool:
     raise Ambiguous("the floor of the base may or may not be raised", remedy="Run it again", table=storage.uri)
 
 
-def sweep_base(opened: Opened, key: str) -> Swept:
-    """Delete what a committed round of the base lists, but for what pins hold; repeatable as `sweep.sweep_region`.
-
-    Raises:
-        Invalid: the round is not committed.
-        Corrupt, Unavailable: as `sweep.sweep_region`.
-    """
-    storage, options = opened.storage, opened.storage_options
+def confirm_base(opened: Opened, key: str) -> Sweep:
+    """As `sweep.confirm_region`, of a round of the base."""
     floor = _read_floor(opened)
     if floor.key != key:
         if (round_number(key) or 0) > floor.round:
-            raise Invalid("the round is not committed", remedy="Commit it first", table=storage.uri, object=key)
-        return Swept(deleted=0, over=True)
-    listed = _find_list(opened, key, setsum=floor.setsum)
+            raise Invalid("the round is not committed", remedy="Commit it first", table=opened.storage.uri, object=key)
+        return nothing
+    tagged = tags(uri=opened.storage.uri, storage_options=opened.storage_options)
+    return partial(sweep_base, opened, floor, tuple(tagged))
+
+
+def sweep_base(opened: Opened, floor: Floor, tagged: Iterable[str], pins: Sequence[Pin]) -> Swept:
+    """Delete what the committed round of the base lists, but for what pins hold; repeatable as `sweep.sweep_region`.
+
+    Args:
+        tagged: the tags of the base, as read before the pins.
+
+    Raises:
+        Corrupt, Unavailable: as `sweep.sweep_region`.
+    """
+    storage, options = opened.storage, opened.storage_options
+    listed = _find_list(opened, floor.key, setsum=floor.setsum)
     if listed is None:
-        return Swept(deleted=0, over=True)
+        return nothing(pins)
     found = listed.round
-    tagged = tags(uri=storage.uri, storage_options=options)
-    pins = expire_pins(storage, skew_seconds=opened.settings.skew_allowance_seconds)
     _drop_tags(opened, tagged, pins)
-    pinned = {pin.base_version: pin for pin in pins if pin.base_version is not None}
+    pinned = _pinned(pins)
     base = opened.read_base()
     if base.fence < found.fence:
         raise Corrupt(
@@ -269,30 +279,41 @@ def sweep_base(opened: Opened, key: str) -> Swept:
     named = _named_by(opened, (one.version for one in _versions(opened)))
     files = [i for i in found.items if i.kind is Kind.LIST or (i.kind is Kind.BASE_FILE and i.path not in named)]
     delete_all(storage, [item.path for item in files])
-    return Swept(
-        deleted=removed + len(files),
-        kept=tuple(
-            Kept(path=i.path, kind=i.kind, why=f"{pinned[i.number].kind} {pinned[i.number].name} needs it")
-            for i in found.items
-            if i.kind is Kind.BASE_VERSION and i.number in pinned
-        ),
-    )
+    return Swept(deleted=removed + len(files), kept=_kept(found, pinned))
 
 
-def committed_base(opened: Opened) -> RoundList | None:
-    """The newest committed round of the base, None if there was none."""
-    floor = _read_floor(opened)
-    return _find_list(opened, floor.key, setsum=floor.setsum) if floor.key else None
+def waiting_base(opened: Opened, pins: Sequence[Pin]) -> Waiting | None:
+    """As `sweep.waiting_region`, of the base; None too if it was restored to before the fence: that is never swept."""
+    storage, floor = opened.storage, _read_floor(opened)
+    listed = _find_list(opened, floor.key, setsum=floor.setsum) if floor.key else None
+    if listed is None or opened.read_base().fence < listed.round.fence:
+        return None
+    keys = {one.key for place in ("data/", "_deletions/", round_prefix(None)) for one in seen(storage, place)}
+    versions = [one.version for one in _versions(opened)]
+    tagged = set(tags(uri=storage.uri, storage_options=opened.storage_options).values())
+    pinned, there = _pinned(pins), [one for one in listed.round.items if one.path in keys]
+    named = _named_by(opened, versions if any(one.kind is Kind.BASE_FILE for one in there) else ())
+    going = set(versions) - tagged - pinned.keys()
+    left = [
+        *(item for item in listed.round.items if item.kind is Kind.BASE_VERSION and item.number in going),
+        *(item for item in there if item.path not in named),
+    ]
+    if not left:
+        return None
+    kept = _kept(listed.round, pinned)
+    return Waiting(key=listed.key, marked=listed.round.marked, items=tuple(left), kept=kept)
 
 
-def unswept_base(opened: Opened, found: Round) -> bool:
-    """Whether something of a round is still there."""
-    keys = {one.key for place in ("data/", "_deletions/", round_prefix(None)) for one in seen(opened.storage, place)}
-    versions = {one.version for one in _versions(opened)}
-    tagged = set(tags(uri=opened.storage.uri, storage_options=opened.storage_options).values())
-    return any(
-        item.number in versions - tagged if item.kind is Kind.BASE_VERSION else item.path in keys
-        for item in found.items
+def _pinned(pins: Iterable[Pin]) -> dict[int, Pin]:
+    """The versions of the base that pins need."""
+    return {pin.base_version: pin for pin in pins if pin.base_version is not None}
+
+
+def _kept(found: Round, pinned: Mapping[int, Pin]) -> tuple[Kept, ...]:
+    return tuple(
+        Kept(path=i.path, kind=i.kind, why=f"{pinned[i.number].kind} {pinned[i.number].name} needs it")
+        for i in found.items
+        if i.kind is Kind.BASE_VERSION and i.number in pinned
     )
 
 

@@ -1,31 +1,28 @@
 """A collection of a whole table: a round of each region and one of the base, in steps that anybody may repeat.
 
 mark -> verify -> commit -> interval -> sweep. `collect` takes them all in one process; a state machine calls them one
-by one and passes on the keys of the lists that `mark` wrote. A crash between any two calls leaves a list that nothing
-names, or a committed round that the next sweep finishes.
+by one and passes on the keys of the lists that `mark` gave. A crash between any two calls leaves a list that nothing
+names, or a committed round that the next collection finishes.
+
+Each step is taken of all places before the next one, so that it reads pins, and the base, once for all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from lancelsm.commit import newest
-from lancelsm.errors import Contended, Corrupt, Invalid
-from lancelsm.gc.commit import commit_round
-from lancelsm.gc.lists import Round, RoundList, find_list, write_list
-from lancelsm.gc.mark import Kept, Marked, Progress, mark_region
-from lancelsm.gc.survey import seen, survey_region
-from lancelsm.gc.sweep import Swept, expire_pins, has_expired, sweep_leftovers, sweep_region
-from lancelsm.gc.verify import verify_region
-from lancelsm.layout import MEM_WAL, RegionId, region_key, region_prefix, round_prefix
-from lancelsm.manifest import Dead
+from lancelsm.errors import Contended, Corrupt
+from lancelsm.gc.lists import Item, write_list
+from lancelsm.gc.mark import Kept, Marked
+from lancelsm.gc.places import Place, all_places, places_of, read_progress
+from lancelsm.gc.sweep import Swept, Waiting, expire_pins, has_expired, sweep_leftovers
 from lancelsm.opening import Opened
-from lancelsm.pins import Pin, read_pins
-from lancelsm.region import Region, region_from_record, regions
+from lancelsm.pins import read_pins
+from lancelsm.region import Storage
+
+T = TypeVar("T")
 
 PHASES = ("idle", "marked", "committed", "swept")
 """How far a collection came, in order; `idle`: there was nothing to do."""
@@ -45,8 +42,8 @@ class Candidate:
 class Collected:
     """What a collection, or one step of it, did.
 
-    `rounds` are the keys of the lists of the rounds that it took, none in a dry run; `phase` says how far they came,
-    the one that is least far. `deleted` counts candidates.
+    `rounds` are the keys of the lists of the rounds that it took, in a dry run of those alone that are committed and
+    wait for their sweep; `phase` says how far they came, the one that is least far. `deleted` counts candidates.
     """
 
     rounds: tuple[str, ...] = ()
@@ -73,7 +70,8 @@ def collect(opened: Opened, *, yes: bool, interval_seconds: float | None = None)
     """Collect what nothing needs any more, as far as the interval allows.
 
     Args:
-        yes: False only looks: what a round would delete, what stays and why. Nothing is written.
+        yes: False only looks: what a round would delete, what waits for its sweep, what stays and why. Nothing is
+            written.
         interval_seconds: between a round's commit and its sweep, for readers that began before; the table's setting by
             default. A round that was committed longer ago is swept; one that was committed just now is left to a later
             call, unless the interval is 0.
@@ -85,40 +83,51 @@ def collect(opened: Opened, *, yes: bool, interval_seconds: float | None = None)
     if not yes:
         return _looked(opened)
     interval = opened.settings.collect_interval_seconds if interval_seconds is None else interval_seconds
+    tour = _Tour(opened.storage)
     pins = expire_pins(opened.storage, skew_seconds=opened.settings.skew_allowance_seconds)
-    progress = _progress(opened)()
-    acts = {
-        region_prefix(region.id): partial(_collect_region, opened, region, pins, progress, interval)
-        for region in _made(opened)
-    }
-    done, failures = [], []
-    for place, act in (*acts.items(), ("data", partial(_collect_base, opened, pins, interval))):
-        try:
-            done.append(act())
-        except Contended as error:  # another collector is at it, or a merge has the base
-            done.append(Collected(kept=(Kept(path=place, kind="round", why=error.message),)))
-        except Corrupt as error:
-            failures.append(error)
+    progress = read_progress(opened)
+    found = tour.each(lambda place: place.waiting(pins), all_places(opened))
+    waiting = {place: one for place, one in found.items() if one is not None}
+    now = opened.storage.clock.now()
+    young = {place: one for place, one in waiting.items() if now - one.marked < interval}
+    due = _swept(opened, tour, {place: one.key for place, one in waiting.items() if place not in young})
+    free = [place for place in found if place not in waiting or place in due]
+    marked = tour.each(lambda place: _written(opened, place.mark(pins, progress)), free)
+    committed = _committed(tour, _verified(opened, tour, _rounds(marked)))
+    swept = _swept(opened, tour, committed) if interval <= 0 else {}
     sweep_leftovers(opened.storage)
-    if failures:
-        raise failures[0]
-    return _sum(done)
+    tour.end(Corrupt)
+    return tour.result(
+        [
+            *(_waits(one) for one in young.values()),
+            *(Collected(deleted=one.deleted, phase="swept" if one.deleted else "idle") for one in due.values()),
+            *(one for one in marked.values() if not one.rounds),
+            *(replace(marked[place], phase="swept" if place in swept else "committed") for place in committed),
+            *(Collected(kept=one.kept, deleted=one.deleted) for one in swept.values()),
+        ]
+    )
 
 
 def mark(opened: Opened) -> Collected:
     """The first step of a collection: write the list of each round that is worth it. Nothing names them yet.
 
-    Raises:
-        Corrupt, Contended, Unavailable: as `collect`.
-    """
-    from lancelsm.gc import base  # noqa: PLC0415 - Lance is loaded when it is needed
+    Where a committed round waits for its sweep, that one is given in place of a new one, at phase `committed`: the
+    next steps leave it as it is, until it is swept. Where another collector or a merge is at work, there is none.
 
+    Raises:
+        Corrupt, Unavailable: as `collect`.
+    """
+    tour = _Tour(opened.storage)
     pins = expire_pins(opened.storage, skew_seconds=opened.settings.skew_allowance_seconds)
-    progress = _progress(opened)()
-    marked = [_mark_region(opened, region, pins, progress) for region in _made(opened)]
-    with suppress(Contended):  # a merge is under way: its files look like nobody's
-        marked.append(base.mark_in_base(opened, pins))
-    return _sum([_shown(opened, one, write=True) for one in marked])
+    progress = read_progress(opened)
+
+    def act(place: Place) -> Collected:
+        waiting = place.waiting(pins)
+        return _waits(waiting) if waiting else _written(opened, place.mark(pins, progress))
+
+    marked = tour.each(act, all_places(opened))
+    tour.end(Corrupt)
+    return tour.result(list(marked.values()))
 
 
 def verify(opened: Opened, rounds: Iterable[str]) -> Collected:
@@ -130,15 +139,9 @@ def verify(opened: Opened, rounds: Iterable[str]) -> Collected:
         Invalid: one takes too much of the log, or is no round of this table.
         Unavailable: run it again.
     """
-    from lancelsm.gc import base  # noqa: PLC0415
-
-    rounds = tuple(rounds)
-    for key in rounds:
-        region = _region_of(opened, key)
-        if region is None:
-            base.verify_base(opened, key)
-        else:
-            verify_region(region, key, read_progress=_progress(opened), settings=opened.settings)
+    rounds, tour = tuple(rounds), _Tour(opened.storage)
+    _verified(opened, tour, places_of(opened, rounds))
+    tour.end(Corrupt, Contended)
     return Collected(rounds=rounds, phase="marked")
 
 
@@ -148,27 +151,24 @@ def commit(opened: Opened, rounds: Iterable[str]) -> Collected:
     Raises:
         Contended, Ambiguous, Unavailable: run it again: what was committed is recognised.
     """
-    from lancelsm.gc import base  # noqa: PLC0415
-
-    committed = []
-    for key in rounds:
-        region = _region_of(opened, key)
-        late = not base.commit_base(opened, key) if region is None else isinstance(commit_round(region, key), Dead)
-        if not late:
-            committed.append(key)
-    return Collected(rounds=tuple(committed), phase="committed")
+    tour = _Tour(opened.storage)
+    committed = _committed(tour, places_of(opened, tuple(rounds)))
+    tour.end(Corrupt, Contended)
+    return Collected(rounds=tuple(committed.values()), phase="committed")
 
 
 def sweep(opened: Opened, rounds: Iterable[str]) -> Collected:
     """The last step: delete, but for what pins hold. Rounds that others have finished since are left out.
 
     Raises:
-        Invalid: a round is not committed.
+        Invalid: a round is not committed. Nothing was deleted.
+        Corrupt: the list of one has what its region needs, or is another one; the others were swept.
         Unavailable: run it again.
     """
-    rounds = tuple(rounds)
-    swept = [_sweep(opened, key) for key in rounds]
+    rounds, tour = tuple(rounds), _Tour(opened.storage)
+    swept = _swept(opened, tour, places_of(opened, rounds)).values()
     sweep_leftovers(opened.storage)
+    tour.end(Corrupt, Contended)
     return Collected(
         rounds=rounds,
         phase="swept",
@@ -177,121 +177,133 @@ def sweep(opened: Opened, rounds: Iterable[str]) -> Collected:
     )
 
 
-def _sweep(opened: Opened, key: str) -> Swept:
-    from lancelsm.gc import base  # noqa: PLC0415
+class _Tour:
+    """Takes a step of many places, several at a time; what is wrong with one stops none of the others."""
 
-    region = _region_of(opened, key)
-    if region is None:
-        return base.sweep_base(opened, key)
-    return sweep_region(region, key, skew_seconds=opened.settings.skew_allowance_seconds)
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._errors: list[Contended | Corrupt] = []
+        self._kept: list[Kept] = []
+
+    def each(self, act: Callable[[Place], T], places: Collection[Place]) -> dict[Place, T]:
+        """What came of the places with which nothing is wrong."""
+
+        def tried(place: Place) -> T | Contended | Corrupt:
+            try:
+                return act(place)
+            except (Contended, Corrupt) as error:
+                return error
+
+        done = {}
+        for place, outcome in zip(places, self._storage.each(tried, places), strict=True):
+            if isinstance(outcome, Contended | Corrupt):
+                self._errors.append(outcome)
+            else:
+                done[place] = outcome
+            if isinstance(outcome, Contended):  # another collector is at it, or a merge has the base
+                self.leave(place, outcome.message)
+        return done
+
+    def leave(self, place: Place, why: str) -> None:
+        """Say why no round is taken of a place."""
+        self._kept.append(Kept(path=place.path, kind="round", why=why))
+
+    def end(self, *kinds: type[Contended | Corrupt]) -> None:
+        """Raise the first error of the first of these kinds that there is one of."""
+        for kind in kinds:
+            for error in self._errors:
+                if isinstance(error, kind):
+                    raise error
+
+    def result(self, parts: Sequence[Collected]) -> Collected:
+        """What came of all places together."""
+        return _sum([*parts, Collected(kept=tuple(self._kept))])
+
+
+def _verified(opened: Opened, tour: _Tour, rounds: Mapping[Place, str]) -> Mapping[Place, str]:
+    """The rounds that may be committed. A pin that comes after this read of them is seen by the sweep."""
+    if not rounds:
+        return rounds
+    pins, progress = read_pins(opened.storage), read_progress(opened)
+    return {
+        place: rounds[place] for place in tour.each(lambda place: place.verify(rounds[place], pins, progress), rounds)
+    }
+
+
+def _committed(tour: _Tour, rounds: Mapping[Place, str]) -> dict[Place, str]:
+    """The rounds that are committed, if others did not come first."""
+    done = tour.each(lambda place: place.commit(rounds[place]), rounds)
+    for place, ours in done.items():
+        if not ours:
+            tour.leave(place, "another round came first")
+    return {place: rounds[place] for place, ours in done.items() if ours}
+
+
+def _swept(opened: Opened, tour: _Tour, rounds: Mapping[Place, str]) -> dict[Place, Swept]:
+    """Sweep rounds: every floor is committed and published before any pin is read, and pins are before any deletion."""
+    if not rounds:
+        return {}
+    confirmed = tour.each(lambda place: place.confirm(rounds[place]), rounds)
+    counting = expire_pins(opened.storage, skew_seconds=opened.settings.skew_allowance_seconds)
+    return tour.each(lambda place: confirmed[place](counting), confirmed)
 
 
 def _looked(opened: Opened) -> Collected:
     """A dry run."""
-    from lancelsm.gc import base  # noqa: PLC0415
-
-    storage, settings = opened.storage, opened.settings
+    storage, now = opened.storage, opened.storage.clock.now()
+    skew = opened.settings.skew_allowance_seconds
     pins = read_pins(storage)
-    now = storage.clock.now()
-    expired = [pin for pin in pins if has_expired(pin, now=now, skew_seconds=settings.skew_allowance_seconds)]
+    expired = [pin for pin in pins if has_expired(pin, now=now, skew_seconds=skew)]
     counting = [pin for pin in pins if pin not in expired]
-    progress = _progress(opened)()
-    marked = [_mark_region(opened, region, counting, progress) for region in _made(opened)]
-    marked.append(base.survey_base(opened, counting))
-    shown = _sum([_shown(opened, one, write=False) for one in marked])
-    removed = tuple(Candidate(path=pin.name, kind=pin.kind, bytes=0, why="it has expired") for pin in expired)
-    return replace(shown, candidates=(*removed, *shown.candidates), phase="marked")
+    progress = read_progress(opened)
 
+    def look(place: Place) -> Collected:
+        waiting = place.waiting(counting)
+        return _waits(waiting) if waiting else _shown(place.look(counting, progress))
 
-def _collect_region(
-    opened: Opened, region: Region, pins: Sequence[Pin], progress: Progress, interval: float
-) -> Collected:
-    def unswept(found: Round) -> bool:
-        prefix = f"{region_prefix(region.id)}/"
-        names = [one.key.removeprefix(prefix) for one in seen(region.storage, prefix)]
-        there = {*names, *(name.partition("/")[0] for name in names)}
-        return any(item.path.removeprefix(prefix) in there for item in found.items)
-
-    manifest = newest(region, region.head())[1]
-    named = (
-        find_list(
-            opened.storage,
-            manifest.collector_key,
-            newest=lambda: region.head().collector_round,
-            setsum=manifest.collector_setsum,
-        )
-        if manifest.collector_key
-        else None
+    removed = [Candidate(path=pin.name, kind=pin.kind, bytes=0, why="it has expired") for pin in expired]
+    found = _sum(
+        [
+            Collected(candidates=tuple(removed), phase="marked" if removed else "idle"),
+            *storage.each(look, all_places(opened)),
+        ]
     )
-    return _collected(
-        opened,
-        named,
-        unswept=unswept,
-        mark_one=lambda: _mark_region(opened, region, pins, progress),
-        interval=interval,
-    )
+    return replace(found, phase="marked") if found.phase == "idle" else found
 
 
-def _collect_base(opened: Opened, pins: Sequence[Pin], interval: float) -> Collected:
-    from lancelsm.gc import base  # noqa: PLC0415
-
-    return _collected(
-        opened,
-        base.committed_base(opened),
-        unswept=lambda found: base.unswept_base(opened, found),
-        mark_one=lambda: base.mark_in_base(opened, pins),
-        interval=interval,
-    )
+def _written(opened: Opened, marked: Marked) -> Collected:
+    """A round as a result, once its list is written; there is none if it is not worth it."""
+    shown = _shown(marked)
+    return replace(shown, rounds=(write_list(opened.storage, marked.round).key,)) if marked.worth_it else shown
 
 
-def _collected(
-    opened: Opened,
-    named: RoundList | None,
-    *,
-    unswept: Callable[[Round], bool],
-    mark_one: Callable[[], Marked],
-    interval: float,
-) -> Collected:
-    """Finish the committed round if its interval has passed, then take the next one as far as the interval allows."""
-    deleted = 0
-    if named is not None and unswept(named.round):
-        if opened.storage.clock.now() - named.round.marked < interval:
-            return _listed(named.round, rounds=(named.key,), phase="committed")
-        deleted = _sweep(opened, named.key).deleted
-    marked = _shown(opened, mark_one(), write=True)
-    if not marked.rounds:
-        return replace(marked, deleted=deleted, phase="swept" if deleted else "idle")
-    verify(opened, marked.rounds)
-    committed = commit(opened, marked.rounds)
-    if not committed.rounds or interval > 0:
-        return replace(marked, rounds=committed.rounds, phase="committed", deleted=deleted)
-    swept = sweep(opened, committed.rounds)
-    return replace(marked, phase="swept", kept=(*marked.kept, *swept.kept), deleted=deleted + swept.deleted)
-
-
-def _mark_region(opened: Opened, region: Region, pins: Sequence[Pin], progress: Progress) -> Marked:
-    survey = survey_region(region, pins=pins, progress=progress, settings=opened.settings)
-    return mark_region(survey, now=opened.storage.clock.now())
-
-
-def _shown(opened: Opened, marked: Marked, *, write: bool) -> Collected:
-    """A round as a result; its list is written if it is worth a round."""
+def _shown(marked: Marked) -> Collected:
+    """A round as a result, without a list."""
     if not marked.worth_it:
         few = tuple(
             Kept(path=i.path, kind=i.kind, why=f"{i.why}; too little for a round of its own")
             for i in marked.round.items
         )
         return Collected(kept=(*marked.kept, *few))
-    rounds = (write_list(opened.storage, marked.round).key,) if write else ()
-    return replace(_listed(marked.round, rounds=rounds, phase="marked"), kept=marked.kept)
+    return Collected(phase="marked", candidates=_candidates(marked.round.items), kept=marked.kept)
 
 
-def _listed(found: Round, *, rounds: tuple[str, ...], phase: str) -> Collected:
+def _waits(waiting: Waiting) -> Collected:
+    """A committed round as a result."""
     return Collected(
-        rounds=rounds,
-        phase=phase,
-        candidates=tuple(Candidate(path=i.path, kind=i.kind, bytes=i.bytes, why=i.why) for i in found.items),
+        rounds=(waiting.key,),
+        phase="committed",
+        candidates=_candidates(waiting.items, but="; its round is committed and waits for its sweep"),
+        kept=waiting.kept,
     )
+
+
+def _candidates(items: Iterable[Item], *, but: str = "") -> tuple[Candidate, ...]:
+    return tuple(Candidate(path=i.path, kind=i.kind, bytes=i.bytes, why=f"{i.why}{but}") for i in items)
+
+
+def _rounds(marked: Mapping[Place, Collected]) -> dict[Place, str]:
+    return {place: key for place, one in marked.items() for key in one.rounds}
 
 
 def _sum(parts: Sequence[Collected]) -> Collected:
@@ -304,33 +316,3 @@ def _sum(parts: Sequence[Collected]) -> Collected:
         kept=tuple(one for part in parts for one in part.kept),
         deleted=sum(part.deleted for part in parts),
     )
-
-
-def _made(opened: Opened) -> list[Region]:
-    return [region for region in regions(opened.storage) if region.find_head() is not None]
-
-
-def _region_of(opened: Opened, key: str) -> Region | None:
-    """Whose round a list is; None for the base's. Raises `Invalid` for a key of no region."""
-    if key.startswith(round_prefix(None)):
-        return None
-    identity = RegionId(key.removeprefix(f"{MEM_WAL}/").partition("/")[0])
-    if key.startswith(round_prefix(identity)):  # one of many: not by a list of all
-        record = opened.storage.registry.read(region_key(opened.storage.table, identity))
-        if record is not None:
-            return region_from_record(opened.storage, identity, record)
-    raise Invalid(
-        f"{key!r:.200} names no round of the table",
-        remedy="Give what mark returned",
-        table=opened.storage.uri,
-        field="round",
-    )
-
-
-def _progress(opened: Opened) -> Callable[[], Progress]:
-    def read() -> Progress:
-        from lancelsm.gc.base import read_progress  # noqa: PLC0415 - Lance is loaded when it is needed
-
-        return read_progress(opened)
-
-    return read

@@ -1,71 +1,126 @@
 """Sweep: delete. The only module that calls the deletion of stores and registries.
 
-A sweep begins only once the round's manifest is committed and published, then reads all pins, then deletes. What a
-pin holds stays: rank alone finds it again in a later round. A sweep that stalls anywhere and goes on much later deletes
-what nobody can need any more, so any number may sweep, and again.
+A sweep begins only once the round's manifest is committed and published, then reads all pins, then deletes. One read of
+the pins does for many rounds that were confirmed before it. What a pin holds stays: rank alone finds it again in a
+later round. A sweep that stalls anywhere and goes on much later deletes what nobody can need any more, so any number
+may sweep, and again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from lancelsm.commit import CommittedManifest, commit
+from lancelsm.commit import CommittedManifest, commit, newest
 from lancelsm.errors import Corrupt, Invalid, Unavailable
-from lancelsm.gc.lists import Item, Kind, find_list
+from lancelsm.gc.lists import Item, Kind, RoundList, find_list
 from lancelsm.gc.mark import Kept
+from lancelsm.gc.survey import seen
 from lancelsm.head import Head
-from lancelsm.layout import cursors, pin_key, round_number, snapshots
+from lancelsm.layout import Key, cursors, pin_key, region_prefix, round_number, snapshots
 from lancelsm.manifest import Manifest
 from lancelsm.pins import Pin, RegionPin, read_pins
 from lancelsm.region import Region, Storage
-from lancelsm.registry import Applied, Fields
+from lancelsm.registry import Applied, Fields, Record
 
 BATCH = 1_000  # keys in one call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swept:
-    """What a sweep did: how many items it deleted, and what pins kept. `over`: a later round has taken the rest."""
+    """What a sweep did: how many items it deleted, and what pins kept."""
 
     deleted: int
     kept: tuple[Kept, ...] = ()
-    over: bool = False
 
 
-def sweep_region(region: Region, key: str, *, skew_seconds: float) -> Swept:
-    """Delete what a committed round lists, but for what pins hold.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """A committed round of which a sweep would still delete these items, and what pins keep of it."""
+
+    key: str
+    marked: float
+    items: tuple[Item, ...]
+    kept: tuple[Kept, ...]
+
+
+Sweep = Callable[[Sequence[Pin]], Swept]
+"""Deletes what a confirmed round lists, but for what these pins hold. They were read after it was confirmed."""
+
+
+def confirm_region(region: Region, key: str) -> Sweep:
+    """Make sure that a round is committed and published: only then may the pins be read that its sweep goes by.
+
+    Returns:
+        Its sweep, which deletes nothing if a later round is committed by now: that one has taken the rest.
+
+    Raises:
+        Invalid: the round is not committed.
+        Corrupt, Unavailable: as `commit.commit`.
+    """
+    done = commit(region, lambda manifest: manifest)  # published before anything of it goes
+    assert isinstance(done, CommittedManifest)
+    if done.manifest.collector_key != key:
+        if (round_number(key) or 0) > done.manifest.collector_round:
+            raise Invalid("the round is not committed", remedy="Commit it first", **region.where, object=key)
+        return nothing
+    return partial(sweep_region, region, done.head, done.manifest)
+
+
+def nothing(_: Sequence[Pin]) -> Swept:
+    """The sweep of a round that others have finished."""
+    return Swept(deleted=0)
+
+
+def sweep_region(region: Region, head: Head, manifest: Manifest, pins: Sequence[Pin]) -> Swept:
+    """Delete what the round that a published manifest names lists, but for what pins hold.
 
     Args:
-        skew_seconds: that clocks may differ; a pin has expired only after that.
+        pins: as read after the manifest was published.
 
     Returns:
         Once everything that is not pinned is gone. Repeated, it does what is left to do.
 
     Raises:
-        Invalid: the round is not committed.
-        Corrupt: its list is not the one that was committed, or has something that the region needs.
+        Corrupt: the list is not the one that was committed, or has something that the region needs.
         Unavailable: a store or the registry did not answer; some of it is deleted. Sweep again.
     """
-    storage = region.storage
-    done = commit(region, lambda manifest: manifest)  # published before anything of it goes
-    assert isinstance(done, CommittedManifest)
-    manifest = done.manifest
-    if manifest.collector_key != key:
-        if (round_number(key) or 0) > manifest.collector_round:
-            raise Invalid("the round is not committed", remedy="Commit it first", **region.where, object=key)
-        return Swept(deleted=0, over=True)
-    listed = find_list(storage, key, newest=lambda: region.head().collector_round, setsum=manifest.collector_setsum)
+    storage, listed = region.storage, _named_list(region, manifest)
     if listed is None:
-        return Swept(deleted=0, over=True)
-    counting = expire_pins(storage, skew_seconds=skew_seconds)
-    doomed, kept = _divided(region, listed.round.items, done.head, manifest, counting)
-    plain = [item.path for item in doomed if item.kind is not Kind.GENERATION]
-    for item in doomed:
-        if item.kind is Kind.GENERATION:
-            delete_below(storage, f"{item.path}/")
-    delete_all(storage, plain)
+        return nothing(pins)
+    doomed, kept = _divided(region, listed.round.items, head, manifest, pins)
+    directories = [f"{item.path}/" for item in doomed if item.kind is Kind.GENERATION]
+    storage.each(partial(delete_below, storage), directories)
+    delete_all(storage, [item.path for item in doomed if item.kind is not Kind.GENERATION])
     return Swept(deleted=len(doomed), kept=tuple(kept))
+
+
+def waiting_region(region: Region, pins: Sequence[Pin]) -> Waiting | None:
+    """The committed round that waits for its sweep; None if nothing of it is left but what pins keep.
+
+    Raises:
+        Corrupt, Unavailable: as `sweep_region`.
+    """
+    head, manifest = newest(region, region.head())
+    listed = _named_list(region, manifest) if manifest.collector_key else None
+    if listed is None:
+        return None
+    doomed, kept = _divided(region, listed.round.items, head, manifest, pins)
+    prefix = f"{region_prefix(region.id)}/"
+    names = [one.key.removeprefix(prefix) for one in seen(region.storage, prefix)]
+    there = {*names, *(name.partition("/")[0] for name in names)}
+    left = tuple(item for item in doomed if item.path.removeprefix(prefix) in there)
+    return Waiting(key=listed.key, marked=listed.round.marked, items=left, kept=tuple(kept)) if left else None
+
+
+def _named_list(region: Region, manifest: Manifest) -> RoundList | None:
+    return find_list(
+        region.storage,
+        manifest.collector_key,
+        newest=lambda: region.head().collector_round,
+        setsum=manifest.collector_setsum,
+    )
 
 
 def expire_pins(storage: Storage, *, skew_seconds: float) -> tuple[Pin, ...]:
@@ -95,20 +150,24 @@ def has_expired(pin: Pin, *, now: float, skew_seconds: float) -> bool:
 
 def sweep_leftovers(storage: Storage) -> int:
     """Remove the records of regions whose pin is gone; returns how many. A pin's own record is written first."""
-    removed = 0
+    left: list[tuple[Key, Record]] = []
     for partition in (snapshots(storage.table), cursors(storage.table)):
         records = storage.registry.list(partition)
         nonces = {key.sort: record["nonce"] for key, record in records if "#" not in key.sort}
         for key, record in records:
             name, inside, _ = key.sort.partition("#")
-            if not inside or nonces.get(name) == record["nonce"]:
-                continue
-            # Once more, since the listing is no moment: its pin may have been begun behind the place where it was.
-            own = storage.registry.read(pin_key(partition, name))
-            if own is None or own["nonce"] != record["nonce"]:
-                witness = {"version": record["version"], "nonce": record["nonce"]}
-                removed += isinstance(storage.registry.delete(key, expect=witness), Applied)
-    return removed
+            if inside and nonces.get(name) != record["nonce"]:
+                left.append((key, record))
+    return sum(storage.each(lambda one: _sweep_leftover(storage, *one), left))
+
+
+def _sweep_leftover(storage: Storage, key: Key, record: Record) -> bool:
+    # Once more, since the listing is no moment: its pin may have been begun behind the place where it was.
+    own = storage.registry.read(pin_key(key.partition, key.sort.partition("#")[0]))
+    if own is None or own["nonce"] != record["nonce"]:
+        witness = {"version": record["version"], "nonce": record["nonce"]}
+        return isinstance(storage.registry.delete(key, expect=witness), Applied)
+    return False
 
 
 def delete_all(storage: Storage, keys: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NoReturn
 
 import pyarrow as pa
@@ -23,7 +23,7 @@ from lancelsm.gc.survey import contended_if_overtaken
 from lancelsm.head import Head
 from lancelsm.layout import Position, head_key, version_hint, wal_entry
 from lancelsm.manifest import Manifest
-from lancelsm.pins import Pin, read_pins
+from lancelsm.pins import Pin
 from lancelsm.region import Region
 from lancelsm.setsum import Setsum
 from lancelsm.settings import Settings
@@ -31,11 +31,12 @@ from lancelsm.settings import Settings
 _NUMBER = re.compile(r"[0-9]+")
 
 
-def verify_region(region: Region, key: str, *, read_progress: Callable[[], Progress], settings: Settings) -> None:
+def verify_region(region: Region, key: str, *, pins: Sequence[Pin], progress: Progress, settings: Settings) -> None:
     """Check the round whose list is at a key; returns if it may be committed.
 
     Args:
-        read_progress: reads the newest base.
+        pins, progress: as read after the list was written. They may be older than the head that is read here: a pin
+            that came since is seen by the sweep, which reads all of them again, and what the base has grows only.
 
     Raises:
         Corrupt: it would delete something that is needed, or sums do not balance; names the object.
@@ -58,9 +59,9 @@ def verify_region(region: Region, key: str, *, read_progress: Callable[[], Progr
     if listed is None or manifest.collector_round + 1 != listed.round.number or listed.round.region != region.id:
         raise Contended("another round came first", remedy="Mark a new one", **region.where)
     with contended_if_overtaken(region, head):
-        check = _Check(region, listed.round, head, manifest, read_pins(storage))
+        check = _Check(region, listed.round, head, manifest, pins)
         check.items()
-        check.generations(read_progress())
+        check.generations(progress)
         check.log(settings)
 
 

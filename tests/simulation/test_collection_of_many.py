@@ -1,0 +1,231 @@
+"""Collections of a table with several regions: what they read once for all, and one region that stops no other."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import lance
+import pytest
+
+import lancelsm
+from lancelsm import documents
+from lancelsm.errors import Contended, Corrupt, Invalid, LsmError
+from lancelsm.gc import base
+from lancelsm.gc import collect as collection
+from lancelsm.gc.places import RegionPlace
+from lancelsm.layout import Position, RegionId, region_prefix, snapshots, wal_entry
+from lancelsm.opening import Opened, open_table
+from lancelsm.region import regions
+from tests.simulation.faults import FaultPlan
+from tests.unit.tables import faulty
+
+FEW, MANY, MORE = 2, 4, 6
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+    """A table with so many regions, each with merged generations, some of which a snapshot keeps."""
+    known: dict[int, Path] = {}
+
+    def make(regions: int) -> Path:
+        if regions not in known:
+            known[regions] = place = tmp_path_factory.mktemp("made") / str(regions)
+            table = lancelsm.create(place, [{"id": 0, "v": 0}], primary_key="id", regions=f"bucket(id, {regions})")
+            for number in range(3):
+                table.upsert([{"id": key, "v": number} for key in range(20 * regions)])
+                table.flush()
+                if number == 0:
+                    table.merge(engine="inprocess")
+                    table.snapshot("held", "never")
+            table.merge(engine="inprocess")
+            table.upsert([{"id": key, "v": 9} for key in range(20 * regions)])
+            (place / "data" / "0000.lance").write_bytes(b"a merge that crashed")
+        return known[regions]
+
+    return make
+
+
+@pytest.fixture
+def place(made: Callable[[int], Path], tmp_path: Path) -> Path:
+    return shutil.copytree(made(MANY), tmp_path / "table")
+
+
+def everything(opened: Opened) -> None:
+    assert collection.collect(opened, yes=True, interval_seconds=0).phase == "swept"
+
+
+def in_steps(opened: Opened) -> None:
+    marked = collection.mark(opened)
+    for step in (collection.verify, collection.commit, collection.sweep):
+        step(opened, marked.rounds)
+
+
+def after_the_interval(opened: Opened) -> None:
+    assert collection.collect(opened, yes=True, interval_seconds=60).phase == "committed"
+    opened.storage.clock.sleep(61)
+    assert collection.collect(opened, yes=True, interval_seconds=60).deleted > 0
+
+
+@pytest.mark.parametrize("act", [everything, in_steps, after_the_interval])
+def test_pins_are_read_as_often_for_many_regions_as_for_few(
+    act: Callable[[Opened], None], made: Callable[[int], Path], tmp_path: Path
+) -> None:
+    asked, opens = [], []
+    for many in (FEW, MANY, MORE):
+        plan = FaultPlan()
+        opened = open_table(shutil.copytree(made(many), tmp_path / str(many)), ports=faulty(plan))
+        plan.calls.clear()
+        with mock.patch.object(base, "read_progress", wraps=base.read_progress) as progress:
+            act(opened)
+        asked.append(Counter(call.method for call in plan.calls if call.port == "registry"))
+        opens.append(progress.call_count)
+
+    few, some, more = asked
+    assert few["list"] == some["list"] == more["list"]
+    assert more["read"] - some["read"] == some["read"] - few["read"], "by so many for each region"
+    assert opens[0] == opens[1] == opens[2]
+
+
+def test_every_round_is_confirmed_before_pins_are_read_and_pins_before_anything_is_deleted(place: Path) -> None:
+    plan = FaultPlan()
+    opened = open_table(place, ports=faulty(plan))
+    marked = collection.mark(opened)
+    assert len(marked.rounds) == MANY + 1
+    collection.verify(opened, marked.rounds)
+    collection.commit(opened, marked.rounds)
+    plan.calls.clear()
+
+    collection.sweep(opened, marked.rounds)
+
+    pinned = [call.index for call in plan.calls if (call.method, call.key) == ("list", snapshots(opened.storage.table))]
+    deleted = [call.index for call in plan.calls if (call.port, call.method) == ("objects", "delete")]
+    for region in regions(opened.storage):
+        looked = [call.index for call in plan.calls if call.key == f"H#{opened.storage.table}#{region.id}/head"]
+        assert looked
+        assert max(looked) < pinned[0] < min(deleted)
+
+
+def test_nothing_is_deleted_of_any_round_if_one_is_not_committed(place: Path) -> None:
+    opened = open_table(place, ports=faulty(FaultPlan()))
+    marked = collection.mark(opened)
+    collection.verify(opened, marked.rounds)
+    collection.commit(opened, marked.rounds[1:])
+    before = stored(place)
+
+    with pytest.raises(Invalid, match="not committed"):
+        collection.sweep(opened, marked.rounds)
+    assert stored(place) == before
+
+
+def stored(place: Path) -> set[str]:
+    return {str(path.relative_to(place)) for path in place.rglob("*") if path.is_file()}
+
+
+STEPS = ("waiting", "mark", "verify", "commit", "confirm", "sweep")
+
+
+@contextmanager
+def wrong(step: str, region: RegionId, error: LsmError) -> Iterator[None]:
+    """Within, a step of a region's collection finds something wrong."""
+    method = "confirm" if step == "sweep" else step
+    real = getattr(RegionPlace, method)
+
+    def taken(self: RegionPlace, *given: Any) -> Any:
+        if self.region.id != region:
+            return real(self, *given)
+        if step != "sweep":
+            raise error
+        return sweeping
+
+    def sweeping(_: object) -> None:
+        raise error
+
+    with mock.patch.object(RegionPlace, method, taken):
+        yield
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_what_is_wrong_with_one_region_is_raised_once_the_others_are_collected(step: str, place: Path) -> None:
+    opened = open_table(place, ports=faulty(FaultPlan()))
+    ours, *others = [region.id for region in regions(opened.storage)]
+
+    with wrong(step, ours, Corrupt("a committed entry is gone")), pytest.raises(Corrupt, match="is gone"):
+        collection.collect(opened, yes=True, interval_seconds=0)
+
+    assert [region for region in others if swept(place, region)] == others
+    assert not swept(place, ours)
+    assert not (place / "data" / "0000.lance").exists()
+    everything(opened)
+    assert swept(place, ours)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_region_that_another_collector_is_at_is_kept_with_the_reason(step: str, place: Path) -> None:
+    opened = open_table(place, ports=faulty(FaultPlan()))
+    ours, *others = [region.id for region in regions(opened.storage)]
+
+    with wrong(step, ours, Contended("another is at it")):
+        done = collection.collect(opened, yes=True, interval_seconds=0)
+
+    assert [(one.path, one.kind) for one in done.kept if one.why == "another is at it"] == [
+        (region_prefix(ours), "round")
+    ]
+    assert [region for region in others if swept(place, region)] == others
+    assert not swept(place, ours)
+
+
+def swept(place: Path, region: RegionId) -> bool:
+    """Whether the log has lost its first entry, which was merged before the snapshot was made."""
+    return not (place / wal_entry(region, Position(1))).exists()
+
+
+def test_a_mark_leaves_out_a_region_that_another_collector_is_at(place: Path) -> None:
+    opened = open_table(place, ports=faulty(FaultPlan()))
+    ours, *others = [region.id for region in regions(opened.storage)]
+
+    with wrong("mark", ours, Contended("another is at it")):
+        marked = collection.mark(opened)
+
+    assert len(marked.rounds) == len(others) + 1
+    assert region_prefix(ours) in [one.path for one in marked.kept if one.why == "another is at it"]
+
+
+def test_a_mark_and_a_dry_run_give_the_committed_rounds_of_regions_and_base_that_wait(place: Path) -> None:
+    opened = open_table(place, ports=faulty(FaultPlan()))
+    committed = collection.collect(opened, yes=True)
+    before = stored(place)
+
+    looked, marked = collection.collect(opened, yes=False), collection.mark(opened)
+
+    assert stored(place) == before
+    for found in (looked, marked):
+        assert (found.rounds, found.phase, found.deleted) == (committed.rounds, "committed", 0)
+        assert [one.path for one in found.candidates] == [one.path for one in committed.candidates]
+        assert all("waits for its sweep" in one.why for one in found.candidates)
+    document = documents.collected(looked)
+    assert set(document) == {"round", "phase", "candidates", "kept", "deleted"}
+    for step in (collection.verify, collection.commit):
+        assert step(opened, marked.rounds).rounds == marked.rounds
+    assert collection.sweep(opened, marked.rounds).deleted == len(committed.candidates)
+    assert collection.mark(opened).phase == "idle"
+
+
+def test_a_round_of_a_base_that_was_restored_to_before_its_fence_waits_for_nothing(place: Path) -> None:
+    version = lance.dataset(place).version
+    opened = open_table(place, ports=faulty(FaultPlan()))
+    (old,) = [key for key in collection.collect(opened, yes=True).rounds if key.startswith("_lancelsm/")]
+    lance.dataset(place, version=version).restore()
+
+    (new,) = [key for key in collection.mark(opened).rounds if key.startswith("_lancelsm/")]
+
+    assert new != old
+    collection.verify(opened, [new])
+    collection.commit(opened, [new])
+    collection.sweep(opened, [new])
+    assert not (place / "data" / "0000.lance").exists()
