@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
-from xml.sax.saxutils import escape
+from xml.sax.saxutils import escape, unescape
 
 _BUCKET = "/bucket/"
 _DATE = "Fri, 27 Nov 2026 20:00:00 GMT"
@@ -90,6 +91,17 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
             with server.lock:
                 server.objects.pop(self._key, None)
             self._answer(204)
+
+        def do_POST(self) -> None:
+            """Several objects deleted at once."""
+            self._count("DELETE")
+            asked = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            keys = re.findall(r"<Key>(.*?)</Key>", asked)
+            with server.lock:
+                for key in keys:
+                    server.objects.pop(unescape(key), None)
+            told = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
+            self._answer(200, f"<DeleteResult>{told}</DeleteResult>".encode())
 
         @property
         def _key(self) -> str:

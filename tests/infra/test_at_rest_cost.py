@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
+from infra.machines import WORKFLOWS
 from lancelsm.cost import resting, total
 from lancelsm.cost.resting import AT_REST, inventory
-from lancelsm.cost.running import MEMORY_MB
+from lancelsm.cost.running import MEMORY_MB, STEPS_OF_A_COLLECTION, STEPS_OF_A_MERGE
 from tests.infra.conftest import Stacks
 
 
@@ -38,3 +40,23 @@ def test_durations_are_charged_for_the_memory_that_functions_have(stage: tuple[s
 
     assert {function: given[function]["MemorySize"] for function in MEMORY_MB} == MEMORY_MB
     assert {tuple(properties["Architectures"]) for properties in given.values()} == {("arm64",)}
+
+
+@pytest.mark.parametrize(
+    ("machine", "choices", "charged"),
+    [
+        ("merge", {"Where": "MergeInLambda", "Whether": "Collect"}, STEPS_OF_A_MERGE),
+        ("collect", {"When": "Until", "Found": "Verify"}, STEPS_OF_A_COLLECTION),
+    ],
+)
+def test_as_many_transitions_are_charged_as_a_machine_makes(
+    machine: str, choices: Mapping[str, str], charged: int
+) -> None:
+    definition = json.loads((WORKFLOWS / f"{machine}.asl.json").read_text())
+    at, made = definition["StartAt"], 1
+    while not (state := definition["States"][at]).get("End"):
+        following = [state.get("Next"), state.get("Default"), *(one["Next"] for one in state.get("Choices", ()))]
+        at, made = choices.get(at, state.get("Next")), made + 1
+        assert at in following
+
+    assert made == charged

@@ -30,3 +30,7 @@ class CountingRegistry(MemoryRegistry):
         after = super().read(key) or {}
         self.units["record_writes"] += 1 + (before.get("dirty") != after.get("dirty"))
         return outcome
+
+    def delete(self, key: Key, *, expect: Fields) -> Applied | Lost:
+        self.units["record_writes"] += 1
+        return super().delete(key, expect=expect)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +16,7 @@ import pytest
 import lancelsm
 from benchmarks import tables
 from benchmarks.s3 import Server, serving
+from lancelsm.clock import SystemClock
 from lancelsm.cost import prices, requests, resting, running, total
 from lancelsm.cost.prices import Price
 from lancelsm.cost.requests import Requests
@@ -24,6 +28,7 @@ from lancelsm.delivery.request import write
 from lancelsm.delivery.sending import send
 from lancelsm.delivery.tables import Tables
 from lancelsm.errors import Invalid
+from lancelsm.gc import collect
 from lancelsm.opening import Ports
 from lancelsm.record.rows import upserts
 from lancelsm.settings import Settings
@@ -32,6 +37,7 @@ from tests.cli.conftest import as_json, run  # noqa: F401 - fixtures
 from tests.cli.console import Json, Run
 from tests.unit.counting import CountingRegistry
 
+ROOT = Path(__file__).parents[2]
 _PRICED = {"PUT": "object_writes", "POST": "object_writes", "LIST": "object_writes", "GET": "object_reads"}
 _BASE, _ROWS = 20_000, 2_000  # larger files are read in as many requests, smaller ones in fewer
 
@@ -78,7 +84,8 @@ class Counted:
         act()
         made = Counter(self._registry.units) - before[1]
         for method, count in (Counter(self._server.requests) - before[0]).items():
-            made[_PRICED.get(method, "object_reads")] += count
+            if method != "DELETE":  # is free
+                made[_PRICED.get(method, "object_reads")] += count
         return Requests(**made)
 
 
@@ -146,6 +153,52 @@ def test_a_merge_makes_the_requests_that_are_charged(server: Server, generations
     assert counted.during(counted.write) == requests.WRITE + requests.WRITE_FIRST
 
 
+class Stopped(SystemClock):
+    """Versions are young or old by the time at which it stopped."""
+
+    def __init__(self) -> None:
+        self._moment = super().now()
+
+    def now(self) -> float:
+        return self._moment
+
+
+@pytest.mark.parametrize(("old", "young"), [(7, 1), (8, 2)])
+def test_a_collection_makes_the_requests_that_are_charged(server: Server, old: int, young: int) -> None:
+    counted, cycles = Counted(server), 0
+
+    def merge() -> None:
+        nonlocal cycles
+        for _ in range(2 if cycles else 0):  # the first entry is there
+            counted.append()
+        counted.table.flush()
+        counted.table.merge(engine="inprocess")
+        cycles += 1
+
+    for _ in range(old):
+        merge()
+    between = SystemClock().now()
+    for _ in range(young):
+        merge()
+    clock = Stopped()
+    settings = replace(counted.opened.settings, keep_versions_seconds=clock.now() - between)
+    opened = replace(counted.opened, settings=settings, storage=replace(counted.opened.storage, clock=clock))
+
+    def collected() -> None:
+        rounds = collect.mark(opened).rounds
+        assert len(rounds) == 2, "of the region and of the base"
+        for act in (collect.verify, collect.commit, collect.sweep):
+            act(opened, rounds)
+
+    assert counted.during(collected) == (
+        requests.COLLECT
+        + requests.COLLECT_ENTRY * (2 * cycles - 1)
+        + requests.COLLECT_GENERATION * cycles
+        + requests.COLLECT_KEPT * young
+        + requests.COLLECT_GONE * old
+    )
+
+
 def cost(**more: Any) -> dict[str, float]:
     work = Workload(**{"rows_per_second": 1000, "row_bytes": 1000, "batch": 1000, "path": "direct", **more})
     return running.a_million_rows(work, running.running(work, Settings()))
@@ -170,6 +223,26 @@ def test_folding_is_charged_by_the_schedule_where_rows_are_few() -> None:
     assert cost(rows_per_second=1)["folded"] > 10 * cost()["folded"]
 
 
+def test_a_collection_is_charged_on_top_and_by_the_versions_of_the_base_that_are_kept() -> None:
+    def dollars(**settings: float) -> float:
+        work = Workload(rows_per_second=10, row_bytes=1000, batch=1000, path="direct")
+        items = running.running(work, Settings(**settings))  # type: ignore[arg-type]
+        return total(item for item in items if item.part == "collect")
+
+    assert cost()["folded"] < cost()["collected"]
+    assert 0 < dollars(keep_versions_seconds=0) < dollars() / 3
+    assert dollars(collect_interval_seconds=36_000) < dollars() / 3
+
+
+def test_the_pages_show_what_is_computed() -> None:
+    page, readme = ((ROOT / name).read_text() for name in ("docs/cost.md", "README.md"))
+    rows = re.findall(r"^\| \*\*until .*\| \*\*\$([\d.]+)\*\* \| \*\*\$([\d.]+)\*\* \|$", page, re.MULTILINE)
+    direct, queue = (cost(rows_per_second=250, path=path).values() for path in ("direct", "queue"))
+
+    assert rows == [(f"{one:.4f}", f"{other:.4f}") for one, other in zip(direct, queue, strict=True)]
+    assert all(f"${one:.3f}" in readme and f"(${other:.3f}" in readme for one, other in zip(direct, queue, strict=True))
+
+
 def test_merges_that_exceed_a_function_are_charged_as_jobs() -> None:
     def charged(rows_per_second: float) -> set[Price]:
         work = Workload(rows_per_second=rows_per_second, row_bytes=100, batch=1000, path="direct")
@@ -191,7 +264,10 @@ def test_what_was_done_costs_what_a_stream_of_the_same_does() -> None:
     )  # fmt: skip
 
     figures = running.a_million_rows(work, running.spent(done))
-    assert figures == pytest.approx(running.a_million_rows(work, running.running(work, Settings())))
+    stream = running.a_million_rows(work, running.running(work, Settings()))
+    assert {until: figures[until] for until in ("acknowledged", "folded")} == pytest.approx(
+        {until: stream[until] for until in ("acknowledged", "folded")}
+    )
 
 
 def test_a_job_is_charged_beside_merges_in_the_function() -> None:
@@ -247,7 +323,8 @@ def test_the_command_itemises(as_json: Json) -> None:  # noqa: F811
 
     assert document["prices_of"] == prices.CHECKED
     assert document["usd_a_month"] == pytest.approx(sum(item["usd"] for item in document["items"]))
-    assert {"queue", "write", "flush", "merge", "keep", "at rest"} == {item["part"] for item in document["items"]}
+    parts = {item["part"] for item in document["items"]}
+    assert parts == {"queue", "write", "flush", "merge", "collect", "keep", "at rest"}
     assert document["usd_a_million_rows"]["acknowledged"] == pytest.approx(cost(path="queue")["acknowledged"])
 
 

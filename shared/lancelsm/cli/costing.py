@@ -38,9 +38,10 @@ def cost(
     """Show what a deployment costs a month, item by item: by AWS's list in us-east-1, nothing that is free taken off.
 
     As JSON: {"region", "prices_of", "items": [{"part", "what", "quantity", "unit", "usd", "price", "price_usd"}],
-    "usd_a_month", "usd_a_million_rows": {"acknowledged", "folded"}, "usd_to_store": one month's rows}; the last two
-    only with --rows-per-second. Quantities and US dollars are of a month. `acknowledged` is what a million rows cost
-    until they are durable and readable, `folded` until they are in the base.
+    "usd_a_month", "usd_a_million_rows": {"acknowledged", "folded", "collected"}, "usd_to_store": one month's rows}; the
+    last two only with --rows-per-second. Quantities and US dollars are of a month. `acknowledged` is what a million
+    rows cost until they are durable and readable, `folded` until they are in the base, `collected` until log and
+    generations of them are deleted.
     """
     from lancelsm.cost import prices, resting, running, total
     from lancelsm.settings import Settings
@@ -93,6 +94,7 @@ def _text(document: dict[str, Any]) -> Any:
     if rows := document.get("usd_a_million_rows"):
         last += [
             f"${rows['acknowledged']:.4f} a million rows to acknowledge them, ${rows['folded']:.4f} to fold them too",
+            f"${rows['collected']:.4f} to collect what that leaves too",
             f"${document['usd_to_store']:.2f} a month to store what one month writes, if no row replaces another",
         ]
     last.append(f"List prices of {document['region']}, {document['prices_of']}; * not compared on that day")

@@ -1,4 +1,4 @@
-"""What rows cost on their way: the write that is acknowledged, then folding into the base.
+"""What rows cost on their way: the write that is acknowledged, folding into the base, collecting what that leaves.
 
 `running` is of a steady stream and the stack's schedule, `spent` of what was done once.
 
@@ -22,15 +22,25 @@ from lancelsm.settings import Settings
 Path = Literal["direct", "queue"]
 
 MONTH_SECONDS: Final = 730 * 3600
-MEMORY_MB: Final = {"ingest": 1024, "writer_flush": 1769, "compaction": 3008, "merger": 3008, "dispatch": 512}
+MEMORY_MB: Final = {
+    "ingest": 1024,
+    "writer_flush": 1769,
+    "compaction": 3008,
+    "merger": 3008,
+    "gc": 3008,
+    "gc_sweep": 3008,
+    "dispatch": 512,
+}
 SCHEDULE_SECONDS: Final = 300
-STEPS_OF_A_MERGE: Final = 9  # transitions
+STEPS_OF_A_MERGE: Final = 9  # transitions; tests/infra counts them in the machines
+STEPS_OF_A_COLLECTION: Final = 11
 CHUNK_BYTES: Final = 64 << 10  # what SQS charges as one request
 
 _CORE_MB = 1769
 _WAIT_SECONDS = {"ingest": 0.03, "writer_flush": 0.06, "compaction": 1.5, "merger": 5.0}
 _CPU_SECONDS_PER_KB = {"ingest": 8e-6, "writer_flush": 12e-6, "compaction": 15e-6, "merger": 15e-6}
-_STEP_SECONDS = 2.0  # each of plan, optimize and record
+_STEP_SECONDS = 2.0  # each of plan, optimize and record; of mark, verify, commit and sweep, beside what they read
+_READ_SECONDS, _READS_AT_ONCE = 0.03, 16
 _COMPRESSED = 0.5 * 4 / 3  # of a message: zstd, then base64
 _LOG_BYTES = 1200  # of an invocation: the service's lines, ours, the metrics
 _METRICS_OF_A_TABLE = 10
@@ -69,7 +79,8 @@ class Workload:
 
 def running(work: Workload, settings: Settings) -> list[Item]:
     """The bill of a month in which nothing but this happens."""
-    return [*_arriving(work), *_folded(work, settings), *_kept(work)]
+    folding = _folding(work, settings)
+    return [*_arriving(work), *_folded(work, settings, folding), *_collected(work, settings, folding), *_kept(work)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,16 +146,29 @@ def _written(entries: float, *, kilobytes: float) -> Iterator[Item]:
     yield from _asked(part, "entries", requests.WRITE * entries)
 
 
-def _folded(work: Workload, settings: Settings) -> Iterator[Item]:
-    """By the schedule."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Folding:
+    """What the schedule makes of a stream, a month."""
+
+    flushes: float
+    generations: float
+    merges: float
+
+
+def _folding(work: Workload, settings: Settings) -> _Folding:
     generation_rows = min(settings.flush_rows, settings.flush_bytes / work.row_bytes)
-    kilobytes = work.rows * work.row_bytes / 1000
     flushes = min(MONTH_SECONDS / SCHEDULE_SECONDS, work.calls)
     generations = flushes * ceil(work.rows / flushes / generation_rows)
-    yield from _flushed(flushes, generations=generations, entries=work.calls, kilobytes=kilobytes)
-
     often = min(settings.merge_age_seconds, settings.merge_generations * MONTH_SECONDS / generations)
     merges = min(flushes, MONTH_SECONDS / (SCHEDULE_SECONDS * ceil(often / SCHEDULE_SECONDS)))
+    return _Folding(flushes=flushes, generations=generations, merges=merges)
+
+
+def _folded(work: Workload, settings: Settings, folding: _Folding) -> Iterator[Item]:
+    kilobytes = work.rows * work.row_bytes / 1000
+    generations, merges = folding.generations, folding.merges
+    yield from _flushed(folding.flushes, generations=generations, entries=work.calls, kilobytes=kilobytes)
+
     rows = work.rows / merges
     few, small = settings.merge_inprocess_delta_rows, settings.merge_inprocess_delta_bytes
     on_spark = rows >= few or rows * work.row_bytes >= small
@@ -155,6 +179,25 @@ def _folded(work: Workload, settings: Settings) -> Iterator[Item]:
         generations=generations,
         kilobytes=kilobytes,
     )
+
+
+def _collected(work: Workload, settings: Settings, folding: _Folding) -> Iterator[Item]:
+    """Merges start a round in each span of twice the interval, which reads every version of the base that is kept."""
+    part, merges = "collect", folding.merges
+    rounds = min(merges, MONTH_SECONDS / (2 * settings.collect_interval_seconds))
+    kept = merges * settings.keep_versions_seconds / MONTH_SECONDS
+    made = (
+        requests.COLLECT * rounds
+        + requests.COLLECT_ENTRY * work.calls
+        + requests.COLLECT_GENERATION * folding.generations
+        + requests.COLLECT_KEPT * (kept * rounds)
+        + requests.COLLECT_GONE * merges
+    )
+    seconds = 4 * rounds * _STEP_SECONDS + made.object_reads * _READ_SECONDS / _READS_AT_ONCE
+    yield Item(part=part, what="gc, gc_sweep", quantity=4 * rounds, price=prices.INVOCATION)
+    yield Item(part=part, what="gc, gc_sweep", quantity=seconds * MEMORY_MB["gc"] / 1024, price=prices.ARM_GB_SECOND)
+    yield Item(part=part, what="state machine", quantity=STEPS_OF_A_COLLECTION * rounds, price=prices.STEP)
+    yield from _asked(part, "rounds", made)
 
 
 def _flushed(flushes: float, *, generations: float, entries: float, kilobytes: float) -> Iterator[Item]:
@@ -192,11 +235,11 @@ def _logged(invocations: float) -> Item:
 
 
 def a_million_rows(work: Workload, items: Iterable[Item]) -> dict[str, float]:
-    """US dollars until rows are acknowledged, and until they are in the base, without what a month costs anyway."""
+    """US dollars, without what a month costs anyway: until rows are acknowledged, are in the base, are nowhere else."""
     millions = work.rows / 1e6
     moved = [item for item in items if item.price != prices.METRIC]
-    acknowledged = total(item for item in moved if item.part not in ("flush", "merge"))
-    return {"acknowledged": acknowledged / millions, "folded": total(moved) / millions}
+    after = {"acknowledged": ("flush", "merge", "collect"), "folded": ("collect",), "collected": ()}
+    return {until: total(item for item in moved if item.part not in parts) / millions for until, parts in after.items()}
 
 
 def stored(work: Workload) -> Item:
