@@ -11,16 +11,18 @@ from unittest import mock
 
 import pytest
 
-from lancelsm import adopt, changes, registry, snapshot
+from lancelsm import adopt, changes, commit, registry, snapshot
 from lancelsm.claim import seal
 from lancelsm.dataset import adoption, generation
-from lancelsm.errors import Invalid, LsmError
+from lancelsm.errors import Corrupt, Invalid, LsmError
 from lancelsm.gc import base
 from lancelsm.head import sealed
 from lancelsm.layout import Key
+from lancelsm.merge import commit as merging
 from lancelsm.merge import tasks
 from lancelsm.wal import append, replay, slot
 from tests.interop import test_adopt as adopted_from_lance
+from tests.simulation import test_commit, test_table_collection
 from tests.simulation.faults import Call, FaultPlan, MemoryRegistry
 from tests.simulation.memory_base import in_place_of_lance
 from tests.simulation.removal import Edit, remove_all
@@ -109,6 +111,19 @@ def expired(_: Path) -> None:
             lake.read_held("holder", "held")
 
 
+def half_recorded(_: Path) -> None:
+    """A snapshot without the record of a region is no view of the table: it would miss what is not merged."""
+    lake = WholeLake()
+    with in_place_of_lance(lake.base):
+        lake.put("writer", {0: True})
+        lake.hold("holder", "held", ttl_seconds=6000.0)
+        records = lake.world.registry._records
+        for key in [key for key in records if key.sort.startswith("held#")]:
+            records.pop(key)
+        with pytest.raises(Corrupt, match="records of the snapshot are missing"):
+            snapshot.find_snapshot(lake.storage("holder"), "held")
+
+
 # The base
 
 
@@ -155,6 +170,8 @@ def earlier_release(place: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         test_balance.test_a_generation_that_an_earlier_release_flushed_is_summed_by_rows(place, patch)
 
+
+READ = "generation.read_generation"
 
 GUARDS: dict[str, tuple[list[Edit], Story]] = {
     "what is applied by now is dropped at every restart": (
@@ -229,6 +246,28 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
         ],
         fenced_while_it_is_looked_at,
     ),
+    "a snapshot has the records of all its regions": (
+        [(snapshot.find_snapshot, "if pin.whole:", "if True:")],
+        half_recorded,
+    ),
+    "no manifest breaks an invariant": (
+        [(commit.stage, "if broken:", "if False:")],
+        lambda _: test_commit.test_a_transition_that_breaks_an_invariant_is_not_staged(),
+    ),
+    "a version that was published outside the registry is nobody's": (
+        [(commit.commit, "if _is_taken(region, head, version):", "if False:")],
+        lambda _: test_commit.test_a_published_manifest_that_is_not_the_registry_s_stops_the_committers(),
+    ),
+    "a merge whose inputs were collected is planned anew": (
+        [
+            (
+                merging._attempt,
+                "if (newest.counters, newest.fence) == (planned.counters, planned.fence):",
+                "if True:",
+            )
+        ],
+        partial(test_table_collection.test_a_merge_that_a_merge_and_a_collection_overtook_plans_anew, READ),
+    ),
     "Lance's writer is fenced before its entries count": (
         [(adopt._fence_lance, "epoch=Epoch(manifest.epoch + 1)", "epoch=manifest.epoch")],
         adopted_from_lance.test_lance_is_fenced_before_its_entries_count,
@@ -249,6 +288,7 @@ OWN = (
     expired,
     fenced_while_it_is_looked_at,
     going_back,
+    half_recorded,
     partial(held_twice, renewed),
     partial(held_twice, viewed),
     sealed_in_another_epoch,
