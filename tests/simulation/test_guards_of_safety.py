@@ -41,6 +41,7 @@ from tests.simulation.test_collection import (
 from tests.simulation.test_collection import (
     test_slatedb_604_a_stalled_flush_whose_files_were_swept_is_dead_and_says_nothing_else as dead_flush,
 )
+from tests.simulation.test_expiry import read_while_it_goes
 from tests.simulation.whole_crowd import whole_crowd
 from tests.simulation.whole_lake import ROWS, WholeLake, rows_of_entry
 from tests.simulation.world import a_nonce, told
@@ -310,7 +311,7 @@ GUARDS: dict[str, tuple[list[Edit], int | Callable[[], None]]] = {
     ),
     "a snapshot is confirmed if it stands": (
         [(snapshot.make_snapshot, "placed is not None and pins.stands(storage, placed)", "placed is not None")],
-        14,
+        partial(overtaken, held),
     ),
     "a snapshot's base belongs to its heads": (
         [(snapshot._state, "if not problem:", "if True:")],
@@ -318,7 +319,7 @@ GUARDS: dict[str, tuple[list[Edit], int | Callable[[], None]]] = {
     ),
     "a snapshot that is gone is no damage": (
         [(snapshot.standing, "if not pins.held(storage, pin):", "if False:")],
-        44,
+        read_while_it_goes,
     ),
     "a cursor is saved by who read from it": (
         [(cursor._move, "outcome.record is None or outcome.record.get(SAVER) != saver", "outcome.record is None")],
