@@ -8,6 +8,7 @@ that is so for as long as a cursor keeps it: the cursor's record is read after t
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -235,19 +236,28 @@ def committed(
 
 
 def behind(storage: Storage, cursor: Pin) -> Behind:
-    """How far a cursor is behind the logs as of now; raises as `committed`."""
+    """How far a cursor is behind the logs as of now.
+
+    Raises:
+        Unavailable: the store or the registry did not answer.
+    """
+
+    def oldest(region: Region, unread: Sequence[int]) -> float | None:
+        for position in map(Position, unread):
+            entries = committed(region, [position], kept=partial(cursors.keeps, storage, cursor, region.id, position))
+            if entries is None:  # its consumer has just moved it
+                return None
+            if entries[0].summary.rows:
+                return entries[0].at
+        return None
 
     def of_region(region: Region) -> tuple[int, float | None]:
         needs, head = cursor.of(region.id), region.find_head()
         if needs is None or head is None:
             return 0, None
         at = None
-        for number in range(needs.first_position, head.next_position):
-            position = Position(number)
-            entries = committed(region, [position], kept=partial(cursors.keeps, storage, cursor, region.id, position))
-            if entries is None or entries[0].summary.rows:  # None: its consumer has just moved it
-                at = entries[0].at if entries else None
-                break
+        with suppress(Corrupt):  # whoever reads it, or a scrub, names what is wrong; the cursor is shown all the same
+            at = oldest(region, range(needs.first_position, head.next_position))
         return head.next_position - needs.first_position, at
 
     found = storage.each(of_region, regions(storage))

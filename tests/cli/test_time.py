@@ -146,6 +146,17 @@ def test_a_cursor_that_stalls_is_shown_with_what_it_has_not_passed_and_since_whe
     assert as_json("cursor", "list", orders)["cursors"][0]["behind"] == 0
 
 
+def test_cursors_are_listed_though_an_entry_that_one_needs_is_gone(run, as_json, orders):
+    as_json("cursor", "set", orders, "--name", "sink")
+    write(as_json, orders, {"id": 4})
+    for entry in orders.glob("_mem_wal/*/wal/*.arrow"):
+        entry.unlink()
+
+    (listed,) = as_json("cursor", "list", orders)["cursors"]
+    assert (listed["behind"], listed["since"]) == (1, None)
+    assert run("tail", orders, "--cursor", "sink").code == 4
+
+
 def test_a_cursor_past_the_end_is_refused_where_the_log_ends(run, as_json, orders):
     write(as_json, orders, {"id": 4})
     as_json("cursor", "set", orders, "--name", "sink")

@@ -163,7 +163,7 @@ def drop(
 
     if not yes:
         if not sys.stdin.isatty():
-            raise typer.BadParameter("this deletes the table for ever: say so", param_hint="--yes")
+            raise typer.BadParameter("give it to delete the table, for ever", param_hint="--yes")
         typer.confirm(f"Delete {uri} with all its rows, for ever?", abort=True, err=True)
     with session.working(f"Dropping {uri}"):
         deleted = drop_table(uri, storage_options=session.storage_options)
