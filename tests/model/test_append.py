@@ -6,7 +6,8 @@ import pytest
 
 from tests.model import append
 from tests.model.append import Append, Guard
-from tests.model.engine import explore, graph
+from tests.model.engine import graph
+from tests.model.verdicts import check_broken, check_clean
 
 CAUGHT = {
     Guard.CONDITION: (append.SIBLINGS, "committed twice"),
@@ -35,10 +36,7 @@ def _prompt(roles: tuple[append.Role, ...]) -> Append:
     ],
 )
 def test_appends_keep_every_promise_in_every_interleaving(roles: tuple[append.Role, ...], states: int) -> None:
-    explored = explore(Append(roles))
-
-    assert explored.violation is None, explored
-    assert explored.states == states
+    check_clean(Append(roles), states=states)
 
 
 @pytest.mark.long
@@ -53,20 +51,14 @@ def test_appends_keep_every_promise_in_every_interleaving(roles: tuple[append.Ro
     ],
 )
 def test_appends_of_many_keep_every_promise(model: Append, states: int) -> None:
-    explored = explore(model)
-
-    assert explored.violation is None, explored
-    assert explored.states == states
+    check_clean(model, states=states)
 
 
 @pytest.mark.parametrize("guard", Guard, ids=lambda guard: guard.name.lower())
 def test_without_a_guard_of_append_a_promise_breaks(guard: Guard) -> None:
     roles, kind = CAUGHT[guard]
 
-    explored = explore(Append(roles, without=guard))
-
-    assert explored.violation is not None, guard.value
-    assert explored.violation.kind == kind, explored
+    check_broken(Append(roles, without=guard), kind=kind, guard=guard)
 
 
 def test_every_edge_of_the_takeover_lies_on_a_path_that_can_be_replayed() -> None:

@@ -10,7 +10,8 @@ import pytest
 from tests.model import clone_pin, cursor_read
 from tests.model.clone_pin import ClonePin
 from tests.model.cursor_read import CursorRead
-from tests.model.engine import Model, explore
+from tests.model.engine import Model
+from tests.model.verdicts import check_broken, check_clean
 
 CAUGHT: dict[Enum, tuple[Any, str]] = {
     cursor_read.Guard.HEAD_AFTER_ENTRY: (CursorRead, "uncommitted change read"),
@@ -23,19 +24,13 @@ CAUGHT: dict[Enum, tuple[Any, str]] = {
 
 @pytest.mark.parametrize(("model", "states"), [(CursorRead(), 71), (ClonePin(), 62)], ids=["cursor", "clone"])
 def test_a_protocol_keeps_its_promises_in_every_interleaving(model: Model[Any], states: int) -> None:
-    explored = explore(model)
-
-    assert explored.violation is None, explored
-    assert explored.states == states
+    check_clean(model, states=states)
 
 
 @pytest.mark.parametrize("guard", CAUGHT, ids=lambda guard: f"{guard.__module__.rpartition('.')[2]}-{guard.name}")
 def test_without_a_guard_a_promise_breaks(guard: Enum) -> None:
     model, kind = CAUGHT[guard]
-    explored = explore(model(without=guard))
-
-    assert explored.violation is not None, guard.value
-    assert explored.violation.kind == kind, explored
+    check_broken(model(without=guard), kind=kind, guard=guard)
 
 
 def test_every_guard_is_broken_once() -> None:

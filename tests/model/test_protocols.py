@@ -22,7 +22,7 @@ from tests.model import (
     starvation,
 )
 from tests.model.claim import Claim
-from tests.model.engine import Model, explore
+from tests.model.engine import Model
 from tests.model.head_commits import HeadCommits
 from tests.model.merge_order import MergeOrder
 from tests.model.merge_redo import MergeRedo
@@ -33,6 +33,7 @@ from tests.model.reader_view import ReaderView
 from tests.model.region_creation import RegionCreation
 from tests.model.registry_rebuild import RegistryRebuild
 from tests.model.starvation import Starvation
+from tests.model.verdicts import check_broken, check_clean
 
 RivalClaims = partial(Claim, roles=(claim.P, claim.SIBLING, claim.Q))
 
@@ -128,25 +129,16 @@ def _name(guard: Enum) -> str:
 
 @pytest.mark.parametrize(("model", "states"), CLEAN.values(), ids=CLEAN)
 def test_a_protocol_keeps_its_promises_in_every_interleaving(model: Model[Any], states: int) -> None:
-    explored = explore(model)
-
-    assert explored.violation is None, explored
-    assert explored.states == states
+    check_clean(model, states=states)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("model", "states"), LONG.values(), ids=LONG)
 def test_a_protocol_keeps_its_promises_with_more_of_everything(model: Model[Any], states: int) -> None:
-    explored = explore(model)
-
-    assert explored.violation is None, explored
-    assert explored.states == states
+    check_clean(model, states=states)
 
 
 @pytest.mark.parametrize("guard", GUARDS, ids=_name)
 def test_without_a_guard_a_promise_breaks(guard: Enum) -> None:
     model, kind = CAUGHT[guard]
-    explored = explore(model(without=guard))
-
-    assert explored.violation is not None, guard.value
-    assert explored.violation.kind == kind, explored
+    check_broken(model(without=guard), kind=kind, guard=guard)

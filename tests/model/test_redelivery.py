@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.model.engine import explore
 from tests.model.redelivery import Guard, Redelivery
+from tests.model.verdicts import check_broken, check_clean
 
 ALL_OF_IT = frozenset({1})
 BOTH = frozenset({1, 2})
@@ -40,25 +40,16 @@ CAUGHT = {
 
 @pytest.mark.parametrize(("model", "states"), CLEAN.values(), ids=CLEAN)
 def test_delivery_keeps_its_promises_in_every_interleaving(model: Redelivery, states: int) -> None:
-    explored = explore(model)
-
-    assert explored.violation is None, explored
-    assert explored.states == states
+    check_clean(model, states=states)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("model", "states"), LONG.values(), ids=LONG)
 def test_delivery_keeps_its_promises_with_more_of_everything(model: Redelivery, states: int) -> None:
-    explored = explore(model)
-
-    assert explored.violation is None, explored
-    assert explored.states == states
+    check_clean(model, states=states)
 
 
 @pytest.mark.parametrize("guard", Guard, ids=lambda guard: guard.name.lower())
 def test_without_a_guard_of_delivery_a_promise_breaks(guard: Guard) -> None:
     model, kind = CAUGHT[guard]
-    explored = explore(replace(model, without=guard))
-
-    assert explored.violation is not None, guard.value
-    assert explored.violation.kind == kind, explored
+    check_broken(replace(model, without=guard), kind=kind, guard=guard)
