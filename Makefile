@@ -56,7 +56,7 @@ typecheck: .venv/dev.stamp ## mypy, strict
 	@$(BIN)/mypy
 
 simulate: .venv/dev.stamp node_modules/.package-lock.json ## the long models and simulations, with new seeds
-	@$(BIN)/python -m pytest -m long --hypothesis-profile explore --durations 10 $(ARGS)
+	@$(BIN)/python -m pytest -m long --hypothesis-profile explore --numprocesses 2 --dist loadgroup --durations 10 $(ARGS)
 
 stress: .venv/dev.stamp ## everybody at once on one table, in processes that are killed (SECONDS=60; ARGS='--seed N')
 	@$(BIN)/python -m tests.stress.run --seconds $(SECONDS) $(ARGS)
