@@ -10,9 +10,10 @@ import sys
 from collections.abc import Callable, Sequence
 
 from lancelsm import aws
+from lancelsm.committed import Committed
 from lancelsm.opening import open_configured
 from lancelsm.record.rows import upserts
-from lancelsm.region_writer import Committed, RegionWriters
+from lancelsm.region_writer import RegionWriters
 from lancelsm.routing.route import route
 
 HEAVY = {"numpy", "lance", "pydantic", "pyarrow.dataset", "aws_xray_sdk"}
