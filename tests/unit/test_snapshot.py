@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
+from types import SimpleNamespace
+
 import pytest
 
 import lancelsm
@@ -23,6 +27,10 @@ from lancelsm.snapshot import (
     snapshot_view,
     tag_of,
 )
+from tests.simulation.faults import DENY, FaultPlan
+from tests.unit.tables import faulty
+
+PATIENCE = 60.0  # of a test that fails
 
 
 @pytest.fixture
@@ -148,12 +156,65 @@ def test_what_an_older_snapshot_of_the_name_left_is_not_counted(opened):
     assert read_pins(storage) == [again]
 
 
-def test_a_held_snapshot_is_renewed_by_its_context_and_dropped_at_its_end(opened):
-    with holding_snapshot(opened, "job", ttl_seconds=0.3) as pin:
-        while find_snapshot(opened.storage, "job").version == pin.version:
-            opened.storage.clock.sleep(0.02)
+class Beats:
+    """In place of the event that ends a heartbeat: so many waits are over at once, the next one at its end."""
+
+    def __init__(self, beats: int) -> None:
+        self.waits: list[float] = []
+        self.over = threading.Event()
+        self._beats = beats
+        self._end = threading.Event()
+
+    def wait(self, seconds: float) -> bool:
+        self.waits.append(seconds)
+        if len(self.waits) <= self._beats:
+            return False
+        self.over.set()
+        return self._end.wait(PATIENCE)
+
+    def set(self) -> None:
+        self._end.set()
+
+
+def beating(monkeypatch, times: int) -> Beats:
+    made = Beats(times)
+    monkeypatch.setattr("lancelsm.snapshot.threading", SimpleNamespace(Event=lambda: made, Thread=threading.Thread))
+    return made
+
+
+@pytest.fixture
+def beats(monkeypatch):
+    return beating(monkeypatch, 3)
+
+
+def test_a_held_snapshot_is_renewed_at_each_third_of_its_time_and_dropped_at_its_end(opened, beats):
+    with holding_snapshot(opened, "job", ttl_seconds=60) as pin:
+        assert beats.over.wait(PATIENCE), "no beat came"
+        held = find_snapshot(opened.storage, "job")
+        assert held.version == pin.version + 3
+        assert held.expires > pin.expires
+        assert beats.waits == [20.0] * 4
         assert values(opened, pin) == {0: 2, 1: 1, 2: 1}
     assert list_snapshots(opened.storage) == []
+
+
+def test_slatedb_1750_a_beat_reads_one_record_and_writes_one_and_no_object(table, monkeypatch):
+    def calls(times: int) -> Counter[tuple[str, str]]:
+        beats, plan = beating(monkeypatch, times), FaultPlan()
+        with holding_snapshot(open_table(table.uri, ports=faulty(plan)), "job", ttl_seconds=60):
+            assert beats.over.wait(PATIENCE), "no beat came"
+        return Counter((call.port, call.method) for call in plan.calls)
+
+    assert calls(100) - calls(0) == {("registry", "list"): 100, ("registry", "swap"): 100}
+
+
+def test_a_heartbeat_that_fails_for_a_while_goes_on(table, beats):
+    plan = FaultPlan(lambda call: DENY if beats.waits and not plan.injected else None)
+    opened = open_table(table.uri, ports=faulty(plan))
+    with holding_snapshot(opened, "job", ttl_seconds=60) as pin:
+        assert beats.over.wait(PATIENCE), "no beat came"
+        assert find_snapshot(opened.storage, "job").version == pin.version + 2
+    assert len(plan.injected) == 1
 
 
 def raise_floor(region) -> Head:
