@@ -25,7 +25,7 @@ from lancelsm.layout import Epoch, Generation, Position, TableId, Version, publi
 from lancelsm.manifest import Manifest
 from lancelsm.objects import Refused, Written
 from lancelsm.opening import DEFAULT_OWNER, Opened, Ports, canonical, catalogue_table, open_table, opened
-from lancelsm.rebuild import following, newest_published, rebuild, regions_in_storage
+from lancelsm.rebuild import newest_published, rebuild, regions_in_storage
 from lancelsm.record.key import check_primary_key
 from lancelsm.region import Region, regions
 from lancelsm.registry.opening import default_registry
@@ -33,6 +33,7 @@ from lancelsm.routing.route import all_values
 from lancelsm.routing.spec import RegionSpec, from_lance, parse_regions
 from lancelsm.status import read_status
 from lancelsm.upkeep import flush_table, merge_table
+from lancelsm.wal.counted import counted
 from lancelsm.wal.entry import decode, encode, fence
 
 
@@ -57,7 +58,7 @@ def adopt(
 
     Raises:
         Invalid: no such table is there, it has no primary key, or it is a table of lancelsm that Lance did not touch.
-        Corrupt: an object of the log or a manifest is unreadable.
+        Corrupt: an object of the log or a manifest is unreadable, or the log has a hole.
         Contended: a writer of Lance kept claiming a region.
         Unavailable: a store or the registry did not answer. Run it again.
 
@@ -223,13 +224,13 @@ def _append_sentinel(region: Region, manifest: Manifest) -> None:
     """A fence in the manifest's epoch behind everything that is in the log. One that is there already is as good."""
     objects = region.storage.objects
     for _ in region.storage.budget().attempts():
-        entries = list(following(region, manifest))
-        newest = entries[-1].summary.epoch if entries else Epoch(0)
+        log = counted(region, manifest)
+        newest = log.entries[-1].epoch if log.entries else Epoch(0)
         if newest == manifest.epoch:
             return
         if newest > manifest.epoch:
             break
-        position = Position(manifest.replay_after + len(entries) + 1)
+        position = Position(log.end + 1)
         sentinel = encode(
             fence(),
             position=position,
@@ -245,8 +246,8 @@ def _append_sentinel(region: Region, manifest: Manifest) -> None:
 def _create_head(region: Region, manifest: Manifest, counter: Generation, *, owner: str) -> None:
     """Count what follows the manifest's replay point, and make catalog record and head of it."""
     budget = region.storage.budget()
-    entries = [entry.summary for entry in following(region, manifest)]
+    log = counted(region, manifest)
     staged = stage(region, manifest, after=None, budget=budget)
-    head = derived_head(region, staged, entries, epoch=manifest.epoch, owner=owner, merged=counter)
+    head = derived_head(region, staged, log.entries, epoch=manifest.epoch, owner=owner, merged=counter)
     catalogue(region, budget=budget)
     create_head(region, head, budget=budget)

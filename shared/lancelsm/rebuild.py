@@ -7,14 +7,13 @@ staged manifest proves nothing, since its swap may have lost. Model: tests/model
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
-from itertools import count
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from lancelsm import head as heads
 from lancelsm.claim import catalogue, derived_head, finish_claim, seal
 from lancelsm.commit import Staged, load, publish, stage
-from lancelsm.errors import Contended, Corrupt, Unavailable
+from lancelsm.errors import Contended, Unavailable
 from lancelsm.head import Head, Status, Swap
 from lancelsm.layout import (
     MEM_WAL,
@@ -27,16 +26,28 @@ from lancelsm.layout import (
     manifest_prefix,
     published_manifest,
     published_version,
-    wal_entry,
 )
 from lancelsm.manifest import Manifest
 from lancelsm.opening import Opened, catalogue_table, check_base
 from lancelsm.region import Region, Storage
 from lancelsm.registry import Fields, Unknown
-from lancelsm.wal.entry import Entry, decode
+from lancelsm.wal.counted import counted
 
 
-def rebuild(opened: Opened, only: Iterable[RegionId] | None = None) -> list[tuple[Region, Head]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebuilt:
+    """A region with its new head.
+
+    `left` is where objects lay above the last entry that counts, which were not acknowledged as far as anybody can
+    tell: they are fenced off.
+    """
+
+    region: Region
+    head: Head
+    left: tuple[Position, ...]
+
+
+def rebuild(opened: Opened, only: Iterable[RegionId] | None = None) -> list[Rebuilt]:
     """Make the registry say what storage says, for every region that has a manifest. All writers must be stopped.
 
     Args:
@@ -47,7 +58,8 @@ def rebuild(opened: Opened, only: Iterable[RegionId] | None = None) -> list[tupl
         sealed.
 
     Raises:
-        Corrupt: a head is ahead of storage: objects that were acknowledged are gone. Or the base is another table's.
+        Corrupt: objects that were acknowledged are damaged or gone, as `wal.counted.counted` tells. Or the base is
+            another table's.
         Contended: somebody writes.
         Unavailable: a store or the registry did not answer. Run it again.
 
@@ -63,7 +75,7 @@ def rebuild(opened: Opened, only: Iterable[RegionId] | None = None) -> list[tupl
         if newest is not None:
             region = replace(probe, spec_id=newest.manifest.spec_id, values=_values(opened, newest.manifest))
             counter = base.counters.get(identity, Generation(0))
-            rebuilt.append((region, _rebuild_region(region, newest, counter, owner=opened.config.owner)))
+            rebuilt.append(_rebuild_region(region, newest, counter, owner=opened.config.owner))
     return rebuilt
 
 
@@ -82,55 +94,10 @@ def _newest_proven(region: Region) -> Staged | None:
     return load(region, head.manifest_key) or published
 
 
-def following(region: Region, manifest: Manifest) -> Iterator[Entry]:
-    """The entries after the replay point, as long as there are any and their epoch does not fall.
-
-    An entry of an older epoch than its elder's is a zombie's: nothing was committed there or after it. Nor behind the
-    end of a sealed log, where no later epoch shows what a stalled writer put.
-
-    Raises:
-        Corrupt: an entry in the middle is damaged, so what follows it would be lost.
-    """
-    epoch = manifest.replay_epoch
-    last = manifest.last_seen if manifest.sealed else None
-    for position in count(manifest.replay_after + 1):
-        if last is not None and position > last:
-            return
-        entry = _entry(region, Position(position))
-        if entry is None or entry.summary.epoch < epoch:
-            return
-        epoch = entry.summary.epoch
-        yield entry
-
-
-def _entry(region: Region, position: Position) -> Entry | None:
-    """The entry at a position, None at the end of the log. What can't be read may stand at the very end only."""
-    objects = region.storage.objects
-    key = wal_entry(region.id, position)
-    found = objects.get(key)
-    if found is None:
-        return None
-    try:
-        entry = decode(found.body, position=position, key=key)
-        if entry.nonce is None or entry.sound:
-            return entry
-    except Corrupt:
-        pass
-    if objects.get(wal_entry(region.id, Position(position + 1))) is not None:
-        raise Corrupt(
-            "an entry in the middle of the log is damaged",
-            remedy="Restore the object from a backup, then rebuild again",
-            **region.where,
-            position=position,
-            object=key,
-        )
-    return None
-
-
-def _rebuild_region(region: Region, newest: Staged, counter: Generation, *, owner: str) -> Head:
+def _rebuild_region(region: Region, newest: Staged, counter: Generation, *, owner: str) -> Rebuilt:
     storage, manifest = region.storage, newest.manifest
     budget = storage.budget()
-    entries = [entry.summary for entry in following(region, manifest)]
+    log = counted(region, manifest)
     if counter >= manifest.current_generation:
         # The base holds a generation whose manifest was never published: its entries are in the tail once more.
         manifest = _passed(manifest, counter)
@@ -138,10 +105,12 @@ def _rebuild_region(region: Region, newest: Staged, counter: Generation, *, owne
     else:
         staged = stage(region, manifest, after=None, budget=budget, body=newest.body)
     publish(region, staged, budget=budget)
-    epoch = Epoch(max([manifest.epoch, *(entry.epoch for entry in entries)]) + 1)
-    head = derived_head(region, staged, entries, epoch=epoch, owner=owner, merged=counter)
+    epoch = Epoch(max([manifest.epoch, *(entry.epoch for entry in log.entries)]) + 1)
+    head = derived_head(region, staged, log.entries, epoch=epoch, owner=owner, merged=counter)
     written = _write(region, head)
-    return seal(region) if written.status is Status.SEALED else finish_claim(region, written, owner=owner)
+    sealed = written.status is Status.SEALED
+    head = seal(region) if sealed else finish_claim(region, written, owner=owner)
+    return Rebuilt(region=region, head=head, left=log.left)
 
 
 def _write(region: Region, head: Head) -> Head:

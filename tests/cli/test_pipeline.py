@@ -260,9 +260,10 @@ def test_a_lost_registry_is_rebuilt(orders: Path, as_json: Json) -> None:
     for file in (orders / "_lancelsm").glob("registry.sqlite*"):
         file.unlink()
 
-    rebuilt = as_json("registry", "rebuild", orders)["regions"]
+    rebuilt = as_json("registry", "rebuild", orders)
 
-    assert [r["owner"] for r in rebuilt] == ["default", "default"]
+    assert [r["owner"] for r in rebuilt["regions"]] == ["default", "default"]
+    assert rebuilt["left"] == []
     assert as_json("get", orders, "--key", "4")["state"] == "kept"
 
 

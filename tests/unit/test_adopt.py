@@ -126,6 +126,49 @@ def test_a_log_with_an_entry_that_can_t_be_read_is_not_adopted(tmp_path: Path, d
     assert not (place / CONFIG).exists()
 
 
+def lance_logged(place: Path, entries: int) -> list[Path]:
+    """A log of Lance's with so many entries, by one writer that still has the region; their files in order."""
+    oracle.make_table(place, COLUMNS, ("id",), unsharded=True)
+    writer = lance.dataset(str(place)).mem_wal_writer(oracle.SHARD)
+    for key in range(entries):
+        writer.put(pa.Table.from_pylist([row(key)], schema=lance.dataset(str(place)).schema))
+    del writer
+    return [place / wal_entry(RegionId(oracle.SHARD), Position(n + 1)) for n in range(entries)]
+
+
+@pytest.mark.parametrize("missing", [1, 2, 4])
+def test_a_log_with_a_hole_is_not_adopted_and_nothing_above_it_is_touched(tmp_path: Path, missing: int) -> None:
+    # Given a log of five entries, one of which is gone
+    place = tmp_path / "table"
+    entries = lance_logged(place, 5)
+    kept = entries[missing - 1].read_bytes()
+    entries[missing - 1].unlink()
+    above = {path: path.read_bytes() for path in entries[missing:]}
+
+    # When it is adopted, then the hole and the object that proves it are named
+    with pytest.raises(Corrupt, match="hole") as error:
+        adopt(place)
+
+    region = RegionId(oracle.SHARD)
+    assert error.value.where == {
+        "table": str(place),
+        "region": region,
+        "position": missing,
+        "object": wal_entry(region, Position(missing)),
+        "above": wal_entry(region, Position(missing + 1)),
+    }
+    assert "Restore" in error.value.remedy
+    assert not (place / CONFIG).exists()
+    assert {path: path.read_bytes() for path in above} == above
+    assert not entries[missing - 1].exists()
+
+    # And once it is restored, every row is there
+    entries[missing - 1].write_bytes(kept)
+    table = Table(adopt(place))
+    table.upsert([row(9)])
+    assert rows_of(table) == [*(row(key) for key in range(5)), row(9)]
+
+
 def test_a_region_whose_manifest_can_t_be_read_is_not_adopted(tmp_path: Path, written: Path) -> None:
     place = tmp_path / "table"
     shutil.copytree(written, place)

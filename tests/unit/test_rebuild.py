@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
+import lance
 import pyarrow as pa
 import pytest
 
@@ -19,7 +21,7 @@ from lancelsm.rebuild import newest_published, rebuild
 from lancelsm.record.schema import TOMBSTONE, TableSchema, numbered
 from lancelsm.region import Region
 from lancelsm.table import Table
-from lancelsm.wal.entry import draft, encode
+from lancelsm.wal.entry import decode, draft, encode
 from tests.simulation.faults import CRASH_AFTER, CRASH_BEFORE, Call, Crash, Fault, FaultPlan
 from tests.unit.tables import COLUMNS, create, faulty, levels, merged, positions, row, rows_of
 
@@ -31,9 +33,9 @@ def lose_registry(place: Path) -> None:
 
 def rebuilt(place: Path) -> Table:
     """The table behind a registry made anew."""
-    for region, head in rebuild(open_table(place)):
-        assert region.head() == head
-        assert head.manifest_epoch == head.epoch
+    for one in rebuild(open_table(place)):
+        assert one.region.head() == one.head
+        assert one.head.manifest_epoch == one.head.epoch
     return lancelsm.open(place)
 
 
@@ -322,6 +324,90 @@ def test_a_damaged_entry_in_the_middle_stops_it(tmp_path: Path, damage: bytes | 
     assert (error.value.where["position"], error.value.where["object"]) == (2, key)
     path.write_bytes(body)
     assert rows_of(rebuilt(Path(table.uri))) == [row(0), row(1), row(2)]
+
+
+def four_entries(tmp_path: Path) -> tuple[Table, Region]:
+    table = create(tmp_path)
+    for key in range(4):
+        table.upsert([row(key)])
+    (region,) = table.regions()
+    return table, region
+
+
+def a_claim(table: Table, region: Region) -> None:
+    """A fence at 5, and a manifest that knows of it."""
+    table.claim(region)
+
+
+def an_older_fence(table: Table, region: Region) -> None:
+    """A fence at 5 whose manifest was not published."""
+    with pytest.raises(Crash):
+        claimer = crashed(Path(table.uri), at("create", "/staged/"), "claimer")
+        claimer.claim(claimer.regions()[0])
+
+
+def an_entry_of_lances(table: Table, region: Region) -> None:
+    dataset = lance.dataset(table.uri)
+    with dataset.mem_wal_writer(region.id) as writer:
+        writer.put(pa.Table.from_pylist([row(9)], schema=dataset.schema))
+    for path in Path(table.uri).glob("_mem_wal/*/manifest/*.binpb"):  # what it flushed on closing is lost too
+        if path.name != Path(published_manifest(region.id, Version(1))).name:
+            path.unlink()
+
+
+def rubbish(table: Table, region: Region) -> None:
+    (Path(table.uri) / wal_entry(region.id, Position(5))).write_bytes(b"rubbish")
+
+
+@pytest.mark.parametrize("proof", [a_claim, an_older_fence, an_entry_of_lances, rubbish])
+def test_a_hole_is_named_where_anything_proves_that_the_log_went_on(
+    tmp_path: Path, proof: Callable[[Table, Region], None]
+) -> None:
+    table, region = four_entries(tmp_path)
+    proof(table, region)
+    lost = Path(table.uri) / wal_entry(region.id, Position(3))
+    body = lost.read_bytes()
+    lost.unlink()
+    lose_registry(Path(table.uri))
+    before = {path: path.read_bytes() for path in lost.parent.iterdir()}
+
+    with pytest.raises(Corrupt, match="hole") as error:
+        rebuild(open_table(table.uri))
+
+    where = error.value.where
+    assert (where["region"], where["position"], where["object"]) == (region.id, 3, wal_entry(region.id, Position(3)))
+    assert {path: path.read_bytes() for path in lost.parent.iterdir()} == before
+    lost.write_bytes(body)
+    if proof is not rubbish:
+        assert {found["id"] for found in rows_of(rebuilt(Path(table.uri)))} >= {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("lost", [2, 4])
+def test_a_head_that_is_there_names_what_was_lost_below_it(tmp_path: Path, lost: int) -> None:
+    table, region = four_entries(tmp_path)
+    (Path(table.uri) / wal_entry(region.id, Position(lost))).unlink()
+
+    with pytest.raises(Corrupt, match="committed through 4") as error:
+        rebuild(open_table(table.uri))
+
+    assert error.value.where["region"] == region.id
+    assert (error.value.where["position"], error.value.where["object"]) == (lost, wal_entry(region.id, Position(lost)))
+
+
+def test_objects_above_a_hole_that_nothing_proves_are_fenced_off_and_reported(tmp_path: Path) -> None:
+    # Given what several puts in flight leave when the first one fails, or a lost entry: nobody can tell which
+    table, region = four_entries(tmp_path)
+    (Path(table.uri) / wal_entry(region.id, Position(2))).unlink()
+    lose_registry(Path(table.uri))
+
+    (one,) = rebuild(open_table(table.uri))
+
+    assert one.left == (3, 4)
+    assert one.head.next_position == 5
+    assert rows_of(table) == [row(0)]
+    for position in (2, 3, 4):
+        body = (Path(table.uri) / wal_entry(region.id, Position(position))).read_bytes()
+        assert decode(body, position=Position(position), key="").fence
 
 
 def test_a_cut_entry_at_the_very_end_was_never_acknowledged(tmp_path: Path) -> None:

@@ -115,18 +115,25 @@ def adopt(
 def rebuild(session: Session, uri: Uri) -> None:
     """Derive every region's head from what lies in storage, after the registry was lost or restored from a backup.
 
-    All writers must be stopped. As JSON: as `region list`.
+    All writers must be stopped. Objects above the end of a log were acknowledged only if the entry there was lost:
+    they are named, and fenced off.
+
+    As JSON: as `region list`, and "left": [{"region", "position"}].
     """
     from lancelsm.rebuild import rebuild as rebuild_heads
 
     opened = session.opened(uri)
-    show_held(session, opened, rebuild_heads(opened))
+    rebuilt = rebuild_heads(opened)
+    left = [{"region": one.region.id, "position": position} for one in rebuilt for position in one.left]
+    named = ", ".join(f"{one['region']} {one['position']}" for one in left)
+    title = f"Fenced off, above the end of their logs: {named}" if left else ""
+    show_held(session, opened, [(one.region, one.head) for one in rebuilt], title=title, left=left)
 
 
 def show_held(
-    session: Session, opened: Opened, held: Iterable[tuple[RegionOfTable, Head]], *, title: str = "", **more: int
+    session: Session, opened: Opened, held: Iterable[tuple[RegionOfTable, Head]], *, title: str = "", **more: object
 ) -> None:
-    """Show who holds these regions: for people below a title, in JSON beside some numbers more."""
+    """Show who holds these regions: for people below a title, in JSON beside something more."""
     from rich.console import Group
 
     from lancelsm import documents
