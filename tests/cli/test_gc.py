@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import lance
+
+from lancelsm.layout import published_manifest
 from lancelsm.table import Table
 from tests.cli.console import Json, Run
-from tests.unit.tables import create, row
+from tests.unit.tables import create, generation_paths, row
 
 
-def merged(path: Path) -> Table:
-    table = create(path)
+def merged(path: Path, **settings: object) -> Table:
+    table = create(path, settings=settings)
     for key in range(3):
         table.upsert([row(key)])
         table.flush()
@@ -28,6 +31,37 @@ def test_gc_without_yes_says_what_would_go_and_what_stays_and_why(tmp_path: Path
     assert all(set(one) == {"path", "kind", "bytes", "why"} for one in looked["candidates"])
     assert {one["kind"] for one in looked["candidates"]} == {"generation", "entry", "staged", "published"}
     assert as_json("gc", uri) == looked
+
+
+def test_gc_says_of_each_object_that_stays_though_newer_ones_are_there_why_it_stays(
+    tmp_path: Path, as_json: Json
+) -> None:
+    table = merged(tmp_path, keep_versions_seconds=0.001)
+    lance.dataset(table.uri).tags.create("release", 2)
+    pin = table.snapshot("monday", "1h")
+    for key in (7, 8):
+        table.upsert([row(key)])
+        table.flush()
+        table.merge(engine="inprocess")
+    (Path(table.uri) / "data" / "0000.lance").write_bytes(b"worth a round of the base")
+    (region,) = table.regions()
+    below = f"_mem_wal/{region.id}"
+    pinned = pin.regions[region.id]
+    names = {int(path.name.rpartition("_")[2]): path.name for path in generation_paths(tmp_path)}
+    fourth = names[4]
+
+    kept = as_json("gc", table.uri)["kept"]
+
+    needed = "a snapshot needs it"
+    assert {(one["path"], one["kind"], one["why"]) for one in kept} == {
+        (f"{below}/wal/", "entry", "snapshot monday needs it from position 4 on"),
+        (f"{below}/{fourth}", "generation", "its entries are still in the log, up to position 4"),
+        (pinned.manifest_key, "staged", needed),
+        (published_manifest(region.id, pinned.manifest_version), "published", needed),
+        ("version 2", "base_version", "it is tagged"),
+        (f"version {pin.base_version}", "base_version", "snapshot monday needs it"),
+    }
+    assert len(kept) == 6, "each is said once"
 
 
 def test_gc_deletes_at_once_without_an_interval_and_else_after_it(tmp_path: Path, as_json: Json) -> None:
