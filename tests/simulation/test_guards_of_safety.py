@@ -26,7 +26,7 @@ from lancelsm.wal.entry import draft, encode
 from tests.simulation.collecting import Lake
 from tests.simulation.faults import Call, FaultPlan
 from tests.simulation.memory_base import in_place_of_lance
-from tests.simulation.removal import remove
+from tests.simulation.removal import Edit, remove_all
 from tests.simulation.situations import noted
 from tests.simulation.test_collection import collected_by, run, small
 from tests.simulation.test_collection import (
@@ -61,8 +61,6 @@ HEAD_THEN_OBJECTS = """\
 """
 WITNESS = '{"version": pin.version, "nonce": pin.nonce}'
 HELD_TAGS = "held = {tag_of(pin.nonce) for pin in pins}"
-
-Edit = tuple[Callable[..., object], str, str]  # a function, its text, the text without the guard
 
 
 def late_snapshot_before_any_call() -> None:
@@ -363,8 +361,7 @@ GUARDS: dict[str, tuple[list[Edit], int | Callable[[], None]]] = {
 def hunted(edits: Iterable[Edit], hunts: Iterable[Callable[[], object]]) -> int | None:
     """Which of the hunts is the first that finds something without a guard."""
     with pytest.MonkeyPatch.context() as patch:
-        for function in {function for function, _, _ in edits}:
-            remove(patch, function, {text: instead for of, text, instead in edits if of is function})
+        remove_all(patch, edits)
         for number, hunt in enumerate(hunts):
             try:
                 hunt()
