@@ -284,7 +284,7 @@ def first_position(region: Region, head: Head, start: Start) -> Position:
     if isinstance(start, int) and start > head.next_position:
         raise Invalid(
             f"position {start} lies past the end of the log: the next one is {head.next_position}",
-            remedy="Start there at most, or at latest; each region has positions of its own",
+            remedy="Start there at most, or at latest; each region has positions of its own: --region chooses one",
             **region.where,
             position=start,
         )

@@ -91,7 +91,8 @@ def save_cursor(
         if position < _position(pin, region):
             raise Invalid(
                 f"position {position} lies before the cursor",
-                remedy=f"Set it back: lancelsm cursor set {storage.uri} --name {pin.name} --start {position}",
+                remedy=f"Set it back: lancelsm cursor set {storage.uri} --name {pin.name} --start {position} "
+                f"--region {region}",
                 table=storage.uri,
                 region=region,
                 cursor=pin.name,
@@ -104,18 +105,29 @@ def save_cursor(
     return replace(pin, regions={**pin.regions, **dict(zip(moved, saved, strict=True))})
 
 
-def set_cursor(storage: Storage, name: str, *, start: Start) -> Pin:
+def set_cursor(storage: Storage, name: str, *, start: Start, only: RegionId | None = None) -> Pin:
     """Put a cursor somewhere else, backwards too as far as the logs are kept.
+
+    Args:
+        only: in this region; in the others a cursor that is there stays where it is. By default in all regions, and it
+            is made if there is none.
 
     Raises: as `make_cursor`; where it says `Invalid` the cursor is where it was.
 
     A crash may leave no cursor: set it again.
     """
     checked_name(name)
-    _starts(storage, start)
+    before = None if only is None else find_cursor(storage, name)
+    if only is not None and before is None:
+        raise _unknown(storage, name)
+
+    def place(region: Region, head: Head) -> Position:
+        return start(region, head) if before is None or region.id == only else _position(before, region.id)
+
+    _starts(storage, place)
     with suppress(Invalid):
         drop_cursor(storage, name)
-    return make_cursor(storage, name, start=start)
+    return make_cursor(storage, name, start=place)
 
 
 def drop_cursor(storage: Storage, name: str) -> None:
@@ -127,10 +139,14 @@ def drop_cursor(storage: Storage, name: str) -> None:
     """
     pin = pins.named(storage, "cursor", name)
     if pin is None:
-        raise Invalid(
-            "there is no such cursor", remedy=f"See lancelsm cursor list {storage.uri}", table=storage.uri, cursor=name
-        )
+        raise _unknown(storage, name)
     pins.forget(storage, pin)
+
+
+def _unknown(storage: Storage, name: str) -> Invalid:
+    return Invalid(
+        "there is no such cursor", remedy=f"See lancelsm cursor list {storage.uri}", table=storage.uri, cursor=name
+    )
 
 
 def _starts(storage: Storage, start: Start) -> dict[RegionId, RegionPin]:

@@ -168,6 +168,23 @@ def test_a_cursor_past_the_end_is_refused_where_the_log_ends(run, as_json, order
     assert {one["position"] for one in positions(as_json, orders)} == {1}
 
 
+def test_a_cursor_is_set_in_one_region_and_stays_where_it_is_in_the_others(run, as_json, orders):
+    write(as_json, orders, {"id": 4}, {"id": 4}, {"id": 5}, {"id": 6}, {"id": 7})
+    ends = {
+        one["region"]: one["position"]
+        for one in as_json("cursor", "set", orders, "--name", "sink", "--start", "latest")["positions"]
+    }
+    first, other = ends
+    assert min(ends.values()) > 1
+
+    moved = as_json("cursor", "set", orders, "--name", "sink", "--start", 1, "--region", first[:8])
+
+    assert {one["region"]: one["position"] for one in moved["positions"]} == {first: 1, other: ends[other]}
+    assert positions(as_json, orders) == moved["positions"]
+    refused = run("cursor", "set", orders, "--name", "none", "--region", first)
+    assert (refused.code, "no such cursor" in refused.err) == (1, True)
+
+
 def positions(as_json: Any, orders: Path) -> list[dict[str, Any]]:
     (cursor,) = as_json("cursor", "list", orders)["cursors"]
     return list(cursor["positions"])

@@ -104,14 +104,21 @@ def list_(session: Session, uri: Uri) -> None:
 
 
 @command(group, "set", example="lancelsm cursor set orders --name warehouse --start latest")
-def set_(session: Session, uri: Uri, name: _Name, start: _Start = "earliest") -> None:
+def set_(session: Session, uri: Uri, name: _Name, start: _Start = "earliest", region: Region = None) -> None:
     """Make a cursor, or put it somewhere else, backwards too as far as the log is kept.
 
-    As JSON: {"name", "created", "positions": [{"region", "position"}]}.
+    With --region a cursor that is there moves in that region alone. As JSON: {"name", "created", "positions":
+    [{"region", "position"}]}.
     """
     from lancelsm import documents
+    from lancelsm.changes import first_position
+    from lancelsm.cursor import set_cursor
+    from lancelsm.region import chosen
 
-    document = documents.cursor(session.open(uri).set_cursor(name, start=_start(start)))
+    place, storage = _start(start), session.opened(uri).storage
+    only = None if region is None else chosen(storage, region)[0].id
+    pin = set_cursor(storage, name, start=lambda one, head: first_position(one, head, place), only=only)
+    document = documents.cursor(pin)
     session.show(document, lambda: f"Set cursor {name}: {_short(document)['positions']}")
 
 
