@@ -6,6 +6,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -18,6 +19,7 @@ from lancelsm import documents
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError
 from lancelsm.gc import base
 from lancelsm.gc import collect as collection
+from lancelsm.gc.collect import Collected
 from lancelsm.gc.places import RegionPlace
 from lancelsm.layout import Position, RegionId, region_prefix, snapshots, wal_entry
 from lancelsm.opening import Opened, open_table
@@ -185,15 +187,20 @@ def swept(place: Path, region: RegionId) -> bool:
     return not (place / wal_entry(region, Position(1))).exists()
 
 
-def test_a_mark_leaves_out_a_region_that_another_collector_is_at(place: Path) -> None:
+@pytest.mark.parametrize("begun", [collection.mark, partial(collection.collect, yes=False)])
+def test_a_mark_and_a_dry_run_leave_out_a_region_that_another_collector_is_at(
+    begun: Callable[[Opened], Collected], place: Path
+) -> None:
     opened = open_table(place, ports=faulty(FaultPlan()))
     ours, *others = [region.id for region in regions(opened.storage)]
 
-    with wrong("mark", ours, Contended("another is at it")):
-        marked = collection.mark(opened)
+    with wrong("look", ours, Contended("another is at it")):
+        found = begun(opened)
 
-    assert len(marked.rounds) == len(others) + 1
-    assert region_prefix(ours) in [one.path for one in marked.kept if one.why == "another is at it"]
+    assert [one.path for one in found.kept if one.why == "another is at it"] == [region_prefix(ours)]
+    paths = [one.path for one in found.candidates]
+    assert [region for region in others if wal_entry(region, Position(1)) in paths] == others
+    assert not [path for path in paths if path.startswith(region_prefix(ours))]
 
 
 def test_a_mark_and_a_dry_run_give_the_committed_rounds_of_regions_and_base_that_wait(place: Path) -> None:

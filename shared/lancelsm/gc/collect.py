@@ -261,13 +261,12 @@ def _looked(opened: Opened) -> Collected:
         waiting = place.waiting(counting)
         return _waits(waiting) if waiting else _shown(place.look(counting, progress))
 
-    removed = [Candidate(path=pin.name, kind=pin.kind, bytes=0, why="it has expired") for pin in expired]
-    found = _sum(
-        [
-            Collected(candidates=tuple(removed), phase="marked" if removed else "idle"),
-            *storage.each(look, all_places(opened)),
-        ]
-    )
+    tour = _Tour(storage)
+    looked = tour.each(look, all_places(opened))
+    tour.end(Corrupt)
+    removed = tuple(Candidate(path=pin.name, kind=pin.kind, bytes=0, why="it has expired") for pin in expired)
+    pinned = Collected(candidates=removed, phase="marked" if removed else "idle")
+    found = tour.result([pinned, *looked.values()])
     return replace(found, phase="marked") if found.phase == "idle" else found
 
 
