@@ -68,10 +68,10 @@ def examine_generation(
         Unavailable: the store did not answer.
     """
     try:
-        stored = _as_stored(uri, schema, storage_options)
+        stored, named = _as_stored(uri, schema, storage_options), _named_files(uri, storage_options)
     except (Corrupt, Invalid) as error:
         return _unreadable(VERSIONS, error)
-    if files - (named := _named_files(uri, storage_options)):
+    if files - named:
         return _unreadable(VERSIONS, Corrupt(f"it names {sorted(named)}, there are {sorted(files)}"))
     keys, total = [], Setsum.ZERO
     try:
@@ -93,11 +93,47 @@ def own_row_setsum(*, uri: str, schema: TableSchema, storage_options: StorageOpt
     return sum((row_setsum(batch) for batch in batches), start=Setsum.ZERO)
 
 
-def examine_base(base: BaseTable, *, sizes: Mapping[str, int]) -> Iterator[tuple[str, Wrong | None]]:
-    """Read every fragment whole: its path, and what is wrong with it or with another file; then the keys.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A table's directory, in which files of a base lie: its own, or one of a table of which it is a clone.
 
     Args:
-        sizes: of the objects below `data/` and `_deletions/`, by key.
+        prefix: of paths of this place in reports; empty for the base's own.
+        sizes: of the objects below `data/`, `_deletions/` and `_indices/`, by key.
+    """
+
+    uri: str
+    prefix: str
+    sizes: Mapping[str, int]
+
+
+Places = Mapping[int | None, Place]
+"""By the number under which a version names them; None for the base's own. A file elsewhere is read, but not judged."""
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file that a version names. `size` is None if it is gone."""
+
+    place: Place
+    key: str
+
+    @property
+    def path(self) -> str:
+        return self.place.prefix + self.key
+
+    @property
+    def size(self) -> int | None:
+        return self.place.sizes.get(self.key)
+
+
+def shared_places(base: BaseTable) -> dict[int | None, str]:
+    """The tables whose files a version shares, by the number under which it names them."""
+    return {number: one.path for number, one in base.dataset.base_paths().items() if one.is_dataset_root}
+
+
+def examine_base(base: BaseTable, *, places: Places) -> Iterator[tuple[str, Wrong | None]]:
+    """Read every fragment whole: its path, and what is wrong with it or with another file; then the keys.
 
     Raises:
         Unavailable: the store did not answer.
@@ -105,8 +141,9 @@ def examine_base(base: BaseTable, *, sizes: Mapping[str, int]) -> Iterator[tuple
     keys: list[tuple[str, pa.Array]] = []
     rows = 0
     for fragment in base.dataset.get_fragments():
-        path = f"data/{fragment.metadata.files[0].path}"
-        column, wrong = _fragment(base, fragment, sizes)
+        data, _ = _files(fragment.metadata, places)
+        path = data[0][0].path if data else VERSIONS
+        column, wrong = _fragment(base, fragment, places)
         yield path, wrong
         if column is not None and rows + len(column) <= _KEYS_MAX:
             rows += len(column)
@@ -114,25 +151,35 @@ def examine_base(base: BaseTable, *, sizes: Mapping[str, int]) -> Iterator[tuple
     yield from _doubled(keys)
 
 
-def lost_indexes(base: BaseTable, *, listed: frozenset[str]) -> list[Wrong]:
-    """Indexes of a version of which nothing is stored, and the MemWAL index if the version lacks it.
+def examine_indexes(base: BaseTable, *, places: Places) -> list[Wrong]:
+    """Indexes of a version of which less is stored than was written; the MemWAL index if the version lacks it.
 
-    Args:
-        listed: directories below `_indices/` that hold an object.
+    Raises:
+        Unavailable: the store did not answer.
     """
-    with native_errors("the base's indexes can't be read", table=base.uri):
-        found = base.dataset.describe_indices()
-        named = {index.name: [str(segment.uuid) for segment in index.segments] for index in found}
-        mem_wal = base.dataset.mem_wal_index_details()
-    wrong = [
-        Wrong(path=f"_indices/{uuid}", problem=f"index {name} has no files")
-        for name, uuids in named.items()
-        for uuid in uuids
-        if name != MEM_WAL_INDEX and uuid not in listed
-    ]
+    try:
+        with native_errors("the base's indexes can't be read", table=base.uri):
+            found = base.dataset.describe_indices()
+            mem_wal = base.dataset.mem_wal_index_details()
+    except (Corrupt, Invalid) as error:
+        return [Wrong(path=VERSIONS, problem=error.message)]
+    wrong = []
+    for index in found:
+        for segment in index.segments if index.name != MEM_WAL_INDEX else ():
+            place = places.get(segment.base_id)
+            if place is not None and (problem := _segment(place, f"_indices/{segment.uuid}", segment.size_bytes)):
+                path = f"{place.prefix}_indices/{segment.uuid}"
+                wrong.append(Wrong(path=path, problem=f"index {index.name} {problem}"))
     if mem_wal is None:
         wrong.append(Wrong(path=VERSIONS, problem=f"version {base.version} has lost its index {MEM_WAL_INDEX}"))
     return wrong
+
+
+def _segment(place: Place, directory: str, written: int | None) -> str:
+    sizes = [size for key, size in place.sizes.items() if key.startswith(f"{directory}/")]
+    if not sizes:
+        return "has no files"
+    return f"has {sum(sizes)} bytes, {written} were written" if written and sum(sizes) != written else ""
 
 
 def _as_stored(uri: str, schema: TableSchema, storage_options: StorageOptions) -> TableSchema:
@@ -182,20 +229,17 @@ def _filter(bloom: bytes | None, keys: pa.Table, exact: bool) -> list[Wrong]:
     return []
 
 
-def _fragment(
-    base: BaseTable, fragment: LanceFragment, sizes: Mapping[str, int]
-) -> tuple[pa.Array | None, Wrong | None]:
+def _fragment(base: BaseTable, fragment: LanceFragment, places: Places) -> tuple[pa.Array | None, Wrong | None]:
     """The keys of a fragment's live rows, or which of its files is wrong."""
     metadata = fragment.metadata
-    for file in metadata.files:
-        key, size = f"data/{file.path}", file.file_size_bytes
-        if key not in sizes:
-            return None, Wrong(path=key, problem="it is gone")
-        if size and sizes[key] != size:
-            return None, Wrong(path=key, problem=f"it has {sizes[key]} bytes, {size} were written")
-    hidden = str(metadata.deletion_file.path(metadata.id)) if metadata.deletion_file else None
-    if hidden is not None and hidden not in sizes:
-        return None, Wrong(path=hidden, problem="it is gone")
+    data, hidden = _files(metadata, places)
+    for file, written in data:
+        if file.size is None:
+            return None, Wrong(path=file.path, problem="it is gone")
+        if written and file.size != written:
+            return None, Wrong(path=file.path, problem=f"it has {file.size} bytes, {written} were written")
+    if hidden is not None and hidden.size is None:
+        return None, Wrong(path=hidden.path, problem="it is gone")
     keys, rows = [], 0
     try:
         with native_errors("the base can't be read", table=base.uri):
@@ -207,26 +251,39 @@ def _fragment(
     except Unavailable:
         raise
     except (LsmError, pa.ArrowException) as error:
-        return None, _guilty(base, metadata, hidden, str(getattr(error, "message", error)))
+        return None, _guilty(base, metadata, places, str(getattr(error, "message", error)))
     if rows != metadata.physical_rows - metadata.num_deletions:
         told = f"{rows} rows are live, the version says {metadata.physical_rows - metadata.num_deletions}"
-        return None, _guilty(base, metadata, hidden, told)
+        return None, _guilty(base, metadata, places, told)
     return pa.chunked_array(keys).combine_chunks() if keys else None, None
 
 
-def _guilty(base: BaseTable, metadata: FragmentMetadata, hidden: str | None, problem: str) -> Wrong:
+def _guilty(base: BaseTable, metadata: FragmentMetadata, places: Places, problem: str) -> Wrong:
     """Which file of a fragment is to blame: the first of its rows that can't be read alone, else what hides rows."""
-    files = LanceFileSession(base.uri, storage_options=dict(base.storage_options or {}))
-    for file in metadata.files:
-        path = f"data/{file.path}"
+    data, hidden = _files(metadata, places)
+    for file, _ in data:
         try:
             with native_errors("a file of rows can't be read", table=base.uri):
-                rows = sum(batch.num_rows for batch in files.open_reader(path).read_all().to_batches())
+                files = LanceFileSession(file.place.uri, storage_options=dict(base.storage_options or {}))
+                rows = sum(batch.num_rows for batch in files.open_reader(file.key).read_all().to_batches())
         except (Corrupt, Invalid) as error:
-            return Wrong(path=path, problem=error.message)
+            return Wrong(path=file.path, problem=error.message)
         if rows != metadata.physical_rows:
-            return Wrong(path=path, problem=f"it has {rows} rows, {metadata.physical_rows} were written")
-    return Wrong(path=hidden or f"data/{metadata.files[0].path}", problem=problem)
+            return Wrong(path=file.path, problem=f"it has {rows} rows, {metadata.physical_rows} were written")
+    blamed = hidden or (data[0][0] if data else None)
+    return Wrong(path=blamed.path if blamed else VERSIONS, problem=problem)
+
+
+def _files(metadata: FragmentMetadata, places: Places) -> tuple[list[tuple[_File, int | None]], _File | None]:
+    """A fragment's files of rows, each with the size that was written, and the one that hides rows."""
+    data = [
+        (_File(place, f"data/{file.path}"), file.file_size_bytes)
+        for file in metadata.files
+        if (place := places.get(file.base_id)) is not None
+    ]
+    hides = metadata.deletion_file
+    place = None if hides is None else places.get(hides.base_id)
+    return data, None if hides is None or place is None else _File(place, str(hides.path(metadata.id)))
 
 
 def _doubled(keys: list[tuple[str, pa.Array]]) -> Iterator[tuple[str, Wrong | None]]:

@@ -10,16 +10,20 @@ from collections.abc import Iterable
 
 from lancelsm.dataset.base_table import BaseTable, open_base
 from lancelsm.dataset.markers import read_markers
-from lancelsm.dataset.scrubbing import VERSIONS, examine_base, lost_indexes
+from lancelsm.dataset.scrubbing import VERSIONS, Place, Places, examine_base, examine_indexes, shared_places
 from lancelsm.errors import Corrupt, Invalid
 from lancelsm.gc.lists import read_list
 from lancelsm.layout import CONFIG, NO_GENERATION, table_key
+from lancelsm.objects import ObjectStore
+from lancelsm.objects.opening import open_store
 from lancelsm.opening import Opened, check_base
 from lancelsm.registry import Record
 from lancelsm.scrub.region import RegionScrub
 from lancelsm.scrub.report import Kind, Tally, told
 from lancelsm.setsum import Setsum
 from lancelsm.view import mismatch
+
+_KINDS = {"data": Kind.BASE_FILE, "_deletions": Kind.DELETION, "_indices": Kind.INDEX}
 
 
 def open_version(opened: Opened, version: int | None, tally: Tally) -> BaseTable | None:
@@ -70,24 +74,36 @@ def scrub_list(opened: Opened, record: Record, tally: Tally) -> None:
 
 
 def scrub_files(opened: Opened, base: BaseTable, tally: Tally) -> None:
-    """Every fragment and deletion file, the keys, and the indexes of a version.
+    """Every fragment and deletion file, the keys, and the indexes of a version; what it shares where that lies.
 
     What looks wrong in a version that was cleaned up meanwhile is not.
     """
-    objects = opened.storage.objects
-    sizes = {found.key: found.size for place in ("data/", "_deletions/") for found in objects.list(place)}
-    listed = frozenset(found.key.split("/")[1] for found in objects.list("_indices/"))
+    places = _places(opened, base)
     wrong = []
-    for _, problem in examine_base(base, sizes=sizes):
+    for _, problem in examine_base(base, places=places):
         if problem is not None:
             wrong.append(problem)
         if not tally.take():
             break
-    wrong += lost_indexes(base, listed=listed)
+    wrong += examine_indexes(base, places=places)
     if wrong and not _is_there(opened, base):
         return
     for one in wrong:
         tally.add(one.path, _kind(one.path), one.problem)
+
+
+def _places(opened: Opened, base: BaseTable) -> Places:
+    """Where the files of a version lie, with what lies there by now."""
+    own = Place(uri=base.uri, prefix="", sizes=_sizes(opened.storage.objects))
+    shared: dict[int | None, Place] = {
+        number: Place(uri=uri, prefix=f"{uri}/", sizes=_sizes(open_store(uri, opened.storage_options)))
+        for number, uri in shared_places(base).items()
+    }
+    return {None: own, **shared}
+
+
+def _sizes(objects: ObjectStore) -> dict[str, int]:
+    return {found.key: found.size for folder in _KINDS for found in objects.list(f"{folder}/")}
 
 
 def _is_there(opened: Opened, base: BaseTable) -> bool:
@@ -95,12 +111,14 @@ def _is_there(opened: Opened, base: BaseTable) -> bool:
         open_base(uri=opened.storage.uri, version=base.version, storage_options=opened.storage_options)
     except Invalid:
         return False
+    except Corrupt:
+        pass
     return True
 
 
 def _kind(path: str) -> Kind:
-    kinds = {"data": Kind.BASE_FILE, "_deletions": Kind.DELETION, "_indices": Kind.INDEX}
-    return kinds.get(path.split("/", maxsplit=1)[0], Kind.BASE)
+    """Of a file of the base, or the directory of an index, by the folder that it lies in."""
+    return _KINDS.get(path.rpartition("/")[0].rpartition("/")[2], Kind.BASE)
 
 
 def _fits(opened: Opened, base: BaseTable) -> bool:
