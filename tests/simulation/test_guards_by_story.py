@@ -18,7 +18,7 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
-from lancelsm import changes, claim, cursor, flush, head, pins, reader, region, region_writer, registry, view
+from lancelsm import changes, claim, cursor, flush, head, pins, reader, region, region_writer, registry, snapshot, view
 from lancelsm.dataset import base_rows
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError
 from lancelsm.layout import Epoch, Position, head_key, region_key, table_key, wal_entry
@@ -31,7 +31,7 @@ from tests.simulation.collecting import filled
 from tests.simulation.faults import CRASH_BEFORE, FAIL_BEFORE, Call, FaultPlan
 from tests.simulation.memory_base import in_place_of_lance
 from tests.simulation.removal import Edit, remove_all
-from tests.simulation.test_guards_of_safety import overtaken, scanned
+from tests.simulation.test_guards_of_safety import held, overtaken, scanned
 from tests.simulation.test_pipeline import crowd as pipelined
 from tests.simulation.whole_lake import ROWS, WholeLake, rows_of_entry
 from tests.simulation.world import OWNER, TABLE, World, a_nonce, told
@@ -63,7 +63,7 @@ def claimed_after_a_rival(_: Path) -> None:
     world = World()
 
     def rival(call: Call) -> None:
-        if call.index == 1:
+        if call.index == 2:
             claim.claim(world.region("rival", faulty=False), owner=RIVAL)
 
     world.plan = FaultPlan(rival)
@@ -73,7 +73,7 @@ def claimed_after_a_rival(_: Path) -> None:
 def claimed_without_an_answer(_: Path) -> None:
     """The owner claims its own region, and its swap gets lost."""
     world = World()
-    world.plan = FaultPlan.at(1, FAIL_BEFORE)
+    world.plan = FaultPlan.at(2, FAIL_BEFORE)
     assert claim.claim(world.region("claimer"), owner=OWNER).epoch == 2
 
 
@@ -106,6 +106,10 @@ def folded(lake: WholeLake) -> None:
     """Merge and collect, and let a stalled writer put something into every swept slot."""
     lake.merge()
     lake.collect("other")
+    late_entries(lake)
+
+
+def late_entries(lake: WholeLake) -> None:
     for position in lake.world.log:
         late = draft(pa.table([[0], [900 + position], [False]], schema=ROWS.stored))
         body = encode(late, position=position, epoch=Epoch(1), nonce=a_nonce(position)).body
@@ -188,6 +192,30 @@ def passed_cursor(_: Path) -> None:
         key = head_key(TABLE, lake.world.id)
         lake.storage("collector").registry.swap(key, expect={}, change={"first_position": 3})
         shown(lake, mine)
+
+
+def dropped_before_the_entries_are_read(_: Path) -> None:
+    """Below the floor an entry proves something only by a cursor that is read after it."""
+    with a_lake() as lake:
+        lake.merge()
+        mine = changes.Changes(lake.storage("consumer"), ROWS, cursor="sink")
+        key = head_key(TABLE, lake.world.id)
+        lake.storage("collector", faulty=False).registry.swap(key, expect={}, change={"first_position": 3})
+
+        def dropped(call: Call) -> None:
+            if call.method == "get" and "/wal/" in call.key and not seen:
+                seen.append(call.index)
+                cursor.drop_cursor(lake.storage("other", faulty=False), "sink")
+                for position in lake.world.log:
+                    lake.world.store.remove(wal_entry(lake.world.id, position))
+                late_entries(lake)
+
+        seen: list[int] = []
+        lake.world.plan = FaultPlan(dropped)
+        mine._storage = lake.storage("consumer")
+        with pytest.raises(Invalid, match="collected"):
+            shown(lake, mine)
+        assert seen
 
 
 def cursor_set_back(_: Path) -> None:
@@ -350,6 +378,10 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
         [(claim.create_region, "ensure_unused(region)", "pass")],
         anywhere(test_region_creation.test_a_region_that_the_registry_forgot_is_not_made_over_its_files, True),
     ),
+    "a region that another creator has made meanwhile is not a forgotten one": (
+        [(claim.create_region, "        if _is_made(region):  # by another", "        if False:  # by another")],
+        anywhere(test_region_creation.test_a_creator_that_stalls_until_the_region_is_written_to_and_flushed_succeeds),
+    ),
     # Claim
     "a claim whose reply is lost is recognised by its owner": (
         [(claim._swap_epoch, "now.epoch == head.epoch + 1 and now.owner == owner", "now.epoch == head.epoch + 1")],
@@ -374,7 +406,7 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
         [
             (
                 region_writer.RegionWriter.give_back,
-                "claim(self._region, owner=self._lenders[-1], held_by=(self._owner,))",
+                "claim_held(self._region, owner=self._lenders[-1], held_by=(self._owner,))",
                 "pass",
             )
         ],
@@ -563,6 +595,24 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
         moved_cursor,
     ),
     "what a cursor keeps is read below the floor": ([(changes.committed, " and not kept():", ":")], passed_cursor),
+    "a cursor is read after the entries that it keeps": (
+        [
+            (changes.committed, "    found = region", "    keeping = kept()\n    found = region"),
+            (changes.committed, " and not kept():", " and not keeping:"),
+        ],
+        dropped_before_the_entries_are_read,
+    ),
+    "a snapshot is recorded before the floors are read": (
+        [
+            (snapshot._placed, "pins.pin_regions(storage, pin, needs)", "needs"),
+            (
+                snapshot.make_snapshot,
+                "return pins.confirm(",
+                "return pins.pin_regions(storage, placed, placed.regions) and pins.confirm(",
+            ),
+        ],
+        anywhere(overtaken, held),
+    ),
     "a cursor does not go back": (
         [
             (cursor.save_cursor, "if position < _position(pin, region):", "if False:"),
@@ -588,6 +638,7 @@ OWN = (
     created_after_a_crash,
     cursor_of_what_is_gone,
     cursor_set_back,
+    dropped_before_the_entries_are_read,
     dropped_cursor,
     forgotten_late,
     losing_a_row,
