@@ -1,9 +1,8 @@
 """Stories of lost, doubled and revived writes that other systems had to tell, each by name against the whole table.
 
-They are numbered as in the trackers of SlateDB (s), of Chroma's wal3 (c) and of Lance (l). Left out is what needs
-collection, snapshots or clones: s352, s604, s976, s1392, s1622, s1641, s1750, s1769, s1888, c4834, c4903, c4972, c5153,
-l6699. Told elsewhere: stalled writers beside a collector (test_append), creators of one region (test_region_creation),
-409 and 412 (the conformance suites), cancelled callers of a shared batch, c4959 (the unit tests of the pipeline).
+They are numbered as in the trackers of SlateDB (s), of Chroma's wal3 (c) and of Lance (l). What needs collections,
+snapshots or clones is told in test_collection and test_stories_of_time. Also told elsewhere: stalled writers beside a
+collector (test_append), creators of one region (test_region_creation).
 """
 
 from __future__ import annotations

@@ -1,0 +1,405 @@
+"""Stories that other systems had to tell of snapshots, collections, cursors and background work, each by name.
+
+They are numbered as in the trackers of SlateDB, of Chroma's wal3 and of Lance. More of them are in
+test_lost_write_stories, test_collection, tests/unit/test_snapshot (slatedb 1750) and tests/conformance (409 and 412).
+
+What can't happen here, since there is no such thing:
+slatedb 1769, its own form: there are no merge operands, and a merge forgets what it planned when it is run anew.
+slatedb 153 and 154: entries carry their epoch.
+chroma 4903, its own form: no position is derived from what is left of the log; the head counts them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+import lancelsm
+from lancelsm.changes import Changes
+from lancelsm.claim import claim
+from lancelsm.dataset.base_table import open_base
+from lancelsm.dataset.collecting import named_files, stored_versions
+from lancelsm.errors import Ambiguous, Contended, Fenced, Invalid, Unavailable
+from lancelsm.gc import base
+from lancelsm.gc import collect as collection
+from lancelsm.gc.collect import Collected
+from lancelsm.layout import Position, wal_entry
+from lancelsm.lease import LEASE_SECONDS
+from lancelsm.objects import Body, Refused, Unknown, Written
+from lancelsm.objects.local import LocalStore
+from lancelsm.opening import Ports, open_table
+from lancelsm.table import Table
+from tests.simulation.crowd import RIVAL
+from tests.simulation.faults import DENY, FaultPlan
+from tests.simulation.table_log import rows_of
+from tests.simulation.table_world import TableWorld, lease
+from tests.simulation.test_lost_write_stories import (
+    KEYS,
+    calls,
+    manifest,
+    puts_entry,
+    ranges,
+    region,
+    swaps_head,
+    when,
+)
+from tests.simulation.world import OWNER, told
+from tests.unit.tables import create, row
+from tests.unit.tables import rows_of as sorted_rows
+
+DAY = 86_400.0
+EAGER = {"keep_versions_seconds": 0.001, "collect_floor_bytes": 1 << 30}
+
+
+@contextmanager
+def eager(place: Path, **settings: object) -> Iterator[TableWorld]:
+    """A table whose collections leave nothing that is not needed, with two rows in its base."""
+    with (
+        mock.patch.object(base, "_VERSIONS_MIN", 1),
+        TableWorld(place / "table", settings={**EAGER, **settings}) as world,
+    ):
+        world.create("creator", loaded=KEYS[:2])
+        yield world
+        world.plan.stop()
+        for _ in range(2):
+            world.schedule.clock.advance(LEASE_SECONDS + 1)
+            assert world.read(world.table("last")) == world.truth
+            fold(world, "last")
+            collect(world, "last")
+        assert world.read(world.table("last")) == world.truth
+
+
+def collect(world: TableWorld, process: str = "collector") -> Collected:
+    world.schedule.clock.advance(1.0)
+    with world.at(process):
+        return world.table(process).collect(yes=True, interval_seconds=0)
+
+
+def fold(world: TableWorld, process: str = "folder") -> None:
+    world.flush(process)
+    world.merge(process)
+
+
+def shown(table: Table) -> dict[int, int]:
+    return rows_of(table.scan().to_arrow())
+
+
+def logged(world: TableWorld) -> list[int]:
+    """The positions that have an object in the log."""
+    of = region(world)
+    return [n for n in range(1, 20) if world.store.get(wal_entry(of.id, Position(n))) is not None]
+
+
+# Snapshots
+
+
+def test_slatedb_976_each_snapshot_keeps_the_newest_row_of_its_own_time(tmp_path: Path) -> None:
+    with eager(tmp_path) as world:
+        table = world.table("holder")
+        world.write("writer", upsert=KEYS[:1])
+        table.snapshot("one", ttl="never")
+        world.write("writer", upsert=KEYS[:1])
+        world.write("writer", upsert=KEYS[:1])
+        table.snapshot("two", ttl="never")
+        for number in range(3):
+            world.write("writer", **{"delete" if number == 1 else "upsert": KEYS[:2]})  # type: ignore[arg-type]
+            fold(world)
+            collect(world)
+
+            assert shown(table.at("one")) == {KEYS[0]: 1, KEYS[1]: 0}
+            assert shown(table.at("two")) == {KEYS[0]: 3, KEYS[1]: 0}
+        assert shown(table) == {KEYS[0]: 6, KEYS[1]: 6}
+
+
+def test_slatedb_1888_who_read_a_snapshot_that_lapsed_in_a_brownout_is_told_so_and_goes_on(tmp_path: Path) -> None:
+    with eager(tmp_path) as world, world.at("victim"):
+        world.write("writer", upsert=KEYS[:2])
+        brownout: list[bool] = []
+        world.plan = FaultPlan(lambda call: DENY if brownout and call.process == "victim" else None)
+        table = world.table("victim")
+        table.snapshot("job", ttl=60)
+        old = table.at("job")
+        assert shown(old) == {KEYS[0]: 1, KEYS[1]: 1}
+        changes = table.changes(cursor="feed")
+        brownout.append(True)
+        for act in (
+            lambda: shown(old),
+            lambda: table.refresh_snapshot("job", 60),
+            lambda: shown(table),
+            lambda: list(changes),
+        ):
+            assert isinstance(told(act), Unavailable)
+        _go_on_without(world)
+        brownout.clear()
+
+        assert shown(table) == world.truth, "who reads the table depends on no snapshot"
+        for act in (lambda: shown(old), lambda: table.refresh_snapshot("job", 60), lambda: table.at("job")):
+            with pytest.raises(Invalid, match="dropped or has expired"):
+                act()
+        table.snapshot("job", ttl=60)
+        assert shown(table.at("job")) == world.truth
+        assert [change.position for change in changes] == [1, 2]
+        changes.save()
+        assert list(table.changes(cursor="feed")) == []
+
+
+def _go_on_without(world: TableWorld) -> None:
+    """The rest of the world writes, folds and collects until a snapshot of a minute is gone."""
+    world.schedule.clock.advance(DAY)
+    with world.at("others"):
+        world.write("others", upsert=KEYS[:1])
+        fold(world, "others")
+        for _ in range(2):
+            collect(world, "others")
+
+
+# Collections
+
+
+def test_slatedb_984_and_1028_what_a_running_merge_has_written_is_not_taken_from_it(tmp_path: Path) -> None:
+    with eager(tmp_path) as world:
+        world.write("writer", upsert=KEYS[:2])
+        world.table("holder").snapshot("s", ttl="never")
+        fold(world)
+        world.write("writer", upsert=KEYS[1:4])
+        world.flush("flusher")
+
+        def collects() -> None:
+            with world.at("other"):
+                world.table("other").drop_snapshot("s")
+                kinds = {one.kind for one in collect(world, "other").candidates}
+                assert {"base_version", "base_file"} <= kinds, kinds
+
+        with lease(held=False), when(world, calls("base_rows.commit"), collects):
+            world.merge("victim")
+
+        uri = str(world.place)
+        assert open_base(uri=uri).counters[region(world).id] == 2
+        for one in stored_versions(uri=uri):
+            assert all(world.store.get(key) is not None for key in named_files(uri=uri, version=one.version))
+
+
+def test_slatedb_1769_a_merge_under_which_what_is_kept_changes_plans_its_rows_anew(tmp_path: Path) -> None:
+    with eager(tmp_path) as world:
+        world.write("writer", upsert=KEYS[:2])
+        table = world.table("holder")
+        table.snapshot("s", ttl="never")
+        world.write("writer", delete=KEYS[:1])
+        world.flush("flusher")
+
+        def lets_go() -> None:
+            with world.at("other"):
+                table.drop_snapshot("s")
+                world.write("other", upsert=KEYS[:1])
+                world.flush("other")
+                world.merge("other")
+                collect(world, "other")
+
+        with lease(held=False), when(world, calls("base_rows.commit"), lets_go):
+            world.merge("victim")
+
+        assert world.read(world.table("reader")) == {KEYS[0]: 3, KEYS[1]: 1}
+
+
+def test_slatedb_1029_a_generation_that_is_written_and_not_named_yet_stays(tmp_path: Path) -> None:
+    with eager(tmp_path) as world:
+        world.write("writer", upsert=KEYS[:2])
+        fold(world)
+        world.write("writer", upsert=KEYS[:2])
+
+        with when(world, swaps_head, lambda: _swept(collect(world, "other"))):
+            world.flush("victim")
+
+        assert ranges(world)[-1] == (2, 2)
+        assert world.read(world.table("reader")) == world.truth
+
+
+def _swept(done: Collected) -> None:
+    assert {"generation", "entry"} <= {one.kind for one in done.candidates}
+
+
+@pytest.mark.parametrize("gap", ["before verify", "before commit", "before sweep"])
+def test_chroma_5157_what_is_flushed_and_merged_between_the_steps_of_a_round_is_not_taken(
+    gap: str, tmp_path: Path
+) -> None:
+    with eager(tmp_path) as world:
+        for _ in range(2):
+            world.write("writer", upsert=KEYS[:2])
+            fold(world)
+        world.write("writer", upsert=KEYS[:3])
+        opened = open_table(world.place, ports=world.ports("collector"))
+        rounds = collection.mark(opened).rounds
+        assert rounds
+        steps: list[tuple[str, Callable[[], object]]] = [
+            ("before verify", lambda: collection.verify(opened, rounds)),
+            ("before commit", lambda: collection.commit(opened, rounds)),
+            ("before sweep", lambda: collection.sweep(opened, rounds)),
+        ]
+        for name, step in steps:
+            if name == gap:
+                with lease(held=False):
+                    world.write("other", delete=KEYS[:1])
+                    fold(world, "other")
+            heard = told(step)
+            assert heard is None or isinstance(heard, (Contended, Invalid)), heard
+            assert world.read(world.table("reader")) == world.truth
+
+
+def test_chroma_4903_and_4920_and_4871_a_log_of_which_nothing_is_left_goes_on_counting_when_reopened(
+    tmp_path: Path,
+) -> None:
+    with eager(tmp_path) as world:
+        for position in range(1, 5):
+            world.write("writer", upsert=KEYS[:2])
+            assert logged(world) == [position]
+            fold(world)
+            collect(world)
+
+            assert logged(world) == []
+            head, named = region(world).head(), manifest(world)
+            assert (head.first_position, head.next_position) == (position + 1, position + 1)
+            assert (named.generations, named.current_generation) == ((), position + 1)
+            reopened = world.table(f"opened {position}")
+            assert shown(reopened) == world.truth
+            assert list(reopened.changes()) == []
+        assert [entry.summary.position for entry in world.logs[0].entries] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("first", range(1, 6))
+def test_chroma_4276_and_4689_and_4750_and_4938_each_boundary_of_a_log_is_where_it_is_said_to_be(
+    first: int, tmp_path: Path
+) -> None:
+    table = create(tmp_path, settings=EAGER)
+    for key in range(1, 5):
+        table.upsert([row(key)])
+    table.set_cursor("feed", start=Position(first))
+
+    def positions(start: int | str) -> list[int]:
+        return [change.position for change in Changes(table._storage, table._schema, start=start)]  # type: ignore[arg-type]
+
+    assert positions(first) == list(range(first, 5))
+    with pytest.raises(Invalid, match="past the end"):
+        positions(6)
+    table.flush()
+    table.merge(engine="inprocess")
+    for _ in range(2):
+        table.collect(yes=True, interval_seconds=0)
+
+    assert positions("earliest") == positions(first) == list(range(first, 5))
+    assert [change.position for change in table.changes(cursor="feed")] == list(range(first, 5))
+    if first > 1:
+        with pytest.raises(Invalid, match="collected"):
+            positions(first - 1)
+
+
+# Writers
+
+
+def test_lance_6699_a_fenced_writer_that_stalled_until_its_slot_was_swept_is_not_acknowledged(tmp_path: Path) -> None:
+    with eager(tmp_path) as world:
+        world.write("writer", upsert=KEYS[:2])
+
+        def swept() -> None:
+            world.write("other", upsert=KEYS[:3])
+            claim(region(world), owner=RIVAL)
+            claim(region(world), owner=OWNER)
+            for _ in range(2):
+                world.write("other", upsert=KEYS[:3])
+                fold(world, "other")
+                collect(world, "other")
+
+        with when(world, puts_entry, swept):
+            heard = told(lambda: world.write("victim", upsert=KEYS[:1]))
+
+        assert isinstance(heard, (Fenced, Ambiguous)), heard
+        assert world.read(world.table("reader")) == world.truth
+        assert world.truth[KEYS[0]] == world.truth[KEYS[2]], "what the others wrote last"
+
+
+def test_chroma_6658_two_creators_of_one_region_are_both_told_that_it_is_there(tmp_path: Path) -> None:
+    create(tmp_path, regions="identity(id)")
+    one, two = (lancelsm.open(tmp_path / "table") for _ in range(2))
+    assert one.regions() == two.regions() == []
+    for table in (one, two):
+        table.scan().to_arrow()  # each has seen that there is none
+
+    one.upsert([row(1, "one")])
+    two.upsert([row(1, "two")])
+
+    (made,) = one.regions()
+    assert [region.id for region in two.regions()] == [made.id]
+    assert made.head().next_position == 3
+    assert sorted_rows(one) == sorted_rows(two) == [row(1, "two")]
+
+
+# What runs beside its caller
+
+
+def test_chroma_4936_no_thread_outlives_what_started_it(tmp_path: Path) -> None:
+    create(tmp_path, regions="bucket(id, 4)")
+    _use(tmp_path / "table", 0)  # Lance starts threads of its own, once
+    before = set(threading.enumerate())
+
+    for number in range(1, 11):
+        _use(tmp_path / "table", number)
+
+    assert set(threading.enumerate()) <= before
+
+
+def _use(place: Path, number: int) -> None:
+    """Everything that starts threads, also where it ends by an error."""
+    table = lancelsm.open(place)
+    with table.writer() as writer:
+        writer.upsert([row(key) for key in range(8)])
+    with table.writer(pipeline_depth=4) as writer:
+        writer.upsert([row(key) for key in range(8)])
+    with table.holding_snapshot(f"s{number}", 60) as held:
+        held.scan().to_arrow()
+    with pytest.raises(KeyError), table.holding_snapshot(f"s{number}", 60):
+        raise KeyError(number)
+    with pytest.raises(KeyError), table.writer():
+        raise KeyError(number)
+    list(table.changes(limit=3))
+    table.flush()
+    table.collect(yes=True, interval_seconds=0)
+
+
+class Gate(LocalStore):
+    """A store that holds back entries until it is opened."""
+
+    def __init__(self, place: Path) -> None:
+        super().__init__(place)
+        self.opened = threading.Event()
+
+    def create(self, key: str, body: Body) -> Written | Refused | Unknown:
+        if "/wal/" in key:
+            self.opened.wait()
+        return super().create(key, body)
+
+
+def test_chroma_4959_a_caller_that_is_cancelled_takes_nobody_s_rows_with_it(tmp_path: Path) -> None:
+    create(tmp_path, settings={"group_commit_milliseconds": 1})
+    gate = Gate(tmp_path / "table")
+    table = lancelsm.open(tmp_path / "table", ports=Ports(store=lambda uri, options: gate))
+
+    async def run() -> list[object]:
+        with table.writer() as writer:
+            tasks = [asyncio.ensure_future(writer.submit_async([row(key)])) for key in range(3)]
+            await asyncio.sleep(0)
+            tasks[1].cancel()
+            await asyncio.sleep(0)
+            gate.opened.set()
+            return await asyncio.gather(*tasks, return_exceptions=True)
+
+    first, second, third = asyncio.run(run())
+
+    assert isinstance(second, asyncio.CancelledError)
+    assert not isinstance(first, BaseException)
+    assert not isinstance(third, BaseException)
+    assert sorted_rows(table) == [row(key) for key in range(3)]
