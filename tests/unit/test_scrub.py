@@ -110,6 +110,23 @@ def test_a_limit_ends_it(tmp_path: Path) -> None:
     assert report.checked < whole.checked
 
 
+def test_a_limit_ends_the_scrub_of_a_snapshot(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    for number in range(8):
+        table.upsert([row(number)])
+        table.flush()
+        table.merge(engine="inprocess")
+    table.snapshot("now")
+    whole = table.at("now").scrub()
+    assert whole.complete
+
+    report = table.at("now").scrub(limit=whole.checked - 4)
+
+    assert report.ok
+    assert not report.complete
+    assert report.checked <= whole.checked - 4
+
+
 def test_orphans_are_counted_and_no_problem(tmp_path: Path) -> None:
     table = filled(tmp_path)
     before = table.scrub().orphans

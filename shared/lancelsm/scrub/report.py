@@ -81,9 +81,14 @@ class Tally:
     def add(self, path: str, kind: Kind, problem: str) -> None:
         self._problems[Problem(path=path, kind=kind, problem=problem)] = None
 
+    def apart(self) -> Tally:
+        """A tally with what is left of the limit, to be adopted."""
+        return Tally(limit=None if self.limit is None else max(0, self.limit - self.checked))
+
     def adopt(self, other: Tally, *, held: bool) -> None:
         """Take over what another tally counted, and its problems if what they are about is still held."""
         self.checked += other.checked
+        self.complete &= other.complete
         if held:
             self._problems |= other._problems
 

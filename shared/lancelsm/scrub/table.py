@@ -173,13 +173,6 @@ def _snapshot(
 ) -> None:
     """What a snapshot needs: a version of the base, and of each region its manifest, generations and tail."""
     storage = opened.storage
-    found = Tally()  # of what no region has
-    if not pin.whole:
-        own = record_path(pin_key(pin.partition(storage.table), pin.name))
-        found.add(own, Kind.SNAPSHOT, "records of its regions are missing")
-    base = open_version(opened, pin.base_version, found)
-    if base is not None and files:
-        scrub_files(opened, base, found)
     for region, needs in sorted(pin.regions.items()):
         path = record_path(region_pin_key(pin.partition(storage.table), pin.name, pin.nonce, region))
         state = states.get(region)
@@ -187,6 +180,13 @@ def _snapshot(
             continue
         state.run_pinned(needs, record=path)
         state.settle_pinned(held=pins.held(storage, pin))
+    found = tally.apart()  # of what no region has
+    if not pin.whole:
+        own = record_path(pin_key(pin.partition(storage.table), pin.name))
+        found.add(own, Kind.SNAPSHOT, "records of its regions are missing")
+    base = open_version(opened, pin.base_version, found)
+    if base is not None and files:
+        scrub_files(opened, base, found)
     tally.adopt(found, held=pins.held(storage, pin))
 
 
