@@ -22,6 +22,7 @@ from lancelsm.dataset.base_table import REGIONS, Facts
 from lancelsm.errors import Contended, Corrupt, Invalid, placed
 from lancelsm.head import check_owner
 from lancelsm.layout import Epoch, Generation, Position, TableId, Version, published_manifest, wal_entry
+from lancelsm.making import check_free
 from lancelsm.manifest import Manifest
 from lancelsm.objects import Refused, Written
 from lancelsm.opening import DEFAULT_OWNER, Opened, Ports, canonical, catalogue_table, open_table, opened
@@ -70,6 +71,7 @@ def adopt(
     if configs.read(store, uri=place) is not None:
         return _take_back(open_table(place, storage_options=storage_options, ports=ports))
     check_owner(owner)
+    check_free(store, uri=place)
     adoptable = read_adoptable(uri=place, objects=store, storage_options=storage_options)
     schema = adoptable.base.schema
     check_primary_key(schema)

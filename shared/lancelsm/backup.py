@@ -13,7 +13,7 @@ import base64
 import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -25,8 +25,8 @@ from lancelsm.config import Config
 from lancelsm.dataset.base_reads import scan_base
 from lancelsm.dataset.copies import read_copy, write_copy
 from lancelsm.errors import Corrupt, Invalid, Unavailable
-from lancelsm.layout import BACKUP, TableId
-from lancelsm.making import begin_base, catalogued, check_free
+from lancelsm.layout import BACKUP, RESTORED, TableId
+from lancelsm.making import begin_base, begin_copy, catalogued, check_free
 from lancelsm.objects import ObjectStore, Written
 from lancelsm.opening import Ports, canonical
 from lancelsm.record.rowsum import row_setsum
@@ -170,11 +170,18 @@ def restore(
     ports, place, origin = ports or Ports(), canonical(uri), canonical(source)
     store = ports.store(place, storage_options)
     found = read_backup(ports.store(origin, storage_options), uri=origin)
-    check_free(store, uri=place)
+    check_free(store, uri=place, note=RESTORED)
     schema = found.table_schema()
+    wanted = {
+        "table": str(uuid.UUID(hex=ports.ids.nonce(), version=4)),
+        "registry": registry or default_registry(place),
+        "source": origin,
+        "path": found.path,
+    }
+    noted = begin_copy(store, RESTORED, wanted, uri=place, storage_options=storage_options)
     config = Config(
-        table=TableId(str(uuid.UUID(hex=ports.ids.nonce(), version=4))),
-        registry=registry or default_registry(place),
+        table=TableId(noted["table"]),
+        registry=noted["registry"],
         owner=found.owner,
         schema=schema,
         schema_version=1,
@@ -183,7 +190,16 @@ def restore(
     )
     assert config.regions is not None, "a parsed spec"
     rows = read_copy(uri=f"{origin}/{found.path}", columns=schema.columns, storage_options=storage_options)
-    base = begin_base(place, schema, facts_of(config), config.regions, rows=rows, storage_options=storage_options)
+    base = begin_base(
+        store,
+        place,
+        schema,
+        facts_of(config),
+        config.regions,
+        rows=rows,
+        note=RESTORED,
+        storage_options=storage_options,
+    )
     read = _Sum(schema.columns).all(scan_base(base, columns=schema.names))
     if base.schema != schema or (read.rows, read.setsum.hex()) != (found.rows, found.row_setsum):
         raise Corrupt(
@@ -192,7 +208,6 @@ def restore(
             table=place,
             object=f"{origin}/{found.path}",
         )
-    config = replace(config, table=base.facts.table if base.facts else config.table)
     catalogued(config, store, place, storage_options=storage_options, ports=ports)
     configs.create(store, config, uri=place)
     return Copied(uri=place, rows=found.rows, source=origin)

@@ -25,10 +25,10 @@ from lancelsm.dataset.base_table import Facts
 from lancelsm.dataset.copies import share_base
 from lancelsm.dataset.generation import read_generation
 from lancelsm.dataset.tags import remove_tag, tag_version
-from lancelsm.errors import Corrupt, Invalid, Unavailable
+from lancelsm.errors import Corrupt, Invalid
 from lancelsm.layout import CLONE, DROPPING, TableId
-from lancelsm.making import catalogued, check_free, sharding_of
-from lancelsm.objects import ObjectStore, Unknown
+from lancelsm.making import begin_copy, catalogued, check_free, sharding_of
+from lancelsm.objects import ObjectStore
 from lancelsm.opening import Opened, Ports, canonical
 from lancelsm.pins import Pin
 from lancelsm.region import regions
@@ -105,7 +105,7 @@ def clone_snapshot(
     """
     ports, place = ports or Ports(), canonical(to)
     store = ports.store(place, storage_options)
-    check_free(store, uri=place)
+    check_free(store, uri=place, note=CLONE)
     pin = find_snapshot(opened.storage, name)
     view = snapshot_view(opened, pin)
     origin = _begun(store, opened, pin, registry=registry or default_registry(place), place=place, ports=ports)
@@ -175,12 +175,7 @@ def _begun(store: ObjectStore, opened: Opened, pin: Pin, *, registry: str, place
         nonce=pin.nonce,
         registry=registry,
     )
-    if isinstance(store.create(CLONE, json.dumps(asdict(wanted)).encode()), Unknown):
-        raise Unavailable("the clone could not be begun", remedy="Clone it again", table=place)
-    found = read_origin(store)
-    if found is None or replace(found, table=wanted.table) != wanted:
-        raise Invalid("another clone was begun there", remedy="Choose another place", table=place)
-    return found
+    return Origin(**begin_copy(store, CLONE, asdict(wanted), uri=place, storage_options=opened.storage_options))
 
 
 def _keep_files(opened: Opened, pin: Pin, origin: Origin, place: str) -> None:

@@ -21,6 +21,7 @@ from lancelsm.errors import Invalid, Unavailable
 from lancelsm.gc.whole import close_table, delete_objects, delete_records, keep_table
 from lancelsm.layout import CONFIG, DROPPING, TableId, snapshots
 from lancelsm.lease import lease
+from lancelsm.making import begun_copy
 from lancelsm.objects import ObjectStore, Unknown
 from lancelsm.opening import Ports, canonical, open_configured
 from lancelsm.pins import pins_of
@@ -79,9 +80,9 @@ def _doomed(store: ObjectStore, place: str, storage_options: Mapping[str, str] |
     if config is not None:
         return config.table, config.registry
     base = find_base(uri=place, storage_options=storage_options)
-    begun = read_origin(store)
+    begun = begun_copy(store)
     if begun is not None:
-        return TableId(begun.table), begun.registry
+        return begun
     if base is not None and base.facts is not None:
         return base.facts.table, base.facts.registry
     raise Invalid("no table is there", remedy="Check the place", table=place)

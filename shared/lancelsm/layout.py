@@ -42,6 +42,7 @@ SQLITE = f"{PRIVATE}/registry.sqlite"
 REGISTRY_OBJECTS = f"{PRIVATE}/registry"
 LOCK = f"{PRIVATE}/lock"
 CLONE = f"{PRIVATE}/clone.json"  # of which snapshot of which table a clone was made
+RESTORED = f"{PRIVATE}/restored.json"  # of which backup a table was made
 DROPPING = f"{PRIVATE}/dropping.json"  # what is being dropped, until it is gone
 BACKUP = "backup.json"  # of a backup, which is no table; written last
 

@@ -5,6 +5,7 @@ The configuration is last and create-if-absent: a table without one isn't there 
 
 from __future__ import annotations
 
+import json
 import uuid
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,20 +19,25 @@ from lancelsm import config as configs
 from lancelsm import settings as setting
 from lancelsm.claim import create_region
 from lancelsm.config import Config
+from lancelsm.dataset.base_reads import scan_base
 from lancelsm.dataset.base_table import BaseTable, Facts, Sharding, create_base, ensure_mem_wal, find_base
 from lancelsm.dataset.fields import check_storable
-from lancelsm.errors import Corrupt, Invalid, placed
+from lancelsm.errors import Corrupt, Invalid, Unavailable, placed
 from lancelsm.head import check_owner
-from lancelsm.layout import DROPPING, TableId
-from lancelsm.objects import ObjectStore
+from lancelsm.layout import CLONE, DROPPING, RESTORED, TableId
+from lancelsm.objects import ObjectStore, Unknown
 from lancelsm.opening import DEFAULT_OWNER, Opened, Ports, canonical, catalogue_table, opened
 from lancelsm.record.key import check_primary_key, foreign_to_lance
 from lancelsm.record.rows import inferred, upserts
+from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TableSchema, check_names, declare_primary_key, numbered
 from lancelsm.registry.opening import default_registry
 from lancelsm.routing.route import all_values
 from lancelsm.routing.spec import RegionSpec, carried_by_lance, parse_regions
 from lancelsm.routing.transforms import Transform
+from lancelsm.setsum import Setsum
+
+_COPIES = {CLONE: "clone", RESTORED: "restored table"}  # by the note that is there before anything else of one
 
 
 def make_table(
@@ -66,7 +72,7 @@ def make_table(
         regions=configs.regions_text(spec),
     )
     batches = [] if rows is None else rows.to_batches()
-    base = begin_base(place, schema, wanted, spec, rows=batches, storage_options=storage_options)
+    base = begin_base(store, place, schema, wanted, spec, rows=batches, storage_options=storage_options)
     if base.schema != schema:
         raise Corrupt("Lance gave the columns other field ids than expected", table=place)
     config = Config(
@@ -83,12 +89,74 @@ def make_table(
     return table
 
 
-def check_free(store: ObjectStore, *, uri: str) -> None:
-    """Raise `Invalid` for a place where a table is, or is being dropped."""
+def check_free(store: ObjectStore, *, uri: str, note: str = "") -> None:
+    """Raise `Invalid` for a place where a table is, or is being dropped, or a copy was begun.
+
+    Args:
+        note: of the copy that the caller makes.
+    """
     if configs.read(store, uri=uri) is not None:
         raise Invalid("a table exists there already", remedy="Open it, or choose another place", table=uri)
     if store.get(DROPPING) is not None:
         raise Invalid("a table is being dropped there", remedy=f"Finish that: lancelsm drop {uri}", table=uri)
+    _check_unbegun(store, uri=uri, note=note)
+
+
+def _check_unbegun(store: ObjectStore, *, uri: str, note: str) -> None:
+    """Raise `Invalid` for a place where another copy was begun: what is there is no other table's."""
+    for other, what in _COPIES.items():
+        if other != note and store.get(other) is not None:
+            raise Invalid(
+                f"a {what} was begun there",
+                remedy=f"Finish it by the call that began it, or give it up: lancelsm drop {uri}",
+                table=uri,
+            )
+
+
+def begin_copy(
+    store: ObjectStore,
+    note: str,
+    wanted: Mapping[str, str],
+    *,
+    uri: str,
+    storage_options: Mapping[str, str] | None,
+) -> Mapping[str, str]:
+    """Note of what a copy is made, before anything else of it is; the place is free but for the note.
+
+    Args:
+        note: `layout.CLONE` or `layout.RESTORED`.
+        wanted: what to note: the copy's `table` and `registry`, and its source.
+
+    Returns:
+        What is noted: an earlier call's `table`, and the rest as wanted.
+
+    Raises:
+        Invalid: something else was begun there.
+        Unavailable: make the copy again.
+    """
+    if store.get(note) is None and find_base(uri=uri, storage_options=storage_options) is not None:
+        raise _begun("another table was begun there", uri)
+    if isinstance(store.create(note, json.dumps(dict(wanted)).encode()), Unknown):
+        raise Unavailable(f"the {_COPIES[note]} could not be begun", remedy="Do it again", table=uri)
+    noted = _noted(store, note)
+    if noted is None or {**noted, "table": wanted["table"]} != wanted:
+        raise _begun(f"another {_COPIES[note]} was begun there", uri)
+    return noted
+
+
+def begun_copy(store: ObjectStore) -> tuple[TableId, str] | None:
+    """Id and registry of the copy that was begun there, whether it is finished or not."""
+    noted = next(filter(None, (_noted(store, note) for note in _COPIES)), None)
+    return None if noted is None else (TableId(noted["table"]), noted["registry"])
+
+
+def _noted(store: ObjectStore, note: str) -> dict[str, str] | None:
+    found = store.get(note)
+    return None if found is None else dict(json.loads(found.body))
+
+
+def _begun(problem: str, uri: str) -> Invalid:
+    return Invalid(problem, remedy=f"Choose another place, or give that up: lancelsm drop {uri}", table=uri)
 
 
 def catalogued(
@@ -126,21 +194,32 @@ def _schema_and_data(data_or_schema: Any, primary_key: Sequence[str]) -> tuple[T
 
 
 def begin_base(
+    store: ObjectStore,
     place: str,
     schema: TableSchema,
     wanted: Facts,
     spec: RegionSpec,
     *,
     rows: Iterable[pa.RecordBatch],
+    note: str = "",
     storage_options: Mapping[str, str] | None,
 ) -> BaseTable:
     """The base of a new table, with these rows; or what an earlier, interrupted call for the same table left, finished.
 
+    Args:
+        note: of the copy that the table is, as `begin_copy` wrote it; by default it is none.
+
     Raises:
-        Invalid: another dataset is there, or a table with another schema, region spec, registry or owner was begun.
+        Invalid: another dataset is there, or a table with other rows, schema, region spec, registry or owner was begun.
     """
     sharding = sharding_of(spec, schema)
-    return _begun_base(place, schema, wanted, sharding, storage_options) or create_base(
+    base = find_base(uri=place, storage_options=storage_options)
+    _check_unbegun(store, uri=place, note=note)  # after the look at the base: a copy's note is older than its base
+    if base is not None:
+        _check_begun(base, schema, wanted, rows)
+        ensure_mem_wal(uri=place, sharding=sharding, storage_options=storage_options)
+        return base
+    return create_base(
         uri=place,
         columns=schema.columns,
         primary_key=schema.primary_key,
@@ -151,17 +230,9 @@ def begin_base(
     )
 
 
-def _begun_base(
-    place: str,
-    schema: TableSchema,
-    wanted: Facts,
-    sharding: Sharding | None,
-    storage_options: Mapping[str, str] | None,
-) -> BaseTable | None:
-    """What an earlier call left, finished; all but its id is to be as wanted now."""
-    base = find_base(uri=place, storage_options=storage_options)
-    if base is None:
-        return None
+def _check_begun(base: BaseTable, schema: TableSchema, wanted: Facts, rows: Iterable[pa.RecordBatch]) -> None:
+    """Raise `Invalid` for a base that an earlier call left, unless all but its id is as wanted now."""
+    place = base.uri
     if base.facts is None:
         raise Invalid(
             "a Lance dataset is there that is no table of lancelsm",
@@ -171,9 +242,16 @@ def _begun_base(
     begun = replace(base.facts, table=wanted.table)
     if base.schema != schema or begun != wanted:
         what = "schema" if begun == wanted else "region spec, registry or owner"
-        raise Invalid(f"a table with another {what} was begun there", remedy="Choose another place", table=place)
-    ensure_mem_wal(uri=place, sharding=sharding, storage_options=storage_options)
-    return base
+        raise _begun(f"a table with another {what} was begun there", place)
+    if _sum(scan_base(base, columns=schema.names), schema) != _sum(rows, schema):
+        raise _begun("a table with other rows was begun there", place)
+
+
+def _sum(rows: Iterable[pa.RecordBatch], schema: TableSchema) -> Setsum:
+    total = Setsum.ZERO
+    for batch in rows:
+        total += row_setsum(batch, schema=schema.columns)
+    return total
 
 
 def sharding_of(spec: RegionSpec, schema: TableSchema) -> Sharding | None:

@@ -193,5 +193,3 @@ def opened(
         parallel=ports.parallel,
     )
     return Opened(config=config, storage=storage, settings=pace, storage_options=storage_options)
-
-

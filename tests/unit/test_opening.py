@@ -42,10 +42,10 @@ def make(place: Path, plan: FaultPlan) -> None:
 
 @pytest.fixture(scope="module")
 def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a crash right after the base leaves: two calls look whether the place is free."""
+    """What a crash right after the base leaves: six calls look whether the place is free."""
     place = tmp_path_factory.mktemp("begun") / "table"
     with pytest.raises(Crash):
-        make(place, FaultPlan.at(2, CRASH_BEFORE))
+        make(place, FaultPlan.at(6, CRASH_BEFORE))
     assert open_base(uri=str(place)).rows == 2
     return place
 

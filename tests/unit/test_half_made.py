@@ -1,0 +1,127 @@
+"""What a crash left of a table is finished by who began it, or dropped: it is nobody else's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lancelsm
+from lancelsm import backup, clone, making
+from lancelsm.adopt import adopt
+from lancelsm.backup import back_up, restore
+from lancelsm.clone import clone_snapshot
+from lancelsm.dropping import drop_table
+from lancelsm.errors import Invalid
+from lancelsm.opening import open_table
+from lancelsm.table import Table
+
+ROWS = [{"id": n, "v": 0} for n in range(4)]
+
+
+class Crash(BaseException):
+    """Nobody handles it."""
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Table:
+    table = lancelsm.create(tmp_path / "source", ROWS, primary_key="id")
+    table.delete([3])
+    table.snapshot("monday", "never")
+    return table
+
+
+@pytest.fixture
+def interrupted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    def interrupted(module: Any, name: str, do: Callable[[], Any]) -> None:
+        def crash(*_: Any, **__: Any) -> None:
+            raise Crash
+
+        with monkeypatch.context() as patched:
+            patched.setattr(module, name, crash)
+            with pytest.raises(Crash):
+                do()
+
+    return interrupted
+
+
+def ids(place: Path) -> list[int]:
+    return sorted(lancelsm.open(place).scan().to_arrow()["id"].to_pylist())
+
+
+@pytest.mark.parametrize("at", ["share_base", "_append"])
+def test_a_clone_that_was_begun_is_no_other_table_and_is_finished_or_dropped(source, tmp_path, interrupted, at):
+    place = tmp_path / "clone"
+    interrupted(clone, at, lambda: clone_snapshot(open_table(source.uri), "monday", place))
+    back_up(source, tmp_path / "backup")
+
+    others = [
+        lambda: lancelsm.create(place, source.schema, primary_key="id"),
+        lambda: lancelsm.create(place, ROWS, primary_key="id"),
+        lambda: restore(tmp_path / "backup", place),
+        lambda: adopt(place),
+    ]
+    for other in others:
+        with pytest.raises(Invalid):
+            other()
+    with pytest.raises(Invalid, match="a clone was begun there") as told:
+        others[0]()
+    assert f"lancelsm drop {place}" in told.value.remedy
+
+    clone_snapshot(open_table(source.uri), "monday", place)
+    assert ids(place) == [0, 1, 2]
+    drop_table(place)
+    assert [pin.name for pin in source.snapshots()] == ["monday"]
+    assert lancelsm.create(place, source.schema, primary_key="id").scan().to_arrow().num_rows == 0
+
+
+@pytest.mark.parametrize("at", ["begin_base", "catalogued"])
+def test_a_restored_table_that_was_begun_is_no_other_table_and_is_finished_or_dropped(
+    source, tmp_path, interrupted, at
+):
+    place = tmp_path / "restored"
+    back_up(source, tmp_path / "backup")
+    back_up(source, tmp_path / "other backup")
+    interrupted(backup, at, lambda: restore(tmp_path / "backup", place))
+
+    for other in (
+        lambda: lancelsm.create(place, source.schema, primary_key="id"),
+        lambda: restore(tmp_path / "other backup", place),
+        lambda: clone_snapshot(open_table(source.uri), "monday", place),
+        lambda: adopt(place),
+    ):
+        with pytest.raises(Invalid):
+            other()
+    assert [pin.name for pin in source.snapshots()] == ["monday"]
+
+    restore(tmp_path / "backup", place)
+    assert ids(place) == [0, 1, 2]
+    drop_table(place)
+
+    interrupted(backup, at, lambda: restore(tmp_path / "backup", place))
+    drop_table(place)
+    assert lancelsm.create(place, source.schema, primary_key="id").scan().to_arrow().num_rows == 0
+
+
+def test_a_table_that_was_begun_with_rows_is_finished_with_the_same_rows_alone(source, tmp_path, interrupted):
+    place = tmp_path / "table"
+    interrupted(making, "catalogued", lambda: lancelsm.create(place, ROWS, primary_key="id"))
+
+    for other in (source.schema, [], ROWS[1:], [*ROWS[1:], {"id": 0, "v": 1}]):
+        with pytest.raises(Invalid, match="with other rows was begun there"):
+            lancelsm.create(place, other or source.schema, primary_key="id")
+    lancelsm.create(place, ROWS[::-1], primary_key="id")
+    assert ids(place) == [0, 1, 2, 3]
+
+
+def test_a_table_that_was_begun_is_not_cloned_over_and_can_still_be_finished(source, tmp_path, interrupted):
+    place = tmp_path / "table"
+    interrupted(making, "catalogued", lambda: lancelsm.create(place, ROWS, primary_key="id"))
+
+    with pytest.raises(Invalid, match="another table was begun there"):
+        clone_snapshot(open_table(source.uri), "monday", place)
+    assert [pin.name for pin in source.snapshots()] == ["monday"]
+    lancelsm.create(place, ROWS, primary_key="id")
+    assert ids(place) == [0, 1, 2, 3]
