@@ -115,24 +115,30 @@ class TableTime:
         table.collect(yes=True, interval_seconds=0)
 
     def _holds(self, life: str, table: Table, dice: random.Random) -> None:
-        if not self.shown:
-            self.made += 1
-            self._hold(table, f"s{self.made}")
+        name = self.named("s")
+        if name is None:
+            self._hold(table, "s")
             return
-        (name,) = self.shown
         self._read_held(table, name)
         if dice.random() < 0.3:
             del self.shown[name]
             table.drop_snapshot(name)
 
-    def _hold(self, table: Table, name: str) -> None:
+    def named(self, kind: str) -> str | None:
+        """The snapshot that is held of those whose names begin so."""
+        return next((name for name in self.shown if name.startswith(kind)), None)
+
+    def _hold(self, table: Table, kind: str) -> str:
+        self.made += 1
+        name = f"{kind}{self.made}"
         before = {side: len(log.states) - 1 for side, log in self.world.logs.items()}
         table.snapshot(name)
         for side, log in self.world.logs.items():
             self.possible[name, side] = log.states[before[side] :]
         self.shown[name] = None
+        return name
 
-    def _read_held(self, table: Table, name: str) -> None:
+    def _read_held(self, table: Table, name: str) -> Rows:
         """Each region is what it was at one moment while the snapshot was made, and the same each time."""
         found = rows_of(table.at(name).scan().to_arrow())
         for side in (0, 1):
@@ -140,6 +146,7 @@ class TableTime:
             assert part in self.possible[name, side], f"{name} shows {part} of {side}, not {self.possible[name, side]}"
         assert self.shown[name] in (None, found), f"{name} has changed from {self.shown[name]} to {found}"
         self.shown[name] = found
+        return found
 
     def _follows(self, life: str, table: Table, dice: random.Random) -> None:
         try:
