@@ -10,7 +10,6 @@ moves the source's directory away breaks the clone.
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -30,6 +29,7 @@ from lancelsm.layout import CLONE, DROPPING, TableId
 from lancelsm.making import begin_copy, catalogued, check_free, sharding_of
 from lancelsm.objects import ObjectStore
 from lancelsm.opening import Opened, Ports, canonical
+from lancelsm.origin import Origin
 from lancelsm.pins import Pin
 from lancelsm.region import regions
 from lancelsm.region_writer import RegionWriters
@@ -45,8 +45,6 @@ from lancelsm.snapshot import (
 )
 from lancelsm.view import View, take_view
 
-TAGS = "lancelsm.clone."  # of versions that clones share, before the clones' ids
-
 _ROWS_AT_ONCE = 50_000
 
 
@@ -57,27 +55,6 @@ class Copied:
     uri: str
     rows: int
     source: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
-    """What a clone remembers of its making: the table it is, the source, and the source's snapshot and pin."""
-
-    table: str
-    source: str
-    snapshot: str
-    nonce: str  # of the snapshot
-    registry: str
-
-    @property
-    def pin(self) -> str:
-        """The name of the source's pin for the clone."""
-        return f"clone-{self.table[:8]}"
-
-    @property
-    def tag(self) -> str:
-        """The tag of the source's version; no pin's, so that only the clone's end removes it."""
-        return f"{TAGS}{self.table}"
 
 
 def clone_snapshot(
@@ -140,12 +117,6 @@ def clone_snapshot(
         )
     configs.create(store, config, uri=place)
     return Copied(uri=place, rows=rows, source=opened.storage.uri)
-
-
-def read_origin(store: ObjectStore) -> Origin | None:
-    """Of what a clone was made; None for a table that is no clone."""
-    found = store.get(CLONE)
-    return None if found is None else Origin(**json.loads(found.body))
 
 
 def release(source: Opened, origin: Origin) -> None:

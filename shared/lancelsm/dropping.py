@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from lancelsm import config as configs
-from lancelsm.clone import TAGS, Origin, read_origin, release
+from lancelsm.clone import release
 from lancelsm.dataset.base_table import find_base
 from lancelsm.dataset.tags import tags
 from lancelsm.errors import Invalid, Unavailable
@@ -24,6 +24,7 @@ from lancelsm.lease import lease
 from lancelsm.making import begun_copy
 from lancelsm.objects import ObjectStore, Unknown
 from lancelsm.opening import Ports, canonical, open_configured
+from lancelsm.origin import TAGS, Origin, read_origin
 from lancelsm.pins import pins_of
 from lancelsm.region import Storage
 from lancelsm.upkeep import BASE
@@ -92,7 +93,12 @@ def _check_unshared(storage: Storage, storage_options: Mapping[str, str] | None)
     try:
         for pin in pins_of(storage.registry.list(snapshots(storage.table))):
             if pin.clone:
-                raise _shared(storage, f"Drop the clone first: lancelsm drop {pin.clone}", snapshot=pin.name)
+                raise _shared(
+                    storage,
+                    f"Drop the clone first: lancelsm drop {pin.clone}. If it was removed by hand, end what is kept for "
+                    f"it: lancelsm snapshot drop {storage.uri} --name {pin.name}",
+                    snapshot=pin.name,
+                )
         if find_base(uri=storage.uri, storage_options=storage_options) is not None:
             for tag in tags(uri=storage.uri, storage_options=storage_options):
                 if tag.startswith(TAGS):  # of a clone that a lost registry knew

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from lancelsm import backup, clone, making
 from lancelsm.adopt import adopt
 from lancelsm.backup import back_up, restore
 from lancelsm.clone import clone_snapshot
+from lancelsm.dataset.tags import tags
 from lancelsm.dropping import drop_table
 from lancelsm.errors import Invalid
 from lancelsm.opening import open_table
@@ -125,3 +127,37 @@ def test_a_table_that_was_begun_is_not_cloned_over_and_can_still_be_finished(sou
     assert [pin.name for pin in source.snapshots()] == ["monday"]
     lancelsm.create(place, ROWS, primary_key="id")
     assert ids(place) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("left", ["nothing", "another clone"])
+def test_what_a_source_keeps_for_a_clone_whose_place_is_empty_ends_by_hand(source, tmp_path, left):
+    place = tmp_path / "clone"
+    clone_snapshot(open_table(source.uri), "monday", place)
+    kept = next(pin.name for pin in source.snapshots() if pin.clone)
+    with pytest.raises(Invalid, match="a clone shares the files that this snapshot keeps"):
+        source.drop_snapshot(kept)
+    shutil.rmtree(place)
+    if left == "another clone":
+        clone_snapshot(open_table(source.uri), "monday", place)
+
+    with pytest.raises(Invalid, match="a clone shares its files") as told:
+        drop_table(source.uri)
+    assert f"snapshot drop {source.uri} --name " in told.value.remedy
+    source.drop_snapshot(kept)
+
+    assert kept not in [pin.name for pin in source.snapshots()]
+    assert not any(kept.removeprefix("clone-") in tag for tag in tags(uri=source.uri))
+    if left == "another clone":
+        assert ids(place) == [0, 1, 2]
+        drop_table(place)
+    drop_table(source.uri)
+
+
+def test_a_source_that_was_moved_can_end_what_it_kept_for_a_clone_that_was_dropped_since(source, tmp_path):
+    clone_snapshot(open_table(source.uri), "monday", tmp_path / "clone")
+    moved = Path(source.uri).rename(tmp_path / "moved")
+    drop_table(tmp_path / "clone")
+
+    table = lancelsm.open(moved)
+    table.drop_snapshot(next(pin.name for pin in table.snapshots() if pin.clone))
+    drop_table(moved)

@@ -81,7 +81,8 @@ def _expires(pin: Pin, now: float) -> str:
 def drop_snapshot(session: Session, uri: Uri, name: Name) -> None:
     """End a snapshot: the next collection may delete what it kept.
 
-    One that keeps files of a clone ends by `drop` of the clone. As JSON: {"dropped": name}.
+    One that keeps files of a clone ends by `drop` of the clone, or here once somebody removed the clone by hand. As
+    JSON: {"dropped": name}.
     """
     session.open(uri).drop_snapshot(name)
     session.show({"dropped": name}, lambda: f"Dropped snapshot {name}")
