@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import os
 
+from lancelsm.errors import Corrupt, Unavailable
 from lancelsm.objects.opening import local_path
 
 
 def make_durable(uri: str) -> None:
-    """Sync every file and directory of a dataset, and the name of its own; does nothing for an object store's."""
+    """Sync every file and directory of a dataset, and the name of its own; does nothing for an object store's.
+
+    Raises:
+        Corrupt: something of it was removed meanwhile.
+        Unavailable: the disk failed.
+    """
     path = local_path(uri)
     if path is None:
         return
-    for place, _, names in os.walk(path):
-        for found in [*(os.path.join(place, name) for name in names), place]:
-            _sync(found)
-    _sync(str(path.parent))
+    try:
+        for place, _, names in os.walk(path):
+            for found in [*(os.path.join(place, name) for name in names), place]:
+                _sync(found)
+        _sync(str(path.parent))
+    except FileNotFoundError as gone:
+        raise Corrupt("a file was removed before it was durable", remedy="Run it again", object=gone.filename) from gone
+    except OSError as failed:
+        raise Unavailable(f"files can't be made durable: {failed}", object=uri) from failed
 
 
 def _sync(path: str) -> None:
