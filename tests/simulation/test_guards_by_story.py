@@ -45,8 +45,9 @@ RIVAL = "rival"
 Story = Callable[[Path], object]
 
 
-def pipelined_seeds(_: Path) -> None:
-    for seed in range(200):
+def pipelined_seeds(known: int, _: Path) -> None:
+    """The seed that finds it now, then others, if the calls of the code have changed since."""
+    for seed in (known, *range(200)):
         pipelined(seed)
 
 
@@ -422,11 +423,11 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
             ),
             (head.appended, "if [e.position for e in entries] != list(expected) or", "if"),
         ],
-        pipelined_seeds,
+        partial(pipelined_seeds, 79),
     ),
     "with an entry that is given up all later ones fail": (
         [(pipeline.Pipeline._give_up, "doomed.append(self._flights.pop())", "doomed.append(self._flights.popleft())")],
-        pipelined_seeds,
+        partial(pipelined_seeds, 65),
     ),
     # Flush
     "a generation has the rows of its entries": (
