@@ -12,9 +12,9 @@ from functools import partial
 from lancelsm import head as heads
 from lancelsm import manifest as manifests
 from lancelsm.clock import Budget
-from lancelsm.commit import CommittedManifest, Staged, commit, ensure_unused, publish, stage
-from lancelsm.errors import Ambiguous, Corrupt, Invalid, Unavailable
-from lancelsm.head import Head, Status, Summary
+from lancelsm.commit import CommittedManifest, Staged, commit, ensure_unused, newest, publish, stage
+from lancelsm.errors import Ambiguous, Contended, Corrupt, Invalid, Unavailable
+from lancelsm.head import Head, LogTotals, Status, Summary
 from lancelsm.layout import (
     NO_GENERATION,
     Epoch,
@@ -31,6 +31,7 @@ from lancelsm.manifest import Manifest
 from lancelsm.region import Region, Storage, admit, catalog_record
 from lancelsm.registry import Unknown
 from lancelsm.wal.entry import fence
+from lancelsm.wal.replay import tail
 from lancelsm.wal.slot import Appended, contended, try_slot
 
 
@@ -130,7 +131,7 @@ def _is_made(region: Region) -> bool:
 
 
 def claim(region: Region, *, owner: str, held_by: tuple[str, ...] = ()) -> Head:
-    """Take the region for `owner` in a fresh epoch: whoever held it is fenced.
+    """Take the region for `owner` in a fresh epoch: whoever held it is fenced. Nobody goes on from a damaged log.
 
     Args:
         held_by: take it from these owners only, if any are given, so that a claim of another's stands.
@@ -141,13 +142,45 @@ def claim(region: Region, *, owner: str, held_by: tuple[str, ...] = ()) -> Head:
     Raises:
         Invalid: the region is sealed, or `owner` is no name.
         Fenced: another claim came right after this one, or none of `held_by` holds the region.
+        Corrupt: head, manifest and the log between them don't add up, as `wal.replay.tail` tells. Nothing was claimed.
         Contended, Unavailable, Ambiguous, Corrupt: as `wal.append.append`.
 
     A crash at any line leaves the old epoch, or the new one with a claim that the owner's next append finishes.
     """
     heads.check_owner(owner)
-    head = _swap_epoch(region, owner=owner, held_by=held_by)
-    return finish_claim(region, head, owner=owner)
+    return finish_claim(region, _swap_epoch(region, _summed(region), owner=owner, held_by=held_by), owner=owner)
+
+
+def claim_held(region: Region, *, owner: str, held_by: tuple[str, ...]) -> Head:
+    """As `claim`, of a region that the caller holds, and summed when it took it: for itself again, or for another."""
+    return finish_claim(region, _swap_epoch(region, region.head(), owner=owner, held_by=held_by), owner=owner)
+
+
+def _summed(region: Region) -> Head:
+    """A head whose log adds up, from the replay point on. Of a sealed region any head will do."""
+    for _ in region.storage.budget().attempts():
+        head = region.head()
+        if head.status is Status.SEALED:
+            return head
+        head, manifest = newest(region, head)
+        entries = tail(region, head, manifest)
+        if entries is not None:
+            _check_counts(region, head, manifest.totals.after(entry.summary for entry in entries))
+            return head
+    raise Contended("the log was collected faster than it could be read", remedy="Claim it again", **region.where)
+
+
+def _check_counts(region: Region, head: Head, counted: LogTotals) -> None:
+    """Whether the head has counted as many rows and bytes as manifest and log have; raises `Corrupt` if not."""
+    for name in ("wal_rows", "wal_bytes"):
+        if getattr(head, name) != getattr(counted, name):
+            raise Corrupt(
+                f"{name} is {getattr(head, name)} in the head, {getattr(counted, name)} in manifest and log",
+                remedy=f"Stop all writers, then: lancelsm registry rebuild {region.storage.uri}",
+                **region.where,
+                position=Position(head.next_position - 1),
+                object=head.manifest_key,
+            )
 
 
 def finish_claim(region: Region, head: Head, *, owner: str) -> Head:
@@ -214,9 +247,8 @@ def seal(region: Region) -> Head:
     )
 
 
-def _swap_epoch(region: Region, *, owner: str, held_by: tuple[str, ...]) -> Head:
+def _swap_epoch(region: Region, head: Head, *, owner: str, held_by: tuple[str, ...]) -> Head:
     storage = region.storage
-    head = region.head()
     for _ in storage.budget().attempts():
         if head.status is Status.SEALED:
             raise Invalid(

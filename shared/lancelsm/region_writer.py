@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from lancelsm.claim import claim, create_region
+from lancelsm.claim import claim, claim_held, create_region
 from lancelsm.committed import Committed, CommittedEntry
 from lancelsm.errors import Fenced, Invalid, LsmError, Unavailable
 from lancelsm.head import Head, Summary
@@ -106,12 +106,12 @@ class RegionWriter:
         return self._entry(outcome.summary) if isinstance(outcome, Appended) else None
 
     def give_back(self) -> None:
-        """Let the last of the lenders have the region again, if it is still ours. Raises as `claim.claim`."""
+        """Let the last of the lenders have the region again, if it is still ours. Raises as `claim.claim_held`."""
         if self._pipeline is not None:
             self._pipeline.close()
         with self._lock, suppress(Fenced, Invalid):  # taken over or sealed meanwhile
             self._held = None
-            claim(self._region, owner=self._lenders[-1], held_by=(self._owner,))
+            claim_held(self._region, owner=self._lenders[-1], held_by=(self._owner,))
 
     def _wait_for_base(self, held: Head | None) -> Head:
         """Push back while the base lags; returns a head for the next append."""

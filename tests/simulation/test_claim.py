@@ -51,10 +51,12 @@ def test_a_claim_ends_with_a_fence_in_the_log_and_its_epoch_in_the_manifest():
     world.audit()
 
 
-def test_a_claim_takes_fourteen_calls_and_a_second_look_at_a_finished_one_none():
+def test_a_claim_takes_fifteen_calls_and_one_for_each_entry_of_the_tail_and_a_second_look_at_a_finished_one_none():
     counted = [(call.port, call.method) for call in calls(CLAIMS["claim"])]
     assert counted == [
         ("registry", "read"),
+        ("objects", "get"),  # the manifest
+        ("objects", "get"),  # the tail, of one entry
         ("registry", "swap"),
         ("objects", "list"),
         ("objects", "create"),

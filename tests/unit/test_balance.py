@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace as changed
 from pathlib import Path
+from typing import Any
 
 import lance
 import pyarrow as pa
@@ -15,23 +16,38 @@ import pytest
 
 import lancelsm
 from lancelsm import upkeep
+from lancelsm.adopt import adopt
 from lancelsm.dataset.base_rows import Base
 from lancelsm.dataset.generation import write_generation
 from lancelsm.errors import Corrupt
 from lancelsm.filesum import Summed
-from lancelsm.layout import Epoch, Generation, Nonce, Position, RegionId, bitrev64, wal_entry
+from lancelsm.layout import (
+    Epoch,
+    Generation,
+    Key,
+    Nonce,
+    Position,
+    RegionId,
+    bitrev64,
+    head_key,
+    wal_entry,
+    wal_prefix,
+)
 from lancelsm.merge import tasks
 from lancelsm.merge.plan import Sums
 from lancelsm.objects import Body, Unknown, Written
-from lancelsm.opening import Ports
+from lancelsm.opening import Ports, open_table
+from lancelsm.rebuild import rebuild
 from lancelsm.record.rows import deletes, upserts
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TableSchema, conform, declare_primary_key, numbered
+from lancelsm.registry import Applied, Fields
+from lancelsm.registry import Unknown as NoAnswer
 from lancelsm.setsum import Setsum
 from lancelsm.table import Table
 from lancelsm.wal.entry import decode, draft, encode
 from lancelsm.wal.replay import stored_rows
-from tests.simulation.faults import FaultPlan
+from tests.simulation.faults import FaultPlan, FaultyRegistry
 from tests.unit.tables import COLUMNS, create, faulty, generation_paths, row, rows_of
 
 ENTRIES = 3
@@ -74,70 +90,208 @@ def replace(entries: list[Path]) -> None:
     entries[1].write_bytes(late.body)
 
 
+Fault = Callable[[list[Path]], None]
+
 FAULTS = [flip, lose, double, swap, replace]
+FIRST_WRONG = {flip: 2, lose: 2, double: 3, swap: 2}
+"""The first position whose object is not the one that was put there."""
 
 
-def scan(table: Table) -> object:
-    return rows_of(table)
+PLACE = ("table", "region", "position", "object")
 
 
-def get(table: Table) -> object:
-    return table.get([1])
+def where_of(act: Callable[[], object]) -> dict[str, object]:
+    """What it is refused with, as `Corrupt`."""
+    with pytest.raises(Corrupt) as caught:
+        act()
+    return {name: value for name, value in caught.value.where.items() if name in PLACE}
 
 
-def flush(table: Table) -> object:
-    return table.flush()
+def named(table: Table, position: int) -> dict[str, object]:
+    """Where an error says that the entry at this position is wrong."""
+    (region,) = table.regions()
+    found = Position(position)
+    return {"table": table.uri, "region": region.id, "position": found, "object": wal_entry(region.id, found)}
 
 
-def changes(table: Table) -> object:
-    return list(table.changes())
+def opened(table: Table) -> Table:
+    """The table as another process sees it."""
+    return lancelsm.open(table.uri)
 
 
-@pytest.mark.parametrize("read", [scan, get, flush])
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_tail_that_is_not_what_was_committed_is_refused(
-    tmp_path: Path, fault: Callable[[list[Path]], None], read: Callable[[Table], object]
-) -> None:
-    table, entries = written(tmp_path)
-    fault(entries)
-
-    with pytest.raises(Corrupt):
-        read(lancelsm.open(table.uri))
-
-    assert generation_paths(tmp_path) == []
+def taken_over(table: Table) -> object:
+    (region,) = table.regions()
+    return table.claim(region, owner="another")
 
 
-@pytest.mark.parametrize("fault", [flip, lose, double, swap])
-def test_a_change_stream_yields_no_entry_that_is_not_sound(tmp_path: Path, fault: Callable[[list[Path]], None]) -> None:
-    table, entries = written(tmp_path)
-    fault(entries)
-
-    with pytest.raises(Corrupt):
-        changes(lancelsm.open(table.uri))
+def held_alone(table: Table) -> object:
+    return lancelsm.open(table.uri, owner="loader").upsert([row(9)])
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_snapshot_of_a_tail_that_changed_is_refused(tmp_path: Path, fault: Callable[[list[Path]], None]) -> None:
+def taken_back(table: Table) -> object:
+    (region,) = table.regions()
+    dataset = lance.dataset(table.uri)
+    with suppress(OSError):  # a log that Lance can't replay either, which its manifest and fence come before
+        dataset.mem_wal_writer(region.id)
+    return adopt(table.uri)
+
+
+LOG: dict[str, Callable[[Table], object]] = {
+    "scan": lambda table: rows_of(opened(table)),
+    "get": lambda table: opened(table).get([1]),
+    "snapshot": lambda table: rows_of(lancelsm.open(table.uri, at="kept")),
+    "change stream": lambda table: list(opened(table).changes()),
+    "flush": lambda table: opened(table).flush(),
+    "claim": lambda table: taken_over(opened(table)),
+    "claim by an exclusive writer": held_alone,
+    "adopt of a log of ours": taken_back,
+    "rebuild": lambda table: rebuild(open_table(table.uri)),
+}
+
+
+@pytest.mark.parametrize("place", LOG)
+@pytest.mark.parametrize("fault", FIRST_WRONG)
+def test_the_first_entry_that_is_not_what_was_committed_is_named(tmp_path: Path, fault: Fault, place: str) -> None:
     table, entries = written(tmp_path)
     table.snapshot("kept")
     fault(entries)
+    (before,) = (region.head() for region in table.regions())
 
-    with pytest.raises(Corrupt):
-        scan(lancelsm.open(table.uri, at="kept"))
+    where = where_of(lambda: LOG[place](table))
+
+    assert where == named(table, FIRST_WRONG[fault])
+    assert [region.head() for region in table.regions()] == [before]
+    assert generation_paths(tmp_path) == []
+
+
+@pytest.mark.parametrize("place", ["scan", "get", "snapshot", "flush", "claim", "claim by an exclusive writer"])
+def test_entries_that_are_sound_each_by_itself_are_named_by_their_range(tmp_path: Path, place: str) -> None:
+    table, entries = written(tmp_path)
+    table.snapshot("kept")
+    replace(entries)
+
+    where = where_of(lambda: LOG[place](table))
+
+    (region,) = table.regions()
+    assert where == {**named(table, 1), "position": "1..3", "object": wal_prefix(region.id)}
+    assert generation_paths(tmp_path) == []
+
+
+def lost_behind_the_head(table: Table, path: Path) -> object:
+    """The put's object is gone once the head has passed it, and nobody told the writer that it has."""
+    plan = FaultPlan()
+
+    class Losing(FaultyRegistry):
+        def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> Any:
+            outcome = super().swap(key, expect=expect, change=change)
+            path.unlink()
+            return NoAnswer(cause="lost") if isinstance(outcome, Applied) else outcome
+
+    ports = faulty(plan)
+    registry = ports.registry
+    losing = changed(ports, registry=lambda kind, **options: Losing(registry(kind, **options).inner, plan))
+    return lancelsm.open(table.uri, ports=losing).upsert([row(9)])
+
+
+def damaged_on_its_way(table: Table, _: Path) -> object:
+    return lancelsm.open(table.uri, ports=_damaging(FaultPlan())).upsert([row(9)])
+
+
+def doubled_above_the_head(table: Table, path: Path) -> object:
+    path.write_bytes((path.parent / f"{bitrev64(1)}.arrow").read_bytes())
+    return opened(table).upsert([row(9)])
+
+
+def swapped_above_the_head(table: Table, path: Path) -> object:
+    rows = draft(upserts([row(9)], schema=SCHEMA))
+    for position, at in ((ENTRIES + 1, ENTRIES + 2), (ENTRIES + 2, ENTRIES + 1)):
+        body = encode(rows, position=Position(at), epoch=Epoch(1), nonce=Nonce("d" * 32)).body
+        (path.parent / f"{bitrev64(position)}.arrow").write_bytes(body)
+    return opened(table).upsert([row(9)])
+
+
+@pytest.mark.parametrize(
+    "fault", [damaged_on_its_way, lost_behind_the_head, doubled_above_the_head, swapped_above_the_head]
+)
+def test_an_append_acknowledges_no_entry_that_it_finds_otherwise_and_names_it(
+    tmp_path: Path, fault: Callable[[Table, Path], object]
+) -> None:
+    table, entries = written(tmp_path)
+
+    where = where_of(lambda: fault(table, entries[0].parent / f"{bitrev64(ENTRIES + 1)}.arrow"))
+
+    assert where == named(table, ENTRIES + 1)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("field", ["entry_setsum", "wal_rows", "wal_bytes", "next_position"])
+def test_an_append_acknowledges_nothing_that_the_head_counts_otherwise(tmp_path: Path, field: str, depth: int) -> None:
+    table, _ = written(tmp_path)
+    plan = FaultPlan()
+
+    class Forgetful(FaultyRegistry):
+        """Says of what it wrote that one field is as it was before."""
+
+        def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> Any:
+            before = self.inner.read(key) or {}
+            outcome = super().swap(key, expect=expect, change=change)
+            if "next_position" in change and isinstance(outcome, Applied) and field in before:
+                return Applied(record={**outcome.record, field: before[field]})
+            return outcome
+
+    ports = faulty(plan)
+    registry = ports.registry
+    forgetful = changed(ports, registry=lambda kind, **options: Forgetful(registry(kind, **options).inner, plan))
+    writer = lancelsm.open(table.uri, ports=forgetful).writer(pipeline_depth=depth)
+
+    with pytest.raises(Corrupt, match=field) as caught:
+        writer.upsert([row(9)])
+
+    (region,) = table.regions()
+    assert (caught.value.where["region"], "position" in caught.value.where) == (region.id, True)
+
+
+@pytest.mark.parametrize("place", ["scan", "get", "claim"])
+def test_a_head_that_ends_where_its_manifest_does_has_its_sum(tmp_path: Path, place: str) -> None:
+    table, _ = written(tmp_path)
+    table.flush()
+    (region,) = table.regions()
+    head = region.head()
+    other = (head.entry_setsum + Setsum.of_item(b"other")).hex()
+    region.storage.registry.swap(head_key(table.config.table, region.id), expect={}, change={"entry_setsum": other})
+
+    where = where_of(lambda: LOG[place](table))
+
+    assert (where["region"], where["position"], where["object"]) == (region.id, ENTRIES, head.manifest_key)
+
+
+@pytest.mark.parametrize("field", ["wal_rows", "wal_bytes"])
+def test_who_claims_counts_what_the_head_has_counted(tmp_path: Path, field: str) -> None:
+    table, _ = written(tmp_path)
+    (region,) = table.regions()
+    head = region.head()
+    key = head_key(table.config.table, region.id)
+    region.storage.registry.swap(key, expect={}, change={field: getattr(head, field) + 1})
+
+    where = where_of(lambda: LOG["claim"](table))
+
+    assert (where["region"], where["position"], where["object"]) == (region.id, ENTRIES, head.manifest_key)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_collection_takes_no_log_that_is_not_what_was_folded(
-    tmp_path: Path, fault: Callable[[list[Path]], None]
-) -> None:
+def test_a_collection_takes_no_log_that_is_not_what_was_folded(tmp_path: Path, fault: Fault) -> None:
     table, entries = written(tmp_path)
     table.flush()
     table.merge(engine="inprocess")
     fault(entries)
 
-    with pytest.raises(Corrupt):
-        table.collect(yes=True, interval_seconds=0)
+    where = where_of(lambda: table.collect(yes=True, interval_seconds=0))
 
+    (region,) = table.regions()
+    assert where["region"] == region.id
+    assert "object" in where
+    if fault is lose:
+        assert where == named(table, FIRST_WRONG[fault])
     assert entries[0].exists()
 
 
@@ -182,18 +336,6 @@ def test_rows_under_an_older_schema_are_as_they_were_written() -> None:
 
     assert found.column("v").to_pylist() == rows.column("v").to_pylist()
     assert found.column("added").null_count == 5
-
-
-def test_an_entry_that_was_damaged_on_its_way_in_is_not_acknowledged(tmp_path: Path) -> None:
-    table = create(tmp_path)
-    table.upsert([row(1)])
-    plan = FaultPlan()
-    writer = lancelsm.open(table.uri, ports=_damaging(plan))
-
-    with pytest.raises(Corrupt, match="damaged on its way"):
-        writer.upsert([row(2)])
-
-    assert [found["id"] for found in rows_of(table)] == [1]
 
 
 def _damaging(plan: FaultPlan) -> Ports:
@@ -241,8 +383,10 @@ def test_a_merge_takes_no_generation_with_other_rows(tmp_path: Path, values: lis
     other = upserts([row(key, value) for key, value in enumerate(values)], schema=table.config.schema)
     write_generation(uri=str(generation), rows=other, schema=table.config.schema, data_storage_version="2.1")
 
-    with pytest.raises(Corrupt, match="not those that were flushed"):
+    with pytest.raises(Corrupt, match="not those that were flushed") as caught:
         table.merge(engine="inprocess")
+
+    assert str(caught.value.where["object"]).endswith(generation.name)
 
     assert table.scrub().problems
 
@@ -257,8 +401,10 @@ def test_a_merge_takes_no_generations_that_were_swapped(tmp_path: Path) -> None:
     for here, there in ((first, away), (second, first), (away, second)):
         os.rename(here, there)
 
-    with pytest.raises(Corrupt, match="not those that were flushed"):
+    with pytest.raises(Corrupt, match="not those that were flushed") as caught:
         table.merge(engine="inprocess")
+
+    assert str(caught.value.where["object"]).endswith((first.name, second.name))
 
 
 def test_a_merge_of_tombstones_alone_is_summed_too(tmp_path: Path) -> None:
@@ -273,8 +419,10 @@ def test_a_merge_of_tombstones_alone_is_summed_too(tmp_path: Path) -> None:
     other = deletes([2], schema=table.config.schema)
     write_generation(uri=str(generation), rows=other, schema=table.config.schema, data_storage_version="2.1")
 
-    with pytest.raises(Corrupt, match="not those that were flushed"):
+    with pytest.raises(Corrupt, match="not those that were flushed") as caught:
         table.merge(engine="inprocess")
+
+    assert str(caught.value.where["object"]).endswith(generation.name)
 
 
 Damage = Callable[[Path, Path], None]

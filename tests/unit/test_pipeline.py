@@ -374,7 +374,7 @@ def test_a_region_that_could_not_be_given_back_is_given_back_by_closing_again(ta
     writer = Writer(target, pipeline_depth=2)
     writer.upsert(row(1))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lancelsm.region_writer.claim", _unavailable)
+        patch.setattr("lancelsm.region_writer.claim_held", _unavailable)
         with pytest.raises(Unavailable):
             writer.close()
     assert made(target).head().owner != OWNER

@@ -341,9 +341,10 @@ def a_claim(table: Table, region: Region) -> None:
 
 def an_older_fence(table: Table, region: Region) -> None:
     """A fence at 5 whose manifest was not published."""
+    claimer = crashed(Path(table.uri), at("create", "/staged/"), "claimer")
+    (held,) = claimer.regions()
     with pytest.raises(Crash):
-        claimer = crashed(Path(table.uri), at("create", "/staged/"), "claimer")
-        claimer.claim(claimer.regions()[0])
+        claimer.claim(held)
 
 
 def an_entry_of_lances(table: Table, region: Region) -> None:

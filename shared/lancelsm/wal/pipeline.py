@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from lancelsm import head as heads
-from lancelsm.claim import claim
+from lancelsm.claim import claim, claim_held
 from lancelsm.errors import Contended, Invalid, LsmError, Unavailable
 from lancelsm.head import Head, Summary
 from lancelsm.layout import Epoch, Position
 from lancelsm.region import Region, admit
 from lancelsm.wal.entry import Draft, Encoded, encode
-from lancelsm.wal.slot import Appended, ambiguous, contended, judge, place
+from lancelsm.wal.slot import Appended, ambiguous, contended, judge, move, place
 
 
 def _running() -> Future[Summary]:
@@ -110,8 +110,9 @@ class Pipeline:
 
     def _claim(self) -> Head:
         """A fresh epoch. Once the region was ours, it is taken from nobody else: who has claimed it since keeps it."""
-        held_by = (*self._lenders, self._owner) if self._head is None else (self._owner,)
-        return claim(self._region, owner=self._owner, held_by=held_by)
+        if self._head is None:
+            return claim(self._region, owner=self._owner, held_by=(*self._lenders, self._owner))
+        return claim_held(self._region, owner=self._owner, held_by=(self._owner,))
 
     def _carry(self, flight: _Flight, draft: Draft) -> None:
         """Encode and put one entry, then commit what is due."""
@@ -160,7 +161,7 @@ class Pipeline:
         cause: LsmError | None = None
         for _ in region.storage.budget().attempts():
             try:
-                outcome = region.swap(swap)
+                outcome = move(region, swap)
                 if isinstance(outcome, Head):
                     self._acknowledge(entries, outcome)
                     return

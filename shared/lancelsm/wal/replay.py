@@ -7,12 +7,14 @@ tests/model/reader_view.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import pyarrow as pa
 
-from lancelsm.errors import Corrupt, Invalid
-from lancelsm.layout import Position, wal_entry
+from lancelsm import manifest as manifests
+from lancelsm.errors import Corrupt, Invalid, placed
+from lancelsm.layout import Position, wal_entry, wal_prefix
 from lancelsm.manifest import Manifest
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TOMBSTONE, TableSchema, conform
@@ -30,44 +32,42 @@ class LogEnd(Protocol):
     @property
     def entry_setsum(self) -> Setsum: ...
 
+    @property
+    def manifest_key(self) -> str: ...
+
 
 def tail(region: Region, end: LogEnd, manifest: Manifest) -> list[Entry] | None:
     """The entries after the manifest's replay point up to the end, in order.
 
     Args:
-        end: the head as read.
+        end: the head as read, or what a snapshot remembers.
         manifest: the one that this head names.
 
     Returns:
         The entries, fences included. None if the log was collected meanwhile: read head and manifest again.
 
     Raises:
-        Corrupt: entries are missing, unreadable, or don't add up, and no collection explains it.
+        Corrupt: entries are missing, unreadable, or don't add up, and no collection explains it. It names the first
+            one that is not what its writer put there; if each is sound by itself, their range. Or head and manifest
+            contradict each other, or the manifest itself: it is named.
         Unavailable: the store did not answer.
     """
+    _agree(region, end, manifest)
     positions = range(manifest.replay_after + 1, end.next_position)
     if not positions:
         return []
-    problem = ""
-    entries: list[Entry] = []
     try:
         entries = region.storage.each(lambda position: _entry(region, Position(position)), positions)
         total = sum((entry.summary.entry_setsum for entry in entries), start=Setsum())
         if total != end.entry_setsum - manifest.entry_setsum:
-            problem = "the entries after the replay point don't add up to what was committed"
-    except Corrupt as error:
-        problem = error.message
-    if not problem:
+            raise _other(region, entries)
         return entries
+    except Corrupt as error:
+        problem = error
     # Proof needs a head read after the objects: below its floor, slots may be gone or refilled.
     if region.head().first_position > positions.start:
         return None
-    raise Corrupt(
-        problem,
-        remedy=f"See which, then restore it: lancelsm inspect entries {region.storage.uri} --region {region.id}",
-        **region.where,
-        position=f"{positions.start}..{positions.stop - 1}",
-    )
+    raise problem
 
 
 def stored_rows(entry: Entry, schema: TableSchema) -> pa.Table:
@@ -97,5 +97,46 @@ def _entry(region: Region, position: Position) -> Entry:
     key = wal_entry(region.id, position)
     found = region.storage.objects.get(key)
     if found is None:
-        raise Corrupt(f"entry {position} is gone", **region.where, position=position, object=key)
-    return decode(found.body, position=position, key=key)
+        raise Corrupt("a committed entry is gone", **region.where, position=position, object=key)
+    with placed(**region.where):
+        return decode(found.body, position=position, key=key)
+
+
+def _agree(region: Region, end: LogEnd, manifest: Manifest) -> None:
+    """Whether the manifest adds up, and the log ends where it does or later; raises `Corrupt` if not."""
+    broken = manifests.violations(None, manifest)
+    last = end.next_position - 1
+    if last < manifest.replay_after:
+        broken.append(f"the log ends at {last}, before the replay point {manifest.replay_after}")
+    if last == manifest.replay_after and end.entry_setsum != manifest.entry_setsum:
+        broken.append(f"the log through the replay point {last} has another sum in the head than in the manifest")
+    if broken:
+        raise Corrupt(
+            f"manifest and head contradict each other: {'; '.join(broken)}",
+            remedy=f"Restore the object, or stop all writers, then: lancelsm registry rebuild {region.storage.uri}",
+            **region.where,
+            position=manifest.replay_after,
+            object=end.manifest_key,
+        )
+
+
+def _other(region: Region, entries: Sequence[Entry]) -> Corrupt:
+    """What to say of entries that are not those that were committed."""
+    for entry in entries:
+        position = entry.summary.position
+        if entry.nonce is not None and not entry.sound:
+            return Corrupt(
+                "a committed entry is not what was written there: its bytes don't have the sum that it declares",
+                **region.where,
+                position=position,
+                object=wal_entry(region.id, position),
+            )
+    first, last = entries[0].summary.position, entries[-1].summary.position
+    one = first == last
+    return Corrupt(
+        "the entries after the replay point don't add up to what was committed, though each is sound by itself",
+        remedy="One of them is another's, or the head is: restore the one that a backup has otherwise",
+        **region.where,
+        position=first if one else f"{first}..{last}",
+        object=wal_entry(region.id, first) if one else wal_prefix(region.id),
+    )

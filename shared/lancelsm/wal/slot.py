@@ -11,13 +11,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lancelsm import head as heads
+from lancelsm import registry
 from lancelsm.clock import Budget
 from lancelsm.errors import Ambiguous, Contended, Corrupt, Invalid, LsmError, Unavailable
-from lancelsm.head import Head, Summary
+from lancelsm.head import Head, Summary, Swap
 from lancelsm.layout import Position, wal_entry
 from lancelsm.objects import ETag, Unknown, Written
 from lancelsm.region import Region
+from lancelsm.registry import Lost
 from lancelsm.wal.entry import Draft, Encoded, Entry, decode, encode
+
+_COUNTED = ("next_position", "entry_setsum", "wal_rows", "wal_bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +138,8 @@ def _yield_to(
             position=position,
             object=wal_entry(region.id, position),
         )
-    outcome = region.swap(heads.appended(fresh, [other.summary], nonce=other.nonce, at=region.storage.clock.now()))
+    step = heads.appended(fresh, [other.summary], nonce=other.nonce, at=region.storage.clock.now())
+    outcome = move(region, step)
     return outcome if isinstance(outcome, Head) else region.head_after(outcome)
 
 
@@ -145,7 +150,7 @@ def _commit(region: Region, entry: Encoded, head: Head, *, budget: Budget) -> Ap
     for _ in budget.attempts():
         try:
             step = heads.appended(head, [entry.summary], nonce=entry.nonce, at=region.storage.clock.now())
-            outcome = region.swap(step)
+            outcome = move(region, step)
             if isinstance(outcome, Head):
                 return Appended(summary=entry.summary, head=outcome)
             now = region.head_after(outcome)
@@ -157,6 +162,26 @@ def _commit(region: Region, entry: Encoded, head: Head, *, budget: Budget) -> Ap
         except (Unavailable, Invalid) as error:  # neither says what became of the entry
             cause = error
     raise ambiguous(region, position, "the registry gave no answer that proves anything") from cause
+
+
+def move(region: Region, step: Swap) -> Head | Lost | registry.Unknown:
+    """Try to move the head past entries: the new head if it was applied, and says what it was told.
+
+    Raises:
+        Corrupt: it says something else. The entries are committed, and must not be acknowledged.
+    """
+    outcome = region.swap(step)
+    if isinstance(outcome, Head):
+        record = heads.to_record(outcome)
+        other = [name for name in _COUNTED if record[name] != step.change[name]]
+        if other:
+            raise Corrupt(
+                f"the head counts other entries than were committed: {', '.join(other)} is not what was written",
+                remedy=f"Stop all writers, then: lancelsm registry rebuild {region.storage.uri}",
+                **region.where,
+                position=Position(outcome.next_position - 1),
+            )
+    return outcome
 
 
 def judge(region: Region, entry: Encoded) -> Appended | Head:
