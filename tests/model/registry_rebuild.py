@@ -3,7 +3,8 @@
 A region lives: writers append, one of them stalls in the first epoch and leaves entries behind, another claims; a
 flush stages, swaps and publishes; its generation is merged; what is below the floor is swept. At any moment the
 registry is lost, all processes stop, and a head is derived from what storage has. An entry is its number; a
-generation holds the entries up to its last position.
+generation holds the entries up to its last position. A fence above the end of what counts, and a committed position
+there that the head or a manifest remembers, prove damage: in a log without any they must not be.
 """
 
 from __future__ import annotations
@@ -84,6 +85,10 @@ class RegistryRebuild:
         refused = {found.entry for _, found in state.objects if found.refused}
         if refused & set(seen):
             return Violation("refused row in the log", f"{refused & set(seen)}: {seen}")
+        end = state.published.replayed + len(self._counted(state, state.published))
+        proofs = [at for at, found in state.objects if at > end + 1 and found.entry == FENCE]
+        if proofs or len(state.log) > end:
+            return Violation("healthy log refused", f"fences at {proofs}, the log ends at {end}")
         return None
 
     def _append(self, state: State) -> Iterator[tuple[Step, State]]:
@@ -159,7 +164,16 @@ class RegistryRebuild:
         for number, last in manifest.generations:
             if number > counter and (number, last) in state.kept:
                 seen += [history[at] for at in range(1, last + 1)]
-        replayed = []
+        replayed = self._counted(state, manifest)
+        # The tail becomes the next generation; readers skip it if its number is not above the counter.
+        generation = manifest.newest + 1
+        if self.without is not Guard.ABOVE_COUNTER:
+            generation = max(generation, counter + 1)
+        return tuple(seen + (replayed if generation > counter else []))
+
+    def _counted(self, state: State, manifest: Manifest) -> list[int]:
+        """The entries after the manifest's replay point that count."""
+        replayed: list[int] = []
         objects = dict(state.objects)
         highest_epoch = 0 if self.without is Guard.EPOCH_AT_REPLAY else manifest.epoch
         for at in range(manifest.replayed + 1, max(objects, default=0) + 1):
@@ -173,8 +187,4 @@ class RegistryRebuild:
                 break
             highest_epoch = max(highest_epoch, found.epoch)
             replayed.append(found.entry)
-        # The tail becomes the next generation; readers skip it if its number is not above the counter.
-        generation = manifest.newest + 1
-        if self.without is not Guard.ABOVE_COUNTER:
-            generation = max(generation, counter + 1)
-        return tuple(seen + (replayed if generation > counter else []))
+        return replayed
