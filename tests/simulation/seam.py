@@ -63,7 +63,7 @@ COMPOSED = frozenset(
         "pk_index.index_problem",  # within examine_generation
         "scrubbing.examine_base",  # scrub's, which writes nothing
         "scrubbing.examine_generation",
-        "scrubbing.lost_indexes",
+        "scrubbing.examine_indexes",
         "scrubbing.own_row_setsum",  # where rows don't add up under the base's columns
     }
 )
@@ -83,6 +83,7 @@ PURE = frozenset(
         "matching.matching",
         "native.native_errors",
         "native.translated",
+        "scrubbing.shared_places",
     }
 )
 # Commands of an operator, beside the way of the rows.

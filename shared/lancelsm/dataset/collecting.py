@@ -11,8 +11,9 @@ from lance.fragment import FragmentMetadata
 
 from lancelsm.dataset.base_table import MEM_WAL_INDEX, BaseTable, StorageOptions, open_dataset
 from lancelsm.dataset.native import native_errors
-from lancelsm.errors import Contended, Invalid
+from lancelsm.errors import Contended, Corrupt, Invalid
 
+_TRIES = 5
 _LANCES_OWN = "__lance_"  # indexes that have no rows to catch up with
 
 
@@ -30,9 +31,16 @@ def stored_versions(*, uri: str, storage_options: StorageOptions = None) -> tupl
     Raises:
         Corrupt, Unavailable: as `base_table.open_base`.
     """
-    dataset = open_dataset(uri=uri, version=None, storage_options=storage_options)
-    with native_errors("the base's versions can't be read", table=uri):
-        found: list[dict[str, Any]] = dataset.versions()  # type: ignore[assignment]
+    for left in reversed(range(_TRIES)):
+        try:
+            dataset = open_dataset(uri=uri, version=None, storage_options=storage_options)
+            with native_errors("the base's versions can't be read", table=uri):
+                found: list[dict[str, Any]] = dataset.versions()  # type: ignore[assignment]
+            break
+        except Corrupt:
+            # Lance lists them and then reads each: another collector may remove one between the two.
+            if not left:
+                raise
     return tuple(
         StoredVersion(version=one["version"], committed=one["timestamp"].astimezone(UTC).timestamp())
         for one in sorted(found, key=lambda one: int(one["version"]))

@@ -207,10 +207,10 @@ def _duplicates(keys: pa.Table, schema: TableSchema) -> list[Wrong]:
 
 
 def _index(uri: str, keys: pa.Table, schema: TableSchema, exact: bool, storage_options: StorageOptions) -> list[Wrong]:
-    files = LanceFileSession(uri, storage_options=dict(storage_options or {}))
     problem: str | None
     try:
         with native_errors("the key index can't be read", object=uri):
+            files = LanceFileSession(uri, storage_options=dict(storage_options or {}))
             problem = index_problem(files=files, values=key_column(keys, schema.primary_key), exact=exact)
     except (Corrupt, Invalid) as error:
         problem = error.message

@@ -23,6 +23,7 @@ from lancelsm.scrub.report import Kind, Tally, told
 from lancelsm.setsum import Setsum
 from lancelsm.view import mismatch
 
+_TRIES = 5
 _KINDS = {"data": Kind.BASE_FILE, "_deletions": Kind.DELETION, "_indices": Kind.INDEX}
 
 
@@ -30,7 +31,7 @@ def open_version(opened: Opened, version: int | None, tally: Tally) -> BaseTable
     """A version of the base, the newest by default, if it is this table's."""
     tally.take()
     try:
-        base = open_base(uri=opened.storage.uri, version=version, storage_options=opened.storage_options)
+        base = _read_version(opened, version)
         if base.facts is not None and base.facts.table != opened.config.table:
             tally.add(CONFIG, Kind.CONFIG, f"it is of table {opened.config.table}, the base of {base.facts.table}")
         check_base(base, opened.config)
@@ -43,21 +44,46 @@ def open_version(opened: Opened, version: int | None, tally: Tally) -> BaseTable
     return base
 
 
+def _read_version(opened: Opened, version: int | None) -> BaseTable:
+    """As `open_base`; the newest version may be cleaned up behind a newer one between its listing and its reading."""
+    try:
+        return open_base(uri=opened.storage.uri, version=version, storage_options=opened.storage_options)
+    except (Corrupt, Invalid):
+        if version is not None:
+            raise
+        return opened.read_base()
+
+
 def scrub_facts(opened: Opened, base: BaseTable, states: Iterable[RegionScrub], tally: Tally) -> None:
     """Counters against newest generations, markers against counters, and the list of the base's newest round."""
     for state in states:
-        problem = "" if state.manifest is None else mismatch(state.manifest, base)
-        # A flush and a merge may have come since: only what a manifest that is read now contradicts is wrong.
-        if problem and (later := state.reread()) is not None and (problem := mismatch(later, base)):
+        if state.manifest is not None and mismatch(state.manifest, base) and (problem := _mismatch(opened, state)):
             tally.add(VERSIONS, Kind.BASE, problem)
     try:
         markers = read_markers(objects=opened.storage.objects, version=base.version)
     except Corrupt as error:
-        tally.add(str(error.where.get("object", VERSIONS)), Kind.BASE, told(error))
+        if _is_there(opened, base):
+            tally.add(str(error.where.get("object", VERSIONS)), Kind.BASE, told(error))
         return
     for region, marker in (markers.merged if markers else {}).items():
         if marker > (counter := base.counters.get(region, NO_GENERATION)):
             tally.add(VERSIONS, Kind.BASE, f"the marker of region {region} is {marker}, its counter {counter}")
+
+
+def _mismatch(opened: Opened, state: RegionScrub) -> str:
+    """Why a region and the base are not one state when both are read anew, in this order; empty if they are.
+
+    Merges and collections may come between: only what stays so is wrong.
+    """
+    problem = ""
+    for _ in range(_TRIES):
+        manifest, base = state.reread(), open_version(opened, None, Tally())
+        if manifest is None or base is None:
+            return ""  # named already
+        problem = mismatch(manifest, base)
+        if not problem:
+            break
+    return problem
 
 
 def scrub_list(opened: Opened, record: Record, tally: Tally) -> None:

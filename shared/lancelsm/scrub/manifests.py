@@ -63,18 +63,23 @@ class ManifestScrub:
     def _hinted(self, head: Head) -> int:
         """The version that the hint says; the newest one if it says none that can be."""
         current, key = head.manifest_version, version_hint(self.region.id)
-        hint, start = self.region.storage.objects.get(key), int(current)
         self.tally.take()
-        try:
-            start = int(json.loads(hint.body)["version"]) if hint else start
-            problem = "" if hint else "it is gone"
-        except (ValueError, KeyError, TypeError):
-            problem = "it is unreadable"
-        if start > current or start < 1:
-            problem, start = f"it says {start}, the newest version is {current}", current
+        start, problem = self._read_hint()
+        if start is not None and not 1 <= start <= current:
+            problem = f"it says {start}, the newest version is {current}"
         if problem:
             self._suspect(key, Kind.HINT, problem, head)
-        return start
+        return current if problem or start is None else start
+
+    def _read_hint(self) -> tuple[int | None, str]:
+        """What the hint says, or why it says nothing."""
+        hint = self.region.storage.objects.get(version_hint(self.region.id))
+        if hint is None:
+            return None, "it is gone"
+        try:
+            return int(json.loads(hint.body)["version"]), ""
+        except (ValueError, KeyError, TypeError):
+            return None, "it is unreadable"
 
     def _published(self, head: Head, version: Version) -> None:
         if not self.tally.take():
@@ -83,7 +88,9 @@ class ManifestScrub:
         found = self.region.storage.objects.get(key)
         named = self.region.storage.objects.get(head.manifest_key) if version == head.manifest_version else None
         if found is None:
-            problem = "it is gone: Lance's readers stop before it"
+            # Below a hint that was raised meanwhile a version may be swept, also while the head stays.
+            passed = (self._read_hint()[0] or 0) > version
+            problem = "" if passed else "it is gone: Lance's readers stop before it"
         elif named is not None and found.body != named.body:
             problem = "it is not the one that the head names"
             self._suspect(head.manifest_key, Kind.STAGED, "it is not what was published", head)

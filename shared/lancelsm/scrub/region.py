@@ -117,13 +117,17 @@ class RegionScrub:
                 wal_position(found.key) is not None or (published_version(found.key) or 0) > 1
                 for found in self.region.storage.objects.list(f"{region_prefix(self.region.id)}/")
             )
-            if used:
+            if used and self._is_lost():
                 self._tally.add(path, Kind.HEAD, "it is gone")
             return None
         if not head.manifest_key.startswith(manifest_prefix(self.region.id)):
             self._tally.add(path, Kind.HEAD, f"it names another region's manifest: {head.manifest_key}")
             return None
         return head
+
+    def _is_lost(self) -> bool:
+        """Whether there is no head even now: one that is being made comes before what its region is used for."""
+        return self.region.find_head() is None
 
     def _check_head(self, head: Head, manifest: Manifest) -> None:
         """Whether catalog, head and manifest agree."""
