@@ -85,3 +85,18 @@ def test_a_record_can_be_created_where_one_was_deleted(registry):
 
     assert registry.swap(KEY, expect=None, change={"version": 7}) == Applied(record={"version": 7})
     assert registry.list(KEY.partition) == [(KEY, {"version": 7})]
+
+
+def test_a_discarded_record_is_gone_alone_and_one_that_is_not_there_is_no_error(registry):
+    keys = [Key(partition=KEY.partition, sort=f"monday#{nonce}#region") for nonce in ("one", "two")]
+    for key in (KEY, *keys):
+        registry.swap(key, expect=None, change={"version": 1})
+
+    for _ in range(2):
+        registry.discard(keys[0])
+
+    assert registry.read(keys[0]) is None
+    assert registry.list(KEY.partition) == [(key, {"version": 1}) for key in (KEY, keys[1])]
+    assert registry.swap(keys[0], expect={"version": 1}, change={"version": 2}) == Lost(record=None)
+    assert registry.delete(keys[0], expect={"version": 1}) == Lost(record=None)
+    assert registry.read(keys[0]) is None

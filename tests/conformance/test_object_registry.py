@@ -28,6 +28,7 @@ from tests.simulation.faults import (
 from tests.simulation.schedule import Schedule, ScheduledStore
 
 KEY = Key(partition="H#t#r", sort="head")
+GONE = Key(partition="S#t", sort="monday#nonce#region")  # nobody writes it again once it is discarded
 
 
 def over(store, *, clock=None, seed=1):
@@ -275,3 +276,36 @@ def test_a_remembered_record_that_another_process_replaced_is_read_again():
 
     # Then a swap on the other field keeps what the second one wrote
     assert ours.swap(KEY, expect={"m": 1}, change={"m": 2}) == Applied(record={"n": 2, "m": 2})
+
+
+def test_a_discarded_record_leaves_no_object_and_a_deleted_one_does():
+    store = MemoryStore()
+    registry = over(store)
+    for key in (KEY, GONE):
+        registry.swap(key, expect=None, change={"n": 1})
+
+    registry.delete(KEY, expect={"n": 1})
+    registry.discard(GONE)
+
+    assert [line.key for line in store.list("")] == [object_key(KEY)]
+
+
+@pytest.mark.parametrize("fault", [FAIL_AFTER, FAIL_BEFORE, late(1), late(1_000)])
+def test_a_swap_whose_reply_is_lost_is_not_said_to_be_lost_to_who_discarded_the_record(fault):
+    class Discarding(MemoryStore):
+        def get(self, key):
+            if self.armed and plan.injected:
+                over(self, seed="other").discard(GONE)
+            return super().get(key)
+
+    inner = Discarding()
+    inner.armed = False
+    over(inner, seed="before").swap(GONE, expect=None, change={"n": 0})
+    inner.armed = True
+    plan = FaultPlan.at(1, fault)
+
+    outcome = over(FaultyStore(inner, plan)).swap(GONE, expect={"n": 0}, change={"n": 1})
+    plan.land()
+
+    assert isinstance(outcome, UnknownSwap)
+    assert over(inner).read(GONE) is None

@@ -173,6 +173,9 @@ class StagedRegistry:
     def delete(self, key: Key, *, expect: Fields) -> Applied | Lost | UnknownSwap:
         raise NotImplementedError  # no protocol that is replayed deletes records: one that does must get a play for it
 
+    def discard(self, key: Key) -> None:
+        raise NotImplementedError
+
     def list(self, partition: str) -> list[tuple[Key, Record]]:
         raise NotImplementedError  # no protocol that is replayed lists records: one that does must get a play for it
 

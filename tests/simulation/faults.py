@@ -102,6 +102,10 @@ class MemoryRegistry:
                 return Lost(record=None if old is None else dict(old))
             return Applied(record=dict(self._records.pop(key)))
 
+    def discard(self, key: Key) -> None:
+        with self._lock:
+            self._records.pop(key, None)
+
     def list(self, partition: str) -> list[tuple[Key, Record]]:
         with self._lock:
             return sorted((key, dict(record)) for key, record in self._records.items() if key.partition == partition)
@@ -345,11 +349,8 @@ class FaultyStore:
         return iter(self._perform("list", prefix, lambda: list(self.inner.list(prefix))))
 
     def delete(self, keys: Collection[str]) -> None:
-        def unanswered(cause: str) -> None:
-            raise Unavailable(cause, remedy="Retry")
-
         named = list(keys)
-        self._perform("delete", " ".join(named), lambda: self.inner.delete(named), unknown=unanswered)
+        self._perform("delete", " ".join(named), lambda: self.inner.delete(named), unknown=_unanswered)
 
     def _perform(self, method: str, key: str, act: Callable[[], T], *, unknown: Callable[[str], T] | None = None) -> T:
         return self.plan.perform("objects", method, key, self._process, act, unknown=unknown)
@@ -389,11 +390,18 @@ class FaultyRegistry:
             unknown=lambda cause: UnknownSwap(cause=cause),
         )
 
+    def discard(self, key: Key) -> None:
+        self._perform("discard", _text(key), lambda: self.inner.discard(key), unknown=_unanswered)
+
     def list(self, partition: str) -> list[tuple[Key, Record]]:
         return self._perform("list", partition, lambda: self.inner.list(partition))
 
     def _perform(self, method: str, key: str, act: Callable[[], T], *, unknown: Callable[[str], T] | None = None) -> T:
         return self.plan.perform("registry", method, key, self._process, act, unknown=unknown)
+
+
+def _unanswered(cause: str) -> None:
+    raise Unavailable(cause, remedy="Retry")
 
 
 def _unknown_write(cause: str) -> Written | Refused | UnknownWrite:

@@ -178,6 +178,10 @@ class ScheduledRegistry:
         self._schedule.switch()
         return self.inner.delete(key, expect=expect)
 
+    def discard(self, key: Key) -> None:
+        self._schedule.switch()
+        self.inner.discard(key)
+
     def list(self, partition: str) -> list[tuple[Key, Record]]:
         self._schedule.switch()
         return self.inner.list(partition)

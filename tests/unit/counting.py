@@ -34,3 +34,7 @@ class CountingRegistry(MemoryRegistry):
     def delete(self, key: Key, *, expect: Fields) -> Applied | Lost:
         self.units["record_writes"] += 1
         return super().delete(key, expect=expect)
+
+    def discard(self, key: Key) -> None:
+        self.units["record_writes"] += 1
+        super().discard(key)

@@ -30,7 +30,7 @@ from lancelsm.snapshot import (
     snapshot_view,
 )
 from tests.simulation.faults import CRASH_AFTER, CRASH_BEFORE, FAIL_AFTER, Crash, FakeClock, Fault, FaultPlan, late
-from tests.unit.tables import faulty
+from tests.unit.tables import COLUMNS, faulty
 
 NOW = {0: 2, 1: 1, 2: 1}
 SKEW = 300.0
@@ -340,3 +340,21 @@ def test_a_snapshot_whose_record_is_unreadable_stops_collections_until_it_is_dro
             act()
     drop_snapshot(opened, "monday")
     assert opened.storage.registry.list(snapshots(opened.storage.table)) == []
+
+
+def test_however_many_pins_came_and_went_their_names_alone_leave_an_object_each(tmp_path):
+    table = lancelsm.create(tmp_path / "table", COLUMNS, primary_key="id", regions="bucket(id, 4)", registry="object")
+    registry = tmp_path / "table" / "_lancelsm" / "registry"
+
+    def objects() -> int:
+        return sum(1 for path in registry.rglob("*.json") if path.parent.name[:1] in "SC")
+
+    for _ in range(3):
+        for name in ("monday", "tuesday"):
+            table.snapshot(name)
+            table.set_cursor(name)
+            assert objects() > 5
+            table.drop_snapshot(name)
+            table.drop_cursor(name)
+
+    assert objects() == 4

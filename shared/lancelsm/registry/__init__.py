@@ -72,6 +72,17 @@ class Registry(Protocol):
         """
         ...
 
+    def discard(self, key: Key) -> None:
+        """Remove a record for good, whatever it says, and all that the adapter keeps to tell it from a later one.
+
+        Only for a key of a nonce whose maker is over, so that nobody relies on a record under it any more. A swap that
+        was sent before may still come, and leaves a record that nobody reads.
+
+        Raises:
+            Unavailable: no answer; it may be gone, or go later.
+        """
+        ...
+
     def list(self, partition: str) -> list[tuple[Key, Record]]:
         """All records of a partition, in order of `sort`, as of now."""
         ...

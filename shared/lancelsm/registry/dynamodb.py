@@ -116,6 +116,14 @@ class DynamoRegistry:
             "DeleteItem", self._client.delete_item, key, condition.request() | {"ReturnValues": "ALL_OLD"}
         )
 
+    def discard(self, key: Key) -> None:
+        self._repeated(
+            "DeleteItem",
+            lambda: self._client.delete_item(
+                TableName=self._name, Key={"pk": {"S": key.partition}, "sk": {"S": key.sort}}
+            ),
+        )
+
     def _write(
         self, action: str, call: Callable[..., Any], key: Key, request: dict[str, Any]
     ) -> Applied | Lost | Unknown:

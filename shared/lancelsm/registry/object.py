@@ -3,7 +3,8 @@
 A swap reads, decides, and writes under the ETag that it read, or that its last write here was answered with. The
 object carries a version that grows by one and a nonce of its write. So its content never repeats, which ETags alone
 would not see; and a write whose reply was lost is recognised: it is there, or another of the same version is, or the
-one before it is and it can be sent again. For the same reason a deleted record stays as an object that says so.
+one before it is and it can be sent again. For the same reason a deleted record stays as an object that says so; one
+that is discarded does not, since nobody uses its key again.
 """
 
 from __future__ import annotations
@@ -100,6 +101,11 @@ class ObjectRegistry:
 
         return self._write_next(key, next_record)
 
+    def discard(self, key: Key) -> None:
+        name = object_key(key)
+        self._remembered.pop(name, None)
+        self._store.delete([name])
+
     def _write_next(self, key: Key, next_record: Callable[[Record | None], _Next | None]) -> Applied | Lost | Unknown:
         """Write what follows the record that stands there, or lose to it."""
         name = object_key(key)
@@ -111,6 +117,8 @@ class ObjectRegistry:
         for _ in Budget(clock=self._clock, ids=self._ids, seconds=self._budget_seconds).attempts():
             try:
                 found, remembered = remembered or self._stored(name), None
+                if sent is not None and found is None and sent[0].version > 1:
+                    return Unknown(cause=f"{name}: {cause}; the record was discarded since")
                 if sent is not None and found is not None and found.version >= sent[0].version:
                     if found.nonce == sent[0].nonce:
                         return Applied(record=sent[1])

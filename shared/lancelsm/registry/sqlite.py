@@ -117,6 +117,11 @@ class SqliteRegistry:
 
         return self._transaction(key, write)
 
+    def discard(self, key: Key) -> None:
+        outcome = self.delete(key, expect={})
+        if isinstance(outcome, Unknown):
+            raise Unavailable(outcome.cause, remedy="Check the disk, then retry", path=self._path)
+
     def _transaction(
         self, key: Key, write: Callable[[sqlite3.Connection, Record | None], Record | None]
     ) -> Applied | Lost | Unknown:
