@@ -11,6 +11,7 @@ from lancelsm.commit import newest
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError
 from lancelsm.gc import collect as collection
 from lancelsm.gc.lists import Item, Kind, Round, read_list, write_list
+from lancelsm.gc.places import RegionPlace
 from lancelsm.gc.verify import verify_region
 from lancelsm.layout import Generation, Position, generation_path, published_manifest, wal_entry
 from lancelsm.pins import read_pins
@@ -217,6 +218,31 @@ def test_a_round_that_takes_too_much_of_a_large_log_is_refused() -> None:
     with pytest.raises(Invalid, match="collect_share_percent"):
         verify(lake, key, collect_floor_bytes=1000, collect_share_percent=50)
     verify(lake, key, collect_floor_bytes=1000, collect_share_percent=100)
+
+
+def test_a_log_that_another_collector_swept_since_mark_makes_a_new_round_necessary() -> None:
+    lake = filled(flushed=2, merged=2, tail_rows=0)
+    opened = lake.opened("collector", faulty=False)
+    with lake.collecting():
+        first = collection.mark(opened).rounds
+        collection.commit(opened, first)
+        numbers = range(10, 12)
+        lake.write(*numbers)
+        lake.flush()
+        lake.merge()
+        region = lake.region("x")
+        standing = sum(found.size for found in region.storage.objects.list(f"_mem_wal/{region.id}/wal/"))
+        lake.settings = Settings(collect_floor_bytes=1, collect_share_percent=50)
+        survey = RegionPlace(opened=lake.opened("second", faulty=False), region=region)
+        second = write_list(region.storage, survey.mark((), lake.progress()).round)
+        assert (second.round.number, second.round.standing) == (2, standing)
+
+        collection.sweep(opened, first)
+        with pytest.raises(Contended, match="swept meanwhile"):
+            collection.verify(lake.opened("second", faulty=False), [second.key])
+        again = collection.mark(lake.opened("second", faulty=False))
+        collection.verify(lake.opened("second", faulty=False), again.rounds)
+    assert again.rounds != (second.key,)
 
 
 def test_a_pin_of_the_log_that_came_since_mark_makes_a_new_round_necessary() -> None:

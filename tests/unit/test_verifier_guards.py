@@ -460,6 +460,7 @@ def test_no_check_is_left_out() -> None:
         "named is None",
         "item.path in needed",  # taken out where `needed` is made
         "min(one.get(self._region.id, 0) for one in known) < item.number",  # where `known` is made
+        "size * 100 <= self._round.standing * settings.collect_share_percent",  # refuses in other words
     ]
 
 

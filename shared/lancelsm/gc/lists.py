@@ -61,7 +61,8 @@ class Round:
 
     `floor` is the first position that stays in the log, of the base the oldest version that stays; `discarded` sums the
     entries of the log below it, of all rounds. `fence` is of the base alone: its files were listed before the commit
-    that raises `lancelsm.fence` to it. `marked` is when, in Unix seconds.
+    that raises `lancelsm.fence` to it. `marked` is when, in Unix seconds; `standing` are the bytes of the log that mark
+    saw, of which the round takes its share.
     """
 
     region: RegionId | None  # None: the base
@@ -71,6 +72,7 @@ class Round:
     marked: float
     discarded: Setsum = Setsum.ZERO
     fence: int = 0
+    standing: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +150,7 @@ def encode(found: Round) -> bytes:
         floor=found.floor,
         discarded=found.discarded.digest(),
         marked=found.marked,
+        standing=found.standing,
     )
     return message.SerializeToString(deterministic=True)
 
@@ -173,6 +176,7 @@ def decode(body: bytes, *, key: str) -> Round:
             marked=message.marked,
             discarded=Setsum.from_digest(message.discarded),
             fence=message.fence,
+            standing=message.standing,
         )
     except (DecodeError, ValueError, KeyError, Corrupt) as error:
         raise Corrupt(f"not the list of a round: {error!r}", object=key) from error

@@ -150,6 +150,7 @@ def mark_region(survey: Survey, *, now: float) -> Marked:
             items=tuple(items),
             marked=now,
             discarded=marking.discarded,
+            standing=survey.standing_bytes,
         ),
         kept=tuple(kept),
         worth_it=big or len(items) > _OWN_OBJECTS,

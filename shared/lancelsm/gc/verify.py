@@ -40,7 +40,7 @@ def verify_region(region: Region, key: str, *, pins: Sequence[Pin], progress: Pr
 
     Raises:
         Corrupt: it would delete something that is needed, or sums do not balance; names the object.
-        Contended: another round, or a pin, came meanwhile: mark a new one.
+        Contended: another round, its sweep, or a pin came meanwhile: mark a new one.
         Invalid: it takes more of the log than one round may.
         Unavailable: a store or the registry did not answer.
     """
@@ -172,8 +172,16 @@ class _Check:
             return
         standing = sum(found.size for found in self._region.storage.objects.list(f"_mem_wal/{self._region.id}/wal/"))
         if size * 100 > standing * settings.collect_share_percent:
+            what = f"the round takes {size} of the {standing} bytes of the log"
+            if size * 100 <= self._round.standing * settings.collect_share_percent:
+                raise Contended(
+                    f"{what}, of which {self._round.standing} stood when it was marked: another was swept meanwhile",
+                    remedy="Mark a new round",
+                    **self._region.where,
+                    object=self._path(),
+                )
             raise Invalid(
-                f"the round takes {size} of the {standing} bytes of the log",
+                what,
                 remedy="Mark a new one; if that is what you want, raise collect_share_percent",
                 **self._region.where,
                 object=self._path(),

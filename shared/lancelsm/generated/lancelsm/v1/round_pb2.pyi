@@ -41,7 +41,7 @@ class Item(_message.Message):
     def __init__(self, kind: _Optional[_Union[Kind, str]] = ..., path: _Optional[str] = ..., number: _Optional[int] = ..., bytes: _Optional[int] = ..., why: _Optional[str] = ...) -> None: ...
 
 class Round(_message.Message):
-    __slots__ = ("format", "region", "round", "items", "fence", "floor", "discarded", "marked")
+    __slots__ = ("format", "region", "round", "items", "fence", "floor", "discarded", "marked", "standing")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     REGION_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -50,6 +50,7 @@ class Round(_message.Message):
     FLOOR_FIELD_NUMBER: _ClassVar[int]
     DISCARDED_FIELD_NUMBER: _ClassVar[int]
     MARKED_FIELD_NUMBER: _ClassVar[int]
+    STANDING_FIELD_NUMBER: _ClassVar[int]
     format: int
     region: bytes
     round: int
@@ -58,4 +59,5 @@ class Round(_message.Message):
     floor: int
     discarded: bytes
     marked: float
-    def __init__(self, format: _Optional[int] = ..., region: _Optional[bytes] = ..., round: _Optional[int] = ..., items: _Optional[_Iterable[_Union[Item, _Mapping]]] = ..., fence: _Optional[int] = ..., floor: _Optional[int] = ..., discarded: _Optional[bytes] = ..., marked: _Optional[float] = ...) -> None: ...
+    standing: int
+    def __init__(self, format: _Optional[int] = ..., region: _Optional[bytes] = ..., round: _Optional[int] = ..., items: _Optional[_Iterable[_Union[Item, _Mapping]]] = ..., fence: _Optional[int] = ..., floor: _Optional[int] = ..., discarded: _Optional[bytes] = ..., marked: _Optional[float] = ..., standing: _Optional[int] = ...) -> None: ...
