@@ -46,6 +46,11 @@ def test_a_shared_cursor_that_is_dropped_while_the_other_one_makes_it_begins_ane
     assert max(len(whole_crowd(seed).shared) for seed in (308, 385, 837)) > 1
 
 
+@pytest.mark.parametrize("seed", [1318, 1717, 1736])
+def test_who_makes_saves_or_drops_a_cursor_beside_others_is_told_nothing_wrong(seed: int) -> None:
+    whole_crowd(seed)
+
+
 def test_two_runs_of_a_seed_are_one() -> None:
     first, second = whole_crowd(5), whole_crowd(5)
 
