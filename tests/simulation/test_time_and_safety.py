@@ -15,7 +15,7 @@ import pytest
 
 from tests.simulation import whole_crowd as crowds
 from tests.simulation.linearizable import Look, Read
-from tests.simulation.whole_crowd import WholeCrowd, whole_crowd
+from tests.simulation.whole_crowd import HOUR, WholeCrowd, whole_crowd
 
 SEEDS = 20  # in one test
 OPERATIONS = 10_000  # that such a test makes at least
@@ -76,22 +76,58 @@ def test_a_seed_that_fails_says_how_to_run_it_again(monkeypatch: pytest.MonkeyPa
     assert crowds.__name__ == "tests.simulation.whole_crowd"
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("block", range(1, 21))
+def test_nobody_is_told_what_is_not_so_when_whole_operations_come_between_two_calls(block: int) -> None:
+    for seed in range(block * SEEDS, (block + 1) * SEEDS):
+        whole_crowd(seed, long_turns=True)
+
+
+FAULTS = {"deny", "fail before", "fail after", "crash before", "crash after", "late", "stall"}
+CIRCUMSTANCES = {
+    "a stale head",
+    "a listing that shows less",
+    "a listing that breaks off",
+    "a batch again",
+    "a batch that is cut otherwise",
+    "a clock is an hour ahead",
+    "a clock is an hour behind",
+    "a stall that is longer than a collection",
+    "a snapshot has expired",
+    "a cursor's consumer has read",
+    "delivered",
+    "a read",
+    "a head",
+    "unanswered",
+    "rounds",
+    "versions of the base",
+}
+
+
 def test_a_few_seeds_meet_every_fault_and_every_circumstance() -> None:
     met: Counter[str] = Counter()
-    for seed in range(20):
-        crowd = whole_crowd(seed)
-        lake = crowd.lake
-        met.update(fault.kind for _, fault in lake.world.plan.injected)
-        met["a clock is wrong"] += any(lake.skews.values())
-        met["a snapshot has expired"] += crowd.expired
-        met["a cursor's consumer has read"] += sum(map(len, crowd.sink.values()))
-        met["delivered"] += sum(bool(entry.summary.source) for entry in lake.world.log.values())
-        met["a read"] += sum(isinstance(one, Read) for one in lake.history)
-        met["a head"] += sum(isinstance(one, Look) for one in lake.history)
-        met["unanswered"] += sum(one.may_never_happen for one in lake.history)
-        met["rounds"] += lake.region("reader").head().collector_round
-        met["versions of the base"] += lake.base.newest
+    for seed in range(SEEDS):
+        for long_turns in (False, True):
+            met += circumstances(whole_crowd(seed, long_turns=long_turns))
 
+    assert met.keys() == FAULTS | CIRCUMSTANCES
     assert all(count >= 5 for count in met.values()), met
-    kinds = {"deny", "fail before", "fail after", "crash before", "crash after", "late", "stall"}
-    assert kinds <= met.keys()
+
+
+def circumstances(crowd: WholeCrowd) -> Counter[str]:
+    """How often it met what."""
+    lake = crowd.lake
+    met = Counter(fault.kind for _, fault in lake.world.plan.injected)
+    met += crowd.met
+    met["a clock is an hour ahead"] = list(lake.skews.values()).count(HOUR)
+    met["a clock is an hour behind"] = list(lake.skews.values()).count(-HOUR)
+    met["a stall that is longer than a collection"] = crowd.slept_through_collections()
+    met["a snapshot has expired"] = crowd.expired
+    met["a cursor's consumer has read"] = sum(map(len, crowd.sink.values()))
+    met["delivered"] = sum(bool(entry.summary.source) for entry in lake.world.log.values())
+    met["a read"] = sum(isinstance(one, Read) for one in lake.history)
+    met["a head"] = sum(isinstance(one, Look) for one in lake.history)
+    met["unanswered"] = sum(one.may_never_happen for one in lake.history)
+    met["rounds"] = lake.region("reader").head().collector_round
+    met["versions of the base"] = lake.base.newest
+    return met

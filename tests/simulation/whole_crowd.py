@@ -13,6 +13,7 @@ import contextlib
 import io
 import random
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -69,13 +70,26 @@ WRITING = WRITES | {"commit", "clean_versions", "tag_version", "remove_tag"}
 Act = Callable[[str, random.Random], object]
 
 
-class WholeCrowd:
-    """One run."""
+class InLongTurns(Schedule):
+    """Whoever has his turn mostly keeps it: who stalls or is between two calls misses whole operations of others."""
 
     def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self._keeps = random.Random(f"long turns {seed}")
+
+    def _next(self, names: list[str]) -> str:
+        last = self.choices[-1] if self.choices else ""
+        mine = last in names and last not in self._wakes and self._keeps.random() < 0.97
+        return super()._next([last] if mine else names)
+
+
+class WholeCrowd:
+    """One run; with `long_turns` in an order in which whole operations come between two calls of another's."""
+
+    def __init__(self, seed: int, *, long_turns: bool = False) -> None:
         self.seed = seed
         self.dice = random.Random(f"whole crowd {seed}")
-        self.schedule = Schedule(seed)
+        self.schedule = InLongTurns(seed) if long_turns else Schedule(seed)
         world = World(schedule=self.schedule, budget_seconds=self.dice.choice([0.5, 5.0]))
         self.lake = WholeLake(
             world=world,
@@ -92,6 +106,8 @@ class WholeCrowd:
         self.messages = [(sequence, self.dice.choice(KEYS)) for sequence in range(1, 9)]
         self.shared: dict[Nonce, list[Position]] = {}  # by cursor: one that is dropped and made again is another
         self.expired = 0
+        self.batches: set[tuple[int, ...]] = set()  # of messages, as they were delivered
+        self.met: Counter[str] = Counter()  # circumstances that no fault of the plan says
 
     def run(self) -> WholeCrowd:
         with contextlib.redirect_stdout(io.StringIO()), in_place_of_lance(self.lake.base):
@@ -170,6 +186,7 @@ class WholeCrowd:
             if dice.random() < 0.1:
                 self.schedule.clock.sleep(2 * HOUR)  # whatever it holds is old by then
             head = held[-1] if held and dice.random() < 0.5 else None
+            self.met["a stale head"] += head is not None and head.next_position < 1 + max(self.lake.world.log)
             held[:] = [self.lake.put(life, {key: dice.random() < 0.75 for key in keys}, held=head)]
 
         return write
@@ -313,6 +330,12 @@ class WholeCrowd:
         done = int(self.lake.region(life, faulty=True).head().source.get("queue", "0"))
         first = max(0, min(done, len(self.messages) - 1) - dice.choice([0, 0, 1, 3]))
         batch = self.messages[first : first + dice.randrange(1, 4)]
+        sequences = tuple(sequence for sequence, _ in batch)
+        self.met["a batch again"] += sequences in self.batches
+        self.met["a batch that is cut otherwise"] += any(
+            other != sequences and not set(other).isdisjoint(sequences) for other in self.batches
+        )
+        self.batches.add(sequences)
         self.lake.deliver(life, batch)
 
     def _takes_over(self, life: str, dice: random.Random) -> None:
@@ -329,7 +352,20 @@ class WholeCrowd:
         return {name: self.dice.choice([-HOUR, -150.0, 0.0, 150.0, 290.0, HOUR]) for name in names}
 
     def _torn(self, process: str, store: Any) -> Any:
-        return _Torn(store, random.Random(f"{self.seed} {process}")) if process.startswith("collector") else store
+        if not process.startswith("collector"):
+            return store
+        return _Torn(store, random.Random(f"{self.seed} {process}"), self.met)
+
+    def slept_through_collections(self) -> int:
+        """How many stalls were longer than a collection that deleted something meanwhile."""
+        calls = self.lake.world.plan.calls
+        stalled = [call for call, fault in self.lake.world.plan.injected if fault.seconds == LONG]
+        deletions = [call.index for call in calls if (call.port, call.method) == ("objects", "delete")]
+        count = 0
+        for call in stalled:
+            woken = next((c.index for c in calls[call.index + 1 :] if c.process == call.process), len(calls))
+            count += any(call.index < index < woken for index in deletions)
+        return count
 
     # The end
 
@@ -401,9 +437,10 @@ class WholeCrowd:
 class _Torn:
     """A store whose listings sometimes show less than there is, and say so or not."""
 
-    def __init__(self, inner: Any, dice: random.Random) -> None:
+    def __init__(self, inner: Any, dice: random.Random, met: Counter[str]) -> None:
         self._inner = inner
         self._dice = dice
+        self._met = met
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -415,21 +452,23 @@ class _Torn:
         return self._cut(found, self._dice.randrange(len(found) + 1), says_so=self._dice.random() < 0.5)
 
     def _cut(self, found: list[Listed], end: int, *, says_so: bool) -> Iterator[Listed]:
+        self._met["a listing that breaks off" if says_so else "a listing that shows less"] += end < len(found)
         yield from found[:end]
         if says_so:
             raise Unavailable("the listing broke off")
 
 
-def whole_crowd(seed: int) -> WholeCrowd:
+def whole_crowd(seed: int, *, long_turns: bool = False) -> WholeCrowd:
     """Run everybody to their end and check everything; raises at the first violation, and says how to replay it."""
     try:
-        return WholeCrowd(seed).run()
+        return WholeCrowd(seed, long_turns=long_turns).run()
     except BaseException as error:
-        error.add_note(f"replay: .venv/bin/python -m tests.simulation.whole_crowd {seed}")
+        how = " --long-turns" if long_turns else ""
+        error.add_note(f"replay: .venv/bin/python -m tests.simulation.whole_crowd {seed}{how}")
         raise
 
 
 if __name__ == "__main__":
-    for given in sys.argv[1:]:
-        done = whole_crowd(int(given))
+    for given in (word for word in sys.argv[1:] if word.isdecimal()):
+        done = whole_crowd(int(given), long_turns="--long-turns" in sys.argv)
         print(f"seed {given}: {done.calls} calls, {done.lake.operations} operations, nothing is wrong")
