@@ -15,6 +15,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -39,6 +40,7 @@ from tests.simulation.crowd import RIVAL
 from tests.simulation.faults import DENY, FaultPlan
 from tests.simulation.table_log import rows_of
 from tests.simulation.table_world import TableWorld, lease
+from tests.simulation.test_collection import TornListings
 from tests.simulation.test_lost_write_stories import (
     KEYS,
     calls,
@@ -222,6 +224,30 @@ def test_slatedb_1029_a_generation_that_is_written_and_not_named_yet_stays(tmp_p
 
 def _swept(done: Collected) -> None:
     assert {"generation", "entry"} <= {one.kind for one in done.candidates}
+
+
+def test_slatedb_1641_a_listing_of_the_base_s_files_that_breaks_off_every_time_stops_no_collection(
+    tmp_path: Path,
+) -> None:
+    with eager(tmp_path) as world:
+        world.write("writer", upsert=KEYS[:2])
+        fold(world)
+        crashed = [f"data/{number:04}.lance" for number in range(1_300)]  # files of merges that crashed
+        for key in crashed:
+            (world.place / key).write_bytes(b"x")
+        opened = open_table(world.place, ports=world.ports("collector"))
+        torn = replace(opened.storage, objects=TornListings(opened.storage.objects, after=700))
+        deleted = []
+        for _ in range(3):
+            world.schedule.clock.advance(1.0)
+            done = collection.collect(replace(opened, storage=torn), yes=True, interval_seconds=0)
+            deleted.append(done.deleted)
+            assert world.read(world.table("reader")) == world.truth
+
+        assert [key for key in crashed if (world.place / key).exists()] == [], deleted
+        uri = str(world.place)
+        for one in stored_versions(uri=uri):
+            assert all(world.store.get(key) is not None for key in named_files(uri=uri, version=one.version))
 
 
 @pytest.mark.parametrize("gap", ["before verify", "before commit", "before sweep"])
