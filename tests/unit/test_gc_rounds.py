@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count, repeat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,8 +13,9 @@ from typing import Any
 import pytest
 
 import lancelsm
+from lancelsm.dataset import collecting
 from lancelsm.dataset.collecting import StoredVersion
-from lancelsm.errors import Corrupt, Invalid
+from lancelsm.errors import Contended, Corrupt, Invalid
 from lancelsm.gc import lists
 from lancelsm.gc.base import Floor, mark_base
 from lancelsm.gc.lists import Item, Kind, Round
@@ -65,6 +68,35 @@ def test_a_generation_goes_once_counter_marker_and_every_index_passed_it(change:
 
     said = replace(whole, **change).lacking(REGION, Generation(3))
     assert (why in said) if why else said == ""
+
+
+def listing(monkeypatch: pytest.MonkeyPatch, gone: Iterator[int]) -> None:
+    """Lance lists versions and finds one of them gone, each time the next of these; then there are none."""
+
+    def versions() -> list[Any]:
+        number = next(gone, None)
+        if number is not None:
+            raise OSError(f"Not found: _versions/{number}.manifest")
+        return []
+
+    monkeypatch.setattr(collecting, "open_dataset", lambda **_: SimpleNamespace(versions=versions))
+
+
+def test_versions_that_others_remove_while_they_are_listed_are_listed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    listing(monkeypatch, iter((7, 8, 9)))
+    assert collecting.stored_versions(uri="x") == ()
+
+
+def test_a_listing_of_versions_that_others_keep_removing_is_contended(monkeypatch: pytest.MonkeyPatch) -> None:
+    listing(monkeypatch, count(7))
+    with pytest.raises(Contended, match="Run it again"):
+        collecting.stored_versions(uri="x")
+
+
+def test_a_version_that_is_listed_again_and_is_gone_again_is_corrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    listing(monkeypatch, repeat(7))
+    with pytest.raises(Corrupt, match=r"7\.manifest"):
+        collecting.stored_versions(uri="x")
 
 
 def pinned(version: int | None) -> Pin:

@@ -226,7 +226,7 @@ def test_versions_that_are_removed_while_they_are_listed_are_listed_anew(
     def raced(dataset: lance.LanceDataset) -> Any:
         if left[0]:
             left[0] -= 1
-            raise OSError(f"Not found: a manifest of {dataset.uri}")
+            raise OSError(f"Not found: manifest {left[0]} of {dataset.uri}")
         return versions(dataset)
 
     monkeypatch.setattr(lance.LanceDataset, "versions", raced)

@@ -29,18 +29,26 @@ def stored_versions(*, uri: str, storage_options: StorageOptions = None) -> tupl
     """Every version of the base that is there, oldest first.
 
     Raises:
+        Contended: others kept removing versions while they were listed.
         Corrupt, Unavailable: as `base_table.open_base`.
     """
-    for left in reversed(range(_TRIES)):
+    said = ""
+    for _ in range(_TRIES):
         try:
             dataset = open_dataset(uri=uri, version=None, storage_options=storage_options)
             with native_errors("the base's versions can't be read", table=uri):
                 found: list[dict[str, Any]] = dataset.versions()  # type: ignore[assignment]
             break
-        except Corrupt:
-            # Lance lists them and then reads each: another collector may remove one between the two.
-            if not left:
+        except Corrupt as error:
+            # Lance lists them and then reads each: another collector may remove one between the two. That one is not
+            # listed again; what is damaged is.
+            if error.message == said:
                 raise
+            said = error.message
+    else:
+        raise Contended(
+            "others kept removing versions of the base while they were listed", remedy="Run it again", table=uri
+        )
     return tuple(
         StoredVersion(version=one["version"], committed=one["timestamp"].astimezone(UTC).timestamp())
         for one in sorted(found, key=lambda one: int(one["version"]))
