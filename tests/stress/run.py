@@ -23,8 +23,9 @@ from functools import partial
 from pathlib import Path
 
 import lancelsm
+from lancelsm.dropping import drop_table
 from lancelsm.errors import Contended
-from tests.stress import actors
+from tests.stress import actors, copiers
 from tests.stress.actors import Part
 from tests.stress.stream import COLUMNS, REGIONS, STREAMS, Expected
 
@@ -48,8 +49,9 @@ PROCESSES: dict[str, dict[str, Callable[[Part], None]]] = {
         "holder 1": actors.hold,
         "collector 1": actors.collect,
     },
+    "copying": {"copier": copiers.copy, "scrubber": copiers.scrub},
 }
-KILLED = ("writing", "folding")
+KILLED = ("writing", "folding", "copying")
 _STARTING_SECONDS = 60.0
 _LIFE_SECONDS = 12.0  # of a process that is killed, at least
 
@@ -112,6 +114,9 @@ def _settle(place: Path, seed: int) -> None:
     expected = Expected(seed)
     expected.check(table.scan().to_arrow())
     for snapshot in table.snapshots():
+        if snapshot.clone:
+            _when_free(partial(drop_table, snapshot.clone))
+            continue
         Expected(seed).check(table.at(snapshot.name).scan().to_arrow())
         table.drop_snapshot(snapshot.name)
     actors.follow(Part(place / "table", seed, "consumer", time.monotonic() + 1.0, place / "counts"))
