@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ import pytest
 
 from lancelsm.dataset import base_rows
 from lancelsm.dataset.base_rows import CommittedVersion, Preempted
+from lancelsm.dataset.base_table import Facts, create_base
 from lancelsm.dataset.generation import write_generation
 from lancelsm.dataset.markers import read_markers
 from lancelsm.errors import Ambiguous, Contended, Corrupt, Unavailable
-from lancelsm.layout import Generation
+from lancelsm.layout import Generation, TableId
 from lancelsm.merge import commit as merge_commit
 from lancelsm.merge.plan import RegionPending
 from lancelsm.merge.runner import Item, Result
@@ -521,6 +523,24 @@ def test_a_base_that_another_tool_replaced_is_corrupt(tmp_path: Path, step: int)
         table.merge(runner=Interrupted(step, lambda: overwrite(table)))
 
     assert table.dataset().count_rows() == 1
+
+
+def test_a_merge_whose_table_was_dropped_and_made_anew_meanwhile_leaves_the_new_base_alone(tmp_path: Path) -> None:
+    table = World(tmp_path)
+    table.flush(A, [row(1, 1)])
+    version = table.base().version
+
+    def made_anew() -> None:
+        shutil.rmtree(Path(table.uri, "_versions"))
+        other = Facts(table=TableId("7d2c0f6e-8f57-4a29-9c7c-0e6a4d1f3b11"), registry="sqlite", owner="x", regions="{}")
+        create_base(uri=table.uri, columns=table.columns, primary_key=table.key, facts=other)
+        assert table.base().version == version
+
+    with pytest.raises(Corrupt, match="was dropped and made anew"):
+        table.merge(runner=Interrupted(3, made_anew))
+
+    assert table.base().version == version
+    assert table.dataset().count_rows() == 0
 
 
 def test_a_base_restored_to_an_older_version_is_merged_forward(tmp_path: Path) -> None:

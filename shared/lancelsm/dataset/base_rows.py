@@ -22,7 +22,7 @@ from lance.fragment import DeletionFile, FragmentMetadata, write_fragments
 from lance.schema import LanceSchema
 
 from lancelsm.dataset import deletions
-from lancelsm.dataset.base_table import BaseTable, Fragment, open_dataset
+from lancelsm.dataset.base_table import TABLE, BaseTable, Fragment, open_dataset
 from lancelsm.dataset.native import Carried, native_errors
 from lancelsm.errors import Contended, Corrupt, Unavailable
 from lancelsm.layout import Nonce
@@ -37,19 +37,29 @@ _OFFSET_BITS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """One version of a base by name: what a task in another process opens."""
+    """One version of a base by name: what a task in another process opens.
+
+    A table that is dropped and made anew has versions of the same numbers: the id tells them apart.
+    """
 
     uri: str
     version: int
+    table: str = ""  # its id; none before it is adopted
     storage_options: tuple[tuple[str, str], ...] = dataclasses.field(default=(), repr=False)
 
     @classmethod
     def of(cls, base: BaseTable) -> Base:
         options = tuple(sorted((base.storage_options or {}).items()))
-        return cls(uri=base.uri, version=base.version, storage_options=options)
+        table = base.metadata.get(TABLE, "")
+        return cls(uri=base.uri, version=base.version, table=table, storage_options=options)
 
     def open(self) -> lance.LanceDataset:
-        return open_dataset(uri=self.uri, version=self.version, storage_options=dict(self.storage_options))
+        """Lance's handle on it; raises as `open_base`, and `Corrupt` where another table's version is."""
+        dataset = open_dataset(uri=self.uri, version=self.version, storage_options=dict(self.storage_options))
+        found = (dataset.schema.metadata or {}).get(TABLE.encode(), b"").decode()
+        if found != self.table:
+            raise Corrupt(f"the version is of table {found}, not {self.table}", table=self.uri, version=self.version)
+        return dataset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
