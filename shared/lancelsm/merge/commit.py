@@ -79,8 +79,8 @@ class _Merger:
         found = base.facts.table if base.facts else None
         if found != self.table:
             raise Corrupt(
-                f"the base belongs to table {found}, not to {self.table}: the table was dropped and made anew, or another "
-                "tool replaced it",
+                f"the base belongs to table {found}, not to {self.table}: the table was dropped and made anew, or "
+                "another tool replaced it",
                 remedy="Open the table anew; if nobody dropped it, restore the base to its last version with its id",
                 table=self.uri,
                 version=base.version,
