@@ -14,7 +14,7 @@ import lancelsm
 from lancelsm.errors import Ambiguous, Contended, Fenced, Invalid, LsmError, Unavailable
 from lancelsm.table import Table
 from lancelsm.upkeep import optimize_table
-from tests.stress.stream import KEYS, STREAMS, Expected, Followed, check_rows, progress_key, region_of, written
+from tests.stress.stream import KEYS, STREAMS, Expected, Followed, check_rows, written
 
 PASSING = (Contended, Fenced, Ambiguous, Unavailable)
 CURSOR = "follower"
@@ -34,7 +34,7 @@ class Part:
 
     def __post_init__(self) -> None:
         said = self.counts / self.name
-        self.done = int(said.read_text() or 0) if said.exists() else 0  # what an earlier life did
+        self.done = int(said.read_text()) if said.exists() else 0  # what an earlier life did
 
     def open(self, *, owner: str | None = None) -> Table:
         return lancelsm.open(self.place, owner=owner)
@@ -50,16 +50,16 @@ class Part:
     def count(self) -> None:
         """One more thing done; what is counted outlives the process."""
         self.done += 1
-        (self.counts / self.name).write_text(str(self.done))
+        _replace(self.counts / self.name, str(self.done))
 
 
 def write(part: Part, stream: int) -> None:
-    """Go on with a stream: first its last operation once more, since nobody may have been told of it."""
-    table, number = part.open(), 0
+    """Go on with a stream: first the last operation that an earlier life began, which may be there or may yet come."""
+    table, kept = part.open(), part.counts / f"{part.name}.json"
+    number = int(kept.read_text()) if kept.exists() else 1
     while not part.over:
+        _replace(kept, str(number))
         try:
-            if not number:
-                number = _last(part, table, stream) or 1
             table._append(written(part.seed, stream, number))
         except Fenced:
             _take_back(table)
@@ -69,12 +69,6 @@ def write(part: Part, stream: int) -> None:
         number += 1
         part.count()
         time.sleep(_PAUSE)
-
-
-def _last(part: Part, table: Table, stream: int) -> int:
-    """The newest operation that is in the table, perhaps not in each of its regions."""
-    places = {(stream, region_of(key)) for key in range(KEYS * STREAMS)}
-    return max(table.get([progress_key(place) for place in places]).column("n").to_pylist(), default=0)
 
 
 def _take_back(table: Table) -> None:
@@ -164,9 +158,7 @@ def _follow_some(table: Table, seed: int, kept: Path) -> None:
     for change in changes:
         followed.take(change.rows)
     at = [[*place, number] for place, number in followed.at.items()]
-    new = kept.with_suffix(".new")
-    new.write_text(json.dumps({"at": at, "next": changes.positions}))
-    new.replace(kept)  # a process that is killed leaves the old one or this one
+    _replace(kept, json.dumps({"at": at, "next": changes.positions}))
     changes.save()
 
 
@@ -177,3 +169,10 @@ def _passing(act: Callable[[], object], *also: type[LsmError]) -> bool:
     except (*PASSING, *also):
         return False
     return True
+
+
+def _replace(path: Path, text: str) -> None:
+    """A process that is killed leaves the old text or this one."""
+    new = path.with_suffix(".new")
+    new.write_text(text)
+    new.replace(path)

@@ -53,7 +53,7 @@ PROCESSES: dict[str, dict[str, Callable[[Part], None]]] = {
 }
 KILLED = ("writing", "folding", "copying")
 _STARTING_SECONDS = 60.0
-_LIFE_SECONDS = 12.0  # of a process that is killed, at least
+_LIFE_SECONDS = 12.0  # of a process that is killed, at least, once all in it have done something
 
 
 def stress(place: Path, *, seed: int, seconds: float) -> dict[str, int]:
@@ -71,18 +71,21 @@ def stress(place: Path, *, seed: int, seconds: float) -> dict[str, int]:
     try:
         for name in PROCESSES:
             running[name] = _started(name, place, seed, end)
-        deaths = {name: time.monotonic() + _LIFE_SECONDS * (2 + dice.random()) for name in KILLED}
+        births, deaths = dict.fromkeys(KILLED, time.time()), dict[str, float]()
         while (now := time.monotonic()) < end:
             time.sleep(0.2)
             for name, process in list(running.items()):
                 if process.poll() is not None:
                     _fail_if_told(place)
                     assert process.returncode == 0, f"{name} ended with {process.returncode}"
-                elif name in deaths and now > deaths[name] and end - now > _LIFE_SECONDS:
+                elif name in births and name not in deaths:
+                    if _works(name, place, since=births[name]):
+                        deaths[name] = now + _LIFE_SECONDS * (1 + dice.random())
+                elif name in births and now > deaths[name] and end - now > _LIFE_SECONDS:
                     process.kill()
                     process.wait()
-                    running[name] = _started(name, place, seed, end)
-                    deaths[name] = now + _LIFE_SECONDS * (1 + dice.random())
+                    running[name], births[name] = _started(name, place, seed, end), time.time()
+                    del deaths[name]
         for process in running.values():
             process.wait(_STARTING_SECONDS)
     finally:
@@ -92,13 +95,19 @@ def stress(place: Path, *, seed: int, seconds: float) -> dict[str, int]:
                 process.wait()
     _fail_if_told(place)
     _settle(place, seed)
-    return {path.name: int(path.read_text() or 0) for path in (place / "counts").iterdir() if not path.suffix}
+    return {path.name: int(path.read_text()) for path in (place / "counts").iterdir() if not path.suffix}
 
 
 def _started(name: str, place: Path, seed: int, end: float) -> subprocess.Popen[bytes]:
     left = max(1.0, end - time.monotonic())
     command = [sys.executable, "-m", "tests.stress.run", "--process", name, "--place", str(place)]
     return subprocess.Popen([*command, "--seed", str(seed), "--seconds", str(left)])
+
+
+def _works(name: str, place: Path, *, since: float) -> bool:
+    """Whether each of its actors has done something: a busy machine takes its time to start a process."""
+    counts = [place / "counts" / actor for actor in PROCESSES[name]]
+    return all(count.exists() and count.stat().st_mtime > since for count in counts)
 
 
 def _fail_if_told(place: Path) -> None:
