@@ -3,10 +3,9 @@
 They are numbered as in the trackers of SlateDB, of Chroma's wal3 and of Lance. More of them are in
 test_lost_write_stories, test_collection, tests/unit/test_snapshot (slatedb 1750) and tests/conformance (409 and 412).
 
-What can't happen here, since there is no such thing:
-slatedb 1769, its own form: there are no merge operands, and a merge forgets what it planned when it is run anew.
-slatedb 153 and 154: entries carry their epoch.
-chroma 4903, its own form: no position is derived from what is left of the log; the head counts them.
+Two can't happen here as they did there, and are told as what would be like them:
+slatedb 1769: there are no merge operands that a resumed merge could lose; it might lose rows that it planned by.
+chroma 4903, 4920, 4871: no position is derived from what is left of a log; but heads and manifests count on.
 """
 
 from __future__ import annotations
