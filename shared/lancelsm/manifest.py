@@ -66,6 +66,7 @@ class Manifest:
     `replay_after` is the last position that is in a generation (0: none); entries after it are the tail.
     `entry_setsum`, `wal_rows`, `wal_bytes` and `source` are the head's values at that position: head - manifest =
     tail. `collected_*` sum what left with collected generations, so that parts + collected = total.
+    `collector_committed` is when the newest round was committed, in Unix seconds.
     """
 
     region: RegionId
@@ -88,6 +89,7 @@ class Manifest:
     collector_round: int = 0
     collector_key: str = ""
     collector_setsum: Setsum = field(default_factory=Setsum)
+    collector_committed: float = 0.0
     last_seen: Position = _NOWHERE  # where the log ended when this was written; a hint to Lance's writers
 
     @property
@@ -172,6 +174,7 @@ def collected(
     list_setsum: Setsum,
     first_position: Position,
     paths: frozenset[str],
+    at: float,
 ) -> Manifest | Dead:
     """The manifest after a round of collection: it no longer names what the round's list deletes.
 
@@ -180,6 +183,7 @@ def collected(
         key, list_setsum: of the round's list.
         first_position: the floor of the log: WAL objects below it may be deleted.
         paths: of the generations that leave, the oldest ones.
+        at: now, in Unix seconds: readers of what leaves began before.
 
     Returns:
         The next manifest; the same manifest if this list is in it already; `Dead` if another round came first.
@@ -199,6 +203,7 @@ def collected(
         collector_round=round_number,
         collector_key=key,
         collector_setsum=list_setsum,
+        collector_committed=at,
     )
 
 
@@ -282,6 +287,7 @@ def encode(manifest: Manifest) -> bytes:
         collector_round=manifest.collector_round,
         collector_key=manifest.collector_key,
         collector_setsum=manifest.collector_setsum.digest(),
+        collector_committed=manifest.collector_committed,
         replay_epoch=manifest.replay_epoch,
     )
     return message.SerializeToString(deterministic=True)
@@ -334,6 +340,7 @@ def _manifest_value(message: pb.Manifest) -> Manifest:
         collector_round=message.collector_round,
         collector_key=message.collector_key,
         collector_setsum=_sum(message.collector_setsum),
+        collector_committed=message.collector_committed,
         replay_epoch=Epoch(message.replay_epoch),
     )
 

@@ -71,6 +71,7 @@ def taken(manifest, step):
             list_setsum=Setsum.of([b"list"]),
             first_position=Position(gone[-1].folded.last + 1 if gone else 1),
             paths=frozenset(g.path for g in gone),
+            at=float(number),
         )
     if kind == "floor":
         floor = min(manifest.first_position + size, manifest.replay_after + 1)

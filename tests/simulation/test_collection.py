@@ -15,7 +15,7 @@ import pytest
 
 from lancelsm import pins
 from lancelsm.claim import claim, seal
-from lancelsm.commit import newest
+from lancelsm.commit import commit, newest
 from lancelsm.errors import Ambiguous, Contended, Corrupt, Invalid, LsmError, Unavailable
 from lancelsm.gc import collect as collection
 from lancelsm.gc.sweep import sweep_leftovers
@@ -38,8 +38,10 @@ from tests.simulation.faults import (
     late,
     stall,
 )
+from tests.simulation.memory_base import in_place_of_lance
 from tests.simulation.schedule import Schedule
 from tests.simulation.situations import noted
+from tests.simulation.whole_lake import WholeLake
 from tests.simulation.world import OWNER, World, a_nonce, row, told
 
 LONG = 2 * 24 * TTL
@@ -642,6 +644,54 @@ def test_within_the_interval_a_round_waits_and_after_it_the_next_call_sweeps() -
 
     assert swept.deleted == len(committed.candidates)
     lake.audit()
+
+
+def test_the_interval_runs_from_the_commit_not_from_the_mark() -> None:
+    lake = filled()
+    opened, clock = lake.opened("collector", faulty=False), lake.world.schedule.clock
+    with lake.collecting():
+        marked = collection.mark(opened)
+        clock.advance(50 * 60)
+        collection.verify(opened, marked.rounds)
+        collection.commit(opened, marked.rounds)
+    clock.advance(15 * 60)
+
+    assert lake.collect(interval=TTL).deleted == 0, "readers of the manifest before began 15 minutes ago"
+    clock.advance(45 * 60)
+    assert lake.collect(interval=TTL).deleted == len(marked.candidates)
+
+
+def test_the_interval_of_a_round_whose_commit_was_not_noted_runs_from_its_mark() -> None:
+    lake = filled()
+    committed = lake.collect(interval=TTL)
+    commit(lake.region("older"), lambda manifest: replace(manifest, collector_committed=0.0))
+    lake.world.schedule.clock.advance(TTL - 1)
+
+    assert lake.collect(interval=TTL).deleted == 0
+    lake.world.schedule.clock.advance(1)
+    assert lake.collect(interval=TTL).deleted == len(committed.candidates)
+
+
+def test_the_interval_of_a_round_of_the_base_runs_from_its_commit() -> None:
+    lake = WholeLake(settings=Settings(keep_versions_seconds=0))
+    clock = lake.world.schedule.clock
+    with in_place_of_lance(lake.base), lake.collecting():
+        for _ in range(3):
+            lake.optimize(lake.region("merger"))
+        clock.advance(1)
+        opened = lake.opened("collector", faulty=False)
+        marked = collection.mark(opened)
+        clock.advance(50 * 60)
+        collection.verify(opened, marked.rounds)
+        collection.commit(opened, marked.rounds)
+        before = len(lake.base.versions)
+        clock.advance(15 * 60)
+
+        collection.collect(opened, yes=True, interval_seconds=TTL)
+        assert len(lake.base.versions) == before
+        clock.advance(45 * 60)
+        collection.collect(opened, yes=True, interval_seconds=TTL)
+        assert len(lake.base.versions) < before
 
 
 def test_a_round_of_which_only_what_a_pin_holds_is_left_waits_for_nothing() -> None:

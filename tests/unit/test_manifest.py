@@ -128,6 +128,7 @@ def collect(manifest, *, number=1, key="gc/1", first_position=5, paths=("0000000
         list_setsum=Setsum.of([b"list"]),
         first_position=Position(first_position),
         paths=frozenset(paths),
+        at=7.5,
     )
 
 
@@ -217,6 +218,7 @@ FULL = replace(
     collector_round=4,
     collector_key="gc/4-x.binpb",
     collector_setsum=Setsum.of([b"list"]),
+    collector_committed=1.5,
     collected_rows=Setsum.of([b"rows"]),
     last_seen=Position(20),
     source={"a": "1", "b": "2"},

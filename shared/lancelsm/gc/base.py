@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import ceil
 
 from lancelsm.dataset.base_rows import Base, Preempted, commit
 from lancelsm.dataset.base_table import FENCE, BaseTable
@@ -48,12 +49,16 @@ _ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floor:
-    """What the catalog says of collections of the base: its oldest version, and the newest round with its list."""
+    """What the catalog says of collections of the base: its oldest version, and the newest round with its list.
+
+    `committed` is when that round was, in Unix seconds.
+    """
 
     version: int
     round: int
     key: str
     setsum: Setsum
+    committed: int = 0
 
 
 def read_progress(opened: Opened) -> Progress:
@@ -234,7 +239,8 @@ def commit_base(opened: Opened, key: str) -> bool:
         if floor.round != number - 1:
             return False
         expect: Fields = {"base_round": record.get("base_round")}
-        if isinstance(storage.registry.swap(record_key, expect=expect, change=change), Applied):
+        noted = {**change, "base_committed": ceil(storage.clock.now())}
+        if isinstance(storage.registry.swap(record_key, expect=expect, change=noted), Applied):
             return True
     raise Ambiguous("the floor of the base may or may not be raised", remedy="Run it again", table=storage.uri)
 
@@ -301,7 +307,8 @@ def waiting_base(opened: Opened, pins: Sequence[Pin]) -> Waiting | None:
     if not left:
         return None
     kept = _kept(listed.round, pinned)
-    return Waiting(key=listed.key, marked=listed.round.marked, items=tuple(left), kept=kept)
+    since = max(floor.committed, listed.round.marked)
+    return Waiting(key=listed.key, since=since, items=tuple(left), kept=kept)
 
 
 def _pinned(pins: Iterable[Pin]) -> dict[int, Pin]:
@@ -381,4 +388,5 @@ def _floor_of(record: Record) -> Floor:
         round=int(record.get("base_round", 0)),
         key=str(record.get("base_list", "")),
         setsum=Setsum.from_hex(setsum) if setsum else Setsum.ZERO,
+        committed=int(record.get("base_committed", 0)),
     )

@@ -31,13 +31,13 @@ def commit_round(region: Region, key: str) -> CommittedManifest | Dead:
         raise Corrupt("the list of another region's round", **region.where, object=key)
 
     def transition(manifest: Manifest) -> Manifest | Dead:
-        return after_round(manifest, listed)
+        return after_round(manifest, listed, at=region.storage.clock.now())
 
     return commit(region, transition)
 
 
-def after_round(manifest: Manifest, listed: RoundList) -> Manifest | Dead:
-    """The manifest after a round: pure."""
+def after_round(manifest: Manifest, listed: RoundList, *, at: float) -> Manifest | Dead:
+    """The manifest after a round that is committed at this time, in Unix seconds: pure."""
     directories = {
         item.path.rpartition("/")[2] for item in listed.round.items if item.kind is Kind.GENERATION
     }  # orphans are among them, which no manifest names
@@ -48,4 +48,5 @@ def after_round(manifest: Manifest, listed: RoundList) -> Manifest | Dead:
         list_setsum=listed.setsum,
         first_position=Position(listed.round.floor),
         paths=frozenset(g.path for g in manifest.generations if g.path in directories),
+        at=at,
     )

@@ -37,10 +37,13 @@ class Swept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """A committed round of which a sweep would still delete these items, and what pins keep of it."""
+    """A committed round of which a sweep would still delete these items, and what pins keep of it.
+
+    `since` is when it was committed, in Unix seconds by its committer's clock.
+    """
 
     key: str
-    marked: float
+    since: float
     items: tuple[Item, ...]
     kept: tuple[Kept, ...]
 
@@ -111,7 +114,9 @@ def waiting_region(region: Region, pins: Sequence[Pin]) -> Waiting | None:
     names = [one.key.removeprefix(prefix) for one in seen(region.storage, prefix)]
     there = {*names, *(name.partition("/")[0] for name in names)}
     left = tuple(item for item in doomed if item.path.removeprefix(prefix) in there)
-    return Waiting(key=listed.key, marked=listed.round.marked, items=left, kept=tuple(kept)) if left else None
+    # A release that did not note the commit left the time of the mark alone.
+    since = max(manifest.collector_committed, listed.round.marked)
+    return Waiting(key=listed.key, since=since, items=left, kept=tuple(kept)) if left else None
 
 
 def _named_list(region: Region, manifest: Manifest) -> RoundList | None:
