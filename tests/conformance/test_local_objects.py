@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+import lancelsm
+from lancelsm.dropping import drop_table
 from lancelsm.errors import Invalid, Unavailable
-from lancelsm.objects import Refused, Unknown, Written
+from lancelsm.objects import Refused, Unknown, Written, local
 from lancelsm.objects.local import TEMPORARY, LocalStore
 from lancelsm.objects.opening import local_path, open_store
-from lancelsm.objects.posix import explained, locks_hold
+from lancelsm.objects.posix import explained, held, locks_hold
 from tests.conformance.crashing import KEY, NEW, OLD, died_at_every_line
 from tests.conformance.durable import acknowledged_until_killed, body_of
 
@@ -224,3 +226,44 @@ def test_paths_and_file_urls_open_the_same_store(tmp_path):
     assert local_path("s3://bucket/table") is None
     with pytest.raises(Invalid):
         open_store("file://elsewhere/table")
+
+
+def test_the_files_of_writers_that_crashed_go_with_the_next_process_and_of_one_that_writes_stay(tmp_path):
+    unsynced(tmp_path).create(KEY, OLD)
+    left, busy = tmp_path / TEMPORARY / "1-1", tmp_path / TEMPORARY / "1-2"
+    left.touch()
+    with open(busy, "wb") as writing:
+        assert held(writing.fileno(), wait=False)
+        unsynced(tmp_path).create("another", NEW)
+        assert list((tmp_path / TEMPORARY).iterdir()) == [busy]
+
+    unsynced(tmp_path).create("a third", NEW)
+    assert list((tmp_path / TEMPORARY).iterdir()) == []
+
+
+@pytest.mark.parametrize("method", ["create", "replace"])
+def test_a_file_that_is_taken_for_abandoned_before_its_writer_holds_it_is_written_again(method, tmp_path, monkeypatch):
+    before = unsynced(tmp_path).create(KEY, OLD)
+
+    def cleaned_first(descriptor, *, wait):
+        monkeypatch.undo()
+        unsynced(tmp_path).create("another", b"")
+        return held(descriptor, wait=wait)
+
+    store = unsynced(tmp_path)
+    store.create("before", b"")
+    monkeypatch.setattr(local, "held", cleaned_first)
+    wrote = store.create("new", NEW) if method == "create" else store.replace(KEY, NEW, expect=before.etag)
+
+    assert isinstance(wrote, Written)
+    assert store.get("new" if method == "create" else KEY).body == NEW
+    assert store.get("another").body == b""
+
+
+def test_a_dropped_table_leaves_no_file_of_a_writer_that_crashed(tmp_path):
+    lancelsm.create(tmp_path / "table", [{"id": 1}], primary_key="id")
+    (tmp_path / "table" / TEMPORARY / "1-1").touch()
+
+    drop_table(tmp_path / "table")
+
+    assert list((tmp_path / "table" / TEMPORARY).iterdir()) == []

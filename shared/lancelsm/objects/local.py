@@ -1,7 +1,8 @@
 """Objects as files below one directory, as durable as the disk and safe between threads and processes.
 
 A write goes to a temporary file, is synced there, and then takes its name in one step: a crash at any line leaves no
-object or the whole object. What a crash leaves behind lies in a directory of its own that no key reaches.
+object or the whole object. What a crash leaves behind lies in a directory of its own that no key reaches. Its writer
+holds a lock on a temporary file until it is done, so the next process to write removes those that nobody holds.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ import itertools
 import os
 import stat
 from collections.abc import Callable, Collection, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from lancelsm.errors import Invalid
 from lancelsm.layout import LOCK, PRIVATE, SQLITE
 from lancelsm.objects import Body, ETag, Listed, Object, Refused, Unknown, Written
 from lancelsm.objects.keys import checked
-from lancelsm.objects.posix import Fsync, explained, locked, make_directory, sync_directory
+from lancelsm.objects.posix import Fsync, explained, held, locked, make_directory, sync_directory
 
 TEMPORARY = f"{PRIVATE}/tmp"
 
@@ -61,11 +62,8 @@ class LocalStore:
         try:
             if self._stands(path):
                 return self._refused(path)
-            temporary = self._write_temporary(body)
-            try:
+            with self._temporary_file(body) as temporary:
                 applied = self._linked(temporary, path)
-            finally:
-                _remove(temporary)
             if not applied:
                 return self._refused(path)
         except OSError as error:
@@ -77,14 +75,10 @@ class LocalStore:
         try:
             if _etag_at(path) != expect:
                 return self._refused(path)
-            temporary = self._write_temporary(body)
-            try:
-                with locked(self._lock):
-                    applied = _etag_at(path) == expect
-                    if applied:
-                        os.replace(temporary, path)
-            finally:
-                _remove(temporary)
+            with self._temporary_file(body) as temporary, locked(self._lock):
+                applied = _etag_at(path) == expect
+                if applied:
+                    os.replace(temporary, path)
             if not applied:
                 return self._refused(path)
         except OSError as error:
@@ -148,33 +142,46 @@ class LocalStore:
             else:
                 return True
 
-    def _write_temporary(self, body: Body) -> str:
-        """The path of a new durable file with this content."""
-        self._settle(self._temporary)
+    @contextmanager
+    def _temporary_file(self, body: Body) -> Iterator[str]:
+        """The path of a new durable file with this content, which is gone in the end unless it got another name."""
+        if self._temporary not in self._settled:
+            self._settle(self._temporary)
+            self._remove_abandoned()
         descriptor, path = self._open_temporary()
         try:
-            try:
-                rest = memoryview(body).cast("B")
-                while rest:
-                    rest = rest[os.write(descriptor, rest) :]
-                self._fsync(descriptor)
-            finally:
-                os.close(descriptor)
-        except BaseException:
+            rest = memoryview(body).cast("B")
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+            self._fsync(descriptor)
+            yield path
+        finally:
             _remove(path)
-            raise
-        return path
+            os.close(descriptor)
 
     def _open_temporary(self) -> tuple[int, str]:
+        """A new file with its lock."""
         while True:
             path = os.path.join(self._temporary, f"{os.getpid()}-{next(self._numbers)}")
             try:
-                return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), path
+                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
             except FileExistsError:  # of a crashed process with our number, or of another machine
                 continue
             except FileNotFoundError:
                 self._settled.clear()
                 self._settle(self._temporary)
+                continue
+            if held(descriptor, wait=True) and os.fstat(descriptor).st_nlink:
+                return descriptor, path
+            os.close(descriptor)  # removed before it had its lock
+
+    def _remove_abandoned(self) -> None:
+        """Remove the temporary files of writers that have crashed."""
+        for name in os.listdir(self._temporary):
+            path = os.path.join(self._temporary, name)
+            with suppress(FileNotFoundError, PermissionError), open(path, "rb") as file:
+                if held(file.fileno(), wait=False):
+                    _remove(path)
 
     def _settle(self, directory: str) -> None:
         """Make a directory, and everything above it up to the root, durable: once, since others may have made it."""

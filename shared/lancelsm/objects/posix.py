@@ -60,6 +60,15 @@ def locked(path: str) -> Iterator[None]:
         os.close(descriptor)
 
 
+def held(descriptor: int, *, wait: bool) -> bool:
+    """Take the lock of an open file until it is closed; False if another has it and we don't wait."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def locks_hold(directory: str) -> bool:
     """Whether two descriptors of one file exclude each other, by `flock` and by the record locks that SQLite takes."""
     with tempfile.NamedTemporaryFile(dir=directory, prefix=".probe-") as one, open(one.name, "rb+") as other:
