@@ -170,11 +170,19 @@ def swapped(lake: Lake) -> None:
         lake.world.store.create(key, body)
 
 
-LOSSES: dict[str, Callable[[Lake], None]] = {
-    "lost": lambda lake: lake.world.store.remove(wal_entry(lake.world.id, Position(3))),
-    "replaced": lambda lake: damage(lake, 3),
-    "flipped": flipped,
-    "swapped with its neighbour": swapped,
+def doubled(lake: Lake) -> None:
+    first, second = (wal_entry(lake.world.id, Position(at)) for at in (2, 3))
+    body = lake.world.store.get(first).body  # type: ignore[union-attr]
+    lake.world.store.remove(second)
+    lake.world.store.create(second, body)
+
+
+LOSSES: dict[str, tuple[Callable[[Lake], None], int | str]] = {
+    "lost": (lambda lake: lake.world.store.remove(wal_entry(lake.world.id, Position(3))), 3),
+    "replaced by a sound one": (lambda lake: damage(lake, 3), "1..8"),
+    "flipped": (flipped, 3),
+    "swapped with its neighbour": (swapped, 2),
+    "its neighbour once more": (doubled, 3),
 }
 
 
@@ -182,12 +190,16 @@ LOSSES: dict[str, Callable[[Lake], None]] = {
 def test_a_committed_entry_that_was_damaged_stops_the_round_before_its_generations_go(how: str) -> None:
     lake = filled()
     key = marked(lake)
-    LOSSES[how](lake)
+    damaged, position = LOSSES[how]
+    damaged(lake)
     before = lake.stored()
 
     with pytest.raises(Corrupt) as error:
         verify(lake, key)
-    assert "object" in error.value.where
+    where = error.value.where
+    assert where["position"] == position
+    if isinstance(position, int):
+        assert where["object"] == wal_entry(lake.world.id, Position(position))
     assert lake.stored() == before
     with pytest.raises(Corrupt):
         lake.collect()

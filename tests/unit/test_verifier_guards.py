@@ -470,7 +470,8 @@ def conditions(function: Callable[..., object]) -> list[str]:
 
     def refuses(node: ast.stmt) -> bool:
         return isinstance(node, ast.Raise) or (
-            isinstance(node, ast.Expr) and bool(re.match(r"self\._(refuse|overtaken|unbalanced)\(", ast.unparse(node)))
+            isinstance(node, ast.Expr)
+            and bool(re.match(r"self\._(refuse|overtaken|unbalanced|not_there)\(", ast.unparse(node)))
         )
 
     found = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.If) and any(map(refuses, node.body))]

@@ -74,6 +74,9 @@ class _Check:
         self._head = head
         self._manifest = manifest
         self._needs = [(pin, needs) for pin in pins if (needs := pin.of(region.id)) is not None]
+        self._unsound: list[
+            Position
+        ] = []  # of the log as far as it is read: their own sums are not those of their bytes
 
     def items(self) -> None:
         """Every item is what it says, below its rank, named by nothing that stays."""
@@ -127,7 +130,10 @@ class _Check:
             raise Corrupt("the round takes generations from the middle", **self._region.where, object=self._path())
 
     def log(self, settings: Settings) -> None:
-        """What the round takes from the log is what was folded: its sum is the one that the manifest says."""
+        """What the round takes from the log is what was folded: its sum is the one that the manifest says.
+
+        Where it is not, the first entry is named that is not what its writer put there, or their range if each is.
+        """
         manifest, floor = self._manifest, self._round.floor
         if not manifest.first_position <= floor <= manifest.replay_after + 1:
             self._unbalanced(f"the floor {floor} is not between {manifest.first_position} and the replay point")
@@ -143,14 +149,14 @@ class _Check:
         boundary = min(position for position in bounds if position >= floor - 1)
         for position in range(manifest.first_position, boundary + 1):
             if position == floor and taken != self._round.discarded:
-                self._unbalanced("what the list says it takes from the log is not what is there")
+                self._not_there("what the list says it takes from the log is not what is there", position - 1)
             entry_sum, entry_bytes = self._summed(Position(position))
             taken = taken + entry_sum if position >= begin else taken
             size += entry_bytes if position < floor else 0
         if floor == boundary + 1 and taken != self._round.discarded:
-            self._unbalanced("what the list says it takes from the log is not what is there")
+            self._not_there("what the list says it takes from the log is not what is there", boundary)
         if taken != bounds[Position(boundary)]:
-            self._unbalanced(f"the log through position {boundary} is not what was folded into generations")
+            self._not_there(f"the log through position {boundary} is not what was folded into generations", boundary)
         self._parts(floor)
         self._share(size, settings)
 
@@ -202,12 +208,18 @@ class _Check:
         body = found.body
         try:
             with pa.ipc.open_stream(body) as stream:
-                epoch = int((stream.schema.metadata or {})[b"writer_epoch"])
+                metadata = stream.schema.metadata or {}
+                inner = stream.schema.field(len(stream.schema) - 1).metadata if len(stream.schema) else None
+            epoch = int(metadata[b"writer_epoch"])
+            declared = {**metadata, **(inner or {})}.get(b"lancelsm.entry_setsum")  # none: Lance's own writer put it
             first = 8 + struct.unpack_from("<i", body, 4)[0]
         except (pa.ArrowException, KeyError, ValueError, OSError, struct.error) as error:
             raise Corrupt(f"not a WAL entry: {error!r}", **self._region.where, position=position, object=key) from error
         numbers = position.to_bytes(8, "big"), epoch.to_bytes(8, "big")
-        return Setsum.of_item(*numbers, memoryview(body)[first:]), len(body)
+        summed = Setsum.of_item(*numbers, memoryview(body)[first:])
+        if declared is not None and declared != summed.hex().encode():
+            self._unsound.append(position)
+        return summed, len(body)
 
     def _hint(self) -> int:
         found = self._region.storage.objects.get(version_hint(self._region.id))
@@ -246,6 +258,24 @@ class _Check:
             remedy="Mark a new round",
             **self._region.where,
             object=item.path,
+        )
+
+    def _not_there(self, what: str, last: int) -> NoReturn:
+        """Of the entries from the manifest's floor to this one."""
+        if self._unsound:
+            raise Corrupt(
+                f"{what}: entry {self._unsound[0]} does not have the sum that it declares",
+                remedy="Nothing was deleted. Restore the object",
+                **self._region.where,
+                position=self._unsound[0],
+                object=wal_entry(self._region.id, self._unsound[0]),
+            )
+        raise Corrupt(
+            f"{what}, though each entry has the sum that it declares",
+            remedy="Nothing was deleted. One of them is another's: scrub the region",
+            **self._region.where,
+            position=f"{self._manifest.first_position}..{last}",
+            object=f"_mem_wal/{self._region.id}/wal/",
         )
 
     def _unbalanced(self, what: str) -> NoReturn:
