@@ -17,14 +17,14 @@ from lancelsm import config as configs
 from lancelsm.clone import release
 from lancelsm.dataset.base_table import find_base
 from lancelsm.dataset.tags import tags
-from lancelsm.errors import Invalid, Unavailable
+from lancelsm.errors import Corrupt, Invalid, Unavailable
 from lancelsm.gc.whole import close_table, delete_objects, delete_records, keep_table
-from lancelsm.layout import CONFIG, DROPPING, TableId, snapshots
+from lancelsm.layout import CLONE, CONFIG, DROPPING, TableId, snapshots
 from lancelsm.lease import lease
 from lancelsm.making import begun_copy
 from lancelsm.objects import ObjectStore, Unknown
 from lancelsm.opening import Ports, canonical, open_configured
-from lancelsm.origin import TAGS, Origin, read_origin
+from lancelsm.origin import REMEDY, TAGS, Origin, read_origin
 from lancelsm.pins import pins_of
 from lancelsm.region import Storage
 from lancelsm.upkeep import BASE
@@ -40,6 +40,7 @@ def drop_table(uri: str | Path, *, storage_options: Mapping[str, str] | None = N
 
     Raises:
         Invalid: no table is there; or a clone shares its files.
+        Corrupt: it is a clone, and what it says of its source is wrong.
         Contended: a merge is under way, nothing was deleted; or another process has dropped the table.
         Unavailable: drop it again, which goes on.
 
@@ -58,6 +59,9 @@ def drop_table(uri: str | Path, *, storage_options: Mapping[str, str] | None = N
         parallel=ports.parallel,
     )
     origin = read_origin(store)
+    if origin is not None and origin.table != table:
+        what = f"what the clone remembers of its source is of another clone, {origin.table}"
+        raise Corrupt(what, remedy=REMEDY, table=place, object=CLONE)
     with lease(storage, BASE):
         note = json.dumps({"table": table, "registry": kind}).encode()
         if isinstance(store.create(DROPPING, note), Unknown):

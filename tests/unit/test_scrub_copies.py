@@ -1,4 +1,7 @@
-"""Scrub of clones: what they share with their source is read where it lies, and named by where it lies."""
+"""Scrub of clones: what they share with their source is read where it lies, and named by where it lies.
+
+Nobody scrubs a backup: its restore compares what it reads with what was written.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,14 @@ import lance
 import pytest
 
 import lancelsm
+from lancelsm.backup import back_up, restore
 from lancelsm.clone import clone_snapshot
+from lancelsm.dropping import drop_table
+from lancelsm.errors import Corrupt, Invalid
+from lancelsm.layout import BACKUP, CLONE
 from lancelsm.opening import open_table
 from lancelsm.table import Table
-from tests.unit.tables import create, row
+from tests.unit.tables import create, row, rows_of
 
 
 @pytest.fixture
@@ -98,3 +105,55 @@ def test_what_is_wrong_with_a_shared_file_is_named_in_every_clone(
     for table in (clone, second):
         assert named in {problem.path for problem in table.scrub().problems}
     assert named.removeprefix(f"{source.uri}/") in {problem.path for problem in source.scrub().problems}
+
+
+FAULTS = ("missing", "cut", "flipped", "foreign")
+
+
+def damaged(path: Path, fault: str, foreign: Path) -> None:
+    body = path.read_bytes()
+    path.unlink()
+    if fault == "cut":
+        path.write_bytes(body[: len(body) * 2 // 3])
+    elif fault == "flipped":
+        path.write_bytes(body[:-1] + bytes([body[-1] ^ 1]))
+    elif fault == "foreign":
+        path.write_bytes(foreign.read_bytes())
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_a_clone_remembers_of_its_making_is_named_and_its_drop_refused(
+    source: Table, tmp_path: Path, fault: str
+) -> None:
+    clone = cloned(source, tmp_path / "clone")
+    cloned(clone, tmp_path / "another")
+
+    damaged(tmp_path / "clone" / CLONE, fault, tmp_path / "another" / CLONE)
+
+    assert [problem.path for problem in clone.scrub().problems] == [CLONE]
+    if fault != "missing":  # then nothing tells the drop that the source keeps a version
+        with pytest.raises(Corrupt):
+            drop_table(clone.uri)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("what", [BACKUP, "rows/*/data/*", "rows/*/_versions/*.manifest"])
+def test_no_other_rows_are_restored_of_a_backup_that_is_damaged(
+    source: Table, tmp_path: Path, what: str, fault: str
+) -> None:
+    other = create(tmp_path / "other")
+    other.upsert([row(key, "another") for key in range(9)])
+    back_up(source, tmp_path / "backup")
+    back_up(other, tmp_path / "foreign")
+    (path,), (foreign,) = (list((tmp_path / name).glob(what)) for name in ("backup", "foreign"))
+
+    damaged(path, fault, foreign)
+
+    try:
+        restore(tmp_path / "backup", tmp_path / "restored")
+    except (Corrupt, Invalid):
+        with pytest.raises(Invalid):
+            lancelsm.open(tmp_path / "restored")
+    else:
+        assert fault == "flipped"  # a bit without a meaning
+        assert rows_of(lancelsm.open(tmp_path / "restored")) == rows_of(source)

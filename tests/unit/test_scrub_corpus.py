@@ -64,10 +64,25 @@ def at_snapshot(table: str) -> list[dict[str, Any]]:
     return scan(table, at="kept")
 
 
+def searched(table: str) -> list[dict[str, Any]]:
+    found = lancelsm.open(table).scan(where="v >= 'ours 1'").to_arrow().to_pylist()
+    return sorted(found, key=lambda row: row["id"])
+
+
+def streamed(table: str) -> list[dict[str, Any]]:
+    changes = lancelsm.open(table).changes(cursor="mine")
+    found = [(change.position, row) for change in changes for row in change.rows.to_pylist()]
+    return [row for _, row in sorted(found, key=str)]
+
+
 READ_BY: dict[str, Callable[[str], list[dict[str, Any]]]] = {
     "head": scan,
     "catalog": scan,
+    "table": collected,
     "snapshot": at_snapshot,
+    "snapshot of a region": at_snapshot,
+    "cursor": streamed,
+    "cursor of a region": streamed,
     "staged": scan,
     "published": flushed,
     "hint": flushed,
@@ -80,18 +95,30 @@ READ_BY: dict[str, Callable[[str], list[dict[str, Any]]]] = {
     "base data": scan,
     "base deletion": scan,
     "base manifest": scan,
+    "index": searched,
     "config": scan,
     "list": collected,
+    "base list": collected,
 }
 
 ORPHAN = "nothing names the second copy"
+LEFT = "a pin that was dropped leaves as much, a collection removes it"
 SAME = "it never changes, so an older version is the same"
 
 NOT_NAMED = {
     ("head", "doubled"): ORPHAN,
     ("catalog", "stale"): SAME,
+    ("table", "stale"): "a registry that went back",
+    ("table", "doubled"): ORPHAN,
     ("snapshot", "missing"): "a snapshot that was dropped leaves as much",
     ("snapshot", "stale"): "it expires sooner, and is the same view",
+    ("snapshot of a region", "stale"): SAME,
+    ("snapshot of a region", "doubled"): LEFT,
+    ("cursor", "missing"): "a cursor that was dropped leaves as much",
+    ("cursor", "stale"): "it says nothing of where the cursor stands",
+    ("cursor of a region", "stale"): "a registry that went back",
+    ("cursor of a region", "foreign"): "every position that the log has is one where a cursor can stand",
+    ("cursor of a region", "doubled"): LEFT,
     ("staged", "doubled"): ORPHAN,
     ("hint", "stale"): "readers walk up from it",
     ("hint", "foreign"): "one that is not above the newest version is a place to walk up from",
@@ -104,9 +131,11 @@ NOT_NAMED = {
     ("base data", "doubled"): ORPHAN,
     ("base deletion", "doubled"): ORPHAN,
     ("base manifest", "doubled"): "Lance looks for names of versions alone",
+    ("index", "doubled"): ORPHAN,
     ("config", "stale"): "only settings of pace differ",
     ("config", "doubled"): ORPHAN,
     ("list", "doubled"): ORPHAN,
+    ("base list", "doubled"): ORPHAN,
 }
 
 EARLIER = "the version before it is read, whose next generations are kept: they are merged again"
@@ -118,6 +147,7 @@ NOT_REFUSED = {
     ("catalog", "foreign"): "regions are read by their id, and their values from the manifest",
     ("catalog", "doubled"): "it has no head, and so no rows",
     ("snapshot", "doubled"): "the one that is read is whole",
+    ("cursor", "doubled"): "the one that is read is whole",
     ("staged", "stale"): "a commit holds it against what was published, a scan does not",
     ("published", "missing"): "the next commit publishes it",
     ("hint", "missing"): ADVISORY,
@@ -132,6 +162,9 @@ NOT_REFUSED = {
 OTHER_ROWS = {
     ("head", "stale"): GONE_BACK,
     ("catalog", "missing"): GONE_BACK,
+    ("cursor", "missing"): "a consumer whose cursor is gone begins anew",
+    ("cursor of a region", "stale"): GONE_BACK,
+    ("cursor of a region", "foreign"): "its consumer goes on from there",
     ("base deletion", "stale"): UNSUMMED,
     ("base deletion", "foreign"): UNSUMMED,
     ("bloom", "stale"): "a filter that denies a key hides it: it carries no sum",
@@ -145,12 +178,16 @@ FLIPS_PASS = {
     "base data": UNSUMMED,
     "base deletion": UNSUMMED,
     "base manifest": UNSUMMED,
+    "index": UNSUMMED,
+    "cursor of a region": "as the foreign one",
     "bloom": "as the stale one",
     "key index": "as the stale one",
 }
 FLIPS_PASS_SCRUB = {
     "base data": "rows of the base carry no sum: another value of the right type is a value",
     "base manifest": "nor does Lance's manifest",
+    "index": "nor do its indexes",
+    "cursor of a region": "as the foreign one",
 }
 
 

@@ -13,13 +13,14 @@ from lancelsm.dataset.markers import read_markers
 from lancelsm.dataset.scrubbing import VERSIONS, Place, Places, examine_base, examine_indexes, shared_places
 from lancelsm.errors import Corrupt, Invalid
 from lancelsm.gc.lists import read_list
-from lancelsm.layout import CONFIG, NO_GENERATION, table_key
+from lancelsm.layout import CLONE, CONFIG, NO_GENERATION, table_key
 from lancelsm.objects import ObjectStore
 from lancelsm.objects.opening import open_store
 from lancelsm.opening import Opened, check_base
+from lancelsm.origin import read_origin
 from lancelsm.registry import Record
 from lancelsm.scrub.region import RegionScrub
-from lancelsm.scrub.report import Kind, Tally, told
+from lancelsm.scrub.report import Kind, Tally, record_path, told
 from lancelsm.setsum import Setsum
 from lancelsm.view import mismatch
 
@@ -97,6 +98,25 @@ def scrub_list(opened: Opened, record: Record, tally: Tally) -> None:
     except (Corrupt, Invalid) as error:
         if opened.storage.registry.read(table_key(opened.storage.table)) == record:
             tally.add(key, Kind.LIST, told(error))
+            path = record_path(table_key(opened.storage.table))
+            tally.add(path, Kind.CATALOG, f"the list that it names is wrong: {key}")
+
+
+def scrub_origin(opened: Opened, base: BaseTable, tally: Tally) -> None:
+    """What a clone remembers of its making: by that its drop ends what the source keeps for it."""
+    tally.take()
+    try:
+        origin = read_origin(opened.storage.objects)
+    except Corrupt as error:
+        tally.add(CLONE, Kind.CONFIG, told(error))
+        return
+    if origin is None:
+        stores = (open_store(uri, opened.storage_options) for uri in shared_places(base).values())
+        problem = "it is gone, the base shares files with a table" if any(s.get(CONFIG) for s in stores) else ""
+    else:
+        problem = "" if origin.table == opened.config.table else f"it is of table {origin.table}"
+    if problem:
+        tally.add(CLONE, Kind.CONFIG, problem)
 
 
 def scrub_files(opened: Opened, base: BaseTable, tally: Tally) -> None:

@@ -33,6 +33,10 @@ class LogScrub:
     suspects: Suspects
     _entries: dict[Position, Summary | None] = field(default_factory=dict)  # None where it is gone or not sound
 
+    def reaches(self, position: Position) -> bool:
+        """Whether an object is there."""
+        return self.region.storage.objects.get(wal_entry(self.region.id, position)) is not None
+
     def read(self, end: LogEnd, *, first: Position) -> None:
         """Read the entries from `first` to the end that were not read before."""
         wanted = [Position(p) for p in range(first, end.next_position) if Position(p) not in self._entries]

@@ -80,12 +80,28 @@ class RegionScrub:
         """Read everything that a snapshot needs of the region, and report nothing yet: see `settle_pinned`."""
         manifest = self._manifests.named(pin.manifest_key)
         if manifest is None:
+            self._suspects.add(record, Kind.SNAPSHOT, f"the manifest that it names is wrong: {pin.manifest_key}")
             return
         self._log.read(pin, first=pin.first_position)
         self._log.check_tail(manifest, pin, record=record, kind=Kind.SNAPSHOT)
         for generation in manifest.generations:
             if pin.needs(generation.generation):
                 self._generations.read(generation)
+
+    def run_followed(self, head: Head, pin: RegionPin, *, records: Iterable[str]) -> None:
+        """Read everything that a cursor needs of the region, and report nothing yet: see `settle_pinned`.
+
+        Args:
+            records: what says where the cursor stands.
+        """
+        position, end = pin.first_position, self._later(head).next_position
+        problem = f"it stands at {position}, behind the end of the log" if position > end else ""
+        if position < end and not self._log.reaches(position):
+            problem = f"it stands at {position}, where the log is gone"
+        if not problem:
+            self._log.read(head, first=position)
+        for record in records if problem else ():
+            self._suspects.add(record, Kind.CURSOR, problem)
 
     def settle_pinned(self, *, held: bool) -> None:
         """What a pin needs is there for as long as the pin is, whatever heads say."""

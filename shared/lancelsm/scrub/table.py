@@ -13,6 +13,7 @@ from lancelsm.layout import (
     Key,
     RegionId,
     Version,
+    cursors,
     head_key,
     pin_key,
     published_manifest,
@@ -23,11 +24,11 @@ from lancelsm.layout import (
     table_key,
 )
 from lancelsm.opening import Opened, Ports, canonical, open_configured
-from lancelsm.pins import Pin
+from lancelsm.pins import Pin, RegionPin
 from lancelsm.rebuild import regions_in_storage
 from lancelsm.region import Region, region_from_record, the_one
 from lancelsm.registry import Record
-from lancelsm.scrub.base import open_version, scrub_facts, scrub_files, scrub_list
+from lancelsm.scrub.base import open_version, scrub_facts, scrub_files, scrub_list, scrub_origin
 from lancelsm.scrub.region import RegionScrub
 from lancelsm.scrub.report import Kind, Report, Tally, record_path, told
 from lancelsm.snapshot import find_snapshot
@@ -77,6 +78,7 @@ def scrub(opened: Opened, *, region: str | None = None, at: str | None = None, l
     """
     tally = Tally(limit=limit)
     tally.take()  # the configuration
+    record = _table_record(opened, tally)
     named = _catalog(opened, tally)
     if region is not None:
         named = [the_one(named, region, table=opened.storage.uri)]
@@ -90,30 +92,43 @@ def scrub(opened: Opened, *, region: str | None = None, at: str | None = None, l
     if base is not None:
         scrub_facts(opened, base, states.values(), tally)
     if region is None:
+        if record is not None:
+            scrub_list(opened, record, tally)
         _whole(opened, base, states, tally)
     return tally.report()
 
 
 def _whole(opened: Opened, base: BaseTable | None, states: Mapping[RegionId, RegionScrub], tally: Tally) -> None:
-    """What no single region has: rows and list of the base, and what pins need besides."""
+    """What no single region has: rows of the base, and what pins need besides."""
     if base is not None:
+        scrub_origin(opened, base, tally)
         scrub_files(opened, base, tally)
-    record = opened.storage.registry.read(table_key(opened.storage.table))
-    if record is not None:
-        scrub_list(opened, record, tally)
-    for pin in _pins(opened, tally):
-        if pin.kind == "snapshot" and pin.confirmed and not pin.clone:
+    table = opened.storage.table
+    for pin in _pins(opened, snapshots(table), Kind.SNAPSHOT, tally):
+        if pin.confirmed and not pin.clone:
             _snapshot(opened, pin, states, tally, files=base is None or pin.base_version != base.version)
-        elif pin.kind == "cursor":
-            _cursor(opened, pin, states, tally)
+    for pin in _pins(opened, cursors(table), Kind.CURSOR, tally):
+        if pin.confirmed:
+            _cursor(opened, pin, states)
+
+
+def _table_record(opened: Opened, tally: Tally) -> Record | None:
+    """The catalog's record of the table."""
+    tally.take()
+    key = table_key(opened.storage.table)
+    try:
+        record = opened.storage.registry.read(key)
+    except Corrupt as error:
+        tally.add(record_path(key), Kind.CATALOG, told(error))
+        return None
+    if record is None:
+        tally.add(record_path(key), Kind.CATALOG, "the registry does not know the table")
+    return record
 
 
 def _catalog(opened: Opened, tally: Tally) -> list[Region]:
     """Regions in the catalog; problems of its records, and regions that are missing there."""
     storage = opened.storage
-    tally.take()
-    if storage.registry.read(table_key(storage.table)) is None:
-        tally.add(record_path(table_key(storage.table)), Kind.CATALOG, "the registry does not know the table")
     partition = region_key(storage.table, RegionId("")).partition
     try:
         records = storage.registry.list(partition)
@@ -158,14 +173,35 @@ def _is_region(opened: Opened, name: RegionId) -> bool:
     )
 
 
-def _pins(opened: Opened, tally: Tally) -> list[Pin]:
+def _pins(opened: Opened, partition: str, kind: Kind, tally: Tally) -> list[Pin]:
+    """The pins of one kind that can be read; problems of the records of others."""
     try:
-        found = pins.read_pins(opened.storage)
+        records = opened.storage.registry.list(partition)
     except Corrupt as error:
-        tally.add(_path(error) or snapshots(opened.storage.table), Kind.SNAPSHOT, told(error))
+        tally.add(_path(error) or partition, kind, told(error))
         return []
-    tally.checked += len(found)
+    tally.checked += len(records)
+    groups: dict[str, list[tuple[Key, Record]]] = {}
+    for key, record in records:
+        groups.setdefault(key.sort.split("#")[0], []).append((key, record))
+    found = []
+    for name, group in groups.items():
+        try:
+            found += pins.pins_of(group)
+        except Corrupt as error:
+            for key in [key for key, record in group if _is_broken(key, record)] or [pin_key(partition, name)]:
+                tally.add(record_path(key), kind, told(error))
     return found
+
+
+def _is_broken(key: Key, record: Record) -> bool:
+    """Whether it is a pin's record of a region, and none that can be read."""
+    try:
+        if "#" in key.sort:
+            RegionPin.from_record(record)
+    except (KeyError, ValueError):
+        return True
+    return False
 
 
 def _snapshot(
@@ -174,31 +210,41 @@ def _snapshot(
     """What a snapshot needs: a version of the base, and of each region its manifest, generations and tail."""
     storage = opened.storage
     for region, needs in sorted(pin.regions.items()):
-        path = record_path(region_pin_key(pin.partition(storage.table), pin.name, pin.nonce, region))
-        state = states.get(region)
-        if state is None:
-            continue
-        state.run_pinned(needs, record=path)
-        state.settle_pinned(held=pins.held(storage, pin))
+        if (state := states.get(region)) is not None:
+            state.run_pinned(needs, record=_part(opened, pin, region))
+            state.settle_pinned(held=pins.held(storage, pin))
     found = tally.apart()  # of what no region has
     if not pin.whole:
         own = record_path(pin_key(pin.partition(storage.table), pin.name))
         found.add(own, Kind.SNAPSHOT, "records of its regions are missing")
+        for region in states.keys() - pin.regions.keys():
+            text = "it is gone, unless the region is newer than the snapshot"
+            found.add(_part(opened, pin, region), Kind.SNAPSHOT, text)
     base = open_version(opened, pin.base_version, found)
     if base is not None and files:
         scrub_files(opened, base, found)
     tally.adopt(found, held=pins.held(storage, pin))
 
 
-def _cursor(opened: Opened, pin: Pin, states: Mapping[RegionId, RegionScrub], tally: Tally) -> None:
-    """Where a cursor stands, there is a log."""
-    for region, needs in sorted(pin.regions.items()):
-        state = states.get(region)
-        if state is None or state.head is None or needs.first_position <= state.head.next_position:
+def _cursor(opened: Opened, pin: Pin, states: Mapping[RegionId, RegionScrub]) -> None:
+    """Where a cursor stands there is a log, and all of it from there on."""
+    storage = opened.storage
+    for region, state in sorted(states.items()):
+        needs = pin.of(region)
+        if needs is None or state.head is None:
             continue
-        if needs.first_position > state.region.head().next_position:
-            path = record_path(region_pin_key(pin.partition(opened.storage.table), pin.name, pin.nonce, region))
-            tally.add(path, Kind.CURSOR, f"it stands at {needs.first_position}, behind the end of the log")
+        records = [_part(opened, pin, region)]
+        if region not in pin.regions:  # then it begins with the first entry
+            records.append(record_path(pin_key(pin.partition(storage.table), pin.name)))
+        state.run_followed(state.head, needs, records=records)
+        now = storage.registry.read(region_pin_key(pin.partition(storage.table), pin.name, pin.nonce, region))
+        moved = needs.version != (0 if now is None else int(now["version"]))
+        state.settle_pinned(held=not moved and pins.held(storage, pin))
+
+
+def _part(opened: Opened, pin: Pin, region: RegionId) -> str:
+    """The record of what a pin needs of a region."""
+    return record_path(region_pin_key(pin.partition(opened.storage.table), pin.name, pin.nonce, region))
 
 
 def _path(error: LsmError) -> str:
