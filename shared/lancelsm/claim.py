@@ -148,7 +148,8 @@ def claim(region: Region, *, owner: str, held_by: tuple[str, ...] = ()) -> Head:
     A crash at any line leaves the old epoch, or the new one with a claim that the owner's next append finishes.
     """
     heads.check_owner(owner)
-    return finish_claim(region, _swap_epoch(region, _summed(region), owner=owner, held_by=held_by), owner=owner)
+    head = _summed(region, held_by=held_by)
+    return finish_claim(region, _swap_epoch(region, head, owner=owner, held_by=held_by), owner=owner)
 
 
 def claim_held(region: Region, *, owner: str, held_by: tuple[str, ...]) -> Head:
@@ -156,11 +157,11 @@ def claim_held(region: Region, *, owner: str, held_by: tuple[str, ...]) -> Head:
     return finish_claim(region, _swap_epoch(region, region.head(), owner=owner, held_by=held_by), owner=owner)
 
 
-def _summed(region: Region) -> Head:
-    """A head whose log adds up, from the replay point on. Of a sealed region any head will do."""
+def _summed(region: Region, *, held_by: tuple[str, ...]) -> Head:
+    """A head whose log adds up, from the replay point on; one under which nothing can be claimed as it was read."""
     for _ in region.storage.budget().attempts():
         head = region.head()
-        if head.status is Status.SEALED:
+        if head.status is Status.SEALED or (held_by and head.owner not in held_by):
             return head
         head, manifest = newest(region, head)
         entries = tail(region, head, manifest)

@@ -77,6 +77,19 @@ def test_a_claim_takes_fifteen_calls_and_one_for_each_entry_of_the_tail_and_a_se
     assert not [call for call in world.plan.calls if call.process == "sibling"]
 
 
+def test_a_claim_that_is_refused_reads_the_head_alone():
+    world = World()
+    world.write(world.region("writer"), 1)
+
+    with pytest.raises(Fenced):
+        claim(world.region("claimer"), owner=RIVAL, held_by=("somebody",))
+    seal(world.region("sealer"))
+    with pytest.raises(Invalid, match="sealed"):
+        claim(world.region("claimer"), owner=RIVAL)
+
+    assert [call.method for call in world.plan.calls if call.process == "claimer"] == ["read", "read"]
+
+
 def test_who_was_taken_over_is_fenced_and_told_by_whom():
     world = World()
     writer = world.region("writer")

@@ -177,6 +177,17 @@ def test_entries_that_are_sound_each_by_itself_are_named_by_their_range(tmp_path
     assert generation_paths(tmp_path) == []
 
 
+@pytest.mark.parametrize("place", ["scan", "get", "flush", "change stream"])
+def test_an_entry_whose_schema_is_not_what_was_written_is_named_too(tmp_path: Path, place: str) -> None:
+    """It stands before what the sum of an entry covers."""
+    table, entries = written(tmp_path)
+    body = bytearray(entries[1].read_bytes())
+    body[body.index(b"\x01\x00\x00\x000\x00") + 4] ^= 4  # the id of a field
+    entries[1].write_bytes(body)
+
+    assert where_of(lambda: LOG[place](table)) == named(table, 2)
+
+
 def lost_behind_the_head(table: Table, path: Path) -> object:
     """The put's object is gone once the head has passed it, and nobody told the writer that it has."""
     plan = FaultPlan()

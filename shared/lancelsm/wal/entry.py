@@ -64,6 +64,7 @@ class Entry:
     `at` is when its rows were given to the writer, in Unix seconds of its clock: for people, no order follows from it.
     """
 
+    key: str
     summary: Summary
     nonce: Nonce | None
     fence: bool
@@ -165,6 +166,7 @@ def decode(body: bytes, *, position: Position, key: str) -> Entry:
         declared = metadata.get(_ENTRY_SETSUM)
         summed = metadata.get(_ROW_SETSUM)
         return Entry(
+            key=key,
             summary=Summary(
                 position=position,
                 epoch=epoch,

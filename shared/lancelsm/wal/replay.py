@@ -79,18 +79,21 @@ def stored_rows(entry: Entry, schema: TableSchema) -> pa.Table:
     Raises:
         Corrupt: they are not what was written.
     """
-    position = entry.summary.position
     try:
         rows = entry.table()
         if rows.num_rows != entry.summary.rows or TOMBSTONE not in rows.schema.names:  # which every writer puts last
-            raise Corrupt("a committed entry holds other rows than were written", position=position)
+            raise _unreadable(entry, "a committed entry holds other rows than were written")
         if not rows.schema.equals(schema.stored, check_metadata=True):
             if entry.row_setsum is not None and row_setsum(rows) != entry.row_setsum:
-                raise Corrupt("the rows of a committed entry don't add up to what it declares", position=position)
+                raise _unreadable(entry, "the rows of a committed entry don't add up to what it declares")
             rows.validate(full=True)
         return conform(rows, schema)
     except (pa.ArrowException, Invalid, ValueError) as error:
-        raise Corrupt(f"the rows of a committed entry can't be read: {error}", position=position) from error
+        raise _unreadable(entry, f"the rows of a committed entry can't be read: {error}") from error
+
+
+def _unreadable(entry: Entry, message: str) -> Corrupt:
+    return Corrupt(message, position=entry.summary.position, object=entry.key)
 
 
 def _entry(region: Region, position: Position) -> Entry:
