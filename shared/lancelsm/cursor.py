@@ -16,7 +16,7 @@ from lancelsm.head import Head
 from lancelsm.layout import Nonce, Position, RegionId, cursors, region_pin_key
 from lancelsm.pins import Pin, RegionPin, checked_name, pins_of
 from lancelsm.region import Region, Storage, regions
-from lancelsm.registry import Applied, Unknown
+from lancelsm.registry import Applied, Fields, Unknown
 
 SAVER = "saver"  # who wrote a region's record
 
@@ -114,20 +114,100 @@ def set_cursor(storage: Storage, name: str, *, start: Start, only: RegionId | No
 
     Raises: as `make_cursor`; where it says `Invalid` the cursor is where it was.
 
-    A crash may leave no cursor: set it again.
+    A crash at any line leaves the cursor where it was, or where it is to be. Who read from it before can't save it.
     """
     checked_name(name)
-    before = None if only is None else find_cursor(storage, name)
-    if only is not None and before is None:
-        raise _unknown(storage, name)
+    for _ in range(_TRIES):
+        before = find_cursor(storage, name)
+        if before is None:
+            if only is not None:
+                raise _unknown(storage, name)
+            with suppress(Invalid):  # of a maker that has crashed
+                drop_cursor(storage, name)
+            return make_cursor(storage, name, start=start)
+        moved = _moved_to(storage, before, start, only)
+        if moved is not None:
+            return moved
+    raise Contended("the collector or a consumer was faster", remedy="Set it again", table=storage.uri, cursor=name)
+
+
+def _moved_to(storage: Storage, before: Pin, start: Start, only: RegionId | None) -> Pin | None:
+    """The cursor at its new place; None if that was collected, or the old one moved, before both were kept."""
 
     def place(region: Region, head: Head) -> Position:
-        return start(region, head) if before is None or region.id == only else _position(before, region.id)
+        return start(region, head) if only in (None, region.id) else _position(before, region.id)
 
-    _starts(storage, place)
-    with suppress(Invalid):
-        drop_cursor(storage, name)
-    return make_cursor(storage, name, start=place)
+    _starts(storage, place, before)  # what is to be refused is, before anything is written
+    moving = announce(storage, before)
+    try:
+        needs = pins.pin_regions(storage, moving, _starts(storage, place, before))
+        moving = replace(moving, regions=needs)
+        now = find_cursor(storage, before.name)
+        if now is not None and now.nonce == before.nonce and _is_kept(storage, moving, now, only):
+            moved = arrive(storage, moving)
+            with suppress(LsmError):  # a collection removes them too
+                pins.discard_regions(storage, before)
+            return moved
+    except BaseException:
+        with suppress(LsmError):
+            withdraw(storage, moving)
+        raise
+    withdraw(storage, moving)
+    return None
+
+
+def _is_kept(storage: Storage, moving: Pin, now: Pin, only: RegionId | None) -> bool:
+    """Whether nothing of the new place was collected before it counted: no floor passed it, or the old one held it.
+
+    Args:
+        now: the old one as read after the records of the new one were written.
+    """
+
+    def holds(region: Region) -> bool:
+        place, old = _position(moving, region.id), _position(now, region.id)
+        if only not in (None, region.id):
+            return place == old
+        head = region.find_head()
+        return head is None or place >= min(head.first_position, old)
+
+    return all(storage.each(holds, regions(storage)))
+
+
+def announce(storage: Storage, cursor: Pin) -> Pin:
+    """Begin to move a cursor: it is kept at both places until `arrive` or `withdraw`, or until the new one expires.
+
+    Returns:
+        The new place, of which no region has a record yet. Raises as `pins.step`.
+    """
+    moving = replace(
+        cursor,
+        nonce=storage.ids.nonce(),
+        version=cursor.version + 1,
+        expires=pins.expiry(storage, pins.MAKING_SECONDS),
+        confirmed=False,
+        regions={},
+        replaces=cursor.nonce,
+    )
+    change: Fields = {"version": moving.version, pins.NEXT: moving.nonce, pins.NEXT_EXPIRES: str(moving.expires)}
+    pins.change_record(storage, moving, expect={"version": cursor.version, "nonce": cursor.nonce}, change=change)
+    return moving
+
+
+def arrive(storage: Storage, moving: Pin) -> Pin:
+    """The cursor at the place that was announced; raises as `pins.step`. A collection removes the old one's records."""
+    pin = replace(moving, version=moving.version + 1, confirmed=True, expires=None, replaces=None)
+    witness: Fields = {"version": moving.version, "nonce": moving.replaces, pins.NEXT: moving.nonce}
+    change: Fields = {"version": pin.version, "nonce": pin.nonce, pins.NEXT: None, pins.NEXT_EXPIRES: None}
+    pins.change_record(storage, pin, expect=witness, change=change)
+    return pin
+
+
+def withdraw(storage: Storage, moving: Pin) -> None:
+    """Leave a cursor where it was; raises as `pins.step`. A collection removes the records of the announced place."""
+    witness: Fields = {"version": moving.version, "nonce": moving.replaces, pins.NEXT: moving.nonce}
+    # The nonce, though it stays: the record of a cursor that has arrived has the rest in common.
+    change: Fields = {"version": moving.version + 1, "nonce": moving.replaces, pins.NEXT: None, pins.NEXT_EXPIRES: None}
+    pins.change_record(storage, moving, expect=witness, change=change)
 
 
 def drop_cursor(storage: Storage, name: str) -> None:
@@ -149,13 +229,13 @@ def _unknown(storage: Storage, name: str) -> Invalid:
     )
 
 
-def _starts(storage: Storage, start: Start) -> dict[RegionId, RegionPin]:
-    """Where a cursor begins in each region; raises `Invalid` if that was collected."""
+def _starts(storage: Storage, start: Start, before: Pin | None = None) -> dict[RegionId, RegionPin]:
+    """Where a cursor begins in each region; raises `Invalid` if that was collected and is not kept by where it was."""
     made = [(region, head) for region in regions(storage) if (head := region.find_head()) is not None]
     found = {}
     for region, head in made:
         position = start(region, head)
-        if position < head.first_position:
+        if position < head.first_position and (before is None or position < _position(before, region.id)):
             raise Invalid(
                 f"the log was collected below position {head.first_position}",
                 remedy="Start there, or at earliest",

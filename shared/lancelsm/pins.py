@@ -32,12 +32,14 @@ from lancelsm.layout import (
     table_key,
 )
 from lancelsm.region import Region, Storage, regions
-from lancelsm.registry import Applied, Fields, Lost, Record, Value
+from lancelsm.registry import Applied, Fields, Lost, Record, Value, holds
 from lancelsm.setsum import Setsum
 
 NEVER = ""  # no expiry
+NEXT = "next"  # field of a cursor's record: the nonce of where it is being moved, which expires then
+NEXT_EXPIRES = "next_expires"
 
-_MAKING_SECONDS = 3600.0
+MAKING_SECONDS = 3600.0  # until one that is being made expires
 
 _START = Position(1)
 _NO_GENERATION = Generation(0)
@@ -107,7 +109,8 @@ class Pin:
     is being made: it counts all the same, and what it does not name yet it will find passed when it confirms. A cursor
     needs all of a region that it has no record of. A snapshot is not `whole` if the listing saw fewer regions than it
     has: it was made or dropped meanwhile, and is no view of the table. A pin with `clone` keeps the version of the base
-    that the table at this place shares, and nothing else.
+    that the table at this place shares, and nothing else. One that `replaces` another nonce is where the cursor of its
+    name is being moved: it counts beside it, by the same record, so that no listing misses both.
     """
 
     kind: str
@@ -121,6 +124,7 @@ class Pin:
     regions: Mapping[RegionId, RegionPin]
     whole: bool = True
     clone: str = ""
+    replaces: Nonce | None = None
 
     def partition(self, table: TableId) -> str:
         """Where its records are."""
@@ -169,10 +173,14 @@ def pins_of(records: Iterable[tuple[Key, Record]]) -> list[Pin]:
             parts.setdefault((name, nonce), {})[RegionId(region)] = record
         else:
             heads[name] = (_KINDS[key.partition[0]], record)
-    return [
-        _pin(kind, name, record, parts.get((name, str(record.get("nonce"))), {}))
-        for name, (kind, record) in heads.items()
-    ]
+    found = []
+    for name, (kind, record) in heads.items():
+        found.append(_pin(kind, name, record, parts.get((name, str(record.get("nonce"))), {})))
+        if record.get(NEXT):
+            following = {**record, "nonce": record[NEXT], "expires": record[NEXT_EXPIRES], "confirmed": 0}
+            moving = _pin(kind, name, following, parts.get((name, str(record[NEXT])), {}))
+            found.append(replace(moving, replaces=Nonce(str(record["nonce"]))))
+    return found
 
 
 def named(storage: Storage, kind: str, name: str) -> Pin | None:
@@ -218,7 +226,7 @@ def begin(storage: Storage, kind: str, name: str) -> Pin:
         nonce=storage.ids.nonce(),
         version=1,
         created=now,
-        expires=now + _MAKING_SECONDS,
+        expires=now + MAKING_SECONDS,
         confirmed=False,
         base_version=None,
         regions={},
@@ -300,16 +308,21 @@ def step(storage: Storage, following: Pin) -> Pin:
         Contended: the pin changed, or has expired and was removed.
         Unavailable: the registry gave no answer.
     """
-    key, pin = (
-        pin_key(following.partition(storage.table), following.name),
-        replace(following, version=following.version + 1),
-    )
-    witness: Fields = {"version": following.version, "nonce": pin.nonce}
+    pin = replace(following, version=following.version + 1)
+    change_record(storage, pin, expect={"version": following.version, "nonce": pin.nonce}, change=pin.to_record())
+    return pin
+
+
+def change_record(storage: Storage, pin: Pin, *, expect: Fields, change: Fields) -> None:
+    """Change a pin's own record under a witness; a lost reply is recognised by what is there. Raises as `step`."""
+    key = pin_key(pin.partition(storage.table), pin.name)
     for _ in storage.budget().attempts():
-        outcome = storage.registry.swap(key, expect=witness, change=pin.to_record())
-        if isinstance(outcome, Applied) or (isinstance(outcome, Lost) and outcome.record == pin.to_record()):
-            return pin
+        outcome = storage.registry.swap(key, expect=expect, change=change)
+        if isinstance(outcome, Applied):
+            return
         if isinstance(outcome, Lost):
+            if outcome.record is not None and holds(outcome.record, change):
+                return
             raise Contended(f"the {pin.kind} was changed or removed meanwhile", remedy="Try again", table=storage.uri)
     raise Unavailable(f"the {pin.kind}'s record could not be written", remedy="Try again", table=storage.uri)
 
@@ -331,9 +344,18 @@ def forget(storage: Storage, pin: Pin) -> None:
         storage.registry.delete(key, expect={"version": record["version"], "nonce": pin.nonce})
     else:
         raise Contended(f"others kept changing the {pin.kind}", remedy="Drop it again", table=storage.uri)
+    discard_regions(storage, pin)
+
+
+def discard_regions(storage: Storage, pin: Pin) -> None:
+    """Remove the records of regions of a pin that is over: nobody else's keys carry its nonce.
+
+    Raises:
+        Unavailable: some may still be there; a collection removes them.
+    """
     prefix = region_pin_prefix(pin.name, pin.nonce)
-    left = [key for key, _ in storage.registry.list(partition) if key.sort.startswith(prefix)]
-    storage.each(storage.registry.discard, left)  # their keys carry the nonce of a pin that is over
+    keys = [key for key, _ in storage.registry.list(pin.partition(storage.table))]
+    storage.each(storage.registry.discard, [key for key in keys if key.sort.startswith(prefix)])
 
 
 def held(storage: Storage, pin: Pin) -> bool:
@@ -345,6 +367,11 @@ def held(storage: Storage, pin: Pin) -> bool:
 def expiry(storage: Storage, ttl_seconds: float | None) -> float | None:
     """When a pin expires that lives so long from now on; None for never."""
     return None if ttl_seconds is None else storage.clock.now() + ttl_seconds
+
+
+def is_of(own: Record | None, record: Record) -> bool:
+    """Whether a region's record belongs to the pin with this record, or to where that is being moved."""
+    return own is not None and record["nonce"] in (own["nonce"], own.get(NEXT))
 
 
 def _pin(kind: str, name: str, record: Record, parts: Mapping[RegionId, Record]) -> Pin:

@@ -75,7 +75,7 @@ GUARDS: dict[str, tuple[Callable[..., object], str, str, Callable[[], None]]] = 
     ),
     "leftovers are looked up once more": (
         sweep._sweep_leftover,
-        'if own is None or own["nonce"] != record["nonce"]:',
+        "if not is_of(own, record):",
         "if True:",
         tests.test_a_pin_that_is_begun_while_leftovers_are_listed_keeps_its_records,
     ),

@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from functools import partial
 
 from lancelsm.commit import CommittedManifest, commit, newest
-from lancelsm.errors import Corrupt, Invalid, Unavailable
+from lancelsm.cursor import withdraw
+from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
 from lancelsm.gc.lists import Item, Kind, RoundList, find_list
 from lancelsm.gc.mark import Kept
 from lancelsm.gc.survey import seen
 from lancelsm.head import Head
 from lancelsm.layout import Key, cursors, pin_key, region_prefix, round_number, snapshots
 from lancelsm.manifest import Manifest
-from lancelsm.pins import Pin, RegionPin, read_pins
+from lancelsm.pins import Pin, RegionPin, is_of, read_pins
 from lancelsm.region import Region, Storage
 from lancelsm.registry import Applied, Fields, Record
 
@@ -142,6 +143,12 @@ def expire_pins(storage: Storage, *, skew_seconds: float) -> tuple[Pin, ...]:
         if not has_expired(pin, now=storage.clock.now(), skew_seconds=skew_seconds):
             counting.append(pin)
             continue
+        if pin.replaces is not None:
+            try:
+                withdraw(storage, pin)
+            except (Contended, Unavailable):
+                counting.append(pin)
+            continue
         key = pin_key(pin.partition(storage.table), pin.name)
         witness: Fields = {"version": pin.version, "nonce": pin.nonce}
         if not isinstance(storage.registry.delete(key, expect=witness), Applied):
@@ -158,10 +165,10 @@ def sweep_leftovers(storage: Storage) -> int:
     left: list[tuple[Key, Record]] = []
     for partition in (snapshots(storage.table), cursors(storage.table)):
         records = storage.registry.list(partition)
-        nonces = {key.sort: record["nonce"] for key, record in records if "#" not in key.sort}
+        owns = {key.sort: record for key, record in records if "#" not in key.sort}
         for key, record in records:
             name, inside, _ = key.sort.partition("#")
-            if inside and nonces.get(name) != record["nonce"]:
+            if inside and not is_of(owns.get(name), record):
                 left.append((key, record))
     return sum(storage.each(lambda one: _sweep_leftover(storage, *one), left))
 
@@ -169,7 +176,7 @@ def sweep_leftovers(storage: Storage) -> int:
 def _sweep_leftover(storage: Storage, key: Key, record: Record) -> bool:
     # Once more, since the listing is no moment: its pin may have been begun behind the place where it was.
     own = storage.registry.read(pin_key(key.partition, key.sort.partition("#")[0]))
-    if own is None or own["nonce"] != record["nonce"]:
+    if not is_of(own, record):
         storage.registry.discard(key)
         return True
     return False
