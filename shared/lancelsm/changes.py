@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancelsm import cursor as cursors
+from lancelsm.commit import newest
 from lancelsm.errors import Corrupt, Invalid, placed
 from lancelsm.head import Head
 from lancelsm.layout import Epoch, Position, RegionId, wal_entry
@@ -295,7 +296,11 @@ def first_position(region: Region, head: Head, start: Start) -> Position:
 
 
 def _at(region: Region, head: Head, moment: float) -> Position:
-    """The first entry that was written at or after a moment, by the clocks of its writers, which may differ."""
+    """The first entry that was written at or after a moment, by the clocks of its writers, which may differ.
+
+    Raises:
+        Invalid: it may have been collected: none that is left is older, and the newest round is not either.
+    """
     low, high = head.first_position, head.next_position
     while low < high:
         middle = probe = (low + high) // 2
@@ -305,6 +310,15 @@ def _at(region: Region, head: Head, moment: float) -> Position:
             low = Position(probe + 1)
         else:
             high = Position(middle)
+    if low == head.first_position > 1:
+        collected = newest(region, head)[1].collector_committed
+        if not collected or moment < collected:  # what is gone was written before its round, and maybe after `moment`
+            raise Invalid(
+                f"the log begins at position {low}, and may have been collected since that time",
+                remedy="Start at earliest, or scan the table and go on from there; a cursor keeps what it has not read",
+                **region.where,
+                position=low,
+            )
     return Position(low)
 
 

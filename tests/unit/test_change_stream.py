@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import random
+import shutil
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import lancelsm
+from lancelsm import cursor
 from lancelsm.changes import Changes
+from lancelsm.changes import first_position as changes_first_position
 from lancelsm.clock import SystemClock
 from lancelsm.commit import newest
 from lancelsm.cursor import find_cursor, make_cursor, save_cursor, set_cursor
-from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
-from lancelsm.layout import Position, head_key, wal_entry
-from lancelsm.opening import open_table
+from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, Unavailable
+from lancelsm.layout import Position, cursors, head_key, wal_entry
+from lancelsm.opening import Ports, open_table
+from lancelsm.pins import read_pins
 from lancelsm.region import regions
 from lancelsm.table import Table
-from tests.simulation.faults import DENY, FaultPlan
+from tests.simulation.faults import CRASH_AFTER, CRASH_BEFORE, DENY, FAIL_AFTER, Crash, FakeClock, FaultPlan
 from tests.unit.tables import faulty
 
 
@@ -419,3 +424,87 @@ def test_positions_name_every_region_before_the_first_change_is_read(tmp_path):
     first = next(iter(changes))
 
     assert changes.positions == {region.id: 1 + (region.id == first.region) for region in table.regions()}
+
+
+@pytest.mark.parametrize("start", [2, "latest"])
+def test_a_cursor_that_is_set_is_at_its_old_or_its_new_place_wherever_that_ends(tmp_path, start):
+    made = lancelsm.create(tmp_path / "made", [{"id": 0, "v": 0}], primary_key="id")
+    write(made, 1, 2, 3, 4, 5)
+    made.set_cursor("sink", start=4)
+    for number in range(100):
+        place = shutil.copytree(tmp_path / "made", tmp_path / f"{number}")
+        plan = FaultPlan.at(number, (CRASH_BEFORE, CRASH_AFTER, FAIL_AFTER, DENY)[number % 4])
+        try:
+            setting = open_table(place, ports=faulty(plan))
+            set_cursor(setting.storage, "sink", start=lambda *at: changes_first_position(*at, start))
+        except (Crash, LsmError) as error:
+            print(number, repr(error))
+        table = lancelsm.open(place)
+        later = replace(Ports(), clock=FakeClock(FakeClock().now() + 7200))
+        fold(lancelsm.open(place, ports=later))
+        assert [pin.name for pin in read_pins(table._storage)] == ["sink"]
+        assert seen(table.changes(cursor="sink")) in [[4, 5], {2: [2, 3, 4, 5], "latest": []}[start]]
+        keys = [key.sort for key, _ in table._storage.registry.list(cursors(table.config.table))]
+        assert len(keys) == 2, keys
+        if not plan.injected:
+            assert number > 5
+            break
+    else:
+        raise AssertionError("the last call was not reached")
+
+
+def test_where_a_cursor_is_being_moved_to_is_kept_too(tmp_path):
+    table = lancelsm.create(tmp_path / "t", [{"id": 0, "v": 0}], primary_key="id")
+    write(table, 1, 2, 3)
+    table.set_cursor("sink", start="latest")
+    pin = find_cursor(table._storage, "sink")
+
+    moving = cursor.announce(table._storage, pin)
+    fold(table)
+    assert first_position(table) == 1
+    cursor.withdraw(table._storage, moving)
+    fold(table)
+    assert first_position(table) == 4
+
+
+def test_a_region_in_which_a_cursor_is_not_set_stays_where_it_was_read_to_meanwhile(tmp_path, monkeypatch):
+    table = lancelsm.create(tmp_path / "t", [{"id": 0, "v": 0}], primary_key="id", regions="identity(id)")
+    for value in range(3):
+        table.upsert([{"id": 1, "v": value}])
+        table.upsert([{"id": 2, "v": value}])
+    one, two = (next(r.id for r in table.regions() if r.values[0][1][0] == n) for n in (1, 2))
+    consumer = table.set_cursor("sink")
+    announce = cursor.announce
+
+    def saved_first(storage, pin):
+        monkeypatch.undo()
+        save_cursor(storage, consumer, {two: Position(3)})
+        return announce(storage, pin)
+
+    monkeypatch.setattr(cursor, "announce", saved_first)
+    set_cursor(table._storage, "sink", start=lambda *_: Position(2), only=one)
+
+    pin = find_cursor(table._storage, "sink")
+    assert (pin.of(one).first_position, pin.of(two).first_position) == (2, 3)
+
+
+def test_a_time_since_which_the_log_was_collected_is_no_start(table):
+    moments = []
+    for value in range(1, 4):
+        moments.append(SystemClock().now())
+        write(table, value)
+        SystemClock().sleep(0.02)
+    assert [seen(table.changes(start=moment)) for moment in (1.0, *moments)] == [[1, 2, 3], [1, 2, 3], [2, 3], [3]]
+    fold(table)
+    after = SystemClock().now()
+
+    for late in ((), (4, 5)):
+        write(table, *late)
+        for moment in (1.0, *moments):
+            with pytest.raises(Invalid, match="collected since that time"):
+                table.changes(start=moment).__iter__().__next__()
+            with pytest.raises(Invalid, match="collected since that time"):
+                table.set_cursor("sink", start=moment)
+        assert seen(table.changes(start=after)) == list(late)
+        assert seen(table.changes(start="earliest")) == list(late)
+    assert table.cursors() == []
