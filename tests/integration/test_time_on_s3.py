@@ -62,6 +62,7 @@ def test_a_snapshot_is_read_followed_cloned_backed_up_and_dropped(
     back_up(at, f"s3://{lake}/backup", storage_options=storage_options)
     restore(f"s3://{lake}/backup", f"s3://{lake}/restored", storage_options=storage_options)
     clone = lancelsm.open(f"s3://{lake}/clone", storage_options=storage_options)
+    assert clone.scrub().problems == ()
     restored = lancelsm.open(f"s3://{lake}/restored", storage_options=storage_options)
     clone.run()
 
