@@ -245,7 +245,7 @@ def second_of_two_rounds_of_the_base() -> None:
             for floor in (3, 2)
         ]
         assert [base.commit_base(opened, key) for key in keys] == [True, False]
-        assert base._read_floor(opened).version == 3
+        assert base.read_floor(opened).version == 3
 
 
 def two_committers_of_the_base() -> None:
@@ -268,7 +268,7 @@ def two_committers_of_the_base() -> None:
         lake.world.plan = FaultPlan(rival)
         told(lambda: base.commit_base(lake.opened("victim"), mine))
         assert committed == [True]
-        assert base._read_floor(lake.opened("reader", faulty=False)).key == other
+        assert base.read_floor(lake.opened("reader", faulty=False)).key == other
 
 
 def pinned(first_position: int = 9) -> None:

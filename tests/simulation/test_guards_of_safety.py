@@ -20,6 +20,7 @@ from lancelsm import changes, cursor, flush, pins, snapshot, table, view
 from lancelsm.claim import claim
 from lancelsm.errors import Invalid, LsmError
 from lancelsm.gc import base, collect, mark, survey, sweep
+from lancelsm.gc.verify_base import verify_base
 from lancelsm.layout import Epoch, Position, wal_entry
 from lancelsm.pins import Pin, RegionPin
 from lancelsm.wal import replay
@@ -313,7 +314,7 @@ GUARDS: dict[str, tuple[list[Edit], int | Callable[[], None]]] = {
         [
             (base.mark_base, "_pinned(pins)", "{}"),
             (base.mark_base, "if one.version in tagged:", "if False:"),
-            (base.verify_base, "for pin in pins:", "for pin in ():"),
+            (verify_base, "for pin in pins:", "for pin in ():"),
             (base.sweep_base, " and i.number not in pinned]", "]"),
             (base._drop_tags, HELD_TAGS, "held = set()"),
         ],

@@ -94,14 +94,14 @@ def survey_base(opened: Opened, pins: Iterable[Pin]) -> Marked:
     base = opened.read_base()
     versions = stored_versions(uri=storage.uri, storage_options=options)
     tagged = frozenset(tags(uri=storage.uri, storage_options=options).values())
-    named = _named_by(opened, (one.version for one in versions))
+    named = named_by(opened, (one.version for one in versions))
     return mark_base(
         base=base,
         versions=versions,
         tagged=tagged,
         unnamed=[one for one in listed if one.key not in named],
         lists=seen(storage, round_prefix(None)),
-        floor=_read_floor(opened),
+        floor=read_floor(opened),
         pins=pins,
         keep_seconds=opened.settings.keep_versions_seconds,
         now=storage.clock.now(),
@@ -167,48 +167,6 @@ def mark_in_base(opened: Opened, pins: Iterable[Pin]) -> Marked:
         return survey_base(opened, pins)
 
 
-def verify_base(opened: Opened, key: str, *, pins: Iterable[Pin]) -> None:
-    """Recompute that a round of the base deletes nothing that a version or a pin needs.
-
-    Args:
-        pins: as read after the list was written; the sweep reads them again.
-
-    Raises:
-        Corrupt: it does; names the object.
-        Contended: another round or a pin came meanwhile.
-        Unavailable: store or registry did not answer.
-    """
-    storage = opened.storage
-    listed, floor = _find_list(opened, key), _read_floor(opened)
-    if floor.key == key:
-        return
-    if listed is None or listed.round.number != floor.round + 1:
-        raise Contended("another round of the base came first", remedy="Mark a new one", table=storage.uri)
-    found = listed.round
-    newest = opened.read_base()
-    check_base(newest, opened.config)
-    named = _named_by(opened, (one.version for one in _versions(opened)))
-    for item in found.items:
-        why = ""
-        if item.kind is Kind.BASE_VERSION and not item.number < min(found.floor, newest.version):
-            why = "it is not below the floor"
-        elif item.kind is Kind.BASE_FILE and not _FILE.fullmatch(item.path):
-            why = "it is no file of rows"
-        elif item.kind is Kind.BASE_FILE and item.path in named:
-            raise Contended(f"a merge has committed {item.path}", remedy="Mark a new round", table=storage.uri)
-        elif item.kind is Kind.LIST and not (item.path.startswith(round_prefix(None)) and item.path != floor.key):
-            why = "it is no list of an earlier round"
-        elif item.kind not in (Kind.BASE_VERSION, Kind.BASE_FILE, Kind.LIST):
-            why = "it is none of the base's"
-        if why:
-            raise Corrupt(f"the round would delete {item.path}: {why}", table=storage.uri, object=item.path)
-    going = {item.number for item in found.items if item.kind is Kind.BASE_VERSION}
-    for pin in pins:
-        if pin.base_version in going:
-            what = f"{pin.kind} {pin.name} needs version {pin.base_version} of the base"
-            raise Contended(what, remedy="Mark a new round", table=storage.uri)
-
-
 def commit_base(opened: Opened, key: str) -> bool:
     """Raise the fence of the base, then the floor in the catalog; False if another round came first.
 
@@ -218,11 +176,13 @@ def commit_base(opened: Opened, key: str) -> bool:
         Unavailable, Corrupt: as `verify_base`.
     """
     storage = opened.storage
-    listed, record_key = _find_list(opened, key), table_key(storage.table)
+    listed, record_key = find_base_list(opened, key), table_key(storage.table)
     if listed is None:
         return False
+    if listed.round.region is not None:
+        raise Corrupt("the list of a region's round", table=storage.uri, object=key)
     number = listed.round.number
-    if _read_floor(opened).round < number:
+    if read_floor(opened).round < number:
         with lease(storage, BASE):
             _raise_fence(opened, listed.round.fence)
     change: Fields = {
@@ -247,7 +207,7 @@ def commit_base(opened: Opened, key: str) -> bool:
 
 def confirm_base(opened: Opened, key: str) -> Sweep:
     """As `sweep.confirm_region`, of a round of the base."""
-    floor = _read_floor(opened)
+    floor = read_floor(opened)
     if floor.key != key:
         if (round_number(key) or 0) > floor.round:
             raise Invalid("the round is not committed", remedy="Commit it first", table=opened.storage.uri, object=key)
@@ -266,7 +226,7 @@ def sweep_base(opened: Opened, floor: Floor, tagged: Iterable[str], pins: Sequen
         Corrupt, Unavailable: as `sweep.sweep_region`.
     """
     storage, options = opened.storage, opened.storage_options
-    listed = _find_list(opened, floor.key, setsum=floor.setsum)
+    listed = find_base_list(opened, floor.key, setsum=floor.setsum)
     if listed is None:
         return nothing(pins)
     found = listed.round
@@ -282,7 +242,7 @@ def sweep_base(opened: Opened, floor: Floor, tagged: Iterable[str], pins: Sequen
         )
     versions = [i for i in found.items if i.kind is Kind.BASE_VERSION and i.number not in pinned]
     removed = clean_versions(uri=storage.uri, versions=[i.number for i in versions], storage_options=options)
-    named = _named_by(opened, (one.version for one in _versions(opened)))
+    named = named_by(opened, (one.version for one in versions_of(opened)))
     files = [i for i in found.items if i.kind is Kind.LIST or (i.kind is Kind.BASE_FILE and i.path not in named)]
     delete_all(storage, [item.path for item in files])
     return Swept(deleted=removed + len(files), kept=_kept(found, pinned))
@@ -290,15 +250,15 @@ def sweep_base(opened: Opened, floor: Floor, tagged: Iterable[str], pins: Sequen
 
 def waiting_base(opened: Opened, pins: Sequence[Pin]) -> Waiting | None:
     """As `sweep.waiting_region`, of the base; None too if it was restored to before the fence: that is never swept."""
-    storage, floor = opened.storage, _read_floor(opened)
-    listed = _find_list(opened, floor.key, setsum=floor.setsum) if floor.key else None
+    storage, floor = opened.storage, read_floor(opened)
+    listed = find_base_list(opened, floor.key, setsum=floor.setsum) if floor.key else None
     if listed is None or opened.read_base().fence < listed.round.fence:
         return None
     keys = {one.key for place in ("data/", "_deletions/", round_prefix(None)) for one in seen(storage, place)}
-    versions = [one.version for one in _versions(opened)]
+    versions = [one.version for one in versions_of(opened)]
     tagged = set(tags(uri=storage.uri, storage_options=opened.storage_options).values())
     pinned, there = _pinned(pins), [one for one in listed.round.items if one.path in keys]
-    named = _named_by(opened, versions if any(one.kind is Kind.BASE_FILE for one in there) else ())
+    named = named_by(opened, versions if any(one.kind is Kind.BASE_FILE for one in there) else ())
     going = set(versions) - tagged - pinned.keys()
     left = [
         *(item for item in listed.round.items if item.kind is Kind.BASE_VERSION and item.number in going),
@@ -324,8 +284,9 @@ def _kept(found: Round, pinned: Mapping[int, Pin]) -> tuple[Kept, ...]:
     )
 
 
-def _find_list(opened: Opened, key: str, *, setsum: Setsum | None = None) -> RoundList | None:
-    return find_list(opened.storage, key, newest=lambda: _read_floor(opened).round, setsum=setsum)
+def find_base_list(opened: Opened, key: str, *, setsum: Setsum | None = None) -> RoundList | None:
+    """As `lists.find_list`, of the base."""
+    return find_list(opened.storage, key, newest=lambda: read_floor(opened).round, setsum=setsum)
 
 
 def _raise_fence(opened: Opened, fence: int) -> None:
@@ -354,11 +315,14 @@ def _drop_tags(opened: Opened, tagged: Iterable[str], pins: Iterable[Pin]) -> No
             remove_tag(uri=opened.storage.uri, tag=tag, storage_options=opened.storage_options)
 
 
-def _versions(opened: Opened) -> tuple[StoredVersion, ...]:
+def versions_of(opened: Opened) -> tuple[StoredVersion, ...]:
+    """As `collecting.stored_versions`."""
     return stored_versions(uri=opened.storage.uri, storage_options=opened.storage_options)
 
 
-def _named_by(opened: Opened, versions: Iterable[int]) -> frozenset[str]:
+def named_by(opened: Opened, versions: Iterable[int]) -> frozenset[str]:
+    """What any of these versions names; raises as `collecting.named_files`."""
+
     def named(version: int) -> frozenset[str]:
         return named_files(uri=opened.storage.uri, version=version, storage_options=opened.storage_options)
 
@@ -377,7 +341,8 @@ def _record(opened: Opened) -> Record:
     return record
 
 
-def _read_floor(opened: Opened) -> Floor:
+def read_floor(opened: Opened) -> Floor:
+    """What the catalog says now; `Corrupt` if the registry does not know the table."""
     return _floor_of(_record(opened))
 
 

@@ -102,7 +102,7 @@ class BasePlace:
         return mark_in_base(self.opened, pins)
 
     def verify(self, key: str, pins: Sequence[Pin], _: Progress) -> None:
-        from lancelsm.gc.base import verify_base  # noqa: PLC0415
+        from lancelsm.gc.verify_base import verify_base  # noqa: PLC0415
 
         verify_base(self.opened, key, pins=pins)
 
