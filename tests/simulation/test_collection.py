@@ -18,6 +18,7 @@ from lancelsm.claim import claim, seal
 from lancelsm.commit import commit, newest
 from lancelsm.errors import Ambiguous, Contended, Corrupt, Invalid, LsmError, Unavailable
 from lancelsm.gc import collect as collection
+from lancelsm.gc import mark
 from lancelsm.gc.sweep import sweep_leftovers
 from lancelsm.layout import Key, Position, Version, pin_key, published_manifest, round_prefix, snapshots, wal_entry
 from lancelsm.pins import RegionPin, pins_of
@@ -628,6 +629,33 @@ def test_a_pin_that_is_begun_while_leftovers_are_listed_keeps_its_records() -> N
 
     assert sweep_leftovers(replace(storage, registry=Torn(storage.registry))) == 0
     assert [len(pin.regions) for pin in pins_of(storage.registry.list(snapshots(storage.table)))] == [1]
+
+
+@pytest.mark.parametrize("most", [5, 8])
+def test_a_round_takes_so_many_objects_and_the_next_ones_the_rest(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    whole, lake = filled(), filled()
+    for one in (whole, lake):
+        for number in range(4):
+            one.world.store.create(f"_mem_wal/{one.world.id}/manifest/staged/1-{number:032x}.binpb", b"never named")
+        one.merge()
+    assert whole.collect().deleted > 2 * most
+    finish(whole)
+    monkeypatch.setattr(mark, "ITEMS_MAX", most)
+    floor = lake.audit().first_position
+
+    rounds = 0
+    while (done := lake.collect()).deleted:
+        head = lake.audit()
+        assert done.deleted <= most
+        assert head.first_position <= floor + most
+        floor, rounds = head.first_position, rounds + 1
+
+    assert rounds > 2
+    assert head.first_position == whole.audit().first_position
+    monkeypatch.undo()
+    finish(lake)
+    left = [[key for key in one.stored() if "_gen_" in key or "wal/" in key] for one in (lake, whole)]
+    assert left[0] == left[1]
 
 
 def test_within_the_interval_a_round_waits_and_after_it_the_next_call_sweeps() -> None:

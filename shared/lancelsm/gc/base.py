@@ -28,7 +28,7 @@ from lancelsm.dataset.markers import read_markers
 from lancelsm.dataset.tags import remove_tag, tags
 from lancelsm.errors import Ambiguous, Contended, Corrupt, Invalid, Unavailable
 from lancelsm.gc.lists import Item, Kind, Round, RoundList, find_list
-from lancelsm.gc.mark import Kept, Marked, Progress
+from lancelsm.gc.mark import Kept, Marked, Progress, bounded, passed_lists
 from lancelsm.gc.survey import seen
 from lancelsm.gc.sweep import Sweep, Swept, Waiting, delete_all, nothing
 from lancelsm.layout import Nonce, round_number, round_prefix, table_key
@@ -42,7 +42,6 @@ from lancelsm.snapshot import tag_of
 from lancelsm.upkeep import BASE
 
 _FILE = re.compile(r"data/[^/]+\.lance|_deletions/[^/]+\.(arrow|bin)")
-_FILES_MAX = 10_000
 _VERSIONS_MIN = 16  # a round makes a version itself
 _ATTEMPTS = 5
 
@@ -142,22 +141,18 @@ def mark_base(
         else:
             why = f"it is older than the versions that are kept, from {oldest} on"
             items.append(Item(kind=Kind.BASE_VERSION, path=path, number=one.version, bytes=0, why=why))
-    files = sorted(unnamed, key=lambda found: found.key)[:_FILES_MAX]
-    items += [
-        Item(kind=Kind.BASE_FILE, path=one.key, number=0, bytes=one.size, why="no version names it") for one in files
+    files = [
+        Item(kind=Kind.BASE_FILE, path=one.key, number=0, bytes=one.size, why="no version names it")
+        for one in sorted(unnamed, key=lambda found: found.key)
     ]
-    worth_it = bool(files) or len(items) >= _VERSIONS_MIN
-    for found in lists:
-        number = round_number(found.key)
-        if number is not None and number <= floor.round and found.key != floor.key:
-            why = "its round is over, or was never committed"
-            items.append(Item(kind=Kind.LIST, path=found.key, number=number, bytes=found.size, why=why))
+    passed = passed_lists(lists, newest=floor.round, named=floor.key)
+    taken, later = bounded("data", [*passed, *items, *files])
     return Marked(
         round=Round(
-            region=None, number=floor.round + 1, floor=oldest, items=tuple(items), marked=now, fence=base.fence + 1
+            region=None, number=floor.round + 1, floor=oldest, items=tuple(taken), marked=now, fence=base.fence + 1
         ),
-        kept=tuple(kept),
-        worth_it=worth_it,
+        kept=(*kept, *later),
+        worth_it=bool(files) or len(items) >= _VERSIONS_MIN,
     )
 
 

@@ -33,7 +33,7 @@ from lancelsm.objects import Listed
 from lancelsm.pins import Pin
 from lancelsm.setsum import Setsum
 
-ENTRIES_MAX = 10_000  # of the log, in one round
+ITEMS_MAX = 10_000  # of one round, and entries of the log that one reads
 _OWN_OBJECTS = 3  # that a round adds: its list, its manifest, published too
 
 
@@ -118,7 +118,7 @@ def log_end(manifest: Manifest, pins: Iterable[Pin]) -> Position:
     return Position(
         max(
             manifest.first_position,
-            min([manifest.replay_after + 1, manifest.first_position + ENTRIES_MAX, *ends]),
+            min([manifest.replay_after + 1, manifest.first_position + ITEMS_MAX, *ends]),
         )
     )
 
@@ -167,12 +167,11 @@ class _Marking:
         self.floor, self.discarded = self._floor()
 
     def items(self) -> list[Item]:
-        return [
-            *self._generations(),
-            *self._entries(),
-            *self._manifests(),
-            *self._lists(),
-        ]
+        # Entries come last: they alone are so many that they would leave no room for others, round after round.
+        found = [*self._lists(), *self._manifests(), *self._generations(), *self._entries()]
+        items, later = bounded(region_prefix(self._region), found)
+        self.kept.extend(later)
+        return items
 
     def _floor(self) -> tuple[Position, Setsum]:
         """How far the log goes in this round, and the sum of all that is below that."""
@@ -216,15 +215,15 @@ class _Marking:
             yield self._generation(one.path, one.generation, sizes.pop(one.path, 0), why)
         for one in manifest.generations:
             sizes.pop(one.path, None)
-        for name, size in sizes.items():
-            number = generation_number(name)
-            assert number is not None
+        numbers = [(number, name) for name in sizes if (number := generation_number(name)) is not None]
+        for number, name in sorted(numbers):
             if number >= manifest.current_generation:
                 self._keep(generation_path(self._region, name), Kind.GENERATION, "a flush may be writing it")
             elif pinned := self._generation_pin(number):
                 self._keep(generation_path(self._region, name), Kind.GENERATION, pinned)
             else:
-                yield self._generation(name, number, size, "the manifest does not name it, and its number is taken")
+                why = "the manifest does not name it, and its number is taken"
+                yield self._generation(name, number, sizes[name], why)
 
     def _leaves(self, one: FlushedGeneration) -> bool:
         """Whether a generation goes now. The first that does not keeps all later ones."""
@@ -263,7 +262,10 @@ class _Marking:
             size = entry.bytes if entry else sizes.get(Position(position), 0)
             yield Item(kind=Kind.ENTRY, path=key, number=position, bytes=size, why=why)
 
-    def _manifests(self) -> Iterator[Item]:
+    def _manifests(self) -> list[Item]:
+        return sorted(self._passed_manifests(), key=lambda item: item.number)
+
+    def _passed_manifests(self) -> Iterator[Item]:
         head, pins = self._survey.head, self._survey.pins
         needs = [needed for pin in pins if (needed := pin.of(self._region)) is not None]
         keys, versions = {one.manifest_key for one in needs}, {one.manifest_version for one in needs}
@@ -282,15 +284,32 @@ class _Marking:
                 else:
                     yield _item(Kind.PUBLISHED, found, published, "readers of files start at a later version")
 
-    def _lists(self) -> Iterator[Item]:
+    def _lists(self) -> list[Item]:
         manifest, prefix = self._survey.manifest, round_prefix(self._region)
-        for found in self._survey.listed:
-            number = round_number(found.key) if found.key.startswith(prefix) else None
-            if number is not None and number <= manifest.collector_round and found.key != manifest.collector_key:
-                yield _item(Kind.LIST, found, number, "its round is over, or was never committed")
+        lists = [found for found in self._survey.listed if found.key.startswith(prefix)]
+        return passed_lists(lists, newest=manifest.collector_round, named=manifest.collector_key)
 
     def _keep(self, path: str, kind: Kind, why: str) -> None:
         self.kept.append(Kept(path=path, kind=kind, why=why))
+
+
+def passed_lists(lists: Iterable[Listed], *, newest: int, named: str) -> list[Item]:
+    """The lists of rounds, oldest first, that are over or were never committed: all but the newest round's.
+
+    Args:
+        newest: the number of the newest committed round.
+        named: the key of its list.
+    """
+    numbers = sorted((number, found.key, found) for found in lists if (number := round_number(found.key)) is not None)
+    why = "its round is over, or was never committed"
+    return [_item(Kind.LIST, one, number, why) for number, key, one in numbers if number <= newest and key != named]
+
+
+def bounded(place: str, items: Sequence[Item]) -> tuple[list[Item], list[Kept]]:
+    """As many as one round takes, and a word about the rest: rank finds it again."""
+    left = len(items) - ITEMS_MAX
+    why = f"a round takes {ITEMS_MAX} objects: {left} more go with later ones"
+    return list(items[:ITEMS_MAX]), [Kept(path=place, kind="round", why=why)] if left > 0 else []
 
 
 def _item(kind: Kind, found: Listed, number: int, why: str) -> Item:
