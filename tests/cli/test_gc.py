@@ -78,6 +78,20 @@ def test_gc_deletes_at_once_without_an_interval_and_else_after_it(tmp_path: Path
     assert table.scan().to_arrow().num_rows == 3
 
 
+def test_gc_without_yes_shows_a_round_that_is_committed_and_waits(tmp_path: Path, as_json: Json, run: Run) -> None:
+    uri = merged(tmp_path).uri
+    committed = as_json("gc", uri, "--yes")
+
+    looked, said = as_json("gc", uri), run("gc", uri)
+
+    assert (looked["round"], looked["phase"], looked["deleted"]) == (committed["round"], "committed", 0)
+    waits = "; its round is committed and waits for its sweep"
+    assert looked["candidates"] == [{**one, "why": one["why"] + waits} for one in committed["candidates"]]
+    assert f"{len(committed['candidates'])} candidates; nothing was deleted: use --yes" in said.out
+    assert "its round is committed" in said.out
+    assert as_json("gc", uri) == looked
+
+
 def test_gc_says_for_people_what_it_did(tmp_path: Path, run: Run) -> None:
     uri = merged(tmp_path).uri
 

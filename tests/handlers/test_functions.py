@@ -200,6 +200,25 @@ def test_the_steps_of_a_collection_delete_what_was_merged(table: Table) -> None:
     assert table.scan().to_arrow().num_rows == len(ORDERS)
 
 
+def test_mark_gives_a_round_that_waits_in_place_of_a_new_one_and_the_next_steps_end_it(table: Table) -> None:
+    table.upsert(ORDERS)
+    table.flush()
+    table.merge(engine="inprocess")
+    first = call("gc_round", {"table": "orders", "step": "mark"})
+    for step in ("verify", "commit"):
+        call("gc_round", {"table": "orders", "step": step, "round": first["round"]})
+
+    again = call("gc_round", {"table": "orders", "step": "mark"})
+    rounds = {"table": "orders", "round": again["round"]}
+    verified = call("gc_round", {**rounds, "step": "verify"})
+    committed = call("gc_round", {**rounds, "step": "commit"})
+    swept = call("gc_sweep", rounds)
+
+    assert (again["phase"], again["round"], again["candidates"]) == ("committed", first["round"], first["candidates"])
+    assert committed["round"] == verified["round"] == first["round"] != []
+    assert swept["deleted"] == first["candidates"] > 0
+
+
 @pytest.mark.parametrize("step", ["verify", "commit"])
 def test_a_step_without_its_rounds_is_refused(table: Table, step: str) -> None:
     assert refusal("gc_round", {"table": "orders", "step": step})["field"] == "round"
