@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from math import isnan
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -280,7 +281,7 @@ def first_position(region: Region, head: Head, start: Start) -> Position:
         return head.first_position
     if start == "latest":
         return head.next_position
-    if isinstance(start, float):
+    if isinstance(start, float) and not isnan(start):
         return _at(region, head, start)
     if isinstance(start, int) and start > head.next_position:
         raise Invalid(
