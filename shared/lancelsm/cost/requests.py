@@ -32,8 +32,8 @@ FLUSH: Final = Requests(object_writes=13, object_reads=14, record_writes=1, reco
 FLUSH_ENTRY: Final = Requests(object_reads=1)  # and each entry in it
 MERGE: Final = Requests(object_writes=11, object_reads=22, record_writes=5, record_reads=6)  # in process
 MERGE_GENERATION: Final = Requests(object_writes=1, object_reads=17)  # and each generation in it
-COLLECT: Final = Requests(object_writes=39, object_reads=53, record_writes=6, record_reads=28)  # one round
+COLLECT: Final = Requests(object_writes=35, object_reads=42, record_writes=6, record_reads=28)  # one round
 COLLECT_ENTRY: Final = Requests(object_reads=2)  # and each entry that leaves
 COLLECT_GENERATION: Final = Requests(object_writes=1)  # and each generation
-COLLECT_KEPT: Final = Requests(object_reads=22)  # and each merge whose versions of the base stay
-COLLECT_GONE: Final = Requests(object_reads=16)  # and each merge whose versions leave
+COLLECT_KEPT: Final = Requests(object_reads=10)  # and each merge whose versions of the base stay
+COLLECT_GONE: Final = Requests(object_reads=10)  # and each merge whose versions leave

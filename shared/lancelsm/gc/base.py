@@ -93,7 +93,7 @@ def survey_base(opened: Opened, pins: Iterable[Pin]) -> Marked:
     base = opened.read_base()
     versions = stored_versions(uri=storage.uri, storage_options=options)
     tagged = frozenset(tags(uri=storage.uri, storage_options=options).values())
-    named = named_by(opened, (one.version for one in versions))
+    named = _named_by(opened, (one.version for one in versions))
     return mark_base(
         base=base,
         versions=versions,
@@ -237,7 +237,7 @@ def sweep_base(opened: Opened, floor: Floor, tagged: Iterable[str], pins: Sequen
         )
     versions = [i for i in found.items if i.kind is Kind.BASE_VERSION and i.number not in pinned]
     removed = clean_versions(uri=storage.uri, versions=[i.number for i in versions], storage_options=options)
-    named = named_by(opened, (one.version for one in versions_of(opened)))
+    named = named_now(opened, found.items)
     files = [i for i in found.items if i.kind is Kind.LIST or (i.kind is Kind.BASE_FILE and i.path not in named)]
     delete_all(storage, [item.path for item in files])
     return Swept(deleted=removed + len(files), kept=_kept(found, pinned))
@@ -250,10 +250,10 @@ def waiting_base(opened: Opened, pins: Sequence[Pin]) -> Waiting | None:
     if listed is None or opened.read_base().fence < listed.round.fence:
         return None
     keys = {one.key for place in ("data/", "_deletions/", round_prefix(None)) for one in seen(storage, place)}
-    versions = [one.version for one in versions_of(opened)]
+    versions = [one.version for one in _versions(opened)]
     tagged = set(tags(uri=storage.uri, storage_options=opened.storage_options).values())
     pinned, there = _pinned(pins), [one for one in listed.round.items if one.path in keys]
-    named = named_by(opened, versions if any(one.kind is Kind.BASE_FILE for one in there) else ())
+    named = _named_by(opened, versions if any(one.kind is Kind.BASE_FILE for one in there) else ())
     going = set(versions) - tagged - pinned.keys()
     left = [
         *(item for item in listed.round.items if item.kind is Kind.BASE_VERSION and item.number in going),
@@ -310,14 +310,22 @@ def _drop_tags(opened: Opened, tagged: Iterable[str], pins: Iterable[Pin]) -> No
             remove_tag(uri=opened.storage.uri, tag=tag, storage_options=opened.storage_options)
 
 
-def versions_of(opened: Opened) -> tuple[StoredVersion, ...]:
-    """As `collecting.stored_versions`."""
+def _versions(opened: Opened) -> tuple[StoredVersion, ...]:
     return stored_versions(uri=opened.storage.uri, storage_options=opened.storage_options)
 
 
-def named_by(opened: Opened, versions: Iterable[int]) -> frozenset[str]:
-    """What any of these versions names; raises as `collecting.named_files`."""
+def named_now(opened: Opened, items: Iterable[Item]) -> frozenset[str]:
+    """What any version names that is there now, if there are files among these items; else nobody reads the versions.
 
+    Raises:
+        Contended, Corrupt, Unavailable: as `collecting.named_files`.
+    """
+    if all(item.kind is not Kind.BASE_FILE for item in items):
+        return frozenset()
+    return _named_by(opened, (one.version for one in _versions(opened)))
+
+
+def _named_by(opened: Opened, versions: Iterable[int]) -> frozenset[str]:
     def named(version: int) -> frozenset[str]:
         return named_files(uri=opened.storage.uri, version=version, storage_options=opened.storage_options)
 

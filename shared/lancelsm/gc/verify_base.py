@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 
 from lancelsm.errors import Contended, Corrupt
-from lancelsm.gc.base import Floor, find_base_list, named_by, read_floor, versions_of
+from lancelsm.gc.base import Floor, find_base_list, named_now, read_floor
 from lancelsm.gc.lists import Item, Kind, Round
 from lancelsm.opening import Opened, check_base
 from lancelsm.pins import Pin
@@ -45,7 +45,7 @@ def verify_base(opened: Opened, key: str, *, pins: Iterable[Pin]) -> None:
     if not floor.version <= found.floor <= newest.version:
         what = f"the floor {found.floor} is not between {floor.version} and the newest version {newest.version}"
         raise Corrupt(what, remedy="Nothing was deleted. Mark a new round", table=storage.uri, object=key)
-    named = named_by(opened, (one.version for one in versions_of(opened)))
+    named = named_now(opened, found.items)
     for item in found.items:
         if item.kind is Kind.BASE_FILE and item.path in named:
             raise Contended(f"a merge has committed {item.path}", remedy="Mark a new round", table=storage.uri)
