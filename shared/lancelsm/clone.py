@@ -185,9 +185,11 @@ def _above_base(view: View, source: Opened) -> Iterator[pa.Table]:
     """Rows in stored form, level by level of each region."""
     schema = view.base.schema
     for region in view.regions:
-        for _, path in region.generations:
+        for generation in region.generations:
             batches = read_generation(
-                uri=f"{source.storage.uri}/{path}", schema=schema, storage_options=source.storage_options
+                uri=f"{source.storage.uri}/{region.path(generation)}",
+                schema=schema,
+                storage_options=source.storage_options,
             )
             yield from (pa.Table.from_batches([batch]) for batch in batches)
         if region.tail.num_rows:

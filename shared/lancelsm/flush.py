@@ -29,10 +29,11 @@ from lancelsm.wal.replay import stored_rows, tail
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """What became of the rows: their bytes in memory, and the sum over the files that hold them."""
+    """What became of the rows: their bytes in memory, and the sums of the files with them and of the filter."""
 
     bytes: int
     file_setsum: Setsum
+    bloom_setsum: Setsum | None = None  # None: there is none
 
 
 Write = Callable[[str, pa.Table, Setsum], Stored]
@@ -122,6 +123,7 @@ def flush(
             entry_setsum=totals.entry_setsum - plan.before.entry_setsum,
             row_setsum=row_sum,
             file_setsum=stored.file_setsum,
+            bloom_setsum=stored.bloom_setsum,
         ),
     )
     outcome = commit(region, lambda manifest: manifests.flushed(manifest, after=plan.after, built=built, at_end=totals))

@@ -46,6 +46,7 @@ class Folded:
     entry_setsum: Setsum
     row_setsum: Setsum
     file_setsum: Setsum | None = None  # None: an earlier release flushed it
+    bloom_setsum: Setsum | None = None  # as above
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -353,6 +354,8 @@ def _generation_message(g: FlushedGeneration) -> pb.FlushedGeneration:
         message.row_setsum = g.folded.row_setsum.digest()
         if g.folded.file_setsum is not None:
             message.file_setsum = g.folded.file_setsum.digest()
+        if g.folded.bloom_setsum is not None:
+            message.bloom_setsum = g.folded.bloom_setsum.digest()
     return message
 
 
@@ -365,6 +368,7 @@ def _generation_value(message: pb.FlushedGeneration) -> FlushedGeneration:
             entry_setsum=_sum(message.entry_setsum),
             row_setsum=_sum(message.row_setsum),
             file_setsum=_sum(message.file_setsum) if message.file_setsum else None,
+            bloom_setsum=_sum(message.bloom_setsum) if message.bloom_setsum else None,
         )
     return FlushedGeneration(
         generation=Generation(message.generation),

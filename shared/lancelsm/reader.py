@@ -22,6 +22,7 @@ from lancelsm.errors import Invalid
 from lancelsm.merge.keys import ABSENT, Keys, Places
 from lancelsm.record.key import key_column, newest
 from lancelsm.record.schema import TOMBSTONE, TableSchema
+from lancelsm.setsum import Setsum
 from lancelsm.view import RegionView, View
 
 _ROWS_AT_ONCE = 1 << 18  # looking up many keys at once costs little more than looking up few
@@ -31,11 +32,12 @@ _LEVEL = "lancelsm.level"  # no column of a table has a dot in its name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Level:
-    """One level above the base: a generation's path, or the tail itself."""
+    """One level above the base: a generation's path and the sum of its bloom filter, or the tail itself."""
 
     number: int  # newer levels of a region have higher ones
-    path: str | None
-    tail: pa.Table | None
+    path: str | None = None
+    bloom_setsum: Setsum | None = None
+    tail: pa.Table | None = None
 
 
 def scan(
@@ -89,9 +91,13 @@ def get(view: View, keys: pa.Table, *, uri: str, columns: Sequence[str] | None =
             if level.tail is not None:
                 rows = level.tail.filter(_among(level.tail, missing, schema)).select([*read, TOMBSTONE])
             else:
-                options = view.base.storage_options
                 rows = lookup_generation(
-                    uri=f"{uri}/{level.path}", schema=schema, keys=missing, columns=read, storage_options=options
+                    uri=f"{uri}/{level.path}",
+                    schema=schema,
+                    keys=missing,
+                    columns=read,
+                    bloom_setsum=level.bloom_setsum,
+                    storage_options=view.base.storage_options,
                 )
             if rows.num_rows:
                 missing = missing.filter(pc.invert(_among(missing, rows, schema)))
@@ -162,9 +168,12 @@ class _Newest:
 
 def _levels(region: RegionView) -> list[_Level]:
     """Oldest first."""
-    levels = [_Level(number=number, path=path, tail=None) for number, path in region.generations]
+    levels = [
+        _Level(number=g.generation, path=region.path(g), bloom_setsum=g.folded.bloom_setsum if g.folded else None)
+        for g in region.generations
+    ]
     if region.tail.num_rows:
-        levels.append(_Level(number=region.manifest.current_generation, path=None, tail=region.tail))
+        levels.append(_Level(number=region.manifest.current_generation, tail=region.tail))
     return levels
 
 

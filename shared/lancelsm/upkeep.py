@@ -174,7 +174,7 @@ def _writing(opened: Opened) -> Write:
         # First the files, then the rows in them: what changes in between doesn't pass for what was written.
         summed = sum_files(opened.storage.objects, key)
         check_generation(uri=uri, schema=schema, rows=rows.num_rows, setsum=setsum, storage_options=options)
-        return Stored(bytes=built.in_memory_bytes, file_setsum=summed.setsum)
+        return Stored(bytes=built.in_memory_bytes, file_setsum=summed.setsum, bloom_setsum=built.bloom_setsum)
 
     return write
 

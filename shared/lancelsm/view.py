@@ -15,7 +15,7 @@ from lancelsm.commit import ensure_unused, newest
 from lancelsm.dataset.base_table import BaseTable
 from lancelsm.errors import Corrupt, placed
 from lancelsm.layout import Generation, Position, RegionId, generation_path, wal_entry
-from lancelsm.manifest import Manifest
+from lancelsm.manifest import FlushedGeneration, Manifest
 from lancelsm.record.key import fold
 from lancelsm.region import Region, Storage
 from lancelsm.wal.entry import Entry
@@ -36,13 +36,13 @@ class RegionView:
     tail: pa.Table  # folded, in stored form
 
     @property
-    def generations(self) -> list[tuple[Generation, str]]:
-        """Number and path below the table of the generations that the base doesn't hold, oldest first."""
-        return [
-            (g.generation, generation_path(self.region, g.path))
-            for g in self.manifest.generations
-            if g.generation > self.counter
-        ]
+    def generations(self) -> list[FlushedGeneration]:
+        """The generations that the base doesn't hold, oldest first."""
+        return [g for g in self.manifest.generations if g.generation > self.counter]
+
+    def path(self, generation: FlushedGeneration) -> str:
+        """Where one of them is, below the table."""
+        return generation_path(self.region, generation.path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,9 +48,9 @@ SECOND = flush(FIRST, 4)
 THIRD = flush(SECOND, 9)
 
 
-def test_the_sum_of_a_generation_s_files_is_kept_and_its_absence_too():
+def test_the_sums_of_a_generation_s_files_and_filter_are_kept_and_their_absence_too():
     (known,) = SECOND.generations
-    summed = replace(known, folded=replace(known.folded, file_setsum=Setsum.of([b"f"])))
+    summed = replace(known, folded=replace(known.folded, file_setsum=Setsum.of([b"f"]), bloom_setsum=Setsum.of([b"b"])))
 
     for manifest in (SECOND, replace(SECOND, generations=(summed,))):
         assert manifests.decode(manifests.encode(manifest), key="manifest") == manifest

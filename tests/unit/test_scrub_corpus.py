@@ -167,8 +167,6 @@ OTHER_ROWS = {
     ("cursor of a region", "foreign"): "its consumer goes on from there",
     ("base deletion", "stale"): UNSUMMED,
     ("base deletion", "foreign"): UNSUMMED,
-    ("bloom", "stale"): "a filter that denies a key hides it: it carries no sum",
-    ("bloom", "foreign"): "a filter that denies a key hides it: it carries no sum",
     ("key index", "stale"): "an index that lacks a key hides it: it carries no sum",
     ("key index", "foreign"): "an index that lacks a key hides it: it carries no sum",
 }
@@ -180,7 +178,6 @@ FLIPS_PASS = {
     "base manifest": UNSUMMED,
     "index": UNSUMMED,
     "cursor of a region": "as the foreign one",
-    "bloom": "as the stale one",
     "key index": "as the stale one",
 }
 FLIPS_PASS_SCRUB = {

@@ -44,7 +44,7 @@ def table(tmp_path: Path) -> Table:
 def test_a_view_has_what_is_newer_than_the_base(table: Table) -> None:
     (region,) = view_of(open_table(table.uri)).regions
 
-    assert (region.counter, [number for number, _ in region.generations]) == (1, [2])
+    assert (region.counter, [g.generation for g in region.generations]) == (1, [2])
     assert [(found["id"], found["v"]) for found in region.tail.to_pylist()] == [(2, "b"), (3, "b")]
 
 

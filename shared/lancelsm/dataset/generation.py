@@ -41,12 +41,13 @@ _Stored = Mapping[str, StoredField]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltGeneration:
-    """What was written, for the manifest: rows with and without tombstones, and bytes in memory."""
+    """What was written, for the manifest: rows with and without tombstones, bytes in memory, the sum of the filter."""
 
     rows: int
     tombstones: int
     in_memory_bytes: int
     primary_key_bytes: int
+    bloom_setsum: Setsum
 
 
 def write_generation(
@@ -78,8 +79,9 @@ def write_generation(
         _write_dataset(uri, rows, numbering(schema), _format(data_storage_version), storage_options)
         files = _files(uri, storage_options)
         write_pk_index(files=files, keys=keys)
+        bloom = build_bloom(keys)
         with tempfile.NamedTemporaryFile() as local:
-            local.write(build_bloom(keys))
+            local.write(bloom)
             local.flush()
             files.upload_file(local.name, _BLOOM)
     make_durable(uri)
@@ -88,6 +90,7 @@ def write_generation(
         tombstones=pc.sum(rows[TOMBSTONE]).as_py() or 0,
         in_memory_bytes=rows.nbytes,
         primary_key_bytes=keys.nbytes,
+        bloom_setsum=Setsum.of_item(bloom),
     )
 
 
@@ -147,6 +150,7 @@ def lookup_generation(
     schema: TableSchema,
     keys: pa.Table,
     columns: Sequence[str] | None = None,
+    bloom_setsum: Setsum | None = None,
     storage_options: StorageOptions = None,
 ) -> pa.Table:
     """The rows of these keys in stored form, in no order; keys that the generation lacks have none.
@@ -154,8 +158,9 @@ def lookup_generation(
     Args:
         keys: a table with the key columns, in the table's types.
         columns: as in `read_generation`.
+        bloom_setsum: of the bloom filter as it was written; not checked if None.
 
-    Raises: as `read_generation`.
+    Raises: as `read_generation`, and `Corrupt` for another bloom filter, which may deny keys that are there.
 
     The bloom filter is asked first, then the bounds of the index's pages, then the pages that can hold a key, and
     only for keys found there the dataset. A generation without an index is scanned for its keys.
@@ -166,6 +171,12 @@ def lookup_generation(
         files = _files(uri, storage_options)
         bloom = _bloom(files) if is_filterable(keys.schema) else None
         if bloom is not None:
+            if bloom_setsum is not None and Setsum.of_item(bloom) != bloom_setsum:
+                raise Corrupt(
+                    "the bloom filter of a generation is not the one that was flushed",
+                    remedy="Delete it: every key is looked up then",
+                    object=f"{uri}/{_BLOOM}",
+                )
             keys = keys.filter(pa.array(may_contain(bloom, keys)))
         if keys.num_rows == 0:
             return wanted.empty_table()

@@ -21,7 +21,7 @@ class Uuid(_message.Message):
     def __init__(self, uuid: _Optional[bytes] = ...) -> None: ...
 
 class FlushedGeneration(_message.Message):
-    __slots__ = ("generation", "path", "in_memory_bytes", "physical_rows", "primary_key_bytes", "first_position", "last_position", "entry_setsum", "row_setsum", "file_setsum")
+    __slots__ = ("generation", "path", "in_memory_bytes", "physical_rows", "primary_key_bytes", "first_position", "last_position", "entry_setsum", "row_setsum", "file_setsum", "bloom_setsum")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     IN_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -32,6 +32,7 @@ class FlushedGeneration(_message.Message):
     ENTRY_SETSUM_FIELD_NUMBER: _ClassVar[int]
     ROW_SETSUM_FIELD_NUMBER: _ClassVar[int]
     FILE_SETSUM_FIELD_NUMBER: _ClassVar[int]
+    BLOOM_SETSUM_FIELD_NUMBER: _ClassVar[int]
     generation: int
     path: str
     in_memory_bytes: int
@@ -42,7 +43,8 @@ class FlushedGeneration(_message.Message):
     entry_setsum: bytes
     row_setsum: bytes
     file_setsum: bytes
-    def __init__(self, generation: _Optional[int] = ..., path: _Optional[str] = ..., in_memory_bytes: _Optional[int] = ..., physical_rows: _Optional[int] = ..., primary_key_bytes: _Optional[int] = ..., first_position: _Optional[int] = ..., last_position: _Optional[int] = ..., entry_setsum: _Optional[bytes] = ..., row_setsum: _Optional[bytes] = ..., file_setsum: _Optional[bytes] = ...) -> None: ...
+    bloom_setsum: bytes
+    def __init__(self, generation: _Optional[int] = ..., path: _Optional[str] = ..., in_memory_bytes: _Optional[int] = ..., physical_rows: _Optional[int] = ..., primary_key_bytes: _Optional[int] = ..., first_position: _Optional[int] = ..., last_position: _Optional[int] = ..., entry_setsum: _Optional[bytes] = ..., row_setsum: _Optional[bytes] = ..., file_setsum: _Optional[bytes] = ..., bloom_setsum: _Optional[bytes] = ...) -> None: ...
 
 class FieldEntry(_message.Message):
     __slots__ = ("field_id", "value")
