@@ -344,7 +344,13 @@ def _opened(storage: Storage, name: str, start: Start) -> Pin:
     found = cursors.find_cursor(storage, name)
     if found is not None:
         return found
-    return cursors.make_cursor(storage, name, start=lambda region, head: first_position(region, head, start))
+    try:
+        return cursors.make_cursor(storage, name, start=lambda region, head: first_position(region, head, start))
+    except Invalid:
+        found = cursors.find_cursor(storage, name)  # another consumer of it may have made it since
+        if found is None:
+            raise
+        return found
 
 
 def _shown(stored: pa.Table, schema: TableSchema) -> pa.Table:

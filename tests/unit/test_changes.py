@@ -7,6 +7,7 @@ from itertools import islice
 import pytest
 
 import lancelsm
+from lancelsm import cursor
 from lancelsm.changes import Changes
 from lancelsm.clock import SystemClock
 from lancelsm.cursor import drop_cursor, find_cursor, list_cursors, make_cursor, save_cursor, set_cursor
@@ -179,6 +180,19 @@ def test_two_consumers_of_one_cursor_do_not_both_save(table, opened):
 
     with pytest.raises(Contended, match="somebody else has moved or dropped the cursor"):
         other.save()
+
+
+def test_a_cursor_that_another_consumer_makes_first_is_read_from(table, opened, monkeypatch):
+    table.upsert([{"id": 1, "v": 1}])
+    make = cursor.make_cursor
+
+    def late(storage, name, *, start):
+        make(storage, name, start=from_start)
+        return make(storage, name, start=start)
+
+    monkeypatch.setattr(cursor, "make_cursor", late)
+
+    assert seen(stream(opened, cursor="mine")) == [(1, 1, "upsert")]
 
 
 def test_a_save_whose_reply_is_lost_is_recognised(table, opened, tmp_path):
