@@ -19,6 +19,7 @@ from lancelsm.claim import seal
 from lancelsm.dataset import adoption, generation
 from lancelsm.errors import Corrupt, Invalid, LsmError
 from lancelsm.gc import base, sweep
+from lancelsm.gc.verify_base import verify_base
 from lancelsm.head import sealed
 from lancelsm.layout import Epoch, Key, Position, wal_entry
 from lancelsm.merge import commit as merging
@@ -328,6 +329,7 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
         [
             (base.survey_base, "    listed = [", "    base = opened.read_base()\n    listed = ["),
             (base.survey_base, "    base = opened.read_base()\n    versions", "    versions"),
+            (verify_base, "if found.fence != newest.fence + 1:", "if False:"),
         ],
         fenced_while_it_is_looked_at,
     ),

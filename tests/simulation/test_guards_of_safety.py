@@ -293,7 +293,7 @@ GUARDS: dict[str, tuple[list[Edit], int | Callable[[], None]]] = {
         [(mark._Marking._manifests, "min(self._survey.hint, head.manifest_version)", "head.manifest_version")],
         25,
     ),
-    "a list's round is over": ([(mark._Marking._lists, "number <= manifest.collector_round and ", "")], 0),
+    "a list's round is over": ([(mark.passed_lists, "number <= newest and ", "")], 0),
     "the fences stay": ([(mark._Marking._entries, "{*fences[:1], *fences[-1:]}", "set()")], fences_are_collected),
     "a survey that was overtaken is no damage": (
         [(survey.contended_if_overtaken, "if region.head().collector_round != head.collector_round:", "if False:")],

@@ -253,9 +253,9 @@ class WholeLake(Lake):
         (of_region,) = view.regions
         region = replace(self.region("reader"), storage=storage)
         parts = [self.base.rows(view.base.version, storage.objects.get)]
-        for number, path in of_region.generations:
-            assert number > of_region.counter
-            parts.append(_generation(region, path.rpartition("/")[2]))
+        for one in of_region.generations:
+            assert one.generation > of_region.counter
+            parts.append(_generation(region, one.path))
         return folded([*parts, of_region.tail])
 
     def look(self, process: str) -> None:

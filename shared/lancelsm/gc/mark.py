@@ -168,7 +168,8 @@ class _Marking:
 
     def items(self) -> list[Item]:
         # Entries come last: they alone are so many that they would leave no room for others, round after round.
-        found = [*self._lists(), *self._manifests(), *self._generations(), *self._entries()]
+        manifests = sorted(self._manifests(), key=lambda item: item.number)
+        found = [*self._lists(), *manifests, *self._generations(), *self._entries()]
         items, later = bounded(region_prefix(self._region), found)
         self.kept.extend(later)
         return items
@@ -262,10 +263,7 @@ class _Marking:
             size = entry.bytes if entry else sizes.get(Position(position), 0)
             yield Item(kind=Kind.ENTRY, path=key, number=position, bytes=size, why=why)
 
-    def _manifests(self) -> list[Item]:
-        return sorted(self._passed_manifests(), key=lambda item: item.number)
-
-    def _passed_manifests(self) -> Iterator[Item]:
+    def _manifests(self) -> Iterator[Item]:
         head, pins = self._survey.head, self._survey.pins
         needs = [needed for pin in pins if (needed := pin.of(self._region)) is not None]
         keys, versions = {one.manifest_key for one in needs}, {one.manifest_version for one in needs}
