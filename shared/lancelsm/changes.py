@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from math import isnan
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -84,6 +83,7 @@ class Changes:
         self._only = only
         self._follow = follow
         self._left = limit
+        check_start(storage, start)
         self._start = start
         self._consumer = storage.ids.nonce()
         self._pin = None if cursor is None else _opened(storage, cursor, start)
@@ -269,31 +269,74 @@ def behind(storage: Storage, cursor: Pin) -> Behind:
     )
 
 
+def check_start(storage: Storage, start: Start) -> None:
+    """Refuse what is no start of this table's streams, before anything is read or made by it.
+
+    A region that is in the catalog but not created to the end is one of the table's.
+
+    Raises:
+        Invalid: `start` is none of its forms, or names a region that the table does not have: where those positions
+            are from, another log was read.
+        Corrupt, Unavailable: the catalog could not be read for it.
+    """
+    if not isinstance(start, Mapping):
+        _check_form(start, table=storage.uri)
+        return
+    if start and (unknown := sorted(start.keys() - {region.id for region in regions(storage)}, key=str)):
+        raise Invalid(
+            "a stream can't start at a position of a region that the table does not have",
+            remedy="Positions belong to the table that they were read from; a restored one begins anew: start at "
+            "earliest",
+            table=storage.uri,
+            region=unknown[0],
+            field="start",
+        )
+    for region, position in start.items():
+        if not _is_position(position):
+            raise Invalid(
+                f"a stream can't start at {position!r} in a region",
+                remedy="Give the next position of each region, from 1 on, as Changes.positions does",
+                table=storage.uri,
+                region=region,
+                field="start",
+            )
+
+
+def _check_form(start: object, *, table: str) -> None:
+    moment = isinstance(start, float) and start >= 0  # not NaN, which is no time
+    if start not in ("earliest", "latest") and not moment and not _is_position(start):
+        remedy = "Give earliest, latest, a position from 1 on, or a time from 1970 on"
+        raise Invalid(f"a stream can't start at {start!r}", remedy=remedy, table=table, field="start")
+
+
+def _is_position(start: object) -> bool:
+    return isinstance(start, int) and not isinstance(start, bool) and start >= 1
+
+
 def first_position(region: Region, head: Head, start: Start) -> Position:
     """Where a stream begins in a region.
+
+    Args:
+        start: of which `check_start` has seen that it names no other table's regions, if it names any.
 
     Raises:
         Invalid: `start` is none of its forms, lies past the end of the log, or asks for what was collected.
     """
     if isinstance(start, Mapping):
         start = start.get(region.id, Position(1))
-    if start == "earliest":
-        return head.first_position
-    if start == "latest":
-        return head.next_position
-    if isinstance(start, float) and not isnan(start):
+    _check_form(start, table=region.storage.uri)
+    if isinstance(start, str):
+        return head.first_position if start == "earliest" else head.next_position
+    if isinstance(start, float):
         return _at(region, head, start)
-    if isinstance(start, int) and start > head.next_position:
+    if start > head.next_position:
         raise Invalid(
             f"position {start} lies past the end of the log: the next one is {head.next_position}",
             remedy="Start there at most, or at latest; each region has positions of its own: --region chooses one",
             **region.where,
             position=start,
         )
-    if isinstance(start, int) and start > 0:
-        return Position(start)
-    remedy = "Give earliest, latest, a position from 1 on, or a time"
-    raise Invalid(f"a stream can't start at {start!r}", remedy=remedy, table=region.storage.uri, field="start")
+    return Position(start)
 
 
 def _at(region: Region, head: Head, moment: float) -> Position:

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 import pyarrow as pa
 
 from lancelsm import reader
-from lancelsm.changes import Changes, Start, first_position
+from lancelsm.changes import Changes, Start, check_start, first_position
 from lancelsm.claim import claim, seal
 from lancelsm.committed import Committed
 from lancelsm.config import Config
@@ -299,7 +299,8 @@ class Table:
             limit: end after the entry that reaches so many rows.
 
         Raises:
-            Invalid: a region or a start that there is not, or it was collected, when the stream is read.
+            Invalid: a region or a start that there is not, positions of another table's regions among them; and when
+                the stream is read, a start that was collected or lies past the end.
             Corrupt, Unavailable: as `scan`, when it is read.
         """
         self._check_writable()
@@ -313,6 +314,7 @@ class Table:
     def set_cursor(self, name: str, *, start: Start = "earliest") -> Pin:
         """Make a cursor, or put it somewhere else; `start` as for `changes`. Raises as `cursor.set_cursor`."""
         self._check_writable()
+        check_start(self._storage, start)
         return set_cursor(self._storage, name, start=lambda region, head: first_position(region, head, start))
 
     def drop_cursor(self, name: str) -> None:

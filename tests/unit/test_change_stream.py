@@ -18,8 +18,9 @@ from lancelsm.changes import first_position as changes_first_position
 from lancelsm.clock import SystemClock
 from lancelsm.commit import newest
 from lancelsm.cursor import find_cursor, make_cursor, save_cursor, set_cursor
+from lancelsm.dropping import drop_table
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, Unavailable
-from lancelsm.layout import Position, cursors, head_key, wal_entry
+from lancelsm.layout import Position, RegionId, cursors, head_key, region_key, wal_entry
 from lancelsm.opening import Ports, open_table
 from lancelsm.pins import read_pins
 from lancelsm.region import regions
@@ -415,6 +416,54 @@ def test_a_region_that_a_consumers_positions_do_not_name_is_read_from_its_first_
     table.upsert([{"id": 2, "v": 2}])
 
     assert seen(table.changes(start=first.positions)) == [2]
+
+
+def test_positions_of_a_table_that_was_there_before_are_refused_and_not_read_as_none_at_all(tmp_path):
+    place = tmp_path / "t"
+    table = lancelsm.create(place, [{"id": 0, "v": 0}], primary_key="id")
+    write(table, 1)
+    before = table.changes()
+    assert seen(before) == [1]
+    drop_table(place)
+    again = lancelsm.create(place, [{"id": 0, "v": 0}], primary_key="id")
+    write(again, 2)
+    (mine,) = (region.id for region in again.regions())
+
+    for theirs in (before.positions, before.positions | {mine: Position(1)}, {"nope": Position(1)}):
+        for refused in (
+            lambda start=theirs: seen(again.changes(start=start)),
+            lambda start=theirs: seen(again.changes(start=start, cursor="sink")),
+            lambda start=theirs: again.set_cursor("sink", start=start),
+        ):
+            with pytest.raises(Invalid, match="region that the table does not have") as caught:
+                refused()
+            assert caught.value.where["region"] in theirs.keys() - {mine}
+            assert "a restored one begins anew" in caught.value.remedy
+    assert again.cursors() == [], "nothing was made by it"
+    assert seen(again.changes(start={mine: Position(1)})) == [2]
+
+
+def test_a_position_of_a_region_that_is_not_created_to_the_end_is_no_other_tables(table, opened):
+    write(table, 1)
+    begun = RegionId("0" * 32)
+    record = dict(opened.storage.registry.list(region_key(opened.storage.table, RegionId("")).partition)[0][1])
+    opened.storage.registry.swap(region_key(opened.storage.table, begun), expect=None, change=record)
+    positions = {region.id: Position(1) for region in regions(opened.storage)}
+
+    assert begun in positions
+    assert seen(table.changes(start=positions)) == [1]
+
+
+@pytest.mark.parametrize("wrong", [0, -3, True, 2.0, "latest", None])
+def test_what_is_no_position_is_refused_in_a_consumers_positions_too(table, wrong):
+    write(table, 1)
+    (region,) = (one.id for one in table.regions())
+
+    for refused in (lambda: table.changes(start={region: wrong}), lambda: table.set_cursor("s", start={region: wrong})):
+        with pytest.raises(Invalid, match="can't start at") as caught:
+            refused()
+        assert caught.value.where["region"] == region
+    assert table.cursors() == []
 
 
 def test_positions_name_every_region_before_the_first_change_is_read(tmp_path):

@@ -77,7 +77,7 @@ def test_a_stream_starts_where_it_is_told(table, opened):
     assert [v for _, v, _ in seen(stream(opened, start={region: Position(4)}))] == [3]
     assert [v for _, v, _ in seen(stream(opened, start=moments[1]))] == [1, 2, 3]
     assert seen(stream(opened, start=SystemClock().now() + 60)) == []
-    for wrong in ("soon", 0, -1, float("nan")):
+    for wrong in ("soon", 0, -1, -1.0, float("nan"), True, False, None):
         with pytest.raises(Invalid, match="can't start at"):
             seen(stream(opened, start=wrong))
 
