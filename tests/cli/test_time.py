@@ -57,6 +57,9 @@ def test_snapshots_are_told_to_people_too(run, orders):
     assert [line.split()[0] for line in run("snapshot", "list", orders).out.splitlines() if "has expired" in line] == [
         "brief"
     ]
+    assert "null" not in run("snapshot", "list", orders).out
+    listed = run("snapshot", "list", orders, "--output", "json").document["snapshots"]
+    assert {one["name"]: one["expired"] for one in listed} == {"monday": False, "brief": True, "ever": False}
     assert "never" in run("snapshot", "list", orders).out
     assert run("snapshot", "create", orders, "--name", "monday").code == 1
     assert run("snapshot", "create", orders, "--name", "tuesday", "--ttl", "soon").code == 1
@@ -127,6 +130,18 @@ def test_a_cursor_goes_on_after_what_was_printed(run, as_json, orders):
     assert run("cursor", "drop", orders, "--name", "sink").code == 1
 
 
+def test_a_start_is_for_a_new_cursor_and_one_that_is_there_says_that_it_goes_on(run, as_json, orders):
+    write(as_json, orders, {"id": 4})
+    made = run("tail", orders, "--cursor", "sink", "--start", "latest", "--output", "json")
+    write(as_json, orders, {"id": 4, "state": "paid"})
+    again = run("tail", orders, "--cursor", "sink", "--start", "earliest", "--output", "json")
+
+    assert (made.rows, made.err) == ([], "")
+    assert [row["state"] for row in again.rows] == ["paid"]
+    assert again.err == "Cursor sink goes on where it is; --start is for a new one\n"
+    assert run("tail", orders, "--cursor", "sink").err == ""
+
+
 def test_a_cursor_that_stalls_is_shown_with_what_it_has_not_passed_and_since_when(run, as_json, orders):
     as_json("cursor", "set", orders, "--name", "sink")
     write(as_json, orders, {"id": 4})
@@ -182,7 +197,7 @@ def test_a_cursor_is_set_in_one_region_and_stays_where_it_is_in_the_others(run, 
     assert {one["region"]: one["position"] for one in moved["positions"]} == {first: 1, other: ends[other]}
     assert positions(as_json, orders) == moved["positions"]
     refused = run("cursor", "set", orders, "--name", "none", "--region", first)
-    assert (refused.code, "no such cursor" in refused.err) == (1, True)
+    assert (refused.code, "no such cursor" in refused.err, "--name none" in refused.err) == (1, True, True)
 
 
 def positions(as_json: Any, orders: Path) -> list[dict[str, Any]]:
@@ -213,6 +228,20 @@ def test_a_following_tail_prints_what_comes(as_json, orders, more):
     assert following.returncode == 0
 
 
+def test_a_following_tail_that_is_terminated_ends_quietly_and_its_cursor_goes_on(run, as_json, orders):
+    write(as_json, orders, {"id": 4})
+    tail = [*COMMAND, "tail", str(orders), "--follow", "--cursor", "sink", "--output", "json"]
+    with subprocess.Popen(tail, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as following:
+        assert following.stdout is not None
+        following.stdout.readline()
+        following.terminate()
+        _, complaints = following.communicate()
+
+    assert (following.returncode, complaints) == (143, "")
+    write(as_json, orders, {"id": 5})
+    assert 5 in {row["id"] for row in run("tail", orders, "--cursor", "sink", "--output", "json").rows}
+
+
 def test_a_snapshot_is_cloned_and_the_source_says_for_whom_it_keeps_files(run, as_json, orders, tmp_path):
     as_json("snapshot", "create", orders, "--name", "monday")
     write(as_json, orders, {"id": 4})
@@ -227,14 +256,15 @@ def test_a_snapshot_is_cloned_and_the_source_says_for_whom_it_keeps_files(run, a
     as_json("drop", orders, "--yes")
 
 
-def test_a_backup_is_restored_after_its_table_was_dropped(run, as_json, orders, tmp_path):
+def test_a_backup_is_restored_after_its_table_was_dropped(run, as_json, orders, tmp_path, monkeypatch):
     as_json("snapshot", "create", orders, "--name", "monday")
     write(as_json, orders, {"id": 4})
     now, monday = tmp_path / "now", tmp_path / "monday"
     assert as_json("backup", orders, now) == {"table": str(now), "rows": 4, "from": str(orders)}
     assert as_json("backup", orders, monday, "--at", "monday")["rows"] == 3
     assert run("drop", orders).code == 2
-    dropped = as_json("drop", orders, "--yes")
+    monkeypatch.chdir(orders.parent)
+    dropped = as_json("drop", orders.name, "--yes")
     assert (dropped["dropped"], dropped["deleted"] > 0) == (str(orders), True)
     assert run("scan", orders).code == 1
 

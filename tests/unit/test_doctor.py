@@ -317,6 +317,14 @@ def test_the_command_ends_with_1_where_something_is_wrong(run: Run, tmp_path: Pa
     assert "lancelsm init" in done.out
 
 
+def test_the_command_speaks_only_of_what_it_looked_at(run: Run, tmp_path: Path) -> None:  # noqa: F811
+    table = lancelsm.create(tmp_path / "table", tables.COLUMNS, primary_key="id")
+
+    said = run("doctor", table.uri).out.splitlines()[-1]
+
+    assert said == f"Nothing is wrong with what was looked at; for contents: lancelsm scrub {table.uri}"
+
+
 def test_the_command_as_json(as_json: Json, tmp_path: Path) -> None:  # noqa: F811
     lancelsm.create(tmp_path / "table", tables.COLUMNS, primary_key="id")
 

@@ -29,8 +29,11 @@ def gc(
 ) -> None:
     """Delete generations, log, manifests, orphans and versions of the base that nothing needs any more.
 
-    Without --yes nothing is written. With it a round is committed, and deleted by the first call after the interval. As
-    JSON: {"round": [its lists], "phase": "idle" | "marked" | "committed" | "swept", "candidates": [{"path", "kind",
+    Without --yes nothing is written. With it a round is committed, and deleted by the first call after the interval.
+    What a snapshot kept goes once it has been expired for `skew_allowance_seconds`, 5 minutes by default, since clocks
+    differ; what one that was dropped kept goes at once.
+
+    As JSON: {"round": [its lists], "phase": "idle" | "marked" | "committed" | "swept", "candidates": [{"path", "kind",
     "bytes", "why"}], "kept": [{"path", "kind", "why"}], "deleted"}.
     """
     from lancelsm import documents

@@ -28,12 +28,16 @@ class StageChoice(StrEnum):
 @command(commands, "cost", example="lancelsm cost --rows-per-second 1000 --row-bytes 1000 --path queue")
 def cost(
     session: Session,
-    rows_per_second: Annotated[float | None, typer.Option(help="Rows of a steady stream into one region.")] = None,
+    rows_per_second: Annotated[
+        float | None, typer.Option(help="Rows of a steady stream into one region; give it, or --at-rest.")
+    ] = None,
     row_bytes: Annotated[int, typer.Option(help="Bytes of a row.")] = 1000,
     batch: Annotated[int, typer.Option(help="Rows of one request.")] = 1000,
     path: Annotated[PathChoice, typer.Option(help="Straight to the writer, or by the queue.")] = PathChoice.DIRECT,
     stage: Annotated[StageChoice, typer.Option(help="What the stack at rest holds.")] = StageChoice.PROD,
-    at_rest: Annotated[bool, typer.Option("--at-rest", help="Only what it costs when nothing is written.")] = False,
+    at_rest: Annotated[
+        bool, typer.Option("--at-rest", help="Only what it costs when nothing is written, instead.")
+    ] = False,
 ) -> None:
     """Show what a deployment costs a month, item by item: by AWS's list in us-east-1, nothing that is free taken off.
 

@@ -26,7 +26,8 @@ def doctor(
 
     Of a deployment: credentials, one region, the clock, stacks, bucket and its conditional writes, registry, queues,
     functions and their settings, state machines, the Spark application. It asks with your credentials and leaves one
-    small object below work/doctor/, which expires.
+    small object below work/doctor/, which expires. Of a table: its configuration, the newest version of its base, heads
+    and backlog. What they name is read by `lancelsm scrub` alone.
 
     As JSON: {"ok", "checks": [{"name", "ok", "found", "remedy"}]}. Exit code 1 if something is wrong.
     """
@@ -41,7 +42,7 @@ def doctor(
 
             found += table_checks(uri, storage_options=session.storage_options)
     ok = all_right(found)
-    session.show({"ok": ok, "checks": [asdict(check) for check in found]}, lambda: _text(found))
+    session.show({"ok": ok, "checks": [asdict(check) for check in found]}, lambda: _text(found, uri))
     if not ok:
         raise typer.Exit(1)
 
@@ -55,7 +56,7 @@ def _deployment(stage: str) -> list[Check]:
     return checks(fetch(stage, service=aws.client, clock=SystemClock(), ids=SystemIds()))
 
 
-def _text(found: list[Check]) -> Any:
+def _text(found: list[Check], uri: str | None) -> Any:
     from rich.console import Group
 
     from lancelsm.cli.text import listing
@@ -63,5 +64,6 @@ def _text(found: list[Check]) -> Any:
     shown = [{"": "ok" if check.ok else "WRONG", "check": check.name, "found": check.found} for check in found]
     wrong = [check for check in found if not check.ok]
     remedies = [f"{check.name}: {check.remedy}" for check in wrong]
-    last = ["", *remedies] if wrong else ["", "Everything is right"]
-    return Group(listing(shown, columns=("", "check", "found")), *last)
+    right = "Nothing is wrong with what was looked at"
+    last = remedies if wrong else [right if uri is None else f"{right}; for contents: lancelsm scrub {uri}"]
+    return Group(listing(shown, columns=("", "check", "found")), "", *last)

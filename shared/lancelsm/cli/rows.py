@@ -135,7 +135,7 @@ def get(session: Session, uri: Uri, key: _Key = None, at: _At = None) -> None:
     table = session.open(uri, at=at)
     with placed(table=table.uri):
         row = next(json_objects(table.get(key_row(table, key))), None)
-    session.show(row, lambda: "There is no row with this key" if row is None else facts(row))
+    session.show(row, lambda: "There is no row with this key" if row is None else facts(row, absent="null"))
 
 
 def _show_committed(session: Session, did: str, committed: Committed) -> None:

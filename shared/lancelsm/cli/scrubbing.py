@@ -23,12 +23,23 @@ def scrub(
     uri: Uri,
     region: Region = None,
     at: Annotated[str | None, typer.Option("--at", metavar="SNAPSHOT", help="Only what this snapshot needs.")] = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Read so many objects at most.")] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit",
+            min=1,
+            help="Read so many objects at most, beside the manifests and "
+            "the registry's records, which are always read.",
+        ),
+    ] = None,
 ) -> None:
     """Read every object of a table, hold each against what names it, and say what is wrong. It repairs nothing.
 
-    As JSON: {"ok", "checked": how many objects and records, "complete": false if the limit ended it, "problems":
-    [{"path", "kind", "problem"}]}. Exit code 4 if something is wrong.
+    Data of the base has no sum to hold it against: a value there that changed into another one is not found.
+
+    As JSON: {"ok", "checked", "complete", "problems": [{"path", "kind", "problem"}]}. `checked` counts what was read,
+    objects and records; `ok` speaks of that alone: where --limit left something unread, `complete` is false, and `ok`
+    is no word on the rest. Exit code 4 if something is wrong, 0 else.
     """
     from lancelsm import documents
     from lancelsm.scrub.table import scrub_place

@@ -39,7 +39,7 @@ def _show_table(rows: Rows, *, limit: int | None) -> None:
         if room is None or room > 0:
             shown += json_objects(batch if room is None else batch.slice(0, room))
         total += batch.num_rows
-    console().print(listing(shown, columns=rows.schema.names))
+    console().print(listing(shown, columns=rows.schema.names, absent="null"))
     left = total - len(shown)
     print(f"{total:,} rows" + (f", {left:,} of them not shown: use --limit, --to, or a pipe" if left else ""))
 

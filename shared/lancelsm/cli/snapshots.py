@@ -20,7 +20,9 @@ group = typer.Typer()
 Name = Annotated[str, typer.Option("--name", metavar="NAME", help="Up to 100 letters, digits, - and _.")]
 _Ttl = Annotated[
     str | None,
-    typer.Option("--ttl", metavar="DURATION", help="90s, 15m, 1h, 7d or never.", show_default="the table's setting"),
+    typer.Option(
+        "--ttl", metavar="DURATION", help="Seconds, 90s, 15m, 1h, 7d, or never.", show_default="the table's setting"
+    ),
 ]
 _At = Annotated[
     str | None, typer.Option("--at", metavar="NAME", help="As a snapshot keeps the table; default as it is now.")
@@ -31,8 +33,11 @@ _At = Annotated[
 def create(session: Session, uri: Uri, name: Name, ttl: _Ttl = None) -> None:
     """Keep a table as it is now under a name, until the snapshot expires or is dropped.
 
-    All that was acknowledged before is in it. As JSON: {"name", "created", "expires", "base_version", "clone"}; expires
-    is null for never, clone the table whose files it keeps.
+    All that was acknowledged before is in it. While it stands, the whole log that is written after it and every
+    generation that is made of it stay in storage too, as for a cursor, so with --ttl never storage grows without bound.
+
+    As JSON: {"name", "created", "expires", "base_version", "clone"}; expires is null for never, clone the table whose
+    files it keeps.
     """
     _show(session, "Made", session.open(uri).snapshot(name, ttl))
 
@@ -50,7 +55,7 @@ def refresh(session: Session, uri: Uri, name: Name, ttl: _Ttl = None) -> None:
 def list_(session: Session, uri: Uri) -> None:
     """Show every snapshot, also those that keep files of clones, and expired ones that no collection has removed yet.
 
-    As JSON: {"snapshots": [as `snapshot create`]}.
+    As JSON: {"snapshots": [as `snapshot create`, with "expired"]}. One that has expired can't be read any more.
     """
     from lancelsm import documents
     from lancelsm.cli.text import listing
@@ -59,22 +64,20 @@ def list_(session: Session, uri: Uri) -> None:
     storage = session.opened(uri).storage
     pins, now = list_snapshots(storage), storage.clock.now()
 
+    found = [documents.snapshot(pin) | {"expired": pin.expires is not None and pin.expires <= now} for pin in pins]
+
     def text() -> Any:
-        shown = [{**documents.snapshot(pin), "expires": _expires(pin, now)} for pin in pins]
+        shown = [{**one, "expires": _expires(one)} for one in found]
         return listing(shown, columns=("name", "created", "expires", "base_version", "clone"))
 
-    session.show(
-        {"snapshots": [documents.snapshot(pin) for pin in pins]}, text if pins else lambda: "There are no snapshots"
-    )
+    session.show({"snapshots": found}, text if found else lambda: "There are no snapshots")
 
 
-def _expires(pin: Pin, now: float) -> str:
+def _expires(snapshot: dict[str, Any]) -> str:
     """When a snapshot ends, for people."""
-    from lancelsm import documents
-
-    if pin.expires is None:
+    if snapshot["expires"] is None:
         return "never"
-    return f"{documents.snapshot(pin)['expires']}{', has expired' if pin.expires <= now else ''}"
+    return f"{snapshot['expires']}{', has expired' if snapshot['expired'] else ''}"
 
 
 @command(group, "drop", example="lancelsm snapshot drop orders --name monday")
@@ -117,8 +120,9 @@ def backup(
 ) -> None:
     """Copy every row to a place that needs nothing of the table any more; read it back and compare.
 
-    In it are schema, key, regions, settings and rows; not in it are indexes, older versions, snapshots and cursors. As
-    JSON: {"table", "rows", "from"}.
+    In it are schema, key, regions, settings and rows; not in it are indexes, older versions, snapshots and cursors, nor
+    the table's objects: `restore` makes a new table of it, and repairs none. As JSON: {"table": the backup's place,
+    "rows", "from": the table's}.
     """
     from lancelsm.backup import back_up
 
@@ -161,6 +165,7 @@ def drop(
     """
     from lancelsm.cli.text import counted
     from lancelsm.dropping import drop_table
+    from lancelsm.opening import canonical
 
     if not yes:
         if not sys.stdin.isatty():
@@ -168,7 +173,10 @@ def drop(
         typer.confirm(f"Delete {uri} with all its rows, for ever?", abort=True, err=True)
     with session.working(f"Dropping {uri}"):
         deleted = drop_table(uri, storage_options=session.storage_options)
-    session.show({"dropped": uri, "deleted": deleted}, lambda: f"Dropped {uri}: {counted(deleted, 'object')} deleted")
+    place = canonical(uri)
+    session.show(
+        {"dropped": place, "deleted": deleted}, lambda: f"Dropped {place}: {counted(deleted, 'object')} deleted"
+    )
 
 
 def _show(session: Session, did: str, pin: Pin) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import signal
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,7 +14,7 @@ from lancelsm.cli.arguments import Region, Uri
 from lancelsm.cli.session import Session, command
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     import pyarrow as pa
 
@@ -21,14 +23,16 @@ if TYPE_CHECKING:
 commands = typer.Typer()
 group = typer.Typer()
 
+_TERMINATED = 143  # what a shell reports of a program that SIGTERM ends
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 _Start = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--start",
         metavar="START",
-        help="earliest that is kept, latest, a position, or a time: ISO 8601, UTC unless it says, or Unix seconds with "
-        "a point.",
+        help="Where to begin, or where a new cursor does: earliest that is kept, latest, a position, or a time: ISO "
+        "8601, UTC unless it says, or Unix seconds with a point.",
+        show_default="earliest",
     ),
 ]
 _Name = Annotated[str, typer.Option("--name", metavar="NAME", help="Up to 100 letters, digits, - and _.")]
@@ -38,10 +42,13 @@ _Name = Annotated[str, typer.Option("--name", metavar="NAME", help="Up to 100 le
 def tail(
     session: Session,
     uri: Uri,
-    start: _Start = "earliest",
+    start: _Start = None,
     cursor: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Go on after what it has passed; it is made at --start if there is none."),
+        typer.Option(
+            metavar="NAME",
+            help="Go on after what it has passed, whatever --start says; it is made at --start if there is none.",
+        ),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Wait for more, until interrupted.")] = False,
     limit: Annotated[
@@ -55,14 +62,31 @@ def tail(
     """Print every committed upsert and delete, in order within each region; of a delete the key alone.
 
     Rows that `init --load` put into the base are not among them: scan for those. With a cursor, what was printed is
-    printed again only if this ends before it saved: after a few writes at most. As JSON: one object a row: {"_region",
-    "_position", "_op": "upsert" | "delete", and the columns}; of a delete the columns beside the key are null.
+    printed again only if this ends before it saved: after a few writes at most. SIGTERM ends it as an interrupt does,
+    with exit code 143. As JSON: one object a row: {"_region", "_position", "_op": "upsert" | "delete", and the
+    columns}; of a delete the columns beside the key are null.
     """
+    with _ended_by_sigterm():
+        _tail(session, uri, start=start, cursor=cursor, follow=follow, limit=limit, region=region)
+
+
+def _tail(
+    session: Session,
+    uri: str,
+    *,
+    start: str | None,
+    cursor: str | None,
+    follow: bool,
+    limit: int | None,
+    region: str | None,
+) -> None:
     from lancelsm.region import chosen
 
-    table = session.open(uri)
+    table, place = session.open(uri), _start(start)
     only = None if region is None else [one.id for one in chosen(session.opened(uri).storage, region)]
-    changes = table.changes(cursor=cursor, start=_start(start), regions=only, follow=follow, limit=limit)
+    if cursor is not None and start is not None and any(one.name == cursor for one in table.cursors()):
+        print(f"Cursor {cursor} goes on where it is; --start is for a new one", file=sys.stderr)
+    changes = table.changes(cursor=cursor, start=place, regions=only, follow=follow, limit=limit)
     printed, headed = 0, session.json
     for change in changes:
         rows = _shown(change)
@@ -104,19 +128,27 @@ def list_(session: Session, uri: Uri) -> None:
 
 
 @command(group, "set", example="lancelsm cursor set orders --name warehouse --start latest")
-def set_(session: Session, uri: Uri, name: _Name, start: _Start = "earliest", region: Region = None) -> None:
+def set_(session: Session, uri: Uri, name: _Name, start: _Start = None, region: Region = None) -> None:
     """Make a cursor, or put it somewhere else, backwards too as far as the log is kept.
 
-    With --region a cursor that is there moves in that region alone. As JSON: {"name", "created", "positions":
+    With --region it moves in that region alone, and has to be there already. As JSON: {"name", "created", "positions":
     [{"region", "position"}]}.
     """
     from lancelsm import documents
     from lancelsm.changes import first_position
-    from lancelsm.cursor import set_cursor
+    from lancelsm.cursor import find_cursor, set_cursor
+    from lancelsm.errors import Invalid
     from lancelsm.region import chosen
 
     place, storage = _start(start), session.opened(uri).storage
     only = None if region is None else chosen(storage, region)[0].id
+    if only is not None and find_cursor(storage, name) is None:
+        raise Invalid(
+            "there is no such cursor, and --region moves only one that is there",
+            remedy=f"Make it first, in all regions: lancelsm cursor set {storage.uri} --name {name}",
+            table=storage.uri,
+            cursor=name,
+        )
     pin = set_cursor(storage, name, start=lambda one, head: first_position(one, head, place), only=only)
     document = documents.cursor(pin)
     session.show(document, lambda: f"Set cursor {name}: {_short(document)['positions']}")
@@ -137,12 +169,28 @@ def _short(cursor: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _start(text: str) -> str | int | float:
-    """A start as `Table.changes` takes it; raises `Invalid` for what is none."""
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM unwind what runs, as an interrupt does, and end the process with the code that a shell knows."""
+
+    def end(*_: object) -> None:
+        sys.exit(_TERMINATED)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _start(text: str | None) -> str | int | float:
+    """A start as `Table.changes` takes it, by default the earliest; raises `Invalid` for what is none."""
     from datetime import UTC, datetime
 
     from lancelsm.errors import Invalid
 
+    if text is None:
+        return "earliest"
     if text in ("earliest", "latest"):
         return text
     if number := _NUMBER.fullmatch(text):

@@ -13,32 +13,32 @@ _CONTROLS = {**{code: f"\\x{code:02x}" for code in (*range(32), 127)}, 9: "\\t",
 _ESCAPED = str.maketrans({**_CONTROLS, ord("\\"): "\\\\"})
 
 
-def listing(rows: Iterable[Mapping[str, Any]], *, columns: Sequence[str]) -> Table:
-    """A table of records, numbers to the right. `columns` are keys."""
+def listing(rows: Iterable[Mapping[str, Any]], *, columns: Sequence[str], absent: str = "-") -> Table:
+    """A table of records, numbers to the right. `columns` are keys, `absent` stands for None."""
     found = list(rows)
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for name in columns:
         numbers = all(isinstance(row[name], int | float) for row in found) and bool(found)
         table.add_column(Text(one_line(name)), justify="right" if numbers else "left", overflow="fold")
     for row in found:
-        table.add_row(*(cell(row[name]) for name in columns))
+        table.add_row(*(cell(row[name], absent=absent) for name in columns))
     return table
 
 
-def facts(values: Mapping[str, Any]) -> Table:
-    """Names with their values, one a line."""
+def facts(values: Mapping[str, Any], *, absent: str = "-") -> Table:
+    """Names with their values, one a line; `absent` stands for None."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for name, value in values.items():
-        table.add_row(Text(one_line(name)), cell(value))
+        table.add_row(Text(one_line(name)), cell(value, absent=absent))
     return table
 
 
-def cell(value: Any) -> Text:
-    """One value: null dimmed, yes and no, nested ones as they are in JSON."""
+def cell(value: Any, *, absent: str) -> Text:
+    """One value: nothing dimmed, yes and no, nested ones as they are in JSON."""
     if value is None:
-        return Text("null", style="dim")
+        return Text(absent, style="dim")
     return Text(one_line(plain(value)))
 
 
