@@ -55,7 +55,7 @@ def refresh(session: Session, uri: Uri, name: Name, ttl: _Ttl = None) -> None:
 def list_(session: Session, uri: Uri) -> None:
     """Show every snapshot, also those that keep files of clones, and expired ones that no collection has removed yet.
 
-    As JSON: {"snapshots": [as `snapshot create`, with "expired"]}. One that has expired can't be read any more.
+    As JSON: {"snapshots": [as `snapshot create`]}, each with "expired" too: that one can't be read any more.
     """
     from lancelsm import documents
     from lancelsm.cli.text import listing
