@@ -3,7 +3,8 @@
 What is to be deleted is noted first, so that a drop that crashed goes on, and nothing is made there until it has ended.
 The note comes before a look at the pins of clones, and a clone is pinned before it looks for the note: one of the two
 sees the other.
-Of a table at a path the empty registry file and the lock remain; a new table takes them over.
+Of a table at a path the empty registry file and the lock remain; a new table takes them over. A process that stalls may
+have them open: it would hold a lock that the next one to come does not see, and write records that nobody reads.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from lancelsm.layout import CLONE, CONFIG, DROPPING, TableId, snapshots
 from lancelsm.lease import lease
 from lancelsm.making import begun_copy
 from lancelsm.objects import ObjectStore, Unknown
+from lancelsm.objects.local import TEMPORARY
+from lancelsm.objects.opening import local_path
 from lancelsm.opening import Ports, canonical, open_configured
 from lancelsm.origin import REMEDY, TAGS, Origin, read_origin
 from lancelsm.pins import pins_of
@@ -72,7 +75,16 @@ def drop_table(uri: str | Path, *, storage_options: Mapping[str, str] | None = N
         if origin is not None:
             _release(origin, storage_options=storage_options, ports=ports)
         delete_records(storage)
+        _remove_temporary(place)
         return delete_objects(storage)
+
+
+def _remove_temporary(place: str) -> None:
+    """Remove the directory of temporary files, if none is left: whoever still writes makes it again."""
+    path = local_path(place)
+    if path is not None:
+        with suppress(OSError):
+            (path / TEMPORARY).rmdir()
 
 
 def _doomed(store: ObjectStore, place: str, storage_options: Mapping[str, str] | None) -> tuple[TableId, str]:

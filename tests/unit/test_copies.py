@@ -300,6 +300,7 @@ def test_a_dropped_table_is_gone_and_its_place_free(source):
         assert storage.registry.list(f"{partition}#{storage.table}") == []
     left = {path.relative_to(place).parts[0] for path in place.rglob("*") if path.is_file()}
     assert left == {"notes.txt", "_lancelsm"}
+    assert {path.name.partition("-")[0] for path in (place / "_lancelsm").iterdir()} == {"lock", "registry.sqlite"}
     again = lancelsm.create(place, [{"id": 1, "v": 1}], primary_key="id")
     assert values(again) == {1: 1}
 
