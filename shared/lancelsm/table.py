@@ -150,7 +150,8 @@ class Table:
 
         Raises:
             Invalid: an unknown column, or a condition that is no SQL.
-            Corrupt: an object is missing or wrong; names it.
+            Corrupt: an object is missing, or can be told to be wrong; names it. A value in a data file that changed
+                into another one can't: docs/design.md, "What scrub and readers can't tell".
             Unavailable: a store did not answer.
 
         At a snapshot also `Invalid`, perhaps after some rows: it was dropped or has expired.
@@ -225,6 +226,8 @@ class Table:
     def snapshot(self, name: str, ttl: str | float | None = None) -> Pin:
         """Keep the table as it is now under a name: all that was acknowledged before the call is in it.
 
+        While it stands, the whole log that is written after it and every generation that is made of it stay too.
+
         Args:
             name: up to 100 letters, digits, `-` and `_`.
             ttl: for how long, unless it is refreshed: seconds, text like `15m`, `1h`, `7d`, or `never`; by default the
@@ -289,11 +292,13 @@ class Table:
     ) -> Changes:
         """Every committed upsert and delete, in the order of their commits within each region.
 
+        Rows that the table was created with are in the base alone, and no changes.
+
         Args:
-            cursor: go on where the cursor of this name was saved last; it is made at `start` if there is none. What it
-                has not passed is not collected. Save it by `Changes.save`.
+            cursor: go on where the cursor of this name was saved last; only if there is none it is made, at `start`.
+                What it has not passed is not collected. Save it by `Changes.save`.
             start: `earliest` that is kept, `latest`, a position, Unix seconds as a float, or the next position of each
-                region (`Changes.positions`), which comes before what a cursor says.
+                region of this table (`Changes.positions`), which alone comes before what a cursor says.
             regions: ids; all by default.
             follow: wait for more at the end, for ever.
             limit: end after the entry that reaches so many rows.

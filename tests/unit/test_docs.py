@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -157,6 +159,15 @@ def test_every_section_that_the_code_cites_is_in_the_design() -> None:
 
     assert cited
     assert not [name for name in sorted(cited) if not any(found.startswith(name) for found in headings(DESIGN))]
+
+
+def test_the_example_of_time_runs_and_prints_what_is_said() -> None:
+    blocks = FENCE.findall((ROOT / "docs" / "time.md").read_text())
+    (example,) = (text for language, text in blocks if language == "python")
+    done = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ("", done.stdout) in blocks
 
 
 def test_the_design_shows_every_setting_and_no_other() -> None:
