@@ -82,6 +82,7 @@ PURE = frozenset(
         "matching.check_condition",
         "matching.matching",
         "native.native_errors",
+        "native.read_errors",
         "native.translated",
         "scrubbing.shared_places",
     }

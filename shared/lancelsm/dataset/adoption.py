@@ -9,7 +9,7 @@ from typing import Any
 from lancelsm.dataset.base_rows import Base, Preempted, commit
 from lancelsm.dataset.base_table import MERGED, BaseTable, Facts, StorageOptions, open_base, open_dataset
 from lancelsm.dataset.markers import read_markers
-from lancelsm.dataset.native import native_errors
+from lancelsm.dataset.native import native_errors, read_errors
 from lancelsm.errors import Contended, Invalid
 from lancelsm.layout import Generation, RegionId
 from lancelsm.objects import ObjectStore
@@ -33,7 +33,7 @@ def read_adoptable(*, uri: str, objects: ObjectStore, storage_options: StorageOp
         Invalid: no dataset is there, or it has no MemWAL index or no primary key.
     """
     base = open_base(uri=uri, storage_options=storage_options)
-    with native_errors("the base's MemWAL index can't be read", table=uri):
+    with read_errors("the base's MemWAL index can't be read", table=uri):
         details = open_dataset(uri=uri, version=base.version, storage_options=storage_options).mem_wal_index_details()
     if details is None:
         raise Invalid("the dataset has no MemWAL index", remedy="Make a table of its rows: lancelsm init", table=uri)

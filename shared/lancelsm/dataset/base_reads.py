@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancelsm.dataset.base_table import BaseTable
-from lancelsm.dataset.native import native_errors
+from lancelsm.dataset.native import read_errors
 from lancelsm.record.key import key_column
 
 _BATCH_ROWS = 65_536
@@ -25,7 +25,7 @@ def scan_base(
         Corrupt: a file is gone or unreadable.
         Unavailable: the store did not answer.
     """
-    with native_errors("the base can't be read", condition=where, table=base.uri):
+    with read_errors("the base can't be read", condition=where, columns=base.schema.columns, table=base.uri):
         yield from base.dataset.scanner(
             columns=list(columns), filter=where, limit=limit, batch_size=_BATCH_ROWS
         ).to_batches()
@@ -42,7 +42,7 @@ def rows_of_keys(base: BaseTable, keys: pa.Table, *, columns: Sequence[str]) -> 
     """
     # SQL, since Arrow's expressions lose columns of many types on their way to Lance, in the key or beside it.
     wanted = " AND ".join(f"`{name}` IN ({', '.join(_literals(keys.column(name)))})" for name in keys.column_names)
-    with native_errors("the base can't be read", table=base.uri):
+    with read_errors("the base can't be read", table=base.uri):
         found: pa.Table = base.dataset.scanner(columns=list(columns), filter=wanted).to_table()
     # Column by column the condition lets through more tuples than were asked for.
     return found if keys.num_columns == 1 else found.filter(_among(found.select(keys.column_names), keys))

@@ -23,7 +23,7 @@ from lance.schema import LanceSchema
 
 from lancelsm.dataset import deletions
 from lancelsm.dataset.base_table import TABLE, BaseTable, Fragment, open_dataset
-from lancelsm.dataset.native import Carried, native_errors
+from lancelsm.dataset.native import Carried, native_errors, read_errors
 from lancelsm.errors import Contended, Corrupt, Unavailable
 from lancelsm.layout import Nonce
 from lancelsm.objects import ObjectStore, Unknown, Written
@@ -86,7 +86,7 @@ class Preempted:
 
 def indexed_fragments(base: Base, column: str) -> frozenset[int]:
     """Ids of the fragments that a BTREE on `column` covers; none without such an index."""
-    with native_errors("the base's indexes can't be read", table=base.uri):
+    with read_errors("the base's indexes can't be read", table=base.uri):
         return frozenset(
             fragment
             for index in base.open().describe_indices()
@@ -98,7 +98,7 @@ def indexed_fragments(base: Base, column: str) -> frozenset[int]:
 
 def scan(base: Base, columns: Sequence[str], fragments: Iterable[int]) -> Iterator[pa.RecordBatch]:
     """The live rows of these fragments: `columns`, then `_rowaddr`, in batches of at most `BATCH_ROWS`."""
-    with native_errors("the base can't be scanned", table=base.uri):
+    with read_errors("the base can't be scanned", table=base.uri):
         dataset = base.open()
         yield from dataset.scanner(
             columns=list(columns),
@@ -119,7 +119,7 @@ def look_up(
             keys from everywhere.
         fragments: indexed ones only; an unindexed one would be scanned for every run.
     """
-    with native_errors("the base's key index can't be read", table=base.uri):
+    with read_errors("the base's key index can't be read", table=base.uri):
         dataset = base.open()
         covered = [_fragment(dataset, fragment) for fragment in fragments]
         for run in keys:
@@ -183,7 +183,7 @@ def hide_all_rows(base: Base, fragment: Fragment, *, objects: ObjectStore, nonce
     if not isinstance(outcome, Written):
         cause = outcome.cause if isinstance(outcome, Unknown) else "its name is taken"
         raise Unavailable(f"a deletion file can't be written: {cause}", table=base.uri, object=key)
-    with native_errors("the base can't be opened", table=base.uri):
+    with read_errors("the base can't be opened", table=base.uri):
         metadata = _fragment(base.open(), fragment.id).metadata
     return json.dumps(dataclasses.replace(metadata, deletion_file=file).to_json())
 

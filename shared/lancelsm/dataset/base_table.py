@@ -17,7 +17,7 @@ import pyarrow as pa
 from lance.dataset import Index
 
 from lancelsm.dataset.durable import make_durable
-from lancelsm.dataset.native import Carried, native_errors
+from lancelsm.dataset.native import Carried, native_errors, read_errors
 from lancelsm.errors import Invalid
 from lancelsm.generated.lance.table_pb2 import MemWalIndexDetails
 from lancelsm.layout import Generation, RegionId, TableId
@@ -223,20 +223,24 @@ def open_base(*, uri: str, version: int | None = None, storage_options: StorageO
 
     Raises:
         Invalid: no dataset is there, or the version was cleaned up.
+        Corrupt: it can't be read.
         Unavailable: the store did not answer.
     """
     dataset = open_dataset(uri=uri, version=version, storage_options=storage_options)
-    metadata = {key.decode(): value.decode() for key, value in (dataset.schema.metadata or {}).items()}
-    return BaseTable(
-        uri=uri,
-        version=dataset.version,
-        schema=_table_schema(dataset),
-        metadata=metadata,
-        fragments=tuple(_fragment(found.metadata) for found in dataset.get_fragments()),
-        data_storage_version=dataset.data_storage_version,
-        dataset=dataset,
-        storage_options=storage_options,
-    )
+    with read_errors("the base can't be opened", table=uri, object=f"{uri}/_versions"):
+        metadata = {key.decode(): value.decode() for key, value in (dataset.schema.metadata or {}).items()}
+        base = BaseTable(
+            uri=uri,
+            version=dataset.version,
+            schema=_table_schema(dataset),
+            metadata=metadata,
+            fragments=tuple(_fragment(found.metadata) for found in dataset.get_fragments()),
+            data_storage_version=dataset.data_storage_version,
+            dataset=dataset,
+            storage_options=storage_options,
+        )
+        _ = base.facts, base.counters, base.fence  # their numbers are numbers
+    return base
 
 
 def find_base(*, uri: str, storage_options: StorageOptions = None) -> BaseTable | None:
@@ -252,7 +256,7 @@ def find_base(*, uri: str, storage_options: StorageOptions = None) -> BaseTable 
 def open_dataset(*, uri: str, version: int | None, storage_options: StorageOptions) -> lance.LanceDataset:
     """Lance's own handle on a base; raises as `open_base`."""
     try:
-        with native_errors("the base can't be opened", table=uri):
+        with read_errors("the base can't be opened", table=uri, object=f"{uri}/_versions"):
             return lance.dataset(uri, version=version, storage_options=_options(storage_options))
     except Exception as error:
         if not str(error.__cause__).startswith("Dataset at path"):

@@ -10,7 +10,7 @@ from typing import Any
 from lance.fragment import FragmentMetadata
 
 from lancelsm.dataset.base_table import MEM_WAL_INDEX, BaseTable, StorageOptions, open_dataset
-from lancelsm.dataset.native import native_errors
+from lancelsm.dataset.native import native_errors, read_errors
 from lancelsm.errors import Contended, Corrupt, Invalid
 
 _TRIES = 5
@@ -36,7 +36,7 @@ def stored_versions(*, uri: str, storage_options: StorageOptions = None) -> tupl
     for _ in range(_TRIES):
         try:
             dataset = open_dataset(uri=uri, version=None, storage_options=storage_options)
-            with native_errors("the base's versions can't be read", table=uri):
+            with read_errors("the base's versions can't be read", table=uri):
                 found: list[dict[str, Any]] = dataset.versions()  # type: ignore[assignment]
             break
         except Corrupt as error:
@@ -69,14 +69,14 @@ def named_files(*, uri: str, version: int, storage_options: StorageOptions = Non
             raise
         what = f"version {version} of the base was removed meanwhile"
         raise Contended(what, remedy="Run it again", table=uri) from error
-    with native_errors("the base's fragments can't be read", table=uri):
+    with read_errors("the base's fragments can't be read", table=uri):
         fragments = [fragment.metadata for fragment in dataset.get_fragments()]
         return frozenset(name for fragment in fragments for name in _files(fragment))
 
 
 def searched_indexes(base: BaseTable) -> frozenset[str]:
     """The names of the indexes over rows of this version."""
-    with native_errors("the base's indexes can't be read", table=base.uri):
+    with read_errors("the base's indexes can't be read", table=base.uri):
         names = {index.name for index in base.dataset.describe_indices()}
     return frozenset(name for name in names - {MEM_WAL_INDEX} if not name.startswith(_LANCES_OWN))
 

@@ -22,7 +22,7 @@ from lancelsm.dataset.base_table import (
     open_dataset,
 )
 from lancelsm.dataset.durable import make_durable
-from lancelsm.dataset.native import Carried, native_errors
+from lancelsm.dataset.native import Carried, native_errors, read_errors
 from lancelsm.errors import Contended, Invalid
 
 _BATCH_ROWS = 65_536
@@ -89,5 +89,5 @@ def write_copy(
 def read_copy(*, uri: str, columns: pa.Schema, storage_options: StorageOptions = None) -> Iterator[pa.RecordBatch]:
     """The rows of a copy, streamed; raises `Corrupt` or `Unavailable`, and `Invalid` if none is there."""
     dataset = open_dataset(uri=uri, version=None, storage_options=storage_options)
-    with native_errors("the copy can't be read", table=uri):
+    with read_errors("the copy can't be read", table=uri):
         yield from dataset.scanner(columns=list(columns.names), batch_size=_BATCH_ROWS).to_batches()

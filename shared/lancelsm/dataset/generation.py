@@ -22,7 +22,7 @@ from lance.fragment import DataFile, FragmentMetadata, write_fragments
 from lancelsm.dataset.bloom import BYTES, build_bloom, is_filterable, may_contain
 from lancelsm.dataset.durable import make_durable
 from lancelsm.dataset.fields import Numbering, StoredField, fitted, numbering, stored_fields
-from lancelsm.dataset.native import native_errors
+from lancelsm.dataset.native import native_errors, read_errors
 from lancelsm.dataset.pk_index import find_rows, write_pk_index
 from lancelsm.errors import Corrupt, Invalid
 from lancelsm.record.key import key_column
@@ -131,10 +131,11 @@ def read_generation(
 
     Raises:
         Corrupt: the generation is gone or unreadable, or holds a column in another type.
+        Invalid: the condition is no SQL over the table's columns, or fails on a row.
         Unavailable: the store did not answer.
     """
     wanted = _projection(schema, columns)
-    with native_errors("the generation can't be read", object=uri):
+    with read_errors("the generation can't be read", condition=where, columns=schema.columns, object=uri):
         dataset = _open(uri, storage_options)
         stored = stored_fields(dataset, schema.columns)
         scanner = dataset.scanner(
@@ -167,7 +168,7 @@ def lookup_generation(
     """
     wanted = _projection(schema, columns)
     keys = keys.select(list(schema.primary_key)).cast(schema.key)
-    with native_errors("the generation can't be read", object=uri):
+    with read_errors("the generation can't be read", object=uri):
         files = _files(uri, storage_options)
         bloom = _bloom(files) if is_filterable(keys.schema) else None
         if bloom is not None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import lance
 import pyarrow as pa
 
-from lancelsm.dataset.native import native_errors
+from lancelsm.dataset.native import read_errors
 from lancelsm.errors import Invalid
 
 _QUOTED = re.compile(r"""'[^']*'|`[^`]*`|"([^"]*)\"""")
@@ -40,7 +40,7 @@ def matching(rows: pa.Table, where: str, *, table: str) -> pa.Table:
     if rows.num_rows == 0:
         return rows
     plain = pa.schema([pa.field(field.name, field.type) for field in rows.schema])
-    with native_errors(f"the condition {where!r} can't be applied", condition=where, table=table):
+    with read_errors(f"the condition {where!r} can't be applied", condition=where, columns=plain, table=table):
         # A store in memory of its own, gone with the handle.
         dataset = lance.write_dataset(rows.cast(plain), "memory://rows", max_rows_per_file=rows.num_rows)
         offsets = dataset.scanner(columns=[], filter=where, with_row_id=True).to_table().column("_rowid")

@@ -14,9 +14,9 @@ from lance.fragment import FragmentMetadata, LanceFragment
 from lancelsm.dataset.base_table import MEM_WAL_INDEX, BaseTable, StorageOptions, open_base
 from lancelsm.dataset.bloom import BYTES, build_bloom
 from lancelsm.dataset.generation import read_generation
-from lancelsm.dataset.native import native_errors
+from lancelsm.dataset.native import read_errors
 from lancelsm.dataset.pk_index import DIRECTORY, index_problem
-from lancelsm.errors import Corrupt, Invalid, LsmError, Unavailable
+from lancelsm.errors import Corrupt, Invalid, LsmError
 from lancelsm.record.key import key_column
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TOMBSTONE, TableSchema, field_id
@@ -158,7 +158,7 @@ def examine_indexes(base: BaseTable, *, places: Places) -> list[Wrong]:
         Unavailable: the store did not answer.
     """
     try:
-        with native_errors("the base's indexes can't be read", table=base.uri):
+        with read_errors("the base's indexes can't be read", table=base.uri):
             found = base.dataset.describe_indices()
             mem_wal = base.dataset.mem_wal_index_details()
     except (Corrupt, Invalid) as error:
@@ -209,7 +209,7 @@ def _duplicates(keys: pa.Table, schema: TableSchema) -> list[Wrong]:
 def _index(uri: str, keys: pa.Table, schema: TableSchema, exact: bool, storage_options: StorageOptions) -> list[Wrong]:
     problem: str | None
     try:
-        with native_errors("the key index can't be read", object=uri):
+        with read_errors("the key index can't be read", object=uri):
             files = LanceFileSession(uri, storage_options=dict(storage_options or {}))
             problem = index_problem(files=files, values=key_column(keys, schema.primary_key), exact=exact)
     except (Corrupt, Invalid) as error:
@@ -238,24 +238,49 @@ def _fragment(base: BaseTable, fragment: LanceFragment, places: Places) -> tuple
             return None, Wrong(path=file.path, problem="it is gone")
         if written and file.size != written:
             return None, Wrong(path=file.path, problem=f"it has {file.size} bytes, {written} were written")
-    if hidden is not None and hidden.size is None:
-        return None, Wrong(path=hidden.path, problem="it is gone")
+    if hidden is not None and (problem := _hiding(base, hidden, metadata)):
+        return None, Wrong(path=hidden.path, problem=problem)
     keys, rows = [], 0
     try:
-        with native_errors("the base can't be read", table=base.uri):
+        with read_errors("the base can't be read", table=base.uri):
             scanner = base.dataset.scanner(fragments=[fragment], batch_size=_BATCH_ROWS)
             for batch in scanner.to_batches():
                 batch.validate(full=True)
                 rows += batch.num_rows
                 keys.append(key_column(batch, base.schema.primary_key))
-    except Unavailable:
-        raise
-    except (LsmError, pa.ArrowException) as error:
-        return None, _guilty(base, metadata, places, str(getattr(error, "message", error)))
+    except (Corrupt, Invalid) as error:
+        return None, _guilty(base, metadata, places, error.message)
     if rows != metadata.physical_rows - metadata.num_deletions:
         told = f"{rows} rows are live, the version says {metadata.physical_rows - metadata.num_deletions}"
         return None, _guilty(base, metadata, places, told)
     return pa.chunked_array(keys).combine_chunks() if keys else None, None
+
+
+def _hiding(base: BaseTable, file: _File, metadata: FragmentMetadata) -> str:
+    """What is wrong with the file that hides rows of a fragment; empty if nothing is.
+
+    Read as Arrow before Lance reads it, which ends the whole process where the file asks for absurd memory.
+    """
+    if file.size is None:
+        return "it is gone"
+    if not file.key.endswith(".arrow"):
+        return ""
+    with read_errors("a file of hidden rows can't be read", table=base.uri):
+        files = LanceFileSession(file.place.uri, storage_options=dict(base.storage_options or {}))
+        body = bytes(files.read_range(file.key, 0, file.size))
+    try:
+        found = pa.ipc.open_file(pa.py_buffer(body)).read_all()
+        found.validate(full=True)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        return f"it can't be read: {error}"
+    if [field.type for field in found.schema] != [pa.uint32()]:
+        return f"it holds {[str(field.type) for field in found.schema]}, not the offsets of rows"
+    offsets = pc.unique(found.column(0))
+    if len(offsets) != metadata.num_deletions or offsets.null_count:
+        return f"it hides {len(offsets) - offsets.null_count} rows, the version says {metadata.num_deletions}"
+    if len(offsets) and pc.max(offsets).as_py() >= metadata.physical_rows:
+        return f"it hides row {pc.max(offsets).as_py()}, there are {metadata.physical_rows}"
+    return ""
 
 
 def _guilty(base: BaseTable, metadata: FragmentMetadata, places: Places, problem: str) -> Wrong:
@@ -263,7 +288,7 @@ def _guilty(base: BaseTable, metadata: FragmentMetadata, places: Places, problem
     data, hidden = _files(metadata, places)
     for file, _ in data:
         try:
-            with native_errors("a file of rows can't be read", table=base.uri):
+            with read_errors("a file of rows can't be read", table=base.uri):
                 files = LanceFileSession(file.place.uri, storage_options=dict(base.storage_options or {}))
                 rows = sum(batch.num_rows for batch in files.open_reader(file.key).read_all().to_batches())
         except (Corrupt, Invalid) as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lancelsm.dataset.base_table import StorageOptions, open_dataset
-from lancelsm.dataset.native import native_errors
+from lancelsm.dataset.native import native_errors, read_errors
 from lancelsm.errors import Corrupt, Invalid
 
 _TRIES = 10
@@ -35,7 +35,7 @@ def tags(*, uri: str, storage_options: StorageOptions = None) -> dict[str, int]:
     left = _TRIES
     while True:
         try:
-            with native_errors("the base's tags can't be read", table=uri):
+            with read_errors("the base's tags can't be read", table=uri):
                 return {name: int(found["version"]) for name, found in dataset.tags.list().items()}
         except Corrupt:  # Lance lists them, then reads each: one may be taken away in between
             left -= 1

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from lancelsm.dataset.base_table import StorageOptions, counters, open_dataset
-from lancelsm.dataset.native import native_errors
+from lancelsm.dataset.native import read_errors
 from lancelsm.layout import Generation, RegionId
 
 
@@ -38,7 +38,7 @@ def base_versions(*, uri: str, newest: int, storage_options: StorageOptions = No
         Corrupt, Unavailable: as `base_table.open_base`.
     """
     dataset = open_dataset(uri=uri, version=None, storage_options=storage_options)
-    with native_errors("the base's versions can't be read", table=uri):
+    with read_errors("the base's versions can't be read", table=uri):
         found: list[dict[str, Any]] = dataset.versions()  # type: ignore[assignment]
     before = _counters(uri, found[-newest - 1]["version"], storage_options) if len(found) > newest else None
     versions = []
