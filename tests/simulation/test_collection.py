@@ -772,7 +772,35 @@ def test_a_dry_run_asks_and_writes_nothing() -> None:
     assert lake.stored() == before
     assert lake.world.registry.list(snapshots(lake.region("x").storage.table)) == records
     done = lake.collect()
-    assert [one.path for one in done.candidates] == [one.path for one in looked.candidates[1:]]
+    assert done.candidates == looked.candidates
+    assert done.deleted == len(done.candidates)
+
+
+def test_a_pin_that_has_expired_is_told_by_the_step_that_removes_it() -> None:
+    lake = _expired(small())
+
+    with lake.collecting():
+        first, second = (collection.mark(lake.opened("collector", faulty=False)) for _ in range(2))
+
+    (told,) = (one for one in first.candidates if one.kind == "snapshot")
+    assert (told.path, told.why, first.deleted) == ("expired", "it has expired", 1)
+    assert all(one.kind != "snapshot" for one in second.candidates)
+    assert second.deleted == 0
+
+
+def test_a_pin_that_expires_before_the_sweep_is_told_by_that() -> None:
+    lake = small()
+    lake.pin("late")
+    lake.merge()
+    (key,) = lake.collect(interval=60.0).rounds
+    lake.pinned.clear()
+    lake.world.schedule.clock.advance(LONG)
+
+    swept = lake.sweep(key)
+
+    assert [(one.path, one.why) for one in swept.candidates] == [("late", "it has expired")]
+    assert swept.deleted > 1
+    assert lake.sweep(key).candidates == ()
 
 
 def test_a_round_takes_half_of_a_large_log_and_the_next_ones_the_rest() -> None:

@@ -21,7 +21,7 @@ repeated = partial(another, "collects, merges, collects")
 GUARDS: dict[str, tuple[Callable[..., object], str, str, Callable[[], None]]] = {
     "pins are read after the commit": (
         collect._swept,
-        "expire_pins(opened.storage, skew_seconds=opened.settings.skew_allowance_seconds)",
+        "expire_pins(opened.storage, skew_seconds=opened.settings.skew_allowance_seconds, removed=tour.removed)",
         "()",
         late_pin,
     ),

@@ -48,7 +48,8 @@ from tests.simulation.whole_crowd import whole_crowd
 from tests.simulation.whole_lake import ROWS, WholeLake, rows_of_entry
 from tests.simulation.world import OWNER, a_nonce, told
 
-READ_PINS = "counting = expire_pins(opened.storage, skew_seconds=opened.settings.skew_allowance_seconds)"
+EXPIRE = "expire_pins(opened.storage, skew_seconds=opened.settings.skew_allowance_seconds, removed=tour.removed)"
+READ_PINS = f"counting = {EXPIRE}"
 PINS = "_divided(region, listed.round.items, head, manifest, pins)"
 EARLY_PINS = PINS.replace("pins)", "[pin for pin in pins if pin.created < listed.round.marked])")
 OBJECTS_THEN_HEAD = """\

@@ -19,7 +19,7 @@ from lancelsm.gc.mark import Kept, Marked
 from lancelsm.gc.places import Place, all_places, places_of, read_progress
 from lancelsm.gc.sweep import Swept, Waiting, expire_pins, has_expired, sweep_leftovers
 from lancelsm.opening import Opened
-from lancelsm.pins import read_pins
+from lancelsm.pins import Pin, read_pins
 from lancelsm.region import Storage
 
 T = TypeVar("T")
@@ -44,6 +44,7 @@ class Collected:
 
     `rounds` are the keys of the lists of the rounds that it took, in a dry run of those alone that are committed and
     wait for their sweep; `phase` says how far they came, the one that is least far. `deleted` counts candidates.
+    Expired pins are among them: they are no part of a round, and removed at once.
     """
 
     rounds: tuple[str, ...] = ()
@@ -84,7 +85,7 @@ def collect(opened: Opened, *, yes: bool, interval_seconds: float | None = None)
         return _looked(opened)
     interval = opened.settings.collect_interval_seconds if interval_seconds is None else interval_seconds
     tour = _Tour(opened.storage)
-    pins = expire_pins(opened.storage, skew_seconds=opened.settings.skew_allowance_seconds)
+    pins = expire_pins(opened.storage, skew_seconds=opened.settings.skew_allowance_seconds, removed=tour.removed)
     progress = read_progress(opened)
     found = tour.each(lambda place: place.waiting(pins), all_places(opened))
     waiting = {place: one for place, one in found.items() if one is not None}
@@ -118,7 +119,7 @@ def mark(opened: Opened) -> Collected:
         Corrupt, Unavailable: as `collect`.
     """
     tour = _Tour(opened.storage)
-    pins = expire_pins(opened.storage, skew_seconds=opened.settings.skew_allowance_seconds)
+    pins = expire_pins(opened.storage, skew_seconds=opened.settings.skew_allowance_seconds, removed=tour.removed)
     progress = read_progress(opened)
 
     def act(place: Place) -> Collected:
@@ -172,15 +173,20 @@ def sweep(opened: Opened, rounds: Iterable[str]) -> Collected:
     return Collected(
         rounds=rounds,
         phase="swept",
+        candidates=_expired(tour.removed),
         kept=tuple(kept for one in swept for kept in one.kept),
-        deleted=sum(one.deleted for one in swept),
+        deleted=sum(one.deleted for one in swept) + len(tour.removed),
     )
 
 
 class _Tour:
-    """Takes a step of many places, several at a time; what is wrong with one stops none of the others."""
+    """Takes a step of many places, several at a time; what is wrong with one stops none of the others.
+
+    `removed` are the expired pins that were removed on the way.
+    """
 
     def __init__(self, storage: Storage) -> None:
+        self.removed: list[Pin] = []
         self._storage = storage
         self._errors: list[Contended | Corrupt] = []
         self._kept: list[Kept] = []
@@ -217,7 +223,10 @@ class _Tour:
 
     def result(self, parts: Sequence[Collected]) -> Collected:
         """What came of all places together."""
-        return _sum([*parts, Collected(kept=tuple(self._kept))])
+        removed = Collected(
+            candidates=_expired(self.removed), deleted=len(self.removed), phase="swept" if self.removed else "idle"
+        )
+        return _sum([removed, *parts, Collected(kept=tuple(self._kept))])
 
 
 def _verified(opened: Opened, tour: _Tour, rounds: Mapping[Place, str]) -> Mapping[Place, str]:
@@ -244,7 +253,7 @@ def _swept(opened: Opened, tour: _Tour, rounds: Mapping[Place, str]) -> dict[Pla
     if not rounds:
         return {}
     confirmed = tour.each(lambda place: place.confirm(rounds[place]), rounds)
-    counting = expire_pins(opened.storage, skew_seconds=opened.settings.skew_allowance_seconds)
+    counting = expire_pins(opened.storage, skew_seconds=opened.settings.skew_allowance_seconds, removed=tour.removed)
     return tour.each(lambda place: confirmed[place](counting), confirmed)
 
 
@@ -264,10 +273,12 @@ def _looked(opened: Opened) -> Collected:
     tour = _Tour(storage)
     looked = tour.each(look, all_places(opened))
     tour.end(Corrupt)
-    removed = tuple(Candidate(path=pin.name, kind=pin.kind, bytes=0, why="it has expired") for pin in expired)
-    pinned = Collected(candidates=removed, phase="marked" if removed else "idle")
-    found = tour.result([pinned, *looked.values()])
+    found = tour.result([Collected(candidates=_expired(expired)), *looked.values()])
     return replace(found, phase="marked") if found.phase == "idle" else found
+
+
+def _expired(pins: Iterable[Pin]) -> tuple[Candidate, ...]:
+    return tuple(Candidate(path=pin.name, kind=pin.kind, bytes=0, why="it has expired") for pin in pins)
 
 
 def _written(opened: Opened, marked: Marked) -> Collected:

@@ -129,16 +129,20 @@ def _named_list(region: Region, manifest: Manifest) -> RoundList | None:
     )
 
 
-def expire_pins(storage: Storage, *, skew_seconds: float) -> tuple[Pin, ...]:
+def expire_pins(storage: Storage, *, skew_seconds: float, removed: list[Pin] | None = None) -> tuple[Pin, ...]:
     """The pins that count, once the expired ones are removed.
 
     An expired pin is removed under its witness before it stops counting: if its holder renewed it meanwhile, or nobody
     answers, it counts.
 
+    Args:
+        removed: gets those that were removed.
+
     Raises:
         Corrupt, Unavailable: as `pins.read_pins`.
     """
-    counting = []
+    counting: list[Pin] = []
+    removed = [] if removed is None else removed
     for pin in read_pins(storage):
         if not has_expired(pin, now=storage.clock.now(), skew_seconds=skew_seconds):
             counting.append(pin)
@@ -148,11 +152,15 @@ def expire_pins(storage: Storage, *, skew_seconds: float) -> tuple[Pin, ...]:
                 withdraw(storage, pin)
             except (Contended, Unavailable):
                 counting.append(pin)
+            else:
+                removed.append(pin)
             continue
         key = pin_key(pin.partition(storage.table), pin.name)
         witness: Fields = {"version": pin.version, "nonce": pin.nonce}
         if not isinstance(storage.registry.delete(key, expect=witness), Applied):
             counting.append(pin)
+        else:
+            removed.append(pin)
     return tuple(counting)
 
 
