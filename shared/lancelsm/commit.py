@@ -184,7 +184,7 @@ def _named(region: Region, head: Head, *, budget: Budget) -> tuple[Head, Staged]
         if fresh.manifest_key == head.manifest_key:
             raise Corrupt(
                 "the manifest that the head names is gone",
-                remedy="Restore it from a backup, or stop all writers and run `lancelsm registry rebuild`",
+                remedy="Put it back from a copy of the bucket, or stop all writers and run `lancelsm registry rebuild`",
                 **region.where,
                 object=head.manifest_key,
             )

@@ -89,7 +89,7 @@ class Corrupt(LsmError):
 
     kind = "Corrupt"
     exit_code = 4
-    next_step = "Restore it from a backup; lancelsm inspect shows what is there"
+    next_step = "lancelsm scrub names all that is wrong; docs/runbooks/corrupt.md says how to put it right"
 
 
 @contextmanager

@@ -61,7 +61,7 @@ def check_files(objects: ObjectStore, key: str, expected: Setsum) -> None:
     if found.setsum != expected:
         raise Corrupt(
             f"a generation's files are not those that were flushed; there are {found}",
-            remedy="Restore it from a backup",
+            remedy="Put it back from a copy of the bucket; lancelsm scrub names all that is wrong",
             object=key,
         )
 

@@ -26,7 +26,7 @@ def test_the_text_says_what_where_and_what_next():
     error = Fenced("held by 'b'", remedy="Stop this writer", table="s3://t", region="r", position=None)
     assert str(error) == "held by 'b' [table s3://t, region r]. Stop this writer"
     assert str(Contended("too slow")) == "too slow. Retry"
-    assert str(Corrupt("gone", object="k")).startswith("gone [object k]. Restore it")
+    assert str(Corrupt("gone", object="k")).startswith("gone [object k]. lancelsm scrub names")
     assert str(Unavailable("no answer", remedy="Retry")) == "no answer. Retry"
 
 

@@ -113,7 +113,8 @@ def plan_merge(
         if missing := [number for number in wanted if number not in listed]:
             raise Corrupt(
                 f"generations {counter + 1} to {region.newest} are to be merged, but {missing} are not in the manifest",
-                remedy="Restore the base to a version whose next generation is kept, or the manifest from a backup",
+                remedy="Restore the base to a version whose next generation is kept, or put the manifest back from a "
+                "copy of the bucket",
                 table=table,
                 region=region.region,
             )

@@ -349,7 +349,7 @@ def _check_rows(ground: Ground, source: Source) -> None:
     if source.sums is not None and found != source.sums.rows:
         raise Corrupt(
             "a generation holds other rows than were flushed",
-            remedy="Restore it from a backup. Nothing was merged",
+            remedy="Nothing was merged. Put it back from a copy of the bucket; lancelsm scrub names all that is wrong",
             region=source.region,
             object=source.uri,
         )

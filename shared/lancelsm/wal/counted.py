@@ -96,7 +96,7 @@ def _entry(region: Region, position: Position, *, highest: Position) -> Entry | 
     if position < highest:
         raise Corrupt(
             "an entry in the middle of the log is damaged",
-            remedy="Restore the object from a backup, then do this again",
+            remedy="Put the object back from a copy of the bucket, then do this again",
             **region.where,
             position=position,
             object=key,
@@ -126,8 +126,8 @@ def _proof(region: Region, position: Position, *, next_one: bool) -> str:
 def _hole(region: Region, position: Position, proof: str, *, above: Position | None = None) -> Corrupt:
     return Corrupt(
         f"the log has a hole: its entry {position} is gone or another, but {proof}",
-        remedy="Restore the object from a backup, then do this again. If there is none, move the objects above it "
-        "elsewhere, do this again, and write their rows anew: they are Arrow streams",
+        remedy="Put the object back from a copy of the bucket, then do this again. If there is none, move the objects "
+        "above it elsewhere, do this again, and write their rows anew: they are Arrow streams",
         **region.where,
         position=position,
         object=wal_entry(region.id, position),

@@ -200,7 +200,7 @@ def judge(region: Region, entry: Encoded) -> Appended | Head:
     if standing is None:
         raise Corrupt(
             "a committed entry is gone",
-            remedy="Restore it from a backup",
+            remedy="Put it back from a copy of the bucket; lancelsm scrub names all that is wrong",
             **region.where,
             position=position,
             object=wal_entry(region.id, position),
