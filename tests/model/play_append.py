@@ -69,7 +69,7 @@ class AppendPlay:
                     if not isinstance(error, Fenced) or not role.claims:
                         stage.results.append((entry, type(error).__name__))
                         return
-                    held = _swap_epoch(region, owner=role.owner, held_by=())
+                    held = _swap_epoch(region, region.head(), owner=role.owner, held_by=())
             stage.results.append((entry, appended.summary.position))
             held = appended.head
 

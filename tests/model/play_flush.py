@@ -65,7 +65,7 @@ class FlushPlay:
             stage.remarks["acknowledged"] = appended.summary.position
 
     def _claim(self, region: Region) -> None:
-        epoch = _swap_epoch(region, owner="C", held_by=()).epoch
+        epoch = _swap_epoch(region, region.head(), owner="C", held_by=()).epoch
         commit(region, partial(manifests.with_epoch, epoch=epoch, last_seen=Position(0)))
 
     def _flush(self, stage: Stage, region: Region, name: str) -> None:
