@@ -74,6 +74,7 @@ PURE = frozenset(
         "bloom.build_bloom",
         "bloom.is_filterable",
         "bloom.may_contain",
+        "deletions.arrow_problem",
         "deletions.every_row",
         "fields.check_storable",
         "fields.fitted",

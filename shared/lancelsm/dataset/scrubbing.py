@@ -13,6 +13,7 @@ from lance.fragment import FragmentMetadata, LanceFragment
 
 from lancelsm.dataset.base_table import MEM_WAL_INDEX, BaseTable, StorageOptions, open_base
 from lancelsm.dataset.bloom import BYTES, build_bloom
+from lancelsm.dataset.deletions import arrow_problem
 from lancelsm.dataset.generation import read_generation
 from lancelsm.dataset.native import read_errors
 from lancelsm.dataset.pk_index import DIRECTORY, index_problem
@@ -259,7 +260,7 @@ def _fragment(base: BaseTable, fragment: LanceFragment, places: Places) -> tuple
 def _hiding(base: BaseTable, file: _File, metadata: FragmentMetadata) -> str:
     """What is wrong with the file that hides rows of a fragment; empty if nothing is.
 
-    Read as Arrow before Lance reads it, which ends the whole process where the file asks for absurd memory.
+    It is looked at before Lance reads it, which ends the whole process where the file asks for absurd memory.
     """
     if file.size is None:
         return "it is gone"
@@ -268,19 +269,7 @@ def _hiding(base: BaseTable, file: _File, metadata: FragmentMetadata) -> str:
     with read_errors("a file of hidden rows can't be read", table=base.uri):
         files = LanceFileSession(file.place.uri, storage_options=dict(base.storage_options or {}))
         body = bytes(files.read_range(file.key, 0, file.size))
-    try:
-        found = pa.ipc.open_file(pa.py_buffer(body)).read_all()
-        found.validate(full=True)
-    except (OSError, ValueError, pa.ArrowException) as error:
-        return f"it can't be read: {error}"
-    if [field.type for field in found.schema] != [pa.uint32()]:
-        return f"it holds {[str(field.type) for field in found.schema]}, not the offsets of rows"
-    offsets = pc.unique(found.column(0))
-    if len(offsets) != metadata.num_deletions or offsets.null_count:
-        return f"it hides {len(offsets) - offsets.null_count} rows, the version says {metadata.num_deletions}"
-    if len(offsets) and pc.max(offsets).as_py() >= metadata.physical_rows:
-        return f"it hides row {pc.max(offsets).as_py()}, there are {metadata.physical_rows}"
-    return ""
+    return arrow_problem(body, rows=metadata.physical_rows, hidden=metadata.num_deletions)
 
 
 def _guilty(base: BaseTable, metadata: FragmentMetadata, places: Places, problem: str) -> Wrong:
