@@ -202,7 +202,7 @@ def test_a_log_with_a_hole_is_not_adopted_and_nothing_above_it_is_touched(tmp_pa
         "object": wal_entry(region, Position(missing)),
         "above": wal_entry(region, Position(missing + 1)),
     }
-    assert "Restore" in error.value.remedy
+    assert "Put the object back" in error.value.remedy
     assert not (place / CONFIG).exists()
     assert {path: path.read_bytes() for path in above} == above
     assert not entries[missing - 1].exists()

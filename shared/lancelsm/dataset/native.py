@@ -37,7 +37,7 @@ _SOURCE = re.compile(r"(, location: |, )\S+\.rs:\d+:\d+")  # where in Lance's so
 _STORE = re.compile(r"LanceError\(IO\)|Generic \w+ error", re.IGNORECASE)
 _FILE = re.compile(r"[\w./:+-]+\.(?:lance|arrow|bin|manifest|idx)\b")
 _DAMAGED = (OSError, ValueError, LookupError, OverflowError, RuntimeError, pa.ArrowException)
-_REMEDY = "lancelsm scrub names every file that is wrong; restore those from a backup"
+_REMEDY = "lancelsm scrub names every file that is wrong; put those back from a copy of the bucket"
 
 
 class Carried:
