@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -270,3 +271,16 @@ def test_a_generation_that_is_gone_is_corrupt(tmp_path: Path) -> None:
         _read(str(tmp_path / "gone"), ORDERS)
     with pytest.raises(Corrupt):
         lookup_generation(uri=str(tmp_path / "gone"), schema=ORDERS, keys=pa.table({"id": [1]}))
+
+
+def test_a_key_index_that_leads_to_rows_of_other_keys_is_refused(tmp_path: Path) -> None:
+    ours, other = (
+        _write(tmp_path / name, ORDERS, _rows(ORDERS, *({"id": number} for number in range(first, first + 10))))
+        for name, first in (("ours", 0), ("other", 100))
+    )
+    for lost in ("_pk_index", "bloom_filter.bin"):
+        shutil.move(Path(ours) / lost, tmp_path / f"old {lost}")
+    shutil.copytree(Path(other) / "_pk_index", Path(ours) / "_pk_index")
+
+    with pytest.raises(Corrupt, match="rows of other keys"):
+        lookup_generation(uri=ours, schema=ORDERS, keys=pa.table({"id": [103]}))

@@ -161,7 +161,8 @@ def lookup_generation(
         columns: as in `read_generation`.
         bloom_setsum: of the bloom filter as it was written; not checked if None.
 
-    Raises: as `read_generation`, and `Corrupt` for another bloom filter, which may deny keys that are there.
+    Raises: as `read_generation`, and `Corrupt` for another bloom filter, which may deny keys that are there, or for an
+    index that leads to rows of other keys.
 
     The bloom filter is asked first, then the bounds of the index's pages, then the pages that can hold a key, and
     only for keys found there the dataset. A generation without an index is scanned for its keys.
@@ -189,7 +190,10 @@ def lookup_generation(
         stored = stored_fields(dataset, schema.columns)
         if found is None:
             found = _scan_for(dataset, [stored[name].name for name in schema.primary_key], values)
-        return _take(dataset, stored, wanted, found)
+        rows = _take(dataset, stored, wanted, found)
+        if not pc.all(pc.is_in(key_column(rows, schema.primary_key), value_set=values), min_count=0).as_py():
+            raise Corrupt("the key index of a generation leads to rows of other keys", object=f"{uri}/_pk_index")
+        return rows
 
 
 def _open(uri: str, storage_options: StorageOptions) -> lance.LanceDataset:
