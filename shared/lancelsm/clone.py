@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lancelsm import config as configs
 from lancelsm import pins, reader
@@ -31,11 +32,14 @@ from lancelsm.objects import ObjectStore
 from lancelsm.opening import Opened, Ports, canonical
 from lancelsm.origin import Origin
 from lancelsm.pins import Pin
+from lancelsm.record.key import key_column
+from lancelsm.record.rowsum import row_setsum
 from lancelsm.region import regions
 from lancelsm.region_writer import RegionWriters
 from lancelsm.registry.opening import default_registry
 from lancelsm.routing.route import route
 from lancelsm.routing.spec import parse_regions
+from lancelsm.setsum import Setsum
 from lancelsm.snapshot import (
     find_snapshot,
     forget_snapshot,
@@ -173,7 +177,15 @@ def _keep_files(opened: Opened, pin: Pin, origin: Origin, place: str) -> None:
 
 
 def _append(table: Opened, view: View, *, source: Opened) -> None:
-    """Append what a view has above its base, oldest first: the newest row of a key comes last, also when repeated."""
+    """Append what a view has above its base, of each key the newest row, unless all of it is there.
+
+    A call that had no answer may have made the table already, or make it at any moment. So what is complete is not
+    written again, and what is written again puts no older row behind a newer one.
+    """
+    held = take_view(table.storage, lambda: regions(table.storage), table.read_base)
+    wanted, found = (sum(map(row_setsum, _above_base(*one)), Setsum.ZERO) for one in ((view, source), (held, table)))
+    if wanted == found:
+        return
     target = table.target()
     writers = RegionWriters(target, owner=table.config.owner)
     for rows in _above_base(view, source):
@@ -182,18 +194,21 @@ def _append(table: Opened, view: View, *, source: Opened) -> None:
 
 
 def _above_base(view: View, source: Opened) -> Iterator[pa.Table]:
-    """Rows in stored form, level by level of each region."""
+    """Rows in stored form, of each key the newest: level by level of each region, newest first."""
     schema = view.base.schema
     for region in view.regions:
-        for generation in region.generations:
+        seen = [key_column(region.tail, schema.primary_key)]
+        yield region.tail
+        for generation in reversed(region.generations):
             batches = read_generation(
                 uri=f"{source.storage.uri}/{region.path(generation)}",
                 schema=schema,
                 storage_options=source.storage_options,
             )
-            yield from (pa.Table.from_batches([batch]) for batch in batches)
-        if region.tail.num_rows:
-            yield region.tail
+            rows = pa.Table.from_batches(batches, schema.stored)
+            keys = key_column(rows, schema.primary_key)
+            yield rows.filter(pc.invert(pc.is_in(keys, value_set=pa.chunked_array(seen).combine_chunks())))
+            seen.append(keys)
 
 
 def _count(view: View, opened: Opened) -> int:
