@@ -312,8 +312,8 @@ class Reference(RuleBasedStateMachine):
         if restored and (self.place / "backup").exists():
             shutil.copy(self.place / "backup", path)
         rebuilt = rebuild(open_table(self.uri))
-        assert {region.id for region, _ in rebuilt} == set(epochs)
-        assert all(head.epoch >= epochs[region.id] for region, head in rebuilt)
+        assert {one.region.id for one in rebuilt} == set(epochs)
+        assert all(one.head.epoch >= epochs[one.region.id] for one in rebuilt)
         self.open()
         self.check()
 
