@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +15,22 @@ import lance
 import pytest
 
 import lancelsm
-from lancelsm import dropping
+from lancelsm import clone, dropping
+from lancelsm import config as configs
 from lancelsm.backup import back_up, restore
 from lancelsm.clone import clone_snapshot
 from lancelsm.dataset.collecting import clean_versions, stored_versions
 from lancelsm.dropping import drop_table
-from lancelsm.errors import Contended, Corrupt, Invalid, LsmError
+from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, Unavailable
 from lancelsm.gc.collect import collect
 from lancelsm.layout import pin_key, snapshots
 from lancelsm.opening import Ports, open_table
 from lancelsm.rebuild import rebuild
 from lancelsm.region import Storage
+from lancelsm.region_writer import RegionWriters
 from lancelsm.registry import Lost
 from lancelsm.table import Table
+from lancelsm.view import View
 from tests.simulation.faults import CRASH_AFTER, CRASH_BEFORE, FAIL_AFTER, Crash, FakeClock, FaultPlan
 from tests.unit.tables import faulty
 
@@ -65,6 +70,37 @@ def cloned(source: Table, to: Path, *, at: str = "monday", ports: Ports | None =
     done = clone_snapshot(open_table(source.uri), at, to, ports=ports)
     assert done.rows == len(values(source.at(at)))
     return lancelsm.open(to)
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_clone_that_lands_while_it_is_made_again_has_no_older_row_in_front(source, tmp_path, monkeypatch, complete):
+    """The answer to the last write was lost, and it lands when the next call has appended for a while and crashed."""
+    to, late, create, append = tmp_path / "clone", [], configs.create, RegionWriters.append_all
+    appended = []
+
+    def unanswered(*given: Any, **how: Any) -> None:
+        late.append(partial(create, *given, **how))
+        raise Unavailable("no answer")
+
+    def crashes(*given: Any) -> Any:
+        if appended:
+            raise Crash("killed")
+        appended.append(append(*given))
+        return appended[0]
+
+    with monkeypatch.context() as patch, contextlib.suppress(Unavailable):
+        patch.setattr(configs, "create", unanswered)
+        cloned(source, to)
+    with monkeypatch.context() as patch, contextlib.suppress(Crash, Unavailable):
+        patch.setattr(configs, "create", unanswered)
+        patch.setattr(RegionWriters, "append_all", crashes)
+        if not complete:  # of two that make it at once, one has not appended all when the other looks
+            patch.setattr(clone, "take_view", lambda *_: View(base=source._opened.read_base(), regions=()))
+        cloned(source, to)
+    late[0]()
+
+    assert values(lancelsm.open(to)) == NOW
+    assert bool(appended) == (not complete)
 
 
 def test_a_clone_is_a_table_of_its_own_with_the_rows_of_the_snapshot_and_without_its_files(source, tmp_path):
