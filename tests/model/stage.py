@@ -174,7 +174,7 @@ class StagedRegistry:
         raise NotImplementedError  # no protocol that is replayed deletes records: one that does must get a play for it
 
     def discard(self, key: Key) -> None:
-        raise NotImplementedError
+        raise NotImplementedError  # as delete
 
     def list(self, partition: str) -> list[tuple[Key, Record]]:
         raise NotImplementedError  # no protocol that is replayed lists records: one that does must get a play for it

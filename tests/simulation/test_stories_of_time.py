@@ -31,8 +31,6 @@ from lancelsm.gc import collect as collection
 from lancelsm.gc.collect import Collected
 from lancelsm.layout import Position, wal_entry
 from lancelsm.lease import LEASE_SECONDS
-from lancelsm.objects import Body, Refused, Unknown, Written
-from lancelsm.objects.local import LocalStore
 from lancelsm.opening import Ports, open_table
 from lancelsm.table import Table
 from tests.simulation.crowd import RIVAL
@@ -51,7 +49,7 @@ from tests.simulation.test_lost_write_stories import (
     when,
 )
 from tests.simulation.world import OWNER, told
-from tests.unit.tables import create, row
+from tests.unit.tables import Gate, create, row
 from tests.unit.tables import rows_of as sorted_rows
 
 DAY = 86_400.0
@@ -393,19 +391,6 @@ def _use(place: Path, number: int) -> None:
     list(table.changes(limit=3))
     table.flush()
     table.collect(yes=True, interval_seconds=0)
-
-
-class Gate(LocalStore):
-    """A store that holds back entries until it is opened."""
-
-    def __init__(self, place: Path) -> None:
-        super().__init__(place)
-        self.opened = threading.Event()
-
-    def create(self, key: str, body: Body) -> Written | Refused | Unknown:
-        if "/wal/" in key:
-            self.opened.wait()
-        return super().create(key, body)
 
 
 def test_chroma_4959_a_caller_that_is_cancelled_takes_nobody_s_rows_with_it(tmp_path: Path) -> None:

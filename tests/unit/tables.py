@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pyarrow as pa
 
 import lancelsm
 from lancelsm.clock import Clock, SeededIds
-from lancelsm.objects import ObjectStore
+from lancelsm.objects import Body, ObjectStore, Refused, Unknown, Written
 from lancelsm.objects.local import LocalStore
 from lancelsm.opening import Ports
 from lancelsm.registry.opening import open_registry
@@ -73,3 +74,16 @@ def generation_paths(path: Path) -> list[Path]:
 def merged(rows: Iterable[Row], *, key: str = "id") -> list[Row]:
     """The last row of each key, in key order."""
     return [found for _, found in sorted({row[key]: row for row in rows}.items())]
+
+
+class Gate(LocalStore):
+    """A store that holds back entries until it is opened."""
+
+    def __init__(self, place: Path) -> None:
+        super().__init__(place)
+        self.opened = threading.Event()
+
+    def create(self, key: str, body: Body) -> Written | Refused | Unknown:
+        if "/wal/" in key:
+            self.opened.wait()
+        return super().create(key, body)

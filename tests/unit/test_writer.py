@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -14,29 +13,14 @@ import lancelsm
 from lancelsm.clock import SystemClock
 from lancelsm.committed import Committed
 from lancelsm.errors import Ambiguous, Fenced, Invalid, Unavailable
-from lancelsm.objects import Body, Refused, Unknown, Written
-from lancelsm.objects.local import LocalStore
 from lancelsm.opening import Ports
 from lancelsm.table import Table
 from lancelsm.writer import Writer
 from tests.simulation.faults import FAIL_BEFORE, Call, FakeClock, Fault, FaultPlan
-from tests.unit.tables import create, faulty, positions, row, rows_of
+from tests.unit.tables import Gate, create, faulty, positions, row, rows_of
 
 PATIENT = {"group_commit_milliseconds": 10_000_000}  # until the group's bytes are there
 BUSY = 8
-
-
-class Gate(LocalStore):
-    """A store that holds back entries until it is opened."""
-
-    def __init__(self, place: Path) -> None:
-        super().__init__(place)
-        self.opened = threading.Event()
-
-    def create(self, key: str, body: Body) -> Written | Refused | Unknown:
-        if "/wal/" in key:
-            self.opened.wait()
-        return super().create(key, body)
 
 
 def gated(path: Path, **pace: object) -> tuple[Table, Gate]:
