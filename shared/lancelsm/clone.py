@@ -183,14 +183,18 @@ def _append(table: Opened, view: View, *, source: Opened) -> None:
     written again, and what is written again puts no older row behind a newer one.
     """
     held = take_view(table.storage, lambda: regions(table.storage), table.read_base)
-    wanted, found = (sum(map(row_setsum, _above_base(*one)), Setsum.ZERO) for one in ((view, source), (held, table)))
-    if wanted == found:
+    found = _sum_above_base(held, table)
+    if found and found == _sum_above_base(view, source):
         return
     target = table.target()
     writers = RegionWriters(target, owner=table.config.owner)
     for rows in _above_base(view, source):
         for start in range(0, rows.num_rows, _ROWS_AT_ONCE):
             writers.append_all(route(rows.slice(start, _ROWS_AT_ONCE), target.regions))
+
+
+def _sum_above_base(view: View, source: Opened) -> Setsum:
+    return sum(map(row_setsum, _above_base(view, source)), Setsum.ZERO)
 
 
 def _above_base(view: View, source: Opened) -> Iterator[pa.Table]:
