@@ -13,10 +13,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lancelsm import config as configs
 from lancelsm import pins, reader
@@ -26,20 +26,18 @@ from lancelsm.dataset.copies import share_base
 from lancelsm.dataset.generation import read_generation
 from lancelsm.dataset.tags import remove_tag, tag_version
 from lancelsm.errors import Corrupt, Invalid
+from lancelsm.head import SINCE_EVER, Head
 from lancelsm.layout import CLONE, DROPPING, TableId
 from lancelsm.making import begin_copy, catalogued, check_free, sharding_of
 from lancelsm.objects import ObjectStore
 from lancelsm.opening import Opened, Ports, canonical
 from lancelsm.origin import Origin
 from lancelsm.pins import Pin
-from lancelsm.record.key import key_column
-from lancelsm.record.rowsum import row_setsum
 from lancelsm.region import regions
 from lancelsm.region_writer import RegionWriters
 from lancelsm.registry.opening import default_registry
 from lancelsm.routing.route import route
 from lancelsm.routing.spec import parse_regions
-from lancelsm.setsum import Setsum
 from lancelsm.snapshot import (
     find_snapshot,
     forget_snapshot,
@@ -48,8 +46,10 @@ from lancelsm.snapshot import (
     standing,
 )
 from lancelsm.view import View, take_view
+from lancelsm.wal.entry import Draft, draft
 
 _ROWS_AT_ONCE = 50_000
+_QUEUE = "clone"  # under which the heads of a clone count the parts of the snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +114,7 @@ def clone_snapshot(
         rows = _count(view, opened)
     found = _count(take_view(table.storage, lambda: regions(table.storage), table.read_base), table)
     if found != rows:
+        check_free(store, uri=place, note=CLONE)  # another call may have made it, and it was written to since
         raise Corrupt(
             f"the clone has {found} rows, the snapshot {rows}",
             remedy="Scrub the source; then clone it to another place",
@@ -177,42 +178,41 @@ def _keep_files(opened: Opened, pin: Pin, origin: Origin, place: str) -> None:
 
 
 def _append(table: Opened, view: View, *, source: Opened) -> None:
-    """Append what a view has above its base, of each key the newest row, unless all of it is there.
+    """Append what a view has above its base, once, whoever else makes the clone or has made it.
 
-    A call that had no answer may have made the table already, or make it at any moment. So what is complete is not
-    written again, and what is written again puts no older row behind a newer one.
+    A call that had no answer may have made the table already, or make it at any moment, and a maker may stall. So the
+    rows come as a queue's do: each part has the same number in every call, and a head that has committed it says so.
     """
-    held = take_view(table.storage, lambda: regions(table.storage), table.read_base)
-    found = _sum_above_base(held, table)
-    if found and found == _sum_above_base(view, source):
-        return
     target = table.target()
     writers = RegionWriters(target, owner=table.config.owner)
-    for rows in _above_base(view, source):
-        for start in range(0, rows.num_rows, _ROWS_AT_ONCE):
-            writers.append_all(route(rows.slice(start, _ROWS_AT_ONCE), target.regions))
+    for number, rows in enumerate(_above_base(view, source), start=1):
+        for part in route(rows, target.regions):
+            next_draft = partial(_unless_there, number, part.rows, at=table.storage.clock.now())
+            writers.of(part.values).append_after(next_draft)
 
 
-def _sum_above_base(view: View, source: Opened) -> Setsum:
-    return sum(map(row_setsum, _above_base(view, source)), Setsum.ZERO)
+def _unless_there(number: int, rows: pa.Table, head: Head, *, at: float) -> Draft | None:
+    if number <= int(head.source.get(_QUEUE, SINCE_EVER)):
+        return None
+    return draft(rows, source={_QUEUE: str(number)}, at=at)
 
 
 def _above_base(view: View, source: Opened) -> Iterator[pa.Table]:
-    """Rows in stored form, of each key the newest: level by level of each region, newest first."""
-    schema = view.base.schema
+    """Rows in stored form, level by level of each region, oldest first; the same ones each time."""
     for region in view.regions:
-        seen = [key_column(region.tail, schema.primary_key)]
-        yield region.tail
-        for generation in reversed(region.generations):
+        for generation in region.generations:
             batches = read_generation(
                 uri=f"{source.storage.uri}/{region.path(generation)}",
-                schema=schema,
+                schema=view.base.schema,
                 storage_options=source.storage_options,
             )
-            rows = pa.Table.from_batches(batches, schema.stored)
-            keys = key_column(rows, schema.primary_key)
-            yield rows.filter(pc.invert(pc.is_in(keys, value_set=pa.chunked_array(seen).combine_chunks())))
-            seen.append(keys)
+            yield from _slices(pa.Table.from_batches(batches, view.base.schema.stored))
+        yield from _slices(region.tail)
+
+
+def _slices(rows: pa.Table) -> Iterator[pa.Table]:
+    for start in range(0, rows.num_rows, _ROWS_AT_ONCE):
+        yield rows.slice(start, _ROWS_AT_ONCE)
 
 
 def _count(view: View, opened: Opened) -> int:

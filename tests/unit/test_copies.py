@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 from collections.abc import Callable
@@ -26,11 +25,9 @@ from lancelsm.gc.collect import collect
 from lancelsm.layout import pin_key, snapshots
 from lancelsm.opening import Ports, open_table
 from lancelsm.rebuild import rebuild
-from lancelsm.region import Storage
-from lancelsm.region_writer import RegionWriters
+from lancelsm.region import Storage, regions
 from lancelsm.registry import Lost
 from lancelsm.table import Table
-from lancelsm.view import View
 from tests.simulation.faults import CRASH_AFTER, CRASH_BEFORE, FAIL_AFTER, Crash, FakeClock, FaultPlan
 from tests.unit.tables import faulty
 
@@ -72,35 +69,45 @@ def cloned(source: Table, to: Path, *, at: str = "monday", ports: Ports | None =
     return lancelsm.open(to)
 
 
-@pytest.mark.parametrize("complete", [True, False])
-def test_a_clone_that_lands_while_it_is_made_again_has_no_older_row_in_front(source, tmp_path, monkeypatch, complete):
-    """The answer to the last write was lost, and it lands when the next call has appended for a while and crashed."""
-    to, late, create, append = tmp_path / "clone", [], configs.create, RegionWriters.append_all
-    appended = []
+def test_a_clone_that_lands_while_it_is_made_again_has_no_older_row_in_front(source, tmp_path, monkeypatch):
+    """The answer to the last write was lost, and it lands when the next call has appended everything and crashed."""
+    to, late, create = tmp_path / "clone", [], configs.create
 
     def unanswered(*given: Any, **how: Any) -> None:
         late.append(partial(create, *given, **how))
         raise Unavailable("no answer")
 
-    def crashes(*given: Any) -> Any:
-        if appended:
-            raise Crash("killed")
-        appended.append(append(*given))
-        return appended[0]
-
-    with monkeypatch.context() as patch, contextlib.suppress(Unavailable):
+    with monkeypatch.context() as patch:
         patch.setattr(configs, "create", unanswered)
-        cloned(source, to)
-    with monkeypatch.context() as patch, contextlib.suppress(Crash, Unavailable):
-        patch.setattr(configs, "create", unanswered)
-        patch.setattr(RegionWriters, "append_all", crashes)
-        if not complete:  # of two that make it at once, one has not appended all when the other looks
-            patch.setattr(clone, "take_view", lambda *_: View(base=source._opened.read_base(), regions=()))
-        cloned(source, to)
+        for _ in range(2):
+            with pytest.raises(Unavailable):
+                cloned(source, to)
     late[0]()
 
     assert values(lancelsm.open(to)) == NOW
-    assert bool(appended) == (not complete)
+    appended = sum(region.head().wal_rows for region in regions(open_table(to).storage))
+    assert appended == len(NOW) + 2  # once: with a row that was updated, and a tombstone
+
+
+@pytest.mark.parametrize("stalls_at", [1, 2, 3])
+def test_a_maker_that_stalls_while_another_makes_the_clone_puts_no_older_row_in_front(
+    source, tmp_path, monkeypatch, stalls_at
+):
+    to, encode, asked = tmp_path / "clone", clone.draft, []
+
+    def stalls(*given: Any, **how: Any) -> Any:
+        asked.append(given)
+        if len(asked) == stalls_at:
+            cloned(source, to).upsert([{"id": n, "v": 9} for n in range(-4, 4)])
+        return encode(*given, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(clone, "draft", stalls)
+        with pytest.raises(Invalid, match="a table exists there already"):
+            cloned(source, to)
+
+    assert len(asked) > stalls_at, "the other had nothing left to append"
+    assert values(lancelsm.open(to)) == NOW | dict.fromkeys(range(-4, 4), 9)
 
 
 def test_a_clone_is_a_table_of_its_own_with_the_rows_of_the_snapshot_and_without_its_files(source, tmp_path):
