@@ -137,13 +137,16 @@ def find_snapshot(storage: Storage, name: str) -> Pin:
         Invalid: there is none.
         Corrupt: some of its records are missing.
     """
-    for _ in storage.budget().attempts():
+    lacking: Nonce | None = None
+    while True:  # each turn but one meets another snapshot, or a record that was made or removed during the listing
         pin = next((pin for pin in list_snapshots(storage) if pin.name == name), None)
         if pin is None:
             raise _gone(storage, name)
         if pin.whole:
             return pin
-    raise Corrupt("records of the snapshot are missing", remedy="Drop it", table=storage.uri, snapshot=name)
+        if pin.nonce == lacking and pins.held(storage, pin):
+            raise Corrupt("records of the snapshot are missing", remedy="Drop it", table=storage.uri, snapshot=name)
+        lacking = pin.nonce
 
 
 @contextmanager

@@ -279,19 +279,35 @@ def test_a_holder_whose_snapshot_expired_leaves_the_next_one_of_its_name_alone(o
     assert list_snapshots(opened.storage) == [other]
 
 
-def test_a_listing_that_saw_a_snapshot_half_made_or_half_dropped_is_no_view(opened, monkeypatch):
+def test_a_listing_that_saw_a_snapshot_half_made_is_no_view(opened, monkeypatch):
     make_snapshot(opened, "monday", ttl_seconds=None)
     inner, seen = opened.storage.registry.list, []
 
     def partial(partition):
         seen.append(partition)
-        return inner(partition)[: 2 if len(seen) < 3 else None]
+        return inner(partition)[: 2 if len(seen) == 1 else None]
 
     monkeypatch.setattr(opened.storage.registry, "list", partial)
     assert find_snapshot(opened.storage, "monday").whole
-    assert len(seen) == 3
+    assert len(seen) == 2
     monkeypatch.setattr(opened.storage.registry, "list", lambda partition: inner(partition)[:2])
     with pytest.raises(Corrupt, match="records of the snapshot are missing"):
+        find_snapshot(opened.storage, "monday")
+
+
+def test_a_snapshot_that_listings_saw_half_made_and_then_half_dropped_is_gone_and_not_corrupt(opened, monkeypatch):
+    make_snapshot(opened, "monday", ttl_seconds=None)
+    inner, seen = opened.storage.registry.list, []
+
+    def partial(partition):
+        seen.append(partition)
+        found = inner(partition)[:2]
+        if len(seen) == 2:
+            drop_snapshot(opened, "monday")
+        return found
+
+    monkeypatch.setattr(opened.storage.registry, "list", partial)
+    with pytest.raises(Invalid, match="there is no such snapshot"):
         find_snapshot(opened.storage, "monday")
 
 
