@@ -38,14 +38,15 @@ def polled(deployment: Deployment, containers: Runtime, *, seed: int) -> Iterato
     ended = threading.Event()
 
     def poll(number: int) -> None:
-        chance = random.Random(f"{seed} {number}")
+        chance, answered = random.Random(f"{seed} {number}"), False
         while not ended.is_set():
             records = deployment.take(chance.randint(1, 10), hidden=1)
             if records:
                 delivered.append(records)
                 answer = containers(batch(records)) if number else deployment.invoke("writer_flush", batch(records))
-                if chance.random() < 0.6:
+                if answered and chance.random() < 0.6:  # the first answer of each is lost
                     deployment.settle(records, answer)
+                answered = True
 
     with ThreadPoolExecutor() as pool:
         pollers = [pool.submit(poll, number) for number in range(3)]
@@ -58,7 +59,7 @@ def polled(deployment: Deployment, containers: Runtime, *, seed: int) -> Iterato
 
 
 def run_producers(deployment: Deployment, table: Table, log: Path, *, producers: int, versions: int, seed: int) -> int:
-    """Send everything and wait until the queue is empty; returns how many deliveries were repetitions."""
+    """Send everything and wait until the queue is empty; returns how many deliveries were repetitions, at least one."""
     with (
         deployment.containers("writer_flush", log) as containers,
         deployment.paused(),
@@ -68,8 +69,13 @@ def run_producers(deployment: Deployment, table: Table, log: Path, *, producers:
         done = [pool.submit(produce, deployment, table, number, versions) for number in range(producers)]
         for one in done:
             one.result()
+        until(lambda: repetitions(delivered), lambda count: count)  # a lost answer is told by time alone
     until(deployment.waiting, lambda left: left == 0)  # the service's own poller takes what is left
-    ids = [one["messageId"] for records in delivered for one in records]
+    return repetitions(delivered)
+
+
+def repetitions(delivered: list[Records]) -> int:
+    ids = [one["messageId"] for records in list(delivered) for one in records]
     return len(ids) - len(set(ids))
 
 
