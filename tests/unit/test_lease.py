@@ -117,7 +117,9 @@ def test_a_lost_reply_of_taking_or_giving_back_does_no_harm(fault: object) -> No
 def test_a_lease_by_a_clock_that_was_far_ahead_keeps_nobody_away_for_long() -> None:
     place = Place()
     ahead = replace(place.process("a"), clock=FakeClock(place.clock.now() + 1e8))
-    lease(ahead, "base").__enter__()  # and crashed
+    crashed = lease(ahead, "base")
+    crashed.__enter__()
+    assert place.holder
 
     with lease(place.process("b"), "base"):
         assert place.holder
