@@ -21,7 +21,7 @@ from lancelsm.gc import collect as collection
 from lancelsm.gc import mark
 from lancelsm.gc.sweep import sweep_leftovers
 from lancelsm.layout import Key, Position, Version, pin_key, published_manifest, round_prefix, snapshots, wal_entry
-from lancelsm.pins import RegionPin, pins_of
+from lancelsm.pins import Pin, RegionPin, pins_of
 from lancelsm.registry import Applied
 from lancelsm.settings import Settings
 from lancelsm.wal.entry import encode
@@ -42,7 +42,7 @@ from tests.simulation.faults import (
 from tests.simulation.memory_base import in_place_of_lance
 from tests.simulation.schedule import Schedule
 from tests.simulation.situations import noted
-from tests.simulation.whole_lake import WholeLake
+from tests.simulation.whole_lake import SkewedClock, WholeLake
 from tests.simulation.world import OWNER, World, a_nonce, row, told
 
 LONG = 2 * 24 * TTL
@@ -389,51 +389,42 @@ def test_a_snapshot_whose_maker_looked_before_the_round_is_confirmed_and_kept_or
     assert 0 < kept < call.index
 
 
+def _collected_before_it_expires(lake: Lake, *, skew: float) -> list[Pin]:
+    """What stands of the pins when a collector whose clock is wrong by `skew` came a minute before they expire."""
+    lake.merge()
+    lake.world.schedule.clock.advance(TTL - 60)
+    opened = lake.opened("collector", faulty=False)
+    opened.storage = replace(opened.storage, clock=SkewedClock(opened.storage.clock, skew))
+    with lake.collecting():
+        collection.collect(opened, yes=True, interval_seconds=0)
+    storage = lake.region("holder").storage
+    return pins_of(storage.registry.list(snapshots(storage.table)))
+
+
 @pytest.mark.parametrize("skew", [-3600.0, 3600.0])
 def test_a_clock_that_is_an_hour_off_costs_a_pin_its_life_at_most_and_its_holder_is_told(skew: float) -> None:
     lake = filled()
     pin = lake.pin("held")
-    lake.merge()
-    opened = lake.opened("collector", faulty=False)
-    opened.storage = replace(opened.storage, clock=Skewed(opened.storage.clock, skew))
 
-    with lake.collecting():
-        collection.collect(opened, yes=True, interval_seconds=0)
+    left = _collected_before_it_expires(lake, skew=skew)
 
-    storage = lake.region("holder").storage
-    if pins_of(storage.registry.list(snapshots(storage.table))):
-        lake.audit_pin(pin)
+    if skew < 0:
+        assert len(left) == 1
     else:
+        assert left == []
         lake.pinned.clear()
-        assert skew > 0
+        storage = lake.region("holder").storage
+        with pytest.raises(Contended, match="changed or removed"):
+            pins.step(storage, replace(pin, expires=storage.clock.now() + TTL))
     lake.audit()
 
 
 def test_a_clock_that_is_ahead_by_less_than_the_allowance_costs_no_pin_its_life() -> None:
     lake = small()
     lake.pin("held")
-    lake.merge()
-    lake.world.schedule.clock.advance(TTL - 60)
-    opened = lake.opened("collector", faulty=False)
-    opened.storage = replace(opened.storage, clock=Skewed(opened.storage.clock, 120.0))
 
-    with lake.collecting():
-        collection.collect(opened, yes=True, interval_seconds=0)
-
-    storage = lake.region("holder").storage
-    assert len(pins_of(storage.registry.list(snapshots(storage.table)))) == 1
+    assert len(_collected_before_it_expires(lake, skew=120.0)) == 1
     lake.audit()
-
-
-class Skewed:
-    def __init__(self, clock, seconds: float) -> None:
-        self._clock, self._seconds = clock, seconds
-
-    def __getattr__(self, name: str):
-        return getattr(self._clock, name)
-
-    def now(self) -> float:
-        return self._clock.now() + self._seconds
 
 
 def test_chroma_4972_nothing_is_deleted_for_a_round_that_was_not_committed() -> None:
