@@ -24,9 +24,8 @@ from tests.simulation.faults import (
 )
 from tests.simulation.rates import by_rate
 from tests.simulation.schedule import Schedule
-from tests.simulation.world import OWNER, World, collect, told
+from tests.simulation.world import OWNER, RIVAL, World, collect, told
 
-RIVAL = "rival"
 QUIET: dict[Fault, float] = {}
 ROUGH: dict[Fault, float] = {
     FAIL_AFTER: 0.05,

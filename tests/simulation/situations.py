@@ -28,9 +28,8 @@ from tests.simulation.faults import (
     late,
     stall,
 )
-from tests.simulation.world import OWNER, World, a_nonce, collect, row, told
+from tests.simulation.world import OWNER, RIVAL, World, a_nonce, collect, row, told
 
-RIVAL = "rival"
 STALLS = (stall(5.0), stall(60.0))  # within and beyond the budget
 NO_ANSWER = (DENY, FAIL_BEFORE, FAIL_AFTER, late(1_000_000))
 

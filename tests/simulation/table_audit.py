@@ -12,7 +12,7 @@ from lancelsm.commit import load
 from lancelsm.dataset.base_table import counters, open_base
 from lancelsm.dataset.generation import check_generation
 from lancelsm.dataset.markers import read_markers
-from lancelsm.errors import Ambiguous, Contended, Fenced, Invalid, Unavailable
+from lancelsm.errors import Ambiguous
 from lancelsm.layout import Position, Version, generation_number, generation_path, published_manifest, region_prefix
 from lancelsm.opening import open_table
 from lancelsm.record.schema import TableSchema
@@ -21,11 +21,10 @@ from lancelsm.setsum import Setsum
 from lancelsm.table import Table
 from tests.simulation.faults import Crash
 from tests.simulation.table_log import numbers_in, rows_of
+from tests.simulation.world import NOT_IN_THE_LOG
 
 if TYPE_CHECKING:
     from tests.simulation.table_world import TableWorld
-
-NOT_IN_THE_LOG = (Fenced, Contended, Invalid, Unavailable)
 
 
 def audit(world: TableWorld, process: str) -> None:

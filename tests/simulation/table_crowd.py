@@ -11,18 +11,17 @@ from pathlib import Path
 import lance
 
 from lancelsm.claim import claim
-from lancelsm.errors import Ambiguous, Contended, Fenced, LsmError, Unavailable
+from lancelsm.errors import LsmError
 from lancelsm.table import Table
-from tests.simulation.crowd import RIVAL, ROUGH
+from tests.simulation.crowd import ROUGH
 from tests.simulation.faults import Crash, FaultPlan
 from tests.simulation.rates import by_rate
 from tests.simulation.schedule import Schedule
 from tests.simulation.table_log import keys
 from tests.simulation.table_world import WRITING, TableWorld, lease
-from tests.simulation.world import OWNER
+from tests.simulation.world import OWNER, PASSING, RIVAL
 
 KEYS = (*keys(0)[:5], *keys(1)[:5])
-PASSING = (Contended, Fenced, Ambiguous, Unavailable)  # never `Corrupt`, never `Invalid`
 
 
 def table_crowd(seed: int, place: Path) -> TableWorld:

@@ -17,7 +17,7 @@ from pathlib import Path
 from unittest import mock
 
 from lancelsm.dataset.collecting import named_files, stored_versions
-from lancelsm.errors import Ambiguous, Contended, Fenced, Invalid, LsmError, Unavailable
+from lancelsm.errors import Invalid, LsmError
 from lancelsm.gc import base
 from lancelsm.layout import Position, RegionId
 from lancelsm.lease import LEASE_SECONDS
@@ -28,9 +28,9 @@ from tests.simulation.rates import by_rate
 from tests.simulation.schedule import Schedule
 from tests.simulation.table_log import Rows, keys, rows_of
 from tests.simulation.table_world import WRITING, TableWorld, lease
+from tests.simulation.world import PASSING
 
 KEYS = (*keys(0)[:5], *keys(1)[:5])
-PASSING = (Contended, Fenced, Ambiguous, Unavailable)
 
 Act = Callable[[str, Table, random.Random], object]
 

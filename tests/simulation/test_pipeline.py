@@ -15,9 +15,8 @@ from tests.simulation.crowd import ROUGH
 from tests.simulation.faults import EVERY_FAULT, FAIL_AFTER, FAIL_BEFORE, Call, Crash, Fault, FaultPlan, late, stall
 from tests.simulation.pipelined import ME, PipelinedWorld, Run, live
 from tests.simulation.situations import half_claim, noted
-from tests.simulation.world import OWNER, World, a_nonce, collect, row, told
+from tests.simulation.world import OWNER, RIVAL, World, a_nonce, collect, row, told
 
-RIVAL = "rival"
 DEPTHS = (3, 2, 5, 8)
 depths = pytest.mark.parametrize("depth", [3, *(pytest.param(depth, marks=pytest.mark.long) for depth in DEPTHS[1:])])
 

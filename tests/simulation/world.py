@@ -51,7 +51,9 @@ from tests.simulation.schedule import Schedule, ScheduledRegistry, ScheduledStor
 TABLE = TableId("11111111-1111-4111-8111-111111111111")
 VALUES: RegionValues = (("bucket", (3).to_bytes(4, "little")),)
 OWNER = "default"
+RIVAL = "rival"
 NOT_IN_THE_LOG = (Fenced, Contended, Invalid, Unavailable)
+PASSING = (Contended, Fenced, Ambiguous, Unavailable)  # what may always be told; never `Corrupt`, never `Invalid`
 
 SCHEMA = pa.schema(
     [
