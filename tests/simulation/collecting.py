@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ import pyarrow as pa
 from lancelsm import manifest as manifests
 from lancelsm import pins
 from lancelsm.commit import newest
-from lancelsm.errors import Contended, Corrupt
+from lancelsm.errors import Contended, Corrupt, Unavailable
 from lancelsm.flush import Stored, flush
 from lancelsm.gc import base, collect
 from lancelsm.gc.collect import Collected
@@ -24,6 +24,7 @@ from lancelsm.gc.places import BasePlace, Place, all_places
 from lancelsm.head import Head
 from lancelsm.layout import NO_GENERATION, Generation, Position, Version, generation_path, published_manifest, wal_entry
 from lancelsm.manifest import FlushedGeneration, Manifest
+from lancelsm.objects import Written
 from lancelsm.pins import Pin, RegionPin
 from lancelsm.record.schema import TableSchema
 from lancelsm.region import Region
@@ -46,6 +47,7 @@ class Lake:
     settings: Settings = field(default_factory=Settings)
     pinned: list[Pin] = field(default_factory=list)  # confirmed and not dropped
     _patched: bool = False
+    schema: ClassVar[TableSchema] = KEYS
 
     def region(self, process: str, *, faulty: bool = False) -> Region:
         return self.world.region(process, faulty=faulty)
@@ -58,14 +60,19 @@ class Lake:
         region = region or self.region("flusher")
 
         def write(key: str, rows: pa.Table, setsum: Setsum) -> Stored:
-            for name in FILES:
-                region.storage.objects.create(f"{key}/{name}", setsum.digest())
+            for name, body in zip(FILES, self._bodies(rows, setsum), strict=True):
+                if not isinstance(region.storage.objects.create(f"{key}/{name}", body), Written):
+                    raise Unavailable("a generation could not be written", object=key)
             for name in FILES:
                 if region.storage.objects.get(f"{key}/{name}") is None:
                     raise Corrupt("what was just written is gone", object=key)
             return Stored(bytes=len(rows), file_setsum=setsum)
 
-        return flush(region, KEYS, write=write, rows_max=rows_max, bytes_max=1 << 30)
+        return flush(region, self.schema, write=write, rows_max=rows_max, bytes_max=1 << 30)
+
+    def _bodies(self, rows: pa.Table, setsum: Setsum) -> tuple[bytes, bytes]:
+        """What a generation's files hold."""
+        return setsum.digest(), setsum.digest()
 
     def merge(self, region: Region | None = None) -> None:
         """Take every generation into the base: each must be there, whole."""

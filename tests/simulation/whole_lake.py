@@ -10,19 +10,16 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from lancelsm.claim import claim
 from lancelsm.commit import newest
 from lancelsm.config import Config
-from lancelsm.errors import Contended, Corrupt, LsmError, Unavailable
-from lancelsm.flush import Stored, flush
+from lancelsm.errors import Contended, Corrupt, LsmError
 from lancelsm.head import SINCE_EVER, Head
 from lancelsm.layout import Generation, Position, generation_path
-from lancelsm.manifest import FlushedGeneration
-from lancelsm.objects import Written
 from lancelsm.opening import Opened
 from lancelsm.pins import Pin
 from lancelsm.record.schema import TableSchema
@@ -84,6 +81,7 @@ class WholeLake(Lake):
     skews: Mapping[str, float] = field(default_factory=dict)
     operations: int = 0
     wrap: Callable[[str, Any], Any] = lambda process, store: store
+    schema: ClassVar[TableSchema] = ROWS
 
     def __post_init__(self) -> None:
         self.base = MemoryBase(self.world, ROWS)
@@ -182,19 +180,8 @@ class WholeLake(Lake):
 
     # Folding
 
-    def flush(self, region: Region | None = None, *, rows_max: int = 2) -> FlushedGeneration | None:
-        region = region or self.region("flusher")
-
-        def write(key: str, rows: pa.Table, setsum: Setsum) -> Stored:
-            for name, body in zip(FILES, (written(rows), setsum.digest()), strict=True):
-                if not isinstance(region.storage.objects.create(f"{key}/{name}", body), Written):
-                    raise Unavailable("a generation could not be written", object=key)
-            for name in FILES:
-                if region.storage.objects.get(f"{key}/{name}") is None:
-                    raise Corrupt("what was just written is gone", object=key)
-            return Stored(bytes=len(rows), file_setsum=setsum)
-
-        return flush(region, ROWS, write=write, rows_max=rows_max, bytes_max=1 << 30)
+    def _bodies(self, rows: pa.Table, setsum: Setsum) -> tuple[bytes, bytes]:
+        return written(rows), setsum.digest()
 
     def merge(self, region: Region | None = None) -> None:
         """Fold the pending generations into the base."""
