@@ -27,7 +27,7 @@ from lancelsm.dataset.copies import read_copy, write_copy
 from lancelsm.errors import Corrupt, Invalid, Unavailable
 from lancelsm.layout import BACKUP, RESTORED, TableId
 from lancelsm.making import begin_base, begin_copy, catalogued, check_free
-from lancelsm.objects import ObjectStore, Written
+from lancelsm.objects import ObjectStore, put_once
 from lancelsm.opening import Ports, canonical
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TableSchema, declare_primary_key, numbered
@@ -142,7 +142,8 @@ def back_up(
         rows=written.rows,
         row_setsum=written.setsum.hex(),
     )
-    if not isinstance(store.create(BACKUP, json.dumps(asdict(made), indent=1).encode()), Written):
+    body = json.dumps(asdict(made), indent=1).encode()
+    if put_once(store, BACKUP, body, attempts=range(2)) != body:
         raise Unavailable("the backup could not be finished", remedy="Back it up to another place", table=place)
     return Copied(uri=place, rows=written.rows, source=table.uri)
 

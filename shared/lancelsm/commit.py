@@ -19,7 +19,7 @@ from lancelsm.errors import Ambiguous, Contended, Corrupt, Invalid, LsmError, Un
 from lancelsm.head import Head
 from lancelsm.layout import Version, published_manifest, staged_manifest, version_hint
 from lancelsm.manifest import Dead, Manifest
-from lancelsm.objects import Refused, Unknown, Written
+from lancelsm.objects import put_once
 from lancelsm.region import Region
 
 Transition = Callable[[Manifest], Manifest | Dead]
@@ -125,11 +125,9 @@ def stage(
         raise Corrupt(f"manifest {manifest.version} would break: {'; '.join(broken)}", **region.where)
     key = staged_manifest(region.id, manifest.version, region.storage.ids.nonce())
     body = manifests.encode(manifest) if body is None else body
-    for _ in budget.attempts():
-        # The name is ours alone, so a refusal is our own earlier attempt.
-        if not isinstance(region.storage.objects.create(key, body), Unknown):
-            return Staged(key=key, manifest=manifest, body=body)
-    raise Unavailable("the manifest could not be staged", remedy="Retry", **region.where, object=key)
+    if put_once(region.storage.objects, key, body, attempts=budget.attempts()) is None:
+        raise Unavailable("the manifest could not be staged", remedy="Retry", **region.where, object=key)
+    return Staged(key=key, manifest=manifest, body=body)
 
 
 def publish(region: Region, staged: Staged, *, budget: Budget) -> None:
@@ -139,21 +137,13 @@ def publish(region: Region, staged: Staged, *, budget: Budget) -> None:
         Corrupt: another manifest stands there: a writer works outside the registry.
         Unavailable: the store gave no answer.
     """
-    objects = region.storage.objects
     version = staged.manifest.version
     key = published_manifest(region.id, version)
-    for _ in budget.attempts():
-        outcome = objects.create(key, staged.body)
-        if isinstance(outcome, Written):
-            break
-        if isinstance(outcome, Refused):
-            found = objects.get(key)
-            if found is not None and found.body == staged.body:
-                break
-            if found is not None:
-                raise _foreign(region, version)
-    else:
+    found = put_once(region.storage.objects, key, staged.body, attempts=budget.attempts())
+    if found is None:
         raise Unavailable("the manifest could not be published", remedy="Retry", **region.where, object=key)
+    if found != staged.body:
+        raise _foreign(region, version)
     _raise_hint(region, version)
 
 
@@ -279,7 +269,7 @@ def _raise_hint(region: Region, version: Version) -> None:
     body = json.dumps({"version": version}, separators=(",", ":")).encode()  # as Lance writes it, to the byte
     found = objects.get(key)
     if found is None:
-        objects.create(key, body)
+        put_once(objects, key, body, attempts=range(2))
         return
     if _hinted(found.body) < version:
         objects.replace(key, body, expect=found.etag)

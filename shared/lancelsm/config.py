@@ -13,7 +13,7 @@ import pyarrow as pa
 from lancelsm.clock import Budget
 from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
 from lancelsm.layout import CONFIG, TableId
-from lancelsm.objects import ObjectStore, Refused, Written
+from lancelsm.objects import ObjectStore, Refused, Written, put_once
 from lancelsm.record.schema import TableSchema
 from lancelsm.routing import spec as region_specs
 from lancelsm.routing.spec import RegionSpec
@@ -106,15 +106,11 @@ def create(objects: ObjectStore, config: Config, *, uri: str) -> None:
         Unavailable: the store gave no answer; make the table again, which finishes it.
     """
     body = encode(config)
-    outcome = objects.create(CONFIG, body)
-    if isinstance(outcome, Written):
-        return
-    found = objects.get(CONFIG)
-    if found is not None and found.body == body:
-        return
-    if isinstance(outcome, Refused):
+    found = put_once(objects, CONFIG, body, attempts=range(2))
+    if found is None:
+        raise Unavailable("the table's configuration could not be written", remedy="Run init again", table=uri)
+    if found != body:
         raise Invalid("a table exists there already", remedy="Open it, or choose another place", table=uri)
-    raise Unavailable("the table's configuration could not be written", remedy="Run init again", table=uri)
 
 
 def change_settings(objects: ObjectStore, settings: Mapping[str, str], *, uri: str, budget: Budget) -> Config:

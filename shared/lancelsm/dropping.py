@@ -23,7 +23,7 @@ from lancelsm.gc.whole import close_table, delete_objects, delete_records, keep_
 from lancelsm.layout import CLONE, CONFIG, DROPPING, TableId, snapshots
 from lancelsm.lease import lease
 from lancelsm.making import begun_copy
-from lancelsm.objects import ObjectStore, Unknown
+from lancelsm.objects import ObjectStore, put_once
 from lancelsm.objects.local import TEMPORARY
 from lancelsm.objects.opening import local_path
 from lancelsm.opening import Ports, canonical, open_configured
@@ -67,7 +67,7 @@ def drop_table(uri: str | Path, *, storage_options: Mapping[str, str] | None = N
         raise Corrupt(what, remedy=REMEDY, table=place, object=CLONE)
     with lease(storage, BASE):
         note = json.dumps({"table": table, "registry": kind}).encode()
-        if isinstance(store.create(DROPPING, note), Unknown):
+        if put_once(store, DROPPING, note, attempts=range(2)) is None:
             raise Unavailable("the drop could not be begun", remedy="Drop it again", table=place)
         if store.get(CONFIG) is not None:  # else that was asked before it was closed
             _check_unshared(storage, storage_options)

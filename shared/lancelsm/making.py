@@ -25,7 +25,7 @@ from lancelsm.dataset.fields import check_storable
 from lancelsm.errors import Corrupt, Invalid, Unavailable, placed
 from lancelsm.head import check_owner
 from lancelsm.layout import CLONE, DROPPING, RESTORED, TableId
-from lancelsm.objects import ObjectStore, Unknown
+from lancelsm.objects import ObjectStore, put_once
 from lancelsm.opening import DEFAULT_OWNER, Opened, Ports, canonical, catalogue_table, opened
 from lancelsm.record.key import check_primary_key, foreign_to_lance
 from lancelsm.record.rows import inferred, upserts
@@ -136,10 +136,11 @@ def begin_copy(
     """
     if store.get(note) is None and find_base(uri=uri, storage_options=storage_options) is not None:
         raise _begun("another table was begun there", uri)
-    if isinstance(store.create(note, json.dumps(dict(wanted)).encode()), Unknown):
+    found = put_once(store, note, json.dumps(dict(wanted)).encode(), attempts=range(2))
+    if found is None:
         raise Unavailable(f"the {_COPIES[note]} could not be begun", remedy="Do it again", table=uri)
-    noted = _noted(store, note)
-    if noted is None or {**noted, "table": wanted["table"]} != wanted:
+    noted: dict[str, str] = json.loads(found)
+    if {**noted, "table": wanted["table"]} != wanted:
         raise _begun(f"another {_COPIES[note]} was begun there", uri)
     return noted
 

@@ -96,7 +96,7 @@ def test_a_write_whose_reply_was_lost_is_recognised_and_one_that_did_not_happen_
 
     nothing = MemoryStore()
     with pytest.raises(Unavailable):
-        configs.create(FaultyStore(nothing, FaultPlan.at(0, FAIL_BEFORE)), CONFIGURATION, uri="t")
+        configs.create(FaultyStore(nothing, FaultPlan.of({0: FAIL_BEFORE, 1: FAIL_BEFORE})), CONFIGURATION, uri="t")
     assert configs.read(nothing, uri="t") is None
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lancelsm import config as configs
 from lancelsm.errors import Invalid, Unavailable
 from lancelsm.function import place
-from lancelsm.objects import ObjectStore, Unknown
+from lancelsm.objects import ObjectStore, put_once
 from lancelsm.objects.opening import open_store
 from lancelsm.opening import Opened, Ports, open_configured
 
@@ -69,6 +69,5 @@ class Inbox:
 
     def put(self, key: str, body: bytes) -> None:
         """Write an object whose key says what is in it; one that stands there is the same."""
-        outcome = self.store.create(key, body)
-        if isinstance(outcome, Unknown):
+        if put_once(self.store, key, body, attempts=range(2)) is None:
             raise Unavailable("the inbox gave no answer", object=key)

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from lancelsm.errors import Corrupt, Invalid, Unavailable
 from lancelsm.generated.lancelsm.v1 import round_pb2 as pb
 from lancelsm.layout import RegionId, round_list, round_number
-from lancelsm.objects import Refused, Written
+from lancelsm.objects import put_once
 from lancelsm.region import Storage
 from lancelsm.setsum import Setsum
 
@@ -92,11 +92,9 @@ def write_list(storage: Storage, found: Round) -> RoundList:
     """
     key = round_list(found.region, found.number, storage.ids.nonce())
     body = encode(found)
-    for _ in storage.budget().attempts():
-        # The name is ours alone, so a refusal is our own earlier attempt.
-        if isinstance(storage.objects.create(key, body), Written | Refused):
-            return RoundList(key=key, setsum=Setsum.of_item(body), round=found)
-    raise Unavailable("the list of a round could not be written", remedy="Retry", table=storage.uri, object=key)
+    if put_once(storage.objects, key, body, attempts=storage.budget().attempts()) is None:
+        raise Unavailable("the list of a round could not be written", remedy="Retry", table=storage.uri, object=key)
+    return RoundList(key=key, setsum=Setsum.of_item(body), round=found)
 
 
 def read_list(storage: Storage, key: str, *, setsum: Setsum | None = None) -> RoundList:

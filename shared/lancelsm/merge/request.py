@@ -19,7 +19,7 @@ from lancelsm.clock import Budget, SystemClock, SystemIds
 from lancelsm.errors import Corrupt, Invalid, Unavailable
 from lancelsm.layout import Generation, RegionId
 from lancelsm.merge.commit import Merged
-from lancelsm.objects import Refused, Written
+from lancelsm.objects import put_once
 from lancelsm.objects.opening import open_store
 from lancelsm.opening import Opened
 from lancelsm.upkeep import Engine, choose_engine, pending_merge
@@ -167,10 +167,8 @@ def _kept(uri: str, body: bytes, storage_options: Mapping[str, str] | None) -> b
     """What stands at the URI once this was written there if nothing was."""
     place, _, name = uri.rpartition("/")
     store = open_store(place, storage_options)
-    for _ in Budget(clock=SystemClock(), ids=SystemIds(), seconds=_WRITE_SECONDS).attempts():
-        outcome = store.create(name, body)
-        if isinstance(outcome, Written):
-            return body
-        if isinstance(outcome, Refused) and (found := store.get(name)) is not None:  # a 409 changed nothing
-            return found.body
-    raise Unavailable("the store did not answer", remedy="Retry", object=uri)
+    budget = Budget(clock=SystemClock(), ids=SystemIds(), seconds=_WRITE_SECONDS)
+    found = put_once(store, name, body, attempts=budget.attempts())
+    if found is None:
+        raise Unavailable("the store did not answer", remedy="Retry", object=uri)
+    return found

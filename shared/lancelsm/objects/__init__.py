@@ -7,7 +7,7 @@ first try.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NewType, Protocol
 
@@ -88,3 +88,22 @@ class ObjectStore(Protocol):
             Unavailable: the store gave no answer; some may be gone.
         """
         ...
+
+
+def put_once(store: ObjectStore, key: str, body: Body, *, attempts: Iterable[object]) -> bytes | None:
+    """What stands at a key once this was written there, if nothing was: perhaps another's, or our own of a lost reply.
+
+    Args:
+        attempts: how often to try.
+
+    Returns:
+        The bytes that stand there; None if every attempt went without an answer, or was refused where nothing stands,
+        as S3 does beside another request in flight. Then they may still come to stand there.
+    """
+    for _ in attempts:
+        outcome = store.create(key, body)
+        if isinstance(outcome, Written):
+            return bytes(body)
+        if isinstance(outcome, Refused) and (found := store.get(key)) is not None:
+            return found.body
+    return None
