@@ -12,11 +12,14 @@ import pytest
 
 import lancelsm.dataset.scrubbing as reads
 import lancelsm.scrub.base as base_scrub
+from lancelsm import commit
+from lancelsm.clock import Budget
 from lancelsm.dataset.collecting import clean_versions, stored_versions
 from lancelsm.layout import Version, head_key, published_manifest, version_hint
 from lancelsm.opening import open_configured
+from lancelsm.region import Region
 from lancelsm.registry.object import object_key
-from lancelsm.scrub.report import Report
+from lancelsm.scrub.report import Kind, Report
 from lancelsm.scrub.table import scrub
 from lancelsm.table import Table
 from tests.unit.tables import create, row
@@ -173,6 +176,65 @@ def test_a_published_version_that_is_swept_below_a_hint_that_was_raised_meanwhil
     (Path(table.uri) / key).write_bytes(lagging)
 
     assert scrubbed(table, "objects", "get", "version_hint", publish, after=True).problems == ()
+
+
+def test_a_manifest_between_its_swap_and_its_publication_is_no_problem(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish, reports = commit.publish, list[Report]()
+
+    def late(region: Region, staged: commit.Staged, *, budget: Budget) -> None:
+        reports.append(table.scrub())
+        publish(region, staged, budget=budget)
+
+    monkeypatch.setattr(commit, "publish", late)
+    table.flush()
+    table.merge(engine="inprocess")
+    table.collect(yes=True, interval_seconds=0)
+
+    assert len(reports) > 1
+    assert [report.problems for report in reports] == [()] * len(reports)
+
+
+def test_a_manifest_that_a_crash_left_unpublished_is_no_problem_and_the_next_commit_publishes_it(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (region,) = table.regions()
+    with monkeypatch.context() as crashed:
+        crashed.setattr(commit, "publish", lambda *_, **__: None)
+        table.flush()
+    left = published_manifest(region.id, region.head().manifest_version)
+    assert region.storage.objects.get(left) is None
+    assert table.scrub().problems == ()
+
+    table.upsert([row(1)])
+    table.flush()
+
+    assert region.storage.objects.get(left) is not None
+    assert table.scrub().problems == ()
+
+
+def test_a_manifest_that_was_published_and_is_gone_is_a_problem(table: Table) -> None:
+    (region,) = table.regions()
+    newest = published_manifest(region.id, region.head().manifest_version)
+    region.storage.objects.delete([newest])
+
+    assert [(one.path, one.kind) for one in table.scrub().problems] == [(newest, Kind.PUBLISHED)]
+
+
+def test_a_hint_that_a_crash_left_unwritten_is_no_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as crashed:
+        crashed.setattr(commit, "_raise_hint", lambda *_: None)
+        table = create(tmp_path)
+        table.upsert([row(1)])
+        table.flush()
+    (region,) = table.regions()
+    assert region.storage.objects.get(version_hint(region.id)) is None
+    assert table.scrub().problems == ()
+
+    region.storage.objects.delete([published_manifest(region.id, Version(1))])
+
+    assert {one.kind for one in table.scrub().problems} == {Kind.HINT}
 
 
 def test_a_region_that_is_made_and_written_while_its_head_is_looked_for_is_no_problem(tmp_path: Path) -> None:

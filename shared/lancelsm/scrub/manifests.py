@@ -49,9 +49,9 @@ class ManifestScrub:
 
     def published(self, head: Head, listed: Sequence[Listed]) -> None:
         """The hint, the published manifests from there up, where Lance's readers walk, and those that nobody knows."""
-        current = head.manifest_version
-        for number in range(self._hinted(head), current + 1):
-            self._published(head, Version(number))
+        current, hinted = head.manifest_version, self._hinted(head)
+        for number in range(hinted, current + 1):
+            self._published(head, Version(number), promised=number < current or number == hinted)
         versions = {version for found in listed if (version := published_version(found.key)) is not None}
         for version in sorted(versions):
             if version > current:
@@ -72,16 +72,25 @@ class ManifestScrub:
         return current if problem or start is None else start
 
     def _read_hint(self) -> tuple[int | None, str]:
-        """What the hint says, or why it says nothing."""
-        hint = self.region.storage.objects.get(version_hint(self.region.id))
-        if hint is None:
-            return None, "it is gone"
+        """Where Lance's readers start to walk up, or why they find no place."""
+        objects, first = self.region.storage.objects, Version(1)
+        hint = objects.get(version_hint(self.region.id))
+        if hint is None:  # then they start at the first version: a crash comes between that one and its hint
+            there = objects.get(published_manifest(self.region.id, first)) is not None
+            return (first, "") if there else (None, "it is gone")
         try:
             return int(json.loads(hint.body)["version"]), ""
         except (ValueError, KeyError, TypeError):
             return None, "it is unreadable"
 
-    def _published(self, head: Head, version: Version) -> None:
+    def _published(self, head: Head, version: Version, *, promised: bool) -> None:
+        """One published manifest.
+
+        Args:
+            promised: whether it was published: it has a successor, or the hint names it, which is raised after that.
+                Else its committer is about to publish it, or has crashed: the next one does it first, and until then
+                Lance's readers have the version before and the entries that this one folded.
+        """
         if not self.tally.take():
             return
         key = published_manifest(self.region.id, version)
@@ -90,7 +99,7 @@ class ManifestScrub:
         if found is None:
             # Below a hint that was raised meanwhile a version may be swept, also while the head stays.
             passed = (self._read_hint()[0] or 0) > version
-            problem = "" if passed else "it is gone: Lance's readers stop before it"
+            problem = "it is gone: Lance's readers stop before it" if promised and not passed else ""
         elif named is not None and found.body != named.body:
             problem = "it is not the one that the head names"
             self._suspect(head.manifest_key, Kind.STAGED, "it is not what was published", head)
