@@ -28,8 +28,7 @@ def scrub(
         typer.Option(
             "--limit",
             min=1,
-            help="Read so many objects at most, beside the manifests and "
-            "the registry's records, which are always read.",
+            help="Read so many objects at most, beside the registry's records and the manifests that they name.",
         ),
     ] = None,
 ) -> None:

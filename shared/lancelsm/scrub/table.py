@@ -70,7 +70,7 @@ def scrub(opened: Opened, *, region: str | None = None, at: str | None = None, l
     Args:
         region: only this one, by its id or the start of it, without the base's rows.
         at: only what this snapshot needs.
-        limit: read so many objects at most; the records of the registry and the manifests are read all the same.
+        limit: read so many objects at most, beside the registry's records and the manifests that they name.
 
     Raises:
         Invalid: no such region or snapshot.
