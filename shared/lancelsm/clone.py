@@ -11,7 +11,7 @@ moves the source's directory away breaks the clone.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from lancelsm.dataset.copies import share_base
 from lancelsm.dataset.generation import read_generation
 from lancelsm.dataset.tags import remove_tag, tag_version
 from lancelsm.errors import Corrupt, Invalid
-from lancelsm.head import SINCE_EVER, Head
+from lancelsm.head import Head
 from lancelsm.layout import CLONE, DROPPING, TableId
 from lancelsm.making import begin_copy, catalogued, check_free, sharding_of
 from lancelsm.objects import ObjectStore
@@ -67,7 +67,6 @@ def clone_snapshot(
     to: str | Path,
     *,
     registry: str | None = None,
-    storage_options: Mapping[str, str] | None = None,
     ports: Ports | None = None,
 ) -> Copied:
     """Make a new table of a snapshot without copying its base.
@@ -85,7 +84,7 @@ def clone_snapshot(
     A crash at any line leaves no table at `to`; the same call goes on where it stopped.
     """
     ports, place = ports or Ports(), canonical(to)
-    store = ports.store(place, storage_options)
+    store = ports.store(place, opened.storage_options)
     check_free(store, uri=place, note=CLONE)
     pin = find_snapshot(opened.storage, name)
     view = snapshot_view(opened, pin)
@@ -106,9 +105,9 @@ def clone_snapshot(
         to=place,
         facts=facts_of(config),
         sharding=None if config.regions is None else sharding_of(config.regions, schema),
-        storage_options=storage_options,
+        storage_options=opened.storage_options,
     )
-    table = catalogued(config, store, place, storage_options=storage_options, ports=ports)
+    table = catalogued(config, store, place, storage_options=opened.storage_options, ports=ports)
     with standing(opened.storage, pin):
         _append(table, view, source=opened)
         rows = _count(view, opened)
@@ -192,7 +191,7 @@ def _append(table: Opened, view: View, *, source: Opened) -> None:
 
 
 def _unless_there(number: int, rows: pa.Table, head: Head, *, at: float) -> Draft | None:
-    if number <= int(head.source.get(_QUEUE, SINCE_EVER)):
+    if number <= head.applied(_QUEUE):
         return None
     return draft(rows, source={_QUEUE: str(number)}, at=at)
 

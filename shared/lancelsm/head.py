@@ -123,6 +123,10 @@ class Head:
             epoch=self.epoch,
         )
 
+    def applied(self, queue: str) -> int:
+        """The highest sequence of a queue that the log has; 0 if none of it."""
+        return int(self.source.get(queue, 0))
+
     @property
     def pending_generations(self) -> int:
         """Generations that the base does not hold yet, as far as mergers have reported."""

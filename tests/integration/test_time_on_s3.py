@@ -58,7 +58,7 @@ def test_a_snapshot_is_read_followed_cloned_backed_up_and_dropped(
     table.collect(yes=True, interval_seconds=0)
     at = lancelsm.open(uri, at="monday", storage_options=storage_options)
     opened = open_table(uri, storage_options=storage_options)
-    clone_snapshot(opened, "monday", f"s3://{lake}/clone", registry=registry, storage_options=storage_options)
+    clone_snapshot(opened, "monday", f"s3://{lake}/clone", registry=registry)
     back_up(at, f"s3://{lake}/backup", storage_options=storage_options)
     restore(f"s3://{lake}/backup", f"s3://{lake}/restored", storage_options=storage_options)
     clone = lancelsm.open(f"s3://{lake}/clone", storage_options=storage_options)

@@ -107,7 +107,7 @@ def clone(
 
     opened = session.opened(uri)
     with session.working(f"Cloning {uri}"):
-        copied = clone_snapshot(opened, name, to, storage_options=session.storage_options)
+        copied = clone_snapshot(opened, name, to)
     _show_copied(session, "Cloned", copied)
 
 

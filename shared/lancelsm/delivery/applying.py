@@ -24,7 +24,7 @@ from lancelsm.delivery.quarantine import quarantine, quarantine_rows
 from lancelsm.delivery.queue import Delivery, Queue
 from lancelsm.delivery.tables import Inbox, Tables
 from lancelsm.errors import Invalid, LsmError, Unavailable
-from lancelsm.head import SINCE_EVER, Head, Status
+from lancelsm.head import Head, Status
 from lancelsm.layout import region_id
 from lancelsm.opening import Opened
 from lancelsm.record.schema import conform
@@ -298,7 +298,7 @@ class _RegionBatch:
         return batch
 
     def _is_applied(self, job: _Job, head: Head) -> bool:
-        return job.delivery.sequence <= int(head.source.get(self._ports.source, SINCE_EVER))
+        return job.delivery.sequence <= head.applied(self._ports.source)
 
     def _quarantine(self, job: _Job, rows: pa.Table, error: LsmError, head: Head, *, whole: bool) -> None:
         quarantine_rows(

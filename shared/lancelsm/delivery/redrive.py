@@ -21,7 +21,7 @@ from lancelsm.delivery.message import unpacked
 from lancelsm.delivery.quarantine import Letter, described, read_letter
 from lancelsm.delivery.queue import Delivery, Queue
 from lancelsm.errors import Corrupt, Invalid, LsmError, Unavailable
-from lancelsm.head import SINCE_EVER, Head
+from lancelsm.head import Head
 from lancelsm.layout import Position, wal_entry
 from lancelsm.objects import ObjectStore
 from lancelsm.opening import Opened
@@ -179,7 +179,7 @@ class _Attempt:
         newer = self._newer
         if head.first_position > self._letter.position:
             raise _collected(head)
-        if not self._letter.whole and self._letter.sequence > int(head.source.get(self._letter.queue, SINCE_EVER)):
+        if not self._letter.whole and self._letter.sequence > head.applied(self._letter.queue):
             raise Unavailable("other rows of its message are still to be applied")
         for number in range(self._next, head.next_position):
             entry = self._entry(Position(number))
