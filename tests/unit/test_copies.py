@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -22,11 +23,12 @@ from lancelsm.dataset.collecting import clean_versions, stored_versions
 from lancelsm.dropping import drop_table
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, Unavailable
 from lancelsm.gc.collect import collect
-from lancelsm.layout import pin_key, snapshots
+from lancelsm.layout import SQLITE, Key, head_key, pin_key, snapshots
 from lancelsm.opening import Ports, open_table
 from lancelsm.rebuild import rebuild
 from lancelsm.region import Storage, regions
 from lancelsm.registry import Lost
+from lancelsm.registry.sqlite import SqliteRegistry
 from lancelsm.table import Table
 from tests.simulation.faults import CRASH_AFTER, CRASH_BEFORE, FAIL_AFTER, Crash, FakeClock, FaultPlan
 from tests.unit.tables import faulty
@@ -365,6 +367,32 @@ def test_a_drop_that_ended_at_any_call_is_finished_by_the_same_call_and_nothing_
     there: list[Path] = []
     each_crash(dropped)
     assert values(lancelsm.create(there[-1], [{"id": 1, "v": 1}], primary_key="id")) == {1: 1}
+
+
+def test_a_head_that_could_not_be_deleted_is_found_by_the_next_drop(source):
+    """Heads are found by the catalog alone: that goes only once they are gone, however many threads delete."""
+    storage = open_table(source.uri).storage
+    heads = [head_key(storage.table, region.id) for region in source.regions()]
+    others = threading.Event()
+
+    class Failing(SqliteRegistry):
+        def delete(self, key: Key, **witness: Any) -> Any:
+            if key == heads[0]:
+                others.wait(0.5)
+                raise Unavailable("no answer")
+            if key.partition.startswith("T#"):
+                others.set()
+            return super().delete(key, **witness)
+
+    def failing(kind: str, *, uri: str, **_: Any) -> Failing:
+        return Failing(Path(uri, SQLITE))
+
+    with pytest.raises(Unavailable):
+        drop_table(source.uri, ports=Ports(registry=failing))
+    assert storage.registry.read(heads[0]) is not None
+    drop_table(source.uri)
+
+    assert [storage.registry.read(key) for key in heads] == [None, None]
 
 
 def test_a_drop_that_another_finished_leaves_alone_what_is_made_there_since(source, monkeypatch):

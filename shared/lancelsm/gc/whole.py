@@ -41,7 +41,7 @@ def keep_table(storage: Storage) -> None:
 
 
 def delete_records(storage: Storage) -> int:
-    """Delete every record of a table, its own last; returns how many.
+    """Delete every record of a table, and the catalog by which heads are found after them; returns how many.
 
     Raises:
         Contended: others kept changing one.
@@ -52,8 +52,8 @@ def delete_records(storage: Storage) -> int:
     heads = [head_key(table, RegionId(key.sort)) for key in catalog]
     pinned = [key for partition in (snapshots(table), cursors(table)) for key, _ in registry.list(partition)]
     leases = [key for key, _ in registry.list(lease_key(table, "").partition)]
-    doomed = [*pinned, *heads, *catalog, *leases, table_key(table)]
-    return sum(storage.each(lambda key: _delete_record(storage, key), doomed))
+    ordered: tuple[Sequence[Key], ...] = ([*pinned, *heads], catalog, [*leases, table_key(table)])
+    return sum(sum(storage.each(lambda key: _delete_record(storage, key), keys)) for keys in ordered)
 
 
 def delete_objects(storage: Storage) -> int:
