@@ -164,7 +164,7 @@ def test_another_operation_before_any_call_costs_nobody_anything(other: str) -> 
                     now: Call, lake: Lake = lake, call: Call = call, fault: Fault | None = fault
                 ) -> Fault | None:
                     if now.index == call.index:
-                        told(lambda: OTHERS[other](lake))
+                        assert told(lambda: OTHERS[other](lake)) is None
                         lake.audit()
                     return fault if now.index == call.index - 1 and now.writes else None
 
@@ -526,7 +526,7 @@ def crowd(seed: int) -> None:
 
     with contextlib.redirect_stdout(io.StringIO()), noted(seed), lake.collecting():
         world.plan = FaultPlan.seeded(seed, rates, clock=schedule.clock)
-        schedule.run(
+        outcomes = schedule.run(
             {
                 "collector": often(4, lambda _: lake.collect("collector", faulty=True)),
                 "rival": often(4, lambda _: lake.collect("rival", faulty=True)),
@@ -537,6 +537,7 @@ def crowd(seed: int) -> None:
                 "holder": often(3, lambda n: lake.end_pin(lake.begin_pin(f"s{n}"))),
             }
         )
+        assert {name: one.error for name, one in outcomes.items() if one.error} == {}
         world._audit_writers()
         finish(lake)
 
