@@ -7,6 +7,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import FunctionType
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from lancelsm.errors import LsmError
 
 Edit = tuple[Callable[..., object], str, str]  # a function, its text, the text without the guard
+Story = Callable[[Path], object]  # at a place of its own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +53,22 @@ def accepts(judged: Callable[[], None], edits: Iterable[Edit]) -> bool:
         except (LsmError, ValueError):
             return False
     return True
+
+
+def anywhere(story: Callable[..., object], *arguments: object) -> Story:
+    """A story that needs no place."""
+    return lambda _: story(*arguments)
+
+
+def ends_badly(edits: Iterable[Edit], story: Story, place: Path) -> bool:
+    """Whether a story does not end as it should without these guards."""
+    with pytest.MonkeyPatch.context() as patch:
+        remove_all(patch, edits)
+        try:
+            story(place)
+        except (AssertionError, ValueError, KeyError, OSError, LsmError, pytest.fail.Exception):
+            return True
+    return False
 
 
 def remove_all(patch: pytest.MonkeyPatch, edits: Iterable[Edit]) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -18,42 +18,35 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
-from lancelsm import changes, claim, cursor, flush, head, pins, reader, region, region_writer, registry, snapshot, view
+from lancelsm import claim, flush, head, reader, region, region_writer, view
 from lancelsm.dataset import base_rows
-from lancelsm.errors import Contended, Corrupt, Invalid, LsmError
-from lancelsm.layout import Epoch, Position, head_key, region_key, table_key, wal_entry
+from lancelsm.errors import Corrupt
+from lancelsm.layout import Epoch, head_key, region_key, table_key, wal_entry
 from lancelsm.merge import commit as merging
 from lancelsm.merge import plan as planning
+from lancelsm.rebuild import rebuild
 from lancelsm.wal import pipeline, slot
 from lancelsm.wal.entry import draft, encode
 from tests.simulation import test_append, test_claim, test_region_creation
-from tests.simulation.collecting import filled
-from tests.simulation.faults import CRASH_BEFORE, FAIL_BEFORE, Call, FaultPlan
+from tests.simulation.faults import CRASH_BEFORE, FAIL_BEFORE, Call, FaultPlan, MemoryRegistry
 from tests.simulation.memory_base import in_place_of_lance
-from tests.simulation.removal import Edit, remove_all
-from tests.simulation.test_guards_of_safety import held, overtaken, scanned
+from tests.simulation.removal import Edit, Story, anywhere, ends_badly
+from tests.simulation.test_guards_of_safety import overtaken, scanned
 from tests.simulation.test_pipeline import crowd as pipelined
-from tests.simulation.whole_lake import ROWS, WholeLake, rows_of_entry
+from tests.simulation.whole_lake import ROWS, WholeLake
 from tests.simulation.world import OWNER, TABLE, World, a_nonce, told
-from tests.unit import test_flush, test_merge, test_reader, test_table, test_writer
+from tests.unit import test_balance, test_flush, test_merge, test_reader, test_table, test_writer
 from tests.unit.merge_world import A, row
 from tests.unit.tables import row as row_of
 from tests.unit.tables import rows_of
 
 RIVAL = "rival"
 
-Story = Callable[[Path], object]
-
 
 def pipelined_seeds(known: int, _: Path) -> None:
     """The seed that finds it now, then others, if the calls of the code have changed since."""
     for seed in (known, *range(200)):
         pipelined(seed)
-
-
-def anywhere(story: Callable[..., None], *arguments: object) -> Story:
-    """A story that needs no place."""
-    return lambda _: story(*arguments)
 
 
 # Claims
@@ -87,6 +80,21 @@ def created_after_a_crash(_: Path) -> None:
         world.plan.stop()
         world.write(world.make("next"), 1)
         assert [one.id for one in region.regions(world.storage("reader", faulty=False))] == [world.id]
+
+
+def rebuilt_after_a_crash(_: Path) -> None:
+    """A region takes rows though its creator crashed; then the registry is lost, and rebuilt by what was published."""
+    for at in range(9):
+        lake = WholeLake(world=World(made=False))
+        with contextlib.redirect_stdout(io.StringIO()), in_place_of_lance(lake.base):
+            lake.world.plan = FaultPlan.at(at, CRASH_BEFORE)
+            told(lambda world=lake.world: world.make("creator"))  # type: ignore[misc]
+            lake.world.plan.stop()
+            lake.world.make("next")
+            lake.put("writer", {1: True})
+            lake.world.registry = MemoryRegistry()
+            rebuild(lake.opened("rebuilder", faulty=False))
+            assert lake.scan("reader") == lake.truth
 
 
 # Views
@@ -150,120 +158,7 @@ def without_a_registry(_: Path) -> None:
         corrupt(lake)
 
 
-# Changes
-
-
-def stream(lake: WholeLake, name: str = "consumer") -> changes.Changes:
-    return changes.Changes(lake.storage(name, faulty=False), ROWS, cursor="sink")
-
-
-def shown(lake: WholeLake, found: changes.Changes) -> None:
-    """What a stream shows is what was committed."""
-    for change in found:
-        want = [key for key, _, _ in rows_of_entry(lake.world.log[change.position])]
-        assert change.rows.column("id").to_pylist() == [
-            number for _, number, _ in rows_of_entry(lake.world.log[change.position])
-        ], want
-
-
-def dropped_cursor(_: Path) -> None:
-    with a_lake() as lake:
-        mine = stream(lake)
-        cursor.drop_cursor(lake.storage("other"), "sink")
-        folded(lake)
-        with pytest.raises(Invalid, match="collected"):
-            shown(lake, mine)
-
-
-def moved_cursor(_: Path) -> None:
-    """Another consumer of the cursor has read and saved everything."""
-    with a_lake() as lake:
-        mine, other = stream(lake), stream(lake, "other")
-        shown(lake, other)
-        other.save()
-        folded(lake)
-        with pytest.raises(Invalid, match="collected"):
-            shown(lake, mine)
-
-
-def passed_cursor(_: Path) -> None:
-    """A round that had read the pins before the cursor was made commits its floor after that."""
-    with a_lake() as lake:
-        mine = stream(lake)
-        key = head_key(TABLE, lake.world.id)
-        lake.storage("collector").registry.swap(key, expect={}, change={"first_position": 3})
-        shown(lake, mine)
-
-
-def dropped_before_the_entries_are_read(_: Path) -> None:
-    """Below the floor an entry proves something only by a cursor that is read after it."""
-    with a_lake() as lake:
-        lake.merge()
-        mine = changes.Changes(lake.storage("consumer"), ROWS, cursor="sink")
-        key = head_key(TABLE, lake.world.id)
-        lake.storage("collector", faulty=False).registry.swap(key, expect={}, change={"first_position": 3})
-
-        def dropped(call: Call) -> None:
-            if call.method == "get" and "/wal/" in call.key and not seen:
-                seen.append(call.index)
-                cursor.drop_cursor(lake.storage("other", faulty=False), "sink")
-                for position in lake.world.log:
-                    lake.world.store.remove(wal_entry(lake.world.id, position))
-                late_entries(lake)
-
-        seen: list[int] = []
-        lake.world.plan = FaultPlan(dropped)
-        mine._storage = lake.storage("consumer")
-        with pytest.raises(Invalid, match="collected"):
-            shown(lake, mine)
-        assert seen
-
-
-def cursor_set_back(_: Path) -> None:
-    """One that has passed entries is not saved before them: they are collected."""
-    with a_lake() as lake:
-        mine = stream(lake)
-        shown(lake, mine)
-        mine.save()
-        pin = cursor.find_cursor(lake.storage("consumer"), "sink")
-        assert pin is not None
-        folded(lake)
-        with contextlib.suppress(Invalid):
-            cursor.save_cursor(lake.storage("consumer"), pin, {lake.world.id: Position(1)})
-        with contextlib.suppress(Invalid):
-            shown(lake, stream(lake))
-
-
-def cursor_of_what_is_gone(_: Path) -> None:
-    with a_lake() as lake:
-        folded(lake)
-        with contextlib.suppress(Invalid, Contended):
-            cursor.make_cursor(lake.storage("consumer"), "sink", start=lambda *_: Position(1))
-        if cursor.find_cursor(lake.storage("consumer"), "sink"):
-            shown(lake, stream(lake))
-
-
-# Pins
-
-
-def removed_while_it_is_made(_: Path) -> None:
-    """A collector has found it expired; nothing holds it any more, and its name is another's."""
-    lake = filled()
-    storage, pin = lake.region("holder").storage, lake.begin_pin("slow")
-    pins.forget(storage, pin)
-    lake.begin_pin("slow")
-    with pytest.raises(Contended):
-        pins.confirm(storage, pin, ttl_seconds=None)
-
-
-def forgotten_late(_: Path) -> None:
-    """The name is another's by now."""
-    lake = filled()
-    storage, pin = lake.region("holder").storage, lake.begin_pin("monday")
-    pins.forget(storage, pin)
-    other = lake.pin("monday")
-    pins.forget(storage, pin)
-    assert [one.nonce for one in pins.read_pins(storage)] == [other.nonce]
+# Flush
 
 
 def losing_a_row(place: Path) -> None:
@@ -375,6 +270,17 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
         ],
         created_after_a_crash,
     ),
+    "a region's first manifest is published before it has a head": (
+        [
+            (claim.create_region, "        publish(region, staged, budget=budget)\n", ""),
+            (
+                claim.create_region,
+                "owner=owner), budget=budget)\n",
+                "owner=owner), budget=budget)\n    publish(region, staged, budget=budget)\n",
+            ),
+        ],
+        rebuilt_after_a_crash,
+    ),
     "a region that the registry forgot is not made anew": (
         [(claim.create_region, "ensure_unused(region)", "pass")],
         anywhere(test_region_creation.test_a_region_that_the_registry_forgot_is_not_made_over_its_files, True),
@@ -398,6 +304,18 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
             (claim._fence, "admit(region, head, owner=owner)", "pass"),
         ],
         anywhere(test_claim.test_two_writers_are_never_open_at_once_in_different_epochs),
+    ),
+    "a claim goes on from a log that adds up": (
+        [(claim.claim, "head = _summed(region, held_by=held_by)", "head = region.head()")],
+        partial(
+            test_balance.test_the_first_entry_that_is_not_what_was_committed_is_named,
+            fault=test_balance.flip,
+            place="claim",
+        ),
+    ),
+    "a claim goes on from rows that add up": (
+        [(claim._check_counts, "if getattr(head, name) != getattr(counted, name):", "if False:")],
+        partial(test_balance.test_who_claims_counts_what_the_head_has_counted, field="wal_rows"),
     ),
     "a region is taken from its lenders only": (
         [(claim._swap_epoch, "if held_by and head.owner not in held_by:", "if False:")],
@@ -563,71 +481,6 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
         [(reader.get, "missing = missing.filter(pc.invert(_among(missing, rows, schema)))", "pass")],
         test_reader.test_the_newest_level_that_has_a_key_decides,
     ),
-    # Pins, cursors, changes
-    "a pin that was removed is not confirmed": (
-        [(pins.step, '{"version": following.version, "nonce": pin.nonce}', "{}")],
-        removed_while_it_is_made,
-    ),
-    "who forgets a pin leaves another of its name alone": (
-        [
-            (pins.forget, 'if record is None or record["nonce"] != pin.nonce:', "if record is None:"),
-            (pins.forget, '{"version": record["version"], "nonce": pin.nonce}', '{"version": record["version"]}'),
-        ],
-        forgotten_late,
-    ),
-    "a cursor that is gone keeps nothing": (
-        [
-            (
-                cursor.keeps,
-                "return needs is not None and needs.first_position <= position",
-                "return needs is None or needs.first_position <= position",
-            )
-        ],
-        dropped_cursor,
-    ),
-    "a cursor keeps the log from its position on": (
-        [
-            (
-                cursor.keeps,
-                "return needs is not None and needs.first_position <= position",
-                "return needs is not None",
-            )
-        ],
-        moved_cursor,
-    ),
-    "what a cursor keeps is read below the floor": ([(changes.committed, " and not kept():", ":")], passed_cursor),
-    "a cursor is read after the entries that it keeps": (
-        [
-            (changes.committed, "    found = region", "    keeping = kept()\n    found = region"),
-            (changes.committed, " and not kept():", " and not keeping:"),
-        ],
-        dropped_before_the_entries_are_read,
-    ),
-    "a snapshot is recorded before the floors are read": (
-        [
-            (snapshot._placed, "pins.pin_regions(storage, pin, needs)", "needs"),
-            (
-                snapshot.make_snapshot,
-                "return pins.confirm(",
-                "return pins.pin_regions(storage, placed, placed.regions) and pins.confirm(",
-            ),
-        ],
-        anywhere(overtaken, held),
-    ),
-    "a cursor does not go back": (
-        [
-            (cursor.save_cursor, "if position < _position(pin, region):", "if False:"),
-            (registry.swapped, "if isinstance(old, int) and (not isinstance(new, int) or new < old):", "if False:"),
-        ],
-        cursor_set_back,
-    ),
-    "a cursor does not begin before the log": (
-        [
-            (cursor._starts, "if position < head.first_position and", "if False and"),
-            (pins.stands, "head.first_position <= needs.first_position and not passed", "not passed"),
-        ],
-        cursor_of_what_is_gone,
-    ),
 }
 
 
@@ -637,30 +490,13 @@ OWN = (
     claimed_without_an_answer,
     collected_between,
     created_after_a_crash,
-    cursor_of_what_is_gone,
-    cursor_set_back,
-    dropped_before_the_entries_are_read,
-    dropped_cursor,
-    forgotten_late,
     losing_a_row,
-    moved_cursor,
     overwritten,
-    passed_cursor,
-    removed_while_it_is_made,
+    rebuilt_after_a_crash,
     restored_too_far_back,
     without_a_head,
     without_a_registry,
 )
-
-
-def ends_badly(edits: list[Edit], story: Story, place: Path) -> bool:
-    with pytest.MonkeyPatch.context() as patch:
-        remove_all(patch, edits)
-        try:
-            story(place)
-        except (AssertionError, ValueError, KeyError, OSError, LsmError, pytest.fail.Exception):
-            return True
-    return False
 
 
 @pytest.mark.parametrize("story", OWN)

@@ -1,0 +1,429 @@
+"""Each guard of pins, snapshots, cursors and streams carries weight: without it, a story ends badly."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+import lancelsm
+from lancelsm import changes, cursor, pins, registry, snapshot, table
+from lancelsm.errors import Contended, Invalid
+from lancelsm.gc import collect as collection
+from lancelsm.layout import Position, head_key, wal_entry
+from lancelsm.opening import Opened, open_table
+from lancelsm.pins import Pin, RegionPin
+from lancelsm.region import Storage
+from tests.simulation.collecting import filled
+from tests.simulation.faults import CRASH_BEFORE, Call, FaultPlan
+from tests.simulation.removal import Edit, Story, anywhere, ends_badly
+from tests.simulation.situations import noted
+from tests.simulation.test_expiry import read_while_it_goes
+from tests.simulation.test_guards_by_story import a_lake, folded, late_entries
+from tests.simulation.test_guards_of_safety import held, overtaken
+from tests.simulation.whole_lake import ROWS, WholeLake, rows_of_entry
+from tests.simulation.world import TABLE, told
+from tests.unit import tables, test_change_stream, test_pin_protocol
+
+LONG = 7200.0  # more than a maker has, and clocks may differ by
+
+# Changes
+
+
+def stream(lake: WholeLake, name: str = "consumer") -> changes.Changes:
+    return changes.Changes(lake.storage(name, faulty=False), ROWS, cursor="sink")
+
+
+def shown(lake: WholeLake, found: changes.Changes) -> None:
+    """What a stream shows is what was committed."""
+    for change in found:
+        numbers = [number for _, number, _ in rows_of_entry(lake.world.log[change.position])]
+        assert change.rows.column("id").to_pylist() == numbers
+
+
+def dropped_cursor(_: Path) -> None:
+    with a_lake() as lake:
+        mine = stream(lake)
+        cursor.drop_cursor(lake.storage("other"), "sink")
+        folded(lake)
+        with pytest.raises(Invalid, match="collected"):
+            shown(lake, mine)
+
+
+def moved_cursor(_: Path) -> None:
+    """Another consumer of the cursor has read and saved everything."""
+    with a_lake() as lake:
+        mine, other = stream(lake), stream(lake, "other")
+        shown(lake, other)
+        other.save()
+        folded(lake)
+        with pytest.raises(Invalid, match="collected"):
+            shown(lake, mine)
+
+
+def passed_cursor(_: Path) -> None:
+    """A round that had read the pins before the cursor was made commits its floor after that."""
+    with a_lake() as lake:
+        mine = stream(lake)
+        key = head_key(TABLE, lake.world.id)
+        lake.storage("collector").registry.swap(key, expect={}, change={"first_position": 3})
+        shown(lake, mine)
+
+
+def dropped_before_the_entries_are_read(_: Path) -> None:
+    """Below the floor an entry proves something only by a cursor that is read after it."""
+    with a_lake() as lake:
+        lake.merge()
+        mine = changes.Changes(lake.storage("consumer"), ROWS, cursor="sink")
+        key = head_key(TABLE, lake.world.id)
+        lake.storage("collector", faulty=False).registry.swap(key, expect={}, change={"first_position": 3})
+
+        def dropped(call: Call) -> None:
+            if call.method == "get" and "/wal/" in call.key and not seen:
+                seen.append(call.index)
+                cursor.drop_cursor(lake.storage("other", faulty=False), "sink")
+                for position in lake.world.log:
+                    lake.world.store.remove(wal_entry(lake.world.id, position))
+                late_entries(lake)
+
+        seen: list[int] = []
+        lake.world.plan = FaultPlan(dropped)
+        mine._storage = lake.storage("consumer")
+        with pytest.raises(Invalid, match="collected"):
+            shown(lake, mine)
+        assert seen
+
+
+def cursor_set_back(_: Path) -> None:
+    """One that has passed entries is not saved before them: they are collected."""
+    with a_lake() as lake:
+        mine = stream(lake)
+        shown(lake, mine)
+        mine.save()
+        pin = cursor.find_cursor(lake.storage("consumer"), "sink")
+        assert pin is not None
+        folded(lake)
+        with contextlib.suppress(Invalid):
+            cursor.save_cursor(lake.storage("consumer"), pin, {lake.world.id: Position(1)})
+        with contextlib.suppress(Invalid):
+            shown(lake, stream(lake))
+
+
+def cursor_of_what_is_gone(_: Path) -> None:
+    with a_lake() as lake:
+        folded(lake)
+        with contextlib.suppress(Invalid, Contended):
+            cursor.make_cursor(lake.storage("consumer"), "sink", start=lambda *_: Position(1))
+        if cursor.find_cursor(lake.storage("consumer"), "sink"):
+            shown(lake, stream(lake))
+
+
+# A cursor that is moved
+
+
+def left_where_it_was(_: Path) -> None:
+    """It is to be moved past what it has not read, and then it is not."""
+    with a_lake() as lake:
+        mine, storage = stream(lake), lake.storage("mover", faulty=False)
+        moving = announced(storage, Position(3))
+        folded(lake)
+        cursor.withdraw(storage, moving)
+        shown(lake, mine)
+
+
+def announced(storage: Storage, position: Position) -> Pin:
+    """The cursor's new place, recorded."""
+    found = cursor.find_cursor(storage, "sink")
+    assert found is not None
+    moving = cursor.announce(storage, found)
+    needs = {region: RegionPin(first_position=position) for region in found.regions}
+    return replace(moving, regions=pins.pin_regions(storage, moving, needs))
+
+
+def arrives_too_late(_: Path) -> None:
+    """Who moves it back stalls until a collector has given the new place up, and has collected what it kept."""
+    with a_lake() as lake:
+        mine, storage = stream(lake), lake.storage("mover", faulty=False)
+        shown(lake, mine)
+        mine.save()
+        moving = announced(storage, Position(1))
+        lake.world.schedule.clock.advance(LONG)
+        folded(lake)
+        with contextlib.suppress(Contended):
+            cursor.arrive(storage, moving)
+        shown(lake, stream(lake))
+
+
+def set_back_to_what_is_swept(_: Path) -> None:
+    """A floor has passed it. Before its new place counts, its consumer saves, and what it kept until then is swept."""
+    with a_lake() as lake:
+        lake.merge()
+        opened, storage = lake.opened("collector", faulty=False), lake.storage("consumer", faulty=False)
+        rounds = collection.mark(opened).rounds
+        collection.verify(opened, rounds)
+        read = cursor.make_cursor(storage, "sink", start=lambda *_: Position(1))
+        collection.commit(opened, rounds)
+        announce = cursor.announce
+
+        def saved_and_swept_first(storage: Storage, pin: Pin) -> Pin:
+            if pin == read:
+                cursor.save_cursor(storage, read, {lake.world.id: Position(3)})
+                collection.sweep(opened, rounds)
+            return announce(storage, pin)
+
+        with mock.patch.object(cursor, "announce", saved_and_swept_first), contextlib.suppress(Invalid):
+            cursor.set_cursor(storage, "sink", start=lambda *_: Position(2))
+        shown(lake, stream(lake))
+
+
+def stays_where_it_was_read_to(place: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        test_change_stream.test_a_region_in_which_a_cursor_is_not_set_stays_where_it_was_read_to_meanwhile(place, patch)
+
+
+def region_that_is_made_later(place: Path) -> None:
+    """A cursor that has no record of a region has everything of it to read."""
+    made = tables.create(place, regions="identity(id)")
+    made.set_cursor("sink")
+    made.upsert([tables.row(5)])
+    made.run()
+    made.collect(yes=True, interval_seconds=0)
+    assert [change.position for change in made.changes(cursor="sink")] == [1]
+
+
+# Pins
+
+
+def removed_while_it_is_made(_: Path) -> None:
+    """A collector has found it expired; nothing holds it any more, and its name is another's."""
+    lake = filled()
+    storage, pin = lake.region("holder").storage, lake.begin_pin("slow")
+    pins.forget(storage, pin)
+    lake.begin_pin("slow")
+    with pytest.raises(Contended):
+        pins.confirm(storage, pin, ttl_seconds=None)
+
+
+def forgotten_late(_: Path) -> None:
+    """The name is another's by now."""
+    lake = filled()
+    storage, pin = lake.region("holder").storage, lake.begin_pin("monday")
+    pins.forget(storage, pin)
+    other = lake.pin("monday")
+    pins.forget(storage, pin)
+    assert [one.nonce for one in pins.read_pins(storage)] == [other.nonce]
+
+
+def dropped_by_halves(_: Path) -> None:
+    """Who drops a snapshot crashes: it is gone, or whole."""
+    at, calls = 0, 1
+    while at < calls:
+        with noted(at), a_lake() as lake:
+            lake.hold("holder", "held", ttl_seconds=LONG)
+            lake.world.plan = FaultPlan.at(at, CRASH_BEFORE)
+            told(lambda lake=lake: snapshot.drop_snapshot(lake.opened("dropper"), "held"))  # type: ignore[misc]
+            calls = len(lake.world.plan.calls) + 1
+            reader = lake.storage("reader", faulty=False)
+            if snapshot.list_snapshots(reader):
+                snapshot.find_snapshot(reader, "held")
+        at += 1
+
+
+def listed(story: Callable[[Opened, Any], None]) -> Story:
+    """A story of a table of two regions, whose snapshots are listed while they are made or dropped."""
+
+    def told_of(place: Path) -> None:
+        rows = [{"id": number, "v": 0} for number in range(4)]
+        lancelsm.create(place / "table", rows, primary_key="id", regions="bucket(id, 2)")
+        with pytest.MonkeyPatch.context() as patch:
+            story(open_table(place / "table"), patch)
+
+    return told_of
+
+
+NEWER_IF_GONE = """\
+            try:
+                return read(self._pinned)
+            except Corrupt:
+                return read(take_view(self._storage, listed, self._opened.read_base))
+"""
+
+GUARDS: dict[str, tuple[list[Edit], Story]] = {
+    "a pin that was removed is not confirmed": (
+        [(pins.step, '{"version": following.version, "nonce": pin.nonce}', "{}")],
+        removed_while_it_is_made,
+    ),
+    "who forgets a pin leaves another of its name alone": (
+        [
+            (pins.forget, 'if record is None or record["nonce"] != pin.nonce:', "if record is None:"),
+            (pins.forget, '{"version": record["version"], "nonce": pin.nonce}', '{"version": record["version"]}'),
+        ],
+        forgotten_late,
+    ),
+    "a cursor that is gone keeps nothing": (
+        [
+            (
+                cursor.keeps,
+                "return needs is not None and needs.first_position <= position",
+                "return needs is None or needs.first_position <= position",
+            )
+        ],
+        dropped_cursor,
+    ),
+    "a cursor keeps the log from its position on": (
+        [
+            (
+                cursor.keeps,
+                "return needs is not None and needs.first_position <= position",
+                "return needs is not None",
+            )
+        ],
+        moved_cursor,
+    ),
+    "what a cursor keeps is read below the floor": ([(changes.committed, " and not kept():", ":")], passed_cursor),
+    "a cursor is read after the entries that it keeps": (
+        [
+            (changes.committed, "    found = region", "    keeping = kept()\n    found = region"),
+            (changes.committed, " and not kept():", " and not keeping:"),
+        ],
+        dropped_before_the_entries_are_read,
+    ),
+    "a snapshot is recorded before the floors are read": (
+        [
+            (snapshot._placed, "pins.pin_regions(storage, pin, needs)", "needs"),
+            (
+                snapshot.make_snapshot,
+                "return pins.confirm(",
+                "return pins.pin_regions(storage, placed, placed.regions) and pins.confirm(",
+            ),
+        ],
+        anywhere(overtaken, held),
+    ),
+    "a cursor does not go back": (
+        [
+            (cursor.save_cursor, "if position < _position(pin, region):", "if False:"),
+            (registry.swapped, "if isinstance(old, int) and (not isinstance(new, int) or new < old):", "if False:"),
+        ],
+        cursor_set_back,
+    ),
+    "a cursor does not begin before the log": (
+        [
+            (cursor._starts, "if position < head.first_position and", "if False and"),
+            (pins.stands, "head.first_position <= needs.first_position and not passed", "not passed"),
+        ],
+        cursor_of_what_is_gone,
+    ),
+    "the new place of a cursor that is moved counts": (
+        [(pins.pins_of, "if record.get(NEXT):", "if False:")],
+        test_change_stream.test_where_a_cursor_is_being_moved_to_is_kept_too,
+    ),
+    "the old place of a cursor that is moved counts": (
+        [
+            (
+                pins.pins_of,
+                "found.append(_pin(kind, name, record,",
+                "record.get(NEXT) or found.append(_pin(kind, name, record,",
+            )
+        ],
+        left_where_it_was,
+    ),
+    "a cursor does not arrive where it is not moved any more": (
+        [(cursor.arrive, "expect=witness", "expect={}")],
+        arrives_too_late,
+    ),
+    "a cursor arrives where nothing was collected": (
+        [(cursor._is_kept, "return head is None or place >= min(head.first_position, old)", "return True")],
+        set_back_to_what_is_swept,
+    ),
+    "what the old place of a cursor keeps is read after the new one is recorded": (
+        [(cursor._moved_to, "_is_kept(storage, moving, now, only)", "_is_kept(storage, moving, before, only)")],
+        set_back_to_what_is_swept,
+    ),
+    "where a cursor is not set it stays where it was read to": (
+        [(cursor._is_kept, "if only not in (None, region.id):", "if False:")],
+        stays_where_it_was_read_to,
+    ),
+    "a cursor is held after a save": (
+        [(cursor.save_cursor, "if moved and not pins.held(storage, pin):", "if False:")],
+        test_change_stream.test_an_old_cursor_of_a_name_does_not_move_the_new_one,
+    ),
+    "a cursor keeps all of a region that it has no record of": (
+        [
+            (
+                pins.Pin.of,
+                'RegionPin(first_position=_START) if found is None and self.kind == "cursor" else found',
+                "found",
+            )
+        ],
+        region_that_is_made_later,
+    ),
+    "a stream reads all of a region that is made after it began": (
+        [(changes.Changes._first, "if self._begun:", "if False:")],
+        partial(test_change_stream.test_of_a_region_made_after_a_stream_began_nothing_is_left_out, start="latest"),
+    ),
+    "a pin ends with its own record": (
+        [
+            (
+                pins.forget,
+                "    key = pin_key(partition, pin.name)\n",
+                "    key = pin_key(partition, pin.name)\n    discard_regions(storage, pin)\n",
+            )
+        ],
+        dropped_by_halves,
+    ),
+    "a snapshot of which one listing lacks records is listed again": (
+        [(snapshot.find_snapshot, "pin.nonce == lacking and ", "")],
+        listed(test_pin_protocol.test_a_listing_that_saw_a_snapshot_half_made_is_no_view),
+    ),
+    "a snapshot that is gone lacks no records": (
+        [(snapshot.find_snapshot, " and pins.held(storage, pin):", ":")],
+        listed(
+            test_pin_protocol.test_a_snapshot_that_listings_saw_half_made_and_then_half_dropped_is_gone_and_not_corrupt
+        ),
+    ),
+    "a read of a snapshot is never one of a newer view": (
+        [
+            (
+                table.Table._reading,
+                "            return read(self._pinned)\n",
+                NEWER_IF_GONE,
+            )
+        ],
+        anywhere(read_while_it_goes),
+    ),
+}
+
+
+OWN = (
+    arrives_too_late,
+    cursor_of_what_is_gone,
+    cursor_set_back,
+    dropped_before_the_entries_are_read,
+    dropped_by_halves,
+    dropped_cursor,
+    forgotten_late,
+    left_where_it_was,
+    moved_cursor,
+    passed_cursor,
+    region_that_is_made_later,
+    removed_while_it_is_made,
+    set_back_to_what_is_swept,
+)
+
+
+@pytest.mark.parametrize("story", OWN)
+def test_with_all_guards_a_story_ends_well(story: Story, tmp_path: Path) -> None:
+    story(tmp_path)
+
+
+@pytest.mark.parametrize("guard", GUARDS)
+def test_without_the_guard_a_story_ends_badly(guard: str, tmp_path: Path) -> None:
+    edits, story = GUARDS[guard]
+
+    assert ends_badly(edits, story, tmp_path)
