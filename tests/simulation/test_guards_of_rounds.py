@@ -19,12 +19,14 @@ from lancelsm.commit import newest
 from lancelsm.errors import Contended, Corrupt, LsmError
 from lancelsm.gc import base, mark, sweep
 from lancelsm.gc import collect as collection
+from lancelsm.gc import commit as committing
 from lancelsm.gc.commit import commit_round
 from lancelsm.gc.lists import Item, Kind, Round, read_list, write_list
 from lancelsm.layout import Position, generation_path, published_manifest, wal_entry
 from lancelsm.pins import RegionPin
 from lancelsm.setsum import Setsum
 from lancelsm.settings import Settings
+from tests.simulation import test_collection as tests
 from tests.simulation.collecting import Lake, filled
 from tests.simulation.faults import Call, FaultPlan
 from tests.simulation.memory_base import in_place_of_lance
@@ -283,10 +285,43 @@ def pinned(first_position: int = 9) -> None:
     assert lake.audit().collector_round == 1
 
 
+YOUNG = "if interval > max(0.0, now - one.since)"
+SINCE = "max(manifest.collector_committed, listed.round.marked)"
+
 STORIES: dict[str, tuple[list[Edit], Callable[[], None]]] = {
     "the second of two rounds of one number is dead": (
         [(manifests.collected, "manifest.collector_round != round_number - 1 or ", "")],
         second_of_two_rounds,
+    ),
+    "a round is committed where it was marked": (
+        [(committing.commit_round, "if listed.round.region != region.id:", "if False:")],
+        list_of_another_region,
+    ),
+    "a round that was committed just now waits": (
+        [
+            (
+                collection.collect,
+                "swept = _swept(opened, tour, committed) if interval <= 0 else {}",
+                "swept = _swept(opened, tour, committed)",
+            )
+        ],
+        tests.test_within_the_interval_a_round_waits_and_after_it_the_next_call_sweeps,
+    ),
+    "a round waits until its interval has passed": (
+        [(collection.collect, YOUNG, "if False")],
+        tests.test_the_interval_of_a_round_whose_commit_was_not_noted_runs_from_its_mark,
+    ),
+    "the interval runs from the commit": (
+        [(sweep.waiting_region, SINCE, "listed.round.marked")],
+        tests.test_the_interval_runs_from_the_commit_not_from_the_mark,
+    ),
+    "the interval of a round of the base runs from the commit": (
+        [(base.waiting_base, "max(floor.committed, listed.round.marked)", "listed.round.marked")],
+        tests.test_the_interval_of_a_round_of_the_base_runs_from_its_commit,
+    ),
+    "the interval runs from the mark where no commit was noted": (
+        [(sweep.waiting_region, SINCE, "manifest.collector_committed")],
+        tests.test_the_interval_of_a_round_whose_commit_was_not_noted_runs_from_its_mark,
     ),
     "a pin that is being made counts": (
         [
@@ -337,7 +372,7 @@ STORIES: dict[str, tuple[list[Edit], Callable[[], None]]] = {
 }
 
 
-@pytest.mark.parametrize("story", [story for _, story in STORIES.values()][:5])
+@pytest.mark.parametrize("story", [story for _, story in STORIES.values()])
 def test_with_all_guards_a_story_ends_well(story: Callable[[], None]) -> None:
     story()
 
