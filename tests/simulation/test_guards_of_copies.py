@@ -1,0 +1,156 @@
+"""Each guard of clones and drops carries weight: without it, a clone loses rows, or a drop takes what is another's."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+import lancelsm
+from lancelsm import clone, dropping
+from lancelsm.dropping import drop_table
+from lancelsm.errors import Contended, Invalid
+from lancelsm.gc import whole
+from lancelsm.layout import DROPPING
+from lancelsm.lease import LEASE_SECONDS
+from lancelsm.opening import Ports, open_table
+from lancelsm.region import Storage
+from lancelsm.table import Table
+from tests.simulation.faults import Crash, FakeClock
+from tests.simulation.removal import Edit, ends_badly
+from tests.unit import test_copies
+from tests.unit.test_copies import made, source  # noqa: F401 - fixtures
+
+Story = Callable[[Table, Path, pytest.MonkeyPatch], None]  # of a table with a snapshot, and a place for others
+
+
+def judged_before(table: Table, place: Path, _: pytest.MonkeyPatch) -> None:
+    test_copies.test_a_collector_that_judged_the_snapshot_before_the_clone_was_pinned_does_not_remove_it(table, place)
+
+
+def dropped_before_the_pin(table: Table, place: Path, patch: pytest.MonkeyPatch) -> None:
+    """Before a clone is pinned, a drop of its source notes itself, sees no clone, closes the table and crashes."""
+    begin = clone.pins.begin
+
+    def dropped(*arguments: Any) -> Any:
+        patch.undo()
+        with mock.patch.object(dropping, "delete_records", side_effect=Crash("killed")), pytest.raises(Crash):
+            drop_table(table.uri)
+        return begin(*arguments)
+
+    patch.setattr(clone.pins, "begin", dropped)
+    with pytest.raises(Invalid, match="being dropped"):
+        test_copies.cloned(table, place / "clone")
+    drop_table(table.uri)
+
+
+def cloned_after_the_look(table: Table, place: Path, patch: pytest.MonkeyPatch) -> None:
+    """A clone is begun and made right after a drop of its source has looked for clones."""
+    look = dropping._check_unshared
+
+    def looked(*arguments: Any) -> None:
+        look(*arguments)
+        with pytest.raises(Invalid, match="being dropped"):
+            test_copies.cloned(table, place / "clone")
+
+    patch.setattr(dropping, "_check_unshared", looked)
+    drop_table(table.uri)
+
+
+def overtaken_by_another_drop(table: Table, _: Path, patch: pytest.MonkeyPatch) -> None:
+    test_copies.test_a_drop_that_another_finished_leaves_alone_what_is_made_there_since(table, patch)
+
+
+def overtaken_by_the_next_drop(table: Table, _: Path, patch: pytest.MonkeyPatch) -> None:
+    """What was made there since is about to be dropped too, but that drop has not looked for clones yet."""
+    place = Path(table.uri)
+
+    def overtaken(storage: Storage) -> int:
+        patch.undo()
+        drop_table(place, ports=replace(Ports(), clock=FakeClock(storage.clock.now() + LEASE_SECONDS + 1)))
+        following = lancelsm.create(place, [{"id": 1, "v": 1}], primary_key="id").config
+        storage.objects.create(DROPPING, json.dumps({"table": following.table, "registry": "sqlite"}).encode())
+        return dropping.delete_objects(storage)
+
+    patch.setattr(dropping, "delete_objects", overtaken)
+    with contextlib.suppress(Contended):
+        drop_table(place)
+
+    whole.keep_table(open_table(place).storage)
+    assert test_copies.values(lancelsm.open(place)) == {1: 1}
+
+
+DROPPED = """\
+    if storage.objects.get(DROPPING) is not None:
+        pins.forget(storage, made)
+        raise Invalid("the table is being dropped", remedy="Clone another", table=storage.uri, snapshot=pin.name)
+"""
+BEGUN = '    made = pins.begin(storage, "snapshot", origin.pin)\n'
+LOOK = "_check_unshared(storage, storage_options)\n"
+
+GUARDS: dict[str, tuple[list[Edit], Story]] = {
+    "a snapshot stands once its clone is pinned": (
+        [(clone._keep_files, "    keep_standing(opened, pin)\n", "")],
+        judged_before,
+    ),
+    "a table that is being dropped is not cloned": (
+        [(clone._keep_files, "if storage.objects.get(DROPPING) is not None:", "if False:")],
+        dropped_before_the_pin,
+    ),
+    "a clone is pinned before it looks for a drop": (
+        [
+            (clone._keep_files, DROPPED, ""),
+            (clone._keep_files, BEGUN, DROPPED.replace("        pins.forget(storage, made)\n", "") + BEGUN),
+        ],
+        dropped_before_the_pin,
+    ),
+    "a drop is noted before it looks for clones": (
+        [
+            (drop_table, "        note = ", f"        {LOOK}        note = "),
+            (drop_table, f"            {LOOK}", "            pass\n"),
+        ],
+        cloned_after_the_look,
+    ),
+    "a part of a snapshot is appended to a clone once": (
+        [(clone._unless_there, "if number <= head.applied(_QUEUE):", "if False:")],
+        partial(
+            test_copies.test_a_maker_that_stalls_while_another_makes_the_clone_puts_no_older_row_in_front, stalls_at=1
+        ),
+    ),
+    "a drop goes on while it is noted": (
+        [(whole._delete, 'if noted is None or json.loads(noted.body)["table"] != storage.table:', "if False:")],
+        overtaken_by_another_drop,
+    ),
+    "a drop goes on while it is the one that is noted": (
+        [(whole._delete, ' or json.loads(noted.body)["table"] != storage.table:', ":")],
+        overtaken_by_the_next_drop,
+    ),
+}
+
+
+@pytest.fixture
+def act(
+    source: Table,  # noqa: F811 - a fixture
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[[Story], None]:
+    return lambda story: story(source, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("story", [dropped_before_the_pin, cloned_after_the_look, overtaken_by_the_next_drop])
+def test_with_all_guards_a_story_ends_well(story: Story, act: Callable[[Story], None]) -> None:
+    act(story)
+
+
+@pytest.mark.parametrize("guard", GUARDS)
+def test_without_the_guard_a_story_ends_badly(guard: str, act: Callable[[Story], None], tmp_path: Path) -> None:
+    edits, story = GUARDS[guard]
+
+    assert ends_badly(edits, lambda _: act(story), tmp_path)
