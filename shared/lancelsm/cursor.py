@@ -119,15 +119,24 @@ def set_cursor(storage: Storage, name: str, *, start: Start, only: RegionId | No
     checked_name(name)
     for _ in range(_TRIES):
         before = find_cursor(storage, name)
-        if before is None:
-            if only is not None:
-                raise _unknown(storage, name)
-            with suppress(Invalid):  # of a maker that has crashed
-                drop_cursor(storage, name)
-            return make_cursor(storage, name, start=start)
-        moved = _moved_to(storage, before, start, only)
-        if moved is not None:
-            return moved
+        if before is not None:
+            moved = _moved_to(storage, before, start, only)
+            if moved is not None:
+                return moved
+            continue
+        if only is not None:
+            raise Invalid(
+                "there is no such cursor, and only one that is there is moved in one region",
+                remedy=f"Make it first, in all regions: lancelsm cursor set {storage.uri} --name {name}",
+                table=storage.uri,
+                cursor=name,
+            )
+        left = pins.named(storage, "cursor", name)
+        if left is not None and left.confirmed:
+            continue  # somebody has just made it
+        if left is not None:
+            pins.forget(storage, left)  # its maker has crashed, or begins anew
+        return make_cursor(storage, name, start=start)
     raise Contended("the collector or a consumer was faster", remedy="Set it again", table=storage.uri, cursor=name)
 
 
@@ -144,13 +153,17 @@ def _moved_to(storage: Storage, before: Pin, start: Start, only: RegionId | None
         moving = replace(moving, regions=needs)
         now = find_cursor(storage, before.name)
         if now is not None and now.nonce == before.nonce and _is_kept(storage, moving, now, only):
+            if only is not None:
+                _hold(storage, now, but=only)
             moved = arrive(storage, moving)
             with suppress(LsmError):  # a collection removes them too
                 pins.discard_regions(storage, before)
             return moved
-    except BaseException:
+    except BaseException as error:
         with suppress(LsmError):
             withdraw(storage, moving)
+        if isinstance(error, Contended):
+            return None
         raise
     withdraw(storage, moving)
     return None
@@ -171,6 +184,18 @@ def _is_kept(storage: Storage, moving: Pin, now: Pin, only: RegionId | None) -> 
         return head is None or place >= min(head.first_position, old)
 
     return all(storage.each(holds, regions(storage)))
+
+
+def _hold(storage: Storage, now: Pin, *, but: RegionId) -> None:
+    """Keep its consumers from saving a cursor in other regions than this one: it moves on from where it is now.
+
+    Raises:
+        Contended: one of them has just saved it.
+        Unavailable: the registry gave no answer.
+    """
+    saver = storage.ids.nonce()
+    others = [region.id for region in regions(storage) if region.id != but]
+    storage.each(lambda region: _move(storage, now, region, _position(now, region), saver=saver), others)
 
 
 def announce(storage: Storage, cursor: Pin) -> Pin:

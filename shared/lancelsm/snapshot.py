@@ -136,17 +136,21 @@ def find_snapshot(storage: Storage, name: str) -> Pin:
     Raises:
         Invalid: there is none.
         Corrupt: some of its records are missing.
+        Contended: others kept making and dropping it.
     """
     lacking: Nonce | None = None
-    while True:  # each turn but one meets another snapshot, or a record that was made or removed during the listing
+    for _ in storage.budget().attempts():
         pin = next((pin for pin in list_snapshots(storage) if pin.name == name), None)
         if pin is None:
             raise _gone(storage, name)
         if pin.whole:
             return pin
+        # A record that a listing lacks was made during it, perhaps. All were there before the second one; if its own is
+        # there after that, none has been removed yet.
         if pin.nonce == lacking and pins.held(storage, pin):
             raise Corrupt("records of the snapshot are missing", remedy="Drop it", table=storage.uri, snapshot=name)
         lacking = pin.nonce
+    raise Contended("the snapshot kept changing", remedy="Try again", table=storage.uri, snapshot=name)
 
 
 @contextmanager

@@ -136,19 +136,11 @@ def set_(session: Session, uri: Uri, name: _Name, start: _Start = None, region: 
     """
     from lancelsm import documents
     from lancelsm.changes import first_position
-    from lancelsm.cursor import find_cursor, set_cursor
-    from lancelsm.errors import Invalid
+    from lancelsm.cursor import set_cursor
     from lancelsm.region import chosen
 
     place, storage = _start(start), session.opened(uri).storage
     only = None if region is None else chosen(storage, region)[0].id
-    if only is not None and find_cursor(storage, name) is None:
-        raise Invalid(
-            "there is no such cursor, and --region moves only one that is there",
-            remedy=f"Make it first, in all regions: lancelsm cursor set {storage.uri} --name {name}",
-            table=storage.uri,
-            cursor=name,
-        )
     pin = set_cursor(storage, name, start=lambda one, head: first_position(one, head, place), only=only)
     document = documents.cursor(pin)
     session.show(document, lambda: f"Set cursor {name}: {_short(document)['positions']}")

@@ -1,0 +1,99 @@
+"""A cursor that is put elsewhere while its consumer saves, or while somebody makes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lancelsm
+from lancelsm import cursor as cursors
+from lancelsm import pins
+from lancelsm.cursor import find_cursor, make_cursor, save_cursor, set_cursor
+from lancelsm.errors import Contended, Invalid
+from lancelsm.head import Head
+from lancelsm.layout import Position
+from lancelsm.opening import Opened, open_table
+from lancelsm.region import Region, regions
+
+SECOND = Position(2)
+
+
+def earliest(_: Region, head: Head) -> Position:
+    return head.first_position
+
+
+def refused(region: Region, _: Head) -> Position:
+    raise Invalid("no", **region.where)
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Opened:
+    table = lancelsm.create(tmp_path / "t", [{"id": 0, "v": 0}], primary_key="id", regions="bucket(id, 2)")
+    for version in range(3):
+        table.upsert([{"id": n, "v": version} for n in range(8)])
+    return open_table(table.uri)
+
+
+@pytest.mark.parametrize(("of", "step"), [(cursors, "announce"), (pins, "pin_regions"), (cursors, "arrive")])
+def test_a_save_in_one_region_while_the_cursor_is_put_elsewhere_in_another_is_kept_or_refused(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, of: Any, step: str
+) -> None:
+    one, other = (region.id for region in regions(opened.storage))
+    pin, act = make_cursor(opened.storage, "sink", start=lambda *_: SECOND), getattr(of, step)
+    told = []
+
+    def saved_before(*given: Any, **how: Any) -> Any:
+        if not told:
+            told.append(None)
+            try:
+                save_cursor(opened.storage, pin, {other: Position(3)})
+            except Contended as error:
+                told[0] = error
+        return act(*given, **how)
+
+    monkeypatch.setattr(of, step, saved_before)
+    moved = set_cursor(opened.storage, "sink", start=earliest, only=one)
+
+    assert find_cursor(opened.storage, "sink") == moved
+    assert moved.regions[one].first_position == 1
+    assert moved.regions[other].first_position == (2 if told[0] else 3)
+
+
+@pytest.mark.parametrize("start", [earliest, refused])
+def test_a_cursor_that_is_made_while_it_is_set_is_put_there_and_stays_if_that_is_refused(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, start: cursors.Start
+) -> None:
+    find, made = cursors.find_cursor, []
+
+    def made_after(*given: Any) -> Any:
+        found = find(*given)
+        if not made:
+            made.append(make_cursor(opened.storage, "sink", start=lambda *_: SECOND))
+        return found
+
+    monkeypatch.setattr(cursors, "find_cursor", made_after)
+    if start is refused:
+        with pytest.raises(Invalid, match="no"):
+            set_cursor(opened.storage, "sink", start=start)
+        assert find(opened.storage, "sink") == made[0]
+    else:
+        moved = set_cursor(opened.storage, "sink", start=start)
+        assert find(opened.storage, "sink") == moved
+        assert {needs.first_position for needs in moved.regions.values()} == {1}
+
+
+def test_what_a_maker_that_crashed_has_left_of_a_cursor_keeps_nobody_from_setting_it(opened: Opened) -> None:
+    pins.begin(opened.storage, "cursor", "sink")
+
+    moved = set_cursor(opened.storage, "sink", start=earliest)
+
+    assert find_cursor(opened.storage, "sink") == moved
+
+
+def test_a_cursor_that_is_not_there_is_set_in_all_regions_or_not_at_all(opened: Opened) -> None:
+    with pytest.raises(Invalid, match="there is no such cursor") as told:
+        set_cursor(opened.storage, "sink", start=earliest, only=regions(opened.storage)[0].id)
+
+    assert f"lancelsm cursor set {opened.storage.uri} --name sink" in told.value.remedy
