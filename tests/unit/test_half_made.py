@@ -19,12 +19,9 @@ from lancelsm.dropping import drop_table
 from lancelsm.errors import Invalid
 from lancelsm.opening import open_table
 from lancelsm.table import Table
+from tests.simulation.faults import Crash
 
 ROWS = [{"id": n, "v": 0} for n in range(4)]
-
-
-class Crash(BaseException):
-    """Nobody handles it."""
 
 
 @pytest.fixture
@@ -66,7 +63,7 @@ def test_a_clone_that_was_begun_is_no_other_table_and_is_finished_or_dropped(sou
         lambda: adopt(place),
     ]
     for other in others:
-        with pytest.raises(Invalid):
+        with pytest.raises(Invalid, match="was begun there"):
             other()
     with pytest.raises(Invalid, match="a clone was begun there") as told:
         others[0]()
@@ -94,7 +91,7 @@ def test_a_restored_table_that_was_begun_is_no_other_table_and_is_finished_or_dr
         lambda: clone_snapshot(open_table(source.uri), "monday", place),
         lambda: adopt(place),
     ):
-        with pytest.raises(Invalid):
+        with pytest.raises(Invalid, match="was begun there"):
             other()
     assert [pin.name for pin in source.snapshots()] == ["monday"]
 
