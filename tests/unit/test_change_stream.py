@@ -538,14 +538,15 @@ def test_a_region_in_which_a_cursor_is_not_set_stays_where_it_was_read_to_meanwh
 
 
 def test_a_time_since_which_the_log_was_collected_is_no_start(table):
-    moments = []
+    clock, moments = FakeClock(), []
+    table = lancelsm.open(table.uri, ports=faulty(FaultPlan(), clock=clock))
     for value in range(1, 4):
-        moments.append(SystemClock().now())
+        moments.append(clock.now())
         write(table, value)
-        SystemClock().sleep(0.02)
+        clock.advance(1)
     assert [seen(table.changes(start=moment)) for moment in (1.0, *moments)] == [[1, 2, 3], [1, 2, 3], [2, 3], [3]]
     fold(table)
-    after = SystemClock().now()
+    after = clock.now()
 
     for late in ((), (4, 5)):
         write(table, *late)

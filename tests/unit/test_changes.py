@@ -9,14 +9,14 @@ import pytest
 import lancelsm
 from lancelsm import cursor
 from lancelsm.changes import Changes
-from lancelsm.clock import SystemClock
 from lancelsm.cursor import drop_cursor, find_cursor, list_cursors, make_cursor, save_cursor, set_cursor
 from lancelsm.errors import Contended, Corrupt, Invalid
 from lancelsm.layout import Position, cursors, head_key, wal_entry
-from lancelsm.opening import Ports, open_table
+from lancelsm.opening import open_table
 from lancelsm.pins import read_pins
 from lancelsm.region import regions
-from tests.simulation.faults import FAIL_AFTER, FaultPlan, FaultyRegistry
+from tests.simulation.faults import FAIL_AFTER, FakeClock, FaultPlan
+from tests.unit.tables import faulty
 
 
 @pytest.fixture
@@ -65,18 +65,19 @@ def test_flushes_merges_and_fences_are_no_changes(table, opened):
 
 
 def test_a_stream_starts_where_it_is_told(table, opened):
-    moments = []
+    clock, moments = FakeClock(), []
+    table = lancelsm.open(table.uri, ports=faulty(FaultPlan(), clock=clock))
     for value in range(4):
-        moments.append(SystemClock().now())
+        moments.append(clock.now())
         table.upsert([{"id": 1, "v": value}])
-        SystemClock().sleep(0.02)
+        clock.advance(1)
     (region,) = {change.region for change in stream(opened)}
 
     assert seen(stream(opened, start="latest")) == []
     assert [v for _, v, _ in seen(stream(opened, start=3))] == [2, 3]
     assert [v for _, v, _ in seen(stream(opened, start={region: Position(4)}))] == [3]
     assert [v for _, v, _ in seen(stream(opened, start=moments[1]))] == [1, 2, 3]
-    assert seen(stream(opened, start=SystemClock().now() + 60)) == []
+    assert seen(stream(opened, start=clock.now())) == []
     for wrong in ("soon", 0, -1, -1.0, float("nan"), True, False, None):
         with pytest.raises(Invalid, match="can't start at"):
             seen(stream(opened, start=wrong))
@@ -100,6 +101,18 @@ def test_a_limit_ends_a_stream_after_so_many_rows_and_it_can_go_on(table, opened
 
     assert [v for _, v, _ in seen(first)] == [0, 1]
     assert [v for _, v, _ in seen(stream(opened, start=first.positions))] == [2, 3, 4]
+
+
+def test_a_stream_that_does_not_follow_ends_where_the_logs_did_however_much_is_written_meanwhile(tmp_path):
+    table = lancelsm.create(tmp_path / "t", [{"id": 0, "v": 0}], primary_key="id", regions="identity(id)")
+    table.upsert([{"id": 1, "v": 1}, {"id": 2, "v": 2}])
+    found = []
+
+    for change in stream(open_table(table.uri)):
+        found.extend(change.rows["v"].to_pylist())
+        table.upsert([{"id": 1, "v": 3}, {"id": 2, "v": 4}, {"id": len(found) + 2, "v": 5}])
+
+    assert sorted(found) == [1, 2]
 
 
 def test_a_following_stream_waits_for_what_comes(table, opened):
@@ -198,9 +211,7 @@ def test_a_cursor_that_another_consumer_makes_first_is_read_from(table, opened, 
 def test_a_save_whose_reply_is_lost_is_recognised(table, opened, tmp_path):
     table.upsert([{"id": 1, "v": 1}])
     plan = FaultPlan()
-    ports = Ports()
-    faulty = Ports(registry=lambda *a, **k: FaultyRegistry(ports.registry(*a, **k), plan))
-    reading = open_table(table.uri, ports=faulty)
+    reading = open_table(table.uri, ports=faulty(plan))
     changes = stream(reading, cursor="sink")
     assert seen(changes) == [(1, 1, "upsert")]
     upcoming = len(plan.calls)

@@ -10,9 +10,10 @@ import lance
 import pytest
 
 import lancelsm
-from lancelsm.clock import SystemClock
 from lancelsm.errors import Invalid
 from lancelsm.table import Table
+from tests.simulation.faults import FakeClock, FaultPlan
+from tests.unit.tables import faulty
 
 NOW = {0: 2, 1: 1, 2: 1}
 
@@ -121,13 +122,18 @@ def test_a_snapshot_that_is_collected_in_the_middle_of_a_scan_is_named_instead_o
 
 
 def test_an_expired_snapshot_is_refused_and_a_refreshed_one_is_not(table):
-    table.snapshot("monday", 0.05)
+    clock = FakeClock()
+    ports = faulty(FaultPlan(), clock=clock)
+    table = lancelsm.open(table.uri, ports=ports)
+    table.snapshot("monday", 60)
     at = table.at("monday")
-    SystemClock().sleep(0.05)
+    clock.advance(59)
+    assert values(at) == NOW
+    clock.advance(1)
     with pytest.raises(Invalid, match="the snapshot has expired"):
         values(at)
     with pytest.raises(Invalid, match="the snapshot has expired") as caught:
-        lancelsm.open(table.uri, at="monday")
+        lancelsm.open(table.uri, at="monday", ports=ports)
     assert f"lancelsm snapshot refresh {table.uri} --name monday" in caught.value.remedy
     assert "longer time to live" in caught.value.remedy
     table.refresh_snapshot("monday", "never")
