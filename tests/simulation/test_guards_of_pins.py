@@ -16,8 +16,9 @@ import lancelsm
 from lancelsm import changes, cursor, pins, registry, snapshot, table
 from lancelsm.errors import Contended, Invalid
 from lancelsm.gc import collect as collection
+from lancelsm.gc import sweep
 from lancelsm.layout import Position, head_key, wal_entry
-from lancelsm.opening import Opened, open_table
+from lancelsm.opening import open_table
 from lancelsm.pins import Pin, RegionPin
 from lancelsm.region import Storage
 from tests.simulation.collecting import filled
@@ -29,7 +30,7 @@ from tests.simulation.test_guards_by_story import a_lake, folded, late_entries
 from tests.simulation.test_guards_of_safety import held, overtaken
 from tests.simulation.whole_lake import ROWS, WholeLake, rows_of_entry
 from tests.simulation.world import TABLE, told
-from tests.unit import tables, test_change_stream, test_pin_protocol
+from tests.unit import tables, test_change_stream, test_cursor, test_pin_protocol
 
 LONG = 7200.0  # more than a maker has, and clocks may differ by
 
@@ -160,6 +161,32 @@ def arrives_too_late(_: Path) -> None:
         shown(lake, stream(lake))
 
 
+def arrives_while_it_is_judged(_: Path) -> None:
+    """A collector has read the new place, which has expired; before it gives that up, the cursor is there."""
+    with a_lake() as lake:
+        mine, storage = stream(lake), lake.storage("mover", faulty=False)
+        shown(lake, mine)
+        mine.save()
+        lake.merge()
+        opened = lake.opened("collector", faulty=False)
+        rounds = collection.mark(opened).rounds
+        collection.verify(opened, rounds)
+        moving = announced(storage, Position(1))
+        collection.commit(opened, rounds)
+        lake.world.schedule.clock.advance(LONG)
+        read, arrived = sweep.read_pins, list[Pin]()
+
+        def read_then_arrived(of: Storage) -> list[Pin]:
+            found = read(of)
+            arrived.append(cursor.arrive(storage, moving))
+            return found
+
+        with mock.patch.object(sweep, "read_pins", read_then_arrived):
+            collection.sweep(opened, rounds)
+        assert [cursor.find_cursor(storage, "sink")] == arrived
+        shown(lake, stream(lake))
+
+
 def set_back_to_what_is_swept(_: Path) -> None:
     """A floor has passed it. Before its new place counts, its consumer saves, and what it kept until then is swept."""
     with a_lake() as lake:
@@ -235,14 +262,15 @@ def dropped_by_halves(_: Path) -> None:
         at += 1
 
 
-def listed(story: Callable[[Opened, Any], None]) -> Story:
-    """A story of a table of two regions, whose snapshots are listed while they are made or dropped."""
+def of_two_regions(story: Callable[..., None], **how: Any) -> Story:
+    """A story of a table with two regions, of three entries each."""
 
     def told_of(place: Path) -> None:
-        rows = [{"id": number, "v": 0} for number in range(4)]
-        lancelsm.create(place / "table", rows, primary_key="id", regions="bucket(id, 2)")
+        made = lancelsm.create(place / "table", tables.COLUMNS, primary_key="id", regions="bucket(id, 2)")
+        for value in "abc":
+            made.upsert([tables.row(key, value) for key in range(8)])
         with pytest.MonkeyPatch.context() as patch:
-            story(open_table(place / "table"), patch)
+            story(open_table(made.uri), patch, **how)
 
     return told_of
 
@@ -337,6 +365,28 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
         [(cursor.arrive, "expect=witness", "expect={}")],
         arrives_too_late,
     ),
+    "a cursor that has arrived is not left where it was": (
+        [(cursor.withdraw, "expect=witness", "expect={}")],
+        arrives_while_it_is_judged,
+    ),
+    "the new place of a cursor is given up before it stops to count": (
+        [
+            (
+                sweep.expire_pins,
+                "except (Contended, Unavailable):\n                counting.append(pin)",
+                "except (Contended, Unavailable):\n                pass",
+            )
+        ],
+        arrives_while_it_is_judged,
+    ),
+    "a cursor that is set in one region is saved in no other meanwhile": (
+        [(cursor._moved_to, "_hold(storage, now, but=only)", "pass")],
+        of_two_regions(
+            test_cursor.test_a_save_in_one_region_while_the_cursor_is_put_elsewhere_in_another_is_kept_or_refused,
+            of=cursor,
+            step="arrive",
+        ),
+    ),
     "a cursor arrives where nothing was collected": (
         [(cursor._is_kept, "return head is None or place >= min(head.first_position, old)", "return True")],
         set_back_to_what_is_swept,
@@ -379,11 +429,11 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
     ),
     "a snapshot of which one listing lacks records is listed again": (
         [(snapshot.find_snapshot, "pin.nonce == lacking and ", "")],
-        listed(test_pin_protocol.test_a_listing_that_saw_a_snapshot_half_made_is_no_view),
+        of_two_regions(test_pin_protocol.test_a_listing_that_saw_a_snapshot_half_made_is_no_view),
     ),
     "a snapshot that is gone lacks no records": (
         [(snapshot.find_snapshot, " and pins.held(storage, pin):", ":")],
-        listed(
+        of_two_regions(
             test_pin_protocol.test_a_snapshot_that_listings_saw_half_made_and_then_half_dropped_is_gone_and_not_corrupt
         ),
     ),
@@ -402,6 +452,7 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
 
 OWN = (
     arrives_too_late,
+    arrives_while_it_is_judged,
     cursor_of_what_is_gone,
     cursor_set_back,
     dropped_before_the_entries_are_read,
