@@ -126,10 +126,14 @@ class Changes:
 
     def __iter__(self) -> Iterator[Change]:
         pause = _POLL_SECONDS
+        ends: dict[RegionId, Position] | None = None if self._follow else {}
+        listed: list[Region] = []
         while self._left is None or self._left > 0:
             idle = True
-            for region in self._regions():
-                entries = self._read(region)
+            if self._follow or not listed:
+                listed = self._regions()
+            for region in listed:
+                entries = self._read(region, ends)
                 idle = idle and not entries
                 yield from self._changes(region, entries)
             if idle and not self._follow:
@@ -167,14 +171,19 @@ class Changes:
             self._next[region.id] = self._passed[region.id] = Position(position + 1)
             yield Change(region=region.id, position=position, epoch=entry.summary.epoch, at=entry.at, rows=rows)
 
-    def _read(self, region: Region) -> list[Entry]:
-        """The next entries of one region up to its head as of now, but not much more than others wait for."""
+    def _read(self, region: Region, ends: dict[RegionId, Position] | None) -> list[Entry]:
+        """The next entries of one region up to its head as of now, but not much more than others wait for.
+
+        Args:
+            ends: where each region was to end when it was first asked for.
+        """
         for _ in range(_TRIES):
             head = region.find_head()
             if head is None or region.id not in self._next:
                 return []
             start = self._next[region.id]
-            wanted = range(start, min(head.next_position, start + _AT_ONCE))
+            end = head.next_position if ends is None else ends.setdefault(region.id, head.next_position)
+            wanted = range(start, min(end, start + _AT_ONCE))
             entries = committed(region, wanted, kept=partial(self._keeps, region, start))
             if entries is not None:
                 self._unread.discard(region.id)

@@ -300,7 +300,7 @@ class Table:
             start: `earliest` that is kept, `latest`, a position, Unix seconds as a float, or the next position of each
                 region of this table (`Changes.positions`), which alone comes before what a cursor says.
             regions: ids; all by default.
-            follow: wait for more at the end, for ever.
+            follow: wait for more at the end, for ever. By default the stream ends once it has what there was.
             limit: end after the entry that reaches so many rows.
 
         Raises:
