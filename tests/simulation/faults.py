@@ -228,6 +228,11 @@ class FaultPlan:
         print(f"faults: seed {seed!r}")
         return cls(decide, clock=clock)
 
+    def meet(self, fault: Fault, *, after: int = 0) -> None:
+        """From here on one fault: at the next call, or `after` so many more."""
+        at = len(self.calls) + after
+        self._decide = lambda call: fault if call.index == at else None
+
     def stop(self) -> None:
         """No more faults; late writes still land."""
         self._decide = lambda call: None
@@ -328,10 +333,6 @@ class FaultyStore:
         self.plan = plan
         self._process = process
 
-    @property
-    def calls(self) -> list[Call]:
-        return self.plan.calls
-
     def get(self, key: str) -> Object | None:
         return self._perform("get", key, lambda: self.inner.get(key))
 
@@ -363,10 +364,6 @@ class FaultyRegistry:
         self.inner = inner
         self.plan = plan
         self._process = process
-
-    @property
-    def calls(self) -> list[Call]:
-        return self.plan.calls
 
     def read(self, key: Key) -> Record | None:
         return self._perform("read", _text(key), lambda: self.inner.read(key))

@@ -347,7 +347,7 @@ def test_a_save_that_failed_in_the_middle_is_done_again_with_what_was_read_since
     table.upsert([{"id": n, "v": n} for n in range(8)])
     changes = Changes(reading.storage, reading.config.schema, cursor="sink")
     assert len(seen(changes)) == 8
-    plan._decide = FaultPlan.at(len(plan.calls) + 1, DENY)._decide
+    plan.meet(DENY, after=1)
     with pytest.raises(Unavailable):
         changes.save()
     table.upsert([{"id": n, "v": n} for n in range(8)])

@@ -99,7 +99,7 @@ def _disturbed(
 ) -> bool:
     plan = FaultPlan(clock=clock)
     acting = process(place, clock, name, plan)
-    plan._decide = FaultPlan.at(len(plan.calls) + index, fault)._decide
+    plan.meet(fault, after=index)
     try:
         act(acting, name)
     except (Crash, LsmError):
