@@ -125,11 +125,11 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
         ),
     ),
     "a drop goes on while it is noted": (
-        [(whole._delete, 'if noted is None or json.loads(noted.body)["table"] != storage.table:', "if False:")],
+        [(whole._delete, 'if note is None or note["table"] != storage.table:', "if False:")],
         overtaken_by_another_drop,
     ),
     "a drop goes on while it is the one that is noted": (
-        [(whole._delete, ' or json.loads(noted.body)["table"] != storage.table:', ":")],
+        [(whole._delete, ' or note["table"] != storage.table:', ":")],
         overtaken_by_the_next_drop,
     ),
 }

@@ -1,0 +1,358 @@
+"""Each guard of cursors and of the streams that they keep carries weight: without it, a story ends badly."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from lancelsm import changes, cursor, pins, registry
+from lancelsm.errors import Contended, Invalid
+from lancelsm.gc import collect as collection
+from lancelsm.gc import sweep
+from lancelsm.layout import Position, head_key, wal_entry
+from lancelsm.pins import Pin, RegionPin
+from lancelsm.region import Storage
+from tests.simulation.faults import Call, FaultPlan
+from tests.simulation.removal import Edit, Story, ends_badly
+from tests.simulation.test_guards_by_story import a_lake, folded, late_entries
+from tests.simulation.test_guards_of_pins import LONG, of_two_regions
+from tests.simulation.whole_lake import ROWS, WholeLake, rows_of_entry
+from tests.simulation.world import TABLE
+from tests.unit import tables, test_change_stream, test_cursor
+
+# A cursor that stays where it is
+
+
+def stream(lake: WholeLake, name: str = "consumer") -> changes.Changes:
+    return changes.Changes(lake.storage(name, faulty=False), ROWS, cursor="sink")
+
+
+def shown(lake: WholeLake, found: changes.Changes) -> None:
+    """What a stream shows is what was committed."""
+    for change in found:
+        numbers = [number for _, number, _ in rows_of_entry(lake.world.log[change.position])]
+        assert change.rows.column("id").to_pylist() == numbers
+
+
+def dropped_cursor(_: Path) -> None:
+    with a_lake() as lake:
+        mine = stream(lake)
+        cursor.drop_cursor(lake.storage("other"), "sink")
+        folded(lake)
+        with pytest.raises(Invalid, match="collected"):
+            shown(lake, mine)
+
+
+def moved_cursor(_: Path) -> None:
+    """Another consumer of the cursor has read and saved everything."""
+    with a_lake() as lake:
+        mine, other = stream(lake), stream(lake, "other")
+        shown(lake, other)
+        other.save()
+        folded(lake)
+        with pytest.raises(Invalid, match="collected"):
+            shown(lake, mine)
+
+
+def passed_cursor(_: Path) -> None:
+    """A round that had read the pins before the cursor was made commits its floor after that."""
+    with a_lake() as lake:
+        mine = stream(lake)
+        key = head_key(TABLE, lake.world.id)
+        lake.storage("collector").registry.swap(key, expect={}, change={"first_position": 3})
+        shown(lake, mine)
+
+
+def dropped_before_the_entries_are_read(_: Path) -> None:
+    """Below the floor an entry proves something only by a cursor that is read after it."""
+    with a_lake() as lake:
+        lake.merge()
+        mine = changes.Changes(lake.storage("consumer"), ROWS, cursor="sink")
+        key = head_key(TABLE, lake.world.id)
+        lake.storage("collector", faulty=False).registry.swap(key, expect={}, change={"first_position": 3})
+
+        def dropped(call: Call) -> None:
+            if call.method == "get" and "/wal/" in call.key and not seen:
+                seen.append(call.index)
+                cursor.drop_cursor(lake.storage("other", faulty=False), "sink")
+                for position in lake.world.log:
+                    lake.world.store.remove(wal_entry(lake.world.id, position))
+                late_entries(lake)
+
+        seen: list[int] = []
+        lake.world.plan = FaultPlan(dropped)
+        mine._storage = lake.storage("consumer")
+        with pytest.raises(Invalid, match="collected"):
+            shown(lake, mine)
+        assert seen
+
+
+def cursor_set_back(_: Path) -> None:
+    """One that has passed entries is not saved before them: they are collected."""
+    with a_lake() as lake:
+        mine = stream(lake)
+        shown(lake, mine)
+        mine.save()
+        pin = cursor.find_cursor(lake.storage("consumer"), "sink")
+        assert pin is not None
+        folded(lake)
+        with contextlib.suppress(Invalid):
+            cursor.save_cursor(lake.storage("consumer"), pin, {lake.world.id: Position(1)})
+        with contextlib.suppress(Invalid):
+            shown(lake, stream(lake))
+
+
+def cursor_of_what_is_gone(_: Path) -> None:
+    with a_lake() as lake:
+        folded(lake)
+        with contextlib.suppress(Invalid, Contended):
+            cursor.make_cursor(lake.storage("consumer"), "sink", start=lambda *_: Position(1))
+        if cursor.find_cursor(lake.storage("consumer"), "sink"):
+            shown(lake, stream(lake))
+
+
+# A cursor that is moved
+
+
+def left_where_it_was(_: Path) -> None:
+    """It is to be moved past what it has not read, and then it is not."""
+    with a_lake() as lake:
+        mine, storage = stream(lake), lake.storage("mover", faulty=False)
+        moving = announced(storage, Position(3))
+        folded(lake)
+        cursor.withdraw(storage, moving)
+        shown(lake, mine)
+
+
+def announced(storage: Storage, position: Position) -> Pin:
+    """The cursor's new place, recorded."""
+    found = cursor.find_cursor(storage, "sink")
+    assert found is not None
+    moving = cursor.announce(storage, found)
+    needs = {region: RegionPin(first_position=position) for region in found.regions}
+    return replace(moving, regions=pins.pin_regions(storage, moving, needs))
+
+
+def arrives_too_late(_: Path) -> None:
+    """Who moves it back stalls until a collector has given the new place up, and has collected what it kept."""
+    with a_lake() as lake:
+        mine, storage = stream(lake), lake.storage("mover", faulty=False)
+        shown(lake, mine)
+        mine.save()
+        moving = announced(storage, Position(1))
+        lake.world.schedule.clock.advance(LONG)
+        folded(lake)
+        with contextlib.suppress(Contended):
+            cursor.arrive(storage, moving)
+        shown(lake, stream(lake))
+
+
+def arrives_while_it_is_judged(_: Path) -> None:
+    """A collector has read the new place, which has expired; before it gives that up, the cursor is there."""
+    with a_lake() as lake:
+        mine, storage = stream(lake), lake.storage("mover", faulty=False)
+        shown(lake, mine)
+        mine.save()
+        lake.merge()
+        opened = lake.opened("collector", faulty=False)
+        rounds = collection.mark(opened).rounds
+        collection.verify(opened, rounds)
+        moving = announced(storage, Position(1))
+        collection.commit(opened, rounds)
+        lake.world.schedule.clock.advance(LONG)
+        read, arrived = sweep.read_pins, list[Pin]()
+
+        def read_then_arrived(of: Storage) -> list[Pin]:
+            found = read(of)
+            arrived.append(cursor.arrive(storage, moving))
+            return found
+
+        with mock.patch.object(sweep, "read_pins", read_then_arrived):
+            collection.sweep(opened, rounds)
+        assert [cursor.find_cursor(storage, "sink")] == arrived
+        shown(lake, stream(lake))
+
+
+def set_back_to_what_is_swept(_: Path) -> None:
+    """A floor has passed it. Before its new place counts, its consumer saves, and what it kept until then is swept."""
+    with a_lake() as lake:
+        lake.merge()
+        opened, storage = lake.opened("collector", faulty=False), lake.storage("consumer", faulty=False)
+        rounds = collection.mark(opened).rounds
+        collection.verify(opened, rounds)
+        read = cursor.make_cursor(storage, "sink", start=lambda *_: Position(1))
+        collection.commit(opened, rounds)
+        announce = cursor.announce
+
+        def saved_and_swept_first(storage: Storage, pin: Pin) -> Pin:
+            if pin == read:
+                cursor.save_cursor(storage, read, {lake.world.id: Position(3)})
+                collection.sweep(opened, rounds)
+            return announce(storage, pin)
+
+        with mock.patch.object(cursor, "announce", saved_and_swept_first), contextlib.suppress(Invalid):
+            cursor.set_cursor(storage, "sink", start=lambda *_: Position(2))
+        shown(lake, stream(lake))
+
+
+def stays_where_it_was_read_to(place: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        test_change_stream.test_a_region_in_which_a_cursor_is_not_set_stays_where_it_was_read_to_meanwhile(place, patch)
+
+
+def region_that_is_made_later(place: Path) -> None:
+    """A cursor that has no record of a region has everything of it to read."""
+    made = tables.create(place, regions="identity(id)")
+    made.set_cursor("sink")
+    made.upsert([tables.row(5)])
+    made.run()
+    made.collect(yes=True, interval_seconds=0)
+    assert [change.position for change in made.changes(cursor="sink")] == [1]
+
+
+GUARDS: dict[str, tuple[list[Edit], Story]] = {
+    "a cursor that is gone keeps nothing": (
+        [
+            (
+                cursor.keeps,
+                "return needs is not None and needs.first_position <= position",
+                "return needs is None or needs.first_position <= position",
+            )
+        ],
+        dropped_cursor,
+    ),
+    "a cursor keeps the log from its position on": (
+        [
+            (
+                cursor.keeps,
+                "return needs is not None and needs.first_position <= position",
+                "return needs is not None",
+            )
+        ],
+        moved_cursor,
+    ),
+    "what a cursor keeps is read below the floor": ([(changes.committed, " and not kept():", ":")], passed_cursor),
+    "a cursor is read after the entries that it keeps": (
+        [
+            (changes.committed, "    found = region", "    keeping = kept()\n    found = region"),
+            (changes.committed, " and not kept():", " and not keeping:"),
+        ],
+        dropped_before_the_entries_are_read,
+    ),
+    "a cursor does not go back": (
+        [
+            (cursor.save_cursor, "if position < _position(pin, region):", "if False:"),
+            (registry.swapped, "if isinstance(old, int) and (not isinstance(new, int) or new < old):", "if False:"),
+        ],
+        cursor_set_back,
+    ),
+    "a cursor does not begin before the log": (
+        [
+            (cursor._starts, "if position < head.first_position and", "if False and"),
+            (pins.stands, "head.first_position <= needs.first_position and not passed", "not passed"),
+        ],
+        cursor_of_what_is_gone,
+    ),
+    "the new place of a cursor that is moved counts": (
+        [(pins.pins_of, "if record.get(NEXT):", "if False:")],
+        test_change_stream.test_where_a_cursor_is_being_moved_to_is_kept_too,
+    ),
+    "the old place of a cursor that is moved counts": (
+        [
+            (
+                pins.pins_of,
+                "found.append(_pin(kind, name, record,",
+                "record.get(NEXT) or found.append(_pin(kind, name, record,",
+            )
+        ],
+        left_where_it_was,
+    ),
+    "a cursor does not arrive where it is not moved any more": (
+        [(cursor.arrive, "expect=witness", "expect={}")],
+        arrives_too_late,
+    ),
+    "a cursor that has arrived is not left where it was": (
+        [(cursor.withdraw, "expect=witness", "expect={}")],
+        arrives_while_it_is_judged,
+    ),
+    "the new place of a cursor is given up before it stops to count": (
+        [
+            (
+                sweep.expire_pins,
+                "except (Contended, Unavailable):\n                counting.append(pin)",
+                "except (Contended, Unavailable):\n                pass",
+            )
+        ],
+        arrives_while_it_is_judged,
+    ),
+    "a cursor that is set in one region is saved in no other meanwhile": (
+        [(cursor._moved_to, "_hold(storage, now, but=only)", "pass")],
+        of_two_regions(
+            test_cursor.test_a_save_in_one_region_while_the_cursor_is_put_elsewhere_in_another_is_kept_or_refused,
+            of=cursor,
+            step="arrive",
+        ),
+    ),
+    "a cursor arrives where nothing was collected": (
+        [(cursor._is_kept, "return head is None or place >= min(head.first_position, old)", "return True")],
+        set_back_to_what_is_swept,
+    ),
+    "what the old place of a cursor keeps is read after the new one is recorded": (
+        [(cursor._moved_to, "_is_kept(storage, moving, now, only)", "_is_kept(storage, moving, before, only)")],
+        set_back_to_what_is_swept,
+    ),
+    "where a cursor is not set it stays where it was read to": (
+        [(cursor._is_kept, "if only not in (None, region.id):", "if False:")],
+        stays_where_it_was_read_to,
+    ),
+    "a cursor is held after a save": (
+        [(cursor.save_cursor, "if moved and not pins.held(storage, pin):", "if False:")],
+        test_change_stream.test_an_old_cursor_of_a_name_does_not_move_the_new_one,
+    ),
+    "a cursor keeps all of a region that it has no record of": (
+        [
+            (
+                pins.Pin.of,
+                'RegionPin(first_position=_START) if found is None and self.kind == "cursor" else found',
+                "found",
+            )
+        ],
+        region_that_is_made_later,
+    ),
+    "a stream reads all of a region that is made after it began": (
+        [(changes.Changes._first, "if self._begun:", "if False:")],
+        partial(test_change_stream.test_of_a_region_made_after_a_stream_began_nothing_is_left_out, start="latest"),
+    ),
+}
+
+
+OWN = (
+    arrives_too_late,
+    arrives_while_it_is_judged,
+    cursor_of_what_is_gone,
+    cursor_set_back,
+    dropped_before_the_entries_are_read,
+    dropped_cursor,
+    left_where_it_was,
+    moved_cursor,
+    passed_cursor,
+    region_that_is_made_later,
+    set_back_to_what_is_swept,
+)
+
+
+@pytest.mark.parametrize("story", OWN)
+def test_with_all_guards_a_story_ends_well(story: Story, tmp_path: Path) -> None:
+    story(tmp_path)
+
+
+@pytest.mark.parametrize("guard", GUARDS)
+def test_without_the_guard_a_story_ends_badly(guard: str, tmp_path: Path) -> None:
+    edits, story = GUARDS[guard]
+
+    assert ends_badly(edits, story, tmp_path)
