@@ -23,11 +23,12 @@ from lancelsm.gc.whole import close_table, delete_objects, delete_records, keep_
 from lancelsm.layout import CLONE, CONFIG, DROPPING, TableId, snapshots
 from lancelsm.lease import lease
 from lancelsm.making import begun_copy
+from lancelsm.notes import REMEDY, read_note
 from lancelsm.objects import ObjectStore, put_once
 from lancelsm.objects.local import TEMPORARY
 from lancelsm.objects.opening import local_path
 from lancelsm.opening import Ports, canonical, open_configured
-from lancelsm.origin import REMEDY, TAGS, Origin, read_origin
+from lancelsm.origin import TAGS, Origin, read_origin
 from lancelsm.pins import pins_of
 from lancelsm.region import Storage
 from lancelsm.upkeep import BASE
@@ -43,7 +44,7 @@ def drop_table(uri: str | Path, *, storage_options: Mapping[str, str] | None = N
 
     Raises:
         Invalid: no table is there; or a clone shares its files.
-        Corrupt: it is a clone, and what it says of its source is wrong.
+        Corrupt: it is a clone, and what it says of its source is wrong; or what notes the drop is.
         Contended: a merge is under way, nothing was deleted; or another process has dropped the table.
         Unavailable: drop it again, which goes on.
 
@@ -89,11 +90,12 @@ def _remove_temporary(place: str) -> None:
 
 def _doomed(store: ObjectStore, place: str, storage_options: Mapping[str, str] | None) -> tuple[TableId, str]:
     """Id and registry of the table that is there, or that was being dropped or made."""
-    noted = store.get(DROPPING)
-    if noted is not None:
-        document = json.loads(noted.body)
-        return TableId(document["table"]), str(document["registry"])
-    config = configs.read(store, uri=place)
+    note, config = read_note(store, DROPPING), configs.read(store, uri=place)
+    if note is not None:
+        if config is not None and config.table != note["table"]:
+            what = f"another table, {note['table']}, is noted as being dropped"
+            raise Corrupt(what, remedy=REMEDY, table=place, object=DROPPING)
+        return TableId(note["table"]), note["registry"]
     if config is not None:
         return config.table, config.registry
     base = find_base(uri=place, storage_options=storage_options)

@@ -25,6 +25,7 @@ from lancelsm.dataset.fields import check_storable
 from lancelsm.errors import Corrupt, Invalid, Unavailable, placed
 from lancelsm.head import check_owner
 from lancelsm.layout import CLONE, DROPPING, RESTORED, TableId
+from lancelsm.notes import decode_note, read_note
 from lancelsm.objects import ObjectStore, put_once
 from lancelsm.opening import DEFAULT_OWNER, Opened, Ports, canonical, catalogue_table, opened
 from lancelsm.record.key import check_primary_key, foreign_to_lance
@@ -132,6 +133,7 @@ def begin_copy(
 
     Raises:
         Invalid: something else was begun there.
+        Corrupt: what is noted is unreadable.
         Unavailable: make the copy again.
     """
     if store.get(note) is None and find_base(uri=uri, storage_options=storage_options) is not None:
@@ -139,21 +141,16 @@ def begin_copy(
     found = put_once(store, note, json.dumps(dict(wanted)).encode(), attempts=range(2))
     if found is None:
         raise Unavailable(f"the {_COPIES[note]} could not be begun", remedy="Do it again", table=uri)
-    noted: dict[str, str] = json.loads(found)
+    noted = decode_note(found, note)
     if {**noted, "table": wanted["table"]} != wanted:
         raise _begun(f"another {_COPIES[note]} was begun there", uri)
     return noted
 
 
 def begun_copy(store: ObjectStore) -> tuple[TableId, str] | None:
-    """Id and registry of the copy that was begun there, whether it is finished or not."""
-    noted = next(filter(None, (_noted(store, note) for note in _COPIES)), None)
+    """Id and registry of the copy that was begun there, whether it is finished or not; raises as `read_note`."""
+    noted = next(filter(None, (read_note(store, note) for note in _COPIES)), None)
     return None if noted is None else (TableId(noted["table"]), noted["registry"])
-
-
-def _noted(store: ObjectStore, note: str) -> dict[str, str] | None:
-    found = store.get(note)
-    return None if found is None else dict(json.loads(found.body))
 
 
 def _begun(problem: str, uri: str) -> Invalid:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 from lancelsm.errors import Corrupt
 from lancelsm.layout import CLONE
+from lancelsm.notes import REMEDY, read_note
 from lancelsm.objects import ObjectStore
 
 TAGS = "lancelsm.clone."  # of versions that clones share, before the clones' ids
-
-REMEDY = "Remove that object; once the clone is dropped, drop its snapshot in the source too"
 
 _PINS = "clone-"  # the same of pins, before what the ids begin with
 
@@ -39,12 +37,11 @@ class Origin:
 
 def read_origin(store: ObjectStore) -> Origin | None:
     """Of what a clone was made; None for a table that is no clone. Raises `Corrupt` if it can't be read."""
-    found = store.get(CLONE)
+    note = read_note(store, CLONE)
     try:
-        return None if found is None else Origin(**json.loads(found.body))
-    except (ValueError, TypeError) as error:
-        what = f"what the clone remembers of its source is unreadable: {error!r}"
-        raise Corrupt(what, remedy=REMEDY, object=CLONE) from error
+        return None if note is None else Origin(**note)
+    except TypeError as error:
+        raise Corrupt(f"what the clone remembers of its source: {error}", remedy=REMEDY, object=CLONE) from error
 
 
 def tags_of(pin: str) -> str:

@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 import lancelsm
-from lancelsm import backup, clone, making
+from lancelsm import backup, clone, dropping, making
 from lancelsm.adopt import adopt
 from lancelsm.backup import back_up, restore
 from lancelsm.clone import clone_snapshot
 from lancelsm.dataset.tags import tags
 from lancelsm.dropping import drop_table
-from lancelsm.errors import Invalid
+from lancelsm.errors import Corrupt, Invalid
+from lancelsm.gc.whole import keep_table
+from lancelsm.layout import CLONE, CONFIG, DROPPING, RESTORED
 from lancelsm.opening import open_table
 from lancelsm.table import Table
 from tests.simulation.faults import Crash
@@ -158,3 +160,45 @@ def test_a_source_that_was_moved_can_end_what_it_kept_for_a_clone_that_was_dropp
     table = lancelsm.open(moved)
     table.drop_snapshot(next(pin.name for pin in table.snapshots() if pin.clone))
     drop_table(moved)
+
+
+UNREADABLE = [b"", b'{"table": "a', b"\xff", b"{}", b"[]", b'{"table": "a"}', b'{"table": 1, "registry": "sqlite"}']
+
+
+def names(note: str, *calls: Callable[[], Any]) -> None:
+    for call in calls:
+        with pytest.raises(Corrupt) as told:
+            call()
+        assert told.value.where["object"] == note
+        assert "that object" in told.value.remedy
+
+
+@pytest.mark.parametrize("left", UNREADABLE)
+def test_a_note_of_a_copy_that_can_t_be_read_is_named(source, tmp_path, interrupted, left):
+    place, restored = tmp_path / "clone", tmp_path / "restored"
+    back_up(source, tmp_path / "backup")
+    interrupted(clone, "share_base", lambda: clone_snapshot(open_table(source.uri), "monday", place))
+    interrupted(backup, "begin_base", lambda: restore(tmp_path / "backup", restored))
+    (place / CLONE).write_bytes(left)
+    (restored / RESTORED).write_bytes(left)
+
+    names(CLONE, lambda: clone_snapshot(open_table(source.uri), "monday", place), lambda: drop_table(place))
+    names(RESTORED, lambda: restore(tmp_path / "backup", restored), lambda: drop_table(restored))
+
+
+@pytest.mark.parametrize("left", [*UNREADABLE, b'{"table": "another", "registry": "sqlite"}'])
+def test_a_note_of_a_drop_that_can_t_be_read_or_is_another_table_s_is_named_and_nothing_deleted(
+    source, tmp_path, interrupted, left
+):
+    storage, place = open_table(source.uri).storage, Path(source.uri)
+    interrupted(dropping, "close_table", lambda: drop_table(source.uri))
+    (place / DROPPING).write_bytes(left)
+
+    names(DROPPING, lambda: drop_table(source.uri))
+    if left in UNREADABLE:
+        names(DROPPING, lambda: keep_table(storage))
+    assert (place / CONFIG).exists()
+
+    (place / DROPPING).unlink()
+    assert ids(place) == [0, 1, 2]
+    drop_table(source.uri)

@@ -6,7 +6,6 @@ is being dropped, and it goes last: nothing is made there before.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 from lancelsm.errors import Contended
@@ -25,6 +24,7 @@ from lancelsm.layout import (
     snapshots,
     table_key,
 )
+from lancelsm.notes import read_note
 from lancelsm.region import Storage
 
 _OF_LANCE = ("_versions", "_transactions", "_indices", "_deletions", "_refs", "data", "tree")
@@ -63,6 +63,7 @@ def delete_objects(storage: Storage) -> int:
 
     Raises:
         Contended: another process has finished the drop; what is there now stays.
+        Corrupt: the note can't be read.
         Unavailable: the store did not answer; some are gone.
     """
     found = 0
@@ -77,8 +78,8 @@ def delete_objects(storage: Storage) -> int:
 def _delete(storage: Storage, keys: Sequence[str]) -> None:
     """Delete objects a few at a time, as long as the note says that this table is being dropped."""
     for start in range(0, len(keys), BATCH):
-        noted = storage.objects.get(DROPPING)
-        if noted is None or json.loads(noted.body)["table"] != storage.table:
+        note = read_note(storage.objects, DROPPING)
+        if note is None or note["table"] != storage.table:
             raise Contended(
                 "another process has finished the drop",
                 remedy="See what is there: if a table is, it was made since",
