@@ -93,7 +93,7 @@ def states(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_a_put_that_a_store_refuses_where_nothing_stands_is_put_again_or_told(states, tmp_path, name):
+def test_chroma_4888_a_put_that_is_refused_where_nothing_stands_is_put_again_or_told(states, tmp_path, name):
     done = Conflicts()
     STEPS[name](shutil.copytree(states[name], tmp_path / "well"), done.ports)
     for at in range(done.puts):
