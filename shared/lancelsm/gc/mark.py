@@ -188,10 +188,11 @@ class _Marking:
             if floor >= known:
                 discarded += entry.entry_setsum
             floor = Position(floor + 1)
-        if floor <= manifest.replay_after:
+        pinned = self._log_pin(Position(min(floor, manifest.replay_after)))
+        if pinned or floor <= manifest.replay_after:
             why = "the share of the log that one round may take is reached: it goes with a later one"
-            self._keep(wal_prefix(self._region), Kind.ENTRY, self._log_pin(floor) or why)
-        elif survey.head.next_position > floor:
+            self._keep(wal_prefix(self._region), Kind.ENTRY, pinned or why)
+        if manifest.replay_after < floor < survey.head.next_position:
             self._keep(wal_prefix(self._region), Kind.ENTRY, f"from position {floor} on it is in no generation yet")
         return floor, discarded
 
@@ -247,13 +248,18 @@ class _Marking:
         return Item(kind=Kind.GENERATION, path=generation_path(self._region, name), number=number, bytes=size, why=why)
 
     def _entries(self) -> Iterator[Item]:
-        """Objects of the log below the floor, without the two fences that Lance's own writers run into."""
+        """Objects of the log below the floor, without the two fences that Lance's own writers run into.
+
+        Nor what a pin needs that the floor has passed: it would make a round, of which nothing could be swept.
+        """
         survey = self._survey
+        needs = [needed.first_position for pin in survey.pins if (needed := pin.of(self._region)) is not None]
+        end = min([self.floor, *needs])
         sizes = log_objects(self._region, survey.listed)
         fences = [at for at, entry in sorted(survey.entries.items()) if at < self.floor and entry and entry.fence]
         stay = {*fences[:1], *fences[-1:]}
         committed = range(survey.manifest.first_position, self.floor)
-        for position in sorted({*(at for at in sizes if at < self.floor), *committed}):
+        for position in sorted({*(at for at in sizes if at < end), *committed}):
             key = wal_entry(self._region, Position(position))
             if position in stay:
                 self._keep(key, Kind.ENTRY, "the oldest and the newest fence stay: they stop a writer of Lance's")

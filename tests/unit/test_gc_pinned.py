@@ -1,0 +1,83 @@
+"""A pin that the floor of the log has passed: what it needs stays, is said to stay, and goes once the pin does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lancelsm.gc import collect as collection
+from lancelsm.layout import Position
+from tests.simulation.collecting import Lake, filled
+
+NEEDED = Position(3)  # from here on the pin needs the log
+
+
+@pytest.fixture
+def lake() -> Lake:
+    """A lake with a pin that was made between the verification of a round and its commit, which is swept."""
+    lake = filled()
+    needs = replace(lake.needs(lake.region("holder")), first_position=NEEDED)
+    opened = lake.opened("collector", faulty=False)
+    with lake.collecting():
+        rounds = collection.mark(opened).rounds
+        collection.verify(opened, rounds)
+        assert lake.end_pin(lake.begin_pin("held", needs))
+        collection.commit(opened, rounds)
+        collection.sweep(opened, rounds)
+    assert lake.audit().first_position == 9
+    assert logged(lake) == 8
+    return lake
+
+
+def logged(lake: Lake) -> int:
+    return sum("wal/" in key for key in lake.stored())
+
+
+def test_what_a_pin_needs_below_the_floor_is_kept_with_the_reason_and_makes_no_round(lake: Lake) -> None:
+    before = lake.stored()
+
+    looked, done = lake.look(), [lake.collect() for _ in range(3)]
+
+    why = "snapshot held needs it from position 3 on"
+    for one in (looked, *done):
+        assert not [item for item in one.candidates if item.kind == "entry"]
+        assert [(item.path, item.why) for item in one.kept if why in item.why] == [
+            (f"_mem_wal/{lake.world.id}/wal/", why)
+        ]
+    assert (lake.audit().collector_round, lake.stored()) == (1, before)
+
+
+def test_what_a_pin_needed_below_the_floor_goes_with_the_first_collection_after_it(lake: Lake) -> None:
+    lake.collect()
+    lake.unpin("held")
+
+    lake.collect()
+
+    assert (lake.audit().collector_round, logged(lake)) == (1, 2), "by the list of its round"
+
+
+def test_what_a_pin_needed_below_the_floor_is_found_by_rank_once_other_rounds_were_committed(lake: Lake) -> None:
+    for number in range(4):
+        lake.world.store.create(f"_mem_wal/{lake.world.id}/manifest/staged/1-{number:032x}.binpb", b"never named")
+    lake.collect()
+    assert (lake.audit().collector_round, logged(lake)) == (2, 8)
+    lake.unpin("held")
+
+    lake.collect()
+
+    assert (lake.audit().collector_round, logged(lake)) == (3, 2)
+
+
+def test_the_log_goes_on_past_what_a_pin_needed_below_the_floor(lake: Lake) -> None:
+    lake.collect()
+    lake.write(100, 101)
+    lake.flush(rows_max=100)
+    lake.merge()
+    lake.collect()
+    assert (lake.audit().first_position, logged(lake)) == (9, 10)
+    lake.unpin("held")
+
+    lake.collect()
+
+    assert (lake.audit().first_position, logged(lake)) == (13, 0), "summed and verified"
