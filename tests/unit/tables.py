@@ -11,9 +11,12 @@ import pyarrow as pa
 
 import lancelsm
 from lancelsm.clock import Clock, SeededIds
+from lancelsm.head import Head
+from lancelsm.layout import Position
 from lancelsm.objects import Body, ObjectStore, Refused, Unknown, Written
 from lancelsm.objects.local import LocalStore
 from lancelsm.opening import Ports
+from lancelsm.region import Region
 from lancelsm.registry.opening import open_registry
 from lancelsm.table import Table
 from tests.simulation.faults import FakeClock, FaultPlan, FaultyRegistry, FaultyStore
@@ -22,9 +25,33 @@ COLUMNS = pa.schema([pa.field("id", pa.int64()), pa.field("v", pa.string())])
 
 Row = dict[str, Any]
 
+NOW = {0: 2, 1: 1, 2: 1}  # what `three_levels` shows
+
 
 def create(path: Path, columns: Any = COLUMNS, *, primary_key: Any = "id", **options: Any) -> Table:
     return lancelsm.create(path / "table", columns, primary_key=primary_key, **options)
+
+
+def three_levels(place: Path, **options: Any) -> Table:
+    """Rows of two regions in the base, a generation and the log; the newest of each key is in any of them."""
+    table = lancelsm.create(
+        place, [{"id": n, "v": 0} for n in range(4)], primary_key="id", regions="bucket(id, 2)", **options
+    )
+    table.upsert([{"id": n, "v": 1} for n in range(3)])
+    table.flush()
+    table.upsert([{"id": 0, "v": 2}])
+    table.delete([3])
+    return table
+
+
+def by_key(rows: pa.Table) -> dict[int, Any]:
+    """The `v` of each `id`, in key order."""
+    return dict(sorted(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True)))
+
+
+def from_start(region: Region, head: Head) -> Position:
+    """Where a cursor starts that misses nothing."""
+    return head.first_position
 
 
 def row(key: int, value: str | None = "a") -> Row:

@@ -26,7 +26,7 @@ from lancelsm.pins import read_pins
 from lancelsm.region import regions
 from lancelsm.table import Table
 from tests.simulation.faults import CRASH_AFTER, CRASH_BEFORE, DENY, FAIL_AFTER, Crash, FakeClock, FaultPlan
-from tests.unit.tables import faulty
+from tests.unit.tables import faulty, from_start
 
 
 @pytest.fixture
@@ -65,10 +65,6 @@ def fold(table: Table) -> None:
 
 def first_position(table: Table) -> int:
     return table.regions()[0].head().first_position
-
-
-def from_start(region, head):
-    return head.first_position
 
 
 def test_a_cursor_reads_everything_once_while_rounds_of_collection_race_it(table):

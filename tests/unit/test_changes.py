@@ -16,7 +16,7 @@ from lancelsm.opening import open_table
 from lancelsm.pins import read_pins
 from lancelsm.region import regions
 from tests.simulation.faults import FAIL_AFTER, FakeClock, FaultPlan
-from tests.unit.tables import faulty
+from tests.unit.tables import faulty, from_start
 
 
 @pytest.fixture
@@ -35,10 +35,6 @@ def stream(opened, **how):
 
 def seen(changes):
     return [(row["id"], row["v"], row["_op"]) for change in changes for row in change.rows.to_pylist()]
-
-
-def from_start(region, head):
-    return head.first_position
 
 
 def test_upserts_and_deletes_come_in_the_order_of_their_commits(table, opened):

@@ -30,9 +30,8 @@ from lancelsm.snapshot import (
     snapshot_view,
 )
 from tests.simulation.faults import CRASH_AFTER, CRASH_BEFORE, FAIL_AFTER, Crash, FakeClock, Fault, FaultPlan, late
-from tests.unit.tables import COLUMNS, faulty
+from tests.unit.tables import COLUMNS, NOW, by_key, faulty, three_levels
 
-NOW = {0: 2, 1: 1, 2: 1}
 SKEW = 300.0
 FAULTS = (CRASH_BEFORE, CRASH_AFTER, FAIL_AFTER, late(3))
 
@@ -40,17 +39,7 @@ FAULTS = (CRASH_BEFORE, CRASH_AFTER, FAIL_AFTER, late(3))
 @pytest.fixture(scope="module", params=["sqlite", "object"])
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("made") / "table"
-    table = lancelsm.create(
-        place,
-        [{"id": n, "v": 0} for n in range(4)],
-        primary_key="id",
-        regions="bucket(id, 2)",
-        registry=request.param,
-    )
-    table.upsert([{"id": n, "v": 1} for n in range(3)])
-    table.flush()
-    table.upsert([{"id": 0, "v": 2}])
-    table.delete([3])
+    three_levels(place, registry=request.param)
     return place
 
 
@@ -75,8 +64,7 @@ def process(place: Path, clock: FakeClock, name: str, plan: FaultPlan | None = N
 
 def values(opened: Opened, name: str) -> dict[int, int]:
     view = snapshot_view(opened, find_snapshot(opened.storage, name))
-    rows = reader.scan(view, uri=opened.storage.uri).read_all()
-    return dict(sorted(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True)))
+    return by_key(reader.scan(view, uri=opened.storage.uri).read_all())
 
 
 def disturbed(place: Path, clock: FakeClock, act: Callable[[Opened, str], Any]) -> list[tuple[str, bool]]:

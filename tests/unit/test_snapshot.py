@@ -28,21 +28,14 @@ from lancelsm.snapshot import (
     tag_of,
 )
 from tests.simulation.faults import DENY, FaultPlan
-from tests.unit.tables import faulty
+from tests.unit.tables import NOW, by_key, faulty, three_levels
 
 PATIENCE = 60.0  # of a test that fails
 
 
 @pytest.fixture
 def table(tmp_path):
-    made = lancelsm.create(
-        tmp_path / "t", [{"id": n, "v": 0} for n in range(4)], primary_key="id", regions="bucket(id, 2)"
-    )
-    made.upsert([{"id": n, "v": 1} for n in range(3)])
-    made.flush()
-    made.upsert([{"id": 0, "v": 2}])
-    made.delete([3])
-    return made
+    return three_levels(tmp_path / "t")
 
 
 @pytest.fixture
@@ -51,8 +44,7 @@ def opened(table):
 
 
 def values(opened, pin):
-    rows = reader.scan(snapshot_view(opened, pin), uri=opened.storage.uri).read_all()
-    return dict(sorted(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True)))
+    return by_key(reader.scan(snapshot_view(opened, pin), uri=opened.storage.uri).read_all())
 
 
 def test_a_snapshot_shows_base_generations_and_tail_as_they_were(table, opened):
@@ -62,8 +54,7 @@ def test_a_snapshot_shows_base_generations_and_tail_as_they_were(table, opened):
     table.run()
     table.upsert([{"id": 1, "v": 9}])
 
-    assert values(opened, pin) == {0: 2, 1: 1, 2: 1}
-    assert values(opened, find_snapshot(opened.storage, "monday")) == {0: 2, 1: 1, 2: 1}
+    assert values(opened, pin) == values(opened, find_snapshot(opened.storage, "monday")) == NOW
 
 
 def test_a_snapshot_pins_what_it_reads_of_every_region(opened):
@@ -194,7 +185,7 @@ def test_a_held_snapshot_is_renewed_at_each_third_of_its_time_and_dropped_at_its
         assert held.version == pin.version + 3
         assert held.expires > pin.expires
         assert beats.waits == [20.0] * 4
-        assert values(opened, pin) == {0: 2, 1: 1, 2: 1}
+        assert values(opened, pin) == NOW
     assert list_snapshots(opened.storage) == []
 
 

@@ -13,30 +13,16 @@ import lancelsm
 from lancelsm.errors import Invalid
 from lancelsm.table import Table
 from tests.simulation.faults import FakeClock, FaultPlan
-from tests.unit.tables import faulty
-
-NOW = {0: 2, 1: 1, 2: 1}
+from tests.unit.tables import NOW, by_key, faulty, three_levels
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    made = lancelsm.create(
-        tmp_path / "t",
-        [{"id": n, "v": 0} for n in range(4)],
-        primary_key="id",
-        regions="bucket(id, 2)",
-        settings={"collect_floor_bytes": 1 << 40, "keep_versions_seconds": 0.001},
-    )
-    made.upsert([{"id": n, "v": 1} for n in range(3)])
-    made.flush()
-    made.upsert([{"id": 0, "v": 2}])
-    made.delete([3])
-    return made
+    return three_levels(tmp_path / "t", settings={"collect_floor_bytes": 1 << 40, "keep_versions_seconds": 0.001})
 
 
 def values(table: Table, **how: Any) -> dict[int, int]:
-    rows = table.scan(**how).to_arrow()
-    return dict(sorted(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True)))
+    return by_key(table.scan(**how).to_arrow())
 
 
 def test_it_reads_the_same_while_the_table_is_written_folded_and_collected(table):
