@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import lance
 import pyarrow as pa
@@ -12,11 +13,13 @@ import pytest
 from lancelsm.dataset.base_table import (
     Facts,
     Sharding,
+    VersionGone,
     create_base,
     ensure_mem_wal,
     find_base,
     open_base,
 )
+from lancelsm.dataset.collecting import named_files
 from lancelsm.dataset.deletions import every_row
 from lancelsm.dataset.markers import read_markers, repair_markers
 from lancelsm.dataset.native import native_errors
@@ -108,8 +111,25 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="no Lance dataset"):
         open_base(uri=str(tmp_path / "t"))
     made = World(tmp_path)
-    with pytest.raises(Invalid, match="version 99"):
+    with pytest.raises(VersionGone, match="version 99"):
         open_base(uri=made.uri, version=99)
+
+
+def test_a_version_that_may_not_be_read_is_not_taken_for_one_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = World(tmp_path)
+    with pytest.raises(Contended, match="version 99 of the base was removed"):
+        named_files(uri=made.uri, version=99)
+
+    def denied(*_: Any, **__: Any) -> None:
+        raise OSError("LanceError(IO): access denied: the bucket is gone")
+
+    monkeypatch.setattr(lance, "dataset", denied)
+    for read in (open_base, named_files):
+        with pytest.raises(Invalid, match="access denied") as told:
+            read(uri=made.uri, version=1)
+        assert not isinstance(told.value, VersionGone)
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,10 @@ NO_DATASET = "no Lance dataset is there"
 StorageOptions = Mapping[str, str] | None
 
 
+class VersionGone(Invalid):
+    """A version of the base is not there, nor comes back: it was cleaned up, if it ever was."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """What a base says about its table to whoever opens it.
@@ -222,7 +226,8 @@ def open_base(*, uri: str, version: int | None = None, storage_options: StorageO
     """One version of a base, the newest by default, read from the store now.
 
     Raises:
-        Invalid: no dataset is there, or the version was cleaned up.
+        Invalid: no dataset is there, or the store refuses us.
+        VersionGone: the version was cleaned up.
         Corrupt: it can't be read.
         Unavailable: the store did not answer.
     """
@@ -261,8 +266,9 @@ def open_dataset(*, uri: str, version: int | None, storage_options: StorageOptio
     except Exception as error:
         if not str(error.__cause__).startswith("Dataset at path"):
             raise
-        what = NO_DATASET if version is None else f"version {version} of the base is gone"
-        raise Invalid(what, table=uri) from error.__cause__
+        if version is None:
+            raise Invalid(NO_DATASET, table=uri) from error.__cause__
+        raise VersionGone(f"version {version} of the base is gone", table=uri) from error.__cause__
 
 
 def _options(storage_options: StorageOptions) -> dict[str, str] | None:

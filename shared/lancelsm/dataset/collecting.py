@@ -9,9 +9,9 @@ from typing import Any
 
 from lance.fragment import FragmentMetadata
 
-from lancelsm.dataset.base_table import MEM_WAL_INDEX, BaseTable, StorageOptions, open_dataset
+from lancelsm.dataset.base_table import MEM_WAL_INDEX, BaseTable, StorageOptions, VersionGone, open_dataset
 from lancelsm.dataset.native import native_errors, read_errors
-from lancelsm.errors import Contended, Corrupt, Invalid
+from lancelsm.errors import Contended, Corrupt
 
 _TRIES = 5
 _LANCES_OWN = "__lance_"  # indexes that have no rows to catch up with
@@ -64,9 +64,7 @@ def named_files(*, uri: str, version: int, storage_options: StorageOptions = Non
     """
     try:
         dataset = open_dataset(uri=uri, version=version, storage_options=storage_options)
-    except Invalid as error:
-        if not error.message.endswith("is gone"):
-            raise
+    except VersionGone as error:
         what = f"version {version} of the base was removed meanwhile"
         raise Contended(what, remedy="Run it again", table=uri) from error
     with read_errors("the base's fragments can't be read", table=uri):
