@@ -16,17 +16,22 @@ def tag_version(*, uri: str, version: int, tag: str, storage_options: StorageOpt
         tag: letters, digits, `.`, `-`, `_`.
 
     Raises:
-        Invalid: the version is gone, or the tag is on another one.
+        VersionGone: the version was cleaned up.
+        Invalid: the tag is on another one.
         Unavailable: the store did not answer.
     """
     dataset = open_dataset(uri=uri, version=version, storage_options=storage_options)
-    found = tags(uri=uri, storage_options=storage_options).get(tag)
-    if found is not None:
+    try:
+        with native_errors("the base can't be tagged", table=uri):
+            dataset.tags.create(tag, version)
+    except (Corrupt, Invalid) as error:
+        open_dataset(uri=uri, version=version, storage_options=storage_options)  # it may be gone since
+        found = tags(uri=uri, storage_options=storage_options).get(tag)
+        if found is None:
+            raise
         if found != version:
-            raise Invalid(f"the tag {tag!r} is on version {found} of the base", table=uri, version=version)
-        return
-    with native_errors("the base can't be tagged", table=uri):
-        dataset.tags.create(tag, version)
+            what = f"the tag {tag!r} is on version {found} of the base"
+            raise Invalid(what, table=uri, version=version) from error
 
 
 def tags(*, uri: str, storage_options: StorageOptions = None) -> dict[str, int]:
@@ -45,8 +50,10 @@ def tags(*, uri: str, storage_options: StorageOptions = None) -> dict[str, int]:
 
 def remove_tag(*, uri: str, tag: str, storage_options: StorageOptions = None) -> None:
     """Take a tag away; nothing happens if it is not there."""
-    if tag not in tags(uri=uri, storage_options=storage_options):
-        return
     dataset = open_dataset(uri=uri, version=None, storage_options=storage_options)
-    with native_errors("the base's tag can't be removed", table=uri):
-        dataset.tags.delete(tag)
+    try:
+        with native_errors("the base's tag can't be removed", table=uri):
+            dataset.tags.delete(tag)
+    except Corrupt:  # as Lance tells of one that is not there
+        if tag in tags(uri=uri, storage_options=storage_options):
+            raise
