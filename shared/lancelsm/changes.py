@@ -22,7 +22,7 @@ from lancelsm.head import Head
 from lancelsm.layout import Epoch, Position, RegionId, wal_entry
 from lancelsm.pins import Pin
 from lancelsm.record.schema import TOMBSTONE, TableSchema
-from lancelsm.region import Region, Storage, regions
+from lancelsm.region import Region, Storage, regions, with_heads
 from lancelsm.wal.entry import Entry, decode
 from lancelsm.wal.replay import stored_rows
 
@@ -145,9 +145,9 @@ class Changes:
     def _regions(self) -> list[Region]:
         """The regions to read, as of now; those that are there at first get their start before anything is read."""
         found = [one for one in regions(self._storage) if self._only is None or one.id in self._only]
-        heads = {one: head for one in found if one.id not in self._next and (head := one.find_head()) is not None}
-        ends = [head.next_position for head in heads.values()]
-        for region, head in heads.items():
+        begin = with_heads(self._storage, [one for one in found if one.id not in self._next])
+        ends = [head.next_position for _, head in begin]
+        for region, head in begin:
             self._next[region.id] = self._passed[region.id] = self._first(region, head, ends)
             if self._start == "earliest" and self._pin is None and not self._begun:
                 self._unread.add(region.id)

@@ -15,7 +15,7 @@ from lancelsm.errors import Contended, Invalid, LsmError, Unavailable
 from lancelsm.head import Head
 from lancelsm.layout import Nonce, Position, RegionId, cursors, region_pin_key
 from lancelsm.pins import Pin, RegionPin, checked_name, pins_of
-from lancelsm.region import Region, Storage, regions
+from lancelsm.region import Region, Storage, regions, with_heads
 from lancelsm.registry import Applied, Fields, Unknown
 
 SAVER = "saver"  # who wrote a region's record
@@ -256,9 +256,8 @@ def _unknown(storage: Storage, name: str) -> Invalid:
 
 def _starts(storage: Storage, start: Start, before: Pin | None = None) -> dict[RegionId, RegionPin]:
     """Where a cursor begins in each region; raises `Invalid` if that was collected and is not kept by where it was."""
-    made = [(region, head) for region in regions(storage) if (head := region.find_head()) is not None]
     found = {}
-    for region, head in made:
+    for region, head in with_heads(storage, regions(storage)):
         position = start(region, head)
         if position < head.first_position and (before is None or position < _position(before, region.id)):
             raise Invalid(

@@ -25,7 +25,7 @@ from lancelsm.errors import Invalid, placed
 from lancelsm.head import Head
 from lancelsm.layout import Generation, Key, RegionId, TableId, table_key
 from lancelsm.opening import Opened
-from lancelsm.region import Region, regions
+from lancelsm.region import Region, regions, with_heads
 from lancelsm.registry import Record
 from lancelsm.settings import Settings
 
@@ -245,5 +245,5 @@ def _lags(opened: Opened, wanted: set[RegionId]) -> list[Lag]:
                 since=float(head.dirty),
             )
 
-    heads = [(one, head) for one in regions(opened.storage) if one.id in wanted and (head := one.find_head())]
+    heads = with_heads(opened.storage, [one for one in regions(opened.storage) if one.id in wanted])
     return opened.storage.each(lag, [(region, head) for region, head in heads if head.dirty])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -111,6 +111,12 @@ def regions(storage: Storage) -> list[Region]:
     return [region_from_record(storage, RegionId(key.sort), record) for key, record in found]
 
 
+def with_heads(storage: Storage, found: Sequence[Region]) -> list[tuple[Region, Head]]:
+    """Those of these regions that have a head, with their heads as of now, in the order given."""
+    read = storage.each(lambda region: region.find_head(), found)
+    return [(region, head) for region, head in zip(found, read, strict=True) if head is not None]
+
+
 def chosen(storage: Storage, wanted: str | None) -> list[Region]:
     """All regions with a head, or the one whose id is or starts with `wanted`.
 
@@ -119,7 +125,7 @@ def chosen(storage: Storage, wanted: str | None) -> list[Region]:
     """
     found = regions(storage)
     if wanted is None:
-        return [region for region in found if region.find_head() is not None]
+        return [region for region, _ in with_heads(storage, found)]
     return [the_one(found, wanted, table=storage.uri)]
 
 

@@ -24,7 +24,7 @@ from lancelsm.objects.opening import open_store
 from lancelsm.opening import Opened, check_base
 from lancelsm.origin import read_origin, tags_of
 from lancelsm.pins import Pin, RegionPin, pins_of
-from lancelsm.region import Region, Storage, regions
+from lancelsm.region import Region, Storage, regions, with_heads
 from lancelsm.view import RegionView, View, mismatch, region_view
 from lancelsm.wal.replay import tail
 
@@ -294,7 +294,7 @@ def _state(opened: Opened) -> tuple[BaseTable, Mapping[RegionId, RegionPin]]:
     """Heads with their manifests, then the base, that belong together; raises `Corrupt` as `view.take_view`."""
     problem = ""
     for _ in range(_TRIES):
-        made = [(region, head) for region in regions(opened.storage) if (head := region.find_head()) is not None]
+        made = with_heads(opened.storage, regions(opened.storage))
         named = opened.storage.each(lambda pair: newest(*pair), made)
         base = opened.read_base()
         check_base(base, opened.config)

@@ -12,7 +12,7 @@ from lancelsm.head import Head
 from lancelsm.layout import Generation, RegionId
 from lancelsm.manifest import Manifest
 from lancelsm.opening import Opened
-from lancelsm.region import Region, regions
+from lancelsm.region import Region, regions, with_heads
 from lancelsm.routing.route import values_json
 from lancelsm.routing.spec import RegionSpec
 
@@ -50,7 +50,7 @@ def read_status(opened: Opened) -> Status:
         Unavailable: a store or the registry did not answer.
     """
     storage = opened.storage
-    heads = [(region, head) for region in regions(storage) if (head := region.find_head()) is not None]
+    heads = with_heads(storage, regions(storage))
     named = storage.each(lambda found: newest(*found), heads)
     base = opened.read_base()
     return Status(

@@ -23,7 +23,7 @@ from lancelsm.merge.plan import RegionPending, Sums
 from lancelsm.merge.runner import Runner
 from lancelsm.opening import Opened, check_base
 from lancelsm.optimize import Optimized, optimize_base
-from lancelsm.region import Region, chosen, regions
+from lancelsm.region import Region, chosen, regions, with_heads
 from lancelsm.setsum import Setsum
 from lancelsm.settings import Settings
 
@@ -181,7 +181,7 @@ def _writing(opened: Opened) -> Write:
 
 def _manifests(opened: Opened) -> list[tuple[Region, Manifest]]:
     """Every region with the manifest that its head names now."""
-    found = [(region, head) for region in regions(opened.storage) if (head := region.find_head()) is not None]
+    found = with_heads(opened.storage, regions(opened.storage))
     named = opened.storage.each(lambda pair: newest(*pair)[1], found)
     return [(region, manifest) for (region, _), manifest in zip(found, named, strict=True)]
 

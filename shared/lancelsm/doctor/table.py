@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from lancelsm.doctor import Check, judged
 from lancelsm.errors import LsmError
 from lancelsm.opening import Opened, check_base, open_configured
-from lancelsm.region import regions
+from lancelsm.region import regions, with_heads
 
 
 def table_checks(uri: str, *, storage_options: Mapping[str, str] | None = None) -> list[Check]:
@@ -27,7 +27,7 @@ def table_checks(uri: str, *, storage_options: Mapping[str, str] | None = None) 
 
 
 def _regions(opened: Opened) -> Check:
-    heads = [head for region in regions(opened.storage) if (head := region.find_head()) is not None]
+    heads = [head for _, head in with_heads(opened.storage, regions(opened.storage))]
     pending = max((head.pending_generations for head in heads), default=0)
     slow = opened.settings.pending_generations_slow
     merge = f"Merge: lancelsm merge {opened.storage.uri}"
