@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -15,6 +14,7 @@ from lancelsm.errors import Contended, Invalid
 from lancelsm.gc import collect as collection
 from lancelsm.gc import sweep
 from lancelsm.layout import Position, head_key, wal_entry
+from lancelsm.opening import open_table
 from lancelsm.pins import Pin, RegionPin
 from lancelsm.region import Storage
 from tests.simulation.faults import Call, FaultPlan
@@ -23,7 +23,7 @@ from tests.simulation.test_guards_by_story import a_lake, folded, late_entries
 from tests.simulation.test_guards_of_pins import LONG, of_two_regions
 from tests.simulation.whole_lake import ROWS, WholeLake, rows_of_entry
 from tests.simulation.world import TABLE
-from tests.unit import tables, test_change_stream, test_cursor
+from tests.unit import tables, test_cursor
 
 # A cursor that stays where it is
 
@@ -119,6 +119,18 @@ def cursor_of_what_is_gone(_: Path) -> None:
 # A cursor that is moved
 
 
+def moved_back(_: Path) -> None:
+    """What it is to read again is kept before it is there."""
+    with a_lake() as lake:
+        mine, storage = stream(lake), lake.storage("mover", faulty=False)
+        shown(lake, mine)
+        mine.save()
+        moving = announced(storage, Position(1))
+        folded(lake)
+        cursor.arrive(storage, moving)
+        shown(lake, stream(lake))
+
+
 def left_where_it_was(_: Path) -> None:
     """It is to be moved past what it has not read, and then it is not."""
     with a_lake() as lake:
@@ -200,9 +212,22 @@ def set_back_to_what_is_swept(_: Path) -> None:
         shown(lake, stream(lake))
 
 
-def stays_where_it_was_read_to(place: Path) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        test_change_stream.test_a_region_in_which_a_cursor_is_not_set_stays_where_it_was_read_to_meanwhile(place, patch)
+def saved_before(step: str) -> Story:
+    """A cursor is set in one region; before this step of it, a consumer saves it in another one."""
+    story = test_cursor.test_a_save_in_one_region_while_the_cursor_is_put_elsewhere_in_another_is_kept_or_refused
+    return of_two_regions(story, of=cursor, step=step)
+
+
+def saved_by_who_read_from_the_old_one(place: Path) -> None:
+    """A cursor was made anew; then there is a region that neither has a record of."""
+    made = tables.create(place, regions="identity(id)")
+    storage = open_table(made.uri).storage
+    old = cursor.make_cursor(storage, "sink", start=lambda *_: Position(1))
+    cursor.drop_cursor(storage, "sink")
+    cursor.make_cursor(storage, "sink", start=lambda *_: Position(1))
+    (entry,) = made.upsert([tables.row(5)]).entries
+    with pytest.raises(Contended):
+        cursor.save_cursor(storage, old, {entry.region: Position(2)})
 
 
 def region_that_is_made_later(place: Path) -> None:
@@ -213,6 +238,15 @@ def region_that_is_made_later(place: Path) -> None:
     made.run()
     made.collect(yes=True, interval_seconds=0)
     assert [change.position for change in made.changes(cursor="sink")] == [1]
+
+
+def region_that_is_made_after(place: Path) -> None:
+    """A stream of what comes leaves nothing out of a region that comes."""
+    made = tables.create(place, regions="identity(id)")
+    found = made.changes(start="latest")
+    assert list(found) == []
+    made.upsert([tables.row(5)])
+    assert [change.position for change in found] == [1]
 
 
 GUARDS: dict[str, tuple[list[Edit], Story]] = {
@@ -260,7 +294,7 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
     ),
     "the new place of a cursor that is moved counts": (
         [(pins.pins_of, "if record.get(NEXT):", "if False:")],
-        test_change_stream.test_where_a_cursor_is_being_moved_to_is_kept_too,
+        moved_back,
     ),
     "the old place of a cursor that is moved counts": (
         [
@@ -292,11 +326,7 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
     ),
     "a cursor that is set in one region is saved in no other meanwhile": (
         [(cursor._moved_to, "_hold(storage, now, but=only)", "pass")],
-        of_two_regions(
-            test_cursor.test_a_save_in_one_region_while_the_cursor_is_put_elsewhere_in_another_is_kept_or_refused,
-            of=cursor,
-            step="arrive",
-        ),
+        saved_before("arrive"),
     ),
     "a cursor arrives where nothing was collected": (
         [(cursor._is_kept, "return head is None or place >= min(head.first_position, old)", "return True")],
@@ -308,11 +338,11 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
     ),
     "where a cursor is not set it stays where it was read to": (
         [(cursor._is_kept, "if only not in (None, region.id):", "if False:")],
-        stays_where_it_was_read_to,
+        saved_before("announce"),
     ),
     "a cursor is held after a save": (
         [(cursor.save_cursor, "if moved and not pins.held(storage, pin):", "if False:")],
-        test_change_stream.test_an_old_cursor_of_a_name_does_not_move_the_new_one,
+        saved_by_who_read_from_the_old_one,
     ),
     "a cursor keeps all of a region that it has no record of": (
         [
@@ -326,7 +356,7 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
     ),
     "a stream reads all of a region that is made after it began": (
         [(changes.Changes._first, "if self._begun:", "if False:")],
-        partial(test_change_stream.test_of_a_region_made_after_a_stream_began_nothing_is_left_out, start="latest"),
+        region_that_is_made_after,
     ),
 }
 
@@ -339,9 +369,12 @@ OWN = (
     dropped_before_the_entries_are_read,
     dropped_cursor,
     left_where_it_was,
+    moved_back,
     moved_cursor,
     passed_cursor,
+    region_that_is_made_after,
     region_that_is_made_later,
+    saved_by_who_read_from_the_old_one,
     set_back_to_what_is_swept,
 )
 
