@@ -15,56 +15,33 @@ import lancelsm
 from lancelsm import cursor
 from lancelsm.changes import Changes
 from lancelsm.changes import first_position as changes_first_position
-from lancelsm.clock import SystemClock
 from lancelsm.commit import newest
 from lancelsm.cursor import find_cursor, make_cursor, save_cursor, set_cursor
-from lancelsm.dropping import drop_table
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, Unavailable
-from lancelsm.layout import Position, RegionId, cursors, head_key, region_key, wal_entry
-from lancelsm.opening import Ports, open_table
+from lancelsm.layout import Position, cursors, head_key, wal_entry
+from lancelsm.opening import Opened, Ports, open_table
 from lancelsm.pins import read_pins
 from lancelsm.region import regions
 from lancelsm.table import Table
 from tests.simulation.faults import CRASH_AFTER, CRASH_BEFORE, DENY, FAIL_AFTER, Crash, FakeClock, FaultPlan
+from tests.unit.streams import first_position, fold, made, seen, write
 from tests.unit.tables import faulty, from_start
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    return lancelsm.create(
-        tmp_path / "t", [{"id": 0, "v": 0}], primary_key="id", settings={"collect_floor_bytes": 1 << 40}
-    )
+    return made(tmp_path / "t")
 
 
 @pytest.fixture
-def opened(table):
+def opened(table: Table) -> Opened:
     return open_table(table.uri)
 
 
-def write(table: Table, *values: int) -> None:
-    for value in values:
-        table.upsert([{"id": value % 7, "v": value}])
-
-
-def seen(changes: Changes) -> list[int]:
-    return [row["v"] for change in changes for row in change.rows.to_pylist()]
-
-
-def fence(table: Table) -> None:
-    """Behind what is there: whoever takes a region and gives it back appends two."""
-    region = table.regions()[0]
-    table.claim(region, owner="another")
-    table.claim(region)
-
-
-def fold(table: Table) -> None:
-    table.flush()
-    table.merge()
-    table.collect(yes=True, interval_seconds=0)
-
-
-def first_position(table: Table) -> int:
-    return table.regions()[0].head().first_position
+@pytest.fixture
+def by_id(tmp_path: Path) -> Table:
+    """With a region for each key."""
+    return made(tmp_path / "t", regions="identity(id)")
 
 
 def test_a_cursor_reads_everything_once_while_rounds_of_collection_race_it(table):
@@ -110,21 +87,6 @@ def test_a_stream_that_a_collection_overtakes_in_the_middle_ends_with_an_error_n
     with pytest.raises(Invalid, match="collected below position 41"):
         read.extend(row["v"] for change in changes for row in change.rows.to_pylist())
     assert read == list(range(1, 16))  # what was proven before
-
-
-def test_a_stream_from_the_earliest_begins_where_the_log_begins_by_then(table, opened, monkeypatch):
-    write(table, 0, 1, 2)
-    inner, raced = Changes._first, []
-
-    def first(self, region, head, ends):
-        found = inner(self, region, head, ends)
-        if not raced:
-            raced.append(fold(table))
-            write(table, 3)
-        return found
-
-    monkeypatch.setattr(Changes, "_first", first)
-    assert seen(table.changes()) == [3]
 
 
 def test_a_cursor_reads_on_below_a_floor_that_passed_it(table, opened):
@@ -187,42 +149,6 @@ def test_a_consumer_that_commits_positions_with_its_rows_reads_each_once_whereve
     assert [v for (v,) in sink.execute("SELECT v FROM rows ORDER BY rowid")] == list(range(total))
 
 
-@pytest.mark.parametrize("fences", [1, 3])
-def test_positions_that_a_consumer_keeps_hold_though_it_saved_and_only_fences_came_since(table, fences):
-    """A collection that races the save takes nothing that the consumer may still start at."""
-    kept: dict[Any, Position] = {}
-    read: list[int] = []
-    for step in range(4):
-        write(table, 2 * step, 2 * step + 1)
-        for _ in range(fences):
-            fence(table)
-        changes = table.changes(cursor="sink", start=kept or "earliest")
-        for change in changes:
-            read += [row["v"] for row in change.rows.to_pylist()]
-            kept = changes.positions
-        fold(table)
-        changes.save()
-        fold(table)
-
-    assert read == list(range(8))
-    assert first_position(table) == min(kept.values()) > 1
-
-
-def test_a_save_past_fences_lets_a_collection_take_them_but_what_was_yielded_is_still_refused_before_it(table):
-    write(table, 0)
-    fence(table)
-    changes = table.changes(cursor="sink")
-    assert seen(changes) == [0]
-    kept = changes.positions
-    changes.save(fences=True)
-    fold(table)
-
-    assert first_position(table) == 4
-    assert seen(table.changes(cursor="sink")) == []
-    with pytest.raises(Invalid, match="collected below position 4"):
-        seen(table.changes(cursor="sink", start=kept))
-
-
 def test_a_change_that_can_t_be_read_is_not_saved_past(table, monkeypatch):
     write(table, 0, 1)
     changes = table.changes(cursor="sink")
@@ -240,38 +166,6 @@ def test_a_change_that_can_t_be_read_is_not_saved_past(table, monkeypatch):
     assert seen(table.changes(cursor="sink")) == [1]
 
 
-def test_a_position_past_the_end_is_refused_with_region_and_next_position(tmp_path):
-    table = lancelsm.create(tmp_path / "t", [{"id": 0, "v": 0}], primary_key="id", regions="identity(id)")
-    for value in range(3):
-        table.upsert([{"id": 1, "v": value}])
-    table.upsert([{"id": 2, "v": 0}])
-    ends = {region.id: region.head().next_position for region in table.regions()}
-    (short,) = (region for region, end in ends.items() if end == 2)
-    table.set_cursor("sink", start=ends)
-    before = table.cursors()
-
-    for wrong in (3, ends | {short: Position(3)}):
-        with pytest.raises(Invalid, match="past the end of the log: the next one is 2") as caught:
-            table.set_cursor("sink", start=wrong)
-        assert caught.value.where["region"] == short
-    assert table.cursors() == before
-
-
-def test_a_stream_starts_at_a_number_where_regions_reach_it_and_elsewhere_at_their_end(tmp_path):
-    table = lancelsm.create(tmp_path / "t", [{"id": 0, "v": 0}], primary_key="id", regions="identity(id)")
-    for value in range(3):
-        table.upsert([{"id": 1, "v": value}])
-    table.upsert([{"id": 2, "v": 5}])
-
-    assert sorted(seen(table.changes(start=2))) == [1, 2]
-    assert seen(table.changes(start=3)) == [2]
-    assert seen(table.changes(start=4)) == []
-    with pytest.raises(Invalid, match="past the end"):
-        seen(table.changes(start=5))
-    with pytest.raises(Invalid, match="past the end"):
-        seen(table.changes(start=dict.fromkeys((one.id for one in table.regions()), Position(3))))
-
-
 def test_a_sealed_region_is_read_to_its_end(table):
     write(table, 0, 1)
     table.seal(table.regions()[0])
@@ -282,26 +176,24 @@ def test_a_sealed_region_is_read_to_its_end(table):
     assert seen(table.changes(cursor="sink")) == []
 
 
-def test_regions_made_after_a_stream_began_are_in_it(tmp_path):
-    table = lancelsm.create(tmp_path / "t", [{"id": 0, "v": 0}], primary_key="id", regions="identity(id)")
-    changes = iter(table.changes(cursor="sink", follow=True))
+def test_regions_made_after_a_stream_began_are_in_it(by_id):
+    changes = iter(by_id.changes(cursor="sink", follow=True))
     for value in range(1, 4):
-        table.upsert([{"id": value, "v": value}])
+        by_id.upsert([{"id": value, "v": value}])
         assert seen([next(changes)]) == [value]
 
 
-def test_an_old_cursor_of_a_name_does_not_move_the_new_one(tmp_path):
+def test_an_old_cursor_of_a_name_does_not_move_the_new_one(by_id):
     """Not even in a region that neither has a position of."""
-    table = lancelsm.create(tmp_path / "t", [{"id": 0, "v": 0}], primary_key="id", regions="identity(id)")
-    opened = open_table(table.uri)
+    opened = open_table(by_id.uri)
     old = make_cursor(opened.storage, "sink", start=from_start)
     new = set_cursor(opened.storage, "sink", start=from_start)
-    (entry,) = table.upsert([{"id": 5, "v": 1}]).entries
+    (entry,) = by_id.upsert([{"id": 5, "v": 1}]).entries
 
     with pytest.raises(Contended, match="moved or dropped"):
         save_cursor(opened.storage, old, {entry.region: Position(2)})
     assert find_cursor(opened.storage, "sink") == new
-    assert seen(table.changes(cursor="sink")) == [1]
+    assert seen(by_id.changes(cursor="sink")) == [1]
 
 
 def test_a_cursor_that_stalls_keeps_log_and_generations_until_it_is_dropped(table):
@@ -337,7 +229,7 @@ def test_a_cursor_is_set_back_as_far_as_the_log_is_kept_and_no_further(table, op
 
 
 def test_a_save_that_failed_in_the_middle_is_done_again_with_what_was_read_since(tmp_path):
-    table = lancelsm.create(tmp_path / "t", [{"id": 0, "v": 0}], primary_key="id", regions="bucket(id, 2)")
+    table = made(tmp_path / "t", regions="bucket(id, 2)")
     plan = FaultPlan()
     reading = open_table(table.uri, ports=faulty(plan))
     table.upsert([{"id": n, "v": n} for n in range(8)])
@@ -382,100 +274,11 @@ def test_many_fences_in_a_row_do_not_end_a_stream(table):
     assert seen(table.changes()) == [0, 1]
 
 
-@pytest.mark.parametrize("start", ["earliest", "latest", "now", {}])
-def test_of_a_region_made_after_a_stream_began_nothing_is_left_out(tmp_path, start):
-    table = lancelsm.create(
-        tmp_path / "t",
-        [{"id": 0, "v": 0}],
-        primary_key="id",
-        regions="identity(id)",
-        settings={"collect_floor_bytes": 1 << 40},
-    )
-    table.upsert([{"id": 1, "v": 1}])
-    changes = table.changes(start=SystemClock().now() if start == "now" else start)
-    seen(changes)
-    table.upsert([{"id": 2, "v": 2}])
-    table.upsert([{"id": 2, "v": 3}])
-    assert seen(changes) == [2, 3]
-
-    table.upsert([{"id": 3, "v": 4}])
-    fold(table)
-    with pytest.raises(Invalid, match="collected below position 2"):
-        seen(changes)
-
-
-def test_a_region_that_a_consumers_positions_do_not_name_is_read_from_its_first_entry(tmp_path):
-    table = lancelsm.create(tmp_path / "t", [{"id": 0, "v": 0}], primary_key="id", regions="identity(id)")
-    table.upsert([{"id": 1, "v": 1}])
-    first = table.changes()
-    assert seen(first) == [1]
-    table.upsert([{"id": 2, "v": 2}])
-
-    assert seen(table.changes(start=first.positions)) == [2]
-
-
-def test_positions_of_a_table_that_was_there_before_are_refused_and_not_read_as_none_at_all(tmp_path):
-    place = tmp_path / "t"
-    table = lancelsm.create(place, [{"id": 0, "v": 0}], primary_key="id")
-    write(table, 1)
-    before = table.changes()
-    assert seen(before) == [1]
-    drop_table(place)
-    again = lancelsm.create(place, [{"id": 0, "v": 0}], primary_key="id")
-    write(again, 2)
-    (mine,) = (region.id for region in again.regions())
-
-    for theirs in (before.positions, before.positions | {mine: Position(1)}, {"nope": Position(1)}):
-        for refused in (
-            lambda start=theirs: seen(again.changes(start=start)),
-            lambda start=theirs: seen(again.changes(start=start, cursor="sink")),
-            lambda start=theirs: again.set_cursor("sink", start=start),
-        ):
-            with pytest.raises(Invalid, match="region that the table does not have") as caught:
-                refused()
-            assert caught.value.where["region"] in theirs.keys() - {mine}
-            assert "a restored one begins anew" in caught.value.remedy
-    assert again.cursors() == [], "nothing was made by it"
-    assert seen(again.changes(start={mine: Position(1)})) == [2]
-
-
-def test_a_position_of_a_region_that_is_not_created_to_the_end_is_no_other_tables(table, opened):
-    write(table, 1)
-    begun = RegionId("0" * 32)
-    record = dict(opened.storage.registry.list(region_key(opened.storage.table, RegionId("")).partition)[0][1])
-    opened.storage.registry.swap(region_key(opened.storage.table, begun), expect=None, change=record)
-    positions = {region.id: Position(1) for region in regions(opened.storage)}
-
-    assert begun in positions
-    assert seen(table.changes(start=positions)) == [1]
-
-
-@pytest.mark.parametrize("wrong", [0, -3, True, 2.0, "latest", None])
-def test_what_is_no_position_is_refused_in_a_consumers_positions_too(table, wrong):
-    write(table, 1)
-    (region,) = (one.id for one in table.regions())
-
-    for refused in (lambda: table.changes(start={region: wrong}), lambda: table.set_cursor("s", start={region: wrong})):
-        with pytest.raises(Invalid, match="can't start at") as caught:
-            refused()
-        assert caught.value.where["region"] == region
-    assert table.cursors() == []
-
-
-def test_positions_name_every_region_before_the_first_change_is_read(tmp_path):
-    table = lancelsm.create(tmp_path / "t", [{"id": 0, "v": 0}], primary_key="id", regions="bucket(id, 4)")
-    table.upsert([{"id": n, "v": n} for n in range(20)])
-    changes = table.changes()
-    first = next(iter(changes))
-
-    assert changes.positions == {region.id: 1 + (region.id == first.region) for region in table.regions()}
-
-
 @pytest.mark.parametrize("start", [2, "latest"])
 def test_a_cursor_that_is_set_is_at_its_old_or_its_new_place_wherever_that_ends(tmp_path, start):
-    made = lancelsm.create(tmp_path / "made", [{"id": 0, "v": 0}], primary_key="id")
-    write(made, 1, 2, 3, 4, 5)
-    made.set_cursor("sink", start=4)
+    source = made(tmp_path / "made")
+    write(source, 1, 2, 3, 4, 5)
+    source.set_cursor("sink", start=4)
     for number in range(100):
         place = shutil.copytree(tmp_path / "made", tmp_path / f"{number}")
         plan = FaultPlan.at(number, (CRASH_BEFORE, CRASH_AFTER, FAIL_AFTER, DENY)[number % 4])
@@ -498,8 +301,7 @@ def test_a_cursor_that_is_set_is_at_its_old_or_its_new_place_wherever_that_ends(
         raise AssertionError("the last call was not reached")
 
 
-def test_where_a_cursor_is_being_moved_to_is_kept_too(tmp_path):
-    table = lancelsm.create(tmp_path / "t", [{"id": 0, "v": 0}], primary_key="id")
+def test_where_a_cursor_is_being_moved_to_is_kept_too(table):
     write(table, 1, 2, 3)
     table.set_cursor("sink", start="latest")
     pin = find_cursor(table._storage, "sink")
@@ -512,13 +314,12 @@ def test_where_a_cursor_is_being_moved_to_is_kept_too(tmp_path):
     assert first_position(table) == 4
 
 
-def test_a_region_in_which_a_cursor_is_not_set_stays_where_it_was_read_to_meanwhile(tmp_path, monkeypatch):
-    table = lancelsm.create(tmp_path / "t", [{"id": 0, "v": 0}], primary_key="id", regions="identity(id)")
+def test_a_region_in_which_a_cursor_is_not_set_stays_where_it_was_read_to_meanwhile(by_id, monkeypatch):
     for value in range(3):
-        table.upsert([{"id": 1, "v": value}])
-        table.upsert([{"id": 2, "v": value}])
-    one, two = (next(r.id for r in table.regions() if r.values[0][1][0] == n) for n in (1, 2))
-    consumer = table.set_cursor("sink")
+        by_id.upsert([{"id": 1, "v": value}])
+        by_id.upsert([{"id": 2, "v": value}])
+    one, two = (next(r.id for r in by_id.regions() if r.values[0][1][0] == n) for n in (1, 2))
+    consumer = by_id.set_cursor("sink")
     announce = cursor.announce
 
     def saved_first(storage, pin):
@@ -527,30 +328,7 @@ def test_a_region_in_which_a_cursor_is_not_set_stays_where_it_was_read_to_meanwh
         return announce(storage, pin)
 
     monkeypatch.setattr(cursor, "announce", saved_first)
-    set_cursor(table._storage, "sink", start=lambda *_: Position(2), only=one)
+    set_cursor(by_id._storage, "sink", start=lambda *_: Position(2), only=one)
 
-    pin = find_cursor(table._storage, "sink")
+    pin = find_cursor(by_id._storage, "sink")
     assert (pin.of(one).first_position, pin.of(two).first_position) == (2, 3)
-
-
-def test_a_time_since_which_the_log_was_collected_is_no_start(table):
-    clock, moments = FakeClock(), []
-    table = lancelsm.open(table.uri, ports=faulty(FaultPlan(), clock=clock))
-    for value in range(1, 4):
-        moments.append(clock.now())
-        write(table, value)
-        clock.advance(1)
-    assert [seen(table.changes(start=moment)) for moment in (1.0, *moments)] == [[1, 2, 3], [1, 2, 3], [2, 3], [3]]
-    fold(table)
-    after = clock.now()
-
-    for late in ((), (4, 5)):
-        write(table, *late)
-        for moment in (1.0, *moments):
-            with pytest.raises(Invalid, match="collected since that time"):
-                table.changes(start=moment).__iter__().__next__()
-            with pytest.raises(Invalid, match="collected since that time"):
-                table.set_cursor("sink", start=moment)
-        assert seen(table.changes(start=after)) == list(late)
-        assert seen(table.changes(start="earliest")) == list(late)
-    assert table.cursors() == []

@@ -1,0 +1,222 @@
+"""Where a change stream or a cursor may start: the earliest, the latest, a position, a time, what a consumer kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lancelsm
+from lancelsm.changes import Changes
+from lancelsm.clock import SystemClock
+from lancelsm.dropping import drop_table
+from lancelsm.errors import Invalid
+from lancelsm.layout import Position, RegionId, region_key
+from lancelsm.opening import Opened, open_table
+from lancelsm.region import regions
+from lancelsm.table import Table
+from tests.simulation.faults import FakeClock, FaultPlan
+from tests.unit.streams import fence, first_position, fold, made, seen, write
+from tests.unit.tables import faulty
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return made(tmp_path / "t")
+
+
+@pytest.fixture
+def opened(table: Table) -> Opened:
+    return open_table(table.uri)
+
+
+@pytest.fixture
+def by_id(tmp_path: Path) -> Table:
+    """With a region for each key."""
+    return made(tmp_path / "t", regions="identity(id)")
+
+
+def test_a_stream_from_the_earliest_begins_where_the_log_begins_by_then(table, opened, monkeypatch):
+    write(table, 0, 1, 2)
+    inner, raced = Changes._first, []
+
+    def first(self, region, head, ends):
+        found = inner(self, region, head, ends)
+        if not raced:
+            raced.append(fold(table))
+            write(table, 3)
+        return found
+
+    monkeypatch.setattr(Changes, "_first", first)
+    assert seen(table.changes()) == [3]
+
+
+@pytest.mark.parametrize("fences", [1, 3])
+def test_positions_that_a_consumer_keeps_hold_though_it_saved_and_only_fences_came_since(table, fences):
+    """A collection that races the save takes nothing that the consumer may still start at."""
+    kept: dict[Any, Position] = {}
+    read: list[int] = []
+    for step in range(4):
+        write(table, 2 * step, 2 * step + 1)
+        for _ in range(fences):
+            fence(table)
+        changes = table.changes(cursor="sink", start=kept or "earliest")
+        for change in changes:
+            read += [row["v"] for row in change.rows.to_pylist()]
+            kept = changes.positions
+        fold(table)
+        changes.save()
+        fold(table)
+
+    assert read == list(range(8))
+    assert first_position(table) == min(kept.values()) > 1
+
+
+def test_a_save_past_fences_lets_a_collection_take_them_but_what_was_yielded_is_still_refused_before_it(table):
+    write(table, 0)
+    fence(table)
+    changes = table.changes(cursor="sink")
+    assert seen(changes) == [0]
+    kept = changes.positions
+    changes.save(fences=True)
+    fold(table)
+
+    assert first_position(table) == 4
+    assert seen(table.changes(cursor="sink")) == []
+    with pytest.raises(Invalid, match="collected below position 4"):
+        seen(table.changes(cursor="sink", start=kept))
+
+
+def test_a_position_past_the_end_is_refused_with_region_and_next_position(by_id):
+    for value in range(3):
+        by_id.upsert([{"id": 1, "v": value}])
+    by_id.upsert([{"id": 2, "v": 0}])
+    ends = {region.id: region.head().next_position for region in by_id.regions()}
+    (short,) = (region for region, end in ends.items() if end == 2)
+    by_id.set_cursor("sink", start=ends)
+    before = by_id.cursors()
+
+    for wrong in (3, ends | {short: Position(3)}):
+        with pytest.raises(Invalid, match="past the end of the log: the next one is 2") as caught:
+            by_id.set_cursor("sink", start=wrong)
+        assert caught.value.where["region"] == short
+    assert by_id.cursors() == before
+
+
+def test_a_stream_starts_at_a_number_where_regions_reach_it_and_elsewhere_at_their_end(by_id):
+    for value in range(3):
+        by_id.upsert([{"id": 1, "v": value}])
+    by_id.upsert([{"id": 2, "v": 5}])
+
+    assert sorted(seen(by_id.changes(start=2))) == [1, 2]
+    assert seen(by_id.changes(start=3)) == [2]
+    assert seen(by_id.changes(start=4)) == []
+    with pytest.raises(Invalid, match="past the end"):
+        seen(by_id.changes(start=5))
+    with pytest.raises(Invalid, match="past the end"):
+        seen(by_id.changes(start=dict.fromkeys((one.id for one in by_id.regions()), Position(3))))
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest", "now", {}])
+def test_of_a_region_made_after_a_stream_began_nothing_is_left_out(by_id, start):
+    by_id.upsert([{"id": 1, "v": 1}])
+    changes = by_id.changes(start=SystemClock().now() if start == "now" else start)
+    seen(changes)
+    by_id.upsert([{"id": 2, "v": 2}])
+    by_id.upsert([{"id": 2, "v": 3}])
+    assert seen(changes) == [2, 3]
+
+    by_id.upsert([{"id": 3, "v": 4}])
+    fold(by_id)
+    with pytest.raises(Invalid, match="collected below position 2"):
+        seen(changes)
+
+
+def test_a_region_that_a_consumers_positions_do_not_name_is_read_from_its_first_entry(by_id):
+    by_id.upsert([{"id": 1, "v": 1}])
+    first = by_id.changes()
+    assert seen(first) == [1]
+    by_id.upsert([{"id": 2, "v": 2}])
+
+    assert seen(by_id.changes(start=first.positions)) == [2]
+
+
+def test_positions_of_a_table_that_was_there_before_are_refused_and_not_read_as_none_at_all(tmp_path):
+    place = tmp_path / "t"
+    table = made(place)
+    write(table, 1)
+    before = table.changes()
+    assert seen(before) == [1]
+    drop_table(place)
+    again = made(place)
+    write(again, 2)
+    (mine,) = (region.id for region in again.regions())
+
+    for theirs in (before.positions, before.positions | {mine: Position(1)}, {"nope": Position(1)}):
+        for refused in (
+            lambda start=theirs: seen(again.changes(start=start)),
+            lambda start=theirs: seen(again.changes(start=start, cursor="sink")),
+            lambda start=theirs: again.set_cursor("sink", start=start),
+        ):
+            with pytest.raises(Invalid, match="region that the table does not have") as caught:
+                refused()
+            assert caught.value.where["region"] in theirs.keys() - {mine}
+            assert "a restored one begins anew" in caught.value.remedy
+    assert again.cursors() == [], "nothing was made by it"
+    assert seen(again.changes(start={mine: Position(1)})) == [2]
+
+
+def test_a_position_of_a_region_that_is_not_created_to_the_end_is_no_other_tables(table, opened):
+    write(table, 1)
+    begun = RegionId("0" * 32)
+    record = dict(opened.storage.registry.list(region_key(opened.storage.table, RegionId("")).partition)[0][1])
+    opened.storage.registry.swap(region_key(opened.storage.table, begun), expect=None, change=record)
+    positions = {region.id: Position(1) for region in regions(opened.storage)}
+
+    assert begun in positions
+    assert seen(table.changes(start=positions)) == [1]
+
+
+@pytest.mark.parametrize("wrong", [0, -3, True, 2.0, "latest", None])
+def test_what_is_no_position_is_refused_in_a_consumers_positions_too(table, wrong):
+    write(table, 1)
+    (region,) = (one.id for one in table.regions())
+
+    for refused in (lambda: table.changes(start={region: wrong}), lambda: table.set_cursor("s", start={region: wrong})):
+        with pytest.raises(Invalid, match="can't start at") as caught:
+            refused()
+        assert caught.value.where["region"] == region
+    assert table.cursors() == []
+
+
+def test_positions_name_every_region_before_the_first_change_is_read(tmp_path):
+    table = made(tmp_path / "t", regions="bucket(id, 4)")
+    table.upsert([{"id": n, "v": n} for n in range(20)])
+    changes = table.changes()
+    first = next(iter(changes))
+
+    assert changes.positions == {region.id: 1 + (region.id == first.region) for region in table.regions()}
+
+
+def test_a_time_since_which_the_log_was_collected_is_no_start(table):
+    clock, moments = FakeClock(), []
+    table = lancelsm.open(table.uri, ports=faulty(FaultPlan(), clock=clock))
+    for value in range(1, 4):
+        moments.append(clock.now())
+        write(table, value)
+        clock.advance(1)
+    assert [seen(table.changes(start=moment)) for moment in (1.0, *moments)] == [[1, 2, 3], [1, 2, 3], [2, 3], [3]]
+    fold(table)
+    after = clock.now()
+
+    for late in ((), (4, 5)):
+        write(table, *late)
+        for moment in (1.0, *moments):
+            with pytest.raises(Invalid, match="collected since that time"):
+                table.changes(start=moment).__iter__().__next__()
+            with pytest.raises(Invalid, match="collected since that time"):
+                table.set_cursor("sink", start=moment)
+        assert seen(table.changes(start=after)) == list(late)
+        assert seen(table.changes(start="earliest")) == list(late)
+    assert table.cursors() == []
