@@ -18,7 +18,7 @@ from lancelsm import config as configs
 from lancelsm.clone import release
 from lancelsm.dataset.base_table import find_base
 from lancelsm.dataset.tags import tags
-from lancelsm.errors import Corrupt, Invalid, Unavailable
+from lancelsm.errors import Corrupt, Invalid, LsmError, Unavailable
 from lancelsm.gc.whole import close_table, delete_objects, delete_records, keep_table
 from lancelsm.layout import CLONE, CONFIG, DROPPING, TableId, snapshots
 from lancelsm.lease import lease
@@ -43,7 +43,7 @@ def drop_table(uri: str | Path, *, storage_options: Mapping[str, str] | None = N
         How many objects were deleted.
 
     Raises:
-        Invalid: no table is there; or a clone shares its files.
+        Invalid: no table is there; or a clone shares its files; or it is a clone, and its source can't be reached.
         Corrupt: it is a clone, and what it says of its source is wrong; or what notes the drop is.
         Contended: a merge is under way, nothing was deleted; or another process has dropped the table.
         Unavailable: drop it again, which goes on.
@@ -122,7 +122,7 @@ def _check_unshared(storage: Storage, storage_options: Mapping[str, str] | None)
                 if tag.startswith(TAGS):  # of a clone that a lost registry knew
                     remedy = f"Drop the clone with the id {tag.removeprefix(TAGS)} first; if it is gone, remove its tag"
                     raise _shared(storage, remedy, tag=tag)
-    except Invalid:
+    except LsmError:
         keep_table(storage)
         raise
 
@@ -133,5 +133,13 @@ def _shared(storage: Storage, remedy: str, **where: str) -> Invalid:
 
 def _release(origin: Origin, *, storage_options: Mapping[str, str] | None, ports: Ports) -> None:
     """End the pin in the source; a source that is gone has none."""
-    with suppress(Invalid):
-        release(open_configured(origin.source, storage_options=storage_options, ports=ports), origin)
+    try:
+        if configs.read(ports.store(origin.source, storage_options), uri=origin.source) is not None:
+            release(open_configured(origin.source, storage_options=storage_options, ports=ports), origin)
+    except Invalid as error:
+        raise Invalid(
+            f"the source can't be told that its clone is gone: {error.message}",
+            remedy=f"Correct that, then drop the clone again; if that can't be: {REMEDY}",
+            source=origin.source,
+            object=CLONE,
+        ) from error

@@ -16,10 +16,11 @@ from lancelsm.backup import back_up, restore
 from lancelsm.clone import clone_snapshot
 from lancelsm.dataset.tags import tags
 from lancelsm.dropping import drop_table
-from lancelsm.errors import Corrupt, Invalid
+from lancelsm.errors import Corrupt, Invalid, Unavailable
 from lancelsm.gc.whole import keep_table
 from lancelsm.layout import CLONE, CONFIG, DROPPING, RESTORED
-from lancelsm.opening import open_table
+from lancelsm.objects.opening import open_store
+from lancelsm.opening import Ports, open_table
 from lancelsm.table import Table
 from tests.simulation.faults import Crash
 
@@ -202,3 +203,45 @@ def test_a_note_of_a_drop_that_can_t_be_read_or_is_another_table_s_is_named_and_
     (place / DROPPING).unlink()
     assert ids(place) == [0, 1, 2]
     drop_table(source.uri)
+
+
+def test_a_clone_whose_source_can_t_be_told_of_its_end_is_dropped_once_it_can(source, tmp_path):
+    place, config = tmp_path / "clone", Path(source.uri, CONFIG)
+    clone_snapshot(open_table(source.uri), "monday", place)
+
+    def denied(uri: str, options: Any) -> Any:
+        if uri == source.uri:
+            raise Invalid("access denied")
+        return open_store(uri, options)
+
+    def refused(why: str, ports: Ports | None = None) -> None:
+        with pytest.raises(Invalid, match=why) as told:
+            drop_table(place, ports=ports)
+        assert told.value.where["object"] == CLONE
+        assert "drop its snapshot in the source" in told.value.remedy
+
+    refused("access denied", Ports(store=denied))
+    kept = config.read_bytes()
+    config.write_text('{"format": 99}')
+    refused("has format 99")
+    config.write_bytes(kept)
+    assert [pin.clone for pin in source.snapshots() if pin.clone] == [str(place)]
+
+    drop_table(place)
+    assert [pin.name for pin in source.snapshots()] == ["monday"]
+
+
+@pytest.mark.parametrize("error", [Corrupt, Unavailable])
+def test_a_table_that_is_not_dropped_since_its_clones_could_not_be_asked_for_is_as_before(
+    source, tmp_path, monkeypatch, error
+):
+    def fails(**_: Any) -> None:
+        raise error("a tag can't be read")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(dropping, "tags", fails)
+        with pytest.raises(error):
+            drop_table(source.uri)
+
+    clone_snapshot(open_table(source.uri), "monday", tmp_path / "clone")
+    assert ids(tmp_path / "clone") == [0, 1, 2]
