@@ -255,7 +255,7 @@ def pin_regions(storage: Storage, pin: Pin, needs: Mapping[RegionId, RegionPin])
         What was written, with the version of each record.
 
     Raises:
-        Contended: the registry gave no answer.
+        Unavailable: the registry gave no answer.
     """
     wanted = {region: replace(needed, version=1) for region, needed in needs.items()}
     storage.each(lambda item: _pin_region(storage, pin, *item), list(wanted.items()))
@@ -271,7 +271,7 @@ def _pin_region(storage: Storage, pin: Pin, region: RegionId, needs: RegionPin) 
         outcome = storage.registry.swap(key, expect=None, change=record)
         if isinstance(outcome, Applied | Lost):  # nobody else writes it before the pin is confirmed
             return
-    raise Contended(f"the {pin.kind}'s records could not be written", remedy="Make it again", table=storage.uri)
+    raise Unavailable(f"the {pin.kind}'s records could not be written", remedy="Make it again", table=storage.uri)
 
 
 def stands(storage: Storage, pin: Pin) -> bool:

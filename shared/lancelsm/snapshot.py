@@ -19,7 +19,6 @@ from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, Unavailable
 from lancelsm.head import Head
 from lancelsm.layout import NO_GENERATION, Nonce, Position, RegionId, pin_key, snapshots
 from lancelsm.manifest import Manifest
-from lancelsm.objects import ObjectStore
 from lancelsm.objects.opening import open_store
 from lancelsm.opening import Opened, check_base
 from lancelsm.origin import read_origin, tags_of
@@ -97,26 +96,22 @@ def _renewed(opened: Opened, pin: Pin, expires: Callable[[], float | None] | Non
     raise Contended("others kept changing the snapshot", remedy="Try again", table=storage.uri, snapshot=pin.name)
 
 
-def drop_snapshot(
-    opened: Opened, name: str, *, store: Callable[[str, Mapping[str, str] | None], ObjectStore] = open_store
-) -> None:
+def drop_snapshot(opened: Opened, name: str) -> None:
     """End a snapshot, also one that is being made. What it kept is collected by the next round.
 
     One that keeps the files of a clone ends only where the clone's place is empty or another table's: somebody removed
     the clone by hand. A clone that was moved is not found, and loses its files.
 
-    Args:
-        store: opens the clone's place.
-
     Raises:
         Invalid: there is none of this name, or it keeps the files of a clone; or the clone's place can't be read.
+        Corrupt: what the clone notes of its source is unreadable.
         Contended, Unavailable: it may still be there; drop it again.
     """
     pin = pins.named(opened.storage, "snapshot", name)
     if pin is None:
         raise _gone(opened.storage, name, wanted=False)
     if pin.clone:
-        origin = read_origin(store(pin.clone, opened.storage_options))
+        origin = read_origin(open_store(pin.clone, opened.storage_options))
         if origin is not None and origin.pin == name:
             raise _of_clone(opened, pin)
         for tag in tags(uri=opened.storage.uri, storage_options=opened.storage_options):

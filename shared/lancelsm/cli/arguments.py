@@ -10,3 +10,7 @@ Uri = Annotated[str, typer.Argument(metavar="URI", help="The table: a path, or a
 Region = Annotated[
     str | None, typer.Option("--region", metavar="ID", help="One region, by its id or the start of it; default all.")
 ]
+At = Annotated[
+    str | None, typer.Option("--at", metavar="NAME", help="As a snapshot keeps the table; default as it is now.")
+]
+Name = Annotated[str, typer.Option("--name", metavar="NAME", help="Up to 100 letters, digits, - and _.")]

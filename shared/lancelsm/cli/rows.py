@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lancelsm.cli.arguments import Uri
+from lancelsm.cli.arguments import At, Uri
 from lancelsm.cli.session import Session, command, names
 from lancelsm.errors import placed
 
@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 
 commands = typer.Typer()
 _SQL = "text in 'quotes', odd column names in `backticks`"
-_At = Annotated[
-    str | None, typer.Option("--at", metavar="NAME", help="As a snapshot keeps the table; default as it is now.")
-]
 _Key = Annotated[
     str | None,
     typer.Option("--key", metavar="JSON", help="An object of the key columns; for a key of one column also its value."),
@@ -90,7 +87,7 @@ def scan(
     to: Annotated[
         str | None, typer.Option(metavar="FILE", help="Into a file: .parquet .csv .ndjson .arrow; the suffix decides.")
     ] = None,
-    at: _At = None,
+    at: At = None,
 ) -> None:
     """Read every live row as of now, or as of a snapshot.
 
@@ -121,7 +118,7 @@ def scan(
 
 
 @command(commands, "get", example="""lancelsm get orders --key '{"id": 7}'""")
-def get(session: Session, uri: Uri, key: _Key = None, at: _At = None) -> None:
+def get(session: Session, uri: Uri, key: _Key = None, at: At = None) -> None:
     """Look one row up by its key.
 
     As JSON: the row, or null if there is none, which is no error.

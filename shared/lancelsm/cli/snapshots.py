@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lancelsm.cli.arguments import Uri
+from lancelsm.cli.arguments import At, Name, Uri
 from lancelsm.cli.session import Session, command
 
 if TYPE_CHECKING:
@@ -17,15 +17,11 @@ if TYPE_CHECKING:
 commands = typer.Typer()
 group = typer.Typer()
 
-Name = Annotated[str, typer.Option("--name", metavar="NAME", help="Up to 100 letters, digits, - and _.")]
 _Ttl = Annotated[
     str | None,
     typer.Option(
         "--ttl", metavar="DURATION", help="Seconds, 90s, 15m, 1h, 7d, or never.", show_default="the table's setting"
     ),
-]
-_At = Annotated[
-    str | None, typer.Option("--at", metavar="NAME", help="As a snapshot keeps the table; default as it is now.")
 ]
 
 
@@ -116,7 +112,7 @@ def backup(
     session: Session,
     uri: Uri,
     to: Annotated[str, typer.Argument(metavar="TO", help="An empty place: a path or a URL.")],
-    at: _At = None,
+    at: At = None,
 ) -> None:
     """Copy every row to a place that needs nothing of the table any more; read it back and compare.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lancelsm.cli.arguments import Region, Uri
+from lancelsm.cli.arguments import Name, Region, Uri
 from lancelsm.cli.session import Session, command
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ _Start = Annotated[
         show_default="earliest",
     ),
 ]
-_Name = Annotated[str, typer.Option("--name", metavar="NAME", help="Up to 100 letters, digits, - and _.")]
 
 
 @command(commands, "tail", example="lancelsm tail orders --cursor warehouse --follow --output json")
@@ -128,7 +127,7 @@ def list_(session: Session, uri: Uri) -> None:
 
 
 @command(group, "set", example="lancelsm cursor set orders --name warehouse --start latest")
-def set_(session: Session, uri: Uri, name: _Name, start: _Start = None, region: Region = None) -> None:
+def set_(session: Session, uri: Uri, name: Name, start: _Start = None, region: Region = None) -> None:
     """Make a cursor, or put it somewhere else, backwards too as far as the log is kept.
 
     With --region it moves in that region alone, and has to be there already. As JSON: {"name", "created", "positions":
@@ -147,7 +146,7 @@ def set_(session: Session, uri: Uri, name: _Name, start: _Start = None, region: 
 
 
 @command(group, "drop", example="lancelsm cursor drop orders --name warehouse")
-def drop(session: Session, uri: Uri, name: _Name) -> None:
+def drop(session: Session, uri: Uri, name: Name) -> None:
     """End a cursor: what only it kept may be collected. As JSON: {"dropped": name}."""
     session.open(uri).drop_cursor(name)
     session.show({"dropped": name}, lambda: f"Dropped cursor {name}")
