@@ -298,17 +298,6 @@ class TornListings:
             yield line
 
 
-def test_slatedb_1888_an_expired_pin_is_gone_before_it_stops_counting() -> None:
-    lake = _expired(filled())
-    storage = lake.region("reader").storage
-    assert len(pins_of(storage.registry.list(snapshots(storage.table)))) == 1
-
-    lake.collect()
-
-    assert storage.registry.list(snapshots(storage.table)) == []
-    assert [key for key in lake.stored() if "_gen_" in key] == []
-
-
 def renewed_before(port: str) -> None:
     """A collection, and right before its first deletion there the renewal of a pin that has expired."""
     lake = _expired(filled())
@@ -341,7 +330,7 @@ def test_a_pin_that_is_renewed_while_it_is_judged_expired_counts() -> None:
     renewed_before("registry")
 
 
-def test_a_pin_that_was_judged_expired_can_not_be_renewed_once_something_is_deleted() -> None:
+def test_slatedb_1888_a_pin_that_was_judged_expired_can_not_be_renewed_once_something_is_deleted() -> None:
     renewed_before("objects")
 
 

@@ -152,7 +152,7 @@ def test_a_named_manifest_that_is_gone_is_corrupt():
             act()
 
 
-def test_an_unreadable_hint_is_raised():
+def test_an_unreadable_hint_is_replaced():
     world = World()
     world.store.remove(version_hint(world.id))
     world.store.create(version_hint(world.id), b"{}")
