@@ -91,7 +91,8 @@ def adopt(
     )
     table = opened(config, store, place, storage_options=storage_options, ports=ports)
     lance_spec = None if adoptable.spec is None else from_lance(adoptable.spec, schema=schema)
-    fenced = [_fence_lance(region, lance_spec) for region in _regions(table)]
+    known = adoptable.base.facts is not None
+    fenced = [_fence_lance(region, lance_spec, known=known) for region in _regions(table)]
     spec = _usable(lance_spec, [manifest for _, manifest in fenced])
     # Markers are read again behind the fences: a merge of Lance's may have raised them meanwhile.
     adoptable = read_adoptable(uri=place, objects=store, storage_options=storage_options)
@@ -147,7 +148,7 @@ def _take_back(table: Opened) -> Opened:
     if not taken:
         raise Invalid("a table of lancelsm is there, which Lance did not touch", remedy="Open it", table=place)
     for region in taken:
-        _fence_lance(region, table.config.regions)
+        _fence_lance(region, table.config.regions, known=True)
     rebuild(table, [region.id for region in taken])
     return table
 
@@ -178,10 +179,14 @@ def _usable(spec: RegionSpec | None, found: Sequence[Manifest]) -> RegionSpec | 
     return spec if known and len(values) == len(found) else None
 
 
-def _fence_lance(region: Region, spec: RegionSpec | None) -> tuple[Region, Manifest]:
+def _fence_lance(region: Region, spec: RegionSpec | None, *, known: bool) -> tuple[Region, Manifest]:
     """Take the region from whatever writer of Lance holds it: a manifest with the next epoch, a sentinel in the log.
 
     The manifest is ours from here on. Its sums start at zero: nobody knows what was folded before.
+
+    Args:
+        known: the table has been one of ours, so that the region may have been collected. Lance's writer does not carry
+            on how far: the head says it, or without one our newest manifest.
     """
     for _ in region.storage.budget().attempts():
         found = newest_published(region)
@@ -190,7 +195,7 @@ def _fence_lance(region: Region, spec: RegionSpec | None) -> tuple[Region, Manif
         manifest = found.manifest
         written = not manifests.written_by_lance(found.body)  # by an earlier call
         if not written:
-            ours = _newest_of_ours(region, below=manifest.version)
+            ours = (region.find_head() or _newest_of_ours(region, below=manifest.version)) if known else None
             manifest = replace(
                 manifest,
                 version=Version(manifest.version + 1),
@@ -208,7 +213,7 @@ def _fence_lance(region: Region, spec: RegionSpec | None) -> tuple[Region, Manif
 
 
 def _newest_of_ours(region: Region, *, below: Version) -> Manifest | None:
-    """The manifest from which Lance's writer went on: it does not carry on how far the region was collected."""
+    """The manifest from which Lance's writer went on."""
     for version in range(below - 1, 0, -1):
         found = load(region, published_manifest(region.id, Version(version)))
         if found is None or not manifests.written_by_lance(found.body):

@@ -11,10 +11,11 @@ import pyarrow as pa
 import pytest
 from lance.mem_wal import CompactedSsTable
 
+from lancelsm import commit
 from lancelsm.adopt import adopt, set_regions
 from lancelsm.dataset.base_table import open_base
-from lancelsm.errors import Corrupt, Invalid, LsmError
-from lancelsm.layout import CONFIG, Generation, Position, RegionId, wal_entry
+from lancelsm.errors import Corrupt, Invalid, LsmError, Unavailable
+from lancelsm.layout import CONFIG, Generation, Position, RegionId, published_version, wal_entry
 from lancelsm.opening import open_table
 from lancelsm.table import Table
 from tests.interop import lance_oracle as oracle
@@ -135,6 +136,57 @@ def test_a_region_that_is_taken_back_goes_on_with_its_rounds(tmp_path: Path) -> 
     taken.merge(engine="inprocess")
     taken.collect(yes=True, interval_seconds=0)
     assert region.head().collector_round == 3
+
+
+def older_manifests(place: Path, *, than: int) -> list[Path]:
+    """Where Lance's readers look, but for the newest so many."""
+    return sorted(place.glob("_mem_wal/*/manifest/*.binpb"), key=lambda path: published_version(path.name) or 0)[:-than]
+
+
+def test_older_manifests_of_a_table_of_lances_own_are_not_read(tmp_path: Path, written: Path) -> None:
+    place = tmp_path / "table"
+    shutil.copytree(written, place)
+    older = older_manifests(place, than=1)
+    assert len(older) > 1
+    for path in older:
+        path.write_bytes(b"rubbish")
+
+    assert rows_of(Table(adopt(place))) == ROWS
+
+
+def test_a_region_is_taken_back_by_its_head_though_its_newest_manifest_was_not_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The round of a collection was committed, and its committer crashed; then Lance took the next version."""
+    table = create(tmp_path)
+    for value in "ab":
+        table.upsert([row(1, value)])
+        table.flush()
+        table.merge(engine="inprocess")
+    (region,) = table.regions()
+    published = region.head().manifest_version
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise Unavailable("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(commit, "publish", fails)
+        with pytest.raises(Unavailable):
+            table.collect(yes=True, interval_seconds=0)
+    before = region.head()
+    assert (before.manifest_version, before.collector_round) == (published + 1, 1)
+    for key in (2, 3):
+        dataset = lance.dataset(table.uri)
+        with dataset.mem_wal_writer(region.id) as writer:
+            writer.put(pa.Table.from_pylist([row(key)], schema=dataset.schema))
+    for path in older_manifests(Path(table.uri), than=1):
+        path.write_bytes(b"rubbish")
+
+    taken = Table(adopt(table.uri))
+
+    after = region.head()
+    assert (after.first_position, after.collector_round) == (before.first_position, before.collector_round)
+    assert rows_of(taken) == [row(1, "b"), row(2), row(3)]
 
 
 def test_what_was_adopted_is_not_adopted_again(tmp_path: Path, written: Path) -> None:
