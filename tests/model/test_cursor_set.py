@@ -1,0 +1,32 @@
+"""A cursor that is set elsewhere: clean as designed, back and forward, and no guard is for nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.model.cursor_set import CursorSet, Guard
+from tests.model.verdicts import check_broken, check_clean
+
+GONE, FALSE = "kept entry gone", "false report"
+CAUGHT: dict[Guard, tuple[bool, str]] = {  # as the cursor is set back, or forward
+    Guard.NEW_COUNTS: (True, GONE),
+    Guard.OLD_COUNTS: (False, GONE),
+    Guard.KEPT: (True, GONE),
+    Guard.FLOOR_AFTER: (True, GONE),
+    Guard.OLD_AFTER: (True, GONE),
+    Guard.ARRIVES_AS_ANNOUNCED: (True, FALSE),
+    Guard.EXPIRED_WITHDRAWN: (True, GONE),
+    Guard.WITHDRAWN_AS_JUDGED: (False, GONE),
+    Guard.HELD: (True, FALSE),
+}
+
+
+@pytest.mark.parametrize(("back", "states"), [(True, 14_002), (False, 2_405)], ids=["back", "forward"])
+def test_a_cursor_that_is_set_is_at_one_place_and_nothing_that_it_keeps_is_gone(back: bool, states: int) -> None:
+    check_clean(CursorSet(back=back), states=states)
+
+
+@pytest.mark.parametrize("guard", Guard, ids=lambda guard: guard.name)
+def test_without_a_guard_a_promise_breaks(guard: Guard) -> None:
+    back, kind = CAUGHT[guard]
+    check_broken(CursorSet(without=guard, back=back), kind=kind, guard=guard)
