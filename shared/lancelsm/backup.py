@@ -112,7 +112,7 @@ def back_up(
     store = ports.store(place, storage_options)
     check_free(store, uri=place)
     if store.get(BACKUP) is not None:
-        raise Invalid("a backup is there already", remedy="Choose another place", table=place)
+        raise _taken(place)
     key = table.config.schema.primary_key
     plain = pa.schema([field.remove_metadata() for field in table.schema])
     schema = numbered(declare_primary_key(plain, key))
@@ -143,8 +143,11 @@ def back_up(
         row_setsum=written.setsum.hex(),
     )
     body = json.dumps(asdict(made), indent=1).encode()
-    if put_once(store, BACKUP, body, attempts=range(2)) != body:
+    found = put_once(store, BACKUP, body, attempts=range(2))
+    if found is None:
         raise Unavailable("the backup could not be finished", remedy="Back it up to another place", table=place)
+    if found != body:
+        raise _taken(place)
     return Copied(uri=place, rows=written.rows, source=table.uri)
 
 
@@ -237,6 +240,10 @@ def read_backup(store: ObjectStore, *, uri: str) -> Backup:
     except (ValueError, KeyError, TypeError, pa.ArrowException, OSError) as error:
         raise Corrupt(f"the backup is unreadable: {error!r}", table=uri, object=BACKUP) from error
     return backup
+
+
+def _taken(place: str) -> Invalid:
+    return Invalid("a backup is there already", remedy="Choose another place", table=place)
 
 
 def _as(columns: pa.Schema, batch: pa.RecordBatch) -> pa.RecordBatch:

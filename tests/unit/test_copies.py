@@ -15,7 +15,7 @@ import lance
 import pytest
 
 import lancelsm
-from lancelsm import clone, dropping
+from lancelsm import backup, clone, dropping
 from lancelsm import config as configs
 from lancelsm.backup import back_up, restore
 from lancelsm.clone import clone_snapshot
@@ -289,6 +289,25 @@ def test_a_backup_that_was_not_finished_is_not_restored(source, tmp_path):
     with pytest.raises(Invalid, match="a backup is there already"):
         back_up(source, tmp_path / "backup")
     restore(tmp_path / "backup", tmp_path / "restored")
+
+
+def test_a_backup_that_another_finished_first_is_told_from_one_that_had_no_answer(source, tmp_path, monkeypatch):
+    to = tmp_path / "backup"
+    with monkeypatch.context() as patch:
+        patch.setattr(backup, "put_once", lambda *_, **__: None)
+        with pytest.raises(Unavailable, match="could not be finished"):
+            back_up(source, to)
+
+    def overtaken(**how: Any) -> None:
+        monkeypatch.undo()
+        back_up(source.at("monday"), to)
+        backup.write_copy(**how)
+
+    monkeypatch.setattr(backup, "write_copy", overtaken)
+    with pytest.raises(Invalid, match="a backup is there already"):
+        back_up(source, to)
+    restore(to, tmp_path / "restored")
+    assert values(lancelsm.open(tmp_path / "restored")) == NOW
 
 
 def test_a_backup_whose_rows_are_not_those_that_were_backed_up_makes_no_table(source, tmp_path):
