@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from lancelsm import pins
 from lancelsm.errors import Contended, Invalid, LsmError, Unavailable
@@ -35,18 +36,11 @@ def make_cursor(storage: Storage, name: str, *, start: Start) -> Pin:
 
     A crash at any line leaves nothing that can be read from; its records expire.
     """
-    for _ in range(_TRIES):
-        pin = pins.begin(storage, "cursor", name)
-        try:
-            placed = replace(pin, regions=pins.pin_regions(storage, pin, _starts(storage, start)))
-            if pins.stands(storage, placed):
-                return pins.confirm(storage, placed, ttl_seconds=None)
-        except BaseException:
-            with suppress(LsmError):
-                pins.forget(storage, pin)
-            raise
-        pins.forget(storage, pin)
-    raise Contended("the collector was faster than the cursor", remedy="Make it again", table=storage.uri)
+
+    def place(pin: Pin) -> Pin:
+        return replace(pin, regions=pins.pin_regions(storage, pin, _starts(storage, start)))
+
+    return pins.make(storage, "cursor", name, place=place, forget=partial(pins.forget, storage), ttl_seconds=None)
 
 
 def list_cursors(storage: Storage) -> list[Pin]:

@@ -11,11 +11,12 @@ While it is made a pin expires by itself, even one that is to stay for ever: a m
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
+from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, Unavailable
 from lancelsm.layout import (
     Generation,
     Key,
@@ -41,6 +42,7 @@ NEXT_EXPIRES = "next_expires"
 
 MAKING_SECONDS = 3600.0  # until one that is being made expires
 
+_TRIES = 5
 _START = Position(1)
 _NO_GENERATION = Generation(0)
 _NO_VERSION = Version(0)
@@ -102,33 +104,42 @@ class RegionPin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pin:
-    """A snapshot or a cursor as one listing saw it.
+class Named:
+    """What tells one pin from another: of the same name there may have been others, with another nonce.
 
-    `version` is the witness of the record; `expires` is in Unix seconds, None for never; `confirmed` is False while it
-    is being made: it counts all the same, and what it does not name yet it will find passed when it confirms. A cursor
-    needs all of a region that it has no record of. A snapshot is not `whole` if the listing saw fewer regions than it
-    has: it was made or dropped meanwhile, and is no view of the table. A pin with `clone` keeps the version of the base
-    that the table at this place shares, and nothing else. One that `replaces` another nonce is where the cursor of its
-    name is being moved: it counts beside it, by the same record, so that no listing misses both.
+    One that is not `confirmed` is being made. One with `clone` keeps the version of the base that the table at this
+    place shares, and nothing else.
     """
 
     kind: str
     name: str
     nonce: Nonce
-    version: int
-    created: float
-    expires: float | None
     confirmed: bool
-    base_version: int | None
-    regions: Mapping[RegionId, RegionPin]
-    whole: bool = True
     clone: str = ""
-    replaces: Nonce | None = None
 
     def partition(self, table: TableId) -> str:
         """Where its records are."""
         return cursors(table) if self.kind == "cursor" else snapshots(table)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pin(Named):
+    """A snapshot or a cursor as one listing saw it.
+
+    `version` is the witness of the record; `expires` is in Unix seconds, None for never; `confirmed` is False while it
+    is being made: it counts all the same, and what it does not name yet it will find passed when it confirms. A cursor
+    needs all of a region that it has no record of. A snapshot is not `whole` if the listing saw fewer regions than it
+    has: it was made or dropped meanwhile, and is no view of the table. One that `replaces` another nonce is where the
+    cursor of its name is being moved: it counts beside it, by the same record, so that no listing misses both.
+    """
+
+    version: int
+    created: float
+    expires: float | None
+    base_version: int | None
+    regions: Mapping[RegionId, RegionPin]
+    whole: bool = True
+    replaces: Nonce | None = None
 
     def of(self, region: RegionId) -> RegionPin | None:
         """What it needs of a region; None if nothing."""
@@ -183,24 +194,18 @@ def pins_of(records: Iterable[tuple[Key, Record]]) -> list[Pin]:
     return found
 
 
-def named(storage: Storage, kind: str, name: str) -> Pin | None:
-    """A pin by its own record alone, without its regions, also one that is being made: for whoever ends it."""
+def named(storage: Storage, kind: str, name: str) -> Named | None:
+    """The pin that has this name now, also one that is being made: for whoever ends it, however broken the rest."""
     record = storage.registry.read(
         pin_key(snapshots(storage.table) if kind == "snapshot" else cursors(storage.table), name)
     )
     if record is None:
         return None
-    return Pin(
+    return Named(
         kind=kind,
         name=name,
         nonce=Nonce(str(record["nonce"])),
-        version=int(record["version"]),
-        created=0.0,
-        expires=None,
         confirmed=bool(record.get("confirmed")),
-        base_version=None,
-        regions={},
-        whole=False,
         clone=str(record.get("clone", "")),
     )
 
@@ -210,6 +215,46 @@ def checked_name(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise Invalid(f"{name!r} is no name", remedy="Use up to 100 letters, digits, - and _", field="name")
     return name
+
+
+def make(
+    storage: Storage,
+    kind: str,
+    name: str,
+    *,
+    place: Callable[[Pin], Pin | None],
+    forget: Callable[[Pin], None],
+    ttl_seconds: float | None,
+) -> Pin:
+    """Make a pin by the protocol of this module.
+
+    Args:
+        place: writes what the pin needs of the table as it is now, and returns it with that; None if it is gone.
+        forget: removes what `place` and this have written.
+        ttl_seconds: for how long from its confirmation on, unless it is renewed; None for ever.
+
+    Returns:
+        The confirmed pin.
+
+    Raises:
+        Invalid: the name is taken, or no name.
+        Contended: the collector overtook it again and again; nothing is kept of it.
+        Unavailable: the registry gave no answer. Besides, what `place` raises.
+
+    A crash at any line leaves nothing that may be relied on; its records expire, whatever the time to live.
+    """
+    for _ in range(_TRIES):
+        pin = begin(storage, kind, name)
+        try:
+            placed = place(pin)
+            if placed is not None and not overtaken(storage, placed):
+                return confirm(storage, placed, ttl_seconds=ttl_seconds)
+        except BaseException:
+            with suppress(LsmError):
+                forget(pin)
+            raise
+        forget(pin)
+    raise Contended(f"the collector was faster than the {kind}", remedy="Make it again", table=storage.uri)
 
 
 def begin(storage: Storage, kind: str, name: str) -> Pin:
@@ -274,24 +319,24 @@ def _pin_region(storage: Storage, pin: Pin, region: RegionId, needs: RegionPin) 
     raise Unavailable(f"the {pin.kind}'s records could not be written", remedy="Make it again", table=storage.uri)
 
 
-def stands(storage: Storage, pin: Pin) -> bool:
-    """Whether no floor that is committed by now has passed what the pin needs. Read after its records were written."""
+def overtaken(storage: Storage, pin: Pin) -> bool:
+    """Whether a floor that is committed by now has passed what the pin needs. Read after its records were written."""
     record = storage.registry.read(table_key(storage.table)) or {}
     if pin.base_version is not None and int(record.get("base_floor", 0)) > pin.base_version:
-        return False
+        return True
 
-    def holds(region: Region) -> bool:
+    def passed(region: Region) -> bool:
         needs, head = pin.of(region.id), region.find_head()
         if needs is None or head is None:
-            return needs is None or region.id not in pin.regions
-        passed = needs.manifest_key and head.collector_round != needs.collector_round
-        return head.first_position <= needs.first_position and not passed
+            return needs is not None and region.id in pin.regions
+        collected = needs.manifest_key and head.collector_round != needs.collector_round
+        return head.first_position > needs.first_position or bool(collected)
 
-    return all(storage.each(holds, regions(storage)))
+    return any(storage.each(passed, regions(storage)))
 
 
 def confirm(storage: Storage, pin: Pin, *, ttl_seconds: float | None) -> Pin:
-    """The pin, which stands, as one that may be relied on, for so long or for ever; raises as `step`."""
+    """The pin, which was not overtaken, as one that may be relied on, for so long or for ever; raises as `step`."""
     return step(storage, replace(pin, confirmed=True, expires=expiry(storage, ttl_seconds)))
 
 
@@ -327,7 +372,7 @@ def change_record(storage: Storage, pin: Pin, *, expect: Fields, change: Fields)
     raise Unavailable(f"the {pin.kind}'s record could not be written", remedy="Try again", table=storage.uri)
 
 
-def forget(storage: Storage, pin: Pin) -> None:
+def forget(storage: Storage, pin: Named) -> None:
     """Remove the records of a pin, its own first, however it was renewed; nothing happens to another one of its name.
 
     A crash leaves records of regions that nobody counts, which a collection removes.
@@ -347,7 +392,7 @@ def forget(storage: Storage, pin: Pin) -> None:
     discard_regions(storage, pin)
 
 
-def discard_regions(storage: Storage, pin: Pin) -> None:
+def discard_regions(storage: Storage, pin: Named) -> None:
     """Remove the records of regions of a pin that is over: nobody else's keys carry its nonce.
 
     Raises:
@@ -358,7 +403,7 @@ def discard_regions(storage: Storage, pin: Pin) -> None:
     storage.each(storage.registry.discard, [key for key in keys if key.sort.startswith(prefix)])
 
 
-def held(storage: Storage, pin: Pin) -> bool:
+def held(storage: Storage, pin: Named) -> bool:
     """Whether the pin's record is still there: what was read before this call was not collected before it."""
     record = storage.registry.read(pin_key(pin.partition(storage.table), pin.name))
     return record is not None and record["nonce"] == pin.nonce
@@ -389,7 +434,7 @@ def _pin(kind: str, name: str, record: Record, parts: Mapping[RegionId, Record])
             whole=kind == "cursor" or len(parts) == int(record["regions"]),
             clone=str(record["clone"]),
         )
-    except (KeyError, ValueError) as error:
+    except (KeyError, ValueError, Corrupt) as error:  # a sum that is none is Corrupt
         raise Corrupt(
             f"the record of {kind} {name!r} is unreadable: {error!r}", remedy=f"Drop the {kind}, then make it again"
         ) from error

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 
 from lancelsm import pins
 from lancelsm.commit import load, newest
@@ -22,7 +23,7 @@ from lancelsm.manifest import Manifest
 from lancelsm.objects.opening import open_store
 from lancelsm.opening import Opened, check_base
 from lancelsm.origin import read_origin, tags_of
-from lancelsm.pins import Pin, RegionPin, pins_of
+from lancelsm.pins import Named, Pin, RegionPin, pins_of
 from lancelsm.region import Region, Storage, regions, with_heads
 from lancelsm.view import RegionView, View, mismatch, region_view
 from lancelsm.wal.replay import tail
@@ -49,19 +50,8 @@ def make_snapshot(opened: Opened, name: str, *, ttl_seconds: float | None) -> Pi
 
     A crash at any line leaves nothing that can be opened; its records expire, whatever the time to live.
     """
-    storage = opened.storage
-    for _ in range(_TRIES):
-        pin = pins.begin(storage, "snapshot", name)
-        try:
-            placed = _placed(opened, pin)
-            if placed is not None and pins.stands(storage, placed):
-                return pins.confirm(storage, placed, ttl_seconds=ttl_seconds)
-        except BaseException:
-            with suppress(LsmError):
-                forget_snapshot(opened, pin)
-            raise
-        forget_snapshot(opened, pin)
-    raise Contended("the collector was faster than the snapshot", remedy="Take it again", table=storage.uri)
+    place, forget = partial(_placed, opened), partial(forget_snapshot, opened)
+    return pins.make(opened.storage, "snapshot", name, place=place, forget=forget, ttl_seconds=ttl_seconds)
 
 
 def renew_snapshot(opened: Opened, name: str, *, ttl_seconds: float | None) -> Pin:
@@ -241,7 +231,7 @@ def tag_of(nonce: Nonce) -> str:
     return f"lancelsm.pin.{nonce}"
 
 
-def _of_clone(opened: Opened, pin: Pin) -> Invalid:
+def _of_clone(opened: Opened, pin: Named) -> Invalid:
     return Invalid(
         "a clone shares the files that this snapshot keeps",
         remedy=f"It ends with the clone: lancelsm drop {pin.clone}",
@@ -312,7 +302,7 @@ def _needs(head: Head, manifest: Manifest, base: BaseTable) -> RegionPin:
     )
 
 
-def forget_snapshot(opened: Opened, pin: Pin) -> None:
+def forget_snapshot(opened: Opened, pin: Named) -> None:
     """Remove the records and the tag of a pin, of whatever state; raises as `pins.forget`."""
     pins.forget(opened.storage, pin)
     remove_tag(uri=opened.storage.uri, tag=tag_of(pin.nonce), storage_options=opened.storage_options)

@@ -140,9 +140,9 @@ class Lake:
         )
 
     def end_pin(self, pin: Pin) -> bool:
-        """Confirm it if it stands; whether it is confirmed."""
+        """Confirm it unless it was overtaken; whether it is confirmed."""
         storage = self.region(pin.name).storage
-        if not pins.stands(storage, pin):
+        if pins.overtaken(storage, pin):
             return False
         try:
             self.pinned.append(pins.confirm(storage, pin, ttl_seconds=TTL))

@@ -26,7 +26,7 @@ GUARDS: dict[str, tuple[Callable[..., object], str, str, Callable[[], None]]] = 
         late_pin,
     ),
     "a pin is held against the committed round": (
-        pins.stands,
+        pins.overtaken,
         "head.collector_round != needs.collector_round",
         "False",
         late_pin,

@@ -288,7 +288,7 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
     "a cursor does not begin before the log": (
         [
             (cursor._starts, "if position < head.first_position and", "if False and"),
-            (pins.stands, "head.first_position <= needs.first_position and not passed", "not passed"),
+            (pins.overtaken, "head.first_position > needs.first_position or bool(collected)", "bool(collected)"),
         ],
         cursor_of_what_is_gone,
     ),

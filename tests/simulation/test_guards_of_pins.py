@@ -96,9 +96,9 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
         [
             (snapshot._placed, "pins.pin_regions(storage, pin, needs)", "needs"),
             (
-                snapshot.make_snapshot,
-                "return pins.confirm(",
-                "return pins.pin_regions(storage, placed, placed.regions) and pins.confirm(",
+                pins.make,
+                "return confirm(",
+                "return pin_regions(storage, placed, placed.regions) and confirm(",
             ),
         ],
         anywhere(overtaken, held),

@@ -194,7 +194,7 @@ def confirmed_after_the_sweep() -> None:
         stale = replace(lake.needs(lake.region("slow")), after=0, first_position=Position(1))  # type: ignore[arg-type]
         pin = lake.begin_pin("slow", stale)
         storage = lake.region("slow").storage
-        assert pins.stands(storage, pin)
+        assert not pins.overtaken(storage, pin)
         collection.commit(lake.opened("collector", faulty=False), keys)
         collection.sweep(lake.opened("collector", faulty=False), keys)
         with contextlib.suppress(Contended):
@@ -335,7 +335,7 @@ STORIES: dict[str, tuple[list[Edit], Callable[[], None]]] = {
     ),
     "a pin is confirmed against the floor of the base": (
         [
-            (pins.stands, 'int(record.get("base_floor", 0)) > pin.base_version', "False"),
+            (pins.overtaken, 'int(record.get("base_floor", 0)) > pin.base_version', "False"),
             (snapshot._placed, "tag_version(", "dict("),
         ],
         base_swept_before_any_call,

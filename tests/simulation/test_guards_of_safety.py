@@ -132,7 +132,7 @@ def late_cursor_before_any_call() -> None:
                 needs = {lake.world.id: RegionPin(first_position=Position(1))}
                 pin = pins.begin(storage, "cursor", "slow")
                 pin = replace(pin, regions=pins.pin_regions(storage, pin, needs))
-                if pins.stands(storage, pin):
+                if not pins.overtaken(storage, pin):
                     made.append(pins.confirm(storage, pin, ttl_seconds=None))
 
         with noted(at):
@@ -322,15 +322,15 @@ GUARDS: dict[str, tuple[list[Edit], int | Callable[[], None]]] = {
         8,
     ),
     "a pin is confirmed against the rounds": (
-        [(pins.stands, "passed = needs.manifest_key and head.collector_round != needs.collector_round", "passed = 0")],
+        [(pins.overtaken, " or bool(collected)", "")],
         late_snapshot_before_any_call,
     ),
     "a cursor is confirmed against the floors": (
-        [(pins.stands, "head.first_position <= needs.first_position and not passed", "not passed")],
+        [(pins.overtaken, "head.first_position > needs.first_position or bool(collected)", "bool(collected)")],
         late_cursor_before_any_call,
     ),
-    "a snapshot is confirmed if it stands": (
-        [(snapshot.make_snapshot, "placed is not None and pins.stands(storage, placed)", "placed is not None")],
+    "a pin that was overtaken is not confirmed": (
+        [(pins.make, "placed is not None and not overtaken(storage, placed)", "placed is not None")],
         partial(overtaken, held),
     ),
     "a snapshot's base belongs to its heads": (
