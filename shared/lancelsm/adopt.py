@@ -7,7 +7,6 @@ configuration is last.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from lancelsm.dataset.adoption import read_adoptable, take_over, write_facts
 from lancelsm.dataset.base_table import REGIONS, Facts
 from lancelsm.errors import Contended, Corrupt, Invalid, placed
 from lancelsm.head import check_owner
-from lancelsm.layout import Epoch, Generation, Position, TableId, Version, published_manifest, wal_entry
+from lancelsm.layout import Epoch, Generation, Position, Version, published_manifest, table_id, wal_entry
 from lancelsm.making import check_free
 from lancelsm.manifest import Manifest
 from lancelsm.objects import Refused, Written
@@ -76,7 +75,7 @@ def adopt(
     schema = adoptable.base.schema
     check_primary_key(schema)
     facts = adoptable.base.facts or Facts(
-        table=TableId(str(uuid.UUID(hex=ports.ids.nonce(), version=4))),
+        table=table_id(ports.ids.nonce()),
         registry=registry or default_registry(place),
         owner=owner,
         regions="",

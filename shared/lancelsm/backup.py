@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 import json
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -25,7 +24,7 @@ from lancelsm.config import Config
 from lancelsm.dataset.base_reads import scan_base
 from lancelsm.dataset.copies import read_copy, write_copy
 from lancelsm.errors import Corrupt, Invalid, Unavailable
-from lancelsm.layout import BACKUP, RESTORED, TableId
+from lancelsm.layout import BACKUP, RESTORED, TableId, table_id
 from lancelsm.making import begin_base, begin_copy, catalogued, check_free
 from lancelsm.objects import ObjectStore, put_once
 from lancelsm.opening import Ports, canonical
@@ -177,7 +176,7 @@ def restore(
     check_free(store, uri=place, note=RESTORED)
     schema = found.table_schema()
     wanted = {
-        "table": str(uuid.UUID(hex=ports.ids.nonce(), version=4)),
+        "table": table_id(ports.ids.nonce()),
         "registry": registry or default_registry(place),
         "source": origin,
         "path": found.path,

@@ -143,6 +143,11 @@ def generation_path(region: RegionId, name: str) -> str:
     return f"{MEM_WAL}/{region}/{name}"
 
 
+def table_id(nonce: Nonce) -> TableId:
+    """The id of a new table: a nonce as a UUID of version 4."""
+    return TableId(str(uuid.UUID(hex=nonce, version=4)))
+
+
 def region_id(*, table: TableId, spec_id: int, values: RegionValues) -> RegionId:
     """The id of the region with these values: the same for every creator, so that two of them make one region.
 

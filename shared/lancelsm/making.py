@@ -6,7 +6,6 @@ The configuration is last and create-if-absent: a table without one isn't there 
 from __future__ import annotations
 
 import json
-import uuid
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +23,7 @@ from lancelsm.dataset.base_table import BaseTable, Facts, Sharding, create_base,
 from lancelsm.dataset.fields import check_storable
 from lancelsm.errors import Corrupt, Invalid, Unavailable, placed
 from lancelsm.head import check_owner
-from lancelsm.layout import CLONE, DROPPING, RESTORED, TableId
+from lancelsm.layout import CLONE, DROPPING, RESTORED, TableId, table_id
 from lancelsm.notes import decode_note, read_note
 from lancelsm.objects import ObjectStore, put_once
 from lancelsm.opening import DEFAULT_OWNER, Opened, Ports, canonical, catalogue_table, opened
@@ -67,7 +66,7 @@ def make_table(
         texts = {name: str(value) for name, value in setting.checked(settings or {}).items()}
         rows = None if data is None else upserts(data, schema=schema).select(schema.names)
     wanted = Facts(
-        table=TableId(str(uuid.UUID(hex=ports.ids.nonce(), version=4))),
+        table=table_id(ports.ids.nonce()),
         registry=kind,
         owner=owner,
         regions=configs.regions_text(spec),
