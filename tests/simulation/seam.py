@@ -107,6 +107,17 @@ ASIDE = frozenset(
 PROCESS: ContextVar[str] = ContextVar("PROCESS", default="")
 """Who calls, since the seam's functions don't say."""
 
+
+@contextmanager
+def at(process: str) -> Iterator[None]:
+    """What is done within is done by this process."""
+    token = PROCESS.set(process)
+    try:
+        yield
+    finally:
+        PROCESS.reset(token)
+
+
 Original = Callable[..., Any]
 
 

@@ -142,14 +142,7 @@ class TableWorld:
         with self.at(process):
             return Table(open_table(self.place, ports=self.ports(process)))
 
-    @contextlib.contextmanager
-    def at(self, process: str) -> Iterator[None]:
-        """What is done within is done by this process."""
-        token = seam.PROCESS.set(process)
-        try:
-            yield
-        finally:
-            seam.PROCESS.reset(token)
+    at = staticmethod(seam.at)
 
     def write(self, process: str, *, upsert: Iterable[int] = (), delete: Iterable[int] = ()) -> Write:
         """Upsert or delete these keys, and keep what the writer was told."""

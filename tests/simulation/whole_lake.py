@@ -7,8 +7,8 @@ Everything that actors ask and are told is kept as a history, for the checker of
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -30,11 +30,11 @@ from lancelsm.table import Table
 from lancelsm.view import View
 from lancelsm.wal.append import append_after
 from lancelsm.wal.entry import Draft, Entry, draft
+from tests.simulation import seam
 from tests.simulation.collecting import FILES, Lake
 from tests.simulation.faults import Crash
 from tests.simulation.linearizable import NEVER, Append, Look, Operation, Read, violation
 from tests.simulation.memory_base import MemoryBase, folded, rows_in, written
-from tests.simulation.seam import PROCESS
 from tests.simulation.world import NOT_IN_THE_LOG, OWNER, TABLE
 
 # A row's `id` is its number, which the world knows it by; a tombstone has one too.
@@ -94,13 +94,7 @@ class WholeLake(Lake):
 
     # Processes
 
-    @contextmanager
-    def at(self, process: str) -> Iterator[None]:
-        token = PROCESS.set(process)
-        try:
-            yield
-        finally:
-            PROCESS.reset(token)
+    at = staticmethod(seam.at)
 
     def storage(self, process: str, *, faulty: bool = True) -> Storage:
         plain = self.world.storage(process, faulty=faulty)
