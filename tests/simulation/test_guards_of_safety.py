@@ -62,7 +62,6 @@ HEAD_THEN_OBJECTS = """\
     found = region.storage.each(region.storage.objects.get, keys)
     if floor > positions[0] and not kept():
 """
-WITNESS = '{"version": pin.version, "nonce": pin.nonce}'
 HELD_TAGS = "held = {tag_of(pin.nonce) for pin in pins}"
 
 
@@ -271,7 +270,10 @@ GUARDS: dict[str, tuple[list[Edit], int | Callable[[], None]]] = {
         [(sweep.expire_pins, "if not isinstance(storage.registry.delete(key, expect=witness), Applied):", "if False:")],
         renewed_pin,
     ),
-    "an expired pin is removed under its witness": ([(sweep.expire_pins, WITNESS, "{}")], renewed_pin),
+    "an expired pin is removed as it was judged": (
+        [(sweep.expire_pins, '{"version": pin.version, "nonce": pin.nonce}', '{"nonce": pin.nonce}')],
+        renewed_pin,
+    ),
     "clocks may differ": (
         [(sweep.has_expired, "pin.expires + skew_seconds < now", "pin.expires < now")],
         clock_ahead,
