@@ -14,7 +14,7 @@ from functools import partial
 
 from lancelsm import pins
 from lancelsm.commit import load, newest
-from lancelsm.dataset.base_table import BaseTable, open_base
+from lancelsm.dataset.base_table import BaseTable, VersionGone, open_base
 from lancelsm.dataset.tags import remove_tag, tag_version, tags
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, Unavailable
 from lancelsm.head import Head
@@ -270,7 +270,7 @@ def _placed(opened: Opened, pin: Pin) -> Pin | None:
         tag_version(
             uri=storage.uri, version=base.version, tag=tag_of(pin.nonce), storage_options=opened.storage_options
         )
-    except Invalid:
+    except VersionGone:
         return None
     return pins.step(storage, replace(pin, base_version=base.version, regions=needed))
 

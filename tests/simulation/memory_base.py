@@ -17,10 +17,10 @@ import pyarrow as pa
 from lancelsm import snapshot
 from lancelsm.dataset import base_table
 from lancelsm.dataset.base_rows import Base, CommittedVersion, Preempted
-from lancelsm.dataset.base_table import MERGED, BaseTable, Facts
+from lancelsm.dataset.base_table import MERGED, BaseTable, Facts, VersionGone
 from lancelsm.dataset.collecting import StoredVersion
 from lancelsm.dataset.markers import Markers
-from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
+from lancelsm.errors import Contended, Corrupt, Unavailable
 from lancelsm.gc import base as collecting_base
 from lancelsm.layout import Generation, RegionId
 from lancelsm.objects import ObjectStore, Written
@@ -123,7 +123,7 @@ class MemoryBase:
     def tag_version(self, *, version: int, tag: str, **_: Any) -> None:
         def act() -> None:
             if version not in self.versions:
-                raise Invalid(f"version {version} of the base is gone")
+                raise VersionGone(f"version {version} of the base is gone")
             self.tagged.setdefault(tag, version)
 
         self._call("tag_version", version, act, writes=True)

@@ -10,6 +10,7 @@ import pytest
 
 import lancelsm
 from lancelsm import reader
+from lancelsm import snapshot as snapshot_module
 from lancelsm.dataset.tags import tags
 from lancelsm.errors import Contended, Invalid
 from lancelsm.head import Head
@@ -213,3 +214,16 @@ def raise_floor(region) -> Head:
     key = lancelsm.layout.head_key(region.storage.table, region.id)
     region.storage.registry.swap(key, expect={}, change={"collector_round": head.collector_round + 1})
     return region.head()
+
+
+def test_a_tag_that_is_refused_is_told_as_it_is_and_leaves_no_snapshot(opened, monkeypatch):
+    """Only a version that was cleaned up is looked for anew: who may not write is not too slow."""
+
+    def denied(**_):
+        raise Invalid("access denied", remedy="Allow it")
+
+    monkeypatch.setattr(snapshot_module, "tag_version", denied)
+
+    with pytest.raises(Invalid, match="access denied"):
+        make_snapshot(opened, "monday", ttl_seconds=60)
+    assert read_pins(opened.storage) == []
