@@ -11,7 +11,6 @@ import io
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -36,6 +35,9 @@ from tests.simulation.test_collection import (
 )
 from tests.simulation.test_collection import (
     test_a_pin_that_expires_before_the_sweep_and_is_renewed_while_that_judges_it_counts as renewed_pin,
+)
+from tests.simulation.test_collection import (
+    test_a_snapshot_whose_maker_looked_before_the_round_is_confirmed_and_kept_or_neither as late_snapshot,
 )
 from tests.simulation.test_collection import (
     test_another_operation_before_any_call_costs_nobody_anything as another_before_any_call,
@@ -63,22 +65,6 @@ HEAD_THEN_OBJECTS = """\
     if floor > positions[0] and not kept():
 """
 HELD_TAGS = "held = {tag_of(pin.nonce) for pin in pins}"
-
-
-def late_snapshot_before_any_call() -> None:
-    """A snapshot whose maker looked before a merge and recorded it after a round was marked; seeds seldom say that."""
-    for at in range(len(collected_by(_merged(small())))):
-        lake = small()
-        needs = lake.needs(lake.region("slow"))
-        _merged(lake)
-
-        def recorded(call: Call, lake: Lake = lake, needs: RegionPin = needs, at: int = at) -> None:
-            if call.index == at:
-                with mock.patch.object(lake, "needs", return_value=needs):
-                    lake.end_pin(lake.begin_pin("slow"))
-
-        with noted(at):
-            run(lake, FaultPlan(recorded))
 
 
 def _merged(lake: Lake) -> Lake:
@@ -121,7 +107,7 @@ def _collected_beside_a_merge(at: int | None) -> int:
 
 
 def late_cursor_before_any_call() -> None:
-    """A cursor whose maker looked before a collection and recorded it before any of its calls, or after the last."""
+    """A cursor whose maker looked before a collection and recorded it before any of its calls."""
     for at in range(len(collected_by(_merged(small())))):
         lake, made = _merged(small()), list[Pin]()
 
@@ -248,23 +234,19 @@ def test_a_cursor_from_before_a_collection_is_kept_or_fails_whenever_it_is_recor
     late_cursor_before_any_call()
 
 
-def test_a_snapshot_of_what_was_before_a_merge_is_kept_or_fails_whenever_it_is_recorded() -> None:
-    late_snapshot_before_any_call()
-
-
 # guard: (what is taken out, the seed that finds it soon or a test that does)
 GUARDS: dict[str, tuple[list[Edit], int | Callable[[], None]]] = {
     "pins are read before the sweep": (
         [(collect._swept, READ_PINS, "counting = ()")],
-        late_snapshot_before_any_call,
+        late_snapshot,
     ),
     "pins are read after the floors are committed": (
         [(sweep.sweep_region, PINS, EARLY_PINS)],
-        late_snapshot_before_any_call,
+        late_snapshot,
     ),
     "what a pin holds stays": (
         [(sweep._divided, "[pin for pin, needed in needs if _holds(needed, item)]", "[]")],
-        late_snapshot_before_any_call,
+        late_snapshot,
     ),
     "an expired pin is removed before it stops to count": (
         [(sweep.expire_pins, "if not isinstance(storage.registry.delete(key, expect=witness), Applied):", "if False:")],
@@ -325,7 +307,7 @@ GUARDS: dict[str, tuple[list[Edit], int | Callable[[], None]]] = {
     ),
     "a pin is confirmed against the rounds": (
         [(pins.overtaken, " or bool(collected)", "")],
-        late_snapshot_before_any_call,
+        late_snapshot,
     ),
     "a cursor is confirmed against the floors": (
         [(pins.overtaken, "head.first_position > needs.first_position or bool(collected)", "bool(collected)")],
