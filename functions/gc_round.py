@@ -19,11 +19,12 @@ class Input:
     """One step: `mark` begins a round of each region and of the base, or gives the committed one that waits for its
     sweep; `verify` recomputes them from storage, `commit` takes what they delete out of the table.
 
-    `round` is the list that `mark` returned. `mark` also says `interval_seconds`, for which the table waits between
-    `commit` and sweep.
+    `round` is what the step before returned: a step leaves out where something is wrong, which `failure` tells, and
+    where others are at work. `mark` also says `interval_seconds`, for which the table waits between `commit` and sweep.
 
     Raises:
-        Corrupt: something is missing or wrong, or a round would delete what is needed.
+        Corrupt: something is missing or wrong, or a round would delete what is needed, and no round is left.
+        Invalid: a round takes more of the log than its share; or the event is wrong.
         Contended, Ambiguous, Unavailable: call it again; after `Contended` by `verify` begin with `mark`.
     """
 
@@ -33,13 +34,21 @@ class Input:
 
 
 @function
-def handler(event: Document, _call: Call) -> Document:
+def handler(event: Document, call: Call) -> Document:
     asked = parsed(Input, event)
     if (asked.round is None) != (asked.step == "mark"):
-        raise Invalid(f"{asked.step} takes {'no' if asked.round else 'a'} round", field="round")
+        raise Invalid(f"{asked.step} takes {'no' if asked.step == 'mark' else 'a'} round", field="round")
     opened = open_configured(place(asked.table, root=SETTINGS["LANCELSM_TABLES"]))
+    match asked.step:
+        case "mark":
+            done = collect.mark(opened)
+        case "verify":
+            done = collect.verify(opened, asked.round or ())
+        case "commit":
+            done = collect.commit(opened, asked.round or ())
+    for error in done.corrupt:
+        call.telemetry.failed(error)
+    document = collect.step_document(done)
     if asked.step == "mark":
-        interval = ceil(opened.settings.collect_interval_seconds)
-        return {**collect.step_document(collect.mark(opened)), "interval_seconds": interval}
-    act = collect.verify if asked.step == "verify" else collect.commit
-    return collect.step_document(act(opened, asked.round or ()))
+        document["interval_seconds"] = ceil(opened.settings.collect_interval_seconds)
+    return document

@@ -46,7 +46,7 @@ def test_durations_are_charged_for_the_memory_that_functions_have(stage: tuple[s
     ("machine", "choices", "charged"),
     [
         ("merge", {"Where": "MergeInLambda", "Whether": "Collect"}, STEPS_OF_A_MERGE),
-        ("collect", {"When": "Until", "Found": "Verify"}, STEPS_OF_A_COLLECTION),
+        ("collect", {"When": "Until", "Found": "Verify", "Whole": "Collected"}, STEPS_OF_A_COLLECTION),
     ],
 )
 def test_as_many_transitions_are_charged_as_a_machine_makes(

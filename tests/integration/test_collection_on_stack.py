@@ -134,21 +134,29 @@ def test_what_a_snapshot_needs_is_kept_until_it_is_dropped(deployment: Deploymen
     assert scrubbed(deployment, table)["ok"]
 
 
-def test_a_collection_of_a_damaged_table_fails_with_its_kind_and_deletes_nothing(deployment: Deployment) -> None:
-    # Given a table whose log lacks a committed entry
-    table = deployment.table("damaged", [{"id": 0, "v": 0}], settings={"collect_interval_seconds": 3600})
+def test_a_collection_of_a_damaged_region_fails_with_its_kind_once_the_others_are_collected(
+    deployment: Deployment,
+) -> None:
+    # Given a table with a region whose log lacks a committed entry, and a whole one
+    columns = [{"id": key, "v": 0} for key in range(8)]
+    settings = {"collect_interval_seconds": 3600}
+    table = deployment.table("damaged", columns, regions="bucket(id, 2)", settings=settings)
     folded(deployment, table)
-    (region,) = table.regions()
-    lost = wal_entry(region.id, Position(2))
-    region.storage.objects.delete([lost])
-    there = objects(table)
+    damaged, whole = table.regions()
+    lost = wal_entry(damaged.id, Position(2))
+    damaged.storage.objects.delete([lost])
+    there = objects(table, f"_mem_wal/{damaged.id}/")
 
     # When it is collected
     machines, execution = deployment.client("stepfunctions"), collect(deployment, table, interval_seconds=0)
     ended = until(lambda: machines.describe_execution(executionArn=execution), lambda one: one["status"] != "RUNNING")
 
-    # Then the execution says what is wrong, scrub says the same, and nothing is gone
+    # Then the execution says what is wrong, scrub says the same, and nothing of that region is gone
     assert (ended["status"], ended["error"]) == ("FAILED", "Corrupt")
     assert json.loads(json.loads(ended["cause"])["errorMessage"])["error"]["object"] == lost
     assert lost in {problem["path"] for problem in scrubbed(deployment, table)["problems"]}
-    assert objects(table) >= there
+    assert objects(table, f"_mem_wal/{damaged.id}/") == there
+
+    # And the other one is collected
+    assert not [key for key in objects(table, f"_mem_wal/{whole.id}/") if "_gen_" in key]
+    assert wal_entry(whole.id, Position(1)) not in objects(table)

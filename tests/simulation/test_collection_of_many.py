@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from lancelsm.errors import Contended, Corrupt, Invalid, LsmError
 from lancelsm.gc import base
 from lancelsm.gc import collect as collection
 from lancelsm.gc.collect import Collected
-from lancelsm.gc.places import RegionPlace
+from lancelsm.gc.places import RegionPlace, places_of
 from lancelsm.layout import Position, RegionId, region_prefix, snapshots, wal_entry
 from lancelsm.opening import Opened, open_table
 from lancelsm.region import regions
@@ -180,6 +181,59 @@ def test_a_region_that_another_collector_is_at_is_kept_with_the_reason(step: str
     ]
     assert [region for region in others if swept(place, region)] == others
     assert not swept(place, ours)
+
+
+@pytest.mark.parametrize("error", [Corrupt("a committed entry is gone"), Contended("another is at it")])
+@pytest.mark.parametrize("step", STEPS[:4])
+def test_steps_go_on_without_a_region_with_which_something_is_wrong(step: str, error: LsmError, place: Path) -> None:
+    opened = open_table(place, ports=faulty(FaultPlan()))
+    ours, *others = [region.id for region in regions(opened.storage)]
+
+    with wrong(step, ours, error):
+        marked = collection.mark(opened)
+        verified = collection.verify(opened, marked.rounds)
+        committed = collection.commit(opened, verified.rounds)
+        collection.sweep(opened, committed.rounds)
+
+    steps = (marked, verified, committed)
+    assert [one.path for done in steps for one in done.kept if one.why == error.message] == [region_prefix(ours)]
+    assert [one for done in steps for one in done.corrupt] == ([error] if isinstance(error, Corrupt) else [])
+    assert len(committed.rounds) == len(others) + 1, "the base's too"
+    assert [region for region in others if swept(place, region)] == others
+    assert not swept(place, ours)
+    everything(opened)
+    assert swept(place, ours)
+
+
+@pytest.mark.parametrize(
+    ("kind", "steps"),
+    [(Corrupt, ("waiting", "mark", "verify", "commit")), (Contended, ("verify", "commit"))],
+)
+def test_a_step_of_which_nothing_is_left_raises_what_is_wrong(
+    kind: type[LsmError], steps: tuple[str, ...], place: Path
+) -> None:
+    opened = open_table(place, ports=faulty(FaultPlan()))
+    ours = regions(opened.storage)[0].id
+    only = [key for key in collection.mark(opened).rounds if key.startswith(region_prefix(ours))]
+    just = mock.patch.object(collection, "all_places", lambda opened: places_of(opened, only))
+    acts: dict[str, Callable[[], Collected]] = {
+        "waiting": lambda: collection.mark(opened),
+        "mark": lambda: collection.mark(opened),
+        "verify": lambda: collection.verify(opened, only),
+        "commit": lambda: collection.commit(opened, only),
+    }
+    for step in steps:
+        with just, wrong(step, ours, kind("it is so")), pytest.raises(kind, match="it is so"):
+            acts[step]()
+
+
+def test_what_is_wrong_is_told_to_a_state_machine_as_it_tells_failures() -> None:
+    error = Corrupt("a committed entry is gone", table="s3://lake/orders", position=3)
+
+    assert collection.step_document(Collected())["failure"] == {}
+    failure = collection.step_document(Collected(corrupt=(error, Corrupt("another one"))))["failure"]
+    assert failure["Error"] == "Corrupt"
+    assert json.loads(json.loads(failure["Cause"])["errorMessage"]) == error.document()
 
 
 def swept(place: Path, region: RegionId) -> bool:

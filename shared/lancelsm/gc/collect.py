@@ -9,6 +9,7 @@ Each step is taken of all places before the next one, so that it reads pins, and
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -44,7 +45,8 @@ class Collected:
 
     `rounds` are the keys of the lists of the rounds that it took, in a dry run of those alone that are committed and
     wait for their sweep; `phase` says how far they came, the one that is least far. `deleted` counts candidates.
-    Expired pins are among them: they are no part of a round, and removed at once.
+    Expired pins are among them: they are no part of a round, and removed at once. `corrupt` is what was found wrong
+    with places that a step left out, to go on with the others.
     """
 
     rounds: tuple[str, ...] = ()
@@ -52,11 +54,13 @@ class Collected:
     candidates: tuple[Candidate, ...] = ()
     kept: tuple[Kept, ...] = ()
     deleted: int = 0
+    corrupt: tuple[Corrupt, ...] = ()
 
 
 def step_document(done: Collected) -> dict[str, Any]:
-    """{"round": [key], "phase", "candidates", "bytes", "kept", "deleted"}, numbers but the first two: a state machine
-    passes it on, which has no room for every path."""
+    """{"round": [key], "phase", "candidates", "bytes", "kept", "deleted", "failure"}, of which four are numbers: a
+    state machine passes it on, which has no room for every path. `failure` is {"Error", "Cause"} of the first place
+    that is corrupt, as if the step had failed with it; {} if there is none."""
     return {
         "round": list(done.rounds),
         "phase": done.phase,
@@ -64,7 +68,13 @@ def step_document(done: Collected) -> dict[str, Any]:
         "bytes": sum(one.bytes for one in done.candidates),
         "kept": len(done.kept),
         "deleted": done.deleted,
+        "failure": _failure(done.corrupt[0]) if done.corrupt else {},
     }
+
+
+def _failure(error: Corrupt) -> dict[str, str]:
+    document = json.dumps(error.document(discreet=True), default=str)
+    return {"Error": error.kind, "Cause": json.dumps({"errorType": error.kind, "errorMessage": document})}
 
 
 def collect(opened: Opened, *, yes: bool, interval_seconds: float | None = None) -> Collected:
@@ -113,10 +123,12 @@ def mark(opened: Opened) -> Collected:
     """The first step of a collection: write the list of each round that is worth it. Nothing names them yet.
 
     Where a committed round waits for its sweep, that one is given in place of a new one, at phase `committed`: the
-    next steps leave it as it is, until it is swept. Where another collector or a merge is at work, there is none.
+    next steps leave it as it is, until it is swept. Where another collector or a merge is at work, there is none; nor
+    where something is wrong, which `corrupt` tells.
 
     Raises:
-        Corrupt, Unavailable: as `collect`.
+        Corrupt: something is missing or wrong, and there is no round of any other place. Nothing was deleted.
+        Unavailable: run it again.
     """
     tour = _Tour(opened.storage)
     pins = expire_pins(opened.storage, skew_seconds=opened.settings.skew_allowance_seconds, removed=tour.removed)
@@ -127,35 +139,37 @@ def mark(opened: Opened) -> Collected:
         return _waits(waiting) if waiting else _written(opened, place.mark(pins, progress))
 
     marked = tour.each(act, all_places(opened))
-    tour.end(Corrupt)
-    return tour.result(list(marked.values()))
+    return tour.step(tour.result(list(marked.values())), Corrupt)
 
 
 def verify(opened: Opened, rounds: Iterable[str]) -> Collected:
-    """The second step: recompute from storage that these rounds delete nothing that is needed.
+    """The second step: recompute from storage that these rounds delete nothing that is needed; returns those.
 
     Raises:
-        Corrupt: one does, or sums do not balance; names the object.
-        Contended: another round came first: begin with `mark`.
+        Corrupt: none is left, and one deletes what is needed, or sums do not balance; names the object.
+        Contended: none is left, since others came first: begin with `mark`.
         Invalid: one takes too much of the log, or is no round of this table.
         Unavailable: run it again.
     """
-    rounds, tour = tuple(rounds), _Tour(opened.storage)
-    _verified(opened, tour, places_of(opened, rounds))
-    tour.end(Corrupt, Contended)
-    return Collected(rounds=rounds, phase="marked")
+    tour = _Tour(opened.storage)
+    passed = _verified(opened, tour, places_of(opened, tuple(rounds)))
+    found = tour.result([Collected(rounds=tuple(passed.values()), phase="marked")])
+    return tour.step(found, Corrupt, Contended)
 
 
 def commit(opened: Opened, rounds: Iterable[str]) -> Collected:
-    """The third step: drop from manifests and catalog what these rounds delete. One that came too late is left out.
+    """The third step: drop from manifests and catalog what these rounds delete; returns those that are committed.
+
+    One that came too late is left out, as is one where a merge is at work; something is wrong where `corrupt` tells it.
 
     Raises:
-        Contended, Ambiguous, Unavailable: run it again: what was committed is recognised.
+        Corrupt, Contended: none is committed.
+        Ambiguous, Unavailable: run it again: what was committed is recognised.
     """
     tour = _Tour(opened.storage)
     committed = _committed(tour, places_of(opened, tuple(rounds)))
-    tour.end(Corrupt, Contended)
-    return Collected(rounds=tuple(committed.values()), phase="committed")
+    found = tour.result([Collected(rounds=tuple(committed.values()), phase="committed")])
+    return tour.step(found, Corrupt, Contended)
 
 
 def sweep(opened: Opened, rounds: Iterable[str]) -> Collected:
@@ -202,12 +216,11 @@ class _Tour:
 
         done = {}
         for place, outcome in zip(places, self._storage.each(tried, places), strict=True):
-            if isinstance(outcome, Contended | Corrupt):
+            if isinstance(outcome, Contended | Corrupt):  # another collector is at it, a merge has the base; or damage
                 self._errors.append(outcome)
+                self.leave(place, outcome.message)
             else:
                 done[place] = outcome
-            if isinstance(outcome, Contended):  # another collector is at it, or a merge has the base
-                self.leave(place, outcome.message)
         return done
 
     def leave(self, place: Place, why: str) -> None:
@@ -220,6 +233,12 @@ class _Tour:
             for error in self._errors:
                 if isinstance(error, kind):
                     raise error
+
+    def step(self, found: Collected, *kinds: type[Contended | Corrupt]) -> Collected:
+        """A result with what is corrupt elsewhere; where it has no round, raises as `end`."""
+        if not found.rounds:
+            self.end(*kinds)
+        return replace(found, corrupt=tuple(error for error in self._errors if isinstance(error, Corrupt)))
 
     def result(self, parts: Sequence[Collected]) -> Collected:
         """What came of all places together."""
