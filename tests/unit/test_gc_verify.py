@@ -13,7 +13,15 @@ from lancelsm.gc import collect as collection
 from lancelsm.gc.lists import Item, Kind, Round, read_list, write_list
 from lancelsm.gc.places import RegionPlace
 from lancelsm.gc.verify import verify_region
-from lancelsm.layout import Generation, Position, generation_path, published_manifest, wal_entry
+from lancelsm.layout import (
+    Generation,
+    Position,
+    Version,
+    generation_path,
+    published_manifest,
+    version_hint,
+    wal_entry,
+)
 from lancelsm.pins import read_pins
 from lancelsm.setsum import Setsum
 from lancelsm.settings import Settings
@@ -255,6 +263,19 @@ def test_a_log_that_another_collector_swept_since_mark_makes_a_new_round_necessa
         again = collection.mark(lake.opened("second", faulty=False))
         collection.verify(lake.opened("second", faulty=False), again.rounds)
     assert again.rounds != (second.key,)
+
+
+@pytest.mark.parametrize("body", [b'{"version":00}', b'{"version":1 0}', b"{}", b""])
+def test_a_hint_that_is_no_number_allows_no_published_manifest_and_stops_no_round(body: bytes) -> None:
+    lake = filled()
+    store, key = lake.world.store, version_hint(lake.world.id)
+    store.remove(key)
+    store.create(key, body)
+
+    verify(lake, marked(lake))
+    path = published_manifest(lake.world.id, Version(1))
+    with pytest.raises(Corrupt, match="readers of files may start there"):
+        verify(lake, rewritten(lake, plus(Kind.PUBLISHED, path, 1)))
 
 
 def test_a_pin_of_the_log_that_came_since_mark_makes_a_new_round_necessary() -> None:

@@ -6,7 +6,6 @@ committed, and its list becomes an item of a later one.
 
 from __future__ import annotations
 
-import json
 import re
 import struct
 from collections.abc import Sequence
@@ -224,7 +223,7 @@ class _Check:
     def _hint(self) -> int:
         found = self._region.storage.objects.get(version_hint(self._region.id))
         numbers = _NUMBER.findall(found.body.decode(errors="replace")) if found else []
-        return json.loads(numbers[0]) if len(numbers) == 1 else 0
+        return int(numbers[0]) if len(numbers) == 1 else 0
 
     def _is_named_as(self, item: Item, name: str) -> bool:
         digits = format(item.number, "064b")[::-1]
