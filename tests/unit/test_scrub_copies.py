@@ -107,31 +107,45 @@ def test_what_is_wrong_with_a_shared_file_is_named_in_every_clone(
     assert named.removeprefix(f"{source.uri}/") in {problem.path for problem in source.scrub().problems}
 
 
-FAULTS = ("missing", "cut", "flipped", "foreign")
+FAULTS = ("missing", "cut", "flipped", "stale", "foreign", "doubled")
 
 
-def damaged(path: Path, fault: str, foreign: Path) -> None:
+def damaged(path: Path, fault: str, *, stale: bytes, foreign: bytes) -> None:
     body = path.read_bytes()
-    path.unlink()
-    if fault == "cut":
-        path.write_bytes(body[: len(body) * 2 // 3])
-    elif fault == "flipped":
-        path.write_bytes(body[:-1] + bytes([body[-1] ^ 1]))
-    elif fault == "foreign":
-        path.write_bytes(foreign.read_bytes())
+    bodies = {
+        "cut": body[: len(body) * 2 // 3],
+        "flipped": body[:-1] + bytes([body[-1] ^ 1]),
+        "stale": stale,
+        "foreign": foreign,
+        "doubled": body,
+    }
+    if fault == "doubled":
+        path = path.with_stem(f"{path.stem}-2")  # nobody reads it
+    else:
+        path.unlink()
+    if fault != "missing":
+        path.write_bytes(bodies[fault])
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_a_clone_remembers_of_its_making_is_named_and_its_drop_refused(
     source: Table, tmp_path: Path, fault: str
 ) -> None:
+    note = tmp_path / "clone" / CLONE
+    cloned(source, tmp_path / "clone")
+    stale = note.read_bytes()
+    drop_table(tmp_path / "clone")
+    source.drop_snapshot("now")
     clone = cloned(source, tmp_path / "clone")
     cloned(clone, tmp_path / "another")
 
-    damaged(tmp_path / "clone" / CLONE, fault, tmp_path / "another" / CLONE)
+    damaged(note, fault, stale=stale, foreign=(tmp_path / "another" / CLONE).read_bytes())
 
-    assert [problem.path for problem in clone.scrub().problems] == [CLONE]
-    if fault != "missing":  # then nothing tells the drop that the source keeps a version
+    assert [problem.path for problem in clone.scrub().problems] == ([] if fault == "doubled" else [CLONE])
+    if fault == "doubled":
+        drop_table(tmp_path / "another")
+        drop_table(clone.uri)
+    elif fault != "missing":  # then nothing tells the drop that the source keeps a version
         with pytest.raises(Corrupt):
             drop_table(clone.uri)
 
@@ -143,17 +157,20 @@ def test_no_other_rows_are_restored_of_a_backup_that_is_damaged(
 ) -> None:
     other = create(tmp_path / "other")
     other.upsert([row(key, "another") for key in range(9)])
+    back_up(source, tmp_path / "stale")
+    source.upsert([row(3, "newer")])
     back_up(source, tmp_path / "backup")
     back_up(other, tmp_path / "foreign")
-    (path,), (foreign,) = (list((tmp_path / name).glob(what)) for name in ("backup", "foreign"))
+    (path,), (stale,), (foreign,) = (list((tmp_path / name).glob(what)) for name in ("backup", "stale", "foreign"))
 
-    damaged(path, fault, foreign)
+    damaged(path, fault, stale=stale.read_bytes(), foreign=foreign.read_bytes())
 
     try:
         restore(tmp_path / "backup", tmp_path / "restored")
     except (Corrupt, Invalid):
         with pytest.raises(Invalid):
             lancelsm.open(tmp_path / "restored")
+        assert fault != "doubled"
     else:
-        assert fault == "flipped"  # a bit without a meaning
+        assert fault in ("flipped", "doubled")  # a bit without a meaning
         assert rows_of(lancelsm.open(tmp_path / "restored")) == rows_of(source)
