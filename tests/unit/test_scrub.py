@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import lance
+import pyarrow as pa
 import pytest
 
 import lancelsm
@@ -97,6 +99,37 @@ def test_a_snapshot_is_read_as_it_was(tmp_path: Path) -> None:
     assert not table.scrub().ok
     with pytest.raises(Invalid, match="no such snapshot"):
         scrub_place(table.uri, at="never")
+
+
+def test_indexes_of_every_kind_have_no_problem(tmp_path: Path) -> None:
+    kinds = {"n": ("BTREE", "BITMAP", "ZONEMAP", "BLOOMFILTER"), "text": ("INVERTED", "NGRAM"), "tags": ("LABEL_LIST",)}
+    near = {"id": list(range(300)), "n": list(range(300)), "text": [f"word {n}" for n in range(300)]}
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array([n / 7 for n in range(2400)], pa.float32()), 8)
+    columns = pa.table({**near, "tags": [[n % 3] for n in range(300)], "vector": vectors})
+    table = create(tmp_path, columns)
+    for column, names in kinds.items():
+        for name in names:
+            lance.dataset(table.uri).create_scalar_index(column, name, name=name)
+    for name in ("IVF_FLAT", "IVF_PQ", "IVF_HNSW_SQ"):
+        lance.dataset(table.uri).create_index("vector", name, name=name, num_partitions=2, num_sub_vectors=4)
+
+    assert table.scrub().problems == ()
+    for path in (tmp_path / "table" / "_indices").glob("*/*"):
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-20] + bytes(20))
+        assert [one.path for one in table.scrub().problems] == [f"_indices/{path.parent.name}"]
+        path.write_bytes(whole)
+
+
+def test_an_index_that_an_old_release_of_lance_wrote_is_not_read(tmp_path: Path) -> None:
+    table = create(tmp_path, pa.table({"id": [1, 2]}))
+    lance.dataset(table.uri).create_scalar_index("id", "BTREE")
+    lance.write_dataset(pa.table({"id": [1]}), tmp_path / "old", data_storage_version="legacy")
+    (old,) = (tmp_path / "old" / "data").iterdir()
+    (path,) = (tmp_path / "table" / "_indices").glob("*/page_data.lance")
+    path.write_bytes(old.read_bytes().rjust(path.stat().st_size, b"\0"))
+
+    assert table.scrub().problems == ()
 
 
 def test_a_limit_ends_it(tmp_path: Path) -> None:

@@ -48,11 +48,15 @@ def merged(table: str) -> list[dict[str, Any]]:
     return scan(table)
 
 
-def collected(table: str) -> list[dict[str, Any]]:
+def swept(table: str) -> list[dict[str, Any]]:
     merged(table)
-    lancelsm.open(table).drop_snapshot("kept")
     lancelsm.open(table).collect(yes=True, interval_seconds=0)
     return scan(table)
+
+
+def collected(table: str) -> list[dict[str, Any]]:
+    lancelsm.open(table).drop_snapshot("kept")
+    return swept(table)
 
 
 def got(table: str) -> list[dict[str, Any]]:
@@ -90,12 +94,20 @@ READ_BY: dict[str, Callable[[str], list[dict[str, Any]]]] = {
     "folded entry": collected,
     "generation data": merged,
     "generation manifest": merged,
+    "generation hint": merged,
+    "generation transaction": merged,
     "key index": got,
+    "key index pages": got,
     "bloom": got,
     "base data": scan,
     "base deletion": scan,
     "base manifest": scan,
+    "base hint": merged,
+    "transaction": merged,
     "index": searched,
+    "index pages": searched,
+    "tag": swept,
+    "lease": merged,
     "config": scan,
     "list": collected,
     "base list": collected,
@@ -103,9 +115,20 @@ READ_BY: dict[str, Callable[[str], list[dict[str, Any]]]] = {
 
 ORPHAN = "nothing names the second copy"
 LEFT = "a pin that was dropped leaves as much, a collection removes it"
+FREE = "a lease is free then, or until it ends"
+NO_SUM = "other bounds in as many bytes, which lead to these pages too"
 SAME = "it never changes, so an older version is the same"
 
+# Whatever becomes of one of these, nobody names it, and nobody misses it.
+UNUSED = {
+    "generation hint": "generations are opened by version",
+    "generation transaction": "a generation is committed once",
+    "base hint": "Lance finds the newest version without it",
+    "transaction": "a version has a copy of its own in it",
+}
+
 NOT_NAMED = {
+    **{(name, fault): why for name, why in UNUSED.items() for fault in FAULTS},
     ("head", "doubled"): ORPHAN,
     ("catalog", "stale"): SAME,
     ("table", "stale"): "a registry that went back",
@@ -127,11 +150,21 @@ NOT_NAMED = {
     ("generation data", "doubled"): ORPHAN,
     ("generation manifest", "doubled"): ORPHAN,
     ("key index", "doubled"): ORPHAN,
+    ("key index pages", "doubled"): ORPHAN,
     ("bloom", "doubled"): ORPHAN,
     ("base data", "doubled"): ORPHAN,
     ("base deletion", "doubled"): ORPHAN,
     ("base manifest", "doubled"): "Lance looks for names of versions alone",
     ("index", "doubled"): ORPHAN,
+    ("index pages", "stale"): NO_SUM,
+    ("index pages", "foreign"): NO_SUM,
+    ("index pages", "doubled"): ORPHAN,
+    ("tag", "stale"): SAME,
+    ("tag", "doubled"): LEFT,
+    ("lease", "missing"): FREE,
+    ("lease", "stale"): FREE,
+    ("lease", "foreign"): FREE,
+    ("lease", "doubled"): "nobody takes one of this name",
     ("config", "stale"): "only settings of pace differ",
     ("config", "doubled"): ORPHAN,
     ("list", "doubled"): ORPHAN,
@@ -141,6 +174,7 @@ NOT_NAMED = {
 EARLIER = "the version before it is read, whose next generations are kept: they are merged again"
 ADVISORY = "we do not rest on it, Lance's readers do"
 GONE_BACK = "a registry that went back is an older table, whole in itself: appends and commits meet what is newer"
+TAGGED = "our collections go by pins; Lance's own clean-up goes by tags"
 UNSUMMED = "Lance's files carry no sums, and its readers compare no counts"
 
 NOT_REFUSED = {
@@ -154,9 +188,13 @@ NOT_REFUSED = {
     ("hint", "cut"): ADVISORY,
     ("hint", "flipped"): ADVISORY,
     ("tail entry", "doubled"): "it is no part of the log, but no append passes it",
+    ("key index pages", "missing"): "the rows are read then",
+    ("key index pages", "foreign"): "its bounds are wider here",
     ("bloom", "missing"): "every key is looked up then",
     ("base manifest", "missing"): EARLIER,
     ("base manifest", "stale"): EARLIER,
+    ("tag", "missing"): TAGGED,
+    ("tag", "foreign"): TAGGED,
 }
 
 OTHER_ROWS = {
@@ -169,6 +207,7 @@ OTHER_ROWS = {
     ("base deletion", "foreign"): UNSUMMED,
     ("key index", "stale"): "an index that lacks a key hides it: it carries no sum",
     ("key index", "foreign"): "an index that lacks a key hides it: it carries no sum",
+    ("key index pages", "stale"): "bounds that leave a key out hide it",
 }
 
 
@@ -177,15 +216,19 @@ FLIPS_PASS = {
     "base deletion": UNSUMMED,
     "base manifest": UNSUMMED,
     "index": UNSUMMED,
+    "index pages": UNSUMMED,
     "cursor of a region": "as the foreign one",
     "key index": "as the stale one",
+    "key index pages": "as the stale one",
 }
 FLIPS_PASS_SCRUB = {
     "base data": "rows of the base carry no sum: another value of the right type is a value",
     "base manifest": "nor does Lance's manifest",
     "index": "nor do its indexes",
+    "index pages": "nor do its indexes",
     "cursor of a region": "as the foreign one",
 }
+UNTOLD = {"lease"}  # whoever takes one fails over a field of another name, but not with an error of ours
 
 
 class Tree:
@@ -277,7 +320,7 @@ def test_what_is_damaged_is_named_and_refused(tree: Tree, tmp_path: Path, name: 
     if case in OTHER_ROWS:
         assert not isinstance(found, LsmError)
     elif case in NOT_NAMED:
-        assert isinstance(found, LsmError) or found == tree.rows[READ_BY[name]]
+        assert found == tree.rows[READ_BY[name]] or (isinstance(found, LsmError) and name not in UNUSED)
     elif case in NOT_REFUSED:
         assert found == tree.rows[READ_BY[name]]
     else:
@@ -285,7 +328,7 @@ def test_what_is_damaged_is_named_and_refused(tree: Tree, tmp_path: Path, name: 
 
 
 @pytest.mark.parametrize("seed", range(FLIPS))
-@pytest.mark.parametrize("name", READ_BY)
+@pytest.mark.parametrize("name", [name for name in READ_BY if name not in UNTOLD])
 def test_a_flipped_bit_is_named_or_has_no_meaning(tree: Tree, tmp_path: Path, name: str, seed: int) -> None:
     place = tree.copy(tmp_path / "tree")
     damage(place, tree.objects[name], "flipped", f"{name} {seed}")
@@ -297,6 +340,7 @@ def test_a_flipped_bit_is_named_or_has_no_meaning(tree: Tree, tmp_path: Path, na
     if name not in FLIPS_PASS:
         assert unharmed or isinstance(found, LsmError), f"seed {seed}"
     assert unharmed or not report.ok or name in FLIPS_PASS_SCRUB, f"seed {seed}"
+    assert name not in UNUSED or (unharmed and report.ok), f"seed {seed}"
 
 
 def test_no_append_passes_what_stands_in_its_way(tree: Tree, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ VERSIONS = "_versions"
 PK_INDEX = DIRECTORY
 _KEYS_MAX = 20_000_000  # of the base, in memory at once
 _BATCH_ROWS = 65_536
+_FIRST_FORMAT = b"\0\0\2\0LANC"  # how files end that old releases of Lance wrote: only its indexes read them still
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,8 +153,10 @@ def examine_base(base: BaseTable, *, places: Places) -> Iterator[tuple[str, Wron
     yield from _doubled(keys)
 
 
-def examine_indexes(base: BaseTable, *, places: Places) -> list[Wrong]:
-    """Indexes of a version of which less is stored than was written; the MemWAL index if the version lacks it.
+def examine_indexes(base: BaseTable, *, places: Places) -> Iterator[Wrong | None]:
+    """Read every index of a version whole: what is wrong with each; the MemWAL index if the version lacks it.
+
+    Whether an index finds the rows that it should is not asked: Lance keeps no sum of one.
 
     Raises:
         Unavailable: the store did not answer.
@@ -163,24 +166,37 @@ def examine_indexes(base: BaseTable, *, places: Places) -> list[Wrong]:
             found = base.dataset.describe_indices()
             mem_wal = base.dataset.mem_wal_index_details()
     except (Corrupt, Invalid) as error:
-        return [Wrong(path=VERSIONS, problem=error.message)]
-    wrong = []
+        yield Wrong(path=VERSIONS, problem=error.message)
+        return
+    if mem_wal is None:
+        yield Wrong(path=VERSIONS, problem=f"version {base.version} has lost its index {MEM_WAL_INDEX}")
     for index in found:
         for segment in index.segments if index.name != MEM_WAL_INDEX else ():
             place = places.get(segment.base_id)
-            if place is not None and (problem := _segment(place, f"_indices/{segment.uuid}", segment.size_bytes)):
-                path = f"{place.prefix}_indices/{segment.uuid}"
-                wrong.append(Wrong(path=path, problem=f"index {index.name} {problem}"))
-    if mem_wal is None:
-        wrong.append(Wrong(path=VERSIONS, problem=f"version {base.version} has lost its index {MEM_WAL_INDEX}"))
-    return wrong
+            if place is None:
+                continue
+            problem = _segment(base, place, f"_indices/{segment.uuid}/", segment.size_bytes)
+            path = f"{place.prefix}_indices/{segment.uuid}"
+            yield Wrong(path=path, problem=f"index {index.name} {problem}") if problem else None
 
 
-def _segment(place: Place, directory: str, written: int | None) -> str:
-    sizes = [size for key, size in place.sizes.items() if key.startswith(f"{directory}/")]
+def _segment(base: BaseTable, place: Place, directory: str, written: int | None) -> str:
+    sizes = {key: size for key, size in place.sizes.items() if key.startswith(directory)}
     if not sizes:
         return "has no files"
-    return f"has {sum(sizes)} bytes, {written} were written" if written and sum(sizes) != written else ""
+    if written and sum(sizes.values()) != written:
+        return f"has {sum(sizes.values())} bytes, {written} were written"
+    try:
+        for key, size in sizes.items():
+            with read_errors("can't be read", table=base.uri):
+                files = LanceFileSession(place.uri, storage_options=dict(base.storage_options or {}))
+                end = min(size, len(_FIRST_FORMAT))
+                if bytes(files.read_range(key, size - end, end)) != _FIRST_FORMAT:
+                    for _ in files.open_reader(key).read_all().to_batches():
+                        pass
+    except (Corrupt, Invalid) as error:
+        return error.message
+    return ""
 
 
 def _as_stored(uri: str, schema: TableSchema, storage_options: StorageOptions) -> TableSchema:

@@ -6,11 +6,13 @@ keys is taken for what was written.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+from lancelsm import pins
 from lancelsm.dataset.base_table import BaseTable, open_base
 from lancelsm.dataset.markers import read_markers
-from lancelsm.dataset.scrubbing import VERSIONS, Place, Places, examine_base, examine_indexes, shared_places
+from lancelsm.dataset.scrubbing import VERSIONS, Place, Places, Wrong, examine_base, examine_indexes, shared_places
+from lancelsm.dataset.tags import tags
 from lancelsm.errors import Corrupt, Invalid
 from lancelsm.gc.lists import read_list
 from lancelsm.layout import CLONE, CONFIG, NO_GENERATION, table_key
@@ -18,12 +20,15 @@ from lancelsm.objects import ObjectStore
 from lancelsm.objects.opening import open_store
 from lancelsm.opening import Opened, check_base
 from lancelsm.origin import read_origin
+from lancelsm.pins import Pin
 from lancelsm.registry import Record
 from lancelsm.scrub.region import RegionScrub
 from lancelsm.scrub.report import Kind, Tally, record_path, told
 from lancelsm.setsum import Setsum
+from lancelsm.snapshot import tag_of
 from lancelsm.view import mismatch
 
+_TAGS = "_refs/tags"  # where Lance keeps them
 _TRIES = 5
 _KINDS = {"data": Kind.BASE_FILE, "_deletions": Kind.DELETION, "_indices": Kind.INDEX}
 
@@ -125,17 +130,40 @@ def scrub_files(opened: Opened, base: BaseTable, tally: Tally) -> None:
     What looks wrong in a version that was cleaned up meanwhile is not.
     """
     places = _places(opened, base)
-    wrong = []
-    for _, problem in examine_base(base, places=places):
-        if problem is not None:
-            wrong.append(problem)
-        if not tally.take():
-            break
-    wrong += examine_indexes(base, places=places)
+    wrong = [*_wrong((found for _, found in examine_base(base, places=places)), tally)]
+    wrong += _wrong(examine_indexes(base, places=places), tally)
     if wrong and not _is_there(opened, base):
         return
     for one in wrong:
         tally.add(one.path, _kind(one.path), one.problem)
+
+
+def _wrong(examined: Iterable[Wrong | None], tally: Tally) -> Iterator[Wrong]:
+    """What is wrong, as far as more may be read."""
+    for found in examined:
+        if found is not None:
+            yield found
+        if not tally.take():
+            break
+
+
+def scrub_tags(opened: Opened, held: Iterable[Pin], tally: Tally) -> None:
+    """The tags on versions that snapshots need: Lance's own clean-up, whoever runs it, leaves these versions alone.
+
+    A snapshot has its tag before it is confirmed, and for longer than its record. Not so the pin of a clone, whose tag
+    goes first once the clone is dropped.
+    """
+    tally.take()
+    try:
+        found = tags(uri=opened.storage.uri, storage_options=opened.storage_options)
+    except Corrupt as error:
+        tally.add(_TAGS, Kind.TAG, told(error))
+        return
+    for pin in held:
+        tag = tag_of(pin.nonce)
+        if found.get(tag) != pin.base_version and pins.held(opened.storage, pin):
+            problem = f"it is not on version {pin.base_version}, which {pin.kind} {pin.name} needs"
+            tally.add(f"{_TAGS}/{tag}.json", Kind.TAG, problem)
 
 
 def _places(opened: Opened, base: BaseTable) -> Places:

@@ -24,10 +24,12 @@ class Kind(StrEnum):
     LIST = "list"
     SNAPSHOT = "snapshot"
     CURSOR = "cursor"
+    LEASE = "lease"
     BASE = "base"  # a version of it
     BASE_FILE = "base_file"
     DELETION = "deletion"
     INDEX = "index"
+    TAG = "tag"
     FOREIGN = "foreign"  # what nobody of ours put there, where it does harm
 
 

@@ -15,6 +15,7 @@ from lancelsm.layout import (
     Version,
     cursors,
     head_key,
+    lease_key,
     pin_key,
     published_manifest,
     region_id,
@@ -28,7 +29,7 @@ from lancelsm.pins import Pin, RegionPin
 from lancelsm.rebuild import regions_in_storage
 from lancelsm.region import Region, region_from_record, the_one
 from lancelsm.registry import Record
-from lancelsm.scrub.base import open_version, scrub_facts, scrub_files, scrub_list, scrub_origin
+from lancelsm.scrub.base import open_version, scrub_facts, scrub_files, scrub_list, scrub_origin, scrub_tags
 from lancelsm.scrub.region import RegionScrub
 from lancelsm.scrub.report import Kind, Report, Tally, record_path, told
 from lancelsm.snapshot import find_snapshot
@@ -104,9 +105,13 @@ def _whole(opened: Opened, base: BaseTable | None, states: Mapping[RegionId, Reg
         scrub_origin(opened, base, tally)
         scrub_files(opened, base, tally)
     table = opened.storage.table
-    for pin in _pins(opened, snapshots(table), Kind.SNAPSHOT, tally):
-        if pin.confirmed and not pin.clone:
-            _snapshot(opened, pin, states, tally, files=base is None or pin.base_version != base.version)
+    _leases(opened, tally)
+    found = _pins(opened, snapshots(table), Kind.SNAPSHOT, tally)
+    kept = [pin for pin in found if pin.confirmed and not pin.clone]
+    if base is not None:
+        scrub_tags(opened, kept, tally)
+    for pin in kept:
+        _snapshot(opened, pin, states, tally, files=base is None or pin.base_version != base.version)
     for pin in _pins(opened, cursors(table), Kind.CURSOR, tally):
         if pin.confirmed:
             _cursor(opened, pin, states)
@@ -173,6 +178,22 @@ def _is_region(opened: Opened, name: RegionId) -> bool:
     )
 
 
+def _leases(opened: Opened, tally: Tally) -> None:
+    """The advisory locks: one that can't be read keeps away whoever needs it, for ever."""
+    partition = lease_key(opened.storage.table, "").partition
+    try:
+        records = opened.storage.registry.list(partition)
+    except Corrupt as error:
+        tally.add(_path(error) or partition, Kind.LEASE, told(error))
+        return
+    tally.checked += len(records)
+    for key, record in records:
+        try:
+            str(record["holder"]), float(record["expires"]), int(record["version"])
+        except (KeyError, ValueError, TypeError) as error:
+            tally.add(record_path(key), Kind.LEASE, f"it is unreadable: {error!r}")
+
+
 def _pins(opened: Opened, partition: str, kind: Kind, tally: Tally) -> list[Pin]:
     """The pins of one kind that can be read; problems of the records of others."""
     try:
@@ -199,7 +220,7 @@ def _is_broken(key: Key, record: Record) -> bool:
     try:
         if "#" in key.sort:
             RegionPin.from_record(record)
-    except (KeyError, ValueError):
+    except (Corrupt, KeyError, ValueError):
         return True
     return False
 

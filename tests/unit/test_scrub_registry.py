@@ -1,0 +1,76 @@
+"""The file of an embedded registry, damaged as a whole. Records are damaged one by one in `test_scrub_corpus`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import lancelsm
+from lancelsm.errors import Corrupt
+from lancelsm.layout import SQLITE
+from lancelsm.registry import Applied
+from lancelsm.scrub.report import Kind
+from lancelsm.scrub.table import scrub_place
+from lancelsm.table import Table
+from tests.unit.tables import create, row, rows_of
+
+HEADERS = {"flipped": 0, "flipped tree": 100, "flipped page": 4096}  # what they begin with
+NO_PROBLEM = {"doubled": "nobody reads a second file"}
+OTHER_ROWS = {"stale": "a registry that went back is an older table, whole in itself"}
+
+
+def filled(path: Path, value: str) -> Table:
+    table = create(path, regions="bucket(id, 2)", registry="sqlite")
+    for number in range(2):
+        table.upsert([row(key, f"{value} {number}") for key in range(5 * number, 9)])
+        table.flush()
+    table.snapshot("kept")
+    return table
+
+
+def body_of(table: Table) -> bytes:
+    table._opened.storage.registry.close()  # type: ignore[attr-defined]
+    return (Path(table.uri) / SQLITE).read_bytes()
+
+
+@pytest.mark.parametrize("fault", ["missing", "cut", "empty", "stale", "foreign", "doubled", *HEADERS])
+def test_a_damaged_file_of_the_registry_is_named_and_refused(tmp_path: Path, fault: str) -> None:
+    table = filled(tmp_path, "ours")
+    stale, foreign = body_of(table), body_of(filled(tmp_path / "other", "theirs"))
+    table.upsert([row(1, "later")])
+    table.flush()
+    rows, whole, path = rows_of(table), body_of(table), Path(table.uri) / SQLITE
+    bodies = {"cut": whole[: len(whole) * 2 // 3], "empty": b"", "stale": stale, "foreign": foreign, "doubled": whole}
+    bodies |= {name: flipped(whole, at) for name, at in HEADERS.items()}
+
+    if fault == "doubled":
+        path = path.with_stem("registry-2")
+    else:
+        path.unlink()
+    if fault != "missing":
+        path.write_bytes(bodies[fault])
+
+    assert scrub_place(table.uri).ok == (fault in NO_PROBLEM)
+    if fault in NO_PROBLEM:
+        assert rows_of(lancelsm.open(table.uri)) == rows
+    elif fault in OTHER_ROWS:
+        assert rows_of(lancelsm.open(table.uri)) != rows
+    else:
+        with pytest.raises(Corrupt):
+            rows_of(lancelsm.open(table.uri))
+
+
+def flipped(body: bytes, at: int) -> bytes:
+    return body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :]
+
+
+def test_a_sum_that_is_none_in_a_record_of_a_snapshot_is_named(tmp_path: Path) -> None:
+    table = filled(tmp_path, "ours")
+    registry = table._opened.storage.registry
+    (first, *_) = [found for found in registry.list(f"S#{table.config.table}") if "#" in found[0].sort]
+    key, record = first
+    changed = registry.swap(key, expect={"version": record["version"]}, change={"version": 9, "entry_setsum": "x"})
+    assert isinstance(changed, Applied)
+
+    assert [(one.path, one.kind) for one in table.scrub().problems] == [(f"{key.partition}/{key.sort}", Kind.SNAPSHOT)]
