@@ -20,6 +20,7 @@ from lancelsm.commit import newest
 from lancelsm.errors import Corrupt, Invalid, placed
 from lancelsm.head import Head
 from lancelsm.layout import Epoch, Position, RegionId, wal_entry
+from lancelsm.objects import Object
 from lancelsm.pins import Pin
 from lancelsm.record.schema import TOMBSTONE, TableSchema
 from lancelsm.region import Region, Storage, regions, with_heads
@@ -217,6 +218,8 @@ def committed(
 ) -> list[Entry] | None:
     """The committed entries at these positions, all below the head, proven by a head that is read after them.
 
+    One that is missing or damaged ends them, or is told if it is the first.
+
     Args:
         kept: whether a pin keeps them all; called after they were read, if the head does not prove them.
 
@@ -224,7 +227,7 @@ def committed(
         None if the log was collected past the first one.
 
     Raises:
-        Corrupt: one is missing or damaged.
+        Corrupt: the first is missing or damaged.
         Unavailable: the store or the registry did not answer.
     """
     if not positions:
@@ -234,16 +237,25 @@ def committed(
     # Nothing of them is looked at before a head that is read after them: a swept slot may hold what came late.
     if region.head().first_position > positions[0] and not kept():
         return None
-    entries = []
+    entries: list[Entry] = []
     for position, key, stored in zip(positions, keys, found, strict=True):
-        with placed(**region.where, position=position, object=key):
-            if stored is None:
-                raise Corrupt("a committed entry is gone")
-            entry = decode(stored.body, position=Position(position), key=key)
-            if not (entry.sound or entry.nonce is None):
-                raise Corrupt("a committed entry is damaged")
-            entries.append(entry)
+        try:
+            with placed(**region.where, position=position, object=key):
+                entries.append(_sound(stored, position=Position(position), key=key))
+        except Corrupt:
+            if not entries:
+                raise
+            break
     return entries
+
+
+def _sound(stored: Object | None, *, position: Position, key: str) -> Entry:
+    if stored is None:
+        raise Corrupt("a committed entry is gone")
+    entry = decode(stored.body, position=position, key=key)
+    if not (entry.sound or entry.nonce is None):
+        raise Corrupt("a committed entry is damaged")
+    return entry
 
 
 def behind(storage: Storage, cursor: Pin) -> Behind:

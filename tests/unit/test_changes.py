@@ -126,8 +126,10 @@ def test_only_the_regions_that_are_asked_for_are_read(table, opened):
     assert {change.region for change in stream(opened, only=[one])} == {one}
 
 
-def test_a_damaged_or_missing_entry_is_named(table, opened):
-    (entry,) = table.upsert([{"id": 1, "v": 1}]).entries
+def test_a_damaged_or_missing_entry_is_named_once_all_before_it_were_read(table, opened):
+    for value in range(3):
+        table.upsert([{"id": 1, "v": value}])
+    (entry,) = table.upsert([{"id": 1, "v": 3}]).entries
     store, key = opened.storage.objects, wal_entry(entry.region, entry.position)
     body = bytearray(store.get(key).body)
     body[-20] ^= 1
@@ -136,8 +138,12 @@ def test_a_damaged_or_missing_entry_is_named(table, opened):
         seen(stream(opened))
 
     store.create(key, body)
+    changes = stream(opened, cursor="sink")
+    read = iter(changes)
+    assert [next(read).position for _ in range(3)] == [1, 2, 3]
+    changes.save()
     with pytest.raises(Corrupt, match="damaged") as caught:
-        seen(stream(opened))
+        next(read)
     assert caught.value.where["object"] == key
 
 
