@@ -8,7 +8,6 @@ behind by a crash never ends somebody else's process.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import os
 import shutil
 import signal
@@ -18,12 +17,12 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO
 
 from lancelsm.clock import Budget, SystemClock, SystemIds
 from lancelsm.errors import Invalid, LsmError, Unavailable
 from lancelsm.local import ACCOUNT, REGION, SECRET
 from lancelsm.local.install import install
+from lancelsm.objects.posix import held
 
 DIRECTORY = Path(".local")
 PORT = 4566
@@ -72,13 +71,13 @@ def serve(directory: Path, *, port: int) -> None:
     """
     work = directory.resolve() / "work"
     directory.mkdir(parents=True, exist_ok=True)
-    with (directory / "pid").open("a+") as held:
+    with (directory / "pid").open("a+") as pid:
         # Who only asks whether one runs holds the lock for a moment, too.
-        if not any(_locked(held) for _ in _budget(_LOCK_SECONDS).attempts()):
+        if not any(held(pid.fileno(), wait=False) for _ in _budget(_LOCK_SECONDS).attempts()):
             raise Invalid(f"an emulator runs in {directory}", remedy="Stop it: python -m lancelsm.local.server stop")
-        held.truncate(0)
-        held.write(str(os.getpid()))
-        held.flush()
+        pid.truncate(0)
+        pid.write(str(os.getpid()))
+        pid.flush()
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir()
         _configure(port=port, work=work)
@@ -142,10 +141,10 @@ def stop(directory: Path) -> bool:
 def running(directory: Path) -> int | None:
     """The process id of the emulator of a directory, if one runs."""
     try:
-        with (directory / "pid").open("r+") as held:
-            if _locked(held):
+        with (directory / "pid").open("r+") as pid:
+            if held(pid.fileno(), wait=False):
                 return None
-            return int(held.read() or 0) or None
+            return int(pid.read() or 0) or None
     except FileNotFoundError:
         return None
 
@@ -169,15 +168,6 @@ def _configure(*, port: int, work: Path) -> None:
     for name in _FOREIGN:
         os.environ.pop(name, None)  # noqa: TID251
     os.environ.update(settings)  # noqa: TID251
-
-
-def _locked(held: IO[str]) -> bool:
-    """Take the lock of an open file until it is closed; False if another process holds it."""
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _answers(port: int) -> bool:
