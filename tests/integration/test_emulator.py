@@ -9,7 +9,8 @@ import os
 import time
 import urllib.request
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ from botocore.exceptions import ClientError
 from lancelsm.errors import Invalid
 from lancelsm.local import ACCOUNT, REGION, install, server
 from tests.emulator import Emulator, emulator
+from tests.integration import deployment
 
 BUCKET = "emulated"
-JOB_SECONDS = 180.0
+until = partial(deployment.until, seconds=180.0)  # the start of a job may take so long
 Allowed = tuple[str, str] | dict[str, Any]  # action and resource, or a whole statement
 MERGE = Path(__file__).resolve().parents[2] / "infra" / "workflows" / "merge.asl.json"
 RULE = f"arn:aws:events:{REGION}:{ACCOUNT}:rule/StepFunctionsGetEventsForEMRServerlessJobRule"
@@ -602,14 +604,3 @@ def state(aws: Emulator, application: str, started: dict[str, Any]) -> dict[str,
     emr = aws.client("emr-serverless")
     found: dict[str, Any] = emr.get_job_run(applicationId=application, jobRunId=started["jobRunId"])["jobRun"]
     return found
-
-
-def until(read: Callable[[], Any], holds: Callable[[Any], Any]) -> Any:
-    """What is read once it holds; the last of it in the failure if it never does."""
-    deadline = time.monotonic() + JOB_SECONDS
-    while True:
-        last = read()
-        if holds(last):
-            return last
-        assert time.monotonic() < deadline, last
-        time.sleep(0.1)
