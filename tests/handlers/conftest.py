@@ -49,7 +49,7 @@ def loaded(name: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # where a dataclass looks its annotations up
     spec.loader.exec_module(module)
-    for handler in logging.getLogger(os.environ["LANCELSM_STACK"]).handlers:
+    for handler in logging.getLogger(os.environ.get("LANCELSM_STACK", "lancelsm")).handlers:
         handler.stream = sys.stdout  # type: ignore[attr-defined] # each test has its own
     return module
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import datetime
 import decimal
-import importlib.util
 import io
 import json
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -21,9 +18,9 @@ from lancelsm.client import Client
 from lancelsm.clock import SeededIds
 from lancelsm.delivery.queue import Delivery, Outgoing, Sent
 from lancelsm.errors import Invalid
+from tests.handlers.conftest import loaded
 from tests.simulation.faults import FakeClock
 
-FUNCTIONS = Path(__file__).parents[2] / "functions"
 UTC = datetime.UTC
 
 COLUMNS = pa.schema(
@@ -113,8 +110,8 @@ class Deployment:
         ):
             monkeypatch.setenv(name, value)
         self.queue = Queue()
-        self.writer = load("writer_flush")
-        ingest, query = load("ingest"), load("query")
+        self.writer = loaded("writer_flush")
+        ingest, query = loaded("ingest"), loaded("query")
         for module in (ingest, self.writer):
             monkeypatch.setattr(module, "QUEUE", self.queue)
         handlers = {"ingest": ingest.handler, "writer_flush": self.writer.handler, "query": query.handler}
@@ -155,16 +152,6 @@ class Deployment:
 
     def rows(self) -> list[dict[str, Any]]:
         return sorted(self.table.scan().to_arrow().to_pylist(), key=lambda row: int(row["id"]))
-
-
-def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"functions_{name}", FUNCTIONS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module.__name__] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import base64
-import importlib.util
 import json
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -30,6 +28,7 @@ from lancelsm.opening import Opened, open_configured
 from lancelsm.routing.route import route
 from tests.conformance.dynamodb import dynamodb_client, make_registry_table
 from tests.conformance.ministack import make_bucket, ministack, options
+from tests.handlers.conftest import loaded
 
 ROOT = Path(__file__).parents[2]
 COLUMNS = pa.schema([pa.field("id", pa.int64()), pa.field("state", pa.string())])
@@ -131,18 +130,8 @@ def stack(endpoint: str, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtur
     monkeypatch.setenv("LANCELSM_WORK", "s3://lake/work")
     monkeypatch.setenv("LANCELSM_QUEUE_URL", urls[0])
     monkeypatch.setenv("LANCELSM_DEAD_LETTER_URL", urls[1])
-    yield Stack(uri, *urls, _loaded("ingest", monkeypatch), _loaded("writer_flush", monkeypatch))
+    yield Stack(uri, *urls, loaded("ingest"), loaded("writer_flush"))
     _forget_clients()
-
-
-def _loaded(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "functions" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, name, module)
-    spec.loader.exec_module(module)
-    return module
 
 
 def _forget_clients() -> None:
