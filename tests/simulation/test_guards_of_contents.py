@@ -278,7 +278,7 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
         damaged_on_its_way,
     ),
     "a stream shows sound entries": (
-        [(changes.committed, "if not (entry.sound or entry.nonce is None):", "if False:")],
+        [(changes._sound, "if not (entry.sound or entry.nonce is None):", "if False:")],
         shown_damaged,
     ),
     "the tail of a snapshot adds up": (
@@ -409,4 +409,4 @@ def test_with_all_guards_a_story_ends_well(story: Story, tmp_path: Path) -> None
 def test_without_the_guard_a_story_ends_badly(guard: str, tmp_path: Path) -> None:
     edits, story = GUARDS[guard]
 
-    assert ends_badly(edits, story, tmp_path)
+    assert ends_badly(edits, partial(story, tmp_path))

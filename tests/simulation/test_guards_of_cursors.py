@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -388,4 +389,4 @@ def test_with_all_guards_a_story_ends_well(story: Story, tmp_path: Path) -> None
 def test_without_the_guard_a_story_ends_badly(guard: str, tmp_path: Path) -> None:
     edits, story = GUARDS[guard]
 
-    assert ends_badly(edits, story, tmp_path)
+    assert ends_badly(edits, partial(story, tmp_path))
