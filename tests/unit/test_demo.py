@@ -16,6 +16,7 @@ from lancelsm.committed import Committed
 from lancelsm.demo import embedded
 from lancelsm.demo import flights as data
 from lancelsm.errors import LsmError
+from tests.unit.flights import few
 
 TURNS = ((1, 1), (1, 31), (2, 28), (3, 1), (12, 31))  # of month, of merge, of year
 
@@ -27,11 +28,8 @@ def flights() -> pa.Table:
 
 @pytest.fixture(scope="module")
 def some(flights: pa.Table) -> pa.Table:
-    """Every seventh flight of the days on which something happens."""
-    place = pc.add(pc.multiply(flights["month"], 100), flights["day"])
-    chosen = pc.is_in(place, value_set=pa.array([month * 100 + day for month, day in TURNS], place.type))
-    few = flights.filter(chosen)
-    return few.take(pa.arange(0, few.num_rows, 7))
+    """Flights of the days on which something happens."""
+    return few(flights, days=TURNS, every=7)
 
 
 def silent() -> Console:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from botocore.exceptions import ClientError
 from rich.console import Console
@@ -26,6 +25,7 @@ from lancelsm.opening import open_table
 from lancelsm.query import count_rows, key_rows
 from lancelsm.record.json_lines import json_objects
 from lancelsm.upkeep import flush_table, merge_table
+from tests.unit.flights import few
 
 Event = dict[str, Any]
 TURNS = ((3, 31), (6, 30), (12, 31))
@@ -126,12 +126,8 @@ def reply(document: Any, **more: str) -> Event:
 
 @pytest.fixture(scope="module")
 def some() -> pa.Table:
-    """Every 50th flight of the days on which something happens."""
-    flights = read_flights()
-    place = pc.add(pc.multiply(flights["month"], 100), flights["day"])
-    chosen = pc.is_in(place, value_set=pa.array([month * 100 + day for month, day in TURNS], place.type))
-    few = flights.filter(chosen)
-    return few.take(pa.arange(0, few.num_rows, 50))
+    """Flights of the days on which something happens."""
+    return few(read_flights(), days=TURNS, every=50)
 
 
 def run(aws: FakeStack, some: pa.Table, *, console: Console | None = None) -> deployed.ShownOnAws:
