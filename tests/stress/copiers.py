@@ -33,9 +33,9 @@ def copy(part: Part) -> None:
     table, places, name = part.open(), part.place.parent / "copies", part.name.replace(" ", "-")
     places.mkdir(exist_ok=True)
     while not part.over:
-        for left in sorted(places.glob("table-*/_lancelsm/*.json")):
-            with suppress(*PASSING, Invalid):  # another file of one that is gone by now
-                drop_table(left.parent.parent)
+        for left in sorted({file.parent.parent for file in places.glob("table-*/_lancelsm/*.json")}):
+            with suppress(*PASSING):
+                drop_table(left)
         with suppress(*PASSING, Invalid):  # of a life that was killed
             table.drop_snapshot(name)
         with suppress(*PASSING):
