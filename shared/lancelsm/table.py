@@ -28,7 +28,7 @@ from lancelsm.opening import DEFAULT_OWNER, Opened, Ports, open_table
 from lancelsm.pins import Pin
 from lancelsm.record.rows import deletes, upserts
 from lancelsm.record.schema import TableSchema
-from lancelsm.region import Region, Storage, regions
+from lancelsm.region import Region, Storage, regions, the_one
 from lancelsm.region_writer import RegionWriters, Target
 from lancelsm.routing.route import route
 from lancelsm.rows import Rows, begun
@@ -316,11 +316,17 @@ class Table:
         """Every cursor, by name."""
         return list_cursors(self._storage)
 
-    def set_cursor(self, name: str, *, start: Start = "earliest") -> Pin:
-        """Make a cursor, or put it somewhere else; `start` as for `changes`. Raises as `cursor.set_cursor`."""
+    def set_cursor(self, name: str, *, start: Start = "earliest", region: str | None = None) -> Pin:
+        """Make a cursor, or put it somewhere else, in all regions or in one; raises as `cursor.set_cursor`.
+
+        Args:
+            start: as for `changes`.
+            region: its id; the cursor has to be there then, and stays where it is in the others.
+        """
         self._check_writable()
         check_start(self._storage, start)
-        return set_cursor(self._storage, name, start=lambda region, head: first_position(region, head, start))
+        only = None if region is None else self.region(region).id
+        return set_cursor(self._storage, name, start=lambda one, head: first_position(one, head, start), only=only)
 
     def drop_cursor(self, name: str) -> None:
         """End a cursor: what only it kept may be collected. Raises as `cursor.drop_cursor`."""
@@ -338,11 +344,8 @@ class Table:
         return regions(self._storage)
 
     def region(self, identity: str) -> Region:
-        """The region with this id; raises `Invalid` if there is none."""
-        for region in regions(self._storage):
-            if region.id == identity:
-                return region
-        raise Invalid("there is no such region", remedy="See lancelsm region list", table=self.uri, region=identity)
+        """The region whose id is or starts with this; raises `Invalid` if none does, or several do."""
+        return the_one(regions(self._storage), identity, table=self.uri)
 
     def claim(self, region: Region, *, owner: str | None = None) -> Head:
         """Take a region for `owner`, by default for the table's ordinary writers; as `claim.claim`."""

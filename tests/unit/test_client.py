@@ -525,6 +525,8 @@ def test_a_count_is_a_number() -> None:
     aws.answer = {"count": 12}
 
     assert client.count("orders") == 12
+    assert client.count("orders", at="monday") == 12
+    assert [event.get("at") for event in aws.events] == [None, "monday"]
 
 
 def test_names_of_functions_may_be_given() -> None:

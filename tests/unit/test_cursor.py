@@ -97,3 +97,15 @@ def test_a_cursor_that_is_not_there_is_set_in_all_regions_or_not_at_all(opened: 
         set_cursor(opened.storage, "sink", start=earliest, only=regions(opened.storage)[0].id)
 
     assert f"lancelsm cursor set {opened.storage.uri} --name sink" in told.value.remedy
+
+
+def test_a_table_puts_a_cursor_elsewhere_in_one_region(opened: Opened) -> None:
+    table = lancelsm.open(opened.storage.uri)
+    one, other = table.regions()
+    table.set_cursor("sink", start=2)
+
+    moved = table.set_cursor("sink", region=one.id[:13])
+
+    assert {region: needs.first_position for region, needs in moved.regions.items()} == {one.id: 1, other.id: 2}
+    with pytest.raises(Invalid, match="there is no such region"):
+        table.set_cursor("sink", region="no")

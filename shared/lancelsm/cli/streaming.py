@@ -134,14 +134,8 @@ def set_(session: Session, uri: Uri, name: Name, start: _Start = None, region: R
     [{"region", "position"}]}.
     """
     from lancelsm import documents
-    from lancelsm.changes import first_position
-    from lancelsm.cursor import set_cursor
-    from lancelsm.region import chosen
 
-    place, storage = _start(start), session.opened(uri).storage
-    only = None if region is None else chosen(storage, region)[0].id
-    pin = set_cursor(storage, name, start=lambda one, head: first_position(one, head, place), only=only)
-    document = documents.cursor(pin)
+    document = documents.cursor(session.open(uri).set_cursor(name, start=_start(start), region=region))
     session.show(document, lambda: f"Set cursor {name}: {_short(document)['positions']}")
 
 

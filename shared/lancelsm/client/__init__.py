@@ -164,14 +164,16 @@ class Client:
         columns: Iterable[str] | None = None,
         where: str | None = None,
         limit: int | None = None,
+        at: str | None = None,
     ) -> list[dict[str, Any]]:
         """Read rows, consistently: what was acknowledged before this call is in the answer.
 
         Args:
             keys: of the rows to get, as the library's `get`; without it all rows that fulfil `where`, in SQL.
+            at: the name of a snapshot, to read the table as that keeps it.
 
         Raises:
-            Invalid: a column, key or condition is wrong.
+            Invalid: a column, key or condition is wrong, or there is no such snapshot.
             Unavailable: there was no answer.
         """
         asked = {
@@ -179,15 +181,16 @@ class Client:
             "columns": None if columns is None else list(columns),
             "where": where,
             "limit": limit,
+            "at": at,
         }
         document = self._read(table, asked)
         if "url" in document:
             return self._fetch(document["url"])
         return cast("list[dict[str, Any]]", document["rows"])
 
-    def count(self, table: str, *, where: str | None = None) -> int:
-        """How many rows fulfil a condition. Raises as `query`."""
-        return int(self._read(table, {"where": where, "count": True})["count"])
+    def count(self, table: str, *, where: str | None = None, at: str | None = None) -> int:
+        """How many rows fulfil a condition, now or as the snapshot `at` keeps them. Raises as `query`."""
+        return int(self._read(table, {"where": where, "count": True, "at": at})["count"])
 
     def _take(self, table: str, data: Any, op: Op) -> None:
         if self._closed.is_set():
