@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from threading import Barrier
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,6 +24,7 @@ from lancelsm.layout import (
     version_hint,
     wal_entry,
 )
+from lancelsm.objects import Object
 from lancelsm.pins import read_pins
 from lancelsm.setsum import Setsum
 from lancelsm.settings import Settings
@@ -162,8 +165,8 @@ def damage(lake: Lake, position: int) -> None:
     lake.world.store.create(key, other.body)
 
 
-def flipped(lake: Lake) -> None:
-    key = wal_entry(lake.world.id, Position(3))
+def flipped(lake: Lake, position: int = 3) -> None:
+    key = wal_entry(lake.world.id, Position(position))
     body = bytearray(lake.world.store.get(key).body)  # type: ignore[union-attr]
     body[-20] ^= 1
     lake.world.store.remove(key)
@@ -211,6 +214,41 @@ def test_a_committed_entry_that_was_damaged_stops_the_round_before_its_generatio
     assert lake.stored() == before
     with pytest.raises(Corrupt):
         lake.collect()
+
+
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_each_entry_is_read_once_several_at_a_time(parallel: int) -> None:
+    lake = filled()
+    key = marked(lake)
+    together, read = Barrier(parallel), list[str]()
+    region = lake.region("verifier")
+    objects = region.storage.objects
+
+    def get(key: str) -> Object | None:
+        if "/wal/" in key:
+            read.append(key)
+            together.wait(timeout=10)
+        return objects.get(key)
+
+    storage = replace(region.storage, objects=SimpleNamespace(get=get, list=objects.list), parallel=parallel)  # type: ignore[arg-type]
+    verify_region(replace(region, storage=storage), key, pins=[], progress=lake.progress(), settings=Settings())
+
+    whole = [wal_entry(lake.world.id, Position(at)) for at in range(1, 9)]
+    assert (read if parallel == 1 else sorted(read)) == (whole if parallel == 1 else sorted(whole))
+
+
+@pytest.mark.parametrize("parallel", [1, 4])
+def test_of_several_entries_that_are_wrong_the_first_one_is_named(parallel: int) -> None:
+    lake = filled()
+    key = marked(lake)
+    for position in (7, 5, 3):
+        flipped(lake, position)
+    region = lake.region("verifier")
+    region = replace(region, storage=replace(region.storage, parallel=parallel))
+
+    with pytest.raises(Corrupt, match="entry 3 does not have the sum") as error:
+        verify_region(region, key, pins=[], progress=lake.progress(), settings=Settings())
+    assert error.value.where["position"] == 3
 
 
 def test_a_base_that_fell_behind_since_mark_is_noticed() -> None:

@@ -73,9 +73,7 @@ class _Check:
         self._head = head
         self._manifest = manifest
         self._needs = [(pin, needs) for pin in pins if (needs := pin.of(region.id)) is not None]
-        self._unsound: list[
-            Position
-        ] = []  # of the log as far as it is read: their own sums are not those of their bytes
+        self._unsound: list[Position] = []  # in the log as far as it is summed: not what they declare
 
     def items(self) -> None:
         """Every item is what it says, below its rank, named by nothing that stays."""
@@ -146,10 +144,13 @@ class _Check:
         taken, size, bounds = self._before(), 0, _bounds(manifest)
         begin = _begin(manifest)
         boundary = min(position for position in bounds if position >= floor - 1)
-        for position in range(manifest.first_position, boundary + 1):
+        positions = [Position(at) for at in range(manifest.first_position, boundary + 1)]
+        summed = self._region.storage.each(self._summed, positions)
+        for position, (entry_sum, entry_bytes, sound) in zip(positions, summed, strict=True):
             if position == floor and taken != self._round.discarded:
                 self._not_there("what the list says it takes from the log is not what is there", position - 1)
-            entry_sum, entry_bytes = self._summed(Position(position))
+            if not sound:
+                self._unsound.append(position)
             taken = taken + entry_sum if position >= begin else taken
             size += entry_bytes if position < floor else 0
         if floor == boundary + 1 and taken != self._round.discarded:
@@ -198,8 +199,8 @@ class _Check:
         key = self._manifest.collector_key
         return read_list(self._region.storage, key, setsum=self._manifest.collector_setsum).round.discarded
 
-    def _summed(self, position: Position) -> tuple[Setsum, int]:
-        """The sum and the size of a committed entry, from its bytes."""
+    def _summed(self, position: Position) -> tuple[Setsum, int, bool]:
+        """The sum and the size of a committed entry, from its bytes, and whether it declares that sum, or none."""
         key = wal_entry(self._region.id, position)
         found = self._region.storage.objects.get(key)
         if found is None:
@@ -216,9 +217,7 @@ class _Check:
             raise Corrupt(f"not a WAL entry: {error!r}", **self._region.where, position=position, object=key) from error
         numbers = position.to_bytes(8, "big"), epoch.to_bytes(8, "big")
         summed = Setsum.of_item(*numbers, memoryview(body)[first:])
-        if declared is not None and declared != summed.hex().encode():
-            self._unsound.append(position)
-        return summed, len(body)
+        return summed, len(body), declared in (None, summed.hex().encode())
 
     def _hint(self) -> int:
         found = self._region.storage.objects.get(version_hint(self._region.id))
