@@ -8,14 +8,14 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Iterator
+from types import NoneType
 
 import pytest
 
 from lancelsm.errors import Invalid
-from tests.simulation.faults import Call, FaultPlan
+from tests.simulation.faults import FaultPlan
 from tests.simulation.memory_base import in_place_of_lance
-from tests.simulation.situations import noted
-from tests.simulation.whole_lake import WholeLake
+from tests.simulation.whole_lake import WholeLake, at_each_call
 from tests.simulation.world import told
 
 TTL = 600.0
@@ -46,29 +46,21 @@ def judged_by(clock: str) -> None:
 
 def read_while_it_goes() -> None:
     """A snapshot expires and is collected before any call of a read."""
-    calls, heard = _read(before=None)
-    assert heard is None
-    for at in range(calls):
-        with noted(at):
-            _, heard = _read(before=at)
-            assert isinstance(heard, Invalid), repr(heard)
+    at_each_call(_read)
 
 
-def _read(*, before: int | None) -> tuple[int, BaseException | None]:
-    """How many calls the read made, and what it was told."""
+def _read(at: int) -> FaultPlan:
     with outdated() as lake:
 
-        def goes(call: Call) -> None:
-            if call.index == before:
-                lake.world.plan = FaultPlan()
-                lake.pinned.clear()
-                lake.world.schedule.clock.advance(TTL + ALLOWED + 1.0)
-                lake.collect("other")
-                lake.world.plan = plan
+        def goes() -> None:
+            lake.pinned.clear()
+            lake.world.schedule.clock.advance(TTL + ALLOWED + 1.0)
+            lake.collect("other")
 
-        lake.world.plan = plan = FaultPlan(goes)
+        plan = lake.interrupt(lambda call: call.index == at, goes)
         heard = told(lambda: lake.read_held("victim", "held"))
-    return len(plan.calls), heard
+    assert type(heard) is (Invalid if at < len(plan.calls) else NoneType), repr(heard)
+    return plan
 
 
 @pytest.mark.parametrize("clock", ["right", "fast", "slow"])

@@ -47,14 +47,11 @@ def delivered_twice(_: Path) -> None:
     lake = WholeLake()
     messages = [(1, 10), (2, 20)]
 
-    def other(call: Call) -> None:
-        if call.process == "victim" and call.method == "swap" and not lake.world.log:
-            plan, lake.world.plan = lake.world.plan, FaultPlan()
-            with lake.at("other"):
-                lake.deliver("other", messages)
-            lake.world.plan = plan
+    def other() -> None:
+        with lake.at("other"):
+            lake.deliver("other", messages)
 
-    lake.world.plan = FaultPlan(other)
+    lake.interrupt(lambda call: call.method == "swap" and not lake.world.log, other)
     with lake.at("victim"):
         lake.deliver("victim", messages)
     assert [entry.summary.source for entry in lake.world.log.values()] == [{QUEUE: "2"}]

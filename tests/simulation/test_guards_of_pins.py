@@ -16,10 +16,10 @@ from lancelsm.opening import open_table
 from tests.simulation.collecting import filled
 from tests.simulation.faults import CRASH_BEFORE, FaultPlan
 from tests.simulation.removal import Edit, Story, anywhere, ends_badly
-from tests.simulation.situations import noted
 from tests.simulation.test_expiry import read_while_it_goes
 from tests.simulation.test_guards_by_story import a_lake
 from tests.simulation.test_guards_of_safety import held, overtaken
+from tests.simulation.whole_lake import at_each_call
 from tests.simulation.world import told
 from tests.unit import tables, test_pin_protocol
 
@@ -48,17 +48,18 @@ def forgotten_late(_: Path) -> None:
 
 def dropped_by_halves(_: Path) -> None:
     """Who drops a snapshot crashes: it is gone, or whole."""
-    at, calls = 0, 1
-    while at < calls:
-        with noted(at), a_lake() as lake:
-            lake.hold("holder", "held", ttl_seconds=LONG)
-            lake.world.plan = FaultPlan.at(at, CRASH_BEFORE)
-            told(lambda lake=lake: snapshot.drop_snapshot(lake.opened("dropper"), "held"))  # type: ignore[misc]
-            calls = len(lake.world.plan.calls) + 1
-            reader = lake.storage("reader", faulty=False)
-            if snapshot.list_snapshots(reader):
-                snapshot.find_snapshot(reader, "held")
-        at += 1
+    at_each_call(_crashed_at)
+
+
+def _crashed_at(at: int) -> FaultPlan:
+    with a_lake() as lake:
+        lake.hold("holder", "held", ttl_seconds=LONG)
+        lake.world.plan = FaultPlan.at(at, CRASH_BEFORE)
+        told(lambda: snapshot.drop_snapshot(lake.opened("dropper"), "held"))
+        reader = lake.storage("reader", faulty=False)
+        if snapshot.list_snapshots(reader):
+            snapshot.find_snapshot(reader, "held")
+    return lake.world.plan
 
 
 def of_two_regions(story: Callable[..., None], **how: Any) -> Story:

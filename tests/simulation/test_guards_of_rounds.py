@@ -31,8 +31,7 @@ from tests.simulation.collecting import Lake, filled
 from tests.simulation.faults import Call, FaultPlan
 from tests.simulation.memory_base import in_place_of_lance
 from tests.simulation.removal import Check, Edit, carries_weight, ends_badly
-from tests.simulation.situations import noted
-from tests.simulation.whole_lake import WholeLake
+from tests.simulation.whole_lake import WholeLake, at_each_call
 from tests.simulation.world import told
 
 NONCE = "0" * 32
@@ -203,15 +202,10 @@ def confirmed_after_the_sweep() -> None:
 
 def base_swept_before_any_call() -> None:
     """A snapshot's version of the base grows old while it is made; its regions stay as they are."""
-    at, calls = 0, 1
-    while at < calls:
-        with noted(at):
-            calls = _base_swept_at(at)
-        at += 1
+    at_each_call(_base_swept_at)
 
 
-def _base_swept_at(at: int) -> int:
-    """How many calls the maker made."""
+def _base_swept_at(at: int) -> FaultPlan:
     lake = WholeLake(settings=Settings(keep_versions_seconds=0))
     with contextlib.redirect_stdout(io.StringIO()), in_place_of_lance(lake.base):
         lake.put("writer", {0: True})
@@ -219,20 +213,17 @@ def _base_swept_at(at: int) -> int:
         lake.merge()
         lake.collect("other")
 
-        def grown_old(call: Call) -> None:
-            if call.index == at:
-                lake.world.plan = FaultPlan()
-                lake.optimize(lake.region("merger"))
-                lake.world.schedule.clock.advance(1.0)
-                lake.collect("other")
-                lake.world.plan = plan
+        def grown_old() -> None:
+            lake.optimize(lake.region("merger"))
+            lake.world.schedule.clock.advance(1.0)
+            lake.collect("other")
 
-        lake.world.plan = plan = FaultPlan(grown_old)
+        plan = lake.interrupt(lambda call: call.index == at, grown_old)
         lake.hold("victim", "held", ttl_seconds=3600.0)
         lake.world.plan = FaultPlan()
         lake.read_held("victim", "held")
         assert lake.held["held"].content == lake.truth
-    return len(plan.calls)
+    return plan
 
 
 def second_of_two_rounds_of_the_base() -> None:

@@ -47,7 +47,7 @@ from tests.simulation.test_collection import (
 )
 from tests.simulation.test_expiry import read_while_it_goes
 from tests.simulation.whole_crowd import whole_crowd
-from tests.simulation.whole_lake import ROWS, WholeLake, rows_of_entry
+from tests.simulation.whole_lake import ROWS, WholeLake, at_each_call, rows_of_entry
 from tests.simulation.world import OWNER, a_nonce, told
 
 EXPIRE = "expire_pins(opened.storage, skew_seconds=opened.settings.skew_allowance_seconds, removed=tour.removed)"
@@ -73,15 +73,11 @@ def _merged(lake: Lake) -> Lake:
 
 
 def late_merge_before_any_call() -> None:
-    """A merge that wrote its rows before a collector looked, and commits before any of its calls."""
-    calls = _collected_beside_a_merge(None)
-    for at in range(calls):
-        with noted(at):
-            _collected_beside_a_merge(at)
+    """A merge that wrote its rows before a collector looked, and commits before any of its calls, or after."""
+    at_each_call(_collected_beside_a_merge)
 
 
-def _collected_beside_a_merge(at: int | None) -> int:
-    """How many calls the collector made."""
+def _collected_beside_a_merge(at: int) -> FaultPlan:
     lake = WholeLake()
     with contextlib.redirect_stdout(io.StringIO()), in_place_of_lance(lake.base):
         for number in range(2):
@@ -91,19 +87,13 @@ def _collected_beside_a_merge(at: int | None) -> int:
         commit = lake.prepare_merge(lake.region("merger"))
         assert commit is not None
 
-        def committed(call: Call) -> None:
-            if call.index == at:
-                lake.world.plan = FaultPlan()
-                commit()
-                lake.world.plan = plan
-
-        lake.world.plan = plan = FaultPlan(committed)
+        plan = lake.interrupt(lambda call: call.index == at, commit)
         told(lambda: lake.collect("victim", faulty=True))
         lake.world.plan = FaultPlan()
         assert lake.scan("reader") == lake.truth
         commit()
         assert lake.scan("reader") == lake.truth
-    return len(plan.calls)
+    return plan
 
 
 def late_cursor_before_any_call() -> None:
@@ -174,32 +164,22 @@ def _followed(lake: WholeLake, stream: Iterable[changes.Change]) -> None:
 def overtaken(act: Callable[[WholeLake], None]) -> None:
     """Before any call of a read: two writes, flush, a merge or a collection or both, late puts into swept slots."""
     for merged, swept in ((True, False), (True, True), (False, True)):
-        at, calls = 0, 1
-        while at < calls:
-            with noted(act, merged, swept, at):
-                calls = _overtaken_at(act, at, merged=merged, swept=swept)
-            at += 1
+        with noted(act, merged, swept):
+            at_each_call(partial(_overtaken_at, act, merged=merged, swept=swept))
 
 
-def _overtaken_at(act: Callable[[WholeLake], None], at: int, *, merged: bool, swept: bool) -> int:
-    """How many calls the read made."""
+def _overtaken_at(act: Callable[[WholeLake], None], at: int, *, merged: bool, swept: bool) -> FaultPlan:
     lake = WholeLake()
     with contextlib.redirect_stdout(io.StringIO()), in_place_of_lance(lake.base):
         lake.put("writer", {0: True, 1: True})
         lake.flush()
         lake.put("writer", {0: True})
 
-        def passed(call: Call) -> None:
-            if call.index == at:
-                lake.world.plan = FaultPlan()
-                _pass(lake, merged=merged, swept=swept)
-                lake.world.plan = plan
-
-        lake.world.plan = plan = FaultPlan(passed)
+        plan = lake.interrupt(lambda call: call.index == at, lambda: _pass(lake, merged=merged, swept=swept))
         act(lake)
         lake.world.plan = FaultPlan()
         lake.check()
-    return len(plan.calls)
+    return plan
 
 
 def _pass(lake: WholeLake, *, merged: bool, swept: bool) -> None:

@@ -32,9 +32,10 @@ from lancelsm.wal.append import append_after
 from lancelsm.wal.entry import Draft, Entry, draft
 from tests.simulation import seam
 from tests.simulation.collecting import FILES, Lake
-from tests.simulation.faults import Crash
+from tests.simulation.faults import Call, Crash, FaultPlan
 from tests.simulation.linearizable import NEVER, Append, Look, Operation, Read, violation
 from tests.simulation.memory_base import MemoryBase, folded, rows_in, written
+from tests.simulation.situations import noted
 from tests.simulation.world import NOT_IN_THE_LOG, OWNER, TABLE
 
 # A row's `id` is its number, which the world knows it by; a tombstone has one too.
@@ -112,6 +113,18 @@ class WholeLake(Lake):
 
     def collecting(self) -> AbstractContextManager[None]:
         return nullcontext()  # `in_place_of_lance` is around the whole run
+
+    def interrupt(self, before: Callable[[Call], bool], other: Callable[[], object]) -> FaultPlan:
+        """From now on another acts right before such a call; what it calls itself is no part of this plan."""
+
+        def decide(call: Call) -> None:
+            if before(call):
+                self.world.plan = FaultPlan()
+                other()
+                self.world.plan = plan
+
+        self.world.plan = plan = FaultPlan(decide)
+        return plan
 
     # Writing
 
@@ -295,6 +308,15 @@ class WholeLake(Lake):
 
     def takes_over(self, process: str, owner: str) -> None:
         claim(self.region(process, faulty=True), owner=owner)
+
+
+def at_each_call(story: Callable[[int], FaultPlan]) -> None:
+    """Tell a story of each call in turn, by its number in the plan that is returned, then of none."""
+    at, calls = 0, 0
+    while at <= calls:
+        with noted(at):
+            calls = len(story(at).calls)
+        at += 1
 
 
 def rows_of_entry(entry: Entry) -> tuple[tuple[int, int, bool], ...]:
