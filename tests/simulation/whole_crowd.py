@@ -17,17 +17,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from lancelsm.changes import Changes
 from lancelsm.claim import claim
 from lancelsm.commit import newest
-from lancelsm.cursor import drop_cursor, find_cursor
 from lancelsm.errors import Ambiguous, Contended, Fenced, Invalid, LsmError, Unavailable
 from lancelsm.head import Head
-from lancelsm.layout import Nonce, Position, RegionId, wal_entry
+from lancelsm.layout import wal_entry
 from lancelsm.objects import Listed
 from lancelsm.settings import Settings
 from lancelsm.snapshot import drop_snapshot
 from tests.simulation.collecting import FILES
+from tests.simulation.consumers import Act, Consumers
 from tests.simulation.crowd import RIVAL
 from tests.simulation.faults import (
     CRASH_AFTER,
@@ -45,7 +44,7 @@ from tests.simulation.faults import (
 from tests.simulation.memory_base import in_place_of_lance
 from tests.simulation.rates import by_rate
 from tests.simulation.schedule import Schedule
-from tests.simulation.whole_lake import ROWS, WholeLake, rows_of_entry
+from tests.simulation.whole_lake import WholeLake
 from tests.simulation.world import OWNER, World
 
 KEYS = range(6)
@@ -66,8 +65,6 @@ FAULTS: dict[Fault, float] = {
     stall(LONG): 0.01,
 }
 WRITING = WRITES | {"commit", "clean_versions", "tag_version", "remove_tag"}
-
-Act = Callable[[str, random.Random], object]
 
 
 class InLongTurns(Schedule):
@@ -101,13 +98,11 @@ class WholeCrowd:
             skews=self._skews(),
             wrap=self._torn if self.dice.random() < 0.3 else lambda process, store: store,
         )
-        self.sink: dict[str, list[tuple[int, Any]]] = {}
-        self.next: dict[str, dict[RegionId, Position]] = {}
         self.messages = [(sequence, self.dice.choice(KEYS)) for sequence in range(1, 9)]
-        self.shared: dict[Nonce, list[Position]] = {}  # by cursor: one that is dropped and made again is another
         self.expired = 0
         self.batches: set[tuple[int, ...]] = set()  # of messages, as they were delivered
         self.met: Counter[str] = Counter()  # circumstances that no fault of the plan says
+        self.consumers = Consumers(self.lake, self.met)
 
     def run(self) -> WholeCrowd:
         with contextlib.redirect_stdout(io.StringIO()), in_place_of_lance(self.lake.base):
@@ -143,11 +138,11 @@ class WholeCrowd:
             ("optimizer", self._optimizes, 2, 0.3),
             ("holder 0", self._holds("s0"), 7, 0.8),
             ("holder 1", self._holds("s1"), 7, 0.5),
-            ("consumer 0", self._follows("c0"), 6, 0.8),
-            ("consumer 1", self._follows("c1"), 6, 0.3),
-            ("sharer 0", self._shares, 4, 0.4),
-            ("sharer 1", self._shares, 4, 0.4),
-            ("tail", self._tails, 3, 0.4),
+            ("consumer 0", self.consumers.follows("c0"), 6, 0.8),
+            ("consumer 1", self.consumers.follows("c1"), 6, 0.3),
+            ("sharer 0", self.consumers.shares, 4, 0.4),
+            ("sharer 1", self.consumers.shares, 4, 0.4),
+            ("tail", self.consumers.tails, 3, 0.4),
             ("container 0", self._delivers, 6, 0.5),
             ("container 1", self._delivers, 6, 0.5),
             ("claimer", lambda life, _: self.lake.takes_over(life, OWNER), 1, 0.3),
@@ -262,69 +257,6 @@ class WholeCrowd:
         with contextlib.suppress(*kinds):
             yield
 
-    def _follows(self, name: str) -> Act:
-        """A consumer that keeps what it read together with where it is, and saves the cursor when it can."""
-
-        def act(life: str, dice: random.Random) -> None:
-            storage = self.lake.storage(life)
-            start: Any = self.next.get(name) or "earliest"
-            try:
-                changes = Changes(storage, ROWS, start=start, cursor=name)
-            except Invalid:
-                assert name not in self.sink, f"cursor {name} is gone"
-                with self._allowed(Invalid):  # a collector has found it expired
-                    drop_cursor(storage, name)  # its maker has crashed
-                return
-            if name not in self.sink:
-                found = find_cursor(storage, name)
-                assert found is not None
-                self.sink[name] = []
-                self.next[name] = {region: needs.first_position for region, needs in found.regions.items()}
-            self._consume(name, changes)
-            if dice.random() < 0.8:
-                changes.save()
-
-        return act
-
-    def _consume(self, name: str, changes: Changes) -> None:
-        for change in changes:
-            entry = self.lake.world.log[change.position]
-            want = rows_of_entry(entry)
-            shown = change.rows.to_pylist()
-            assert [(row["k"], row["_op"] == "delete") for row in shown] == [(key, dead) for key, _, dead in want]
-            taken = self.sink[name]
-            assert not taken or taken[-1][0] < change.position, f"{name} reads {change.position} after {taken[-1][0]}"
-            taken.append((change.position, want))
-            self.next[name] = dict(changes.positions)
-        self.next[name] = dict(changes.positions)  # past entries without rows, as the cursor that is saved now
-
-    def _shares(self, life: str, dice: random.Random) -> None:
-        """A consumer beside others on one cursor: what it read counts if it saved, and then it is its alone."""
-        try:
-            changes = Changes(self.lake.storage(life), ROWS, cursor="shared", limit=dice.choice([1, 2, 100]))
-        except Invalid:
-            with self._allowed(Invalid):  # the other one has done so, too
-                drop_cursor(self.lake.storage(life), "shared")  # its maker has crashed, or is the other one
-            return
-        assert changes._pin is not None
-        taken = self.shared.setdefault(changes._pin.nonce, [])
-        batch = [change.position for change in changes]
-        for _ in range(3):
-            with contextlib.suppress(Unavailable):
-                changes.save()
-                assert not set(batch) & set(taken), f"{batch} after {taken}"  # told in any order
-                taken += batch
-                return
-
-    def _tails(self, life: str, dice: random.Random) -> None:
-        """A plain start may be told that what it asks for was collected."""
-        last = 0
-        with self._allowed(Invalid):
-            for change in Changes(self.lake.storage(life), ROWS, start="earliest"):
-                assert last < change.position
-                assert change.rows.num_rows == self.lake.world.log[change.position].summary.rows
-                last = change.position
-
     def _delivers(self, life: str, dice: random.Random) -> None:
         """A batch from the oldest message on that is not deleted yet; others work on the same ones, cut otherwise."""
         done = int(self.lake.region(life, faulty=True).head().source.get("queue", "0"))
@@ -387,7 +319,7 @@ class WholeCrowd:
                 self._read_all_held()
                 lake.audit()
             self._audit_fences()
-            self._catch_up()
+            self.consumers.catch_up()
             lake.check()
             self._leave_nothing()
 
@@ -400,15 +332,6 @@ class WholeCrowd:
         for name in list(self.lake.held):
             with self._expirable(name):
                 self.lake.read_held("last", name)
-
-    def _catch_up(self) -> None:
-        for name, taken in self.sink.items():
-            start = dict(self.next[name])
-            changes = Changes(self.lake.storage("last", faulty=False), ROWS, start=start, cursor=name)
-            self._consume(name, changes)
-            first = taken[0][0] if taken else 0
-            due = [position for position, entry in sorted(self.lake.world.log.items()) if entry.summary.rows]
-            assert [position for position, _ in taken] == [position for position in due if position >= first]
 
     def _leave_nothing(self) -> None:
         """Once nobody needs anything, what nothing names is gone: no leak outlasts two rounds."""
