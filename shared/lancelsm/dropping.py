@@ -17,6 +17,7 @@ from pathlib import Path
 from lancelsm import config as configs
 from lancelsm.clone import release
 from lancelsm.dataset.base_table import find_base
+from lancelsm.dataset.scrubbing import shared_places
 from lancelsm.dataset.tags import tags
 from lancelsm.errors import Corrupt, Invalid, LsmError, Unavailable
 from lancelsm.gc.whole import close_table, delete_objects, delete_records, keep_table
@@ -44,7 +45,7 @@ def drop_table(uri: str | Path, *, storage_options: Mapping[str, str] | None = N
 
     Raises:
         Invalid: no table is there; or a clone shares its files; or it is a clone, and its source can't be reached.
-        Corrupt: it is a clone, and what it says of its source is wrong; or what notes the drop is.
+        Corrupt: it is a clone, and what it says of its source is wrong or gone; or the note of the drop is wrong.
         Contended: a merge is under way, nothing was deleted; or another process has dropped the table.
         Unavailable: drop it again, which goes on.
 
@@ -103,6 +104,9 @@ def _doomed(store: ObjectStore, place: str, storage_options: Mapping[str, str] |
     if begun is not None:
         return begun
     if base is not None and base.facts is not None:
+        if shared_places(base):  # its facts may be those of its source still
+            what = "a clone was begun there, and what says of which table is gone"
+            raise Corrupt(what, remedy="Delete by hand what is there", table=place, object=CLONE)
         return base.facts.table, base.facts.registry
     raise Invalid("no table is there", remedy="Check the place", table=place)
 

@@ -14,13 +14,15 @@ from lancelsm import backup, clone, dropping, making
 from lancelsm.adopt import adopt
 from lancelsm.backup import back_up, restore
 from lancelsm.clone import clone_snapshot
+from lancelsm.dataset import copies
 from lancelsm.dataset.tags import tags
 from lancelsm.dropping import drop_table
 from lancelsm.errors import Corrupt, Invalid, Unavailable
 from lancelsm.gc.whole import keep_table
-from lancelsm.layout import CLONE, CONFIG, DROPPING, RESTORED
+from lancelsm.layout import CLONE, CONFIG, DROPPING, RESTORED, SQLITE
 from lancelsm.objects.opening import open_store
 from lancelsm.opening import Ports, open_table
+from lancelsm.registry.sqlite import SqliteRegistry
 from lancelsm.table import Table
 from tests.simulation.faults import Crash
 
@@ -203,6 +205,20 @@ def test_a_note_of_a_drop_that_can_t_be_read_or_is_another_table_s_is_named_and_
     (place / DROPPING).unlink()
     assert ids(place) == [0, 1, 2]
     drop_table(source.uri)
+
+
+def test_what_is_left_of_a_clone_whose_note_was_removed_is_not_dropped_by_the_id_of_its_source(
+    source, tmp_path, interrupted
+):
+    """Right after Lance's clone the base says what the source's says, and one registry may hold both: DynamoDB."""
+    place, shared = tmp_path / "clone", SqliteRegistry(Path(source.uri, SQLITE))
+    interrupted(copies, "commit", lambda: clone_snapshot(open_table(source.uri), "monday", place))
+    (place / CLONE).unlink()
+
+    with pytest.raises(Corrupt, match="a clone was begun there") as told:
+        drop_table(place, ports=Ports(registry=lambda *_, **__: shared))
+    assert told.value.where["object"] == CLONE
+    assert ids(source.uri) == [0, 1, 2]
 
 
 def test_a_clone_whose_source_can_t_be_told_of_its_end_is_dropped_once_it_can(source, tmp_path):
