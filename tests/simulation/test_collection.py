@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -18,14 +18,13 @@ from lancelsm.claim import claim, seal
 from lancelsm.commit import commit, newest
 from lancelsm.errors import Ambiguous, Contended, Corrupt, Invalid, Unavailable
 from lancelsm.gc import collect as collection
-from lancelsm.gc import mark
 from lancelsm.gc.sweep import sweep_leftovers
-from lancelsm.layout import Key, Position, Version, pin_key, published_manifest, round_prefix, snapshots, wal_entry
+from lancelsm.layout import Position, round_prefix, snapshots, wal_entry
 from lancelsm.pins import Pin, RegionPin, pins_of
-from lancelsm.registry import Applied
 from lancelsm.settings import Settings
 from lancelsm.wal.entry import encode
 from lancelsm.wal.replay import tail
+from tests.simulation.collected import LONG, TornListings, collected_by, expired, finish, run, small
 from tests.simulation.collecting import TTL, Lake, filled
 from tests.simulation.faults import (
     CRASH_BEFORE,
@@ -45,61 +44,19 @@ from tests.simulation.situations import noted
 from tests.simulation.whole_lake import SkewedClock, WholeLake
 from tests.simulation.world import OWNER, PASSING, World, a_nonce, row, told
 
-LONG = 2 * 24 * TTL
-
-
-def collected_by(lake: Lake) -> list[Call]:
-    """What a collection asks of its ports when all goes well."""
-    lake.world.plan = FaultPlan()
-    lake.collect("victim", faulty=True)
-    return [call for call in lake.world.plan.calls if call.process == "victim"]
-
-
-def finish(lake: Lake) -> None:
-    """A healthy collector ends what others left; then nothing that is not needed is there."""
-    lake.world.plan.stop()
-    lake.collect("second")
-    lake.audit()
-    lake.world.plan.land()
-    lake.audit()
-    lake.collect("third")
-    lake.audit()
-
-
-def run(lake: Lake, plan: FaultPlan) -> BaseException | None:
-    with contextlib.redirect_stdout(io.StringIO()):
-        lake.world.plan = plan
-        heard = told(lambda: lake.collect("victim", faulty=True))
-        lake.audit()
-        finish(lake)
-    return heard
-
-
 SITUATIONS: dict[str, Callable[[], Lake]] = {
     "merged generations": lambda: small(merged=1),
     "the log alone": lambda: small(merged=0),
     "a pin": lambda: _pinned(small()),
-    "an expired pin": lambda: _expired(small()),
+    "an expired pin": lambda: expired(small()),
     "orphans": lambda: _orphaned(small()),
     "a round before": lambda: _collected_once(small()),
 }
 
 
-def small(*, merged: int = 1) -> Lake:
-    return filled(flushed=2, merged=merged, tail_rows=1)
-
-
 def _pinned(lake: Lake) -> Lake:
     lake.pin("held")
     lake.merge()
-    return lake
-
-
-def _expired(lake: Lake) -> Lake:
-    lake.pin("expired")
-    lake.merge()
-    lake.pinned.clear()
-    lake.world.schedule.clock.advance(LONG)
     return lake
 
 
@@ -233,24 +190,6 @@ def test_slatedb_604_a_stalled_flush_whose_files_were_swept_is_dead_and_says_not
     assert [key for key in lake.stored() if "_gen_" in key] == []
 
 
-def test_slatedb_604_what_only_a_pin_refers_to_stays_until_the_pin_is_gone() -> None:
-    lake = filled(tail_rows=0)
-    pin = lake.pin("reader")
-    for round_ in range(3):
-        lake.merge()
-        lake.collect()
-        lake.audit_pin(pin)
-        lake.write(300 + 2 * round_, 301 + 2 * round_)
-        lake.flush()
-    lake.unpin("reader")
-    lake.merge()
-    lake.collect()
-    lake.collect()
-
-    assert [key for key in lake.stored() if "_gen_" in key] == []
-    lake.audit()
-
-
 def test_slatedb_1392_and_1025_a_reader_whose_log_was_swept_is_told_to_look_again() -> None:
     lake = filled()
     region = lake.region("reader")
@@ -279,59 +218,6 @@ def test_slatedb_1641_a_listing_that_fails_in_the_middle_every_time_stops_no_col
 
     left = set(leftovers) & {line.key for line in lake.world.store.list(prefix)}
     assert left == set()
-
-
-class TornListings:
-    """A store whose listings break off after so many lines."""
-
-    def __init__(self, inner, after: int) -> None:
-        self._inner = inner
-        self._after = after
-
-    def __getattr__(self, name: str):
-        return getattr(self._inner, name)
-
-    def list(self, prefix: str) -> Iterator:
-        for number, line in enumerate(self._inner.list(prefix)):
-            if number == self._after:
-                raise Unavailable("the listing broke off")
-            yield line
-
-
-def renewed_before(port: str) -> None:
-    """A collection, and right before its first deletion there the renewal of a pin that has expired."""
-    lake = _expired(filled())
-    storage = lake.region("holder").storage
-    (pin,) = pins_of(storage.registry.list(snapshots(storage.table)))
-    later = replace(pin, version=pin.version + 1, expires=storage.clock.now() + TTL)
-
-    def renews(call: Call) -> None:
-        if call.process == "victim" and call.port == port and call.method == "delete" and not lake.pinned:
-            key = pin_key(pin.partition(storage.table), pin.name)
-            witness = {"version": pin.version, "nonce": pin.nonce}
-            if isinstance(lake.world.registry.swap(key, expect=witness, change=later.to_record()), Applied):
-                lake.pinned.append(later)
-
-    run(lake, FaultPlan(renews))
-    assert bool(lake.pinned) == (port == "registry")
-
-
-def test_what_an_expired_pin_kept_goes_and_the_pin_with_it() -> None:
-    lake = _expired(filled())
-    storage = lake.region("reader").storage
-
-    run(lake, FaultPlan())
-
-    assert storage.registry.list(snapshots(storage.table)) == []
-    assert not any("_gen_1/" in item.key for item in storage.objects.list("_mem_wal/"))
-
-
-def test_a_pin_that_is_renewed_while_it_is_judged_expired_counts() -> None:
-    renewed_before("registry")
-
-
-def test_slatedb_1888_a_pin_that_was_judged_expired_can_not_be_renewed_once_something_is_deleted() -> None:
-    renewed_before("objects")
 
 
 def test_a_pin_that_expires_before_the_sweep_and_is_renewed_while_that_judges_it_counts() -> None:
@@ -537,57 +423,6 @@ def test_a_crowd_of_everybody_keeps_what_anybody_needs(first: int) -> None:
         crowd(seed)
 
 
-@pytest.mark.parametrize("flushed", range(4))
-def test_chroma_4772_and_its_kin_every_boundary_of_log_generations_and_pins(flushed: int) -> None:
-    for merged in range(flushed + 1):
-        for pinned in range(1, 2 * flushed + 3):
-            with noted(flushed, merged, pinned):
-                lake = filled(flushed=flushed, merged=merged, tail_rows=1)
-                storage = lake.region("holder").storage
-                pin = pin_from(lake, Position(pinned))
-                end = 2 * flushed + 1
-                lake.collect()
-                lake.collect()
-                lake.audit()
-
-                head = lake.region("reader").head()
-                left = [position for position in range(1, end + 1) if _there(lake, position)]
-                assert left == list(range(min(pinned, end), end + 1))
-                assert head.first_position in (1, min(pinned, end))
-                generations = {int(k.partition("/")[0].rpartition("_")[2]) for k in lake.stored() if "_gen_" in k}
-                gone = min(merged, (min(pinned, end) - 1) // 2)
-                assert generations == set(range(gone + 1, flushed + 1))
-                assert storage.registry.read(pin) is not None
-
-
-def pin_from(lake: Lake, position: Position) -> Key:
-    """A cursor that has yet to read from this position on."""
-    storage = lake.region("cursor").storage
-    pin = pins.begin(storage, "cursor", "c")
-    needs = pins.pin_regions(storage, pin, {lake.world.id: RegionPin(first_position=position)})
-    pin = pins.step(storage, replace(pin, regions=needs))
-    pins.confirm(storage, pin, ttl_seconds=None)
-    return pin_key(pin.partition(storage.table), pin.name)
-
-
-def _there(lake: Lake, position: int) -> bool:
-    return lake.world.store.get(wal_entry(lake.world.id, Position(position))) is not None
-
-
-def test_the_records_of_regions_of_a_pin_that_is_gone_go_and_no_others() -> None:
-    lake = filled()
-    dropped, kept = lake.begin_pin("dropped"), lake.pin("kept")
-    storage = lake.region("holder").storage
-    own = next(key for key, _ in storage.registry.list(snapshots(storage.table)) if key.sort == "dropped")
-    storage.registry.delete(own, expect={"nonce": dropped.nonce})
-
-    assert sweep_leftovers(storage) == 1
-    assert sweep_leftovers(storage) == 0
-    assert [pin.regions.keys() for pin in pins_of(storage.registry.list(snapshots(storage.table)))] == [
-        kept.regions.keys()
-    ]
-
-
 def test_a_pin_that_is_begun_while_leftovers_are_listed_keeps_its_records() -> None:
     lake = filled()
     storage = lake.region("holder").storage
@@ -610,33 +445,6 @@ def test_a_pin_that_is_begun_while_leftovers_are_listed_keeps_its_records() -> N
 
     assert sweep_leftovers(replace(storage, registry=Torn(storage.registry))) == 0
     assert [len(pin.regions) for pin in pins_of(storage.registry.list(snapshots(storage.table)))] == [1]
-
-
-@pytest.mark.parametrize("most", [5, 8])
-def test_a_round_takes_so_many_objects_and_the_next_ones_the_rest(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    whole, lake = filled(), filled()
-    for one in (whole, lake):
-        for number in range(4):
-            one.world.store.create(f"_mem_wal/{one.world.id}/manifest/staged/1-{number:032x}.binpb", b"never named")
-        one.merge()
-    assert whole.collect().deleted > 2 * most
-    finish(whole)
-    monkeypatch.setattr(mark, "ITEMS_MAX", most)
-    floor = lake.audit().first_position
-
-    rounds = 0
-    while (done := lake.collect()).deleted:
-        head = lake.audit()
-        assert done.deleted <= most
-        assert head.first_position <= floor + most
-        floor, rounds = head.first_position, rounds + 1
-
-    assert rounds > 2
-    assert head.first_position == whole.audit().first_position
-    monkeypatch.undo()
-    finish(lake)
-    left = [[key for key in one.stored() if "_gen_" in key or "wal/" in key] for one in (lake, whole)]
-    assert left[0] == left[1]
 
 
 def test_within_the_interval_a_round_waits_and_after_it_the_next_call_sweeps() -> None:
@@ -703,102 +511,6 @@ def test_the_interval_of_a_round_of_the_base_runs_from_its_commit() -> None:
         assert len(lake.base.versions) < before
 
 
-def test_a_round_of_which_only_what_a_pin_holds_is_left_waits_for_nothing() -> None:
-    lake = small()
-    needed = lake.needs(lake.region("holder"))
-    lake.merge()
-    opened = lake.opened("collector", faulty=False)
-    with lake.collecting():
-        first = collection.mark(opened)
-        collection.verify(opened, first.rounds)
-        assert lake.end_pin(lake.begin_pin("held", needed))
-        collection.commit(opened, first.rounds)
-        assert collection.mark(opened).rounds == first.rounds
-        assert collection.sweep(opened, first.rounds).kept
-        for number in range(4):
-            lake.world.store.create(f"_mem_wal/{lake.world.id}/manifest/staged/1-{number:032x}.binpb", b"never named")
-        second = collection.mark(opened)
-
-        assert (second.phase, len(second.rounds)) == ("marked", 1)
-        assert second.rounds != first.rounds
-        for step in (collection.verify, collection.commit, collection.sweep):
-            step(opened, second.rounds)
-        lake.unpin("held")
-        assert collection.mark(opened).rounds != second.rounds, "what it held is found by rank"
-    finish(lake)
-
-
-def test_a_dry_run_shows_a_committed_round_that_waits() -> None:
-    lake = filled()
-    committed = lake.collect(interval=TTL)
-
-    looked = lake.look()
-
-    assert (looked.rounds, looked.phase, looked.deleted) == (committed.rounds, "committed", 0)
-    assert [one.path for one in looked.candidates] == [one.path for one in committed.candidates]
-    assert {one.why.partition("; ")[2] for one in looked.candidates} == {
-        "its round is committed and waits for its sweep"
-    }
-
-
-def test_a_dry_run_asks_and_writes_nothing() -> None:
-    lake = _expired(filled())
-    records = lake.world.registry.list(snapshots(lake.region("x").storage.table))
-    before = lake.stored()
-
-    looked = lake.look()
-
-    assert (looked.rounds, looked.phase, looked.deleted) == ((), "marked", 0)
-    assert looked.candidates[0].kind == "snapshot"
-    assert lake.stored() == before
-    assert lake.world.registry.list(snapshots(lake.region("x").storage.table)) == records
-    done = lake.collect()
-    assert done.candidates == looked.candidates
-    assert done.deleted == len(done.candidates)
-
-
-def test_a_pin_that_has_expired_is_told_by_the_step_that_removes_it() -> None:
-    lake = _expired(small())
-
-    with lake.collecting():
-        first, second = (collection.mark(lake.opened("collector", faulty=False)) for _ in range(2))
-
-    (told,) = (one for one in first.candidates if one.kind == "snapshot")
-    assert (told.path, told.why, first.deleted) == ("expired", "it has expired", 1)
-    assert all(one.kind != "snapshot" for one in second.candidates)
-    assert second.deleted == 0
-
-
-def test_a_pin_that_expires_before_the_sweep_is_told_by_that() -> None:
-    lake = small()
-    lake.pin("late")
-    lake.merge()
-    (key,) = lake.collect(interval=60.0).rounds
-    lake.pinned.clear()
-    lake.world.schedule.clock.advance(LONG)
-
-    swept = lake.sweep(key)
-
-    assert [(one.path, one.why) for one in swept.candidates] == [("late", "it has expired")]
-    assert swept.deleted > 1
-    assert lake.sweep(key).candidates == ()
-
-
-def test_a_round_takes_half_of_a_large_log_and_the_next_ones_the_rest() -> None:
-    lake = filled(flushed=8, merged=8, tail_rows=0)
-    size = sum(line.size for line in lake.world.store.list(f"_mem_wal/{lake.world.id}/wal/"))
-    lake.settings = Settings(collect_floor_bytes=size // 8)
-    left = []
-    for _ in range(8):
-        lake.collect()
-        lake.audit()
-        left.append(sum("wal/" in key for key in lake.stored()))
-
-    assert left[0] == 8
-    assert left[-1] <= 2
-    assert left == sorted(left, reverse=True)
-
-
 def test_a_list_that_is_not_the_committed_one_deletes_nothing() -> None:
     lake = filled()
     key = lake.collect(interval=TTL).rounds[0]
@@ -811,25 +523,3 @@ def test_a_list_that_is_not_the_committed_one_deletes_nothing() -> None:
         lake.sweep(key)
     assert error.value.where["object"] == key
     assert storage.objects.get(key) is not None
-
-
-def test_a_sweep_begins_once_the_manifest_of_its_round_is_published() -> None:
-    lake = filled()
-
-    def unpublished(call: Call) -> Fault | None:
-        published = call.method == "create" and "/manifest/" in call.key and "/staged/" not in call.key
-        return FAIL_BEFORE if published and call.process == "collector" else None
-
-    lake.world.plan = FaultPlan(unpublished)
-    key = lake.collect("collector", faulty=True, interval=TTL).rounds[0]
-    head = lake.region("x").head()
-    assert lake.world.store.get(published_manifest(lake.world.id, Version(head.manifest_version))) is None
-
-    with pytest.raises(Unavailable):
-        lake.sweep(key, "collector", faulty=True)
-    lake.audit()
-    assert sum("_gen_" in k for k in lake.stored()) == 8
-
-    lake.sweep(key)
-    assert lake.world.store.get(published_manifest(lake.world.id, Version(head.manifest_version))) is not None
-    lake.audit()

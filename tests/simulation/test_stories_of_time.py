@@ -33,11 +33,11 @@ from lancelsm.layout import Position, wal_entry
 from lancelsm.lease import LEASE_SECONDS
 from lancelsm.opening import Ports, open_table
 from lancelsm.table import Table
+from tests.simulation.collected import TornListings
 from tests.simulation.crowd import RIVAL
 from tests.simulation.faults import DENY, FaultPlan
 from tests.simulation.table_log import rows_of
 from tests.simulation.table_world import TableWorld, lease
-from tests.simulation.test_collection import TornListings
 from tests.simulation.test_lost_write_stories import (
     KEYS,
     calls,
