@@ -1,4 +1,4 @@
-"""Each guard of writes, folding and reads that a story tells of carries weight: without it, the story ends badly.
+"""Each guard of writes and folding that a story tells of carries weight: without it, the story ends badly.
 
 The stories are tests of their own, each an order of events that seeds seldom say.
 """
@@ -7,35 +7,29 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import pyarrow as pa
 import pytest
 
-from lancelsm import claim, flush, head, reader, region, region_writer, view
+from lancelsm import claim, flush, head, region, region_writer
 from lancelsm.dataset import base_rows
 from lancelsm.errors import Corrupt
-from lancelsm.layout import Epoch, head_key, region_key, table_key, wal_entry
 from lancelsm.merge import commit as merging
 from lancelsm.merge import plan as planning
 from lancelsm.rebuild import rebuild
 from lancelsm.wal import pipeline, slot
-from lancelsm.wal.entry import draft, encode
 from tests.simulation import test_append, test_claim, test_region_creation
 from tests.simulation.faults import CRASH_BEFORE, FAIL_BEFORE, Call, FaultPlan, MemoryRegistry
 from tests.simulation.memory_base import in_place_of_lance
 from tests.simulation.removal import Edit, Story, anywhere, ends_badly
-from tests.simulation.test_guards_of_safety import overtaken, scanned
 from tests.simulation.test_pipeline import crowd as pipelined
-from tests.simulation.whole_lake import ROWS, WholeLake
-from tests.simulation.world import OWNER, TABLE, World, a_nonce, told
-from tests.unit import test_balance, test_flush, test_merge, test_reader, test_table, test_writer
+from tests.simulation.whole_lake import WholeLake
+from tests.simulation.world import OWNER, World, told
+from tests.unit import test_balance, test_flush, test_merge, test_writer
 from tests.unit.merge_world import A, row
 from tests.unit.tables import row as row_of
 from tests.unit.tables import rows_of
@@ -95,67 +89,6 @@ def rebuilt_after_a_crash(_: Path) -> None:
             lake.world.registry = MemoryRegistry()
             rebuild(lake.opened("rebuilder", faulty=False))
             assert lake.scan("reader") == lake.truth
-
-
-# Views
-
-
-@contextmanager
-def a_lake(*, flushes: int = 2) -> Iterator[WholeLake]:
-    """Some entries in generations that are merged and collected, and one that is not."""
-    lake = WholeLake()
-    with contextlib.redirect_stdout(io.StringIO()), in_place_of_lance(lake.base):
-        for number in range(flushes):
-            lake.put("writer", {number: True})
-            lake.flush()
-        yield lake
-
-
-def folded(lake: WholeLake) -> None:
-    """Merge and collect, and let a stalled writer put something into every swept slot."""
-    lake.merge()
-    lake.collect("other")
-    late_entries(lake)
-
-
-def late_entries(lake: WholeLake) -> None:
-    for position in lake.world.log:
-        late = draft(pa.table([[0], [900 + position], [False]], schema=ROWS.stored))
-        body = encode(late, position=position, epoch=Epoch(1), nonce=a_nonce(position)).body
-        lake.world.store.create(wal_entry(lake.world.id, position), body)
-
-
-def corrupt(lake: WholeLake) -> None:
-    """It is noticed that something is lost."""
-    with pytest.raises(Corrupt):
-        lake.scan("reader")
-
-
-def restored_too_far_back(_: Path) -> None:
-    with a_lake() as lake:
-        first = lake.base.versions[1]
-        folded(lake)
-        lake.base._add(first.file, first.metadata)
-        corrupt(lake)
-
-
-def overwritten(_: Path) -> None:
-    with a_lake() as lake:
-        lake.base._add(lake.base.versions[1].file, {})
-        corrupt(lake)
-
-
-def without_a_head(_: Path) -> None:
-    with a_lake() as lake:
-        lake.world.registry._records.pop(head_key(TABLE, lake.world.id))
-        corrupt(lake)
-
-
-def without_a_registry(_: Path) -> None:
-    with a_lake() as lake:
-        for key in (region_key(TABLE, lake.world.id), table_key(TABLE), head_key(TABLE, lake.world.id)):
-            lake.world.registry._records.pop(key, None)
-        corrupt(lake)
 
 
 # Flush
@@ -371,13 +304,6 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
         ],
         partial(test_merge.test_a_merger_whose_counter_moved_plans_anew_from_fresh_heads, step=2),
     ),
-    "no counter decreases": (
-        [
-            (merging._is_same_ground, "one.counters == written_on.counters\n        and ", ""),
-            (planning.MergePlan.counters, "if not self.holds(present):", "if False:"),
-        ],
-        partial(test_merge.test_a_slower_merger_with_older_heads_moves_no_counter_back, step=2),
-    ),
     "rows are committed on the fence that they were written on": (
         [(merging._is_same_ground, "one.fence == written_on.fence\n        and ", "")],
         partial(test_merge.test_rows_written_before_a_raised_fence_are_written_again, step=2),
@@ -436,51 +362,6 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
             change="append",
         ),
     ),
-    # Reads
-    "heads are read before the base of a view": (
-        [
-            (
-                view.take_view,
-                "found = storage.each(_read, regions())\n        base = read_base()",
-                "base = read_base()\n        found = storage.each(_read, regions())",
-            ),
-            (view.mismatch, "if counter <= manifest.newest and not missing:", "if counter <= manifest.newest:"),
-        ],
-        anywhere(overtaken, scanned),
-    ),
-    "a counter is at most the newest generation of the heads": (
-        [(view.mismatch, "if counter <= manifest.newest and not missing:", "if not missing:")],
-        anywhere(overtaken, scanned),
-    ),
-    "every generation that the base lacks is listed": (
-        [(view.mismatch, "if counter <= manifest.newest and not missing:", "if counter <= manifest.newest:")],
-        restored_too_far_back,
-    ),
-    "a view has the table's own base": (
-        [(view._problem, "if base.facts is None or base.facts.table != storage.table:", "if False:")],
-        overwritten,
-    ),
-    "a region whose head is lost is not empty": ([(view._without_head, "if not written:", "if True:")], without_a_head),
-    "a table whose registry is lost is not empty": (
-        [(region.regions, "if not found and storage.registry.read(table_key(storage.table)) is None:", "if False:")],
-        without_a_registry,
-    ),
-    "a row of the base is hidden by a newer one that the condition leaves out": (
-        [(reader._rows, "yield rows.filter(pa.array(above.level_of(rows, schema) == ABSENT))", "yield rows")],
-        test_table.test_an_older_row_does_not_come_back_because_the_newer_one_fails_the_condition,
-    ),
-    "a row of a generation is hidden by a newer one that the condition leaves out": (
-        [(reader._rows, "(above.level_of(rows, schema) == level.number) & ", "")],
-        test_table.test_an_older_row_does_not_come_back_because_the_newer_one_fails_the_condition,
-    ),
-    "a key is asked for at the newest level first": (
-        [(reader.get, "reversed(_levels(region))", "_levels(region)")],
-        test_reader.test_the_newest_level_that_has_a_key_decides,
-    ),
-    "a key that was found is not asked for again": (
-        [(reader.get, "missing = missing.filter(pc.invert(_among(missing, rows, schema)))", "pass")],
-        test_reader.test_the_newest_level_that_has_a_key_decides,
-    ),
 }
 
 
@@ -491,11 +372,7 @@ OWN = (
     collected_between,
     created_after_a_crash,
     losing_a_row,
-    overwritten,
     rebuilt_after_a_crash,
-    restored_too_far_back,
-    without_a_head,
-    without_a_registry,
 )
 
 

@@ -278,7 +278,7 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
         [(changes._sound, "if not (entry.sound or entry.nonce is None):", "if False:")],
         shown_damaged,
     ),
-    "the tail of a snapshot adds up": (
+    "a tail adds up": (
         [(replay.tail, "if total != end.entry_setsum - manifest.entry_setsum:", "if False:")],
         held_and_replaced,
     ),

@@ -20,9 +20,9 @@ from lancelsm.pins import Pin, RegionPin
 from lancelsm.region import Storage
 from tests.simulation.faults import Call, FaultPlan
 from tests.simulation.removal import Edit, Story, ends_badly
-from tests.simulation.test_guards_by_story import a_lake, folded, late_entries
 from tests.simulation.test_guards_of_pins import LONG, of_two_regions
-from tests.simulation.whole_lake import ROWS, WholeLake, rows_of_entry
+from tests.simulation.test_guards_of_reads import a_lake, folded, late_entries, shown
+from tests.simulation.whole_lake import ROWS, WholeLake
 from tests.simulation.world import TABLE
 from tests.unit import tables, test_cursor
 
@@ -31,13 +31,6 @@ from tests.unit import tables, test_cursor
 
 def stream(lake: WholeLake, name: str = "consumer") -> changes.Changes:
     return changes.Changes(lake.storage(name, faulty=False), ROWS, cursor="sink")
-
-
-def shown(lake: WholeLake, found: changes.Changes) -> None:
-    """What a stream shows is what was committed."""
-    for change in found:
-        numbers = [number for _, number, _ in rows_of_entry(lake.world.log[change.position])]
-        assert change.rows.column("id").to_pylist() == numbers
 
 
 def dropped_cursor(_: Path) -> None:

@@ -17,8 +17,7 @@ from tests.simulation.collecting import filled
 from tests.simulation.faults import CRASH_BEFORE, FaultPlan
 from tests.simulation.removal import Edit, Story, anywhere, ends_badly
 from tests.simulation.test_expiry import read_while_it_goes
-from tests.simulation.test_guards_by_story import a_lake
-from tests.simulation.test_guards_of_safety import held, overtaken
+from tests.simulation.test_guards_of_reads import a_lake, held, overtaken
 from tests.simulation.whole_lake import at_each_call
 from tests.simulation.world import told
 from tests.unit import tables, test_pin_protocol
@@ -104,6 +103,18 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
             ),
         ],
         anywhere(overtaken, held),
+    ),
+    "a pin that was overtaken is not confirmed": (
+        [(pins.make, "placed is not None and not overtaken(storage, placed)", "placed is not None")],
+        anywhere(overtaken, held),
+    ),
+    "a snapshot's base belongs to its heads": (
+        [(snapshot._state, "if not problem:", "if True:")],
+        anywhere(overtaken, held),
+    ),
+    "a snapshot that is gone is no damage": (
+        [(snapshot.standing, "if not pins.held(storage, pin):", "if False:")],
+        anywhere(read_while_it_goes),
     ),
     "a pin ends with its own record": (
         [

@@ -1,4 +1,4 @@
-"""Each guard of pins, snapshots, cursors, changes, reads and collections carries weight: without it, something breaks.
+"""Each guard of collections, and of what is kept from them, carries weight: without it, something breaks.
 
 Where one stands behind another, both are taken out. What shows it is a seed of `whole_crowd`, or, where that takes an
 order of events which seeds seldom say, another's whole operation before any call.
@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-import pyarrow as pa
 import pytest
 
-from lancelsm import changes, cursor, flush, pins, snapshot, table, view
+from lancelsm import cursor, flush, pins
 from lancelsm.claim import claim
-from lancelsm.errors import Invalid
 from lancelsm.gc import base, collect, mark, survey, sweep
 from lancelsm.gc.verify_base import verify_base
-from lancelsm.layout import Epoch, Position, wal_entry
+from lancelsm.layout import Position
 from lancelsm.pins import Pin, RegionPin
-from lancelsm.wal import replay
-from lancelsm.wal.entry import draft, encode
 from tests.simulation.collecting import Lake
 from tests.simulation.faults import Call, FaultPlan
 from tests.simulation.memory_base import in_place_of_lance
@@ -45,25 +41,14 @@ from tests.simulation.test_collection import (
 from tests.simulation.test_collection import (
     test_slatedb_604_a_stalled_flush_whose_files_were_swept_is_dead_and_says_nothing_else as dead_flush,
 )
-from tests.simulation.test_expiry import read_while_it_goes
 from tests.simulation.whole_crowd import whole_crowd
-from tests.simulation.whole_lake import ROWS, WholeLake, at_each_call, rows_of_entry
-from tests.simulation.world import OWNER, a_nonce, told
+from tests.simulation.whole_lake import WholeLake, at_each_call
+from tests.simulation.world import OWNER, told
 
 EXPIRE = "expire_pins(opened.storage, skew_seconds=opened.settings.skew_allowance_seconds, removed=tour.removed)"
 READ_PINS = f"counting = {EXPIRE}"
 PINS = "_divided(region, listed.round.items, head, manifest, pins)"
 EARLY_PINS = PINS.replace("pins)", "[pin for pin in pins if pin.created < listed.round.marked])")
-OBJECTS_THEN_HEAD = """\
-    found = region.storage.each(region.storage.objects.get, keys)
-    # Nothing of them is looked at before a head that is read after them: a swept slot may hold what came late.
-    if region.head().first_position > positions[0] and not kept():
-"""
-HEAD_THEN_OBJECTS = """\
-    floor = region.head().first_position
-    found = region.storage.each(region.storage.objects.get, keys)
-    if floor > positions[0] and not kept():
-"""
 HELD_TAGS = "held = {tag_of(pin.nonce) for pin in pins}"
 
 
@@ -133,73 +118,6 @@ def fences_are_collected() -> None:
 
 def test_the_fences_that_lance_runs_into_outlast_the_log() -> None:
     fences_are_collected()
-
-
-def scanned(lake: WholeLake) -> None:
-    lake.scan("victim")
-
-
-def held(lake: WholeLake) -> None:
-    lake.hold("victim", "held", ttl_seconds=3600.0)
-    lake.read_held("victim", "held")
-    lake.read_held("victim", "held")
-
-
-def tailed(lake: WholeLake) -> None:
-    """A plain start may be told that it came too late."""
-    with contextlib.suppress(Invalid):
-        _followed(lake, changes.Changes(lake.storage("victim"), ROWS))
-
-
-def followed(lake: WholeLake) -> None:
-    _followed(lake, changes.Changes(lake.storage("victim"), ROWS, cursor="consumer"))
-
-
-def _followed(lake: WholeLake, stream: Iterable[changes.Change]) -> None:
-    for change in stream:
-        want = [key for key, _, _ in rows_of_entry(lake.world.log[change.position])]
-        assert change.rows.column("k").to_pylist() == want
-
-
-def overtaken(act: Callable[[WholeLake], None]) -> None:
-    """Before any call of a read: two writes, flush, a merge or a collection or both, late puts into swept slots."""
-    for merged, swept in ((True, False), (True, True), (False, True)):
-        with noted(act, merged, swept):
-            at_each_call(partial(_overtaken_at, act, merged=merged, swept=swept))
-
-
-def _overtaken_at(act: Callable[[WholeLake], None], at: int, *, merged: bool, swept: bool) -> FaultPlan:
-    lake = WholeLake()
-    with contextlib.redirect_stdout(io.StringIO()), in_place_of_lance(lake.base):
-        lake.put("writer", {0: True, 1: True})
-        lake.flush()
-        lake.put("writer", {0: True})
-
-        plan = lake.interrupt(lambda call: call.index == at, lambda: _pass(lake, merged=merged, swept=swept))
-        act(lake)
-        lake.world.plan = FaultPlan()
-        lake.check()
-    return plan
-
-
-def _pass(lake: WholeLake, *, merged: bool, swept: bool) -> None:
-    lake.put("other", {0: True})
-    lake.put("other", {1: True})
-    lake.flush(rows_max=100)
-    if merged:
-        lake.merge()
-    if not swept:
-        return
-    lake.collect("other")
-    for position in lake.world.log:
-        late = draft(pa.table([[0], [900 + position], [False]], schema=ROWS.stored))
-        body = encode(late, position=position, epoch=Epoch(1), nonce=a_nonce(position)).body
-        lake.world.store.create(wal_entry(lake.world.id, position), body)
-
-
-@pytest.mark.parametrize("act", [scanned, held, tailed, followed])
-def test_a_read_that_is_overtaken_before_any_call_shows_one_moment(act: Callable[[WholeLake], None]) -> None:
-    overtaken(act)
 
 
 def another_collection_before_any_call() -> None:
@@ -293,18 +211,6 @@ GUARDS: dict[str, tuple[list[Edit], int | Callable[[], None]]] = {
         [(pins.overtaken, "head.first_position > needs.first_position or bool(collected)", "bool(collected)")],
         late_cursor_before_any_call,
     ),
-    "a pin that was overtaken is not confirmed": (
-        [(pins.make, "placed is not None and not overtaken(storage, placed)", "placed is not None")],
-        partial(overtaken, held),
-    ),
-    "a snapshot's base belongs to its heads": (
-        [(snapshot._state, "if not problem:", "if True:")],
-        partial(overtaken, held),
-    ),
-    "a snapshot that is gone is no damage": (
-        [(snapshot.standing, "if not pins.held(storage, pin):", "if False:")],
-        read_while_it_goes,
-    ),
     "a cursor is saved by who read from it": (
         [(cursor._move, "outcome.record is None or outcome.record.get(SAVER) != saver", "outcome.record is None")],
         9,
@@ -312,30 +218,6 @@ GUARDS: dict[str, tuple[list[Edit], int | Callable[[], None]]] = {
     "a cursor is saved under its version": (
         [(cursor._move, 'expect={"version": version} if version else None', "expect={} if version else None")],
         9,
-    ),
-    "changes are proven by a head": (
-        [(changes.committed, "if region.head().first_position > positions[0] and not kept():", "if False:")],
-        partial(overtaken, tailed),
-    ),
-    "changes are proven by a head that is read after them": (
-        [(changes.committed, OBJECTS_THEN_HEAD, HEAD_THEN_OBJECTS)],
-        partial(overtaken, tailed),
-    ),
-    "a view's base belongs to its heads": (
-        [(view.take_view, "if not problem:", "if True:")],
-        partial(overtaken, scanned),
-    ),
-    "a tail adds up": (
-        [(replay.tail, "if total != end.entry_setsum - manifest.entry_setsum:", "if False:")],
-        partial(overtaken, scanned),
-    ),
-    "a tail that was collected is no damage": (
-        [(replay.tail, "if region.head().first_position > positions.start:", "if False:")],
-        partial(overtaken, scanned),
-    ),
-    "what was collected under a reader is read anew": (
-        [(table.Table._reading, "except Corrupt:", "except OSError:")],
-        partial(overtaken, scanned),
     ),
     "a flush that is dead says nothing else": (
         [(flush.flush, "if _is_dead(region, plan):", "if False:")],

@@ -1,0 +1,245 @@
+"""Each guard of views, reads and streams carries weight: without it, a story ends badly."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from lancelsm import changes, reader, region, table, view
+from lancelsm.errors import Corrupt, Invalid
+from lancelsm.layout import Epoch, head_key, region_key, table_key, wal_entry
+from lancelsm.wal import replay
+from lancelsm.wal.entry import draft, encode
+from tests.simulation.faults import FaultPlan
+from tests.simulation.memory_base import in_place_of_lance
+from tests.simulation.removal import Edit, Story, anywhere, ends_badly
+from tests.simulation.situations import noted
+from tests.simulation.whole_lake import ROWS, WholeLake, at_each_call, rows_of_entry
+from tests.simulation.world import TABLE, a_nonce
+from tests.unit import test_reader, test_table
+
+OBJECTS_THEN_HEAD = """\
+    found = region.storage.each(region.storage.objects.get, keys)
+    # Nothing of them is looked at before a head that is read after them: a swept slot may hold what came late.
+    if region.head().first_position > positions[0] and not kept():
+"""
+HEAD_THEN_OBJECTS = """\
+    floor = region.head().first_position
+    found = region.storage.each(region.storage.objects.get, keys)
+    if floor > positions[0] and not kept():
+"""
+
+
+@contextmanager
+def a_lake() -> Iterator[WholeLake]:
+    """Two entries, each in a generation that is not merged yet."""
+    lake = WholeLake()
+    with contextlib.redirect_stdout(io.StringIO()), in_place_of_lance(lake.base):
+        for number in range(2):
+            lake.put("writer", {number: True})
+            lake.flush()
+        yield lake
+
+
+def folded(lake: WholeLake) -> None:
+    """All of it is merged and collected, and something comes late."""
+    lake.merge()
+    lake.collect("other")
+    late_entries(lake)
+
+
+def late_entries(lake: WholeLake) -> None:
+    """A stalled writer puts something into every slot that is free."""
+    for position in lake.world.log:
+        late = draft(pa.table([[0], [900 + position], [False]], schema=ROWS.stored))
+        body = encode(late, position=position, epoch=Epoch(1), nonce=a_nonce(position)).body
+        lake.world.store.create(wal_entry(lake.world.id, position), body)
+
+
+def shown(lake: WholeLake, stream: Iterable[changes.Change]) -> None:
+    """What a stream shows is what was committed."""
+    for change in stream:
+        rows = zip(*(change.rows.column(name).to_pylist() for name in ("k", "id")), strict=True)
+        assert list(rows) == [(key, number) for key, number, _ in rows_of_entry(lake.world.log[change.position])]
+
+
+# What is lost
+
+
+def corrupt(lake: WholeLake) -> None:
+    """It is noticed that something is lost."""
+    with pytest.raises(Corrupt):
+        lake.scan("reader")
+
+
+def restored_too_far_back(_: Path) -> None:
+    with a_lake() as lake:
+        first = lake.base.versions[1]
+        folded(lake)
+        lake.base._add(first.file, first.metadata)
+        corrupt(lake)
+
+
+def overwritten(_: Path) -> None:
+    with a_lake() as lake:
+        lake.base._add(lake.base.versions[1].file, {})
+        corrupt(lake)
+
+
+def without_a_head(_: Path) -> None:
+    with a_lake() as lake:
+        lake.world.registry._records.pop(head_key(TABLE, lake.world.id))
+        corrupt(lake)
+
+
+def without_a_registry(_: Path) -> None:
+    with a_lake() as lake:
+        for key in (region_key(TABLE, lake.world.id), table_key(TABLE), head_key(TABLE, lake.world.id)):
+            lake.world.registry._records.pop(key, None)
+        corrupt(lake)
+
+
+# What a read is overtaken by
+
+
+def scanned(lake: WholeLake) -> None:
+    lake.scan("victim")
+
+
+def held(lake: WholeLake) -> None:
+    lake.hold("victim", "held", ttl_seconds=3600.0)
+    lake.read_held("victim", "held")
+    lake.read_held("victim", "held")
+
+
+def tailed(lake: WholeLake) -> None:
+    """A plain start may be told that it came too late."""
+    with contextlib.suppress(Invalid):
+        shown(lake, changes.Changes(lake.storage("victim"), ROWS))
+
+
+def followed(lake: WholeLake) -> None:
+    shown(lake, changes.Changes(lake.storage("victim"), ROWS, cursor="consumer"))
+
+
+def overtaken(act: Callable[[WholeLake], None]) -> None:
+    """Before any call of a read: two writes, flush, a merge or a collection or both, late puts into swept slots."""
+    for merged, swept in ((True, False), (True, True), (False, True)):
+        with noted(act, merged, swept):
+            at_each_call(partial(_overtaken_at, act, merged=merged, swept=swept))
+
+
+def _overtaken_at(act: Callable[[WholeLake], None], at: int, *, merged: bool, swept: bool) -> FaultPlan:
+    lake = WholeLake()
+    with contextlib.redirect_stdout(io.StringIO()), in_place_of_lance(lake.base):
+        lake.put("writer", {0: True, 1: True})
+        lake.flush()
+        lake.put("writer", {0: True})
+        plan = lake.interrupt(lambda call: call.index == at, lambda: _pass(lake, merged=merged, swept=swept))
+        act(lake)
+        lake.world.plan = FaultPlan()
+        lake.check()
+    return plan
+
+
+def _pass(lake: WholeLake, *, merged: bool, swept: bool) -> None:
+    lake.put("other", {0: True})
+    lake.put("other", {1: True})
+    lake.flush(rows_max=100)
+    if merged:
+        lake.merge()
+    if swept:
+        lake.collect("other")
+        late_entries(lake)
+
+
+@pytest.mark.parametrize("act", [scanned, held, tailed, followed])
+def test_a_read_that_is_overtaken_before_any_call_shows_one_moment(act: Callable[[WholeLake], None]) -> None:
+    overtaken(act)
+
+
+GUARDS: dict[str, tuple[list[Edit], Story]] = {
+    "heads are read before the base of a view": (
+        [
+            (
+                view.take_view,
+                "found = storage.each(_read, regions())\n        base = read_base()",
+                "base = read_base()\n        found = storage.each(_read, regions())",
+            ),
+            (view.mismatch, "if counter <= manifest.newest and not missing:", "if counter <= manifest.newest:"),
+        ],
+        anywhere(overtaken, scanned),
+    ),
+    "a counter is at most the newest generation of the heads": (
+        [(view.mismatch, "if counter <= manifest.newest and not missing:", "if not missing:")],
+        anywhere(overtaken, scanned),
+    ),
+    "every generation that the base lacks is listed": (
+        [(view.mismatch, "if counter <= manifest.newest and not missing:", "if counter <= manifest.newest:")],
+        restored_too_far_back,
+    ),
+    "a view has the table's own base": (
+        [(view._problem, "if base.facts is None or base.facts.table != storage.table:", "if False:")],
+        overwritten,
+    ),
+    "a region whose head is lost is not empty": ([(view._without_head, "if not written:", "if True:")], without_a_head),
+    "a table whose registry is lost is not empty": (
+        [(region.regions, "if not found and storage.registry.read(table_key(storage.table)) is None:", "if False:")],
+        without_a_registry,
+    ),
+    "a row of the base is hidden by a newer one that the condition leaves out": (
+        [(reader._rows, "yield rows.filter(pa.array(above.level_of(rows, schema) == ABSENT))", "yield rows")],
+        test_table.test_an_older_row_does_not_come_back_because_the_newer_one_fails_the_condition,
+    ),
+    "a row of a generation is hidden by a newer one that the condition leaves out": (
+        [(reader._rows, "(above.level_of(rows, schema) == level.number) & ", "")],
+        test_table.test_an_older_row_does_not_come_back_because_the_newer_one_fails_the_condition,
+    ),
+    "a key is asked for at the newest level first": (
+        [(reader.get, "reversed(_levels(region))", "_levels(region)")],
+        test_reader.test_the_newest_level_that_has_a_key_decides,
+    ),
+    "a key that was found is not asked for again": (
+        [(reader.get, "missing = missing.filter(pc.invert(_among(missing, rows, schema)))", "pass")],
+        test_reader.test_the_newest_level_that_has_a_key_decides,
+    ),
+    "changes are proven by a head": (
+        [(changes.committed, "if region.head().first_position > positions[0] and not kept():", "if False:")],
+        anywhere(overtaken, tailed),
+    ),
+    "changes are proven by a head that is read after them": (
+        [(changes.committed, OBJECTS_THEN_HEAD, HEAD_THEN_OBJECTS)],
+        anywhere(overtaken, tailed),
+    ),
+    "a view's base belongs to its heads": (
+        [(view.take_view, "if not problem:", "if True:")],
+        anywhere(overtaken, scanned),
+    ),
+    "a tail that was collected is no damage": (
+        [(replay.tail, "if region.head().first_position > positions.start:", "if False:")],
+        anywhere(overtaken, scanned),
+    ),
+    "what was collected under a reader is read anew": (
+        [(table.Table._reading, "except Corrupt:", "except OSError:")],
+        anywhere(overtaken, scanned),
+    ),
+}
+
+
+@pytest.mark.parametrize("story", [overwritten, restored_too_far_back, without_a_head, without_a_registry])
+def test_with_all_guards_a_story_ends_well(story: Story, tmp_path: Path) -> None:
+    story(tmp_path)
+
+
+@pytest.mark.parametrize("guard", GUARDS)
+def test_without_the_guard_a_story_ends_badly(guard: str, tmp_path: Path) -> None:
+    edits, story = GUARDS[guard]
+
+    assert ends_badly(edits, partial(story, tmp_path))
