@@ -20,12 +20,11 @@ from lancelsm.gc import base, collect, mark, survey, sweep
 from lancelsm.gc.verify_base import verify_base
 from lancelsm.layout import Position
 from lancelsm.pins import Pin, RegionPin
+from tests.simulation.collected import run, small
 from tests.simulation.collecting import Lake
 from tests.simulation.faults import Call, FaultPlan
 from tests.simulation.memory_base import in_place_of_lance
 from tests.simulation.removal import Edit, ends_badly
-from tests.simulation.situations import noted
-from tests.simulation.test_collection import collected_by, run, small
 from tests.simulation.test_collection import (
     test_a_clock_that_is_ahead_by_less_than_the_allowance_costs_no_pin_its_life as clock_ahead,
 )
@@ -50,11 +49,6 @@ READ_PINS = f"counting = {EXPIRE}"
 PINS = "_divided(region, listed.round.items, head, manifest, pins)"
 EARLY_PINS = PINS.replace("pins)", "[pin for pin in pins if pin.created < listed.round.marked])")
 HELD_TAGS = "held = {tag_of(pin.nonce) for pin in pins}"
-
-
-def _merged(lake: Lake) -> Lake:
-    lake.merge()
-    return lake
 
 
 def late_merge_before_any_call() -> None:
@@ -83,22 +77,27 @@ def _collected_beside_a_merge(at: int) -> FaultPlan:
 
 def late_cursor_before_any_call() -> None:
     """A cursor whose maker looked before a collection and recorded it before any of its calls."""
-    for at in range(len(collected_by(_merged(small())))):
-        lake, made = _merged(small()), list[Pin]()
+    at_each_call(_cursor_recorded_at)
 
-        def recorded(call: Call, lake: Lake = lake, made: list[Pin] = made, at: int = at) -> None:
-            if call.index == at:
-                storage = lake.region("slow").storage
-                needs = {lake.world.id: RegionPin(first_position=Position(1))}
-                pin = pins.begin(storage, "cursor", "slow")
-                pin = replace(pin, regions=pins.pin_regions(storage, pin, needs))
-                if not pins.overtaken(storage, pin):
-                    made.append(pins.confirm(storage, pin, ttl_seconds=None))
 
-        with noted(at):
-            run(lake, FaultPlan(recorded))
-            for position in lake.world.log if made else ():
-                lake._stands(position)
+def _cursor_recorded_at(at: int) -> FaultPlan:
+    lake, made = small(), list[Pin]()
+    lake.merge()
+
+    def recorded(call: Call) -> None:
+        if call.index == at:
+            storage = lake.region("slow").storage
+            needs = {lake.world.id: RegionPin(first_position=Position(1))}
+            pin = pins.begin(storage, "cursor", "slow")
+            pin = replace(pin, regions=pins.pin_regions(storage, pin, needs))
+            if not pins.overtaken(storage, pin):
+                made.append(pins.confirm(storage, pin, ttl_seconds=None))
+
+    plan = FaultPlan(recorded)
+    run(lake, plan)
+    for position in lake.world.log if made else ():
+        lake._stands(position)
+    return plan
 
 
 def fences_are_collected() -> None:
@@ -169,14 +168,14 @@ GUARDS: dict[str, tuple[list[Edit], int | Callable[[], None]]] = {
     ),
     "a staged manifest's version is taken": (
         [(mark._Marking._manifests, "staged <= head.manifest_version and ", "")],
-        1,
+        9,
     ),
     "the named manifest stays": ([(mark._Marking._manifests, " and found.key != head.manifest_key", "")], 0),
     "published manifests stay from the hint on": (
         [(mark._Marking._manifests, "min(self._survey.hint, head.manifest_version)", "head.manifest_version")],
-        25,
+        18,
     ),
-    "a list's round is over": ([(mark.passed_lists, "number <= newest and ", "")], 0),
+    "a list's round is over": ([(mark.passed_lists, "number <= newest and ", "")], 1),
     "the fences stay": ([(mark._Marking._entries, "{*fences[:1], *fences[-1:]}", "set()")], fences_are_collected),
     "a survey that was overtaken is no damage": (
         [(survey.contended_if_overtaken, "if region.head().collector_round != head.collector_round:", "if False:")],
@@ -201,7 +200,7 @@ GUARDS: dict[str, tuple[list[Edit], int | Callable[[], None]]] = {
             (base.sweep_base, " and i.number not in pinned]", "]"),
             (base._drop_tags, HELD_TAGS, "held = set()"),
         ],
-        8,
+        35,
     ),
     "a pin is confirmed against the rounds": (
         [(pins.overtaken, " or bool(collected)", "")],
