@@ -9,14 +9,16 @@ from itertools import count, repeat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
 import lancelsm
 from lancelsm.dataset import collecting
+from lancelsm.dataset.base_rows import Preempted
 from lancelsm.dataset.collecting import StoredVersion
-from lancelsm.errors import Contended, Corrupt, Invalid
-from lancelsm.gc import lists, mark
+from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, Unavailable
+from lancelsm.gc import base, lists, mark
 from lancelsm.gc.base import Floor, mark_base
 from lancelsm.gc.lists import Item, Kind, Round
 from lancelsm.gc.mark import Progress
@@ -24,6 +26,8 @@ from lancelsm.layout import Generation, Nonce, RegionId
 from lancelsm.objects import Listed
 from lancelsm.pins import Pin
 from lancelsm.setsum import Setsum
+from tests.simulation.memory_base import in_place_of_lance
+from tests.simulation.whole_lake import WholeLake
 from tests.unit.tables import create, row
 
 REGION = RegionId("d00cc65e-1b58-41a4-a929-5096334c8657")
@@ -174,6 +178,33 @@ def test_a_round_of_the_base_is_not_worth_the_version_that_it_makes_for_a_few_ve
     assert base_round().worth_it
     assert base_round(keep_seconds=1e9, unnamed=[Listed(key="data/x.lance", size=1)]).worth_it
     assert base_round().round.fence == 7
+
+
+@pytest.mark.parametrize(
+    ("last", "kind", "says"),
+    [
+        (Unavailable("the store did not answer"), Unavailable, "did not answer"),
+        (Preempted(reason="an index was built"), Contended, "kept changing the base"),
+    ],
+)
+def test_a_fence_that_can_not_be_raised_says_why_once_the_budget_is_spent(
+    last: Any, kind: type[LsmError], says: str
+) -> None:
+    lake = WholeLake()
+    opened = lake.opened("committer", faulty=False)
+    key = lists.write_list(opened.storage, replace(ROUND, region=None, number=1, items=(), fence=1)).key
+    outcomes = iter((Preempted(reason="a merge was faster"), Unavailable("no answer")))
+    begun = opened.storage.clock.monotonic()
+
+    def refused(*_: Any, **__: Any) -> Any:
+        outcome = next(outcomes, last)
+        if isinstance(outcome, Unavailable):
+            raise outcome
+        return outcome
+
+    with in_place_of_lance(lake.base), mock.patch.object(base, "commit", refused), pytest.raises(kind, match=says):
+        base.commit_base(opened, key)
+    assert opened.storage.clock.monotonic() - begun >= opened.storage.budget_seconds
 
 
 def test_lists_of_rounds_of_the_base_that_are_over_go_and_the_named_one_stays() -> None:

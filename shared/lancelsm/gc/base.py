@@ -43,7 +43,6 @@ from lancelsm.upkeep import BASE
 
 _FILE = re.compile(r"data/[^/]+\.lance|_deletions/[^/]+\.(arrow|bin)")
 _VERSIONS_MIN = 16  # a round makes a version itself
-_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,7 +285,8 @@ def find_base_list(opened: Opened, key: str, *, setsum: Setsum | None = None) ->
 
 def _raise_fence(opened: Opened, fence: int) -> None:
     """Commit a version that has this fence and is otherwise the newest; nothing if the fence is there or past."""
-    for _ in range(_ATTEMPTS):
+    unanswered: Unavailable | None = None
+    for _ in opened.storage.budget().attempts():
         base = opened.read_base()
         check_base(base, opened.config)
         if base.fence >= fence:
@@ -294,10 +294,14 @@ def _raise_fence(opened: Opened, fence: int) -> None:
         metadata = {**base.metadata, FENCE: str(fence)}
         try:
             outcome = commit(Base.of(base), changed={}, new=(), metadata=metadata, properties={})
-        except Unavailable:
+        except Unavailable as error:
+            unanswered = error
             continue
         if not isinstance(outcome, Preempted):
             return
+        unanswered = None
+    if unanswered is not None:
+        raise unanswered
     raise Contended("others kept changing the base", remedy="Commit the round again", table=opened.storage.uri)
 
 
