@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,11 +14,12 @@ import lancelsm
 from lancelsm.errors import Ambiguous, Contended, Fenced, Invalid, LsmError, Unavailable
 from lancelsm.table import Table
 from lancelsm.upkeep import optimize_table
-from tests.stress.stream import KEYS, STREAMS, Expected, Followed, check_rows, written
+from tests.stress.stream import KEYS, STREAMS, Expected, Followed, step, touched, with_progress, written
 
 PASSING = (Contended, Fenced, Ambiguous, Unavailable)
 CURSOR = "follower"
 _PAUSE = 0.02
+_LOOKS = 20  # one operation of so many is read back
 
 
 @dataclass
@@ -55,7 +56,7 @@ class Part:
 
 def write(part: Part, stream: int) -> None:
     """Go on with a stream: first the last operation that an earlier life began, which may be there or may yet come."""
-    table, kept = part.open(), part.counts / f"{part.name}.json"
+    table, expected, kept = part.open(), Expected(part.seed), part.counts / f"{part.name}.json"
     number = int(kept.read_text()) if kept.exists() else 1
     while not part.over:
         _replace(kept, str(number))
@@ -66,9 +67,23 @@ def write(part: Part, stream: int) -> None:
             continue
         except PASSING:
             continue
+        keys = step(part.seed, stream, number)
+        if number % _LOOKS == 1 and _sees(part, table, expected, keys):
+            seen = {place: expected.at[place] for place in touched(keys)}
+            assert set(seen.values()) == {number}, f"operation {number} is acknowledged, {seen} is seen"
         number += 1
         part.count()
         time.sleep(_PAUSE)
+
+
+def _sees(part: Part, table: Table, expected: Expected, keys: Iterable[int] = ()) -> bool:
+    """Get these keys, or some: each has the row that it must have, as far as its stream is there.
+
+    Returns:
+        Whether there was an answer.
+    """
+    asked = with_progress(keys or part.dice.sample(range(KEYS * STREAMS), 20))
+    return _passing(lambda: expected.check_some(table.get(asked), asked))
 
 
 def _take_back(table: Table) -> None:
@@ -80,32 +95,36 @@ def _take_back(table: Table) -> None:
 
 
 def rival(part: Part) -> None:
-    """Take regions now and then, for the writers or for itself."""
-    table = part.open()
+    """Take regions now and then, for the writers or for itself; what was acknowledged before is there after it."""
+    table, expected = part.open(), Expected(part.seed)
     while not part.over:
         time.sleep(1.0)
         region = part.dice.choice(table.regions())
         _passing(partial(table.claim, region, owner=part.dice.choice([None, "rival"])))
-        part.count()
+        if _sees(part, table, expected):
+            part.count()
 
 
 def fold(part: Part) -> None:
-    """Flush, merge, optimize."""
-    table = part.open()
+    """Flush, merge, optimize; nothing that was there before is gone after it."""
+    table, expected = part.open(), Expected(part.seed)
     while not part.over:
         act = part.dice.choice([table.flush, table.flush, table.flush, lambda: table.merge(engine="inprocess")])
         if part.done % 20 == 19:
             act = lambda: optimize_table(table._opened)  # noqa: E731 - one of several
         _passing(act)
-        part.count()
+        if _sees(part, table, expected):
+            part.count()
         time.sleep(_PAUSE)
 
 
 def collect(part: Part) -> None:
-    table = part.open()
+    """Collect; nothing that was there before is gone after it."""
+    table, expected = part.open(), Expected(part.seed)
     while not part.over:
         _passing(lambda: table.collect(yes=True, interval_seconds=0))
-        part.count()
+        if _sees(part, table, expected):
+            part.count()
         time.sleep(0.3)
 
 
@@ -114,11 +133,10 @@ def read(part: Part) -> None:
     table, expected = part.open(), Expected(part.seed)
     while not part.over:
         if part.dice.random() < 0.5:
-            if _passing(lambda: expected.check(table.scan().to_arrow())):
-                part.count()
-            continue
-        keys = part.dice.sample(range(KEYS * STREAMS), 20)
-        if _passing(lambda keys=keys: check_rows(part.seed, table.get(keys), keys)):
+            came = _passing(lambda: expected.check(table.scan().to_arrow()))
+        else:
+            came = _sees(part, table, expected)
+        if came:
             part.count()
 
 

@@ -8,7 +8,7 @@ with that every row of it.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
@@ -81,15 +81,25 @@ def _progress_keys() -> dict[Place, int]:
     return found
 
 
-def touched(stream: int, keys: Iterable[int]) -> list[Place]:
-    """Where an operation on these keys has rows."""
-    return sorted({(stream, region_of(key)) for key in keys})
+def place_of(key: int) -> Place:
+    return stream_of(key), region_of(key)
+
+
+def touched(keys: Iterable[int]) -> list[Place]:
+    """Where these keys have their rows."""
+    return sorted({place_of(key) for key in keys})
+
+
+def with_progress(keys: Iterable[int]) -> list[int]:
+    """What to ask for to know of each of these keys what its row must be: how far its stream is there, too."""
+    keys = list(keys)
+    return keys + [progress_key(place) for place in touched(keys)]
 
 
 def written(seed: int, stream: int, number: int) -> pa.Table:
     """The rows of an operation in stored form, with those of its progress."""
     changes = step(seed, stream, number)
-    progress = [progress_key(place) for place in touched(stream, changes)]
+    progress = [progress_key(place) for place in touched(changes)]
     alive = [key for key, upsert in changes.items() if upsert] + progress
     dead = [key for key, upsert in changes.items() if not upsert]
     rows = [{"id": key, "n": number, "text": text(seed, key, number)} for key in alive]
@@ -123,31 +133,36 @@ class Expected:
 
     def check(self, found: pa.Table) -> None:
         """A whole table, as one read saw it: every row is what its stream made it, none is missing or too much."""
-        seen: dict[Place, dict[int, Row]] = {}
-        for key, number, said in zip(*(found.column(name).to_pylist() for name in COLUMNS.names), strict=True):
-            rows = seen.setdefault((stream_of(key), region_of(key)), {})
-            assert key not in rows, f"key {key} is there twice"
-            rows[key] = (number, said)
-        assert all(seen.get(place) for place in self.at), "all of a stream is gone"
-        for place, rows in seen.items():
-            number, said = rows.pop(progress_key(place))
-            assert said == text(self.seed, progress_key(place), number)
-            self.advance(place, number)
-            want = self.rows[place]
-            wrong = {key for key in want.keys() | rows.keys() if want.get(key) != rows.get(key)}
-            assert not wrong, self._difference(place, wrong, rows)
+        seen = _by_place(found)
+        for place in seen.keys() | self.at.keys():
+            self._check(place, seen.get(place, {}))
+
+    def check_some(self, found: pa.Table, asked: Collection[int]) -> None:
+        """The answer to `with_progress` of some keys: of each its row as its stream made it, or none if it has none."""
+        seen = _by_place(found)
+        for place in {place_of(key) for key in asked} | seen.keys():
+            self._check(place, seen.get(place, {}), among=frozenset(asked))
+
+    def _check(self, place: Place, rows: dict[int, Row], *, among: Collection[int] | None = None) -> None:
+        number, said = rows.pop(progress_key(place), (0, ""))
+        assert not number or said == text(self.seed, progress_key(place), number)
+        self.advance(place, number)
+        want = {key: row for key, row in self.rows[place].items() if among is None or key in among}
+        wrong = {key for key in want.keys() | rows.keys() if want.get(key) != rows.get(key)}
+        assert not wrong, self._difference(place, wrong, rows)
 
     def _difference(self, place: Place, wrong: Iterable[int], rows: Mapping[int, Row]) -> str:
         lines = [f"key {key}: {rows.get(key)}, not {self.rows[place].get(key)}" for key in sorted(wrong)]
         return f"stream and region {place} at operation {self.at[place]}: " + "; ".join(lines[:10])
 
 
-def check_rows(seed: int, found: pa.Table, asked: Sequence[int]) -> None:
-    """Some rows by key: each is one that its stream wrote, whenever that was."""
+def _by_place(found: pa.Table) -> dict[Place, dict[int, Row]]:
+    seen: dict[Place, dict[int, Row]] = {}
     for key, number, said in zip(*(found.column(name).to_pylist() for name in COLUMNS.names), strict=True):
-        assert key in asked
-        assert said == text(seed, key, number), f"key {key} of operation {number} says {said}"
-        assert is_progress(key) or step(seed, stream_of(key), number).get(key), f"{key} is not in operation {number}"
+        rows = seen.setdefault(place_of(key), {})
+        assert key not in rows, f"key {key} is there twice"
+        rows[key] = (number, said)
+    return seen
 
 
 @dataclass
@@ -165,10 +180,10 @@ class Followed:
         columns = [rows.column(name).to_pylist() for name in ("id", "n", "_op")]
         shown = {key: op == "upsert" for key, _, op in zip(*columns, strict=True) if not is_progress(key)}
         (key,) = [key for key in columns[0] if is_progress(key)]
-        place = (stream_of(key), region_of(key))
+        place = place_of(key)
         number, before = columns[1][columns[0].index(key)], self.at.get(place, 0)
         assert number >= before, f"{place}: operation {number} after {before}"
-        between = [n for n in range(before + 1, number) if place in touched(place[0], step(self.seed, place[0], n))]
+        between = [n for n in range(before + 1, number) if place in touched(step(self.seed, place[0], n))]
         assert not between, f"{place}: {between} left out before {number}"
         here = {key: up for key, up in step(self.seed, place[0], number).items() if region_of(key) == place[1]}
         assert shown == here, f"{place}: operation {number} is {here}, not {shown}"

@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 import pyarrow as pa
 import pytest
 
+import lancelsm
+from lancelsm.table import Table
+from tests.stress import actors
+from tests.stress.actors import Part
 from tests.stress.run import PROCESSES, stress
-from tests.stress.stream import Expected, Followed, check_rows, region_of, step, touched, written
+from tests.stress.stream import (
+    COLUMNS,
+    REGIONS,
+    Expected,
+    Followed,
+    is_progress,
+    region_of,
+    step,
+    touched,
+    with_progress,
+    written,
+)
 
 SEED = 20_261_128
 
@@ -36,7 +56,92 @@ def test_a_table_that_is_what_its_stream_says_passes() -> None:
     expected = Expected(SEED)
     expected.check(table(40))
     expected.check(table(90))
-    check_rows(SEED, table(90), table(90).column("id").to_pylist())
+
+
+def got(numbers: int, keys: list[int]) -> list[dict[str, object]]:
+    """What of these keys, and of how far their streams are, is in the table after so many operations."""
+    asked = with_progress(keys)
+    return [row for row in table(numbers).to_pylist() if row["id"] in asked]
+
+
+def test_some_keys_that_have_the_rows_that_their_streams_say_pass() -> None:
+    expected, keys = Expected(SEED), [0, 3, 6, 9, 12, 1, 2]
+    for numbers in (0, 40, 90):
+        expected.check_some(pa.Table.from_pylist(got(numbers, keys), schema=COLUMNS), with_progress(keys))
+
+
+@pytest.mark.parametrize(
+    "wrong", ["a row is missing", "a row is old", "a deleted row is back", "a row of another key", "all goes back"]
+)
+def test_some_keys_that_have_not_are_seen(wrong: str) -> None:
+    expected, stream = Expected(SEED), range(0, 60, 3)
+    alive = [row["id"] for row in got(90, list(stream)) if not is_progress(row["id"])]
+    rows = got(90, alive)
+    match wrong:
+        case "a row is missing":
+            rows = [row for row in rows if row["id"] != alive[0]]
+        case "a row is old":
+            (row,) = [row for row in rows if row["id"] == alive[0]]
+            row["n"] -= 1
+        case "a deleted row is back":
+            old = [row for row in got(20, list(stream)) if not is_progress(row["id"])]
+            gone = next(row for row in old if row["id"] not in alive)
+            alive.append(gone["id"])
+            rows = [*got(90, alive), gone]
+        case "a row of another key":
+            rows.append(next(row for row in table(90).to_pylist() if row["id"] not in with_progress(alive)))
+        case _:
+            expected.check_some(pa.Table.from_pylist(rows), with_progress(alive))
+            rows = got(20, alive)
+    with pytest.raises(AssertionError):
+        expected.check_some(pa.Table.from_pylist(rows), with_progress(alive))
+
+
+class Doctored:
+    """A table that leaves out rows of streams in what is read of it, never how far they are."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._table, name)
+
+    def get(self, keys: list[int]) -> pa.Table:
+        return _without(self._table.get(keys))
+
+    def scan(self) -> object:
+        return SimpleNamespace(to_arrow=lambda: _without(self._table.scan().to_arrow()))
+
+
+def _without(found: pa.Table) -> pa.Table:
+    rows = [row for row in found.to_pylist() if is_progress(row["id"]) or row["id"] % 2]
+    return pa.Table.from_pylist(rows, schema=COLUMNS)
+
+
+ACTORS = {
+    "writer": partial(actors.write, stream=0),
+    "rival": actors.rival,
+    "folder": actors.fold,
+    "collector": actors.collect,
+    "reader": actors.read,
+}
+
+
+@pytest.mark.parametrize("lies", [False, True], ids=["it says what is so", "it leaves rows out"])
+@pytest.mark.parametrize("actor", ACTORS)
+def test_whoever_acts_sees_of_a_table_whether_rows_are_lost(actor: str, lies: bool, tmp_path: Path) -> None:
+    made = lancelsm.create(tmp_path / "table", COLUMNS.empty_table(), primary_key="id", regions=REGIONS)
+    for number in range(1, 40):
+        made._append(written(SEED, 0, number))
+    (tmp_path / "counts").mkdir()
+    (tmp_path / "counts" / f"{actor}.json").write_text("40")
+    part = Part(made.uri, SEED, actor, time.monotonic() + 2.0, tmp_path / "counts")
+    with (
+        mock.patch.object(lancelsm, "open", return_value=Doctored(made) if lies else made),
+        pytest.raises(AssertionError) if lies else contextlib.nullcontext(),
+    ):
+        ACTORS[actor](part)
+    assert lies or part.done > 0
 
 
 @pytest.mark.parametrize("wrong", ["a row is missing", "a row is old", "a deleted row is back", "all goes back"])
@@ -77,7 +182,7 @@ def test_a_consumer_takes_each_operation_in_order_and_its_repetition() -> None:
     for entry in [stream[0], stream[0], *stream[1:]]:
         followed.take(entry)
 
-    newest = max(n for n in range(1, 30) if (0, 0) in touched(0, step(SEED, 0, n)))
+    newest = max(n for n in range(1, 30) if (0, 0) in touched(step(SEED, 0, n)))
     assert followed.at == {(0, 0): newest}
 
 
