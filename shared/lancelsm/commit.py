@@ -156,7 +156,7 @@ def ensure_unused(region: Region) -> None:
     objects = region.storage.objects
     hint = objects.get(version_hint(region.id))
     second = published_manifest(region.id, Version(2))
-    if (hint is not None and _hinted(hint.body) > 1) or objects.get(second) is not None:
+    if (hint is not None and hinted(hint.body) > 1) or objects.get(second) is not None:
         raise Corrupt(
             "the registry does not know the region, but its manifests are there",
             remedy=f"Stop all writers, then: lancelsm registry rebuild {region.storage.uri}",
@@ -271,13 +271,13 @@ def _raise_hint(region: Region, version: Version) -> None:
     if found is None:
         put_once(objects, key, body, attempts=range(2))
         return
-    if _hinted(found.body) < version:
+    if hinted(found.body) < version:
         objects.replace(key, body, expect=found.etag)
 
 
-def _hinted(body: bytes) -> int:
+def hinted(body: bytes) -> int:
     """The version in a hint; 0 if it is unreadable, as Lance takes it."""
     try:
         return int(json.loads(body)["version"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError):
         return 0

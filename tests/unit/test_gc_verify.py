@@ -303,7 +303,7 @@ def test_a_log_that_another_collector_swept_since_mark_makes_a_new_round_necessa
     assert again.rounds != (second.key,)
 
 
-@pytest.mark.parametrize("body", [b'{"version":00}', b'{"version":1 0}', b"{}", b""])
+@pytest.mark.parametrize("body", [b'{"version":00}', b'{"version":1 0}', b'{"version":1e999}', b"{}", b""])
 def test_a_hint_that_is_no_number_allows_no_published_manifest_and_stops_no_round(body: bytes) -> None:
     lake = filled()
     store, key = lake.world.store, version_hint(lake.world.id)

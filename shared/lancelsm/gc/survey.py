@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from lancelsm.commit import newest
+from lancelsm.commit import hinted, newest
 from lancelsm.errors import Contended, Corrupt, Unavailable
 from lancelsm.gc.lists import read_list
 from lancelsm.gc.mark import EntryFacts, Progress, Survey, log_end, log_objects
@@ -126,7 +125,4 @@ def _require(region: Region, manifest: Manifest, entries: dict[Position, EntryFa
 
 def _hint(region: Region) -> int:
     found = region.storage.objects.get(version_hint(region.id))
-    try:
-        return 0 if found is None else int(json.loads(found.body)["version"])
-    except (ValueError, KeyError, TypeError):
-        return 0
+    return 0 if found is None else hinted(found.body)
