@@ -19,7 +19,7 @@ from lancelsm.gc.lists import Item, Kind, RoundList, find_list
 from lancelsm.gc.mark import Kept
 from lancelsm.gc.survey import seen
 from lancelsm.head import Head
-from lancelsm.layout import Key, cursors, pin_key, region_prefix, round_number, snapshots
+from lancelsm.layout import Generation, Key, cursors, pin_key, region_prefix, round_number, snapshots
 from lancelsm.manifest import Manifest
 from lancelsm.pins import Pin, RegionPin, is_of, read_pins
 from lancelsm.region import Region, Storage
@@ -255,7 +255,7 @@ def _is_needed(item: Item, head: Head, manifest: Manifest, named: set[str]) -> b
 def _holds(needs: RegionPin, item: Item) -> bool:
     match item.kind:
         case Kind.GENERATION:
-            return needs.after < item.number <= needs.through
+            return needs.needs(Generation(item.number))
         case Kind.ENTRY:
             return item.number >= needs.first_position
         case Kind.STAGED:
