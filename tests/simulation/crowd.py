@@ -17,6 +17,7 @@ from tests.simulation.faults import (
     DENY,
     FAIL_AFTER,
     FAIL_BEFORE,
+    Crash,
     Fault,
     FaultPlan,
     late,
@@ -24,7 +25,7 @@ from tests.simulation.faults import (
 )
 from tests.simulation.rates import by_rate
 from tests.simulation.schedule import Schedule
-from tests.simulation.world import OWNER, RIVAL, World, collect, told
+from tests.simulation.world import OWNER, PASSING, RIVAL, World, collect, told
 
 QUIET: dict[Fault, float] = {}
 ROUGH: dict[Fault, float] = {
@@ -59,7 +60,7 @@ def _actors(world: World, dice: random.Random) -> dict[str, Callable[[], object]
 
     def add(name: str, act: Callable[[Region], object]) -> None:
         region = world.region(name)
-        actors[name] = lambda: told(lambda: act(region))
+        actors[name] = lambda: _told(lambda: act(region))
 
     cast = dice.choice(["siblings", "claims", "rival", "collection", "seal", "everybody"])
     for index in range(dice.choice([2, 3])):
@@ -72,12 +73,18 @@ def _actors(world: World, dice: random.Random) -> dict[str, Callable[[], object]
             add(f"claimer {index}", lambda region: claim(region, owner=OWNER))
     if cast in ("collection", "everybody"):
         for index in range(dice.choice([1, 2])):
-            add(f"collector {index}", lambda region: [told(lambda: collect(world, region)) for _ in range(4)])
+            add(f"collector {index}", lambda region: [_told(lambda: collect(world, region)) for _ in range(4)])
     if cast == "seal":
         add("sealer", seal)
     if cast != "siblings" and dice.random() < 0.5:
-        add("committer", lambda region: [told(lambda: world.commit(region)) for _ in range(3)])
+        add("committer", lambda region: [_told(lambda: world.commit(region)) for _ in range(3)])
     return actors
+
+
+def _told(act: Callable[[], object]) -> BaseException | None:
+    heard = told(act)
+    assert heard is None or isinstance(heard, (Crash, *PASSING)), heard
+    return heard
 
 
 def _appends(world: World, region: Region, first: int, rows: int, *, owner: str = OWNER, hold: bool = False) -> None:
@@ -93,5 +100,5 @@ def _appends(world: World, region: Region, first: int, rows: int, *, owner: str 
 
 
 def _takes_over(world: World, region: Region) -> None:
-    if told(lambda: claim(region, owner=RIVAL)) is None:
+    if _told(lambda: claim(region, owner=RIVAL)) is None:
         _appends(world, region, 900, 2, owner=RIVAL, hold=True)
