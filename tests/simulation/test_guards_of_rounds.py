@@ -127,7 +127,7 @@ SWEEPS: dict[str, Check] = {
         forged=partial(swept, item(Kind.BASE_FILE, below("data/x.lance"), 0)),
     ),
     "a pin's generations stay": Check(
-        edits=((HELD, "return needs.after < item.number <= needs.through", "return False"),),
+        edits=((HELD, "return needs.needs(Generation(item.number))", "return False"),),
         forged=partial(swept, item(Kind.GENERATION, below("00000000_gen_2"), 2), STALE),
     ),
     "a pin's entries stay": Check(
