@@ -102,3 +102,13 @@ def test_gc_says_for_people_what_it_did(tmp_path: Path, run: Run) -> None:
     assert "deleted" in done.out
     refused = run("gc", uri, "--interval", "soon", "--output", "json")
     assert (refused.code, refused.document["error"]["field"]) == (1, "interval")
+
+
+def test_gc_does_not_say_of_an_expired_snapshot_that_its_deletion_waits(tmp_path: Path, run: Run) -> None:
+    table = merged(tmp_path, skew_allowance_seconds=0.001)
+    table.snapshot("old", 0.001)
+
+    done = run("gc", table.uri, "--yes")
+
+    waiting = len(table.collect().candidates)
+    assert f"{waiting} candidates committed for deletion after the interval, 1 deleted" in done.out

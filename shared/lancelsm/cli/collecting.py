@@ -60,6 +60,8 @@ def gc(
         if not yes:
             return f"{found}; nothing was deleted: use --yes"
         if done.phase == "committed":
+            rounds = [one for one in done.candidates if one.kind not in ("snapshot", "cursor")]  # those are removed
+            found = counted(len(rounds), "candidate")
             return f"{found} committed for deletion after the interval, {done.deleted:,} deleted"
         return f"{counted(done.deleted, 'object')} deleted"
 
