@@ -128,7 +128,7 @@ GUARDS: dict[str, tuple[Callable[..., object], str, str, Callable[[], None]]] = 
         "return True",
         seeds,
     ),
-    "the hint only rises": (commit._raise_hint, "if _hinted(found.body) < version:", "if True:", seeds),
+    "the hint only rises": (commit._raise_hint, "if hinted(found.body) < version:", "if True:", seeds),
     "the hint rises under its ETag": (commit._raise_hint, "expect=found.etag)", "expect=objects.get(key).etag)", seeds),
 }
 
