@@ -10,7 +10,6 @@ moves the source's directory away breaks the clone.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -27,7 +26,7 @@ from lancelsm.dataset.generation import read_generation
 from lancelsm.dataset.tags import remove_tag, tag_version
 from lancelsm.errors import Corrupt, Invalid
 from lancelsm.head import Head
-from lancelsm.layout import CLONE, DROPPING, TableId
+from lancelsm.layout import CLONE, DROPPING, TableId, table_id
 from lancelsm.making import begin_copy, catalogued, check_free, sharding_of
 from lancelsm.objects import ObjectStore
 from lancelsm.opening import Opened, Ports, canonical
@@ -144,7 +143,7 @@ def facts_of(config: Config) -> Facts:
 def _begun(store: ObjectStore, opened: Opened, pin: Pin, *, registry: str, place: str, ports: Ports) -> Origin:
     """The clone's identity, written before anything else of it, or as an earlier call wrote it."""
     wanted = Origin(
-        table=str(uuid.UUID(hex=ports.ids.nonce(), version=4)),
+        table=table_id(ports.ids.nonce()),
         source=opened.storage.uri,
         snapshot=pin.name,
         nonce=pin.nonce,

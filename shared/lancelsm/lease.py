@@ -8,8 +8,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
-from lancelsm.errors import Contended, LsmError
+from lancelsm.errors import Contended, Corrupt, LsmError
 from lancelsm.layout import Key, Nonce, lease_key
 from lancelsm.region import Storage
 from lancelsm.registry import Applied, Record, Unknown
@@ -49,18 +50,22 @@ def lease(storage: Storage, name: str) -> Iterator[None]:
 
 def _take(storage: Storage, key: Key, holder: Nonce, name: str) -> int:
     for _ in storage.budget().attempts():
-        record = storage.registry.read(key)
-        left = float(record["expires"]) - storage.clock.now() if record and record["holder"] else 0.0
+        try:
+            found = _read(storage, key)
+        except Corrupt:
+            storage.registry.discard(key)  # nothing rests on it, and nobody could ever take it
+            continue
+        left = found.expires - storage.clock.now() if found and found.holder else 0.0
         held = 0 < left <= LEASE_SECONDS + _SKEW_SECONDS
-        if record and held and record["holder"] != holder:
+        if found and held and found.holder != holder:
             raise Contended(
                 f"another process holds the lease {name!r}",
                 remedy=f"Wait: it ends by itself, or in {left:.0f} s if its holder has died",
                 table=storage.uri,
             )
-        version = int(record["version"]) + 1 if record else 1
+        version = found.version + 1 if found else 1
         change = _record(storage, holder, version)
-        expect = {"version": version - 1} if record else None
+        expect = {"version": version - 1} if found else None
         if not isinstance(storage.registry.swap(key, expect=expect, change=change), Applied):
             continue  # lost, or unknown: then the next look recognises the holder
         return version
@@ -82,12 +87,28 @@ def _renew(storage: Storage, key: Key, holder: Nonce, version: int, stop: thread
 
 
 def _release(storage: Storage, key: Key, holder: Nonce) -> None:
+    found = _read(storage, key)
+    if found and found.holder == holder:
+        change: Record = {"holder": "", "expires": "0", "version": found.version + 1}
+        storage.registry.swap(key, expect={"version": found.version}, change=change)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lease:
+    holder: str  # nobody if empty
+    expires: float
+    version: int
+
+
+def _read(storage: Storage, key: Key) -> _Lease | None:
     record = storage.registry.read(key)
-    if record and record["holder"] == holder:
-        version = int(record["version"])
-        storage.registry.swap(
-            key, expect={"version": version}, change={"holder": "", "expires": "0", "version": version + 1}
-        )
+    if record is None:
+        return None
+    try:
+        holder, expires = str(record["holder"]), float(record["expires"])
+        return _Lease(holder=holder, expires=expires, version=int(record["version"]))
+    except (KeyError, ValueError) as error:
+        raise Corrupt(f"the lease is unreadable: {error!r}", table=storage.uri) from error
 
 
 def _record(storage: Storage, holder: Nonce, version: int) -> Record:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from lancelsm import head as heads
 from lancelsm.claim import catalogue, derived_head, finish_claim, seal
 from lancelsm.commit import Staged, load, publish, stage
-from lancelsm.errors import Contended, Unavailable
+from lancelsm.errors import Contended, Corrupt, Unavailable
 from lancelsm.head import Head, Status, Swap
 from lancelsm.layout import (
     MEM_WAL,
@@ -23,13 +23,15 @@ from lancelsm.layout import (
     RegionId,
     RegionValues,
     Version,
+    head_key,
     manifest_prefix,
     published_manifest,
     published_version,
+    region_key,
 )
 from lancelsm.manifest import Manifest
 from lancelsm.opening import Opened, catalogue_table, check_base
-from lancelsm.region import Region, Storage
+from lancelsm.region import Region, Storage, region_from_record
 from lancelsm.registry import Fields, Unknown
 from lancelsm.wal.counted import counted
 
@@ -49,6 +51,8 @@ class Rebuilt:
 
 def rebuild(opened: Opened, only: Iterable[RegionId] | None = None) -> list[Rebuilt]:
     """Make the registry say what storage says, for every region that has a manifest. All writers must be stopped.
+
+    A record that can't be read is as one that is lost.
 
     Args:
         only: these regions; all by default.
@@ -71,12 +75,29 @@ def rebuild(opened: Opened, only: Iterable[RegionId] | None = None) -> list[Rebu
     rebuilt = []
     for identity in regions_in_storage(opened.storage) if only is None else only:
         probe = Region(storage=opened.storage, id=identity, spec_id=0, values=())
+        _discard_unreadable(probe)
         newest = _newest_proven(probe)
         if newest is not None:
             region = replace(probe, spec_id=newest.manifest.spec_id, values=_values(opened, newest.manifest))
             counter = base.counters.get(identity, Generation(0))
             rebuilt.append(_rebuild_region(region, newest, counter, owner=opened.config.owner))
     return rebuilt
+
+
+def _discard_unreadable(region: Region) -> None:
+    """Remove records of the region that nobody can read: what they said is derived like that of a lost one."""
+    storage = region.storage
+    key = region_key(storage.table, region.id)
+    try:
+        record = storage.registry.read(key)
+        if record is not None:
+            region_from_record(storage, region.id, record)
+    except Corrupt:
+        storage.registry.discard(key)
+    try:
+        region.find_head()
+    except Corrupt:
+        storage.registry.discard(head_key(storage.table, region.id))
 
 
 def newest_published(region: Region) -> Staged | None:

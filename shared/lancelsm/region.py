@@ -159,10 +159,18 @@ class Directory:
 
 
 def region_from_record(storage: Storage, region: RegionId, record: Record) -> Region:
-    """The region that a catalog record describes."""
-    fields = json.loads(str(record["values"]))
-    values = tuple((str(name), None if value is None else bytes.fromhex(value)) for name, value in fields)
-    return Region(storage=storage, id=region, spec_id=int(record["spec_id"]), values=values)
+    """The region that a catalog record describes; raises `Corrupt` if it is unreadable."""
+    try:
+        fields = json.loads(str(record["values"]))
+        values = tuple((str(name), None if value is None else bytes.fromhex(value)) for name, value in fields)
+        return Region(storage=storage, id=region, spec_id=int(record["spec_id"]), values=values)
+    except (KeyError, ValueError, TypeError) as error:
+        raise Corrupt(
+            f"the catalog's record of the region is unreadable: {error!r}",
+            remedy=f"Stop all writers, then: lancelsm registry rebuild {storage.uri}",
+            table=storage.uri,
+            region=region,
+        ) from error
 
 
 def catalog_record(region: Region) -> dict[str, Value]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import random
 import shutil
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,11 +18,12 @@ import lancelsm
 from lancelsm.adopt import adopt
 from lancelsm.dropping import drop_table
 from lancelsm.errors import Corrupt, Fenced, Invalid, LsmError
-from lancelsm.layout import SQLITE, Epoch, Position, Version, head_key, published_manifest, wal_entry
+from lancelsm.layout import SQLITE, Epoch, Key, Position, Version, head_key, published_manifest, region_key, wal_entry
 from lancelsm.opening import open_table
 from lancelsm.rebuild import newest_published, rebuild
 from lancelsm.record.schema import TOMBSTONE, TableSchema, numbered
 from lancelsm.region import Region
+from lancelsm.registry.object import object_key
 from lancelsm.table import Table
 from lancelsm.wal.entry import decode, draft, encode
 from tests.simulation.faults import CRASH_AFTER, CRASH_BEFORE, Call, Crash, Fault, FaultPlan
@@ -491,3 +495,53 @@ def test_a_process_that_has_a_dropped_table_open_does_not_rebuild_the_one_that_w
     again.upsert([row(3)])
     again.flush()
     assert rows_of(again) == [row(2), row(3)]
+
+
+RECORDS = {"head": head_key, "catalog": region_key}
+
+
+@pytest.mark.parametrize("registry", ["sqlite", "object"])
+@pytest.mark.parametrize("of", RECORDS)
+@pytest.mark.parametrize("damage", ["another type", "a field is gone", "no record"])
+def test_a_record_that_can_t_be_read_is_made_anew(tmp_path: Path, registry: str, of: str, damage: str) -> None:
+    table = create(tmp_path, regions="bucket(id, 2)", registry=registry)
+    table.upsert([row(key) for key in range(8)])
+    storage = table.regions()[0].storage
+    key = RECORDS[of](storage.table, table.regions()[0].id)
+    name = {"head": "entry_setsum", "catalog": "values"}[of]
+    if damage == "no record":
+        spoil(Path(table.uri), key)
+    else:
+        change = {name: "zz" if damage == "another type" else None}
+        storage.registry.swap(key, expect={}, change=change)
+    with pytest.raises(Corrupt):
+        lancelsm.open(table.uri).scan().to_arrow()
+
+    assert rows_of(rebuilt(Path(table.uri))) == [row(key) for key in range(8)]
+
+
+def spoil(place: Path, key: Key) -> None:
+    """Cut a record of either registry."""
+    if (place / SQLITE).exists():
+        with contextlib.closing(sqlite3.connect(place / SQLITE, isolation_level=None)) as file:
+            file.execute("UPDATE records SET fields = '{' WHERE partition = ? AND sort = ?", (key.partition, key.sort))
+    else:
+        (place / object_key(key)).write_bytes(b"{")
+
+
+def test_a_registry_s_file_that_is_none_is_made_anew_as_the_error_says(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    table.upsert([row(1)])
+    file = Path(table.uri) / SQLITE
+    del table
+    gc.collect()
+    for beside in file.parent.glob(f"{file.name}-*"):
+        beside.unlink()
+    file.write_bytes(b"no registry" * 1000)
+
+    with pytest.raises(Corrupt, match="the registry can't be read") as told:
+        rebuild(open_table(tmp_path / "table"))
+    assert "move this file and those beside it" in told.value.remedy
+    file.unlink()
+
+    assert rows_of(rebuilt(tmp_path / "table")) == [row(1)]

@@ -24,6 +24,7 @@ from lancelsm.registry import Applied, Fields, Lost, Record, Unknown, holds, swa
 
 FORMAT = 1
 _CHECKPOINT_BYTES = 4 << 20
+_NO_TEXT = "decode to UTF-8"  # in the message that has no code: the bytes of a text are damaged
 
 _READ = "SELECT fields FROM records WHERE partition = ? AND sort = ?"
 _LIST = "SELECT sort, fields FROM records WHERE partition = ? ORDER BY sort"
@@ -118,9 +119,8 @@ class SqliteRegistry:
         return self._transaction(key, write)
 
     def discard(self, key: Key) -> None:
-        outcome = self.delete(key, expect={})
-        if isinstance(outcome, Unknown):
-            raise Unavailable(outcome.cause, remedy="Check the disk, then retry", path=self._path)
+        with self._connection() as connection:
+            connection.execute(_DELETE, (key.partition, key.sort))  # without a look: it may be unreadable
 
     def _transaction(
         self, key: Key, write: Callable[[sqlite3.Connection, Record | None], Record | None]
@@ -221,10 +221,13 @@ class SqliteRegistry:
                 remedy="Retry; if it stays busy, look for a process that holds it",
                 path=self._path,
             )
+        if _NO_TEXT in str(error):
+            return _unreadable(error, path=self._path)
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             return Corrupt(
                 f"the registry can't be read: {error}",
-                remedy="Stop all writers and run `lancelsm registry rebuild`",
+                remedy="Stop all writers, move this file and those beside it whose names it begins with away, then run "
+                "`lancelsm registry rebuild`",
                 path=self._path,
             )
         if code == sqlite3.SQLITE_FULL:
@@ -247,11 +250,16 @@ def _fields(text: str) -> Record:
     try:
         record: Record = json.loads(text)
     except ValueError as error:
-        raise Corrupt(
-            f"the registry holds an unreadable record: {error}",
-            remedy="Stop all writers and run `lancelsm registry rebuild`",
-        ) from error
+        raise _unreadable(error) from error
     return record
+
+
+def _unreadable(error: Exception, **where: str) -> Corrupt:
+    return Corrupt(
+        f"the registry holds an unreadable record: {error}",
+        remedy="Stop all writers and run `lancelsm registry rebuild`",
+        **where,
+    )
 
 
 def _close(handles: dict[int, _Handle]) -> None:

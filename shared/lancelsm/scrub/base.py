@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from lancelsm import pins
-from lancelsm.dataset.base_table import BaseTable, open_base
+from lancelsm.dataset.base_table import BaseTable, VersionGone, open_base
 from lancelsm.dataset.markers import read_markers
 from lancelsm.dataset.scrubbing import VERSIONS, Place, Places, Wrong, examine_base, examine_indexes, shared_places
 from lancelsm.dataset.tags import tags
@@ -183,7 +183,7 @@ def _sizes(objects: ObjectStore) -> dict[str, int]:
 def _is_there(opened: Opened, base: BaseTable) -> bool:
     try:
         open_base(uri=opened.storage.uri, version=base.version, storage_options=opened.storage_options)
-    except Invalid:
+    except VersionGone:
         return False
     except Corrupt:
         pass

@@ -155,8 +155,8 @@ def _catalogued(opened: Opened, key: Key, record: Record, tally: Tally) -> Regio
     path, storage = record_path(key), opened.storage
     try:
         region = region_from_record(storage, RegionId(key.sort), record)
-    except (KeyError, ValueError, TypeError) as error:
-        tally.add(path, Kind.CATALOG, f"it is unreadable: {error!r}")
+    except Corrupt as error:
+        tally.add(path, Kind.CATALOG, error.message)
         return None
     derived = region_id(table=storage.table, spec_id=region.spec_id, values=region.values)
     twin = region_key(storage.table, derived)
