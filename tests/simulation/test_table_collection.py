@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import shutil
+from collections import Counter
 from pathlib import Path
 
 import lance
 import pytest
 
 from lancelsm.dataset.collecting import named_files, stored_versions
-from lancelsm.errors import Contended, Corrupt
+from lancelsm.errors import Contended, Corrupt, Unavailable
 from lancelsm.gc import collect as collection
 from lancelsm.gc.collect import Collected
 from lancelsm.lease import LEASE_SECONDS
@@ -19,15 +21,15 @@ from lancelsm.lease import lease as holding
 from lancelsm.opening import open_table
 from lancelsm.reader import scan
 from lancelsm.snapshot import drop_snapshot, make_snapshot, snapshot_view
-from tests.simulation.faults import CRASH_AFTER, CRASH_BEFORE, FAIL_AFTER, FAIL_BEFORE, Call, Fault, FaultPlan, late
+from tests.simulation import seam
+from tests.simulation.faults import Call, Crash, Fault, FaultPlan
 from tests.simulation.situations import noted
 from tests.simulation.table_log import keys, rows_of
 from tests.simulation.table_world import WRITING, TableWorld, lease
+from tests.simulation.test_whole_table import READ, WRITE
 from tests.simulation.world import told
 
 LEFT, RIGHT = keys(0)[:8], keys(1)[:8]
-WRITE = (FAIL_AFTER, CRASH_BEFORE, CRASH_AFTER, FAIL_BEFORE, late(3))
-READ = (FAIL_BEFORE, CRASH_BEFORE)
 
 
 def merged_table(place: Path) -> TableWorld:
@@ -85,29 +87,48 @@ def test_a_collection_leaves_the_base_one_version_and_no_orphan(tmp_path: Path) 
         recover(world, "next")
 
 
+def calls(start: TableWorld, place: Path) -> list[Call]:
+    """What a collection asks of the base, and of the table's own records and objects, when all goes well."""
+    with start.fork(place) as world:
+        collect(world, "victim")
+        found = [call for call in world.plan.calls if _is_of_the_base(call)]
+    assert len(found) > 20
+    return found
+
+
+def run(start: TableWorld, place: Path, call: Call, fault: Fault) -> None:
+    """A collection with one fault, then the next ones."""
+    with noted(call, fault), contextlib.redirect_stdout(io.StringIO()), start.fork(place) as world:
+        world.plan = FaultPlan.at(call.index, fault, clock=world.schedule.clock)
+        heard = told(lambda: collect(world, "victim"))
+        assert heard is None or isinstance(heard, (Crash, Contended, Unavailable)), heard
+        recover(world, "next")
+    shutil.rmtree(place)
+
+
+def faults_of(call: Call) -> tuple[Fault, ...]:
+    return WRITE if call.method in WRITING | seam.COLLECTING_WRITES | {"delete"} else READ
+
+
 def test_a_fault_at_any_call_of_the_base_s_part_leaves_a_table_that_the_next_collection_finishes(
     tmp_path: Path,
 ) -> None:
     start = merged_table(tmp_path / "start")
-    with start.fork(tmp_path / "well") as world:
-        collect(world, "victim")
-        calls = [call for call in world.plan.calls if _is_of_the_base(call)]
-    assert len(calls) > 20
-    turns: dict[str, int] = {}
-    for call in calls:
-        turn = turns[call.method] = turns.get(call.method, -1) + 1
-        faults = WRITE if call.method in WRITING | {"delete", "clean_versions"} else READ
-        if turn >= len(faults):
-            continue  # each method meets each fault, at another call each
-        fault = faults[turn]
-        with (
-            noted(call, fault),
-            contextlib.redirect_stdout(io.StringIO()),
-            start.fork(tmp_path / str(call.index)) as world,
-        ):
-            world.plan = FaultPlan.at(call.index, fault, clock=world.schedule.clock)
-            told(lambda world=world: collect(world, "victim"))  # type: ignore[misc]
-            recover(world, "next")
+    turns: Counter[str] = Counter()
+    for call in calls(start, tmp_path / "well"):
+        faults = faults_of(call)
+        run(start, tmp_path / str(call.index), call, faults[turns[call.method] % len(faults)])
+        turns[call.method] += 1
+
+
+@pytest.mark.long
+def test_every_fault_at_any_call_of_the_base_s_part_leaves_a_table_that_the_next_collection_finishes(
+    tmp_path: Path,
+) -> None:
+    start = merged_table(tmp_path / "start")
+    for call in calls(start, tmp_path / "well"):
+        for number, fault in enumerate(faults_of(call)):
+            run(start, tmp_path / f"{call.index} {number}", call, fault)
 
 
 def _is_of_the_base(call: Call) -> bool:
