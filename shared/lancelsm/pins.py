@@ -40,6 +40,7 @@ NEVER = ""  # no expiry
 NEXT = "next"  # field of a cursor's record: the nonce of where it is being moved, which expires then
 NEXT_EXPIRES = "next_expires"
 
+NO_ENTRY = Position(2**63 - 1)  # past every log
 MAKING_SECONDS = 3600.0  # until one that is being made expires
 
 _TRIES = 5
@@ -55,9 +56,9 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 class RegionPin:
     """What a pin needs of one region.
 
-    It needs every WAL entry from `first_position` on; of a snapshot also the generations after + 1 .. through, and the
-    manifest at `manifest_key`. The rest is the state that a snapshot reads: the log through `next_position` - 1, whose
-    entries after the manifest's replay point sum to `entry_setsum` - the manifest's.
+    It needs every WAL entry from `first_position` on, none if that is `NO_ENTRY`; of a snapshot also the generations
+    after + 1 .. through, and the manifest at `manifest_key`. The rest is the state that a snapshot reads: the log through
+    `next_position` - 1, whose entries after the manifest's replay point sum to `entry_setsum` - the manifest's.
     """
 
     first_position: Position

@@ -290,8 +290,9 @@ def _state(opened: Opened) -> tuple[BaseTable, Mapping[RegionId, RegionPin]]:
 
 
 def _needs(head: Head, manifest: Manifest, base: BaseTable) -> RegionPin:
+    first = Position(manifest.replay_after + 1)
     return RegionPin(
-        first_position=Position(manifest.replay_after + 1),
+        first_position=first if first < head.next_position else pins.NO_ENTRY,
         after=base.counters.get(manifest.region, NO_GENERATION),
         through=manifest.newest,
         manifest_key=head.manifest_key,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from lancelsm.gc import collect as collection
 from lancelsm.layout import Position
+from lancelsm.table import Table
 from tests.simulation.collecting import Lake, filled
+from tests.unit.tables import NOW, by_key, three_levels
 
 NEEDED = Position(3)  # from here on the pin needs the log
 
@@ -81,3 +84,33 @@ def test_the_log_goes_on_past_what_a_pin_needed_below_the_floor(lake: Lake) -> N
     lake.collect()
 
     assert (lake.audit().first_position, logged(lake)) == (13, 0), "summed and verified"
+
+
+@pytest.mark.parametrize("merged", [True, False])
+def test_a_snapshot_of_a_table_that_is_flushed_keeps_none_of_its_log(tmp_path: Path, merged: bool) -> None:
+    """Nor, if it was merged too, any generation: else one that never expires kept everything that is written later."""
+    table = three_levels(tmp_path / "t", settings={"collect_floor_bytes": 1 << 30})
+    table.flush()
+    if merged:
+        table.merge(engine="inprocess")
+    table.snapshot("monday", "never")
+    for version in range(2):
+        table.upsert([{"id": n, "v": 10 + version} for n in range(4)])
+        table.run()
+
+    table.collect(yes=True, interval_seconds=0)
+
+    heads = [region.head() for region in table.regions()]
+    assert [head.first_position for head in heads] == [head.next_position for head in heads]
+    assert not list(Path(table.uri).glob("_mem_wal/*/wal/*"))
+    assert bool(generations(table)) == (not merged)
+    assert by_key(table.at("monday").scan().to_arrow()) == NOW
+    assert table.scrub().problems == ()
+
+    table.drop_snapshot("monday")
+    table.collect(yes=True, interval_seconds=0)
+    assert generations(table) == 0
+
+
+def generations(table: Table) -> int:
+    return len(list(Path(table.uri).glob("_mem_wal/*/*_gen_*")))

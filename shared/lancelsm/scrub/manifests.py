@@ -80,7 +80,7 @@ class ManifestScrub:
             return (first, "") if there else (None, "it is gone")
         try:
             return int(json.loads(hint.body)["version"]), ""
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError):
             return None, "it is unreadable"
 
     def _published(self, head: Head, version: Version, *, promised: bool) -> None:
