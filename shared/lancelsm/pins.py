@@ -57,8 +57,8 @@ class RegionPin:
     """What a pin needs of one region.
 
     It needs every WAL entry from `first_position` on, none if that is `NO_ENTRY`; of a snapshot also the generations
-    after + 1 .. through, and the manifest at `manifest_key`. The rest is the state that a snapshot reads: the log through
-    `next_position` - 1, whose entries after the manifest's replay point sum to `entry_setsum` - the manifest's.
+    after + 1 .. through, and the manifest at `manifest_key`. The rest is the state that a snapshot reads: the log
+    through `next_position` - 1, whose entries after the manifest's replay point sum to `entry_setsum` - the manifest's.
     """
 
     first_position: Position
