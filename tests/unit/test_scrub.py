@@ -13,7 +13,7 @@ import pytest
 
 import lancelsm
 from lancelsm.errors import Invalid
-from lancelsm.layout import Position, bitrev64
+from lancelsm.layout import Position, bitrev64, snapshots
 from lancelsm.objects import Object
 from lancelsm.opening import open_configured
 from lancelsm.scrub.table import scrub, scrub_place
@@ -99,6 +99,25 @@ def test_a_snapshot_is_read_as_it_was(tmp_path: Path) -> None:
     assert not table.scrub().ok
     with pytest.raises(Invalid, match="no such snapshot"):
         scrub_place(table.uri, at="never")
+
+
+@pytest.mark.parametrize("damage", [None, {"entry_setsum": "zz"}, {"after": None}])
+def test_what_is_wrong_with_the_records_of_a_snapshot_is_named_when_it_is_asked_for(
+    tmp_path: Path, damage: dict[str, str | None] | None
+) -> None:
+    table = filled(tmp_path)
+    table.snapshot("before")
+    registry, partition = table._storage.registry, snapshots(table.config.table)
+    key = next(key for key, _ in registry.list(partition) if "#" in key.sort)
+    if damage is None:
+        registry.discard(key)
+    else:
+        registry.swap(key, expect={}, change=damage)
+
+    report = scrub_place(table.uri, at="before")
+
+    named = {problem.path for problem in report.problems}
+    assert named == {f"{partition}/{key.sort}", *([f"{partition}/before"] if damage is None else [])}
 
 
 def test_indexes_of_every_kind_have_no_problem(tmp_path: Path) -> None:

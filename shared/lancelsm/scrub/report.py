@@ -83,6 +83,10 @@ class Tally:
     def add(self, path: str, kind: Kind, problem: str) -> None:
         self._problems[Problem(path=path, kind=kind, problem=problem)] = None
 
+    def names(self, path: str) -> bool:
+        """Whether something is wrong with what has this path, or one that begins with it."""
+        return any(problem.path.startswith(path) for problem in self._problems)
+
     def apart(self) -> Tally:
         """A tally with what is left of the limit, to be adopted."""
         return Tally(limit=None if self.limit is None else max(0, self.limit - self.checked))

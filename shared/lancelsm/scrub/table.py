@@ -85,7 +85,7 @@ def scrub(opened: Opened, *, region: str | None = None, at: str | None = None, l
         named = [the_one(named, region, table=opened.storage.uri)]
     states = {one.id: RegionScrub(one, opened=opened, tally=tally) for one in named}
     if at is not None:
-        _snapshot(opened, find_snapshot(opened.storage, at), states, tally)
+        _only(opened, at, states, tally, files=region is None)
         return tally.report()
     for state in states.values():
         state.run()
@@ -97,6 +97,17 @@ def scrub(opened: Opened, *, region: str | None = None, at: str | None = None, l
             scrub_list(opened, record, tally)
         _whole(opened, base, states, tally)
     return tally.report()
+
+
+def _only(opened: Opened, name: str, states: Mapping[RegionId, RegionScrub], tally: Tally, *, files: bool) -> None:
+    """What one snapshot needs; raises `Invalid` if there is none of this name."""
+    partition = snapshots(opened.storage.table)
+    found = _pins(opened, partition, Kind.SNAPSHOT, tally)
+    pin = next((pin for pin in found if pin.name == name and pin.confirmed), None)
+    if pin is not None:
+        _snapshot(opened, pin, states, tally, files=files)
+    elif not tally.names(record_path(pin_key(partition, name))):  # of a record that can't be read
+        find_snapshot(opened.storage, name)
 
 
 def _whole(opened: Opened, base: BaseTable | None, states: Mapping[RegionId, RegionScrub], tally: Tally) -> None:
