@@ -44,7 +44,6 @@ from tests.simulation.faults import (
     MemoryRegistry,
 )
 from tests.simulation.schedule import ScheduledRegistry, ScheduledStore
-from tests.simulation.scrubbing import wrongly_found
 from tests.simulation.table_log import Rows, rows_of
 from tests.simulation.table_time import KEYS, TableTime
 from tests.simulation.world import told
@@ -173,8 +172,8 @@ class TableCopies(TableTime):
         self._finds_nothing(table)
 
     def _finds_nothing(self, table: Table) -> None:
-        found = wrongly_found(table)
-        assert found == [], f"nothing is wrong with {table.uri}, but scrub says {found}"
+        found = table.scrub().problems
+        assert not found, f"nothing is wrong with {table.uri}, but scrub says {found}"
         self.done["scrub"] += 1
 
     def _finish(self) -> None:
