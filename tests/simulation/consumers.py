@@ -178,9 +178,10 @@ class Consumers:
                 self._is_as_written(change)
                 read.append(change.position)
         except Invalid as error:
-            now = self._record(name)
-            if now is not None and changes._pin is not None and now.nonce == changes._pin.nonce:
-                raise AssertionError(f"{name} is at {self._place_of(now)}: {error}") from error
+            now, following = self._record(name), changes.positions[self._lake.world.id]
+            assert changes._pin is not None
+            if now is not None and now.nonce == changes._pin.nonce and self._place_of(now) <= following:
+                raise AssertionError(f"{name} keeps what follows {read}: {error}") from error
             return None
         return read
 

@@ -75,6 +75,14 @@ def test_consumers_who_make_set_save_or_drop_a_cursor_beside_others_are_told_not
     assert met.keys() > {"a cursor is dropped that was read", "a cursor to drop is gone", "a cursor is set"}
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("long_turns", [False, True])
+def test_consumers_beside_others_are_told_nothing_wrong_in_many_more_seeds(long_turns: bool) -> None:
+    for seed in range(2 * SEEDS, 40 * SEEDS):
+        with noted(seed):
+            Sharers(seed, long_turns=long_turns).run()
+
+
 def test_saves_of_a_shared_cursor_that_are_answered_in_another_order_have_nothing_in_common() -> None:
     lake, met = WholeLake(), Counter[str]()
     consumers = Consumers(lake, met)
