@@ -177,7 +177,8 @@ def interrupt(start: TableWorld, step: str, place: Path, call: Call, other: str,
 
     def decide(now: Call) -> Fault | None:
         if now.index == call.index:
-            told(lambda: OTHERS[other](world, "other"))
+            done = told(lambda: OTHERS[other](world, "other"))
+            assert done is None or isinstance(done, PASSING), done
         return fault if now.index == call.index - 1 and now.method in WRITING else None
 
     with (
