@@ -190,7 +190,7 @@ def _is_region(opened: Opened, name: RegionId) -> bool:
 
 
 def _leases(opened: Opened, tally: Tally) -> None:
-    """The advisory locks: one that can't be read keeps away whoever needs it, for ever."""
+    """The advisory locks: whoever needs one that can't be read removes it."""
     partition = lease_key(opened.storage.table, "").partition
     try:
         records = opened.storage.registry.list(partition)
