@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
+from lancelsm.dataset.base_table import VersionGone
 from lancelsm.errors import Contended, Invalid
 from lancelsm.function import Call, Internal, function, parsed, place, settings
 
@@ -120,6 +121,18 @@ def test_an_error_has_its_kind_as_type_and_its_document_as_text() -> None:
 
     expected = {"kind": "Contended", "message": "others were faster", "remedy": "Retry", "table": "s3://t"}
     assert json.loads(str(failure.value)) == {"error": {**expected, "region": "r"}}
+
+
+def test_an_error_that_tells_our_own_code_more_is_of_its_kind_outside() -> None:
+    @function
+    def handler(event: Any, call: Call) -> Any:
+        raise VersionGone("version 3 of the base is gone", table="t")
+
+    with pytest.raises(Invalid) as told:
+        handler({}, Context())
+
+    assert type(told.value) is Invalid
+    assert json.loads(str(told.value))["error"]["kind"] == "Invalid"
 
 
 def test_no_value_of_a_row_is_in_an_error_or_in_the_log(capsys: pytest.CaptureFixture[str]) -> None:
