@@ -13,15 +13,11 @@ from functools import partial
 
 import pytest
 
-from lancelsm import pins
 from lancelsm.claim import claim, seal
-from lancelsm.commit import commit, newest
-from lancelsm.errors import Ambiguous, Contended, Corrupt, Invalid, Unavailable
+from lancelsm.commit import newest
+from lancelsm.errors import Ambiguous, Contended, Invalid, Unavailable
 from lancelsm.gc import collect as collection
-from lancelsm.gc.sweep import sweep_leftovers
-from lancelsm.layout import Position, round_prefix, snapshots, wal_entry
-from lancelsm.pins import Pin, RegionPin, pins_of
-from lancelsm.settings import Settings
+from lancelsm.layout import Position, round_prefix, wal_entry
 from lancelsm.wal.entry import encode
 from lancelsm.wal.replay import tail
 from tests.simulation.collected import LONG, TornListings, collected_by, expired, finish, run, small
@@ -38,10 +34,8 @@ from tests.simulation.faults import (
     late,
     stall,
 )
-from tests.simulation.memory_base import in_place_of_lance
 from tests.simulation.schedule import Schedule
 from tests.simulation.situations import noted
-from tests.simulation.whole_lake import SkewedClock, WholeLake
 from tests.simulation.world import OWNER, PASSING, World, a_nonce, row, told
 
 SITUATIONS: dict[str, Callable[[], Lake]] = {
@@ -220,88 +214,6 @@ def test_slatedb_1641_a_listing_that_fails_in_the_middle_every_time_stops_no_col
     assert left == set()
 
 
-def test_a_pin_that_expires_before_the_sweep_and_is_renewed_while_that_judges_it_counts() -> None:
-    lake = small()
-    needed = lake.needs(lake.region("holder"))
-    lake.merge()
-    storage = lake.region("holder").storage
-    renewed = []
-
-    def made_then_renewed(call: Call) -> None:
-        if call.process != "victim":
-            return
-        if call.method == "create" and "/manifest/staged/" in call.key and not lake.pinned:
-            assert lake.end_pin(lake.begin_pin("held", needed))  # verified without it, committed with it
-            lake.world.schedule.clock.advance(LONG)
-        if call.port == "registry" and call.method == "delete" and lake.pinned and not renewed:
-            pin = lake.pinned.pop()
-            renewed.append(pins.step(storage, replace(pin, expires=storage.clock.now() + TTL)))
-            lake.pinned += renewed
-
-    run(lake, FaultPlan(made_then_renewed))
-    assert renewed
-
-
-def test_a_snapshot_whose_maker_looked_before_the_round_is_confirmed_and_kept_or_neither() -> None:
-    kept = 0
-
-    def looked_at() -> tuple[Lake, RegionPin]:
-        lake = small()
-        needed = lake.needs(lake.region("maker"))
-        lake.merge()
-        return lake, needed
-
-    for call in collected_by(looked_at()[0]):
-        lake, needed = looked_at()
-
-        def pins_late(now: Call, lake: Lake = lake, needed: RegionPin = needed, at: int = call.index) -> None:
-            if now.index == at:
-                lake.end_pin(lake.begin_pin("late", needed))
-
-        with noted(call):
-            run(lake, FaultPlan(pins_late))
-        kept += len(lake.pinned)
-    assert 0 < kept < call.index
-
-
-def _collected_before_it_expires(lake: Lake, *, skew: float) -> list[Pin]:
-    """What stands of the pins when a collector whose clock is wrong by `skew` came a minute before they expire."""
-    lake.merge()
-    lake.world.schedule.clock.advance(TTL - 60)
-    opened = lake.opened("collector", faulty=False)
-    opened.storage = replace(opened.storage, clock=SkewedClock(opened.storage.clock, skew))
-    with lake.collecting():
-        collection.collect(opened, yes=True, interval_seconds=0)
-    storage = lake.region("holder").storage
-    return pins_of(storage.registry.list(snapshots(storage.table)))
-
-
-@pytest.mark.parametrize("skew", [-3600.0, 3600.0])
-def test_a_clock_that_is_an_hour_off_costs_a_pin_its_life_at_most_and_its_holder_is_told(skew: float) -> None:
-    lake = filled()
-    pin = lake.pin("held")
-
-    left = _collected_before_it_expires(lake, skew=skew)
-
-    if skew < 0:
-        assert len(left) == 1
-    else:
-        assert left == []
-        lake.pinned.clear()
-        storage = lake.region("holder").storage
-        with pytest.raises(Contended, match="changed or removed"):
-            pins.step(storage, replace(pin, expires=storage.clock.now() + TTL))
-    lake.audit()
-
-
-def test_a_clock_that_is_ahead_by_less_than_the_allowance_costs_no_pin_its_life() -> None:
-    lake = small()
-    lake.pin("held")
-
-    assert len(_collected_before_it_expires(lake, skew=120.0)) == 1
-    lake.audit()
-
-
 def test_chroma_4972_nothing_is_deleted_for_a_round_that_was_not_committed() -> None:
     lake = filled()
     opened = lake.opened("collector", faulty=False)
@@ -421,105 +333,3 @@ def crowd(seed: int) -> None:
 def test_a_crowd_of_everybody_keeps_what_anybody_needs(first: int) -> None:
     for seed in range(first, first + 50):
         crowd(seed)
-
-
-def test_a_pin_that_is_begun_while_leftovers_are_listed_keeps_its_records() -> None:
-    lake = filled()
-    storage = lake.region("holder").storage
-
-    class Torn:
-        """A listing in two pages, between which a pin is begun."""
-
-        def __init__(self, inner) -> None:
-            self._inner = inner
-
-        def __getattr__(self, name: str):
-            return getattr(self._inner, name)
-
-        def list(self, partition: str):
-            first = self._inner.list(partition)
-            if partition == snapshots(storage.table) and not first:
-                lake.begin_pin("begun")
-                return [line for line in self._inner.list(partition) if "#" in line[0].sort]
-            return first
-
-    assert sweep_leftovers(replace(storage, registry=Torn(storage.registry))) == 0
-    assert [len(pin.regions) for pin in pins_of(storage.registry.list(snapshots(storage.table)))] == [1]
-
-
-def test_within_the_interval_a_round_waits_and_after_it_the_next_call_sweeps() -> None:
-    lake = filled()
-    before = len(lake.stored())
-    committed = lake.collect(interval=TTL)
-    assert (committed.phase, committed.deleted) == ("committed", 0)
-    assert len(lake.stored()) == before + 3, "its list, its manifest, published too"
-
-    waiting = lake.collect(interval=TTL)
-    assert (waiting.phase, waiting.rounds, waiting.deleted) == ("committed", committed.rounds, 0)
-    lake.world.schedule.clock.advance(TTL + 1)
-    swept = lake.collect(interval=TTL)
-
-    assert swept.deleted == len(committed.candidates)
-    lake.audit()
-
-
-def test_the_interval_runs_from_the_commit_not_from_the_mark() -> None:
-    lake = filled()
-    opened, clock = lake.opened("collector", faulty=False), lake.world.schedule.clock
-    with lake.collecting():
-        marked = collection.mark(opened)
-        clock.advance(50 * 60)
-        collection.verify(opened, marked.rounds)
-        collection.commit(opened, marked.rounds)
-    clock.advance(15 * 60)
-
-    assert lake.collect(interval=TTL).deleted == 0, "readers of the manifest before began 15 minutes ago"
-    clock.advance(45 * 60)
-    assert lake.collect(interval=TTL).deleted == len(marked.candidates)
-
-
-def test_the_interval_of_a_round_whose_commit_was_not_noted_runs_from_its_mark() -> None:
-    lake = filled()
-    committed = lake.collect(interval=TTL)
-    commit(lake.region("older"), lambda manifest: replace(manifest, collector_committed=0.0))
-    lake.world.schedule.clock.advance(TTL - 1)
-
-    assert lake.collect(interval=TTL).deleted == 0
-    lake.world.schedule.clock.advance(1)
-    assert lake.collect(interval=TTL).deleted == len(committed.candidates)
-
-
-def test_the_interval_of_a_round_of_the_base_runs_from_its_commit() -> None:
-    lake = WholeLake(settings=Settings(keep_versions_seconds=0))
-    clock = lake.world.schedule.clock
-    with in_place_of_lance(lake.base), lake.collecting():
-        for _ in range(3):
-            lake.optimize(lake.region("merger"))
-        clock.advance(1)
-        opened = lake.opened("collector", faulty=False)
-        marked = collection.mark(opened)
-        clock.advance(50 * 60)
-        collection.verify(opened, marked.rounds)
-        collection.commit(opened, marked.rounds)
-        before = len(lake.base.versions)
-        clock.advance(15 * 60)
-
-        collection.collect(opened, yes=True, interval_seconds=TTL)
-        assert len(lake.base.versions) == before
-        clock.advance(45 * 60)
-        collection.collect(opened, yes=True, interval_seconds=TTL)
-        assert len(lake.base.versions) < before
-
-
-def test_a_list_that_is_not_the_committed_one_deletes_nothing() -> None:
-    lake = filled()
-    key = lake.collect(interval=TTL).rounds[0]
-    storage = lake.region("x").storage
-    found = lake.world.store.get(key)
-    lake.world.store.remove(key)
-    lake.world.store.create(key, found.body + b"\0")
-
-    with pytest.raises(Corrupt, match="not the one that was committed") as error:
-        lake.sweep(key)
-    assert error.value.where["object"] == key
-    assert storage.objects.get(key) is not None

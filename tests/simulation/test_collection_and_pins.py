@@ -1,4 +1,7 @@
-"""Collections and the pins of snapshots and cursors: what one needs stays as long as it stands, and then goes."""
+"""Collections and the pins of snapshots and cursors: what one needs stays as long as it stands, and then goes.
+
+Bugs that others had are tests by name; the numbers are those of their issues.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,17 @@ from dataclasses import replace
 import pytest
 
 from lancelsm import pins
+from lancelsm.errors import Contended
 from lancelsm.gc import collect as collection
 from lancelsm.gc.sweep import sweep_leftovers
 from lancelsm.layout import Key, Position, pin_key, snapshots, wal_entry
-from lancelsm.pins import RegionPin, pins_of
+from lancelsm.pins import Pin, RegionPin, pins_of
 from lancelsm.registry import Applied
-from tests.simulation.collected import LONG, expired, run, small
+from tests.simulation.collected import LONG, collected_by, expired, run, small
 from tests.simulation.collecting import TTL, Lake, filled
 from tests.simulation.faults import Call, FaultPlan
 from tests.simulation.situations import noted
+from tests.simulation.whole_lake import SkewedClock
 
 
 def test_slatedb_604_what_only_a_pin_refers_to_stays_until_the_pin_is_gone() -> None:
@@ -148,3 +153,109 @@ def test_the_records_of_regions_of_a_pin_that_is_gone_go_and_no_others() -> None
     assert [pin.regions.keys() for pin in pins_of(storage.registry.list(snapshots(storage.table)))] == [
         kept.regions.keys()
     ]
+
+
+def test_a_pin_that_is_begun_while_leftovers_are_listed_keeps_its_records() -> None:
+    lake = filled()
+    storage = lake.region("holder").storage
+
+    class Torn:
+        """A listing in two pages, between which a pin is begun."""
+
+        def __init__(self, inner) -> None:
+            self._inner = inner
+
+        def __getattr__(self, name: str):
+            return getattr(self._inner, name)
+
+        def list(self, partition: str):
+            first = self._inner.list(partition)
+            if partition == snapshots(storage.table) and not first:
+                lake.begin_pin("begun")
+                return [line for line in self._inner.list(partition) if "#" in line[0].sort]
+            return first
+
+    assert sweep_leftovers(replace(storage, registry=Torn(storage.registry))) == 0
+    assert [len(pin.regions) for pin in pins_of(storage.registry.list(snapshots(storage.table)))] == [1]
+
+
+def test_a_pin_that_expires_before_the_sweep_and_is_renewed_while_that_judges_it_counts() -> None:
+    lake = small()
+    needed = lake.needs(lake.region("holder"))
+    lake.merge()
+    storage = lake.region("holder").storage
+    renewed = []
+
+    def made_then_renewed(call: Call) -> None:
+        if call.process != "victim":
+            return
+        if call.method == "create" and "/manifest/staged/" in call.key and not lake.pinned:
+            assert lake.end_pin(lake.begin_pin("held", needed))  # verified without it, committed with it
+            lake.world.schedule.clock.advance(LONG)
+        if call.port == "registry" and call.method == "delete" and lake.pinned and not renewed:
+            pin = lake.pinned.pop()
+            renewed.append(pins.step(storage, replace(pin, expires=storage.clock.now() + TTL)))
+            lake.pinned += renewed
+
+    run(lake, FaultPlan(made_then_renewed))
+    assert renewed
+
+
+def test_a_snapshot_whose_maker_looked_before_the_round_is_confirmed_and_kept_or_neither() -> None:
+    kept = 0
+
+    def looked_at() -> tuple[Lake, RegionPin]:
+        lake = small()
+        needed = lake.needs(lake.region("maker"))
+        lake.merge()
+        return lake, needed
+
+    for call in collected_by(looked_at()[0]):
+        lake, needed = looked_at()
+
+        def pins_late(now: Call, lake: Lake = lake, needed: RegionPin = needed, at: int = call.index) -> None:
+            if now.index == at:
+                lake.end_pin(lake.begin_pin("late", needed))
+
+        with noted(call):
+            run(lake, FaultPlan(pins_late))
+        kept += len(lake.pinned)
+    assert 0 < kept < call.index
+
+
+def _collected_before_it_expires(lake: Lake, *, skew: float) -> list[Pin]:
+    """What stands of the pins when a collector whose clock is wrong by `skew` came a minute before they expire."""
+    lake.merge()
+    lake.world.schedule.clock.advance(TTL - 60)
+    opened = lake.opened("collector", faulty=False)
+    opened.storage = replace(opened.storage, clock=SkewedClock(opened.storage.clock, skew))
+    with lake.collecting():
+        collection.collect(opened, yes=True, interval_seconds=0)
+    storage = lake.region("holder").storage
+    return pins_of(storage.registry.list(snapshots(storage.table)))
+
+
+@pytest.mark.parametrize("skew", [-3600.0, 3600.0])
+def test_a_clock_that_is_an_hour_off_costs_a_pin_its_life_at_most_and_its_holder_is_told(skew: float) -> None:
+    lake = filled()
+    pin = lake.pin("held")
+
+    left = _collected_before_it_expires(lake, skew=skew)
+
+    if skew < 0:
+        assert len(left) == 1
+    else:
+        assert left == []
+        lake.pinned.clear()
+        storage = lake.region("holder").storage
+        with pytest.raises(Contended, match="changed or removed"):
+            pins.step(storage, replace(pin, expires=storage.clock.now() + TTL))
+    lake.audit()
+
+
+def test_a_clock_that_is_ahead_by_less_than_the_allowance_costs_no_pin_its_life() -> None:
+    lake = small()
+    lake.pin("held")
+
+    assert len(_collected_before_it_expires(lake, skew=120.0)) == 1
+    lake.audit()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from lancelsm.errors import Unavailable
+from lancelsm.commit import commit
+from lancelsm.errors import Corrupt, Unavailable
 from lancelsm.gc import collect as collection
 from lancelsm.gc import mark
 from lancelsm.layout import Version, published_manifest, snapshots
@@ -12,6 +15,8 @@ from lancelsm.settings import Settings
 from tests.simulation.collected import expired, finish, small
 from tests.simulation.collecting import TTL, filled
 from tests.simulation.faults import FAIL_BEFORE, Call, Fault, FaultPlan
+from tests.simulation.memory_base import in_place_of_lance
+from tests.simulation.whole_lake import WholeLake
 
 
 @pytest.mark.parametrize("most", [5, 8])
@@ -130,3 +135,81 @@ def test_a_sweep_begins_once_the_manifest_of_its_round_is_published() -> None:
     lake.sweep(key)
     assert lake.world.store.get(published_manifest(lake.world.id, Version(head.manifest_version))) is not None
     lake.audit()
+
+
+def test_within_the_interval_a_round_waits_and_after_it_the_next_call_sweeps() -> None:
+    lake = filled()
+    before = len(lake.stored())
+    committed = lake.collect(interval=TTL)
+    assert (committed.phase, committed.deleted) == ("committed", 0)
+    assert len(lake.stored()) == before + 3, "its list, its manifest, published too"
+
+    waiting = lake.collect(interval=TTL)
+    assert (waiting.phase, waiting.rounds, waiting.deleted) == ("committed", committed.rounds, 0)
+    lake.world.schedule.clock.advance(TTL + 1)
+    swept = lake.collect(interval=TTL)
+
+    assert swept.deleted == len(committed.candidates)
+    lake.audit()
+
+
+def test_the_interval_runs_from_the_commit_not_from_the_mark() -> None:
+    lake = filled()
+    opened, clock = lake.opened("collector", faulty=False), lake.world.schedule.clock
+    with lake.collecting():
+        marked = collection.mark(opened)
+        clock.advance(50 * 60)
+        collection.verify(opened, marked.rounds)
+        collection.commit(opened, marked.rounds)
+    clock.advance(15 * 60)
+
+    assert lake.collect(interval=TTL).deleted == 0, "readers of the manifest before began 15 minutes ago"
+    clock.advance(45 * 60)
+    assert lake.collect(interval=TTL).deleted == len(marked.candidates)
+
+
+def test_the_interval_of_a_round_whose_commit_was_not_noted_runs_from_its_mark() -> None:
+    lake = filled()
+    committed = lake.collect(interval=TTL)
+    commit(lake.region("older"), lambda manifest: replace(manifest, collector_committed=0.0))
+    lake.world.schedule.clock.advance(TTL - 1)
+
+    assert lake.collect(interval=TTL).deleted == 0
+    lake.world.schedule.clock.advance(1)
+    assert lake.collect(interval=TTL).deleted == len(committed.candidates)
+
+
+def test_the_interval_of_a_round_of_the_base_runs_from_its_commit() -> None:
+    lake = WholeLake(settings=Settings(keep_versions_seconds=0))
+    clock = lake.world.schedule.clock
+    with in_place_of_lance(lake.base), lake.collecting():
+        for _ in range(3):
+            lake.optimize(lake.region("merger"))
+        clock.advance(1)
+        opened = lake.opened("collector", faulty=False)
+        marked = collection.mark(opened)
+        clock.advance(50 * 60)
+        collection.verify(opened, marked.rounds)
+        collection.commit(opened, marked.rounds)
+        before = len(lake.base.versions)
+        clock.advance(15 * 60)
+
+        collection.collect(opened, yes=True, interval_seconds=TTL)
+        assert len(lake.base.versions) == before
+        clock.advance(45 * 60)
+        collection.collect(opened, yes=True, interval_seconds=TTL)
+        assert len(lake.base.versions) < before
+
+
+def test_a_list_that_is_not_the_committed_one_deletes_nothing() -> None:
+    lake = filled()
+    key = lake.collect(interval=TTL).rounds[0]
+    storage = lake.region("x").storage
+    found = lake.world.store.get(key)
+    lake.world.store.remove(key)
+    lake.world.store.create(key, found.body + b"\0")
+
+    with pytest.raises(Corrupt, match="not the one that was committed") as error:
+        lake.sweep(key)
+    assert error.value.where["object"] == key
+    assert storage.objects.get(key) is not None

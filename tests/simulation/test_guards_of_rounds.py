@@ -26,7 +26,7 @@ from lancelsm.layout import Position, generation_path, published_manifest, wal_e
 from lancelsm.pins import RegionPin
 from lancelsm.setsum import Setsum
 from lancelsm.settings import Settings
-from tests.simulation import test_collection as tests
+from tests.simulation import test_collection, test_collection_and_pins, test_collection_rounds
 from tests.simulation.collecting import Lake, filled
 from tests.simulation.faults import Call, FaultPlan
 from tests.simulation.memory_base import in_place_of_lance
@@ -296,23 +296,23 @@ STORIES: dict[str, tuple[list[Edit], Callable[[], None]]] = {
                 "swept = _swept(opened, tour, committed)",
             )
         ],
-        tests.test_within_the_interval_a_round_waits_and_after_it_the_next_call_sweeps,
+        test_collection_rounds.test_within_the_interval_a_round_waits_and_after_it_the_next_call_sweeps,
     ),
     "a round waits until its interval has passed": (
         [(collection.collect, YOUNG, "if False")],
-        tests.test_the_interval_of_a_round_whose_commit_was_not_noted_runs_from_its_mark,
+        test_collection_rounds.test_the_interval_of_a_round_whose_commit_was_not_noted_runs_from_its_mark,
     ),
     "the interval runs from the commit": (
         [(sweep.waiting_region, SINCE, "listed.round.marked")],
-        tests.test_the_interval_runs_from_the_commit_not_from_the_mark,
+        test_collection_rounds.test_the_interval_runs_from_the_commit_not_from_the_mark,
     ),
     "the interval of a round of the base runs from the commit": (
         [(base.waiting_base, "max(floor.committed, listed.round.marked)", "listed.round.marked")],
-        tests.test_the_interval_of_a_round_of_the_base_runs_from_its_commit,
+        test_collection_rounds.test_the_interval_of_a_round_of_the_base_runs_from_its_commit,
     ),
     "the interval runs from the mark where no commit was noted": (
         [(sweep.waiting_region, SINCE, "manifest.collector_committed")],
-        tests.test_the_interval_of_a_round_whose_commit_was_not_noted_runs_from_its_mark,
+        test_collection_rounds.test_the_interval_of_a_round_whose_commit_was_not_noted_runs_from_its_mark,
     ),
     "a pin that is being made counts": (
         [
@@ -362,23 +362,26 @@ STORIES: dict[str, tuple[list[Edit], Callable[[], None]]] = {
     ),
     "only a committed round is swept": (
         [(sweep.confirm_region, "if done.manifest.collector_key != key:", "if False:")],
-        tests.test_chroma_4972_nothing_is_deleted_for_a_round_that_was_not_committed,
+        test_collection.test_chroma_4972_nothing_is_deleted_for_a_round_that_was_not_committed,
     ),
     "a list is the one that was committed": (
         [(lists.read_list, "if setsum is not None and read != setsum:", "if False:")],
-        tests.test_a_list_that_is_not_the_committed_one_deletes_nothing,
+        test_collection_rounds.test_a_list_that_is_not_the_committed_one_deletes_nothing,
     ),
     "the list of a round that is over is not missed": (
         [(lists.find_list, "if newest() > (round_number(key) or 0):", "if False:")],
-        partial(tests.test_another_operation_before_any_call_costs_nobody_anything, "collects, merges, collects"),
+        partial(
+            test_collection.test_another_operation_before_any_call_costs_nobody_anything,
+            "collects, merges, collects",
+        ),
     ),
     "a listing that breaks off still counts": (
         [(survey.seen, "if not found:", "if True:")],
-        tests.test_slatedb_1641_a_listing_that_fails_in_the_middle_every_time_stops_no_collection,
+        test_collection.test_slatedb_1641_a_listing_that_fails_in_the_middle_every_time_stops_no_collection,
     ),
     "leftovers are looked up once more": (
         [(sweep._sweep_leftover, "if not is_of(own, record):", "if True:")],
-        tests.test_a_pin_that_is_begun_while_leftovers_are_listed_keeps_its_records,
+        test_collection_and_pins.test_a_pin_that_is_begun_while_leftovers_are_listed_keeps_its_records,
     ),
 }
 

@@ -26,19 +26,19 @@ from tests.simulation.faults import Call, FaultPlan
 from tests.simulation.memory_base import in_place_of_lance
 from tests.simulation.removal import Edit, ends_badly
 from tests.simulation.test_collection import (
-    test_a_clock_that_is_ahead_by_less_than_the_allowance_costs_no_pin_its_life as clock_ahead,
-)
-from tests.simulation.test_collection import (
-    test_a_pin_that_expires_before_the_sweep_and_is_renewed_while_that_judges_it_counts as renewed_pin,
-)
-from tests.simulation.test_collection import (
-    test_a_snapshot_whose_maker_looked_before_the_round_is_confirmed_and_kept_or_neither as late_snapshot,
-)
-from tests.simulation.test_collection import (
     test_another_operation_before_any_call_costs_nobody_anything as another_before_any_call,
 )
 from tests.simulation.test_collection import (
     test_slatedb_604_a_stalled_flush_whose_files_were_swept_is_dead_and_says_nothing_else as dead_flush,
+)
+from tests.simulation.test_collection_and_pins import (
+    test_a_clock_that_is_ahead_by_less_than_the_allowance_costs_no_pin_its_life as clock_ahead,
+)
+from tests.simulation.test_collection_and_pins import (
+    test_a_pin_that_expires_before_the_sweep_and_is_renewed_while_that_judges_it_counts as renewed_pin,
+)
+from tests.simulation.test_collection_and_pins import (
+    test_a_snapshot_whose_maker_looked_before_the_round_is_confirmed_and_kept_or_neither as late_snapshot,
 )
 from tests.simulation.whole_crowd import whole_crowd
 from tests.simulation.whole_lake import WholeLake, at_each_call
