@@ -28,13 +28,11 @@ from tests.simulation.memory_base import in_place_of_lance
 from tests.simulation.removal import Edit, Story, anywhere, ends_badly
 from tests.simulation.test_pipeline import crowd as pipelined
 from tests.simulation.whole_lake import WholeLake
-from tests.simulation.world import OWNER, World, told
+from tests.simulation.world import OWNER, RIVAL, World, told
 from tests.unit import test_balance, test_flush, test_merge, test_writer
 from tests.unit.merge_world import A, row
 from tests.unit.tables import row as row_of
 from tests.unit.tables import rows_of
-
-RIVAL = "rival"
 
 
 def pipelined_seeds(known: int, _: Path) -> None:
