@@ -23,7 +23,7 @@ from tests.simulation.situations import noted
 from tests.simulation.whole_lake import SkewedClock
 
 
-def test_slatedb_604_what_only_a_pin_refers_to_stays_until_the_pin_is_gone() -> None:
+def test_slatedb_604_and_487_what_only_a_pin_refers_to_stays_until_the_pin_is_gone() -> None:
     lake = filled(tail_rows=0)
     pin = lake.pin("reader")
     for round_ in range(3):

@@ -150,7 +150,7 @@ def test_a_save_disturbed_at_any_call_leaves_each_region_at_its_old_or_its_new_p
         assert found == {2} if saved else found <= {1, 2}, name
 
 
-def test_a_merge_between_heads_and_base_does_not_mix_two_states(place, opened, monkeypatch):
+def test_chroma_5781_a_merge_between_heads_and_base_does_not_mix_two_states(place, opened, monkeypatch):
     """The base would hold what the pinned log overwrites with older rows."""
     newest, writer, calls = lancelsm.snapshot.newest, lancelsm.open(place), []
 
