@@ -21,6 +21,7 @@ from lancelsm.config import Config
 from lancelsm.dataset.base_reads import scan_base
 from lancelsm.dataset.base_table import BaseTable, Facts, Sharding, create_base, ensure_mem_wal, find_base
 from lancelsm.dataset.fields import check_storable
+from lancelsm.dataset.scrubbing import shared_places
 from lancelsm.errors import Corrupt, Invalid, Unavailable, placed
 from lancelsm.head import check_owner
 from lancelsm.layout import CLONE, DROPPING, RESTORED, TableId, table_id
@@ -234,6 +235,12 @@ def _check_begun(base: BaseTable, schema: TableSchema, wanted: Facts, rows: Iter
         raise Invalid(
             "a Lance dataset is there that is no table of lancelsm",
             remedy="Choose another place, or bring it in: lancelsm region adopt",
+            table=place,
+        )
+    if shared_places(base):  # its facts may be those of its source still
+        raise Invalid(
+            "a clone was begun there, and what says of which table is gone",
+            remedy="Choose another place, or delete by hand what is there",
             table=place,
         )
     begun = replace(base.facts, table=wanted.table)

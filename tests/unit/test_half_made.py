@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import lance
 import pytest
 
 import lancelsm
@@ -79,6 +80,16 @@ def test_a_clone_that_was_begun_is_no_other_table_and_is_finished_or_dropped(sou
     drop_table(place)
     assert [pin.name for pin in source.snapshots()] == ["monday"]
     assert lancelsm.create(place, source.schema, primary_key="id").scan().to_arrow().num_rows == 0
+
+
+def test_a_clone_that_was_begun_and_whose_note_is_gone_is_no_table_of_its_source_s_id(source, tmp_path, interrupted):
+    place = tmp_path / "clone"
+    interrupted(clone, "catalogued", lambda: clone_snapshot(open_table(source.uri), "monday", place))
+    (place / CLONE).unlink()
+    rows = lance.dataset(place).to_table()
+
+    with pytest.raises(Invalid, match="a clone was begun there"):
+        lancelsm.create(place, rows, primary_key="id")
 
 
 @pytest.mark.parametrize("at", ["begin_base", "catalogued"])
