@@ -160,10 +160,8 @@ def _keep_files(opened: Opened, pin: Pin, origin: Origin, place: str) -> None:
     """
     storage = opened.storage
     found = pins.named(storage, "snapshot", origin.pin)
-    if found is not None:
-        if found.confirmed:
-            return
-        forget_snapshot(opened, found)  # its maker has crashed
+    if found is not None and (found.confirmed or not pins.abandon(storage, found)):  # else its maker has crashed
+        return
     assert pin.base_version is not None, "a snapshot pins a version of the base"
     made = pins.begin(storage, "snapshot", origin.pin)
     made = pins.step(storage, replace(made, base_version=pin.base_version, clone=place))

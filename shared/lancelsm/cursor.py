@@ -32,15 +32,15 @@ def make_cursor(storage: Storage, name: str, *, start: Start) -> Pin:
     Raises:
         Invalid: the name is taken, or no name; or `start` says so, or gives what was collected.
         Contended: the collector overtook it again and again; nothing is kept of it.
-        Corrupt, Unavailable: the registry.
+        Corrupt, Unavailable: the registry; after `Unavailable` it may be there.
 
-    A crash at any line leaves nothing that can be read from; its records expire.
+    A crash at any line leaves the cursor, or nothing that can be read from, whose records expire.
     """
 
     def place(pin: Pin) -> Pin:
         return replace(pin, regions=pins.pin_regions(storage, pin, _starts(storage, start)))
 
-    return pins.make(storage, "cursor", name, place=place, forget=partial(pins.forget, storage), ttl_seconds=None)
+    return pins.make(storage, "cursor", name, place=place, withdraw=partial(pins.abandon, storage), ttl_seconds=None)
 
 
 def list_cursors(storage: Storage) -> list[Pin]:
@@ -126,11 +126,14 @@ def set_cursor(storage: Storage, name: str, *, start: Start, only: RegionId | No
                 cursor=name,
             )
         left = pins.named(storage, "cursor", name)
-        if left is not None and left.confirmed:
-            continue  # somebody has just made it
-        if left is not None:
-            pins.forget(storage, left)  # its maker has crashed, or begins anew
-        return make_cursor(storage, name, start=start)
+        if left is not None and (left.confirmed or not pins.abandon(storage, left)):
+            continue  # somebody has just made it; else its maker has crashed, or begins anew
+        try:
+            return make_cursor(storage, name, start=start)
+        except Invalid:
+            if pins.named(storage, "cursor", name) is None:
+                raise
+            # Somebody else was faster.
     raise Contended("the collector or a consumer was faster", remedy="Set it again", table=storage.uri, cursor=name)
 
 

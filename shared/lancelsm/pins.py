@@ -224,14 +224,14 @@ def make(
     name: str,
     *,
     place: Callable[[Pin], Pin | None],
-    forget: Callable[[Pin], None],
+    withdraw: Callable[[Pin], object],
     ttl_seconds: float | None,
 ) -> Pin:
     """Make a pin by the protocol of this module.
 
     Args:
         place: writes what the pin needs of the table as it is now, and returns it with that; None if it is gone.
-        forget: removes what `place` and this have written.
+        withdraw: removes what `place` and this have written, by `abandon`.
         ttl_seconds: for how long from its confirmation on, unless it is renewed; None for ever.
 
     Returns:
@@ -240,9 +240,10 @@ def make(
     Raises:
         Invalid: the name is taken, or no name.
         Contended: the collector overtook it again and again; nothing is kept of it.
-        Unavailable: the registry gave no answer. Besides, what `place` raises.
+        Unavailable: the registry gave no answer; it may be there. Besides, what `place` raises.
 
-    A crash at any line leaves nothing that may be relied on; its records expire, whatever the time to live.
+    A crash at any line leaves the pin, or nothing that may be relied on, whose records expire, whatever the time to
+    live.
     """
     for _ in range(_TRIES):
         pin = begin(storage, kind, name)
@@ -252,9 +253,9 @@ def make(
                 return confirm(storage, placed, ttl_seconds=ttl_seconds)
         except BaseException:
             with suppress(LsmError):
-                forget(pin)
+                withdraw(pin)
             raise
-        forget(pin)
+        withdraw(pin)
     raise Contended(f"the collector was faster than the {kind}", remedy="Make it again", table=storage.uri)
 
 
@@ -381,16 +382,32 @@ def forget(storage: Storage, pin: Named) -> None:
     Raises:
         Unavailable, Contended: it may still be there.
     """
+    _end(storage, pin, confirmed=True)
+
+
+def abandon(storage: Storage, pin: Named) -> bool:
+    """As `forget`, by who has made a pin and was not told that it is confirmed: if it is all the same, it stays.
+
+    Somebody may rely on it by then.
+
+    Returns:
+        Whether it is gone.
+    """
+    return _end(storage, pin, confirmed=False)
+
+
+def _end(storage: Storage, pin: Named, *, confirmed: bool) -> bool:
     partition = pin.partition(storage.table)
     key = pin_key(partition, pin.name)
     for _ in storage.budget().attempts():
         record = storage.registry.read(key)
         if record is None or record["nonce"] != pin.nonce:
-            break
+            discard_regions(storage, pin)
+            return True
+        if record["confirmed"] and not confirmed:
+            return False
         storage.registry.delete(key, expect={"version": record["version"], "nonce": pin.nonce})
-    else:
-        raise Contended(f"others kept changing the {pin.kind}", remedy="Drop it again", table=storage.uri)
-    discard_regions(storage, pin)
+    raise Contended(f"others kept changing the {pin.kind}", remedy="Drop it again", table=storage.uri)
 
 
 def discard_regions(storage: Storage, pin: Named) -> None:

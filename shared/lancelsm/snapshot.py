@@ -46,12 +46,13 @@ def make_snapshot(opened: Opened, name: str, *, ttl_seconds: float | None) -> Pi
     Raises:
         Invalid: the name is taken, or no name.
         Contended: the collector overtook it again and again; nothing is kept of it.
-        Corrupt, Unavailable: as a read.
+        Corrupt, Unavailable: as a read; after `Unavailable` it may be there.
 
-    A crash at any line leaves nothing that can be opened; its records expire, whatever the time to live.
+    A crash at any line leaves the snapshot, or nothing that can be opened, whose records expire, whatever the time to
+    live.
     """
-    place, forget = partial(_placed, opened), partial(forget_snapshot, opened)
-    return pins.make(opened.storage, "snapshot", name, place=place, forget=forget, ttl_seconds=ttl_seconds)
+    place, withdraw = partial(_placed, opened), partial(_withdraw, opened)
+    return pins.make(opened.storage, "snapshot", name, place=place, withdraw=withdraw, ttl_seconds=ttl_seconds)
 
 
 def renew_snapshot(opened: Opened, name: str, *, ttl_seconds: float | None) -> Pin:
@@ -303,9 +304,18 @@ def _needs(head: Head, manifest: Manifest, base: BaseTable) -> RegionPin:
     )
 
 
+def _withdraw(opened: Opened, pin: Pin) -> None:
+    if pins.abandon(opened.storage, pin):
+        _remove_tag(opened, pin)
+
+
 def forget_snapshot(opened: Opened, pin: Named) -> None:
     """Remove the records and the tag of a pin, of whatever state; raises as `pins.forget`."""
     pins.forget(opened.storage, pin)
+    _remove_tag(opened, pin)
+
+
+def _remove_tag(opened: Opened, pin: Named) -> None:
     remove_tag(uri=opened.storage.uri, tag=tag_of(pin.nonce), storage_options=opened.storage_options)
 
 

@@ -244,6 +244,14 @@ def region_that_is_made_after(place: Path) -> None:
 
 
 GUARDS: dict[str, tuple[list[Edit], Story]] = {
+    "a cursor that is confirmed though nobody was told so stays": (
+        [(pins._end, 'if record["confirmed"] and not confirmed:', "if False:")],
+        of_two_regions(test_cursor.test_a_cursor_whose_confirmation_had_no_answer_and_is_there_stays),
+    ),
+    "who sets a cursor that another has just made sets that one": (
+        [(cursor.set_cursor, 'if pins.named(storage, "cursor", name) is None:', "if True:")],
+        of_two_regions(test_cursor.test_a_cursor_that_another_makes_at_any_moment_of_a_set_is_put_there),
+    ),
     "a cursor that is gone keeps nothing": (
         [
             (

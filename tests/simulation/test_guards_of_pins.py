@@ -88,8 +88,8 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
     ),
     "who forgets a pin leaves another of its name alone": (
         [
-            (pins.forget, 'if record is None or record["nonce"] != pin.nonce:', "if record is None:"),
-            (pins.forget, '{"version": record["version"], "nonce": pin.nonce}', '{"version": record["version"]}'),
+            (pins._end, 'if record is None or record["nonce"] != pin.nonce:', "if record is None:"),
+            (pins._end, '{"version": record["version"], "nonce": pin.nonce}', '{"version": record["version"]}'),
         ],
         forgotten_late,
     ),
@@ -119,7 +119,7 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
     "a pin ends with its own record": (
         [
             (
-                pins.forget,
+                pins._end,
                 "    key = pin_key(partition, pin.name)\n",
                 "    key = pin_key(partition, pin.name)\n    discard_regions(storage, pin)\n",
             )

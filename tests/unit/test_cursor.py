@@ -11,7 +11,7 @@ import lancelsm
 from lancelsm import cursor as cursors
 from lancelsm import pins
 from lancelsm.cursor import find_cursor, make_cursor, save_cursor, set_cursor
-from lancelsm.errors import Contended, Invalid
+from lancelsm.errors import Contended, Invalid, Unavailable
 from lancelsm.head import Head
 from lancelsm.layout import Position
 from lancelsm.opening import Opened, open_table
@@ -109,3 +109,40 @@ def test_a_table_puts_a_cursor_elsewhere_in_one_region(opened: Opened) -> None:
     assert {region: needs.first_position for region, needs in moved.regions.items()} == {one.id: 1, other.id: 2}
     with pytest.raises(Invalid, match="there is no such region"):
         table.set_cursor("sink", region="no")
+
+
+def test_a_cursor_whose_confirmation_had_no_answer_and_is_there_stays(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody may have read from it and saved it since."""
+    confirm = pins.confirm
+
+    def unanswered(*given: Any, **how: Any) -> Any:
+        confirm(*given, **how)
+        raise Unavailable("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pins, "confirm", unanswered)
+        with pytest.raises(Unavailable, match="no answer"):
+            make_cursor(opened.storage, "sink", start=earliest)
+
+    assert find_cursor(opened.storage, "sink") is not None
+
+
+def test_a_cursor_that_another_makes_at_any_moment_of_a_set_is_put_there(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, made = pins.begin, []
+
+    def begun(*given: Any) -> Any:
+        if not made:
+            made.append(None)
+            made[0] = make_cursor(opened.storage, "sink", start=lambda *_: SECOND)
+        return begin(*given)
+
+    monkeypatch.setattr(pins, "begin", begun)
+    moved = set_cursor(opened.storage, "sink", start=earliest)
+
+    assert find_cursor(opened.storage, "sink") == moved
+    assert moved.nonce != made[0].nonce
+    assert {needs.first_position for needs in moved.regions.values()} == {1}

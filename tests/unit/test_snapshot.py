@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 import lancelsm
-from lancelsm import reader
+from lancelsm import pins, reader
 from lancelsm import snapshot as snapshot_module
 from lancelsm.dataset.tags import tags
-from lancelsm.errors import Contended, Invalid
+from lancelsm.errors import Contended, Invalid, Unavailable
 from lancelsm.head import Head
 from lancelsm.layout import pin_key, snapshots, table_key
 from lancelsm.opening import open_table
@@ -227,3 +227,20 @@ def test_a_tag_that_is_refused_is_told_as_it_is_and_leaves_no_snapshot(opened, m
     with pytest.raises(Invalid, match="access denied"):
         make_snapshot(opened, "monday", ttl_seconds=60)
     assert read_pins(opened.storage) == []
+
+
+def test_a_snapshot_whose_confirmation_had_no_answer_and_is_there_stays_with_its_tag(opened, monkeypatch):
+    confirm = pins.confirm
+
+    def unanswered(*given, **how):
+        confirm(*given, **how)
+        raise Unavailable("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pins, "confirm", unanswered)
+        with pytest.raises(Unavailable, match="no answer"):
+            make_snapshot(opened, "monday", ttl_seconds=60)
+
+    pin = find_snapshot(opened.storage, "monday")
+    assert values(opened, pin) == NOW
+    assert tag_of(pin.nonce) in tags(uri=opened.storage.uri)
