@@ -1,7 +1,7 @@
 """Stories of lost, doubled and revived writes that other systems had to tell, each by name against the whole table.
 
 They are numbered as in the trackers of SlateDB (s), of Chroma's wal3 (c) and of Lance (l). What needs collections,
-snapshots or clones is told in test_collection and test_stories_of_time. Also told elsewhere: stalled writers beside a
+snapshots or clones is told in test_collection* and test_stories_of_time. Also told elsewhere: stalled writers beside a
 collector (test_append), creators of one region (test_region_creation).
 """
 

@@ -1,7 +1,7 @@
 """Stories that other systems had to tell of snapshots, collections, cursors and background work, each by name.
 
 They are numbered as in the trackers of SlateDB, of Chroma's wal3 and of Lance. More of them are in
-test_lost_write_stories, test_collection, tests/unit/test_snapshot (slatedb 1750) and tests/conformance (409 and 412).
+test_lost_write_stories, test_collection*, tests/unit/test_snapshot (slatedb 1750) and tests/conformance (409 and 412).
 
 Two can't happen here as they did there, and are told as what would be like them:
 slatedb 1769: there are no merge operands that a resumed merge could lose; it might lose rows that it planned by.
