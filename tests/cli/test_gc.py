@@ -38,6 +38,7 @@ def test_gc_says_of_each_object_that_stays_though_newer_ones_are_there_why_it_st
 ) -> None:
     table = merged(tmp_path, keep_versions_seconds=0.001)
     lance.dataset(table.uri).tags.create("release", 2)
+    table.upsert([row(6)])
     pin = table.snapshot("monday", "1h")
     for key in (7, 8):
         table.upsert([row(key)])
@@ -55,7 +56,7 @@ def test_gc_says_of_each_object_that_stays_though_newer_ones_are_there_why_it_st
     needed = "a snapshot needs it"
     assert {(one["path"], one["kind"], one["why"]) for one in kept} == {
         (f"{below}/wal/", "entry", "snapshot monday needs it from position 4 on"),
-        (f"{below}/{fourth}", "generation", "its entries are still in the log, up to position 4"),
+        (f"{below}/{fourth}", "generation", "its entries are still in the log, up to position 5"),
         (pinned.manifest_key, "staged", needed),
         (published_manifest(region.id, pinned.manifest_version), "published", needed),
         ("version 2", "base_version", "it is tagged"),

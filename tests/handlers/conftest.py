@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import logging
-import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,7 +14,7 @@ import boto3
 import pytest
 
 import lancelsm
-from lancelsm import aws
+from lancelsm import aws, telemetry
 from lancelsm.table import Table
 from tests.conformance.dynamodb import make_registry_table
 from tests.conformance.ministack import ministack
@@ -49,8 +47,8 @@ def loaded(name: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # where a dataclass looks its annotations up
     spec.loader.exec_module(module)
-    for handler in logging.getLogger(os.environ.get("LANCELSM_STACK", "lancelsm")).handlers:
-        handler.stream = sys.stdout  # type: ignore[attr-defined] # each test has its own
+    for handler in telemetry._logger().handlers:  # made by the first test of the process that needed it
+        handler.stream = sys.stdout  # each test has its own
     return module
 
 
