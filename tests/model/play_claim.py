@@ -23,7 +23,7 @@ from tests.simulation.world import row
 class ClaimStage(Stage):
     """Releases that can't read what others left uncommitted, only their fences.
 
-    What is committed they read, since a claim sums it: a release that writes another form comes after one that reads it.
+    What is committed they read, since a claim sums it: one that writes another form comes after one that reads it.
     """
 
     def __init__(self, writers: tuple[str, ...]) -> None:
