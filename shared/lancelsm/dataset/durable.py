@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 
 from lancelsm.errors import Corrupt, Unavailable
+from lancelsm.layout import PRIVATE
 from lancelsm.objects.opening import local_path
 
 
 def make_durable(uri: str) -> None:
     """Sync every file and directory of a dataset, and the name of its own; does nothing for an object store's.
+
+    Not what lies beside a base that is ours, which who wrote it has synced: opening the registry's file, and closing
+    it, would take from SQLite every lock that this process has on it.
 
     Raises:
         Corrupt: something of it was removed meanwhile.
@@ -19,7 +23,8 @@ def make_durable(uri: str) -> None:
     if path is None:
         return
     try:
-        for place, _, names in os.walk(path):
+        for place, folders, names in os.walk(path):
+            folders[:] = [folder for folder in folders if folder != PRIVATE]
             for found in [*(os.path.join(place, name) for name in names), place]:
                 _sync(found)
         _sync(str(path.parent))
