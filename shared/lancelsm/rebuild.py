@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from lancelsm import head as heads
+from lancelsm import manifest as manifests
 from lancelsm.claim import catalogue, derived_head, finish_claim, seal
 from lancelsm.commit import Staged, load, publish, stage
 from lancelsm.errors import Contended, Corrupt, Unavailable
@@ -27,7 +28,9 @@ from lancelsm.layout import (
     manifest_prefix,
     published_manifest,
     published_version,
+    region_id,
     region_key,
+    table_key,
 )
 from lancelsm.manifest import Manifest
 from lancelsm.opening import Opened, catalogue_table, check_base
@@ -52,7 +55,8 @@ class Rebuilt:
 def rebuild(opened: Opened, only: Iterable[RegionId] | None = None) -> list[Rebuilt]:
     """Make the registry say what storage says, for every region that has a manifest. All writers must be stopped.
 
-    A record that can't be read is as one that is lost.
+    A record that can't be read is as one that is lost. A region of another table, whose maker stalled until that one
+    was dropped, is left alone.
 
     Args:
         only: these regions; all by default.
@@ -71,9 +75,10 @@ def rebuild(opened: Opened, only: Iterable[RegionId] | None = None) -> list[Rebu
     """
     base = opened.read_base()
     check_base(base, opened.config)
+    _discard_unreadable_table(opened.storage)
     catalogue_table(opened)
     rebuilt = []
-    for identity in regions_in_storage(opened.storage) if only is None else only:
+    for identity in regions_of_table(opened) if only is None else only:
         probe = Region(storage=opened.storage, id=identity, spec_id=0, values=())
         _discard_unreadable(probe)
         newest = _newest_proven(probe)
@@ -82,6 +87,14 @@ def rebuild(opened: Opened, only: Iterable[RegionId] | None = None) -> list[Rebu
             counter = base.counters.get(identity, Generation(0))
             rebuilt.append(_rebuild_region(region, newest, counter, owner=opened.config.owner))
     return rebuilt
+
+
+def _discard_unreadable_table(storage: Storage) -> None:
+    key = table_key(storage.table)
+    try:
+        storage.registry.read(key)
+    except Corrupt:
+        storage.registry.discard(key)
 
 
 def _discard_unreadable(region: Region) -> None:
@@ -185,6 +198,31 @@ def _values(opened: Opened, manifest: Manifest) -> RegionValues:
     if set(known) <= {field.field_id for field in fields}:
         return tuple((field.field_id, known.get(field.field_id)) for field in fields)
     return manifest.values
+
+
+def regions_of_table(opened: Opened) -> list[RegionId]:
+    """The ids of the regions that have any object, without those that another table's maker left."""
+    return [one for one in regions_in_storage(opened.storage) if not _is_foreign(opened, one)]
+
+
+def _is_foreign(opened: Opened, identity: RegionId) -> bool:
+    """Whether a region that the catalog lacks was made for another table.
+
+    Who makes one names it by its table and writes the first manifest. A region that was adopted has another name, and
+    Lance wrote its first manifest, if that is there still.
+    """
+    storage = opened.storage
+    probe = Region(storage=storage, id=identity, spec_id=0, values=())
+    try:
+        first = load(probe, published_manifest(identity, Version(1)))
+        if first is None or manifests.written_by_lance(first.body):
+            return False
+        manifest = first.manifest
+        values = _values(opened, manifest)
+        derived = region_id(table=storage.table, spec_id=manifest.spec_id, values=values)
+        return derived != identity and storage.registry.read(region_key(storage.table, identity)) is None
+    except Corrupt:  # a manifest that proves nothing, or a record that is there
+        return False
 
 
 def regions_in_storage(storage: Storage) -> list[RegionId]:

@@ -18,7 +18,19 @@ import lancelsm
 from lancelsm.adopt import adopt
 from lancelsm.dropping import drop_table
 from lancelsm.errors import Corrupt, Fenced, Invalid, LsmError
-from lancelsm.layout import SQLITE, Epoch, Key, Position, Version, head_key, published_manifest, region_key, wal_entry
+from lancelsm.layout import (
+    MEM_WAL,
+    SQLITE,
+    Epoch,
+    Key,
+    Position,
+    Version,
+    head_key,
+    published_manifest,
+    region_key,
+    table_key,
+    wal_entry,
+)
 from lancelsm.opening import open_table
 from lancelsm.rebuild import newest_published, rebuild
 from lancelsm.record.schema import TOMBSTONE, TableSchema, numbered
@@ -495,6 +507,34 @@ def test_a_process_that_has_a_dropped_table_open_does_not_rebuild_the_one_that_w
     again.upsert([row(3)])
     again.flush()
     assert rows_of(again) == [row(2), row(3)]
+
+
+@pytest.mark.parametrize("regions", ["bucket(id, 2)", "identity(id)"])
+def test_a_region_that_a_maker_left_for_a_table_that_was_dropped_is_not_taken_over(
+    tmp_path: Path, regions: str
+) -> None:
+    table, other = create(tmp_path, regions=regions), create(tmp_path / "other", regions=regions)
+    table.upsert([row(1, "ours")])
+    other.upsert([row(key, "theirs") for key in range(4)])
+    for left in (Path(other.uri) / MEM_WAL).iterdir():
+        shutil.copytree(left, Path(table.uri) / MEM_WAL / left.name)
+
+    assert table.scrub().ok
+    assert rows_of(rebuilt(Path(table.uri))) == [row(1, "ours")]
+    lose_registry(Path(table.uri))
+    assert rows_of(rebuilt(Path(table.uri))) == [row(1, "ours")]
+
+
+@pytest.mark.parametrize("registry", ["sqlite", "object"])
+def test_a_table_s_record_that_can_t_be_read_is_made_anew(tmp_path: Path, registry: str) -> None:
+    table = create(tmp_path, registry=registry)
+    table.upsert([row(1)])
+    spoil(Path(table.uri), table_key(open_table(table.uri).storage.table))
+
+    assert not table.scrub().ok
+    again = rebuilt(Path(table.uri))
+    assert again.scrub().ok
+    assert rows_of(again) == [row(1)]
 
 
 RECORDS = {"head": head_key, "catalog": region_key}

@@ -26,8 +26,8 @@ from lancelsm.layout import (
 )
 from lancelsm.opening import Opened, Ports, canonical, open_configured
 from lancelsm.pins import Pin, RegionPin
-from lancelsm.rebuild import regions_in_storage
-from lancelsm.region import Region, region_from_record, the_one
+from lancelsm.rebuild import regions_of_table
+from lancelsm.region import Region, check_there, region_from_record, the_one
 from lancelsm.registry import Record
 from lancelsm.scrub.base import open_version, scrub_facts, scrub_files, scrub_list, scrub_origin, scrub_tags
 from lancelsm.scrub.region import RegionScrub
@@ -74,7 +74,7 @@ def scrub(opened: Opened, *, region: str | None = None, at: str | None = None, l
         limit: read so many objects at most, beside the registry's records and the manifests that they name.
 
     Raises:
-        Invalid: no such region or snapshot.
+        Invalid: no such region or snapshot, or the table was dropped.
         Unavailable: a store or the registry did not answer.
     """
     tally = Tally(limit=limit)
@@ -138,6 +138,7 @@ def _table_record(opened: Opened, tally: Tally) -> Record | None:
         tally.add(record_path(key), Kind.CATALOG, told(error))
         return None
     if record is None:
+        check_there(opened.storage)
         tally.add(record_path(key), Kind.CATALOG, "the registry does not know the table")
     return record
 
@@ -153,7 +154,7 @@ def _catalog(opened: Opened, tally: Tally) -> list[Region]:
         return []
     found = [region for key, record in records if (region := _catalogued(opened, key, record, tally)) is not None]
     known = {region.id for region in found}
-    for name in regions_in_storage(storage):
+    for name in regions_of_table(opened):
         key = region_key(storage.table, name)
         # Read again: a region that was created meanwhile has its record first.
         if name not in known and _is_region(opened, name) and not _exists(opened, key):
