@@ -18,7 +18,7 @@ from lancelsm.errors import Corrupt, Invalid, Unavailable, placed
 from lancelsm.layout import CONFIG, table_key
 from lancelsm.objects import ObjectStore
 from lancelsm.objects.opening import local_path, open_store
-from lancelsm.region import Directory, Storage
+from lancelsm.region import Directory, Storage, check_there
 from lancelsm.region_writer import Target
 from lancelsm.registry import Record, Registry, Unknown
 from lancelsm.registry.opening import open_registry
@@ -50,10 +50,15 @@ class Opened:
     storage_options: Mapping[str, str] | None
 
     def read_base(self) -> BaseTable:
-        """The newest version of the base; raises as `dataset.base_table.open_base`."""
-        from lancelsm.dataset.base_table import open_base  # noqa: PLC0415 - a writer never loads Lance
+        """The newest version of the base; raises as `dataset.base_table.open_base`, and `Invalid` after a drop."""
+        from lancelsm.dataset.base_table import find_base, no_dataset  # noqa: PLC0415 - a writer never loads Lance
 
-        return open_base(uri=self.storage.uri, storage_options=self.storage_options)
+        base = find_base(uri=self.storage.uri, storage_options=self.storage_options)
+        if base is None or base.facts is None or base.facts.table != self.config.table:
+            check_there(self.storage)
+        if base is None:
+            raise no_dataset(self.storage.uri)
+        return base
 
     def target(self) -> Target:
         """What writers need; raises `Invalid` while the region of a key is unknown."""

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from lancelsm import config as configs
 from lancelsm import head as heads
 from lancelsm.clock import Budget, Clock, Ids
 from lancelsm.errors import Corrupt, Fenced, Invalid, placed
@@ -70,14 +71,12 @@ class Region:
 
         Raises:
             Corrupt: there is none.
+            Invalid: the table was dropped.
         """
         head = self.find_head()
         if head is None:
-            raise Corrupt(
-                "the region has no head",
-                remedy="Run `lancelsm registry rebuild` with all writers stopped",
-                **self.where,
-            )
+            check_there(self.storage)
+            raise self._headless()
         return head
 
     def swap(self, swap: Swap) -> Head | Lost | Unknown:
@@ -88,11 +87,39 @@ class Region:
             return heads.from_record(outcome.record) if isinstance(outcome, Applied) else outcome
 
     def head_after(self, outcome: Lost | Unknown) -> Head:
-        """The head that made a swap lose, or as read after no answer."""
+        """The head that made a swap lose, or as read after no answer.
+
+        Raises:
+            Corrupt: there is none, also where the table was dropped: what is `Invalid` says nothing of the swap.
+        """
         if isinstance(outcome, Lost) and outcome.record is not None:
             with placed(**self.where):
                 return heads.from_record(outcome.record)
-        return self.head()
+        head = self.find_head()
+        if head is None:
+            raise self._headless()
+        return head
+
+    def _headless(self) -> Corrupt:
+        remedy = "Run `lancelsm registry rebuild` with all writers stopped"
+        return Corrupt("the region has no head", remedy=remedy, **self.where)
+
+
+def check_there(storage: Storage) -> None:
+    """Raise `Invalid` if the table is gone from its place: for whoever misses something of it, before saying so.
+
+    A drop takes the configuration away before the first record, and a new table gets one of its own at the end.
+    """
+    try:
+        config = configs.read(storage.objects, uri=storage.uri)
+    except Corrupt:  # it is there
+        return
+    if config is None or config.table != storage.table:
+        raise Invalid(
+            "the table was dropped" if config is None else "another table was made in its place",
+            remedy="Open it again, if one was made there",
+            table=storage.uri,
+        )
 
 
 def regions(storage: Storage) -> list[Region]:
@@ -100,9 +127,11 @@ def regions(storage: Storage) -> list[Region]:
 
     Raises:
         Corrupt: the registry doesn't know the table, so it was lost: a read would miss what was acknowledged.
+        Invalid: the table was dropped.
     """
     found = storage.registry.list(region_key(storage.table, RegionId("")).partition)
     if not found and storage.registry.read(table_key(storage.table)) is None:
+        check_there(storage)
         raise Corrupt(
             "the registry does not know the table",
             remedy=f"Stop all writers, then: lancelsm registry rebuild {storage.uri}",

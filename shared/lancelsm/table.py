@@ -28,7 +28,7 @@ from lancelsm.opening import DEFAULT_OWNER, Opened, Ports, open_table
 from lancelsm.pins import Pin
 from lancelsm.record.rows import deletes, upserts
 from lancelsm.record.schema import TableSchema
-from lancelsm.region import Region, Storage, regions, the_one
+from lancelsm.region import Region, Storage, check_there, regions, the_one
 from lancelsm.region_writer import RegionWriters, Target
 from lancelsm.routing.route import route
 from lancelsm.rows import Rows, begun
@@ -402,7 +402,11 @@ class Table:
         with self._lock:
             if self._writers is None:
                 self._writers = RegionWriters(self._target, owner=self._owner)
-        return self._writers.append_all(route(rows, self._target.regions))
+        try:
+            return self._writers.append_all(route(rows, self._target.regions))
+        except Corrupt:
+            check_there(self._storage)
+            raise
 
     def _regions_of(self, keys: pa.Table) -> list[Region]:
         """The regions that may have rows of these keys above the base."""

@@ -258,6 +258,10 @@ def find_base(*, uri: str, storage_options: StorageOptions = None) -> BaseTable 
         raise
 
 
+def no_dataset(uri: str) -> Invalid:
+    return Invalid(NO_DATASET, table=uri)
+
+
 def open_dataset(*, uri: str, version: int | None, storage_options: StorageOptions) -> lance.LanceDataset:
     """Lance's own handle on a base; raises as `open_base`."""
     try:
@@ -267,7 +271,7 @@ def open_dataset(*, uri: str, version: int | None, storage_options: StorageOptio
         if not str(error.__cause__).startswith("Dataset at path"):
             raise
         if version is None:
-            raise Invalid(NO_DATASET, table=uri) from error.__cause__
+            raise no_dataset(uri) from error.__cause__
         raise VersionGone(f"version {version} of the base is gone", table=uri) from error.__cause__
 
 

@@ -1,0 +1,93 @@
+"""What somebody is told who has a table open that another process drops, or drops and makes anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lancelsm
+from lancelsm.dropping import drop_table
+from lancelsm.errors import Corrupt, Invalid
+from lancelsm.layout import SQLITE
+from lancelsm.objects.opening import open_store
+from lancelsm.table import Table
+
+ROWS = [{"id": 0, "v": 0}]
+REMEDY = "Open it again, if one was made there"
+
+USES: dict[str, Callable[[Table], Any]] = {
+    "scan": lambda table: table.scan().to_arrow(),
+    "get": lambda table: table.get([0]),
+    "upsert": lambda table: table.upsert([{"id": 1, "v": 1}]),
+    "delete": lambda table: table.delete([0]),
+    "flush": lambda table: table.flush(),
+    "merge": lambda table: table.merge(),
+    "run": lambda table: table.run(),
+    "collect": lambda table: table.collect(yes=True),
+    "scrub": lambda table: table.scrub(),
+    "status": lambda table: table.status(),
+    "changes": lambda table: list(table.changes()),
+    "snapshot": lambda table: table.snapshot("monday", "never"),
+    "region": lambda table: table.region("0"),
+}
+
+
+@pytest.fixture(params=["sqlite", "object"])
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
+    lancelsm.create(tmp_path / "t", ROWS, primary_key="id", registry=request.param)
+    return lancelsm.open(tmp_path / "t")
+
+
+def objects(table: Table) -> list[str]:
+    """All but records, of which the lease and the begun pin of another table are no harm."""
+    keys = [line.key for line in open_store(table.uri).list("")]
+    return sorted(key for key in keys if not key.startswith("_lancelsm/registry"))
+
+
+@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize("use", USES)
+def test_a_table_that_was_dropped_is_said_to_be(table: Table, use: str, written: bool) -> None:
+    if written:
+        table.upsert(ROWS)
+    drop_table(table.uri)
+
+    with pytest.raises(Invalid) as told:
+        USES[use](table)
+
+    assert (told.value.message, told.value.remedy) == ("the table was dropped", REMEDY)
+    assert told.value.where["table"] == table.uri
+
+
+@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize("use", USES)
+def test_a_table_in_whose_place_another_was_made_is_said_to_be_and_the_other_stays(
+    table: Table, use: str, written: bool
+) -> None:
+    if written:
+        table.upsert(ROWS)
+    registry = table.config.registry
+    drop_table(table.uri)
+    other = lancelsm.create(table.uri, [{"id": 7, "v": 7}], primary_key="id", registry=registry)
+    before = objects(other)
+
+    with pytest.raises(Invalid) as told:
+        USES[use](table)
+
+    assert (told.value.message, told.value.remedy) == ("another table was made in its place", REMEDY)
+    if not (written and use in ("upsert", "delete")):  # of a late writer an entry stays, which nothing names
+        assert objects(other) == before
+    assert other.scan().to_arrow().to_pylist() == [{"id": 7, "v": 7}]
+
+
+@pytest.mark.parametrize("use", ["scan", "upsert", "status"])
+def test_a_registry_that_was_lost_is_no_drop(tmp_path: Path, use: str) -> None:
+    table = lancelsm.create(tmp_path / "t", ROWS, primary_key="id")
+    table.upsert(ROWS)
+    for path in Path(table.uri).glob(f"{SQLITE}*"):
+        path.unlink()
+
+    with pytest.raises(Corrupt, match="registry"):
+        USES[use](lancelsm.open(table.uri))
