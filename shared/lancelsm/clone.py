@@ -10,6 +10,7 @@ moves the source's directory away breaks the clone.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -24,13 +25,14 @@ from lancelsm.dataset.base_table import Facts
 from lancelsm.dataset.copies import share_base
 from lancelsm.dataset.generation import read_generation
 from lancelsm.dataset.tags import remove_tag, tag_version
-from lancelsm.errors import Corrupt, Invalid
+from lancelsm.errors import Contended, Corrupt, Invalid
+from lancelsm.gc.whole import close_table, keep_table
 from lancelsm.head import Head
 from lancelsm.layout import CLONE, DROPPING, TableId, table_id
 from lancelsm.making import begin_copy, catalogued, check_free, sharding_of
-from lancelsm.objects import ObjectStore
+from lancelsm.objects import ObjectStore, Written
 from lancelsm.opening import Opened, Ports, canonical
-from lancelsm.origin import Origin
+from lancelsm.origin import Origin, read_origin
 from lancelsm.pins import Pin
 from lancelsm.region import regions
 from lancelsm.region_writer import RegionWriters
@@ -49,6 +51,7 @@ from lancelsm.wal.entry import Draft, draft
 
 _ROWS_AT_ONCE = 50_000
 _QUEUE = "clone"  # under which the heads of a clone count the parts of the snapshot
+_BEFORE = 10**30  # the number before the first part: a head forgets the lowest of five queues, and SQS counts to 10^20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +109,7 @@ def clone_snapshot(
         sharding=None if config.regions is None else sharding_of(config.regions, schema),
         storage_options=opened.storage_options,
     )
+    _check_begun(store, opened, origin, place)
     table = catalogued(config, store, place, storage_options=opened.storage_options, ports=ports)
     with standing(opened.storage, pin):
         _append(table, view, source=opened)
@@ -119,6 +123,11 @@ def clone_snapshot(
             table=place,
         )
     configs.create(store, config, uri=place)
+    try:
+        _check_begun(store, opened, origin, place)
+    except Contended:
+        _take_back(table)
+        raise
     return Copied(uri=place, rows=rows, source=opened.storage.uri)
 
 
@@ -163,7 +172,10 @@ def _keep_files(opened: Opened, pin: Pin, origin: Origin, place: str) -> None:
     if found is not None and (found.confirmed or not pins.abandon(storage, found)):  # else its maker has crashed
         return
     assert pin.base_version is not None, "a snapshot pins a version of the base"
-    made = pins.begin(storage, "snapshot", origin.pin)
+    try:
+        made = pins.begin(storage, "snapshot", origin.pin)
+    except Invalid as error:
+        raise Contended("another call is making the clone", remedy="Clone it again", table=place) from error
     made = pins.step(storage, replace(made, base_version=pin.base_version, clone=place))
     keep_standing(opened, pin)
     if storage.objects.get(DROPPING) is not None:
@@ -171,6 +183,29 @@ def _keep_files(opened: Opened, pin: Pin, origin: Origin, place: str) -> None:
         raise Invalid("the table is being dropped", remedy="Clone another", table=storage.uri, snapshot=pin.name)
     tag_version(uri=storage.uri, version=pin.base_version, tag=origin.tag, storage_options=opened.storage_options)
     pins.confirm(storage, made, ttl_seconds=None)
+
+
+def _check_begun(store: ObjectStore, opened: Opened, origin: Origin, place: str) -> None:
+    """Raise `Contended` for a clone that was dropped while it was made: nothing keeps its files any more.
+
+    What this call has pinned for it ends, too.
+    """
+    dropped = store.get(DROPPING) is not None or read_origin(store) != origin
+    if dropped:
+        release(opened, origin)
+    pin = None if dropped else pins.named(opened.storage, "snapshot", origin.pin)
+    if pin is None or not pin.confirmed:
+        raise Contended("the clone was dropped while it was made", remedy="Clone it again", table=place)
+
+
+def _take_back(table: Opened) -> None:
+    """Delete the configuration of a clone that nothing keeps, under the note of a drop: what is there is no table."""
+    store = table.storage.objects
+    note = json.dumps({"table": table.config.table, "registry": table.config.registry}).encode()
+    ours = isinstance(store.create(DROPPING, note), Written)
+    close_table(table.storage)
+    if ours:
+        keep_table(table.storage)
 
 
 def _append(table: Opened, view: View, *, source: Opened) -> None:
@@ -181,7 +216,7 @@ def _append(table: Opened, view: View, *, source: Opened) -> None:
     """
     target = table.target()
     writers = RegionWriters(target, owner=table.config.owner)
-    for number, rows in enumerate(_above_base(view, source), start=1):
+    for number, rows in enumerate(_above_base(view, source), start=_BEFORE + 1):
         for part in route(rows, target.regions):
             next_draft = partial(_unless_there, number, part.rows, at=table.storage.clock.now())
             writers.of(part.values).append_after(next_draft)

@@ -109,7 +109,7 @@ def create(objects: ObjectStore, config: Config, *, uri: str) -> None:
     found = put_once(objects, CONFIG, body, attempts=range(2))
     if found is None:
         raise Unavailable("the table's configuration could not be written", remedy="Run init again", table=uri)
-    if found != body:
+    if decode(found, uri=uri) != config:  # of the same one the bytes may differ: Lance keeps no order of metadata
         raise Invalid("a table exists there already", remedy="Open it, or choose another place", table=uri)
 
 

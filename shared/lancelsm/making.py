@@ -136,7 +136,8 @@ def begin_copy(
         Corrupt: what is noted is unreadable.
         Unavailable: make the copy again.
     """
-    if store.get(note) is None and find_base(uri=uri, storage_options=storage_options) is not None:
+    base = find_base(uri=uri, storage_options=storage_options)
+    if base is not None and store.get(note) is None:  # in this order: a copy's note is older than its base
         raise _begun("another table was begun there", uri)
     found = put_once(store, note, json.dumps(dict(wanted)).encode(), attempts=range(2))
     if found is None:

@@ -92,7 +92,7 @@ DROPPED = """\
         pins.forget(storage, made)
         raise Invalid("the table is being dropped", remedy="Clone another", table=storage.uri, snapshot=pin.name)
 """
-BEGUN = '    made = pins.begin(storage, "snapshot", origin.pin)\n'
+BEGUN = '    try:\n        made = pins.begin(storage, "snapshot", origin.pin)\n'
 LOOK = "_check_unshared(storage, storage_options)\n"
 
 GUARDS: dict[str, tuple[list[Edit], Story]] = {

@@ -29,16 +29,17 @@ def test_copies_are_whole_and_stay_so_in_more_seeds(first: int, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("module", "function"),
+    ("module", "functions"),
     [
-        (clone, "_keep_files"),  # the source keeps the clone's version
-        (dropping, "_release"),  # the pin ends with the clone
-        (dropping, "_check_unshared"),  # a table whose files a clone shares is not dropped
+        (clone, ["_keep_files", "_check_begun"]),  # the source keeps the clone's version
+        (dropping, ["_release"]),  # the pin ends with the clone
+        (dropping, ["_check_unshared"]),  # a table whose files a clone shares is not dropped
     ],
 )
 def test_without_the_guard_something_breaks(
-    module: object, function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    module: object, functions: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, function, lambda *arguments, **options: None)
+    for function in functions:
+        monkeypatch.setattr(module, function, lambda *arguments, **options: None)
     with pytest.raises((AssertionError, Corrupt), match="clone"):
         table_copies(0, tmp_path / "table")

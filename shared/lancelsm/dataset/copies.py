@@ -57,10 +57,12 @@ def share_base(
         raise Invalid("another dataset is there", remedy="Choose another place", table=to)
     if base.facts.table != facts.table:
         with native_errors("the clone's MemWAL index can't be removed", table=to):
-            dataset = open_dataset(uri=to, version=None, storage_options=storage_options)
+            # Of the version that was judged: in a newer one another call may have finished the clone.
+            dataset = open_dataset(uri=to, version=base.version, storage_options=storage_options)
             if dataset.mem_wal_index_details() is not None:
                 dataset.drop_index(MEM_WAL_INDEX)
         base = open_base(uri=to, storage_options=storage_options)
+    if base.facts is None or base.facts.table != facts.table:
         own = {name: text for name, text in base.metadata.items() if not name.startswith(MERGED) and name != FENCE}
         outcome = commit(Base.of(base), changed={}, new=(), metadata={**own, **facts.metadata()}, properties={})
         if isinstance(outcome, Preempted):
