@@ -84,6 +84,8 @@ class Changes:
         self._only = only
         self._follow = follow
         self._left = limit
+        if limit is not None and limit < 1:
+            raise Invalid(f"the limit is {limit}", remedy="Give 1 or more", table=storage.uri, field="limit")
         check_start(storage, start)
         self._start = start
         self._consumer = storage.ids.nonce()
@@ -326,7 +328,7 @@ def check_start(storage: Storage, start: Start) -> None:
 def _check_form(start: object, *, table: str) -> None:
     moment = isinstance(start, float) and start >= 0  # not NaN, which is no time
     if start not in ("earliest", "latest") and not moment and not _is_position(start):
-        remedy = "Give earliest, latest, a position from 1 on, or a time from 1970 on"
+        remedy = "Give earliest, latest, a position from 1 on, or a time from 1970 on in Unix seconds, as a float"
         raise Invalid(f"a stream can't start at {start!r}", remedy=remedy, table=table, field="start")
 
 

@@ -304,8 +304,8 @@ class Table:
             limit: end after the entry that reaches so many rows.
 
         Raises:
-            Invalid: a region or a start that there is not, positions of another table's regions among them; and when
-                the stream is read, a start that was collected or lies past the end.
+            Invalid: a region or a start that there is not, positions of another table's regions among them, or a limit
+                below 1; and when the stream is read, a start that was collected or lies past the end.
             Corrupt, Unavailable: as `scan`, when it is read.
         """
         self._check_writable()

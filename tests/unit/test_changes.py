@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from itertools import islice
 
 import pytest
@@ -273,3 +274,21 @@ def test_a_region_made_after_the_cursor_is_saved_too(tmp_path):
 def test_saving_needs_a_cursor(opened):
     with pytest.raises(Invalid, match="no cursor"):
         stream(opened).save()
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_limit_that_lets_nothing_come_is_refused_and_makes_no_cursor(table, limit):
+    with pytest.raises(Invalid, match=f"the limit is {limit}") as told:
+        table.changes(limit=limit, cursor="sink")
+
+    assert (told.value.where["field"], told.value.remedy) == ("limit", "Give 1 or more")
+    assert table.cursors() == []
+
+
+@pytest.mark.parametrize("start", [datetime(2026, 1, 1, tzinfo=UTC), "2026-01-01T00:00:00Z"])
+def test_a_time_that_is_no_number_is_refused_with_the_form_that_is_one(table, start):
+    with pytest.raises(Invalid, match="can't start at") as told:
+        table.changes(start=start)
+
+    remedy = "Give earliest, latest, a position from 1 on, or a time from 1970 on in Unix seconds, as a float"
+    assert told.value.remedy == remedy

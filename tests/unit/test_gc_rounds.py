@@ -241,3 +241,12 @@ def test_a_table_that_is_collected_keeps_its_rows_and_says_what_it_did(tmp_path:
     assert any("from position 5 on" in kept.why for kept in done.kept)
     assert table.scan().to_arrow().num_rows == 5
     assert table.collect(yes=True, interval_seconds=0).phase == "idle"
+
+
+@pytest.mark.parametrize("yes", [False, True])
+@pytest.mark.parametrize("seconds", [-1, -0.5, float("nan")])
+def test_an_interval_that_is_none_is_refused(tmp_path: Path, seconds: float, yes: bool) -> None:
+    with pytest.raises(Invalid, match="the interval is") as told:
+        create(tmp_path).collect(yes=yes, interval_seconds=seconds)
+
+    assert (told.value.where["field"], told.value.remedy) == ("interval_seconds", "Give 0 seconds or more")

@@ -13,7 +13,7 @@ import pytest
 
 import lancelsm
 from lancelsm.errors import Invalid
-from lancelsm.layout import Position, bitrev64, snapshots
+from lancelsm.layout import CONFIG, Position, bitrev64, snapshots
 from lancelsm.objects import Object
 from lancelsm.opening import open_configured
 from lancelsm.scrub.table import scrub, scrub_place
@@ -223,3 +223,16 @@ class _Collecting:
             assert self._table.collect(yes=True, interval_seconds=0).deleted
         found: Object | None = self._inner.get(key)
         return found
+
+
+@pytest.mark.parametrize("limit", [0, -5])
+@pytest.mark.parametrize("configured", [True, False])
+def test_a_limit_that_lets_nothing_be_read_is_refused(tmp_path: Path, limit: int, configured: bool) -> None:
+    table = create(tmp_path)
+    if not configured:
+        (Path(table.uri) / CONFIG).unlink()
+
+    for read in (table.scrub, lambda limit: scrub_place(table.uri, limit=limit)):
+        with pytest.raises(Invalid, match=f"the limit is {limit}") as told:
+            read(limit=limit)
+        assert (told.value.where["field"], told.value.remedy) == ("limit", "Give 1 or more")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from lancelsm.errors import Contended, Corrupt
+from lancelsm.errors import Contended, Corrupt, Invalid
 from lancelsm.gc.lists import Item, write_list
 from lancelsm.gc.mark import Kept, Marked
 from lancelsm.gc.places import Place, all_places, places_of, read_progress
@@ -88,9 +88,17 @@ def collect(opened: Opened, *, yes: bool, interval_seconds: float | None = None)
             call, unless the interval is 0.
 
     Raises:
+        Invalid: the interval is less than 0, or the table was dropped.
         Corrupt: something is missing or wrong; names it. Nothing of that region was deleted; the others were collected.
         Contended, Ambiguous, Unavailable: run it again; it goes on where this one ended.
     """
+    if interval_seconds is not None and not interval_seconds >= 0:  # NaN is none
+        raise Invalid(
+            f"the interval is {interval_seconds} seconds",
+            remedy="Give 0 seconds or more",
+            table=opened.storage.uri,
+            field="interval_seconds",
+        )
     if not yes:
         return _looked(opened)
     interval = opened.settings.collect_interval_seconds if interval_seconds is None else interval_seconds

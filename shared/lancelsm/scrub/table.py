@@ -50,6 +50,7 @@ def scrub_place(
         Invalid: no table is there; and as `scrub`.
     """
     ports = ports or Ports()
+    tally = _tally(limit, canonical(uri))
     try:
         opened = open_configured(uri, storage_options=storage_options, ports=ports)
     except (Corrupt, Invalid) as error:
@@ -58,7 +59,6 @@ def scrub_place(
         if base is None or base.facts is None:
             raise
         problem = "it is gone" if ports.store(place, storage_options).get(CONFIG) is None else told(error)
-        tally = Tally(limit=limit)
         tally.take()
         tally.add(CONFIG, Kind.CONFIG, problem)
         return tally.report()
@@ -74,10 +74,10 @@ def scrub(opened: Opened, *, region: str | None = None, at: str | None = None, l
         limit: read so many objects at most, beside the registry's records and the manifests that they name.
 
     Raises:
-        Invalid: no such region or snapshot, or the table was dropped.
+        Invalid: no such region or snapshot, a limit below 1, or the table was dropped.
         Unavailable: a store or the registry did not answer.
     """
-    tally = Tally(limit=limit)
+    tally = _tally(limit, opened.storage.uri)
     tally.take()  # the configuration
     record = _table_record(opened, tally)
     named = _catalog(opened, tally)
@@ -97,6 +97,12 @@ def scrub(opened: Opened, *, region: str | None = None, at: str | None = None, l
             scrub_list(opened, record, tally)
         _whole(opened, base, states, tally)
     return tally.report()
+
+
+def _tally(limit: int | None, table: str) -> Tally:
+    if limit is not None and limit < 1:
+        raise Invalid(f"the limit is {limit}", remedy="Give 1 or more", table=table, field="limit")
+    return Tally(limit=limit)
 
 
 def _only(opened: Opened, name: str, states: Mapping[RegionId, RegionScrub], tally: Tally, *, files: bool) -> None:
