@@ -30,7 +30,11 @@ def time_to_live(ttl: str | float) -> float | None:
     """As `seconds_of`, above 0; None for `never`."""
     if ttl == NEVER:
         return None
-    seconds = seconds_of(ttl, field="ttl")
+    try:
+        seconds = seconds_of(ttl, field="ttl")
+    except Invalid as error:
+        error.remedy += ", or never"
+        raise
     if seconds <= 0:
         raise Invalid("a time to live of 0", remedy="Give seconds, text like 15m or 1h, or never", field="ttl")
     return seconds

@@ -245,7 +245,7 @@ def _gone(storage: Storage, name: str, *, wanted: bool = True) -> Invalid:
     """What there is to say of a snapshot that is not there, to whoever wanted it, or wanted it to end."""
     there = f"See lancelsm snapshot list {storage.uri}"
     return Invalid(
-        "there is no such snapshot: it was dropped or has expired",
+        "there is no such snapshot, or not any more: it was dropped or has expired then",
         remedy=f"{there}, or {_REMEDY}" if wanted else there,
         table=storage.uri,
         snapshot=name,

@@ -58,7 +58,8 @@ def gc(
     def text() -> str:
         found = counted(len(done.candidates), "candidate")
         if not yes:
-            return f"{found}; nothing was deleted: use --yes"
+            waits = ": a round waits for its interval to pass" if done.phase == "committed" else ": use --yes"
+            return f"{found}; nothing was deleted{waits if done.candidates else ''}"
         if done.phase == "committed":
             rounds = [one for one in done.candidates if one.kind not in ("snapshot", "cursor")]  # those are removed
             found = counted(len(rounds), "candidate")

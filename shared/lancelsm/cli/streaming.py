@@ -30,8 +30,8 @@ _Start = Annotated[
     typer.Option(
         "--start",
         metavar="START",
-        help="Where to begin, or where a new cursor does: earliest that is kept, latest, a position, or a time: ISO "
-        "8601, UTC unless it says, or Unix seconds with a point.",
+        help="Where to begin: earliest that is kept, latest, a position, or a time: ISO 8601, UTC unless it says, or "
+        "Unix seconds with a point.",
         show_default="earliest",
     ),
 ]
