@@ -88,7 +88,8 @@ def test_gc_without_yes_shows_a_round_that_is_committed_and_waits(tmp_path: Path
     assert (looked["round"], looked["phase"], looked["deleted"]) == (committed["round"], "committed", 0)
     waits = "; its round is committed and waits for its sweep"
     assert looked["candidates"] == [{**one, "why": one["why"] + waits} for one in committed["candidates"]]
-    assert f"{len(committed['candidates'])} candidates; nothing was deleted: a round waits for its interval to pass" in said.out
+    found = f"{len(committed['candidates'])} candidates"
+    assert f"{found}; nothing was deleted: a round waits for its interval to pass" in said.out
     assert "its round is committed" in said.out
     assert as_json("gc", uri) == looked
 
