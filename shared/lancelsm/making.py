@@ -210,6 +210,7 @@ def begin_base(
 
     Raises:
         Invalid: another dataset is there, or a table with other rows, schema, region spec, registry or owner was begun.
+        Contended: another process is making a table there; the same call finishes it.
     """
     sharding = sharding_of(spec, schema)
     base = find_base(uri=place, storage_options=storage_options)

@@ -454,6 +454,7 @@ def create(
 
     Raises:
         Invalid: a table or another dataset is there, or the schema, key, spec or settings don't fit.
+        Contended: another process is making a table there.
         Unavailable: a store or the registry did not answer.
 
     After an error or a crash the same call goes on where this one stopped.

@@ -83,7 +83,7 @@ def test_rows_given_at_creation_are_version_1(tmp_path: Path) -> None:
 def test_a_dataset_that_is_there_is_not_replaced(tmp_path: Path) -> None:
     made = World(tmp_path, rows=[row(1, 1)])
 
-    with pytest.raises(Invalid, match="already exists"):
+    with pytest.raises(Contended, match="another process is making a table there"):
         create_base(uri=made.uri, columns=made.columns, primary_key=["id"], facts=FACTS)
 
     made.check()

@@ -18,7 +18,7 @@ from lancelsm.clone import clone_snapshot
 from lancelsm.dataset import copies
 from lancelsm.dataset.tags import tags
 from lancelsm.dropping import drop_table
-from lancelsm.errors import Corrupt, Invalid, Unavailable
+from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
 from lancelsm.gc.whole import keep_table
 from lancelsm.layout import CLONE, CONFIG, DROPPING, RESTORED, SQLITE
 from lancelsm.objects.opening import open_store
@@ -272,3 +272,32 @@ def test_a_table_that_is_not_dropped_since_its_clones_could_not_be_asked_for_is_
 
     clone_snapshot(open_table(source.uri), "monday", tmp_path / "clone")
     assert ids(tmp_path / "clone") == [0, 1, 2]
+
+
+def test_who_meets_another_that_is_making_a_table_is_told_to_run_it_again(tmp_path, interrupted, monkeypatch):
+    place = tmp_path / "t"
+    interrupted(making, "catalogued", lambda: lancelsm.create(place, ROWS, primary_key="id"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(making, "find_base", lambda **_: None)  # as if that base had come right after the look
+        with pytest.raises(Contended) as told:
+            lancelsm.create(place, ROWS, primary_key="id")
+
+    assert told.value.message == "another process is making a table there"
+    assert told.value.remedy == "Run it again: it finishes what is there"
+    lancelsm.create(place, ROWS, primary_key="id")
+    assert ids(place) == [0, 1, 2, 3]
+
+
+def test_who_meets_another_that_is_making_a_clone_is_told_to_run_it_again(source, tmp_path, interrupted, monkeypatch):
+    place = tmp_path / "clone"
+    interrupted(clone, "catalogued", lambda: clone_snapshot(open_table(source.uri), "monday", place))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(copies, "find_base", lambda **_: None)
+        with pytest.raises(Contended, match="another process is making a table there") as told:
+            clone_snapshot(open_table(source.uri), "monday", place)
+
+    assert told.value.where["table"] == str(place)
+    clone_snapshot(open_table(source.uri), "monday", place)
+    assert ids(place) == [0, 1, 2]

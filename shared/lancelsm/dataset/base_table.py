@@ -8,7 +8,8 @@ counters.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -18,7 +19,7 @@ from lance.dataset import Index
 
 from lancelsm.dataset.durable import make_durable
 from lancelsm.dataset.native import Carried, native_errors, read_errors
-from lancelsm.errors import Invalid
+from lancelsm.errors import Contended, Invalid
 from lancelsm.generated.lance.table_pb2 import MemWalIndexDetails
 from lancelsm.layout import Generation, RegionId, TableId
 from lancelsm.record.schema import FIELD_ID, TableSchema, declare_primary_key
@@ -154,7 +155,8 @@ def create_base(
         rows: batches of that schema, streamed into version 1. Their keys must be distinct.
 
     Raises:
-        Invalid: a dataset exists there, a key column is missing or a row doesn't fit.
+        Invalid: a key column is missing or a row doesn't fit.
+        Contended: a dataset is there, which another process has made since the caller looked.
         Unavailable: the store did not answer.
 
     A crash before version 1 leaves files without a dataset. A crash after it leaves a base with facts, which
@@ -163,7 +165,7 @@ def create_base(
     declared = declare_primary_key(columns, tuple(primary_key)).with_metadata(facts.metadata())
     # Never cleaned up automatically: any commit of any tool would delete behind readers and snapshots.
     carried = Carried(_declared(batch, declared) for batch in rows)
-    with native_errors("the base can't be written", table=uri, reading=carried):
+    with first_version("the base can't be written", at=uri, table=uri, reading=carried):
         lance.write_dataset(
             pa.RecordBatchReader.from_batches(declared, carried),
             uri,
@@ -173,6 +175,24 @@ def create_base(
         )
     ensure_mem_wal(uri=uri, sharding=sharding, storage_options=storage_options)
     return open_base(uri=uri, storage_options=storage_options)
+
+
+@contextmanager
+def first_version(doing: str, *, at: str, table: str, reading: Carried | None = None) -> Iterator[None]:
+    """As `native_errors`, where Lance makes a dataset at a place that was free; one that is there now is another's.
+
+    Raises:
+        Contended: another process has made one.
+    """
+    try:
+        with native_errors(doing, table=table, reading=reading):
+            yield
+    except Invalid as error:
+        if not str(error.__cause__).startswith("Dataset already exists"):
+            raise
+        raise Contended(
+            "another process is making a table there", remedy="Run it again: it finishes what is there", table=at
+        ) from error.__cause__
 
 
 def ensure_mem_wal(*, uri: str, sharding: Sharding | None, storage_options: StorageOptions = None) -> None:

@@ -18,6 +18,7 @@ from lancelsm.dataset.base_table import (
     StorageOptions,
     ensure_mem_wal,
     find_base,
+    first_version,
     open_base,
     open_dataset,
 )
@@ -43,12 +44,12 @@ def share_base(
 
     Raises:
         Invalid: another dataset is there.
-        Contended: others keep committing there.
+        Contended: another process is making the clone.
         Unavailable: a store did not answer. Do it again: what is done already is recognised.
     """
     base = find_base(uri=to, storage_options=storage_options)
     if base is None:
-        with native_errors("the base can't be cloned", table=source.uri):
+        with first_version("the base can't be cloned", at=to, table=source.uri):
             source.dataset.shallow_clone(
                 to, source.version, storage_options=dict(storage_options) if storage_options else None
             )
