@@ -11,10 +11,11 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from typing import Any
 
 from lancelsm.errors import Corrupt, Invalid
 from lancelsm.layout import Epoch, Generation, Nonce, Position, Version
-from lancelsm.registry import Fields, Record, Value
+from lancelsm.registry import Fields, Record, Value, number, text
 from lancelsm.setsum import Setsum
 
 FORMAT = 1
@@ -23,6 +24,9 @@ _NONE = Epoch(0)
 _OWNER_MAX = 100
 _QUEUES = 4
 SINCE_EVER = "0"
+
+_TEXTS = frozenset({"owner", "nonce", "manifest_key", "manifest_nonce", "dirty", "status", "entry_setsum", "source"})
+_POSITIONS = frozenset({"next_position", "first_position"})
 
 
 def check_owner(owner: str) -> None:
@@ -148,23 +152,35 @@ def from_record(record: Record) -> Head:
         Invalid: a newer release wrote it.
         Corrupt: a field is missing or unreadable.
     """
-    if record.get("format") != FORMAT:
+    form = record.get("format")
+    if isinstance(form, int) and form > FORMAT:
         raise Invalid(
-            f"the head has format {record.get('format')!r}, this release reads {FORMAT}",
+            f"the head has format {form}, this release reads {FORMAT}",
             remedy="Install a newer lancelsm",
             field="format",
         )
     try:
-        values: dict[str, object] = {f.name: {"dirty": "", **record}[f.name] for f in fields(Head)}
+        values = {f.name: _value({"dirty": "", **record}, f.name) for f in fields(Head)}
         values["status"] = Status(str(record["status"]))
         values["entry_setsum"] = Setsum.from_hex(str(record["entry_setsum"]))
-        values["source"] = json.loads(str(record["source"]))
-    except (KeyError, ValueError) as error:
+        values["source"] = _source(str(record["source"]))
+    except (ValueError, Corrupt) as error:  # a sum that is none is Corrupt
         raise Corrupt(
             f"the head's record is unreadable: {error!r}",
             remedy="Run `lancelsm registry rebuild` with all writers stopped",
         ) from error
-    return Head(**values)  # type: ignore[arg-type]
+    return Head(**values)
+
+
+def _value(record: Record, name: str) -> Any:
+    return text(record, name) if name in _TEXTS else number(record, name, least=int(name in _POSITIONS | {"format"}))
+
+
+def _source(document: str) -> dict[str, str]:
+    source = json.loads(document)
+    if not isinstance(source, dict) or not all(isinstance(one, str) and one.isdecimal() for one in source.values()):
+        raise ValueError(f"source is {document!r}")
+    return source
 
 
 def to_record(head: Head) -> dict[str, Value]:

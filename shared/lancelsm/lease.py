@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from lancelsm.errors import Contended, Corrupt, LsmError
 from lancelsm.layout import Key, Nonce, lease_key
 from lancelsm.region import Storage
-from lancelsm.registry import Applied, Record, Unknown
+from lancelsm.registry import Applied, Record, Unknown, number, text
 
 LEASE_SECONDS = 60.0
 _SKEW_SECONDS = 300.0  # a lease that ends later than this after the longest one is of a clock that was wrong
@@ -105,9 +105,9 @@ def _read(storage: Storage, key: Key) -> _Lease | None:
     if record is None:
         return None
     try:
-        holder, expires = str(record["holder"]), float(record["expires"])
-        return _Lease(holder=holder, expires=expires, version=int(record["version"]))
-    except (KeyError, ValueError) as error:
+        holder, expires = text(record, "holder"), float(text(record, "expires"))
+        return _Lease(holder=holder, expires=expires, version=number(record, "version"))
+    except ValueError as error:
         raise Corrupt(f"the lease is unreadable: {error!r}", table=storage.uri) from error
 
 

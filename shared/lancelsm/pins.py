@@ -33,7 +33,7 @@ from lancelsm.layout import (
     table_key,
 )
 from lancelsm.region import Region, Storage, regions
-from lancelsm.registry import Applied, Fields, Lost, Record, Value, holds
+from lancelsm.registry import Applied, Fields, Lost, Record, Value, holds, number, text
 from lancelsm.setsum import Setsum
 
 NEVER = ""  # no expiry
@@ -91,16 +91,17 @@ class RegionPin:
 
     @classmethod
     def from_record(cls, record: Record) -> Self:
+        """The inverse of `to_record`; raises `ValueError` or `Corrupt` for a field that is wrong or lacks."""
         return cls(
-            first_position=Position(int(record["first_position"])),
-            after=Generation(int(record["after"])),
-            through=Generation(int(record["through"])),
-            manifest_key=str(record["manifest_key"]),
-            manifest_version=Version(int(record["manifest_version"])),
-            collector_round=int(record["collector_round"]),
-            next_position=Position(int(record["next_position"])),
-            entry_setsum=Setsum.from_hex(str(record["entry_setsum"])),
-            version=int(record["version"]),
+            first_position=Position(number(record, "first_position", least=1)),
+            after=Generation(number(record, "after")),
+            through=Generation(number(record, "through")),
+            manifest_key=text(record, "manifest_key"),
+            manifest_version=Version(number(record, "manifest_version")),
+            collector_round=number(record, "collector_round"),
+            next_position=Position(number(record, "next_position", least=1)),
+            entry_setsum=Setsum.from_hex(text(record, "entry_setsum")),
+            version=number(record, "version"),
         )
 
 
@@ -189,26 +190,37 @@ def pins_of(records: Iterable[tuple[Key, Record]]) -> list[Pin]:
     for name, (kind, record) in heads.items():
         found.append(_pin(kind, name, record, parts.get((name, str(record.get("nonce"))), {})))
         if record.get(NEXT):
-            following = {**record, "nonce": record[NEXT], "expires": record[NEXT_EXPIRES], "confirmed": 0}
+            following = {**record, "nonce": record[NEXT], "expires": record.get(NEXT_EXPIRES, 0), "confirmed": 0}
             moving = _pin(kind, name, following, parts.get((name, str(record[NEXT])), {}))
             found.append(replace(moving, replaces=Nonce(str(record["nonce"]))))
     return found
 
 
 def named(storage: Storage, kind: str, name: str) -> Named | None:
-    """The pin that has this name now, also one that is being made: for whoever ends it, however broken the rest."""
-    record = storage.registry.read(
-        pin_key(snapshots(storage.table) if kind == "snapshot" else cursors(storage.table), name)
-    )
+    """The pin that has this name now, also one that is being made: for whoever ends it, however broken the rest.
+
+    One whose record can't be read has no nonce. A tag keeps the files of a clone all the same.
+    """
+    key = pin_key(snapshots(storage.table) if kind == "snapshot" else cursors(storage.table), name)
+    try:
+        record = storage.registry.read(key)
+    except Corrupt:
+        record = {}
     if record is None:
         return None
     return Named(
         kind=kind,
         name=name,
-        nonce=Nonce(str(record["nonce"])),
+        nonce=_nonce(record),
         confirmed=bool(record.get("confirmed")),
         clone=str(record.get("clone", "")),
     )
+
+
+def _nonce(record: Record) -> Nonce:
+    """The nonce in a pin's own record; empty if it has none."""
+    nonce = record.get("nonce")
+    return Nonce(nonce if isinstance(nonce, str) else "")
 
 
 def checked_name(name: str) -> str:
@@ -290,7 +302,7 @@ def begin(storage: Storage, kind: str, name: str) -> Pin:
 
 def _taken(storage: Storage, pin: Pin, record: Record) -> Invalid:
     problem, remedy = f"a {pin.kind} of this name exists", "Take another name, or drop it first"
-    if not record["confirmed"]:
+    if not record.get("confirmed"):
         problem, remedy = f"a {pin.kind} of this name is being made", "If its maker has crashed, drop it first"
     return Invalid(problem, remedy=remedy, table=storage.uri, **{pin.kind: pin.name})
 
@@ -400,13 +412,19 @@ def _end(storage: Storage, pin: Named, *, confirmed: bool) -> bool:
     partition = pin.partition(storage.table)
     key = pin_key(partition, pin.name)
     for _ in storage.budget().attempts():
-        record = storage.registry.read(key)
-        if record is None or record["nonce"] != pin.nonce:
+        try:
+            record = storage.registry.read(key)
+        except Corrupt:
+            if pin.nonce or not confirmed:
+                raise
+            storage.registry.discard(key)  # it has no witness, and while it is there no pin can be read
+            return True
+        if record is None or _nonce(record) != pin.nonce:
             discard_regions(storage, pin)
             return True
-        if record["confirmed"] and not confirmed:
+        if record.get("confirmed") and not confirmed:
             return False
-        storage.registry.delete(key, expect={"version": record["version"], "nonce": pin.nonce})
+        storage.registry.delete(key, expect={"version": record.get("version"), "nonce": record.get("nonce")})
     raise Contended(f"others kept changing the {pin.kind}", remedy="Drop it again", table=storage.uri)
 
 
@@ -416,15 +434,18 @@ def discard_regions(storage: Storage, pin: Named) -> None:
     Raises:
         Unavailable: some may still be there; a collection removes them.
     """
-    prefix = region_pin_prefix(pin.name, pin.nonce)
-    keys = [key for key, _ in storage.registry.list(pin.partition(storage.table))]
-    storage.each(storage.registry.discard, [key for key in keys if key.sort.startswith(prefix)])
+    partition, prefix = pin.partition(storage.table), region_pin_prefix(pin.name, pin.nonce)
+    try:
+        keys = [key for key, _ in storage.registry.list(partition) if key.sort.startswith(prefix)]
+    except Corrupt:  # one of them can't be read, or one of another pin
+        keys = [region_pin_key(partition, pin.name, pin.nonce, region.id) for region in regions(storage)]
+    storage.each(storage.registry.discard, keys)
 
 
 def held(storage: Storage, pin: Named) -> bool:
     """Whether the pin's record is still there: what was read before this call was not collected before it."""
     record = storage.registry.read(pin_key(pin.partition(storage.table), pin.name))
-    return record is not None and record["nonce"] == pin.nonce
+    return record is not None and _nonce(record) == pin.nonce
 
 
 def expiry(storage: Storage, ttl_seconds: float | None) -> float | None:
@@ -432,9 +453,12 @@ def expiry(storage: Storage, ttl_seconds: float | None) -> float | None:
     return None if ttl_seconds is None else storage.clock.now() + ttl_seconds
 
 
-def is_of(own: Record | None, record: Record) -> bool:
-    """Whether a region's record belongs to the pin with this record, or to where that is being moved."""
-    return own is not None and record["nonce"] in (own["nonce"], own.get(NEXT))
+def is_of(own: Record | None, key: Key) -> bool:
+    """Whether a region's record belongs to the pin with its own record, or to where that is being moved.
+
+    The nonce in its key says so, as it does to whoever reads the pin.
+    """
+    return own is not None and key.sort.split("#")[1] in (own.get("nonce"), own.get(NEXT))
 
 
 def _pin(kind: str, name: str, record: Record, parts: Mapping[RegionId, Record]) -> Pin:
@@ -442,15 +466,15 @@ def _pin(kind: str, name: str, record: Record, parts: Mapping[RegionId, Record])
         return Pin(
             kind=kind,
             name=name,
-            nonce=Nonce(str(record["nonce"])),
-            version=int(record["version"]),
-            created=float(record["created"]),
-            expires=float(record["expires"]) if record["expires"] != NEVER else None,
-            confirmed=bool(record["confirmed"]),
-            base_version=int(record["base_version"]) or None,
+            nonce=Nonce(text(record, "nonce")),
+            version=number(record, "version"),
+            created=float(text(record, "created")),
+            expires=float(text(record, "expires")) if record["expires"] != NEVER else None,
+            confirmed=bool(number(record, "confirmed")),
+            base_version=number(record, "base_version") or None,
             regions={region: RegionPin.from_record(part) for region, part in parts.items()},
-            whole=kind == "cursor" or len(parts) == int(record["regions"]),
-            clone=str(record["clone"]),
+            whole=kind == "cursor" or len(parts) == number(record, "regions"),
+            clone=text(record, "clone"),
         )
     except (KeyError, ValueError, Corrupt) as error:  # a sum that is none is Corrupt
         raise Corrupt(

@@ -316,7 +316,8 @@ def forget_snapshot(opened: Opened, pin: Named) -> None:
 
 
 def _remove_tag(opened: Opened, pin: Named) -> None:
-    remove_tag(uri=opened.storage.uri, tag=tag_of(pin.nonce), storage_options=opened.storage_options)
+    if pin.nonce:  # else a collection removes it
+        remove_tag(uri=opened.storage.uri, tag=tag_of(pin.nonce), storage_options=opened.storage_options)
 
 
 def _base_version(pin: Pin) -> int:

@@ -245,7 +245,7 @@ def region_that_is_made_after(place: Path) -> None:
 
 GUARDS: dict[str, tuple[list[Edit], Story]] = {
     "a cursor that is confirmed though nobody was told so stays": (
-        [(pins._end, 'if record["confirmed"] and not confirmed:', "if False:")],
+        [(pins._end, 'if record.get("confirmed") and not confirmed:', "if False:")],
         of_two_regions(test_cursor.test_a_cursor_whose_confirmation_had_no_answer_and_is_there_stays),
     ),
     "who sets a cursor that another has just made sets that one": (

@@ -88,8 +88,8 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
     ),
     "who forgets a pin leaves another of its name alone": (
         [
-            (pins._end, 'if record is None or record["nonce"] != pin.nonce:', "if record is None:"),
-            (pins._end, '{"version": record["version"], "nonce": pin.nonce}', '{"version": record["version"]}'),
+            (pins._end, "if record is None or _nonce(record) != pin.nonce:", "if record is None:"),
+            (pins._end, '{"version": record.get("version"), "nonce": record.get("nonce")}', '{"version": record.get("version")}'),
         ],
         forgotten_late,
     ),

@@ -380,7 +380,7 @@ STORIES: dict[str, tuple[list[Edit], Callable[[], None]]] = {
         test_collection.test_slatedb_1641_a_listing_that_fails_in_the_middle_every_time_stops_no_collection,
     ),
     "leftovers are looked up once more": (
-        [(sweep._sweep_leftover, "if not is_of(own, record):", "if True:")],
+        [(sweep._sweep_leftover, "if not is_of(own, key):", "if True:")],
         test_collection_and_pins.test_a_pin_that_is_begun_while_leftovers_are_listed_keeps_its_records,
     ),
 }

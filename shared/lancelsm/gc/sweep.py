@@ -23,7 +23,7 @@ from lancelsm.layout import Generation, Key, cursors, pin_key, region_prefix, ro
 from lancelsm.manifest import Manifest
 from lancelsm.pins import Pin, RegionPin, is_of, read_pins
 from lancelsm.region import Region, Storage
-from lancelsm.registry import Applied, Fields, Record
+from lancelsm.registry import Applied, Fields
 
 BATCH = 1_000  # keys in one call
 
@@ -170,21 +170,21 @@ def has_expired(pin: Pin, *, now: float, skew_seconds: float) -> bool:
 
 def sweep_leftovers(storage: Storage) -> int:
     """Remove the records of regions whose pin is gone; returns how many. A pin's own record is written first."""
-    left: list[tuple[Key, Record]] = []
+    left: list[Key] = []
     for partition in (snapshots(storage.table), cursors(storage.table)):
         records = storage.registry.list(partition)
         owns = {key.sort: record for key, record in records if "#" not in key.sort}
-        for key, record in records:
+        for key, _ in records:
             name, inside, _ = key.sort.partition("#")
-            if inside and not is_of(owns.get(name), record):
-                left.append((key, record))
-    return sum(storage.each(lambda one: _sweep_leftover(storage, *one), left))
+            if inside and not is_of(owns.get(name), key):
+                left.append(key)
+    return sum(storage.each(partial(_sweep_leftover, storage), left))
 
 
-def _sweep_leftover(storage: Storage, key: Key, record: Record) -> bool:
+def _sweep_leftover(storage: Storage, key: Key) -> bool:
     # Once more, since the listing is no moment: its pin may have been begun behind the place where it was.
     own = storage.registry.read(pin_key(key.partition, key.sort.partition("#")[0]))
-    if not is_of(own, record):
+    if not is_of(own, key):
         storage.registry.discard(key)
         return True
     return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lancelsm.errors import Contended
+from lancelsm.errors import Contended, Corrupt
 from lancelsm.gc.sweep import BATCH, delete_all
 from lancelsm.layout import (
     CONFIG,
@@ -90,8 +90,10 @@ def _delete(storage: Storage, keys: Sequence[str]) -> None:
 
 def _delete_record(storage: Storage, key: Key) -> bool:
     for _ in storage.budget().attempts():
-        record = storage.registry.read(key)
-        if record is None:
-            return True
-        storage.registry.delete(key, expect={})
+        try:
+            if storage.registry.read(key) is None:
+                return True
+            storage.registry.delete(key, expect={})
+        except Corrupt:
+            storage.registry.discard(key)
     raise Contended("others kept changing a record", remedy="Stop them, then drop the table again", table=storage.uri)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 from lancelsm.errors import Corrupt
 from lancelsm.layout import Key
@@ -16,6 +16,8 @@ from lancelsm.layout import Key
 Value = str | int
 Record = Mapping[str, Value]
 Fields = Mapping[str, Value | None]  # None: the field is absent
+
+_MOST = 2**63 - 1  # that a number of a record may be
 
 NEVER_DECREASE = ("epoch", "next_position", "first_position", "manifest_version", "current_generation")
 
@@ -113,6 +115,32 @@ def swapped(key: Key, record: Record | None, *, expect: Fields | None, change: F
 def holds(record: Record, expect: Fields) -> bool:
     """Whether a record has all these fields."""
     return all(record.get(field) == value for field, value in expect.items())
+
+
+def checked(fields: object) -> Record:
+    """What an adapter read, if it is a record; raises `TypeError` for anything else."""
+    if not isinstance(fields, dict):
+        raise TypeError(f"a {type(fields).__name__} is no record")
+    for field, value in fields.items():
+        if not isinstance(value, str | int):
+            raise TypeError(f"{field} is {value!r}")
+    return cast("Record", fields)
+
+
+def number(record: Record, field: str, *, least: int = 0) -> int:
+    """A field that holds a number; raises `ValueError` for another or none, or less than `least`."""
+    value = record.get(field)
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _MOST:
+        raise ValueError(f"{field} is {value!r}")
+    return value
+
+
+def text(record: Record, field: str) -> str:
+    """A field that holds text; raises `ValueError` for another or none."""
+    value = record.get(field)
+    if not isinstance(value, str):
+        raise ValueError(f"{field} is {value!r}")
+    return value
 
 
 def _without_absent(fields: Fields) -> Record:

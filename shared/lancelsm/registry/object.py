@@ -20,7 +20,7 @@ from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
 from lancelsm.layout import REGISTRY_OBJECTS, Key, Nonce
 from lancelsm.objects import ETag, ObjectStore, Refused, Written
 from lancelsm.objects import Unknown as UnknownWrite
-from lancelsm.registry import Applied, Fields, Lost, Record, Unknown, holds, swapped
+from lancelsm.registry import Applied, Fields, Lost, Record, Unknown, checked, holds, number, swapped, text
 
 FORMAT = 1
 
@@ -162,14 +162,19 @@ class ObjectRegistry:
             return None
         try:
             document = json.loads(found.body)
-            if document["format"] > FORMAT:
+            if not isinstance(document, dict):
+                raise TypeError("it is no map")
+            if number(document, "format", least=1) > FORMAT:
                 raise Invalid(
                     f"the record has format {document['format']}, this release reads {FORMAT}",
                     remedy="Upgrade lancelsm",
                     object=name,
                 )
             return _Stored(
-                version=document["version"], nonce=document["nonce"], record=document["fields"], etag=found.etag
+                version=number(document, "version", least=1),
+                nonce=Nonce(text(document, "nonce")),
+                record=None if document["fields"] is None else checked(document["fields"]),
+                etag=found.etag,
             )
         except (ValueError, KeyError, TypeError) as error:
             raise Corrupt(

@@ -20,7 +20,7 @@ from pathlib import Path
 from lancelsm.errors import Corrupt, Invalid, LsmError, Unavailable
 from lancelsm.layout import LOCK, Key
 from lancelsm.objects.posix import explained, locked, locks_hold, make_directory, sync_directory
-from lancelsm.registry import Applied, Fields, Lost, Record, Unknown, holds, swapped
+from lancelsm.registry import Applied, Fields, Lost, Record, Unknown, checked, holds, swapped
 
 FORMAT = 1
 _CHECKPOINT_BYTES = 4 << 20
@@ -98,7 +98,8 @@ class SqliteRegistry:
             return []
         with self._connection() as connection:
             rows = connection.execute(_LIST, (partition,)).fetchall()
-        return [(Key(partition=partition, sort=sort), _fields(fields)) for sort, fields in rows]
+        keyed = [(Key(partition=partition, sort=sort), fields) for sort, fields in rows]
+        return [(key, _fields(key, fields)) for key, fields in keyed]
 
     def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> Applied | Lost | Unknown:
         def write(connection: sqlite3.Connection, old: Record | None) -> Record | None:
@@ -243,15 +244,14 @@ class SqliteRegistry:
 
 def _read(connection: sqlite3.Connection, key: Key) -> Record | None:
     row = connection.execute(_READ, (key.partition, key.sort)).fetchone()
-    return None if row is None else _fields(row[0])
+    return None if row is None else _fields(key, row[0])
 
 
-def _fields(text: str) -> Record:
+def _fields(key: Key, text: str) -> Record:
     try:
-        record: Record = json.loads(text)
-    except ValueError as error:
-        raise _unreadable(error) from error
-    return record
+        return checked(json.loads(text))
+    except (ValueError, TypeError) as error:
+        raise _unreadable(error, record=f"{key.partition}/{key.sort}") from error
 
 
 def _unreadable(error: Exception, **where: str) -> Corrupt:

@@ -28,7 +28,7 @@ from lancelsm.opening import Opened, Ports, canonical, open_configured
 from lancelsm.pins import Pin, RegionPin
 from lancelsm.rebuild import regions_of_table
 from lancelsm.region import Region, check_there, region_from_record, the_one
-from lancelsm.registry import Record
+from lancelsm.registry import Record, number, text
 from lancelsm.scrub.base import open_version, scrub_facts, scrub_files, scrub_list, scrub_origin, scrub_tags
 from lancelsm.scrub.region import RegionScrub
 from lancelsm.scrub.report import Kind, Report, Tally, record_path, told
@@ -207,8 +207,8 @@ def _leases(opened: Opened, tally: Tally) -> None:
     tally.checked += len(records)
     for key, record in records:
         try:
-            str(record["holder"]), float(record["expires"]), int(record["version"])
-        except (KeyError, ValueError, TypeError) as error:
+            text(record, "holder"), float(text(record, "expires")), number(record, "version")
+        except ValueError as error:
             tally.add(record_path(key), Kind.LEASE, f"it is unreadable: {error!r}")
 
 
@@ -238,7 +238,7 @@ def _is_broken(key: Key, record: Record) -> bool:
     try:
         if "#" in key.sort:
             RegionPin.from_record(record)
-    except (Corrupt, KeyError, ValueError):
+    except (Corrupt, ValueError):
         return True
     return False
 

@@ -1,0 +1,194 @@
+"""Records of a registry with a field that is wrong: each is told as damage, and what ends or repairs it can."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import lancelsm
+from lancelsm.dropping import drop_table
+from lancelsm.errors import Corrupt, LsmError
+from lancelsm.layout import SQLITE, Key, cursors, head_key, lease_key, pin_key, region_key, snapshots
+from lancelsm.lease import lease
+from lancelsm.opening import open_table
+from lancelsm.rebuild import rebuild
+from lancelsm.region import Storage
+from lancelsm.registry.object import object_key
+from lancelsm.table import Table
+from tests.unit.tables import NOW, by_key, three_levels
+
+NO_RECORDS = ["[]", "{", '{"version": null}']
+REGISTRIES = ["sqlite", "object"]
+
+
+@pytest.fixture(params=REGISTRIES)
+def table(tmp_path: Path, request: pytest.FixtureRequest) -> Table:
+    return three_levels(tmp_path / "table", registry=request.param)
+
+
+def storage_of(table: Table) -> Storage:
+    return open_table(table.uri).storage
+
+
+def rows_now(table: Table) -> dict[int, object]:
+    return by_key(lancelsm.open(table.uri).scan().to_arrow())
+
+
+def write(table: Table, key: Key, fields: str) -> None:
+    """Put something in the place of a record."""
+    if (Path(table.uri) / SQLITE).exists():
+        with contextlib.closing(sqlite3.connect(Path(table.uri) / SQLITE, isolation_level=None)) as file:
+            found = (fields, key.partition, key.sort)
+            assert file.execute("UPDATE records SET fields = ? WHERE partition = ? AND sort = ?", found).rowcount == 1
+    else:
+        path = Path(table.uri) / object_key(key)
+        document = json.loads(path.read_bytes())
+        try:
+            path.write_text(json.dumps({**document, "fields": json.loads(fields)}))
+        except ValueError:
+            path.write_text(fields)
+
+
+def change(table: Table, key: Key, **fields: object) -> None:
+    """Change fields of a record; `...` takes one away."""
+    record = {**(storage_of(table).registry.read(key) or {}), **fields}
+    write(table, key, json.dumps({name: value for name, value in record.items() if value is not ...}))
+
+
+def part_of(table: Table, partition: str) -> Key:
+    """A record of what a pin needs of a region."""
+    return next(key for key, _ in storage_of(table).registry.list(partition) if "#" in key.sort)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("next_position", "4"),
+        ("next_position", 0),
+        ("next_position", 2**63),
+        ("epoch", "x"),
+        ("epoch", -1),
+        ("manifest_version", "2"),
+        ("manifest_version", True),
+        ("manifest_key", 7),
+        ("source", "[]"),
+        ("source", '{"queue": 7}'),
+        ("status", "ajar"),
+        ("format", ...),
+        ("format", 0),
+        ("format", "2"),
+    ],
+)
+def test_a_head_with_a_field_that_is_wrong_is_corrupt_and_rebuilt(table: Table, field: str, value: object) -> None:
+    storage = storage_of(table)
+    change(table, head_key(storage.table, table.regions()[0].id), **{field: value})
+
+    with pytest.raises(Corrupt, match="registry rebuild"):
+        rows_now(table)
+    assert not table.scrub().ok
+    rebuild(open_table(table.uri))
+    assert rows_now(table) == NOW
+
+
+@pytest.mark.parametrize("fields", NO_RECORDS)
+@pytest.mark.parametrize("of", [head_key, region_key])
+def test_what_is_no_record_is_corrupt_and_made_anew(table: Table, of: Callable[..., Key], fields: str) -> None:
+    storage = storage_of(table)
+    key = of(storage.table, table.regions()[0].id)
+    write(table, key, fields)
+
+    with pytest.raises(Corrupt, match="registry rebuild"):
+        rows_now(table)
+    assert not table.scrub().ok
+    rebuild(open_table(table.uri))
+    assert rows_now(table) == NOW
+
+
+@pytest.mark.parametrize("fields", [*NO_RECORDS, '{"holder": "a", "expires": "5", "version": "1"}'])
+def test_a_lease_that_is_none_is_taken(table: Table, fields: str) -> None:
+    storage = storage_of(table)
+    with lease(storage, "base"):
+        pass
+    write(table, lease_key(storage.table, "base"), fields)
+
+    with lease(storage, "base"):
+        pass
+    assert table.scrub().ok
+
+
+@pytest.mark.parametrize("field", ["nonce", "version", "confirmed", "clone", "created"])
+@pytest.mark.parametrize("value", [..., [], -1], ids=["gone", "list", "another type"])
+def test_a_snapshot_with_a_field_that_is_wrong_is_corrupt_and_can_be_dropped(
+    table: Table, field: str, value: object
+) -> None:
+    table.snapshot("monday", "never")
+    change(table, pin_key(snapshots(storage_of(table).table), "monday"), **{field: value})
+
+    with pytest.raises(Corrupt):
+        table.snapshots()
+    assert not table.scrub().ok
+    table.drop_snapshot("monday")
+    table.collect(yes=True, interval_seconds=0)
+    assert table.scrub().ok
+    assert not storage_of(table).registry.list(snapshots(storage_of(table).table))
+    assert rows_now(table) == NOW
+
+
+@pytest.mark.parametrize("fields", NO_RECORDS)
+@pytest.mark.parametrize("part", [False, True], ids=["own", "of a region"])
+@pytest.mark.parametrize("kind", ["snapshot", "cursor"])
+def test_a_pin_with_a_record_that_is_none_can_be_dropped(table: Table, kind: str, part: bool, fields: str) -> None:
+    partition = (snapshots if kind == "snapshot" else cursors)(storage_of(table).table)
+    make = {"snapshot": table.snapshot, "cursor": table.set_cursor}[kind]
+    make("broken")
+    key = part_of(table, partition) if part else pin_key(partition, "broken")
+    make("whole")
+    write(table, key, fields)
+
+    with pytest.raises(Corrupt):
+        table.collect(yes=True)
+    {"snapshot": table.drop_snapshot, "cursor": table.drop_cursor}[kind]("broken")
+    table.collect(yes=True, interval_seconds=0)
+    assert [pin.name for pin in {"snapshot": table.snapshots, "cursor": table.cursors}[kind]()] == ["whole"]
+    assert not [key for key, _ in storage_of(table).registry.list(partition) if key.sort.startswith("broken")]
+
+
+def test_a_position_that_no_log_has_is_corrupt(table: Table) -> None:
+    table.set_cursor("reader")
+    change(table, part_of(table, cursors(storage_of(table).table)), first_position=-1)
+
+    with pytest.raises(Corrupt):
+        list(table.changes(cursor="reader"))
+    assert not table.scrub().ok
+
+
+@pytest.mark.parametrize("nonce", ["0" * 32, ...], ids=["another", "gone"])
+def test_a_record_of_a_region_belongs_to_the_pin_that_its_key_names(table: Table, nonce: object) -> None:
+    table.snapshot("monday", "never")
+    want = by_key(table.at("monday").scan().to_arrow())
+    change(table, part_of(table, snapshots(storage_of(table).table)), nonce=nonce)
+
+    table.collect(yes=True, interval_seconds=0)
+    assert by_key(table.at("monday").scan().to_arrow()) == want
+    assert table.scrub().ok
+
+
+@pytest.mark.parametrize("of", ["head", "lease"])
+def test_a_table_with_a_damaged_record_is_dropped(table: Table, of: str) -> None:
+    storage = storage_of(table)
+    with lease(storage, "merge"):
+        pass
+    key = {"head": head_key(storage.table, table.regions()[0].id), "lease": lease_key(storage.table, "base")}[of]
+    if of == "lease":
+        with lease(storage, "base"):
+            pass
+    write(table, key, "[]")
+
+    drop_table(table.uri)
+    with pytest.raises(LsmError):
+        lancelsm.open(table.uri)
