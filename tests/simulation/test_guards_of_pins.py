@@ -89,7 +89,7 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
     "who forgets a pin leaves another of its name alone": (
         [
             (pins._end, "if record is None or _nonce(record) != pin.nonce:", "if record is None:"),
-            (pins._end, '{"version": record.get("version"), "nonce": record.get("nonce")}', '{"version": record.get("version")}'),
+            (pins._end, ', "nonce": record.get("nonce")}', "}"),
         ],
         forgotten_late,
     ),
