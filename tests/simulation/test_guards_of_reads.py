@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from lancelsm import changes, reader, region, table, view
+from lancelsm import config as configs
 from lancelsm.errors import Corrupt, Invalid
 from lancelsm.layout import Epoch, head_key, region_key, table_key, wal_entry
 from lancelsm.wal import replay
@@ -74,7 +75,8 @@ def shown(lake: WholeLake, stream: Iterable[changes.Change]) -> None:
 
 
 def corrupt(lake: WholeLake) -> None:
-    """It is noticed that something is lost."""
+    """It is noticed that something is lost; the configuration is there, so the table was not dropped."""
+    configs.create(lake.world.store, lake.opened("reader").config, uri=lake.storage("reader").uri)
     with pytest.raises(Corrupt):
         lake.scan("reader")
 
