@@ -6,6 +6,7 @@ The configuration is last and create-if-absent: a table without one isn't there 
 from __future__ import annotations
 
 import json
+import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -24,9 +25,10 @@ from lancelsm.dataset.fields import check_storable
 from lancelsm.dataset.scrubbing import shared_places
 from lancelsm.errors import Corrupt, Invalid, Unavailable, placed
 from lancelsm.head import check_owner
-from lancelsm.layout import CLONE, DROPPING, RESTORED, TableId, table_id
+from lancelsm.layout import CLONE, CONFIG, DROPPING, RESTORED, TableId, table_id
 from lancelsm.notes import decode_note, read_note
 from lancelsm.objects import ObjectStore, put_once
+from lancelsm.objects.opening import local_path
 from lancelsm.opening import DEFAULT_OWNER, Opened, Ports, canonical, catalogue_table, opened
 from lancelsm.record.key import check_primary_key, foreign_to_lance
 from lancelsm.record.rows import inferred, upserts
@@ -91,16 +93,25 @@ def make_table(
 
 
 def check_free(store: ObjectStore, *, uri: str, note: str = "") -> None:
-    """Raise `Invalid` for a place where a table is, or is being dropped, or a copy was begun.
+    """Raise `Invalid` for a place where a table is, or is being dropped, or a copy was begun; or inside a table.
 
     Args:
         note: of the copy that the caller makes.
     """
+    _check_outside(uri)
     if configs.read(store, uri=uri) is not None:
         raise Invalid("a table exists there already", remedy="Open it, or choose another place", table=uri)
     if store.get(DROPPING) is not None:
         raise Invalid("a table is being dropped there", remedy=f"Finish that: lancelsm drop {uri}", table=uri)
     _check_unbegun(store, uri=uri, note=note)
+
+
+def _check_outside(uri: str) -> None:
+    """Raise `Invalid` for a path inside a table: dropping that one may delete what is made there."""
+    path = local_path(uri)
+    for parent in () if path is None else path.resolve().parents:
+        if os.path.exists(parent / CONFIG):  # False where we may not look
+            raise Invalid(f"it lies inside the table at {parent}", remedy="Choose another place", table=uri)
 
 
 def _check_unbegun(store: ObjectStore, *, uri: str, note: str) -> None:

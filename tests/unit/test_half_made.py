@@ -301,3 +301,34 @@ def test_who_meets_another_that_is_making_a_clone_is_told_to_run_it_again(source
     assert told.value.where["table"] == str(place)
     clone_snapshot(open_table(source.uri), "monday", place)
     assert ids(place) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("below", ["inner", "data/inner", "_mem_wal/deep/inner"])
+def test_nothing_is_made_inside_a_table_whose_drop_may_delete_it(source, tmp_path, below):
+    place = Path(source.uri) / below
+    back_up(source, tmp_path / "backup")
+    lance.write_dataset(source.scan().to_arrow(), place.with_name("dataset"))
+
+    for make in (
+        lambda: lancelsm.create(place, ROWS, primary_key="id"),
+        lambda: lancelsm.create(f"file://{place}", ROWS, primary_key="id"),
+        lambda: clone_snapshot(open_table(source.uri), "monday", place),
+        lambda: back_up(source, place),
+        lambda: restore(tmp_path / "backup", place),
+        lambda: adopt(place.with_name("dataset")),
+    ):
+        with pytest.raises(Invalid, match=f"it lies inside the table at {source.uri}") as told:
+            make()
+        assert told.value.remedy == "Choose another place"
+    assert not place.exists()
+
+
+def test_a_place_beside_a_table_is_free_however_it_is_written(source, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (Path(source.uri) / "link").symlink_to(tmp_path / "elsewhere")
+
+    lancelsm.create(Path(source.uri) / ".." / "beside", ROWS, primary_key="id")
+    lancelsm.create(Path(source.uri) / "link" / "t", ROWS, primary_key="id")
+    drop_table(source.uri)
+
+    assert ids(tmp_path / "beside") == ids(tmp_path / "elsewhere" / "t") == [0, 1, 2, 3]
