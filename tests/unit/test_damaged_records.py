@@ -150,7 +150,7 @@ def test_a_pin_with_a_record_that_is_none_can_be_dropped(table: Table, kind: str
     make("whole")
     write(table, key, fields)
 
-    with pytest.raises(Corrupt):
+    with pytest.raises(Corrupt, match=r"Drop the snapshot or cursor"):
         table.collect(yes=True)
     {"snapshot": table.drop_snapshot, "cursor": table.drop_cursor}[kind]("broken")
     table.collect(yes=True, interval_seconds=0)

@@ -117,6 +117,13 @@ def holds(record: Record, expect: Fields) -> bool:
     return all(record.get(field) == value for field, value in expect.items())
 
 
+def remedy(partition: str) -> str:
+    """What to do about a record of this partition that can't be read."""
+    if partition.startswith(("S#", "C#")):
+        return "Drop the snapshot or cursor that the record is of, by its name; then make it again"
+    return "Stop all writers and run `lancelsm registry rebuild`"
+
+
 def checked(fields: object) -> Record:
     """What an adapter read, if it is a record; raises `TypeError` for anything else."""
     if not isinstance(fields, dict):

@@ -20,7 +20,7 @@ from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
 from lancelsm.layout import REGISTRY_OBJECTS, Key, Nonce
 from lancelsm.objects import ETag, ObjectStore, Refused, Written
 from lancelsm.objects import Unknown as UnknownWrite
-from lancelsm.registry import Applied, Fields, Lost, Record, Unknown, checked, holds, number, swapped, text
+from lancelsm.registry import Applied, Fields, Lost, Record, Unknown, checked, holds, number, remedy, swapped, text
 
 FORMAT = 1
 
@@ -179,7 +179,7 @@ class ObjectRegistry:
         except (ValueError, KeyError, TypeError) as error:
             raise Corrupt(
                 "this object is no record",
-                remedy="Stop all writers and run `lancelsm registry rebuild`",
+                remedy=remedy(_unescaped(name.removeprefix(f"{REGISTRY_OBJECTS}/"))),
                 object=name,
             ) from error
 
@@ -194,7 +194,11 @@ def _partition_prefix(partition: str) -> str:
 
 
 def _sort(name: str, prefix: str) -> str:
-    return unquote(name.removeprefix(prefix).removesuffix(".json").replace("=", "%"))
+    return _unescaped(name.removeprefix(prefix).removesuffix(".json"))
+
+
+def _unescaped(text: str) -> str:
+    return unquote(text.replace("=", "%"))
 
 
 def _escaped(text: str) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 from lancelsm.errors import Corrupt, Invalid, LsmError, Unavailable
 from lancelsm.layout import LOCK, Key
 from lancelsm.objects.posix import explained, locked, locks_hold, make_directory, sync_directory
-from lancelsm.registry import Applied, Fields, Lost, Record, Unknown, checked, holds, swapped
+from lancelsm.registry import Applied, Fields, Lost, Record, Unknown, checked, holds, remedy, swapped
 
 FORMAT = 1
 _CHECKPOINT_BYTES = 4 << 20
@@ -223,7 +223,7 @@ class SqliteRegistry:
                 path=self._path,
             )
         if _NO_TEXT in str(error):
-            return _unreadable(error, path=self._path)
+            return Corrupt(f"the registry holds an unreadable record: {error}", remedy=remedy(""), path=self._path)
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             return Corrupt(
                 f"the registry can't be read: {error}",
@@ -251,15 +251,11 @@ def _fields(key: Key, text: str) -> Record:
     try:
         return checked(json.loads(text))
     except (ValueError, TypeError) as error:
-        raise _unreadable(error, record=f"{key.partition}/{key.sort}") from error
-
-
-def _unreadable(error: Exception, **where: str) -> Corrupt:
-    return Corrupt(
-        f"the registry holds an unreadable record: {error}",
-        remedy="Stop all writers and run `lancelsm registry rebuild`",
-        **where,
-    )
+        raise Corrupt(
+            f"the registry holds an unreadable record: {error}",
+            remedy=remedy(key.partition),
+            record=f"{key.partition}/{key.sort}",
+        ) from error
 
 
 def _close(handles: dict[int, _Handle]) -> None:
