@@ -8,6 +8,7 @@ from unittest import mock
 
 import pytest
 
+from lancelsm import config as configs
 from lancelsm.gc import base, verify_base
 from lancelsm.gc import collect as collection
 from lancelsm.gc.lists import Item, Kind, Round, encode, write_list
@@ -76,6 +77,8 @@ def held(lake: WholeLake) -> None:
 
 
 def overwritten(lake: WholeLake) -> None:
+    """By another tool: the configuration is there, so the table was not dropped."""
+    configs.create(lake.world.store, lake.opened("reader").config, uri=lake.storage("reader").uri)
     lake.base._add("data/first.lance", {})
 
 
