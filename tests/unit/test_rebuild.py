@@ -39,6 +39,7 @@ from lancelsm.registry.object import object_key
 from lancelsm.table import Table
 from lancelsm.wal.entry import decode, draft, encode
 from tests.simulation.faults import CRASH_AFTER, CRASH_BEFORE, Call, Crash, Fault, FaultPlan
+from tests.unit import test_adopt
 from tests.unit.tables import COLUMNS, create, faulty, levels, merged, positions, row, rows_of
 
 
@@ -523,6 +524,17 @@ def test_a_region_that_a_maker_left_for_a_table_that_was_dropped_is_not_taken_ov
     assert rows_of(rebuilt(Path(table.uri))) == [row(1, "ours")]
     lose_registry(Path(table.uri))
     assert rows_of(rebuilt(Path(table.uri))) == [row(1, "ours")]
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize("spec", [{"unsharded": True}, {}], ids=["with a spec", "without"])
+def test_regions_that_lance_named_come_back(tmp_path: Path, spec: dict[str, bool]) -> None:
+    place = test_adopt.lance_wrote(tmp_path / "table", **spec)
+    adopt(place)
+    lose_registry(place)
+
+    assert rows_of(rebuilt(place)) == test_adopt.ROWS
+    assert lancelsm.open(place).scrub().ok
 
 
 @pytest.mark.parametrize("registry", ["sqlite", "object"])
