@@ -90,13 +90,17 @@ class Region:
         """The head that made a swap lose, or as read after no answer.
 
         Raises:
-            Corrupt: there is none, also where the table was dropped: what is `Invalid` says nothing of the swap.
+            Corrupt: there is none; or the table was dropped, which is not `Invalid` here: that says nothing of a swap.
         """
         if isinstance(outcome, Lost) and outcome.record is not None:
             with placed(**self.where):
                 return heads.from_record(outcome.record)
         head = self.find_head()
         if head is None:
+            try:
+                check_there(self.storage)
+            except Invalid as gone:
+                raise Corrupt(gone.message, remedy=gone.remedy, **self.where) from gone
             raise self._headless()
         return head
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 import lancelsm
 from lancelsm.dropping import drop_table
-from lancelsm.errors import Corrupt, Invalid
+from lancelsm.errors import Corrupt, Invalid, LsmError
 from lancelsm.layout import SQLITE
 from lancelsm.objects.opening import open_store
 from lancelsm.table import Table
@@ -80,6 +81,18 @@ def test_a_table_in_whose_place_another_was_made_is_said_to_be_and_the_other_sta
     if not (written and use in ("upsert", "delete")):  # of a late writer an entry stays, which nothing names
         assert objects(other) == before
     assert other.scan().to_arrow().to_pylist() == [{"id": 7, "v": 7}]
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_writer_is_told_at_once(tmp_path: Path, depth: int) -> None:
+    table = lancelsm.create(tmp_path / "t", ROWS, primary_key="id")
+
+    with suppress(LsmError), table.writer(pipeline_depth=depth) as writer:  # its end tells of it, too
+        writer.upsert(ROWS)
+        drop_table(table.uri)
+        with pytest.raises(LsmError, match="the table was dropped") as told:
+            writer.upsert(ROWS)
+    assert told.value.remedy == REMEDY
 
 
 @pytest.mark.parametrize("use", ["scan", "upsert", "status"])
