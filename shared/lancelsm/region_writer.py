@@ -15,7 +15,7 @@ from lancelsm.errors import Fenced, Invalid, LsmError, Unavailable
 from lancelsm.head import Head, Summary
 from lancelsm.layout import RegionValues
 from lancelsm.record.schema import TableSchema
-from lancelsm.region import Directory, Region, Storage
+from lancelsm.region import Directory, Region, Storage, check_there
 from lancelsm.routing.route import Routed
 from lancelsm.routing.spec import RegionSpec
 from lancelsm.settings import Settings
@@ -40,9 +40,11 @@ class Target:
 def region_of(target: Target, values: RegionValues) -> Region:
     """The region with these values, created if there is none; raises as `claim.create_region`."""
     region = target.directory.find(values)
-    if region is None or region.find_head() is None:  # or its creator crashed half-way
-        region = create_region(target.storage, spec_id=target.regions.spec_id, values=values, owner=target.owner)
-    return region
+    if region is not None and region.find_head() is not None:
+        return region
+    if region is not None:  # its creator crashed half-way, or the table was dropped
+        check_there(target.storage)
+    return create_region(target.storage, spec_id=target.regions.spec_id, values=values, owner=target.owner)
 
 
 class RegionWriter:

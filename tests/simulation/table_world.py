@@ -177,7 +177,8 @@ class TableWorld:
         """Flush; once it returns, what was committed before is in generations."""
         table = table or self.table(process)
         ends = {side: max(log.positions_of_rows, default=0) for side, log in self.logs.items()}
-        table.flush()
+        with self.at(process):
+            table.flush()
         for region, head in self.heads().items():
             found = self.store.get(head["manifest_key"])
             assert found is not None
@@ -188,7 +189,8 @@ class TableWorld:
         """Merge; once it returns, what was in generations before is in the base."""
         table = table or self.table(process)
         newest = {region: head["current_generation"] - 1 for region, head in self.heads().items()}
-        merged = table.merge(engine="inprocess")
+        with self.at(process):
+            merged = table.merge(engine="inprocess")
         names = lance.dataset(self.place).schema.metadata or {}
         found = counters({name.decode(): value.decode() for name, value in names.items()})
         for region, number in newest.items():
@@ -202,7 +204,8 @@ class TableWorld:
         return {region: head for region, head in found.items() if head is not None}
 
     def optimize(self, process: str) -> None:
-        optimize_table(open_table(self.place, ports=self.ports(process)))
+        with self.at(process):
+            optimize_table(open_table(self.place, ports=self.ports(process)))
 
     def index(self) -> None:
         """Another tool indexes the key of the base; from now on merges look keys up by it, however few they are."""

@@ -104,3 +104,18 @@ def test_a_registry_that_was_lost_is_no_drop(tmp_path: Path, use: str) -> None:
 
     with pytest.raises(Corrupt, match="registry"):
         USES[use](lancelsm.open(table.uri))
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_no_row_is_acknowledged_to_who_has_only_read_from_a_table_that_was_made_anew_since(
+    table: Table, known: bool
+) -> None:
+    if known:
+        table.get([0])
+    drop_table(table.uri)
+    made = lancelsm.create(table.uri, ROWS, primary_key="id", registry=table.config.registry)
+
+    with pytest.raises(Invalid, match="another table was made in its place"):
+        table.upsert([{"id": 1, "v": 1}])
+
+    assert made.scan().to_arrow().to_pylist() == ROWS
