@@ -186,25 +186,29 @@ def _keep_files(opened: Opened, pin: Pin, origin: Origin, place: str) -> None:
 
 
 def _check_begun(store: ObjectStore, opened: Opened, origin: Origin, place: str) -> None:
-    """Raise `Contended` for a clone that was dropped while it was made: nothing keeps its files any more.
+    """Raise `Contended` for a clone that is or was dropped while it is made: nothing keeps its files any more.
 
-    What this call has pinned for it ends, too.
+    What this call has pinned for one that is gone ends, too. A drop that is at work may be refused, and ends it itself.
     """
-    dropped = store.get(DROPPING) is not None or read_origin(store) != origin
-    if dropped:
+    gone = read_origin(store) != origin
+    if gone:
         release(opened, origin)
-    pin = None if dropped else pins.named(opened.storage, "snapshot", origin.pin)
-    if pin is None or not pin.confirmed:
+    pin = pins.named(opened.storage, "snapshot", origin.pin)
+    if gone or store.get(DROPPING) is not None or pin is None or not pin.confirmed:
         raise Contended("the clone was dropped while it was made", remedy="Clone it again", table=place)
 
 
 def _take_back(table: Opened) -> None:
-    """Delete the configuration of a clone that nothing keeps, under the note of a drop: what is there is no table."""
+    """Delete the configuration of a clone that nothing keeps, under the note of a drop: what is there is no table.
+
+    Not if it is another table's by now, nor beside a drop of the clone, which takes it along unless it is refused.
+    """
     store = table.storage.objects
+    found = configs.read(store, uri=table.storage.uri)
     note = json.dumps({"table": table.config.table, "registry": table.config.registry}).encode()
-    ours = isinstance(store.create(DROPPING, note), Written)
-    close_table(table.storage)
-    if ours:
+    ours = found is not None and found.table == table.config.table
+    if ours and isinstance(store.create(DROPPING, note), Written):
+        close_table(table.storage)
         keep_table(table.storage)
 
 

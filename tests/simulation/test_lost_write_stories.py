@@ -420,6 +420,8 @@ def test_c6344_c6733_initialisers_that_race_make_one_table(tmp_path: Path) -> No
 
             with when(world, number(call.index), create):
                 heard = told(lambda: world.create("victim", loaded=KEYS[:3]))
+            if isinstance(heard, Contended):
+                heard = told(lambda: world.create("victim", loaded=KEYS[:3]))
 
             assert heard is None or isinstance(heard, Invalid), heard
             facts = open_base(uri=str(world.place)).facts

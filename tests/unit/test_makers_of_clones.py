@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from lancelsm.clone import Copied, clone_snapshot
 from lancelsm.dataset import copies
 from lancelsm.dropping import drop_table
 from lancelsm.errors import Contended, Invalid, LsmError
+from lancelsm.gc.whole import keep_table
+from lancelsm.layout import DROPPING
+from lancelsm.objects import Written
 from lancelsm.objects.opening import open_store
 from lancelsm.opening import open_table
 from lancelsm.record.rows import upserts
@@ -135,6 +139,28 @@ def test_a_clone_that_was_dropped_right_before_its_end_is_taken_back(source, pla
     assert [pin.name for pin in source.snapshots()] == ["monday"]
     with pytest.raises(Invalid, match="no table is there"):
         lancelsm.open(place)
+
+
+def test_a_clone_whose_drop_is_refused_while_another_maker_ends_keeps_its_files_and_its_configuration(
+    source, place, before, tmp_path
+):
+    """A clone of the clone shares its files: the drop takes back its note, whatever a late maker saw meanwhile."""
+
+    def others() -> None:
+        make(source, place)
+        lancelsm.open(place).snapshot("own", "never")
+        clone_snapshot(open_table(place), "own", tmp_path / "next")
+        store = open_store(str(place))
+        note = {"table": noted(place), "registry": "sqlite"}
+        assert isinstance(store.create(DROPPING, json.dumps(note).encode()), Written)
+
+    before(clone.configs, "create", others)
+    with pytest.raises(Contended, match="dropped while it was made"):
+        make(source, place)
+    keep_table(open_table(place).storage)
+
+    assert values(place) == NOW
+    assert f"clone-{noted(place)[:8]}" in [pin.name for pin in source.snapshots()]
 
 
 def test_a_maker_that_meets_the_finished_clone_is_not_told_to_drop_it(source, place, before):
