@@ -70,6 +70,8 @@ COMPOSED = frozenset(
 PURE = frozenset(
     {
         "base_table.counters",
+        "base_table.first_version",
+        "base_table.no_dataset",
         "base_rows.by_fragment",
         "bloom.build_bloom",
         "bloom.is_filterable",
