@@ -16,7 +16,7 @@ from lancelsm.layout import MEM_WAL, RegionId, region_key, region_prefix, round_
 from lancelsm.manifest import Dead
 from lancelsm.opening import Opened
 from lancelsm.pins import Pin
-from lancelsm.region import Region, region_from_record, regions
+from lancelsm.region import Region, region_from_record, regions, with_heads
 
 
 class Place(Protocol):
@@ -119,9 +119,7 @@ class BasePlace:
 
 def all_places(opened: Opened) -> list[Place]:
     """Every region that has a head, and the base."""
-    listed = regions(opened.storage)
-    heads = opened.storage.each(lambda region: region.find_head(), listed)
-    made = [region for region, head in zip(listed, heads, strict=True) if head is not None]
+    made = [region for region, _ in with_heads(opened.storage, regions(opened.storage))]
     return [*(_of(opened, region, among=len(made)) for region in made), BasePlace(opened=opened)]
 
 
