@@ -7,6 +7,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FunctionType
 
@@ -69,6 +70,28 @@ def ends_badly(edits: Iterable[Edit], story: Callable[[], object]) -> bool:
         except (AssertionError, ValueError, KeyError, OSError, LsmError, pytest.fail.Exception):
             return True
     return False
+
+
+Test = Callable[..., None]
+
+
+def with_and_without(guards: Mapping[str, tuple[Iterable[Edit], Story]], *, own: Iterable[Story]) -> tuple[Test, Test]:
+    """The two tests of a table of guards: with all of them the stories end well, without one its story ends badly.
+
+    Args:
+        own: the stories that no other test tells.
+    """
+
+    @pytest.mark.parametrize("story", own)
+    def ends_well(story: Story, tmp_path: Path) -> None:
+        story(tmp_path)
+
+    @pytest.mark.parametrize("guard", guards)
+    def ends_badly_without(guard: str, tmp_path: Path) -> None:
+        edits, story = guards[guard]
+        assert ends_badly(edits, partial(story, tmp_path))
+
+    return ends_well, ends_badly_without
 
 
 def remove_all(patch: pytest.MonkeyPatch, edits: Iterable[Edit]) -> None:

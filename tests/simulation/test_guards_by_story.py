@@ -25,7 +25,7 @@ from lancelsm.wal import pipeline, slot
 from tests.simulation import test_append, test_claim, test_region_creation
 from tests.simulation.faults import CRASH_BEFORE, FAIL_BEFORE, Call, FaultPlan, MemoryRegistry
 from tests.simulation.memory_base import in_place_of_lance
-from tests.simulation.removal import Edit, Story, anywhere, ends_badly
+from tests.simulation.removal import Edit, Story, anywhere, with_and_without
 from tests.simulation.test_pipeline import crowd as pipelined
 from tests.simulation.whole_lake import WholeLake
 from tests.simulation.world import OWNER, RIVAL, World, told
@@ -374,13 +374,4 @@ OWN = (
 )
 
 
-@pytest.mark.parametrize("story", OWN)
-def test_with_all_guards_a_story_ends_well(story: Story, tmp_path: Path) -> None:
-    story(tmp_path)
-
-
-@pytest.mark.parametrize("guard", GUARDS)
-def test_without_the_guard_a_story_ends_badly(guard: str, tmp_path: Path) -> None:
-    edits, story = GUARDS[guard]
-
-    assert ends_badly(edits, partial(story, tmp_path))
+test_with_all_guards_a_story_ends_well, test_without_the_guard_a_story_ends_badly = with_and_without(GUARDS, own=OWN)

@@ -33,7 +33,7 @@ from tests.interop import test_adopt as adopted_from_lance
 from tests.simulation import test_commit, test_table_collection
 from tests.simulation.faults import Call, FaultPlan, MemoryRegistry
 from tests.simulation.memory_base import in_place_of_lance
-from tests.simulation.removal import Edit, Story, anywhere, ends_badly
+from tests.simulation.removal import Edit, Story, anywhere, with_and_without
 from tests.simulation.situations import half_claim
 from tests.simulation.test_append import _bent
 from tests.simulation.whole_lake import QUEUE, ROWS, WholeLake
@@ -397,13 +397,4 @@ OWN = (
 )
 
 
-@pytest.mark.parametrize("story", OWN)
-def test_with_all_guards_a_story_ends_well(story: Story, tmp_path: Path) -> None:
-    story(tmp_path)
-
-
-@pytest.mark.parametrize("guard", GUARDS)
-def test_without_the_guard_a_story_ends_badly(guard: str, tmp_path: Path) -> None:
-    edits, story = GUARDS[guard]
-
-    assert ends_badly(edits, partial(story, tmp_path))
+test_with_all_guards_a_story_ends_well, test_without_the_guard_a_story_ends_badly = with_and_without(GUARDS, own=OWN)

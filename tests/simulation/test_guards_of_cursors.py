@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -19,7 +18,7 @@ from lancelsm.opening import open_table
 from lancelsm.pins import Pin, RegionPin
 from lancelsm.region import Storage
 from tests.simulation.faults import Call, FaultPlan
-from tests.simulation.removal import Edit, Story, ends_badly
+from tests.simulation.removal import Edit, Story, with_and_without
 from tests.simulation.test_guards_of_pins import LONG, of_two_regions
 from tests.simulation.test_guards_of_reads import a_lake, folded, late_entries, shown
 from tests.simulation.whole_lake import ROWS, WholeLake
@@ -381,13 +380,4 @@ OWN = (
 )
 
 
-@pytest.mark.parametrize("story", OWN)
-def test_with_all_guards_a_story_ends_well(story: Story, tmp_path: Path) -> None:
-    story(tmp_path)
-
-
-@pytest.mark.parametrize("guard", GUARDS)
-def test_without_the_guard_a_story_ends_badly(guard: str, tmp_path: Path) -> None:
-    edits, story = GUARDS[guard]
-
-    assert ends_badly(edits, partial(story, tmp_path))
+test_with_all_guards_a_story_ends_well, test_without_the_guard_a_story_ends_badly = with_and_without(GUARDS, own=OWN)

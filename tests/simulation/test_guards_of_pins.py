@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from lancelsm.errors import Contended
 from lancelsm.opening import open_table
 from tests.simulation.collecting import filled
 from tests.simulation.faults import CRASH_BEFORE, FaultPlan
-from tests.simulation.removal import Edit, Story, anywhere, ends_badly
+from tests.simulation.removal import Edit, Story, anywhere, with_and_without
 from tests.simulation.test_expiry import read_while_it_goes
 from tests.simulation.test_guards_of_reads import a_lake, held, overtaken
 from tests.simulation.whole_lake import at_each_call
@@ -152,13 +151,4 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
 OWN = (dropped_by_halves, forgotten_late, removed_while_it_is_made)
 
 
-@pytest.mark.parametrize("story", OWN)
-def test_with_all_guards_a_story_ends_well(story: Story, tmp_path: Path) -> None:
-    story(tmp_path)
-
-
-@pytest.mark.parametrize("guard", GUARDS)
-def test_without_the_guard_a_story_ends_badly(guard: str, tmp_path: Path) -> None:
-    edits, story = GUARDS[guard]
-
-    assert ends_badly(edits, partial(story, tmp_path))
+test_with_all_guards_a_story_ends_well, test_without_the_guard_a_story_ends_badly = with_and_without(GUARDS, own=OWN)
