@@ -35,7 +35,7 @@ demo: .venv/demo.stamp ## a year of flights through the whole pipeline (ARGS='--
 	@$(BIN)/lancelsm demo $(ARGS)
 
 demo-aws: .venv/demo.stamp node_modules/.package-lock.json ## the same through both stacks, on an emulated AWS (GATEWAY_PORT=4566)
-	@$(BIN)/python -m lancelsm.local.server start
+	@$(BIN)/python -m local.server start
 	@[ -e $(DEPLOYED) ] || { \
 		echo "Deploying to it; .local/deploy.log tells how it goes"; \
 		$(LOCAL_AWS) $(MAKE) bootstrap deploy STAGE=local >.local/deploy.log 2>&1 && touch $(DEPLOYED); \
@@ -89,7 +89,7 @@ destroy: synth ## the stack that works; the one that lasts stays, and deploy wor
 	@$(CDK) destroy $(if $(filter local,$(STAGE)),--force) --app $(CDK_OUT) lancelsm-$(STAGE)-pipeline
 
 local: node_modules/.package-lock.json ## both stacks on this machine, in an emulated AWS (GATEWAY_PORT=4566)
-	@$(BIN)/python -m lancelsm.local.server start
+	@$(BIN)/python -m local.server start
 	@$(LOCAL_AWS) $(MAKE) bootstrap deploy STAGE=local
 	@touch $(DEPLOYED)
 	@echo "Each of these in a shell that has:"
@@ -97,7 +97,7 @@ local: node_modules/.package-lock.json ## both stacks on this machine, in an emu
 	@echo "'make local-down' ends it. docs/local.md says what is emulated, and what is not."
 
 local-down: ## end the emulated AWS, and what was deployed there with it
-	@$(BIN)/python -m lancelsm.local.server stop
+	@$(BIN)/python -m local.server stop
 
 asl: .venv/aws.stamp ## the state machines as they are deployed, names filled in
 	@PATH="$$($(NODE))/bin:$$PATH" $(BIN)/python -m infra.asl $(STAGE)
@@ -112,7 +112,7 @@ lock: .venv/dev.stamp ## resolve the locks again (ARGS=--upgrade)
 	@requirements/lock.sh $(ARGS)
 
 clean: ## remove everything that make made
-	@$(BIN)/python -m lancelsm.local.server stop 2>/dev/null || true
+	@$(BIN)/python -m local.server stop 2>/dev/null || true
 	rm -rf .venv build dist layers/build node_modules cdk.out .cdk .local shared/*.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

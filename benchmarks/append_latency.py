@@ -18,7 +18,7 @@ import pyarrow as pa
 
 import lancelsm
 from benchmarks.figures import Figure, quantile, used
-from lancelsm.opening import Ports
+from lancelsm.region.handle import Ports
 from tests.simulation.faults import MemoryRegistry, MemoryStore
 
 ROWS_A_SECOND = 10_000

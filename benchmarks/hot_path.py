@@ -11,11 +11,11 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from benchmarks.figures import Figure, cpu_seconds
-from lancelsm.layout import Epoch, Nonce, Position
-from lancelsm.record.rows import upserts
+from lancelsm.common.layout import Epoch, Nonce, Position
+from lancelsm.common.setsum import Setsum
+from lancelsm.record.normalize import upserts
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TableSchema, declare_primary_key, numbered
-from lancelsm.setsum import Setsum
 from lancelsm.wal.entry import draft, encode
 
 ROWS = 1000

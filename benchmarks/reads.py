@@ -18,7 +18,7 @@ from lance.mem_wal import LsmPointLookupPlanner, LsmScanner, ShardSnapshot
 import lancelsm
 from benchmarks import tables
 from benchmarks.figures import Figure, best
-from lancelsm.layout import generation_number
+from lancelsm.common.layout import generation_number
 from lancelsm.table import Table
 
 _LOOKUPS_AT_MOST = 100  # more are counted up from these: ten thousand take pylance minutes

@@ -17,7 +17,7 @@ import pyarrow as pa
 import lancelsm
 from benchmarks.append_latency import PUT_SECONDS, REGISTRY_SECONDS, SCHEMA, Slow
 from benchmarks.figures import Figure
-from lancelsm.opening import Ports
+from lancelsm.region.handle import Ports
 from lancelsm.wal import entry
 from tests.simulation.faults import MemoryRegistry, MemoryStore
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lancelsm import documents
-from lancelsm.function import Call, Document, function, parsed, place, settings
-from lancelsm.opening import open_table
-from lancelsm.upkeep import flush_table
+from lancelsm.compaction.maintenance import flush_table
+from lancelsm.region.handle import open_table
+from lancelsm.stack import documents
+from lancelsm.stack.function import Call, Document, function, parsed, place, settings
 
 SETTINGS = settings("LANCELSM_TABLES")
 

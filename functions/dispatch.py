@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lancelsm import aws
-from lancelsm.clock import SystemClock, SystemIds
-from lancelsm.dispatch import Elsewhere, dispatch
+from lancelsm.common import aws
+from lancelsm.common.clock import SystemClock, SystemIds
 from lancelsm.errors import LsmError
-from lancelsm.function import Call, Document, function, parsed, settings
-from lancelsm.opening import open_configured
+from lancelsm.region.handle import open_configured
 from lancelsm.registry.dynamodb import DynamoRegistry
+from lancelsm.stack.dispatch import Elsewhere, dispatch
+from lancelsm.stack.function import Call, Document, function, parsed, settings
 
 SETTINGS = settings("LANCELSM_REGISTRY", "LANCELSM_COMPACTION", "LANCELSM_MERGE_MACHINE")
 REGISTRY = DynamoRegistry(

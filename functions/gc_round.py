@@ -7,9 +7,9 @@ from math import ceil
 from typing import Literal
 
 from lancelsm.errors import Invalid
-from lancelsm.function import Call, Document, function, parsed, place, settings
 from lancelsm.gc import collect
-from lancelsm.opening import open_configured
+from lancelsm.region.handle import open_configured
+from lancelsm.stack.function import Call, Document, function, parsed, place, settings
 
 SETTINGS = settings("LANCELSM_TABLES")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lancelsm.function import Call, Document, function, parsed, place, settings
 from lancelsm.gc import collect
-from lancelsm.opening import open_configured
+from lancelsm.region.handle import open_configured
+from lancelsm.stack.function import Call, Document, function, parsed, place, settings
 
 SETTINGS = settings("LANCELSM_TABLES")
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from lancelsm import documents
-from lancelsm.dispatch import next_collection
+from lancelsm.compaction.maintenance import merge_table, optimize_table
 from lancelsm.errors import Invalid
-from lancelsm.function import Call, Document, function, parsed, place, settings
-from lancelsm.merge.request import folder, keep_request, keep_result, plan_request, read_result
-from lancelsm.opening import Opened, open_table
-from lancelsm.upkeep import merge_table, optimize_table
+from lancelsm.region.handle import Opened, open_table
+from lancelsm.stack import documents
+from lancelsm.stack.dispatch import next_collection
+from lancelsm.stack.function import Call, Document, function, parsed, place, settings
+from lancelsm.stack.merge_request import folder, keep_request, keep_result, plan_request, read_result
 
 SETTINGS = settings("LANCELSM_TABLES", "LANCELSM_WORK")
 

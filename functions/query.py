@@ -8,8 +8,8 @@ from typing import Any
 
 import lancelsm
 from lancelsm.errors import Invalid
-from lancelsm.function import Call, Document, function, parsed, place, settings
-from lancelsm.query import answer, count_rows, keep_in_bucket, key_rows
+from lancelsm.stack.function import Call, Document, function, parsed, place, settings
+from lancelsm.stack.query import answer, count_rows, keep_in_bucket, key_rows
 
 SETTINGS = settings("LANCELSM_TABLES", "LANCELSM_WORK")
 

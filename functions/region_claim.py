@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lancelsm import documents
-from lancelsm.claim import claim
-from lancelsm.function import Call, Document, function, parsed, place, settings
-from lancelsm.opening import open_configured
-from lancelsm.region import chosen
+from lancelsm.region.catalog import chosen
+from lancelsm.region.handle import open_configured
+from lancelsm.stack import documents
+from lancelsm.stack.function import Call, Document, function, parsed, place, settings
+from lancelsm.wal.claim import claim
 
 SETTINGS = settings("LANCELSM_TABLES")
 

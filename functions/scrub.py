@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lancelsm import documents
-from lancelsm.function import Call, Document, function, parsed, place, settings
 from lancelsm.scrub.table import scrub_place
+from lancelsm.stack import documents
+from lancelsm.stack.function import Call, Document, function, parsed, place, settings
 
 SETTINGS = settings("LANCELSM_TABLES")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from lancelsm.clock import SystemClock
-from lancelsm.delivery import events
-from lancelsm.delivery.queue import SqsQueue
-from lancelsm.delivery.request import Op, stored_rows, write
-from lancelsm.delivery.tables import Inbox, Tables
-from lancelsm.function import Call, Document, function, parsed, settings
+from lancelsm.common.clock import SystemClock
+from lancelsm.stack.delivery import events
+from lancelsm.stack.delivery.queue import SqsQueue
+from lancelsm.stack.delivery.request import Op, stored_rows, write
+from lancelsm.stack.delivery.table_cache import Inbox, Tables
+from lancelsm.stack.function import Call, Document, function, parsed, settings
 
 SETTINGS = settings("LANCELSM_TABLES", "LANCELSM_WORK", "LANCELSM_QUEUE_URL", "LANCELSM_DEAD_LETTER_URL")
 TABLES = Tables(SETTINGS["LANCELSM_TABLES"])

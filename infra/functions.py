@@ -249,7 +249,7 @@ def gather(source: Path, into: Path) -> None:
     """Lay the handlers and the library side by side, as functions find them."""
     for file in sorted((source / "functions").glob("*.py")):
         shutil.copyfile(file, into / file.name)
-    left_out = shutil.ignore_patterns("__pycache__", "*.pyc", "local")
+    left_out = shutil.ignore_patterns("__pycache__", "*.pyc")
     shutil.copytree(source / "shared" / "lancelsm", into / "lancelsm", ignore=left_out)
 
 

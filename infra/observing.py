@@ -18,7 +18,7 @@ from infra.grants import State
 from infra.stage import Stage
 
 RUNBOOKS = "docs/runbooks"
-NAMESPACE = "lancelsm"  # of lancelsm.telemetry
+NAMESPACE = "lancelsm"  # of lancelsm.stack.telemetry
 _PERIOD = cdk.Duration.minutes(5)
 
 

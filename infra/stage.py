@@ -13,7 +13,7 @@ from typing import Any, Literal, cast, get_args
 import aws_cdk as cdk
 from constructs import Node
 
-from lancelsm.settings import Settings, checked
+from lancelsm.common.settings import Settings, checked
 
 ROOT = Path(__file__).resolve().parent.parent
 StageName = Literal["local", "dev", "prod"]

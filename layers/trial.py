@@ -9,12 +9,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
-from lancelsm import aws
-from lancelsm.committed import Committed
-from lancelsm.opening import open_configured
-from lancelsm.record.rows import upserts
-from lancelsm.region_writer import RegionWriters
+from lancelsm.common import aws
+from lancelsm.common.committed import Committed
+from lancelsm.record.normalize import upserts
+from lancelsm.region.handle import open_configured
 from lancelsm.routing.route import route
+from lancelsm.wal.region_writer import RegionWriters
 
 HEAVY = {"numpy", "lance", "pydantic", "pyarrow.dataset", "aws_xray_sdk"}
 
@@ -45,7 +45,7 @@ def lance(table: str) -> None:
 
 
 def spark(table: str) -> None:
-    import lancelsm.merge.job  # noqa: F401
+    import lancelsm.stack.merge_job  # noqa: F401
 
     lance(table)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lancelsm.local import ACCOUNT, REGION, SECRET, server
+from local import ACCOUNT, REGION, SECRET, server
 
 AWS = "aws"  # instead of an endpoint
 

@@ -2,6 +2,6 @@
 
 import sys
 
-from lancelsm.merge.job import main
+from lancelsm.stack.merge_job import main
 
 sys.exit(main(sys.argv[1:]))

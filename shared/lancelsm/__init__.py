@@ -13,20 +13,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lancelsm.committed import Committed
+    from lancelsm.common.committed import Committed
     from lancelsm.errors import Ambiguous, Contended, Corrupt, Fenced, Invalid, LsmError, Unavailable
-    from lancelsm.rows import Rows
-    from lancelsm.status import Status
+    from lancelsm.read.result import Rows
+    from lancelsm.read.status import Status
     from lancelsm.table import Table, create, open  # noqa: A004
-    from lancelsm.writer import Writer
+    from lancelsm.wal.writer import Writer
 
 _HOMES = {
     "errors": ("Ambiguous", "Contended", "Corrupt", "Fenced", "Invalid", "LsmError", "Unavailable"),
-    "status": ("Status",),
-    "rows": ("Rows",),
+    "read.status": ("Status",),
+    "read.result": ("Rows",),
     "table": ("Table", "create", "open"),
-    "committed": ("Committed",),
-    "writer": ("Writer",),
+    "common.committed": ("Committed",),
+    "wal.writer": ("Writer",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -18,21 +18,21 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from lancelsm import config as configs
-from lancelsm.clone import Copied, facts_of
-from lancelsm.config import Config
+from lancelsm.admin.clone import Copied, facts_of
+from lancelsm.admin.create import begin_base, begin_copy, catalogued, check_free
+from lancelsm.common.layout import BACKUP, RESTORED, TableId, table_id
+from lancelsm.common.setsum import Setsum
 from lancelsm.dataset.base_reads import scan_base
 from lancelsm.dataset.copies import read_copy, write_copy
 from lancelsm.errors import Corrupt, Invalid, Unavailable
-from lancelsm.layout import BACKUP, RESTORED, TableId, table_id
-from lancelsm.making import begin_base, begin_copy, catalogued, check_free
 from lancelsm.objects import ObjectStore, put_once
-from lancelsm.opening import Ports, canonical
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TableSchema, declare_primary_key, numbered
-from lancelsm.registry.opening import default_registry
+from lancelsm.region import config as configs
+from lancelsm.region.config import Config
+from lancelsm.region.handle import Ports, canonical
+from lancelsm.registry.open import default_registry
 from lancelsm.routing.spec import parse_regions
-from lancelsm.setsum import Setsum
 from lancelsm.table import Table
 
 FORMAT = 1

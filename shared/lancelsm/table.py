@@ -11,31 +11,19 @@ from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
 
-from lancelsm import reader
-from lancelsm.changes import Changes, Start, check_start, first_position
-from lancelsm.claim import claim, seal
-from lancelsm.committed import Committed
-from lancelsm.config import Config
-from lancelsm.cursor import drop_cursor, list_cursors, set_cursor
-from lancelsm.duration import time_to_live
+from lancelsm.admin.create import make_table
+from lancelsm.common.committed import Committed
+from lancelsm.common.duration import time_to_live
+from lancelsm.common.settings import Settings
+from lancelsm.compaction.background import Ran, run
+from lancelsm.compaction.maintenance import Engine, Flushed, flush_table, merge_table
+from lancelsm.compaction.merge import Merged
 from lancelsm.errors import Corrupt, Invalid, placed
 from lancelsm.gc.collect import Collected, collect
-from lancelsm.head import Head
-from lancelsm.loop import Ran, run
-from lancelsm.making import make_table
-from lancelsm.merge.commit import Merged
-from lancelsm.opening import DEFAULT_OWNER, Opened, Ports, open_table
-from lancelsm.pins import Pin
-from lancelsm.record.rows import deletes, upserts
-from lancelsm.record.schema import TableSchema
-from lancelsm.region import Region, Storage, check_there, regions, the_one
-from lancelsm.region_writer import RegionWriters, Target
-from lancelsm.routing.route import route
-from lancelsm.rows import Rows, begun
-from lancelsm.scrub.report import Report
-from lancelsm.scrub.table import scrub
-from lancelsm.settings import Settings
-from lancelsm.snapshot import (
+from lancelsm.history.changes import Changes, Start, check_start, first_position
+from lancelsm.history.cursor import drop_cursor, list_cursors, set_cursor
+from lancelsm.history.pins import Pin
+from lancelsm.history.snapshot import (
     check_standing,
     drop_snapshot,
     find_snapshot,
@@ -46,10 +34,22 @@ from lancelsm.snapshot import (
     snapshot_view,
     standing,
 )
-from lancelsm.status import Status, read_status
-from lancelsm.upkeep import Engine, Flushed, flush_table, merge_table
-from lancelsm.view import View, take_view
-from lancelsm.writer import Writer
+from lancelsm.read import reader
+from lancelsm.read.result import Rows, begun
+from lancelsm.read.status import Status, read_status
+from lancelsm.read.view import View, take_view
+from lancelsm.record.normalize import deletes, upserts
+from lancelsm.record.schema import TableSchema
+from lancelsm.region.catalog import Region, Storage, check_there, regions, the_one
+from lancelsm.region.config import Config
+from lancelsm.region.handle import DEFAULT_OWNER, Opened, Ports, Target, open_table
+from lancelsm.region.head import Head
+from lancelsm.routing.route import route
+from lancelsm.scrub.report import Report
+from lancelsm.scrub.table import scrub
+from lancelsm.wal.claim import claim, seal
+from lancelsm.wal.region_writer import RegionWriters
+from lancelsm.wal.writer import Writer
 
 T = TypeVar("T")
 
@@ -182,7 +182,7 @@ class Table:
         """Fold every region's WAL into generations; returns once nothing that was acknowledged before is left in it.
 
         Raises:
-            Corrupt, Contended, Ambiguous, Unavailable: as `flush.flush`.
+            Corrupt, Contended, Ambiguous, Unavailable: as `compaction.flush.flush`.
         """
         self._check_writable()
         return flush_table(self._opened)
@@ -194,13 +194,15 @@ class Table:
             engine: where; `auto` decides by the sizes of delta and base.
 
         Raises:
-            Contended, Ambiguous, Unavailable, Corrupt: as `merge.commit.merge_generations`.
+            Contended, Ambiguous, Unavailable, Corrupt: as `compaction.merge.merge_generations`.
         """
         self._check_writable()
         return merge_table(self._opened, engine=engine)
 
     def run(self, *, until_idle: bool = True, engine: Engine = "auto") -> Ran:
-        """Flush, merge and optimize: everything that can be done, or for ever what is due; as `loop.run`."""
+        """Flush, merge and optimize: everything that can be done, or for ever what is due; as
+        `compaction.background.run`.
+        """
         self._check_writable()
         return run(self._opened, until_idle=until_idle, engine=engine)
 
@@ -256,7 +258,7 @@ class Table:
         return renew_snapshot(self._opened, name, ttl_seconds=self._time_to_live(ttl))
 
     def drop_snapshot(self, name: str) -> None:
-        """End a snapshot: the next collection may delete what it kept. Raises as `snapshot.drop_snapshot`."""
+        """End a snapshot: the next collection may delete what it kept. Raises as `history.snapshot.drop_snapshot`."""
         self._check_writable()
         drop_snapshot(self._opened, name)
 
@@ -317,7 +319,7 @@ class Table:
         return list_cursors(self._storage)
 
     def set_cursor(self, name: str, *, start: Start = "earliest", region: str | None = None) -> Pin:
-        """Make a cursor, or put it somewhere else, in all regions or in one; raises as `cursor.set_cursor`.
+        """Make a cursor, or put it somewhere else, in all regions or in one; raises as `history.cursor.set_cursor`.
 
         Args:
             start: as for `changes`.
@@ -329,7 +331,7 @@ class Table:
         return set_cursor(self._storage, name, start=lambda one, head: first_position(one, head, start), only=only)
 
     def drop_cursor(self, name: str) -> None:
-        """End a cursor: what only it kept may be collected. Raises as `cursor.drop_cursor`."""
+        """End a cursor: what only it kept may be collected. Raises as `history.cursor.drop_cursor`."""
         self._check_writable()
         drop_cursor(self._storage, name)
 
@@ -348,12 +350,12 @@ class Table:
         return the_one(regions(self._storage), identity, table=self.uri)
 
     def claim(self, region: Region, *, owner: str | None = None) -> Head:
-        """Take a region for `owner`, by default for the table's ordinary writers; as `claim.claim`."""
+        """Take a region for `owner`, by default for the table's ordinary writers; as `wal.claim.claim`."""
         self._check_writable()
         return claim(region, owner=owner or self.config.owner)
 
     def seal(self, region: Region) -> Head:
-        """End a region for writes, for ever; as `claim.seal`."""
+        """End a region for writes, for ever; as `wal.claim.seal`."""
         self._check_writable()
         return seal(region)
 
@@ -492,7 +494,7 @@ def open(  # noqa: A001 - read as lancelsm.open
         owner: write under a name of one's own, which claims each region at the first write to it; by default the name
             that the table's ordinary writers share.
 
-    Raises: as `opening.open_table`, and as `Table.at`.
+    Raises: as `region.handle.open_table`, and as `Table.at`.
     """
     opened = open_table(uri, settings=settings, storage_options=storage_options, ports=ports or Ports())
     table = Table(opened, owner=owner)

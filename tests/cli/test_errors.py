@@ -43,7 +43,7 @@ def test_each_kind_has_its_exit_code(
     def fail(*_: object, **__: object) -> None:
         raise error("it went wrong", remedy="Do this", region="7f3a")
 
-    monkeypatch.setattr("lancelsm.upkeep.flush_table", fail)
+    monkeypatch.setattr("lancelsm.compaction.maintenance.flush_table", fail)
 
     done = run("flush", orders, "--output=json")
 
@@ -110,7 +110,7 @@ def test_a_bug_is_no_traceback_unless_asked_for(orders: Path, run: Run, monkeypa
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("by nothing")
 
-    monkeypatch.setattr("lancelsm.upkeep.flush_table", fail)
+    monkeypatch.setattr("lancelsm.compaction.maintenance.flush_table", fail)
     quiet = run("flush", orders)
     assert (quiet.code, quiet.err.count("\n")) == (1, 1)
     assert "LANCELSM_TRACEBACK=1" in quiet.err
@@ -124,7 +124,7 @@ def test_an_interrupt_is_quiet(orders: Path, run: Run, monkeypatch: pytest.Monke
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("lancelsm.upkeep.flush_table", interrupt)
+    monkeypatch.setattr("lancelsm.compaction.maintenance.flush_table", interrupt)
 
     done = run("flush", orders, "--output", "json")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import lance
 
-from lancelsm.layout import published_manifest
+from lancelsm.common.layout import published_manifest
 from lancelsm.table import Table
 from tests.cli.console import Json, Run
 from tests.unit.tables import create, generation_paths, row

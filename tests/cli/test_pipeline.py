@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from lancelsm.common.settings import Settings
 from lancelsm.demo.year import Shown
-from lancelsm.settings import Settings
 from tests.cli.console import ORDERS, Json, Run, lines
 
 
@@ -349,7 +349,9 @@ def test_the_shared_options_may_stand_anywhere(orders: Path, run: Run, place: in
 
 def test_storage_options_reach_the_store(orders: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[object] = []
-    monkeypatch.setattr("lancelsm.opening.open_table", lambda uri, *, storage_options: given.append(storage_options))
+    monkeypatch.setattr(
+        "lancelsm.region.handle.open_table", lambda uri, *, storage_options: given.append(storage_options)
+    )
 
     run("--storage-option", "region=x", "flush", orders, "--storage-option", "key=a=b")
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from lancelsm.delivery import redrive
-from lancelsm.delivery.redrive import Redriven, Verdict
 from lancelsm.errors import Unavailable
+from lancelsm.stack.delivery import redrive
+from lancelsm.stack.delivery.redrive import Redriven, Verdict
 from tests.cli.console import Run
 
 

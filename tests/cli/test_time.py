@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import lancelsm
-from lancelsm.clock import SystemClock
+from lancelsm.common.clock import SystemClock
 from tests.cli.console import lines
 from tests.cli.test_process import COMMAND
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lancelsm.clock import SystemClock, SystemIds
+from lancelsm.common.clock import SystemClock, SystemIds
 from lancelsm.objects import ObjectStore
-from lancelsm.objects.opening import open_store
+from lancelsm.objects.open import open_store
 from lancelsm.registry import Registry
 from lancelsm.registry.dynamodb import DynamoRegistry
-from lancelsm.registry.opening import open_registry
+from lancelsm.registry.open import open_registry
 from tests.conformance.dynamodb import dynamodb_client
 from tests.simulation.faults import MemoryRegistry, MemoryStore
 

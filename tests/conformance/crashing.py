@@ -14,13 +14,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from lancelsm.objects import local, posix
-from lancelsm.objects.local import LocalStore
+from lancelsm.objects import filesystem, posix
+from lancelsm.objects.filesystem import LocalStore
 from tests.conformance.race import ROOT
 
 KEY = "_mem_wal/region/wal/0001.arrow"
 OLD, NEW = b"old", b"new"
-_ADAPTER = {local.__file__, posix.__file__}
+_ADAPTER = {filesystem.__file__, posix.__file__}
 
 
 def died_at_every_line(method: str, directory: Path) -> list[Path]:

@@ -10,7 +10,7 @@ import json
 import subprocess
 import sys
 
-from lancelsm.layout import Key
+from lancelsm.common.layout import Key
 from lancelsm.objects import Written
 from lancelsm.registry import Applied
 from tests.conformance.backends import Description, opened_registry, opened_store

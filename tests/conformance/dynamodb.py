@@ -21,7 +21,7 @@ from unittest import mock
 
 import boto3
 
-from lancelsm import aws
+from lancelsm.common import aws
 from lancelsm.registry.dynamodb import INDEX
 from tests.conformance.listening import listening
 
@@ -29,7 +29,7 @@ _ABSENT = {"GetItem": {}, "Query": {"Items": [], "Count": 0, "ScannedCount": 0}}
 
 
 def dynamodb_client(endpoint: str) -> Any:
-    """As `lancelsm.aws.client` makes it, for this endpoint."""
+    """As `lancelsm.common.aws.client` makes it, for this endpoint."""
     return boto3.client(
         "dynamodb",
         endpoint_url=endpoint,
@@ -42,7 +42,7 @@ def dynamodb_client(endpoint: str) -> Any:
 
 @contextmanager
 def environment_of(endpoint: str) -> Iterator[None]:
-    """Within, `lancelsm.aws` finds this endpoint, region and account in the environment."""
+    """Within, `lancelsm.common.aws` finds this endpoint, region and account in the environment."""
     told = {
         "AWS_ENDPOINT_URL": endpoint,
         "AWS_REGION": "us-east-1",

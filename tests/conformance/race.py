@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Barrier
 from typing import Any
 
-from lancelsm.layout import Key
+from lancelsm.common.layout import Key
 from lancelsm.objects import Object, ObjectStore, Written
 from lancelsm.registry import Applied, Registry
 from tests.conformance.backends import Description, opened_registry, opened_store

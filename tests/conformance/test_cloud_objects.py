@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lancelsm.clock import SeededIds
+from lancelsm.common.clock import SeededIds
 from lancelsm.errors import Invalid, Unavailable
 from lancelsm.objects import Listed, Object, Refused, Unknown, Written
 from lancelsm.objects.cloud import CloudStore

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from lancelsm.claim import create_region
-from lancelsm.clock import SeededIds
-from lancelsm.layout import Epoch, Position, wal_entry
+from lancelsm.common.clock import SeededIds
+from lancelsm.common.layout import Epoch, Position, wal_entry
 from lancelsm.objects.cloud import CloudStore
-from lancelsm.region import Region, Storage
+from lancelsm.region.catalog import Region, Storage
 from lancelsm.wal.append import append
+from lancelsm.wal.claim import create_region
 from lancelsm.wal.entry import decode, encode
 from tests.conformance.ministack import options
 from tests.conformance.stub import BUCKET, Stub, serving

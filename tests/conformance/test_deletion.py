@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lancelsm.layout import Key
+from lancelsm.common.layout import Key
 from lancelsm.registry import Applied, Lost
 from tests.conformance.backends import OBJECTS, REGISTRIES, opened_registry, opened_store
 

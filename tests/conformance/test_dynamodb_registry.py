@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from lancelsm.claim import claim, create_region
-from lancelsm.clock import SeededIds
+from lancelsm.common.clock import SeededIds
+from lancelsm.common.layout import RegionId, TableId, head_key
 from lancelsm.errors import Corrupt, Invalid, Unavailable
-from lancelsm.head import Status
-from lancelsm.layout import RegionId, TableId, head_key
-from lancelsm.region import Storage
+from lancelsm.region.catalog import Storage
+from lancelsm.region.head import Status
 from lancelsm.registry import Applied, Lost, Unknown
 from lancelsm.registry.dynamodb import DynamoRegistry
 from lancelsm.wal.append import append
+from lancelsm.wal.claim import claim, create_region
 from tests.conformance.dynamodb import dynamodb_client, make_registry_table
 from tests.simulation.faults import FakeClock, MemoryStore
 from tests.simulation.world import row

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import lancelsm
-from lancelsm.dropping import drop_table
+from lancelsm.admin.drop import drop_table
 from lancelsm.errors import Invalid, Unavailable
-from lancelsm.objects import Refused, Unknown, Written, local
-from lancelsm.objects.local import TEMPORARY, LocalStore
-from lancelsm.objects.opening import local_path, open_store
+from lancelsm.objects import Refused, Unknown, Written, filesystem
+from lancelsm.objects.filesystem import TEMPORARY, LocalStore
+from lancelsm.objects.open import local_path, open_store
 from lancelsm.objects.posix import explained, held, locks_hold
 from tests.conformance.crashing import KEY, NEW, OLD, died_at_every_line
 from tests.conformance.durable import acknowledged_until_killed, body_of
@@ -252,7 +252,7 @@ def test_a_file_that_is_taken_for_abandoned_before_its_writer_holds_it_is_writte
 
     store = unsynced(tmp_path)
     store.create("before", b"")
-    monkeypatch.setattr(local, "held", cleaned_first)
+    monkeypatch.setattr(filesystem, "held", cleaned_first)
     wrote = store.create("new", NEW) if method == "create" else store.replace(KEY, NEW, expect=before.etag)
 
     assert isinstance(wrote, Written)

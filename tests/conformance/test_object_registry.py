@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from lancelsm.clock import SeededIds
+from lancelsm.common.clock import SeededIds
+from lancelsm.common.layout import Key
 from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
-from lancelsm.layout import Key
 from lancelsm.objects import Refused, Unknown
 from lancelsm.registry import Applied, Lost
 from lancelsm.registry import Unknown as UnknownSwap

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
+from lancelsm.common.layout import Key, RegionId, TableId, head_key, table_key
 from lancelsm.errors import Corrupt
-from lancelsm.layout import Key, RegionId, TableId, head_key, table_key
 from lancelsm.registry import NEVER_DECREASE, Applied, Lost
 from tests.conformance import race
 from tests.conformance.backends import REGISTRIES, between_processes, opened_registry

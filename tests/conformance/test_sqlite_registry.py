@@ -10,10 +10,10 @@ import sys
 
 import pytest
 
+from lancelsm.common.layout import SQLITE, Key
 from lancelsm.errors import Corrupt, Invalid, Unavailable
-from lancelsm.layout import SQLITE, Key
 from lancelsm.registry import Applied, Lost, Unknown
-from lancelsm.registry.opening import open_registry
+from lancelsm.registry.open import open_registry
 from lancelsm.registry.sqlite import SqliteRegistry
 from tests.conformance.durable import acknowledged_until_killed, record_key
 from tests.conformance.race import ROOT
@@ -149,7 +149,7 @@ def test_a_closed_registry_opens_again(path):
 FORKING = """
 import os, sys
 from pathlib import Path
-from lancelsm.layout import Key
+from lancelsm.common.layout import Key
 from lancelsm.registry import Applied
 from lancelsm.registry.sqlite import SqliteRegistry
 registry = SqliteRegistry(Path(sys.argv[1]))

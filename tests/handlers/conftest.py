@@ -14,7 +14,8 @@ import boto3
 import pytest
 
 import lancelsm
-from lancelsm import aws, telemetry
+from lancelsm.common import aws
+from lancelsm.stack import telemetry
 from lancelsm.table import Table
 from tests.conformance.dynamodb import make_registry_table
 from tests.conformance.ministack import ministack

@@ -15,9 +15,9 @@ import pytest
 
 import lancelsm
 from lancelsm.client import Client
-from lancelsm.clock import SeededIds
-from lancelsm.delivery.queue import Delivery, Outgoing, Sent
+from lancelsm.common.clock import SeededIds
 from lancelsm.errors import Invalid
+from lancelsm.stack.delivery.queue import Delivery, Outgoing, Sent
 from tests.handlers.conftest import loaded
 from tests.simulation.faults import FakeClock
 
@@ -129,7 +129,7 @@ class Deployment:
 
     def deliver(self) -> None:
         """Let the writer apply what is on the queue, as its event source mapping does."""
-        from lancelsm.delivery import applying
+        from lancelsm.stack.delivery import apply
 
         deliveries = [
             Delivery(
@@ -141,13 +141,13 @@ class Deployment:
             )
             for number, message in enumerate(self.queue.messages.values(), 1)
         ]
-        ports = applying.Ports(
+        ports = apply.Ports(
             tables=self.writer.TABLES,
             inbox=self.writer.INBOX,
             dead_letters=self.queue,  # type: ignore[arg-type]
             source="q",
         )
-        done = applying.apply(deliveries, ports=ports, seconds=60)
+        done = apply.apply(deliveries, ports=ports, seconds=60)
         assert [outcome for outcome in done.outcomes if outcome.misfit or outcome.again] == []
 
     def rows(self) -> list[dict[str, Any]]:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from lancelsm import documents
-from lancelsm.claim import claim
 from lancelsm.cli import main
 from lancelsm.errors import Invalid, LsmError
+from lancelsm.stack import documents
 from lancelsm.table import Table
+from lancelsm.wal.claim import claim
 from tests.handlers.conftest import ORDERS, ROOT, Context, Deployment, event, loaded
 
 OWN = ("region_claim", "compaction", "merger", "query", "gc_round", "gc_sweep", "scrub")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from lancelsm.common.layout import Position, wal_entry
 from lancelsm.errors import Corrupt, Invalid
-from lancelsm.layout import Position, wal_entry
 from tests.handlers.conftest import ORDERS, Context, Deployment, loaded
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import boto3
 import pytest
 
-from lancelsm.claim import claim
+from lancelsm.wal.claim import claim
 from tests.handlers.conftest import FUNCTIONS, ORDERS, ROOT, Deployment, event
 from tests.handlers.runtime_api import FunctionError, Runtime, runtime
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lancelsm import documents
 from lancelsm.errors import Invalid
+from lancelsm.stack import documents
 from tests.handlers.conftest import ORDERS, Context, Deployment, loaded
 
 

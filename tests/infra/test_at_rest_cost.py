@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from infra.machines import WORKFLOWS
-from lancelsm.cost import resting, total
-from lancelsm.cost.resting import AT_REST, inventory
-from lancelsm.cost.running import MEMORY_MB, STEPS_OF_A_COLLECTION, STEPS_OF_A_MERGE
+from lancelsm.stack.cost import at_rest, total
+from lancelsm.stack.cost.at_rest import AT_REST, inventory
+from lancelsm.stack.cost.per_row import MEMORY_MB, STEPS_OF_A_COLLECTION, STEPS_OF_A_MERGE
 from tests.infra.conftest import Stacks
 
 
@@ -26,7 +26,7 @@ def test_what_a_stage_costs_at_rest_is_derived_from_its_templates(stage: tuple[s
     name, templates = stage
 
     assert inventory(templates) == AT_REST[name]
-    assert total(resting.resting(AT_REST[name])) < 1.25
+    assert total(at_rest.resting(AT_REST[name])) < 1.25
 
 
 def test_durations_are_charged_for_the_memory_that_functions_have(stage: tuple[str, list[dict[str, Any]]]) -> None:

@@ -15,7 +15,7 @@ from infra.functions import MODULES, SHAPES
 from infra.machines import WORKFLOWS
 from infra.merging import ENTRY_POINT
 from lancelsm.errors import Invalid
-from lancelsm.local.emr_parameters import capacity, spark_properties, workers
+from local.emr_parameters import capacity, spark_properties, workers
 from tests.infra.conftest import ROOT, TOPIC, Stacks, synthesized
 
 FUNCTIONS = {
@@ -80,9 +80,9 @@ def test_an_archive_of_a_job_with_older_code_than_the_functions_is_refused(chang
     package = tmp_path / "arm64" / "spark" / "lancelsm"
     shutil.copytree(ROOT / "shared" / "lancelsm", package, ignore=shutil.ignore_patterns("__pycache__"))
     if change == "other":
-        (package / "upkeep.py").write_text("")
+        (package / "table.py").write_text("")
     elif change == "absent":
-        (package / "upkeep.py").unlink()
+        (package / "table.py").unlink()
     else:
         (package / "gone.py").touch()
 

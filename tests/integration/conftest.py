@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lancelsm import aws
+from lancelsm.common import aws
 from tests.integration.deployment import Deployment, deployed
 
 

@@ -20,9 +20,9 @@ from typing import Any, TypeVar
 from botocore.exceptions import ClientError
 
 import lancelsm
-from lancelsm.layout import Position, wal_entry
+from lancelsm.common.layout import Position, wal_entry
 from lancelsm.record.schema import TOMBSTONE
-from lancelsm.region import Region
+from lancelsm.region.catalog import Region
 from lancelsm.table import Table
 from lancelsm.wal.entry import decode
 from tests.emulator import Emulator, emulator

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import lancelsm
-from lancelsm.layout import Position, wal_entry
+from lancelsm.common.layout import Position, wal_entry
 from lancelsm.table import Table
 from tests.integration.deployment import Deployment, rows, until
 

@@ -15,17 +15,17 @@ import pyarrow as pa
 import pytest
 
 import lancelsm
-from lancelsm import aws
-from lancelsm import config as configs
 from lancelsm.cli import main
-from lancelsm.clock import SystemClock
-from lancelsm.config import Config
-from lancelsm.delivery.message import Message, encode, group_id, packed
-from lancelsm.delivery.queue import Outgoing, SqsQueue
-from lancelsm.delivery.tables import Inbox
-from lancelsm.layout import CONFIG, region_id
-from lancelsm.opening import Opened, open_configured
+from lancelsm.common import aws
+from lancelsm.common.clock import SystemClock
+from lancelsm.common.layout import CONFIG, region_id
+from lancelsm.region import config as configs
+from lancelsm.region.config import Config
+from lancelsm.region.handle import Opened, open_configured
 from lancelsm.routing.route import route
+from lancelsm.stack.delivery.message import Message, encode, group_id, packed
+from lancelsm.stack.delivery.queue import Outgoing, SqsQueue
+from lancelsm.stack.delivery.table_cache import Inbox
 from tests.conformance.dynamodb import dynamodb_client, make_registry_table
 from tests.conformance.ministack import make_bucket, ministack, options
 from tests.handlers.conftest import loaded

@@ -18,7 +18,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from lancelsm.errors import Invalid
-from lancelsm.local import ACCOUNT, REGION, install, server
+from local import ACCOUNT, REGION, install, server
 from tests.emulator import Emulator, emulator
 from tests.integration import deployment
 

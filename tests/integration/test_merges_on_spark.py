@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from lancelsm.layout import lease_key
-from lancelsm.lease import lease
-from lancelsm.opening import open_table
+from lancelsm.common.layout import lease_key
+from lancelsm.compaction.maintenance import BASE
+from lancelsm.region.handle import open_table
+from lancelsm.region.lease import lease
 from lancelsm.table import Table
-from lancelsm.upkeep import BASE
 from tests.integration.deployment import Deployment, rows, until
 
 BEGUN = ("SCHEDULED", "RUNNING")

@@ -13,15 +13,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from lancelsm import cli, config
-from lancelsm.clock import SystemClock
-from lancelsm.delivery.message import unpacked
-from lancelsm.delivery.queue import SqsQueue
-from lancelsm.delivery.sending import send
-from lancelsm.delivery.tables import Inbox
-from lancelsm.layout import CONFIG
-from lancelsm.opening import open_configured
-from lancelsm.record.rows import upserts
+from lancelsm import cli
+from lancelsm.common.clock import SystemClock
+from lancelsm.common.layout import CONFIG
+from lancelsm.record.normalize import upserts
+from lancelsm.region import config
+from lancelsm.region.handle import open_configured
+from lancelsm.stack.delivery.message import unpacked
+from lancelsm.stack.delivery.queue import SqsQueue
+from lancelsm.stack.delivery.send import send
+from lancelsm.stack.delivery.table_cache import Inbox
 from lancelsm.table import Table
 from tests.integration.deployment import Deployment, history, rows, until
 

@@ -6,9 +6,9 @@ import time
 
 import pyarrow as pa
 
-from lancelsm.layout import wal_entry
-from lancelsm.record.rows import upserts
-from lancelsm.region import Region
+from lancelsm.common.layout import wal_entry
+from lancelsm.record.normalize import upserts
+from lancelsm.region.catalog import Region
 from lancelsm.routing.route import route
 from lancelsm.table import Table
 from tests.integration.deployment import Deployment, batch, history, rows, until

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lancelsm.clock import SystemClock, SystemIds
-from lancelsm.layout import TableId
+from lancelsm.common.clock import SystemClock, SystemIds
+from lancelsm.common.layout import TableId
 from lancelsm.registry.dynamodb import DynamoRegistry
 from lancelsm.table import Table
 from tests.integration.deployment import Deployment, rows, until

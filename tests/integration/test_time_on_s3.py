@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 import lancelsm
+from lancelsm.admin.clone import clone_snapshot
+from lancelsm.admin.drop import drop_table
 from lancelsm.backup import back_up, restore
-from lancelsm.clone import clone_snapshot
-from lancelsm.dropping import drop_table
+from lancelsm.common.layout import table_key
 from lancelsm.errors import Invalid
-from lancelsm.layout import table_key
-from lancelsm.opening import open_table
+from lancelsm.region.handle import open_table
 from tests.conformance.dynamodb import dynamodb_client, environment_of, make_registry_table
 from tests.conformance.ministack import make_bucket, ministack, options
 

@@ -13,8 +13,8 @@ import lance
 import pyarrow as pa
 from lance.mem_wal import LsmPointLookupPlanner, LsmScanner, LsmVectorSearchPlanner, ShardSnapshot
 
+from lancelsm.common.layout import generation_number
 from lancelsm.dataset.base_table import open_base
-from lancelsm.layout import generation_number
 from lancelsm.record.schema import TOMBSTONE, TableSchema, declare_primary_key
 
 SHARD = "5f0b2f3e-9a0a-4c4c-8f7e-000000000001"

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 import lancelsm
-from lancelsm.adopt import adopt, set_regions
+from lancelsm.admin.adopt import adopt, set_regions
+from lancelsm.admin.rebuild import rebuild
 from lancelsm.errors import Corrupt, Invalid
-from lancelsm.opening import open_table
-from lancelsm.rebuild import rebuild
+from lancelsm.region.handle import open_table
 from lancelsm.table import Table
 from tests.interop import lance_oracle as oracle
 

@@ -11,13 +11,13 @@ import pytest
 from lance.fragment import write_fragments
 
 import lancelsm
-from lancelsm.adopt import adopt
-from lancelsm.claim import claim
-from lancelsm.inspection import find_entries, find_generations, find_manifest
-from lancelsm.layout import SQLITE, wal_position
-from lancelsm.opening import open_table
-from lancelsm.rebuild import rebuild
+from lancelsm.admin.adopt import adopt
+from lancelsm.admin.rebuild import rebuild
+from lancelsm.common.layout import SQLITE, wal_position
+from lancelsm.region.handle import open_table
+from lancelsm.scrub.inspection import find_entries, find_generations, find_manifest
 from lancelsm.table import Table
+from lancelsm.wal.claim import claim
 from tests.interop import lance_oracle as oracle
 from tests.interop.test_adopt import COLUMNS, lance_writes, rows_of
 

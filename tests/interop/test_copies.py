@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 import lancelsm
-from lancelsm.clone import clone_snapshot
-from lancelsm.opening import open_table
+from lancelsm.admin.clone import clone_snapshot
+from lancelsm.region.handle import open_table
 from lancelsm.table import Table
 
 pytestmark = pytest.mark.interop

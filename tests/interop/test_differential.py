@@ -17,9 +17,9 @@ import pytest
 from lance.mem_wal import CompactedSsTable, LsmScanner, ShardSnapshot
 
 import lancelsm
-from lancelsm.adopt import adopt, set_regions
-from lancelsm.layout import Generation, RegionId, generation_number
-from lancelsm.rebuild import newest_published
+from lancelsm.admin.adopt import adopt, set_regions
+from lancelsm.admin.rebuild import newest_published
+from lancelsm.common.layout import Generation, RegionId, generation_number
 from lancelsm.table import Table
 from tests.interop import lance_oracle as oracle
 

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from lancelsm.common.layout import generation_number
 from lancelsm.dataset.generation import lookup_generation, read_generation
-from lancelsm.layout import generation_number
 from tests.interop import lance_oracle as oracle
 
 pytestmark = pytest.mark.interop

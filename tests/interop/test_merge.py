@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lance.mem_wal import CompactedSsTable
 
-from lancelsm.layout import Generation, RegionId, generation_path
-from lancelsm.merge.plan import RegionPending
+from lancelsm.common.layout import Generation, RegionId, generation_path
+from lancelsm.compaction.plan import RegionPending
 from tests.interop import lance_oracle as oracle
 from tests.unit.merge_world import A, B, World, row
 

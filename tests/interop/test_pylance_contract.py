@@ -17,8 +17,8 @@ from lance.mem_wal import CompactedSsTable
 from lance.schema import LanceSchema
 
 from lancelsm.dataset.deletions import every_row
-from lancelsm.dataset.markers import Markers, read_markers
-from lancelsm.objects.local import LocalStore
+from lancelsm.dataset.merged_generations import Markers, read_markers
+from lancelsm.objects.filesystem import LocalStore
 from tests.interop import lance_oracle as oracle
 
 pytestmark = pytest.mark.interop

@@ -10,12 +10,8 @@ import lance
 import pyarrow as pa
 import pytest
 
-from lancelsm import manifest as manifests
-from lancelsm.claim import claim, create_region, seal
-from lancelsm.clock import SeededIds, SystemClock
-from lancelsm.commit import commit, load
-from lancelsm.head import LogTotals
-from lancelsm.layout import (
+from lancelsm.common.clock import SeededIds, SystemClock
+from lancelsm.common.layout import (
     Epoch,
     Generation,
     Position,
@@ -27,13 +23,17 @@ from lancelsm.layout import (
     version_hint,
     wal_entry,
 )
-from lancelsm.manifest import FlushedGeneration, written_by_lance
-from lancelsm.objects.local import LocalStore
-from lancelsm.record.rows import deletes, upserts
+from lancelsm.objects.filesystem import LocalStore
+from lancelsm.record.normalize import deletes, upserts
 from lancelsm.record.schema import TableSchema
-from lancelsm.region import Region, Storage
+from lancelsm.region import manifest as manifests
+from lancelsm.region.catalog import Region, Storage
+from lancelsm.region.compare_and_swap import commit, load
+from lancelsm.region.head import LogTotals
+from lancelsm.region.manifest import FlushedGeneration, written_by_lance
 from lancelsm.registry.sqlite import SqliteRegistry
 from lancelsm.wal.append import append
+from lancelsm.wal.claim import claim, create_region, seal
 from lancelsm.wal.entry import Entry, decode, draft
 from tests.interop.lance_oracle import by_key, generations, make_table, shard_directory, table_schema
 

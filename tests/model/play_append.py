@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 
-from lancelsm.claim import _swap_epoch
+from lancelsm.common.layout import Position, wal_entry
 from lancelsm.errors import Fenced, LsmError
-from lancelsm.layout import Position, wal_entry
 from lancelsm.objects import Refused, Written
-from lancelsm.region import Region
+from lancelsm.region.catalog import Region
 from lancelsm.registry import Applied, Fields, Lost
 from lancelsm.wal.append import append
+from lancelsm.wal.claim import _swap_epoch
 from tests.model import append as appends
 from tests.model.append import CLAIM, CREATE, GET, READ_HEAD, REPLACE, SWAP, WRITTEN, Append
 from tests.model.engine import Step

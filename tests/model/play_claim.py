@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 
-from lancelsm.claim import claim
+from lancelsm.common.layout import Position, wal_position
 from lancelsm.errors import LsmError
-from lancelsm.layout import Position, wal_position
 from lancelsm.objects import Object as Stored
-from lancelsm.region import Region
+from lancelsm.region.catalog import Region
 from lancelsm.wal.append import append
+from lancelsm.wal.claim import claim
 from tests.model import claim as claims
 from tests.model.append import CLAIM, CREATE, GET, READ_HEAD, REPLACE, SWAP
 from tests.model.claim import RELEASES, Claim

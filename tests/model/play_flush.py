@@ -8,17 +8,17 @@ from functools import partial
 
 import pyarrow as pa
 
-from lancelsm import manifest as manifests
-from lancelsm.claim import _swap_epoch
-from lancelsm.commit import commit
+from lancelsm.common.layout import Position, generation_number
+from lancelsm.common.setsum import Setsum
+from lancelsm.compaction.flush import Stored, flush
 from lancelsm.errors import Fenced
-from lancelsm.flush import Stored, flush
-from lancelsm.layout import Position, generation_number
-from lancelsm.manifest import Manifest
 from lancelsm.record.schema import TableSchema
-from lancelsm.region import Region
-from lancelsm.setsum import Setsum
+from lancelsm.region import manifest as manifests
+from lancelsm.region.catalog import Region
+from lancelsm.region.compare_and_swap import commit
+from lancelsm.region.manifest import Manifest
 from lancelsm.wal.append import append
+from lancelsm.wal.claim import _swap_epoch
 from tests.model import head_commits as commits
 from tests.model.append import CLAIM, READ_HEAD, SWAP
 from tests.model.engine import Step

@@ -10,15 +10,15 @@ from typing import Any
 
 from greenlet import getcurrent
 
-from lancelsm.claim import create_region
-from lancelsm.layout import Epoch, Key, Nonce, Position, head_key, region_id, wal_entry, wal_position, wal_prefix
+from lancelsm.common.layout import Epoch, Key, Nonce, Position, head_key, region_id, wal_entry, wal_position, wal_prefix
+from lancelsm.common.setsum import Setsum
 from lancelsm.objects import Body, ETag, Listed, Refused, Written
 from lancelsm.objects import Object as Stored
 from lancelsm.objects import Unknown as UnknownWrite
-from lancelsm.region import Region, Storage
+from lancelsm.region.catalog import Region, Storage
 from lancelsm.registry import Applied, Fields, Lost, Record
 from lancelsm.registry import Unknown as UnknownSwap
-from lancelsm.setsum import Setsum
+from lancelsm.wal.claim import create_region
 from lancelsm.wal.entry import Draft, Entry, decode, encode
 from tests.model.append import READ_HEAD
 from tests.simulation.faults import FakeClock, MemoryRegistry, MemoryStore

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from lancelsm import claim as claims
-from lancelsm import commit as commits
-from lancelsm import head as heads
-from lancelsm import manifest as manifests
-from lancelsm.head import Swap
+from lancelsm.region import compare_and_swap as commits
+from lancelsm.region import head as heads
+from lancelsm.region import manifest as manifests
+from lancelsm.region.head import Swap
 from lancelsm.wal import append as appends
+from lancelsm.wal import claim as claims
 from lancelsm.wal import slot
 from lancelsm.wal.slot import Appended
 from tests.model import append, claim

@@ -8,12 +8,12 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lancelsm import manifest as manifests
+from lancelsm.common.layout import Epoch, Generation, Position, RegionId, Version
+from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Corrupt, Invalid
-from lancelsm.head import LogTotals, Summary
-from lancelsm.layout import Epoch, Generation, Position, RegionId, Version
-from lancelsm.manifest import Dead, FlushedGeneration, Folded, Manifest, violations
-from lancelsm.setsum import Setsum
+from lancelsm.region import manifest as manifests
+from lancelsm.region.head import LogTotals, Summary
+from lancelsm.region.manifest import Dead, FlushedGeneration, Folded, Manifest, violations
 
 FIRST = Manifest(
     region=RegionId("d00cc65e-1b58-41a4-a929-5096334c8657"), spec_id=1, values=(), version=Version(1), epoch=Epoch(1)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lancelsm.common.setsum import PRIMES, Setsum
 from lancelsm.errors import Corrupt
-from lancelsm.setsum import PRIMES, Setsum
 
 items = st.lists(st.binary(max_size=3), max_size=8)
 

@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 import lancelsm
+from lancelsm.admin.rebuild import rebuild
+from lancelsm.common.layout import SQLITE, RegionId, region_id
+from lancelsm.compaction.optimize import optimize_base
 from lancelsm.errors import Fenced, Invalid
-from lancelsm.layout import SQLITE, RegionId, region_id
-from lancelsm.opening import open_table
-from lancelsm.optimize import optimize_base
-from lancelsm.rebuild import rebuild
+from lancelsm.region.handle import open_table
 from lancelsm.routing.route import route
 
 UTC = dt.UTC

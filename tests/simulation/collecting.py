@@ -11,25 +11,33 @@ from unittest import mock
 
 import pyarrow as pa
 
-from lancelsm import manifest as manifests
-from lancelsm import pins
-from lancelsm.commit import newest
+from lancelsm.common.layout import (
+    NO_GENERATION,
+    Generation,
+    Position,
+    Version,
+    generation_path,
+    published_manifest,
+    wal_entry,
+)
+from lancelsm.common.setsum import Setsum
+from lancelsm.common.settings import Settings
+from lancelsm.compaction.flush import Stored, flush
 from lancelsm.errors import Contended, Corrupt, Unavailable
-from lancelsm.flush import Stored, flush
 from lancelsm.gc import base, collect
 from lancelsm.gc.collect import Collected
 from lancelsm.gc.lists import read_list
 from lancelsm.gc.mark import Progress
-from lancelsm.gc.places import BasePlace, Place, all_places
-from lancelsm.head import Head
-from lancelsm.layout import NO_GENERATION, Generation, Position, Version, generation_path, published_manifest, wal_entry
-from lancelsm.manifest import FlushedGeneration, Manifest
+from lancelsm.gc.scopes import BasePlace, Place, all_places
+from lancelsm.history import pins
+from lancelsm.history.pins import Pin, RegionPin
 from lancelsm.objects import Written
-from lancelsm.pins import Pin, RegionPin
 from lancelsm.record.schema import TableSchema
-from lancelsm.region import Region
-from lancelsm.setsum import Setsum
-from lancelsm.settings import Settings
+from lancelsm.region import manifest as manifests
+from lancelsm.region.catalog import Region
+from lancelsm.region.compare_and_swap import newest
+from lancelsm.region.head import Head
+from lancelsm.region.manifest import FlushedGeneration, Manifest
 from lancelsm.wal.replay import tail
 from tests.simulation.world import SCHEMA, World
 

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from lancelsm.changes import Change, Changes
-from lancelsm.cursor import drop_cursor
+from lancelsm.common.layout import Nonce, Position, cursors, head_key
 from lancelsm.errors import Invalid, LsmError, Unavailable
-from lancelsm.layout import Nonce, Position, cursors, head_key
-from lancelsm.pins import Pin, pins_of
+from lancelsm.history.changes import Change, Changes
+from lancelsm.history.cursor import drop_cursor
+from lancelsm.history.pins import Pin, pins_of
 from lancelsm.table import Table
 from tests.simulation.faults import Crash
 from tests.simulation.whole_lake import ROWS, WholeLake, rows_of_entry

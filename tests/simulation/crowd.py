@@ -7,10 +7,10 @@ import io
 import random
 from collections.abc import Callable
 
-from lancelsm.claim import claim, seal
 from lancelsm.errors import LsmError
-from lancelsm.head import Head
-from lancelsm.region import Region
+from lancelsm.region.catalog import Region
+from lancelsm.region.head import Head
+from lancelsm.wal.claim import claim, seal
 from tests.simulation.faults import (
     CRASH_AFTER,
     CRASH_BEFORE,

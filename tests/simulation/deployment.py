@@ -8,24 +8,24 @@ from typing import Any
 
 import pyarrow as pa
 
-from lancelsm import config as configs
-from lancelsm.clock import Clock, SeededIds
-from lancelsm.config import Config
-from lancelsm.delivery.applying import Applied, Outcome, apply
-from lancelsm.delivery.applying import Ports as Delivering
-from lancelsm.delivery.message import Message, dedup_id, encode, group_id, packed
-from lancelsm.delivery.queue import Delivery, Outgoing
-from lancelsm.delivery.sending import SentPart, send
-from lancelsm.delivery.tables import Inbox, Tables
-from lancelsm.layout import Position, RegionValues, TableId, head_key, region_id, wal_entry
+from lancelsm.common.clock import Clock, SeededIds
+from lancelsm.common.layout import Position, RegionValues, TableId, head_key, region_id, wal_entry
 from lancelsm.objects import ObjectStore
-from lancelsm.opening import Opened, Ports, catalogue_table
-from lancelsm.record.rows import deletes, upserts
+from lancelsm.record.normalize import deletes, upserts
 from lancelsm.record.schema import TOMBSTONE, TableSchema, declare_primary_key, numbered
-from lancelsm.region import Region, regions
+from lancelsm.region import config as configs
+from lancelsm.region.catalog import Region, regions
+from lancelsm.region.config import Config
+from lancelsm.region.handle import Opened, Ports, catalogue_table
 from lancelsm.registry import Registry
 from lancelsm.routing.route import route
 from lancelsm.routing.spec import RegionSpec, parse_regions
+from lancelsm.stack.delivery.apply import Applied, Outcome, apply
+from lancelsm.stack.delivery.apply import Ports as Delivering
+from lancelsm.stack.delivery.message import Message, dedup_id, encode, group_id, packed
+from lancelsm.stack.delivery.queue import Delivery, Outgoing
+from lancelsm.stack.delivery.send import SentPart, send
+from lancelsm.stack.delivery.table_cache import Inbox, Tables
 from lancelsm.wal.entry import decode
 from tests.simulation.faults import FakeClock, FaultPlan, FaultyRegistry, FaultyStore, MemoryRegistry, MemoryStore
 from tests.simulation.fifo import FifoQueue

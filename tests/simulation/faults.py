@@ -18,13 +18,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
-from lancelsm.clock import Clock
+from lancelsm.common.clock import Clock
+from lancelsm.common.layout import Key
 from lancelsm.errors import LsmError, Unavailable
-from lancelsm.layout import Key
 from lancelsm.objects import Body, ETag, Listed, Object, ObjectStore, Refused, Written
 from lancelsm.objects import Unknown as UnknownWrite
+from lancelsm.objects.filesystem import etag_of
 from lancelsm.objects.keys import checked
-from lancelsm.objects.local import etag_of
 from lancelsm.registry import Applied, Fields, Lost, Record, Registry, holds, swapped
 from lancelsm.registry import Unknown as UnknownSwap
 

@@ -7,9 +7,9 @@ import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from lancelsm.clock import Clock
-from lancelsm.delivery.queue import Delivery, Outgoing, Sent
+from lancelsm.common.clock import Clock
 from lancelsm.errors import LsmError
+from lancelsm.stack.delivery.queue import Delivery, Outgoing, Sent
 
 DEDUP_SECONDS = 300.0
 _FIRST_SEQUENCE = 18_849_496_460_467_696_128

@@ -14,15 +14,15 @@ from unittest import mock
 
 import pyarrow as pa
 
-from lancelsm import snapshot
+from lancelsm.common.layout import Generation, RegionId
 from lancelsm.dataset import base_table
 from lancelsm.dataset.base_rows import Base, CommittedVersion, Preempted
 from lancelsm.dataset.base_table import MERGED, BaseTable, Facts, VersionGone
-from lancelsm.dataset.collecting import StoredVersion
-from lancelsm.dataset.markers import Markers
+from lancelsm.dataset.cleanup import StoredVersion
+from lancelsm.dataset.merged_generations import Markers
 from lancelsm.errors import Contended, Corrupt, Unavailable
 from lancelsm.gc import base as collecting_base
-from lancelsm.layout import Generation, RegionId
+from lancelsm.history import snapshot
 from lancelsm.objects import ObjectStore, Written
 from lancelsm.record.schema import TableSchema
 from tests.simulation.seam import PROCESS

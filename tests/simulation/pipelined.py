@@ -17,16 +17,15 @@ from unittest import mock
 
 import pyarrow as pa
 
-from lancelsm import region_writer
-from lancelsm.claim import claim
-from lancelsm.committed import CommittedEntry
+from lancelsm.common.committed import CommittedEntry
+from lancelsm.common.layout import Position
+from lancelsm.common.settings import Settings
 from lancelsm.errors import Fenced, LsmError
-from lancelsm.head import Status
-from lancelsm.layout import Position
-from lancelsm.region_writer import RegionWriter
-from lancelsm.settings import Settings
-from lancelsm.wal import pipeline
+from lancelsm.region.head import Status
+from lancelsm.wal import pipeline, region_writer
+from lancelsm.wal.claim import claim
 from lancelsm.wal.pipeline import Pipeline
+from lancelsm.wal.region_writer import RegionWriter
 from tests.simulation.faults import Call, Crash, Fault, FaultPlan
 from tests.simulation.schedule import Schedule
 from tests.simulation.threads import Threads

@@ -20,8 +20,8 @@ from typing import Any
 
 from greenlet import getcurrent, greenlet
 
+from lancelsm.common.layout import Key
 from lancelsm.errors import LsmError
-from lancelsm.layout import Key
 from lancelsm.objects import Body, ETag, Listed, Object, ObjectStore, Refused, Written
 from lancelsm.objects import Unknown as UnknownWrite
 from lancelsm.registry import Applied, Fields, Lost, Record, Registry

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from lancelsm.claim import claim, seal
-from lancelsm.head import claimed
-from lancelsm.layout import wal_entry
-from lancelsm.region import Region
+from lancelsm.common.layout import wal_entry
+from lancelsm.region.catalog import Region
+from lancelsm.region.head import claimed
+from lancelsm.wal.claim import claim, seal
 from lancelsm.wal.entry import encode
 from tests.simulation.faults import (
     DENY,

@@ -7,17 +7,24 @@ from typing import TYPE_CHECKING
 
 import lance
 
-from lancelsm import manifest as manifests
-from lancelsm.commit import load
+from lancelsm.common.layout import (
+    Position,
+    Version,
+    generation_number,
+    generation_path,
+    published_manifest,
+    region_prefix,
+)
+from lancelsm.common.setsum import Setsum
 from lancelsm.dataset.base_table import counters, open_base
 from lancelsm.dataset.generation import check_generation
-from lancelsm.dataset.markers import read_markers
+from lancelsm.dataset.merged_generations import read_markers
 from lancelsm.errors import Ambiguous
-from lancelsm.layout import Position, Version, generation_number, generation_path, published_manifest, region_prefix
-from lancelsm.opening import open_table
 from lancelsm.record.schema import TableSchema
-from lancelsm.region import Region, regions
-from lancelsm.setsum import Setsum
+from lancelsm.region import manifest as manifests
+from lancelsm.region.catalog import Region, regions
+from lancelsm.region.compare_and_swap import load
+from lancelsm.region.handle import open_table
 from lancelsm.table import Table
 from tests.simulation.faults import Crash
 from tests.simulation.table_log import numbers_in, rows_of

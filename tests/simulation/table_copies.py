@@ -23,15 +23,15 @@ from unittest import mock
 import pyarrow as pa
 
 from lancelsm import backup
+from lancelsm.admin.clone import clone_snapshot
+from lancelsm.admin.drop import drop_table
 from lancelsm.backup import back_up, restore
-from lancelsm.clone import clone_snapshot
 from lancelsm.dataset import copies
-from lancelsm.dropping import drop_table
 from lancelsm.errors import Invalid
-from lancelsm.lease import LEASE_SECONDS
 from lancelsm.objects import ObjectStore
-from lancelsm.objects.local import LocalStore
-from lancelsm.opening import Ports, open_table
+from lancelsm.objects.filesystem import LocalStore
+from lancelsm.region.handle import Ports, open_table
+from lancelsm.region.lease import LEASE_SECONDS
 from lancelsm.registry import Registry
 from lancelsm.table import Table
 from tests.simulation.faults import (

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import lance
 
-from lancelsm.claim import claim
 from lancelsm.errors import LsmError
 from lancelsm.table import Table
+from lancelsm.wal.claim import claim
 from tests.simulation.crowd import ROUGH
 from tests.simulation.faults import Crash, FaultPlan
 from tests.simulation.rates import by_rate

@@ -13,7 +13,7 @@ from functools import cache
 
 import pyarrow as pa
 
-from lancelsm.layout import Position, RegionId, TableId, region_id
+from lancelsm.common.layout import Position, RegionId, TableId, region_id
 from lancelsm.record.schema import TOMBSTONE, TableSchema, numbered
 from lancelsm.routing.route import Routed, route
 from lancelsm.routing.spec import parse_regions

@@ -16,11 +16,11 @@ from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
-from lancelsm.dataset.collecting import named_files, stored_versions
+from lancelsm.common.layout import Position, RegionId
+from lancelsm.dataset.cleanup import named_files, stored_versions
 from lancelsm.errors import Invalid, LsmError
 from lancelsm.gc import base
-from lancelsm.layout import Position, RegionId
-from lancelsm.lease import LEASE_SECONDS
+from lancelsm.region.lease import LEASE_SECONDS
 from lancelsm.table import Table
 from tests.simulation.crowd import ROUGH
 from tests.simulation.faults import Crash, FaultPlan

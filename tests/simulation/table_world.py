@@ -17,28 +17,23 @@ from unittest import mock
 import lance
 import pyarrow as pa
 
-from lancelsm import manifest as manifests
-from lancelsm import upkeep, writer
-from lancelsm.clock import SeededIds
+from lancelsm.admin.create import make_table
+from lancelsm.common.clock import SeededIds
+from lancelsm.common.layout import Key, Position, RegionId, TableId, wal_entry
+from lancelsm.compaction import maintenance
+from lancelsm.compaction import merge as merging
+from lancelsm.compaction.maintenance import optimize_table
+from lancelsm.compaction.merge import Merged
 from lancelsm.dataset.base_table import counters
 from lancelsm.dataset.native import translated
 from lancelsm.errors import Contended, LsmError
-from lancelsm.layout import (
-    Key,
-    Position,
-    RegionId,
-    TableId,
-    wal_entry,
-)
-from lancelsm.lease import LEASE_SECONDS
-from lancelsm.making import make_table
-from lancelsm.merge import commit as merging
-from lancelsm.merge.commit import Merged
-from lancelsm.objects.local import LocalStore
-from lancelsm.opening import Ports, open_table
+from lancelsm.objects.filesystem import LocalStore
+from lancelsm.region import manifest as manifests
+from lancelsm.region.handle import Ports, open_table
+from lancelsm.region.lease import LEASE_SECONDS
 from lancelsm.registry import Applied, Fields, Lost, Record
 from lancelsm.table import Table
-from lancelsm.upkeep import optimize_table
+from lancelsm.wal import writer
 from lancelsm.wal.entry import decode
 from tests.simulation import seam
 from tests.simulation.faults import Crash, FaultPlan, FaultyRegistry, FaultyStore, MemoryRegistry
@@ -349,5 +344,5 @@ def lease(*, held: bool) -> Iterator[None]:
     def free(storage: object, name: str) -> Iterator[None]:
         yield
 
-    with contextlib.nullcontext() if held else mock.patch.object(upkeep, "lease", free):
+    with contextlib.nullcontext() if held else mock.patch.object(maintenance, "lease", free):
         yield

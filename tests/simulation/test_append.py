@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from lancelsm.claim import claim, seal
+from lancelsm.common.layout import Position, wal_entry
 from lancelsm.errors import Ambiguous, Contended, Corrupt, Fenced, Invalid, Unavailable
-from lancelsm.layout import Position, wal_entry
+from lancelsm.wal.claim import claim, seal
 from tests.simulation.crowd import crowd
 from tests.simulation.faults import FAIL_AFTER, FAIL_BEFORE, Crash, FaultPlan, late
 from tests.simulation.situations import APPENDS, RIVAL, calls, interruptions, one_fault_each, orphan, outages

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from lancelsm.claim import claim, finish_claim, seal
+from lancelsm.common.layout import Epoch, Position, Version, published_manifest, wal_entry
 from lancelsm.errors import Ambiguous, Contended, Corrupt, Fenced, Invalid, Unavailable
-from lancelsm.head import Status
-from lancelsm.layout import Epoch, Position, Version, published_manifest, wal_entry
+from lancelsm.region.head import Status
+from lancelsm.wal.claim import claim, finish_claim, seal
 from lancelsm.wal.entry import decode
 from tests.simulation.faults import Crash, FaultPlan
 from tests.simulation.situations import CLAIMS, RIVAL, calls, half_claim, interruptions, one_fault_each, orphan, outages

@@ -13,11 +13,11 @@ from functools import partial
 
 import pytest
 
-from lancelsm.claim import claim, seal
-from lancelsm.commit import newest
+from lancelsm.common.layout import Position, round_prefix, wal_entry
 from lancelsm.errors import Ambiguous, Contended, Invalid, Unavailable
 from lancelsm.gc import collect as collection
-from lancelsm.layout import Position, round_prefix, wal_entry
+from lancelsm.region.compare_and_swap import newest
+from lancelsm.wal.claim import claim, seal
 from lancelsm.wal.entry import encode
 from lancelsm.wal.replay import tail
 from tests.simulation.collected import LONG, TornListings, collected_by, expired, finish, run, small

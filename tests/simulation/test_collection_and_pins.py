@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import pytest
 
-from lancelsm import pins
+from lancelsm.common.layout import Key, Position, pin_key, snapshots, wal_entry
 from lancelsm.errors import Contended
 from lancelsm.gc import collect as collection
 from lancelsm.gc.sweep import sweep_leftovers
-from lancelsm.layout import Key, Position, pin_key, snapshots, wal_entry
-from lancelsm.pins import Pin, RegionPin, pins_of
+from lancelsm.history import pins
+from lancelsm.history.pins import Pin, RegionPin, pins_of
 from lancelsm.registry import Applied
 from tests.simulation.collected import LONG, collected_by, expired, run, small
 from tests.simulation.collecting import TTL, Lake, filled

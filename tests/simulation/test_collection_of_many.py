@@ -16,15 +16,15 @@ import lance
 import pytest
 
 import lancelsm
-from lancelsm import documents
+from lancelsm.common.layout import Position, RegionId, region_prefix, snapshots, wal_entry
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError
 from lancelsm.gc import base
 from lancelsm.gc import collect as collection
 from lancelsm.gc.collect import Collected
-from lancelsm.gc.places import RegionPlace, places_of
-from lancelsm.layout import Position, RegionId, region_prefix, snapshots, wal_entry
-from lancelsm.opening import Opened, open_table
-from lancelsm.region import regions
+from lancelsm.gc.scopes import RegionPlace, places_of
+from lancelsm.region.catalog import regions
+from lancelsm.region.handle import Opened, open_table
+from lancelsm.stack import documents
 from tests.simulation.faults import FaultPlan
 from tests.unit.tables import faulty
 

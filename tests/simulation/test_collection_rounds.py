@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from lancelsm.commit import commit
+from lancelsm.common.layout import Version, published_manifest, snapshots
+from lancelsm.common.settings import Settings
 from lancelsm.errors import Corrupt, Unavailable
 from lancelsm.gc import collect as collection
 from lancelsm.gc import mark
-from lancelsm.layout import Version, published_manifest, snapshots
-from lancelsm.settings import Settings
+from lancelsm.region.compare_and_swap import commit
 from tests.simulation.collected import expired, finish, small
 from tests.simulation.collecting import TTL, filled
 from tests.simulation.faults import FAIL_BEFORE, Call, Fault, FaultPlan

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from lancelsm import commit as commits
-from lancelsm import manifest as manifests
-from lancelsm.commit import commit, newest
+from lancelsm.common.layout import Position, Version, manifest_prefix, published_manifest, version_hint
 from lancelsm.errors import Ambiguous, Contended, Corrupt, Fenced, Invalid, Unavailable
-from lancelsm.layout import Position, Version, manifest_prefix, published_manifest, version_hint
-from lancelsm.manifest import Dead
+from lancelsm.region import compare_and_swap as commits
+from lancelsm.region import manifest as manifests
+from lancelsm.region.compare_and_swap import commit, newest
+from lancelsm.region.manifest import Dead
 from tests.simulation.faults import FAIL_AFTER, FAIL_BEFORE, Crash, FaultPlan, late
 from tests.simulation.situations import COMMITS, calls, interruptions, one_fault_each, outages
 from tests.simulation.world import World, collect, told

@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import pytest
 
-from lancelsm.delivery.applying import _RegionBatch
-from lancelsm.delivery.message import encode, packed, unpacked
-from lancelsm.delivery.quarantine import read_letter
-from lancelsm.delivery.redrive import Places, Verdict, _Attempt, redrive
+from lancelsm.stack.delivery.apply import _RegionBatch
+from lancelsm.stack.delivery.message import encode, packed, unpacked
+from lancelsm.stack.delivery.quarantine import read_letter
+from lancelsm.stack.delivery.redrive import Places, Verdict, _Attempt, redrive
 from tests.simulation.crowd import QUIET, ROUGH
 from tests.simulation.deployment import Deployment
 from tests.simulation.faults import Crash, FaultPlan

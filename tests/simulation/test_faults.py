@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from lancelsm.common.layout import Key
 from lancelsm.errors import Unavailable
-from lancelsm.layout import Key
 from lancelsm.objects import Refused, Unknown, Written
 from lancelsm.registry import Applied, Lost
 from lancelsm.registry import Unknown as UnknownSwap

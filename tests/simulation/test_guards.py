@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from lancelsm import claim, commit, head, region
-from lancelsm.wal import append, slot
+from lancelsm.region import catalog, compare_and_swap, head
+from lancelsm.wal import append, claim, slot
 from tests.simulation.crowd import crowd
 from tests.simulation.removal import ends_badly
 from tests.simulation.test_append import (
@@ -57,7 +57,7 @@ GUARDS: dict[str, tuple[Callable[..., object], str, str, Callable[[], None]]] = 
         "{}",
         seeds,
     ),
-    "owner admission": (region.admit, "if head.owner != owner:", "if False:", seeds),
+    "owner admission": (catalog.admit, "if head.owner != owner:", "if False:", seeds),
     "claim finished before appending": (
         append.append_after,
         "if head.manifest_epoch < head.epoch:",
@@ -110,26 +110,36 @@ GUARDS: dict[str, tuple[Callable[..., object], str, str, Callable[[], None]]] = 
     "position looked at after a lost swap": (slot._commit, "if now.next_position > position:", "if False:", seeds),
     "epoch looked at after a lost swap": (slot._commit, "if now.epoch != entry.summary.epoch:", "if False:", seeds),
     "published before its successor": (
-        commit.commit,
+        compare_and_swap.commit,
         "_ensure_published(region, current, budget=budget)",
         "pass",
         seeds,
     ),
-    "own manifest recognised by its key": (commit._swap, "if now.manifest_key == staged.key:", "if False:", seeds),
+    "own manifest recognised by its key": (
+        compare_and_swap._swap,
+        "if now.manifest_key == staged.key:",
+        "if False:",
+        seeds,
+    ),
     "own manifest recognised by its publication": (
-        commit._swap,
+        compare_and_swap._swap,
         "return now if _was_published(region, staged) else None",
         "return None",
         late_reply,
     ),
     "another's publication recognised": (
-        commit._was_published,
+        compare_and_swap._was_published,
         "return found.body == staged.body",
         "return True",
         seeds,
     ),
-    "the hint only rises": (commit._raise_hint, "if hinted(found.body) < version:", "if True:", seeds),
-    "the hint rises under its ETag": (commit._raise_hint, "expect=found.etag)", "expect=objects.get(key).etag)", seeds),
+    "the hint only rises": (compare_and_swap._raise_hint, "if hinted(found.body) < version:", "if True:", seeds),
+    "the hint rises under its ETag": (
+        compare_and_swap._raise_hint,
+        "expect=found.etag)",
+        "expect=objects.get(key).etag)",
+        seeds,
+    ),
 }
 
 

@@ -15,13 +15,14 @@ from unittest import mock
 
 import pytest
 
-from lancelsm import claim, flush, head, region, region_writer
+from lancelsm.admin.rebuild import rebuild
+from lancelsm.compaction import flush
+from lancelsm.compaction import merge as merging
+from lancelsm.compaction import plan as planning
 from lancelsm.dataset import base_rows
 from lancelsm.errors import Corrupt
-from lancelsm.merge import commit as merging
-from lancelsm.merge import plan as planning
-from lancelsm.rebuild import rebuild
-from lancelsm.wal import pipeline, slot
+from lancelsm.region import catalog, head
+from lancelsm.wal import claim, pipeline, region_writer, slot
 from tests.simulation import test_append, test_claim, test_region_creation
 from tests.simulation.faults import CRASH_BEFORE, FAIL_BEFORE, Call, FaultPlan, MemoryRegistry
 from tests.simulation.memory_base import in_place_of_lance
@@ -71,7 +72,7 @@ def created_after_a_crash(_: Path) -> None:
         told(lambda world=world: world.make("creator"))  # type: ignore[misc]
         world.plan.stop()
         world.write(world.make("next"), 1)
-        assert [one.id for one in region.regions(world.storage("reader", faulty=False))] == [world.id]
+        assert [one.id for one in catalog.regions(world.storage("reader", faulty=False))] == [world.id]
 
 
 def rebuilt_after_a_crash(_: Path) -> None:
@@ -137,7 +138,7 @@ def collected_between(place: Path) -> None:
 
 
 SEALED = "if head.status is Status.SEALED:"
-ONLY_CLAIM = (region.admit, SEALED, "if False:")
+ONLY_CLAIM = (catalog.admit, SEALED, "if False:")
 
 GUARDS: dict[str, tuple[list[Edit], Story]] = {
     # Append
@@ -175,7 +176,7 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
         anywhere(test_append.test_a_source_never_goes_back_when_batches_are_committed_out_of_order),
     ),
     "a sealed region takes no rows": (
-        [ONLY_CLAIM, (region.admit, "if head.owner != owner:", "if head.owner not in (owner, ''):")],
+        [ONLY_CLAIM, (catalog.admit, "if head.owner != owner:", "if head.owner not in (owner, ''):")],
         anywhere(test_claim.test_a_sealed_region_takes_neither_rows_nor_claims_and_stays_sealed),
     ),
     "a sealed region is not claimed": (

@@ -14,20 +14,23 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
-from lancelsm import adopt, changes, commit, registry, snapshot
-from lancelsm.claim import seal
+from lancelsm import registry
+from lancelsm.admin import adopt
+from lancelsm.common.layout import Epoch, Key, Position, wal_entry
+from lancelsm.compaction import merge as merging
+from lancelsm.compaction import tasks
 from lancelsm.dataset import adoption, generation
 from lancelsm.errors import Corrupt, Invalid, LsmError
 from lancelsm.gc import base, sweep
 from lancelsm.gc.verify_base import verify_base
-from lancelsm.head import sealed
-from lancelsm.layout import Epoch, Key, Position, wal_entry
-from lancelsm.merge import commit as merging
-from lancelsm.merge import tasks
+from lancelsm.history import changes, snapshot
+from lancelsm.history.pins import Pin
 from lancelsm.objects import Refused, Unknown, Written
-from lancelsm.pins import Pin
-from lancelsm.region import Storage
+from lancelsm.region import compare_and_swap as commit
+from lancelsm.region.catalog import Storage
+from lancelsm.region.head import sealed
 from lancelsm.wal import append, replay, slot
+from lancelsm.wal.claim import seal
 from lancelsm.wal.entry import draft, encode
 from tests.interop import test_adopt as adopted_from_lance
 from tests.simulation import test_commit, test_table_collection

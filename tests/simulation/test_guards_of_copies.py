@@ -14,14 +14,14 @@ from unittest import mock
 import pytest
 
 import lancelsm
-from lancelsm import clone, dropping
-from lancelsm.dropping import drop_table
+from lancelsm.admin import clone, drop
+from lancelsm.admin.drop import drop_table
+from lancelsm.common.layout import DROPPING
 from lancelsm.errors import Contended, Invalid
-from lancelsm.gc import whole
-from lancelsm.layout import DROPPING
-from lancelsm.lease import LEASE_SECONDS
-from lancelsm.opening import Ports, open_table
-from lancelsm.region import Storage
+from lancelsm.gc import delete_table
+from lancelsm.region.catalog import Storage
+from lancelsm.region.handle import Ports, open_table
+from lancelsm.region.lease import LEASE_SECONDS
 from lancelsm.table import Table
 from tests.simulation.faults import Crash, FakeClock
 from tests.simulation.removal import Edit, ends_badly
@@ -41,7 +41,7 @@ def dropped_before_the_pin(table: Table, place: Path, patch: pytest.MonkeyPatch)
 
     def dropped(*arguments: Any) -> Any:
         patch.undo()
-        with mock.patch.object(dropping, "delete_records", side_effect=Crash("killed")), pytest.raises(Crash):
+        with mock.patch.object(drop, "delete_records", side_effect=Crash("killed")), pytest.raises(Crash):
             drop_table(table.uri)
         return begin(*arguments)
 
@@ -53,14 +53,14 @@ def dropped_before_the_pin(table: Table, place: Path, patch: pytest.MonkeyPatch)
 
 def cloned_after_the_look(table: Table, place: Path, patch: pytest.MonkeyPatch) -> None:
     """A clone is begun and made right after a drop of its source has looked for clones."""
-    look = dropping._check_unshared
+    look = drop._check_unshared
 
     def looked(*arguments: Any) -> None:
         look(*arguments)
         with pytest.raises(Invalid, match="being dropped"):
             test_copies.cloned(table, place / "clone")
 
-    patch.setattr(dropping, "_check_unshared", looked)
+    patch.setattr(drop, "_check_unshared", looked)
     drop_table(table.uri)
 
 
@@ -77,13 +77,13 @@ def overtaken_by_the_next_drop(table: Table, _: Path, patch: pytest.MonkeyPatch)
         drop_table(place, ports=replace(Ports(), clock=FakeClock(storage.clock.now() + LEASE_SECONDS + 1)))
         following = lancelsm.create(place, [{"id": 1, "v": 1}], primary_key="id").config
         storage.objects.create(DROPPING, json.dumps({"table": following.table, "registry": "sqlite"}).encode())
-        return dropping.delete_objects(storage)
+        return drop.delete_objects(storage)
 
-    patch.setattr(dropping, "delete_objects", overtaken)
+    patch.setattr(drop, "delete_objects", overtaken)
     with contextlib.suppress(Contended):
         drop_table(place)
 
-    whole.keep_table(open_table(place).storage)
+    delete_table.keep_table(open_table(place).storage)
     assert test_copies.values(lancelsm.open(place)) == {1: 1}
 
 
@@ -125,11 +125,11 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
         ),
     ),
     "a drop goes on while it is noted": (
-        [(whole._delete, 'if note is None or note["table"] != storage.table:', "if False:")],
+        [(delete_table._delete, 'if note is None or note["table"] != storage.table:', "if False:")],
         overtaken_by_another_drop,
     ),
     "a drop goes on while it is the one that is noted": (
-        [(whole._delete, ' or note["table"] != storage.table:', ":")],
+        [(delete_table._delete, ' or note["table"] != storage.table:', ":")],
         overtaken_by_the_next_drop,
     ),
 }

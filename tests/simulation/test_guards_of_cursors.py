@@ -9,14 +9,15 @@ from unittest import mock
 
 import pytest
 
-from lancelsm import changes, cursor, pins, registry
+from lancelsm import registry
+from lancelsm.common.layout import Position, head_key, wal_entry
 from lancelsm.errors import Contended, Invalid
 from lancelsm.gc import collect as collection
 from lancelsm.gc import sweep
-from lancelsm.layout import Position, head_key, wal_entry
-from lancelsm.opening import open_table
-from lancelsm.pins import Pin, RegionPin
-from lancelsm.region import Storage
+from lancelsm.history import changes, cursor, pins
+from lancelsm.history.pins import Pin, RegionPin
+from lancelsm.region.catalog import Storage
+from lancelsm.region.handle import open_table
 from tests.simulation.faults import Call, FaultPlan
 from tests.simulation.removal import Edit, Story, with_and_without
 from tests.simulation.test_guards_of_pins import LONG, of_two_regions

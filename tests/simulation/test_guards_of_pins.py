@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 import lancelsm
-from lancelsm import pins, snapshot, table
+from lancelsm import table
 from lancelsm.errors import Contended
-from lancelsm.opening import open_table
+from lancelsm.history import pins, snapshot
+from lancelsm.region.handle import open_table
 from tests.simulation.collecting import filled
 from tests.simulation.faults import CRASH_BEFORE, FaultPlan
 from tests.simulation.removal import Edit, Story, anywhere, with_and_without

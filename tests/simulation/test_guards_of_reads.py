@@ -12,10 +12,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lancelsm import changes, reader, region, table, view
-from lancelsm import config as configs
+from lancelsm import table
+from lancelsm.common.layout import Epoch, head_key, region_key, table_key, wal_entry
 from lancelsm.errors import Corrupt, Invalid
-from lancelsm.layout import Epoch, head_key, region_key, table_key, wal_entry
+from lancelsm.history import changes
+from lancelsm.read import reader, view
+from lancelsm.region import catalog
+from lancelsm.region import config as configs
 from lancelsm.wal import replay
 from lancelsm.wal.entry import draft, encode
 from tests.simulation.faults import FaultPlan
@@ -193,7 +196,7 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
     ),
     "a region whose head is lost is not empty": ([(view._without_head, "if not written:", "if True:")], without_a_head),
     "a table whose registry is lost is not empty": (
-        [(region.regions, "if not found and storage.registry.read(table_key(storage.table)) is None:", "if False:")],
+        [(catalog.regions, "if not found and storage.registry.read(table_key(storage.table)) is None:", "if False:")],
         without_a_registry,
     ),
     "a row of the base is hidden by a newer one that the condition leaves out": (

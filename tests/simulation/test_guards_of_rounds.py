@@ -13,19 +13,19 @@ from functools import partial
 
 import pytest
 
-from lancelsm import manifest as manifests
-from lancelsm import pins, snapshot
-from lancelsm.commit import newest
+from lancelsm.common.layout import Position, generation_path, published_manifest, wal_entry
+from lancelsm.common.setsum import Setsum
+from lancelsm.common.settings import Settings
 from lancelsm.errors import Contended
 from lancelsm.gc import base, lists, mark, survey, sweep
 from lancelsm.gc import collect as collection
 from lancelsm.gc import commit as committing
 from lancelsm.gc.commit import commit_round
 from lancelsm.gc.lists import Item, Kind, Round, read_list, write_list
-from lancelsm.layout import Position, generation_path, published_manifest, wal_entry
-from lancelsm.pins import RegionPin
-from lancelsm.setsum import Setsum
-from lancelsm.settings import Settings
+from lancelsm.history import pins, snapshot
+from lancelsm.history.pins import RegionPin
+from lancelsm.region import manifest as manifests
+from lancelsm.region.compare_and_swap import newest
 from tests.simulation import test_collection, test_collection_and_pins, test_collection_rounds
 from tests.simulation.collecting import Lake, filled
 from tests.simulation.faults import Call, FaultPlan

@@ -14,12 +14,13 @@ from functools import partial
 
 import pytest
 
-from lancelsm import cursor, flush, pins
-from lancelsm.claim import claim
+from lancelsm.common.layout import Position
+from lancelsm.compaction import flush
 from lancelsm.gc import base, collect, mark, survey, sweep
 from lancelsm.gc.verify_base import verify_base
-from lancelsm.layout import Position
-from lancelsm.pins import Pin, RegionPin
+from lancelsm.history import cursor, pins
+from lancelsm.history.pins import Pin, RegionPin
+from lancelsm.wal.claim import claim
 from tests.simulation.collected import run, small
 from tests.simulation.collecting import Lake
 from tests.simulation.faults import Call, FaultPlan

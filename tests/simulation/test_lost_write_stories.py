@@ -16,18 +16,18 @@ from unittest import mock
 import lance
 import pytest
 
-from lancelsm import view
-from lancelsm.claim import claim
-from lancelsm.commit import newest
+from lancelsm.common.layout import Version, published_manifest
+from lancelsm.compaction import merge as merging
+from lancelsm.compaction.maintenance import flush_region
 from lancelsm.dataset.base_table import open_base
 from lancelsm.errors import Ambiguous, Contended, Fenced, Invalid, Unavailable
-from lancelsm.layout import Version, published_manifest
-from lancelsm.lease import LEASE_SECONDS
-from lancelsm.manifest import Manifest
-from lancelsm.merge import commit as merging
-from lancelsm.opening import open_table
-from lancelsm.region import Region
-from lancelsm.upkeep import flush_region
+from lancelsm.read import view
+from lancelsm.region.catalog import Region
+from lancelsm.region.compare_and_swap import newest
+from lancelsm.region.handle import open_table
+from lancelsm.region.lease import LEASE_SECONDS
+from lancelsm.region.manifest import Manifest
+from lancelsm.wal.claim import claim
 from tests.simulation.crowd import RIVAL
 from tests.simulation.faults import CRASH_AFTER, DENY, FAIL_AFTER, FAIL_BEFORE, Call, Crash, Fault, FaultPlan
 from tests.simulation.situations import noted

@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
-from lancelsm.claim import claim, seal
 from lancelsm.errors import Ambiguous, Contended, Fenced, Invalid, Unavailable
+from lancelsm.wal.claim import claim, seal
 from lancelsm.wal.entry import encode
 from lancelsm.wal.pipeline import Pipeline
 from tests.simulation.crowd import ROUGH

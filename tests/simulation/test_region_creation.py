@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from lancelsm.claim import create_region, seal
+from lancelsm.common.layout import Version, head_key, published_manifest, version_hint
 from lancelsm.errors import Ambiguous, Corrupt, Invalid, LsmError, Unavailable
-from lancelsm.layout import Version, head_key, published_manifest, version_hint
-from lancelsm.region import regions
+from lancelsm.region.catalog import regions
+from lancelsm.wal.claim import create_region, seal
 from tests.simulation.faults import EVERY_FAULT, Crash, FaultPlan
 from tests.simulation.schedule import Schedule
 from tests.simulation.situations import NO_ANSWER, STALLS, noted

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from lancelsm.common.layout import Key
 from lancelsm.errors import Contended
-from lancelsm.layout import Key
 from lancelsm.registry import Applied
 from tests.simulation.faults import CRASH_AFTER, Crash, FaultPlan, FaultyStore, MemoryRegistry, MemoryStore
 from tests.simulation.schedule import Schedule, ScheduledRegistry, ScheduledStore

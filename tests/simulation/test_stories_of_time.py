@@ -21,18 +21,18 @@ from unittest import mock
 import pytest
 
 import lancelsm
-from lancelsm.changes import Changes
-from lancelsm.claim import claim
+from lancelsm.common.layout import Position, wal_entry
 from lancelsm.dataset.base_table import open_base
-from lancelsm.dataset.collecting import named_files, stored_versions
+from lancelsm.dataset.cleanup import named_files, stored_versions
 from lancelsm.errors import Ambiguous, Contended, Fenced, Invalid, Unavailable
 from lancelsm.gc import base
 from lancelsm.gc import collect as collection
 from lancelsm.gc.collect import Collected
-from lancelsm.layout import Position, wal_entry
-from lancelsm.lease import LEASE_SECONDS
-from lancelsm.opening import Ports, open_table
+from lancelsm.history.changes import Changes
+from lancelsm.region.handle import Ports, open_table
+from lancelsm.region.lease import LEASE_SECONDS
 from lancelsm.table import Table
+from lancelsm.wal.claim import claim
 from tests.simulation.collected import TornListings
 from tests.simulation.crowd import RIVAL
 from tests.simulation.faults import DENY, FaultPlan

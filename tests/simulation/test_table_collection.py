@@ -12,15 +12,15 @@ from pathlib import Path
 import lance
 import pytest
 
-from lancelsm.dataset.collecting import named_files, stored_versions
+from lancelsm.dataset.cleanup import named_files, stored_versions
 from lancelsm.errors import Contended, Corrupt, Unavailable
 from lancelsm.gc import collect as collection
 from lancelsm.gc.collect import Collected
-from lancelsm.lease import LEASE_SECONDS
-from lancelsm.lease import lease as holding
-from lancelsm.opening import open_table
-from lancelsm.reader import scan
-from lancelsm.snapshot import drop_snapshot, make_snapshot, snapshot_view
+from lancelsm.history.snapshot import drop_snapshot, make_snapshot, snapshot_view
+from lancelsm.read.reader import scan
+from lancelsm.region.handle import open_table
+from lancelsm.region.lease import LEASE_SECONDS
+from lancelsm.region.lease import lease as holding
 from tests.simulation import seam
 from tests.simulation.faults import Call, Crash, Fault, FaultPlan
 from tests.simulation.situations import noted

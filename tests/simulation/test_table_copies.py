@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lancelsm import clone, dropping
+from lancelsm.admin import clone, drop
 from lancelsm.errors import Corrupt
 from tests.simulation.table_copies import table_copies
 
@@ -32,8 +32,8 @@ def test_copies_are_whole_and_stay_so_in_more_seeds(first: int, tmp_path: Path) 
     ("module", "functions"),
     [
         (clone, ["_keep_files", "_check_begun"]),  # the source keeps the clone's version
-        (dropping, ["_release"]),  # the pin ends with the clone
-        (dropping, ["_check_unshared"]),  # a table whose files a clone shares is not dropped
+        (drop, ["_release"]),  # the pin ends with the clone
+        (drop, ["_check_unshared"]),  # a table whose files a clone shares is not dropped
     ],
 )
 def test_without_the_guard_something_breaks(

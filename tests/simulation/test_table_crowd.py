@@ -12,9 +12,9 @@ from unittest import mock
 
 import pytest
 
-from lancelsm import manifest as manifests
-from lancelsm.manifest import FlushedGeneration, Manifest
-from lancelsm.merge import commit as merging
+from lancelsm.compaction import merge as merging
+from lancelsm.region import manifest as manifests
+from lancelsm.region.manifest import FlushedGeneration, Manifest
 from tests.simulation.faults import Call
 from tests.simulation.situations import noted
 from tests.simulation.table_crowd import table_crowd

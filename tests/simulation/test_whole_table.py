@@ -16,8 +16,8 @@ from pathlib import Path
 import lance
 import pytest
 
-from lancelsm.claim import claim
 from lancelsm.errors import Contended, Invalid
+from lancelsm.wal.claim import claim
 from tests.simulation import seam
 from tests.simulation.faults import (
     CRASH_AFTER,

@@ -17,14 +17,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from lancelsm.claim import claim
-from lancelsm.commit import newest
+from lancelsm.common.layout import wal_entry
+from lancelsm.common.settings import Settings
 from lancelsm.errors import Ambiguous, Contended, Fenced, Invalid, LsmError, Unavailable
-from lancelsm.head import Head
-from lancelsm.layout import wal_entry
+from lancelsm.history.snapshot import drop_snapshot
 from lancelsm.objects import Listed
-from lancelsm.settings import Settings
-from lancelsm.snapshot import drop_snapshot
+from lancelsm.region.compare_and_swap import newest
+from lancelsm.region.head import Head
+from lancelsm.wal.claim import claim
 from tests.simulation.collecting import FILES
 from tests.simulation.consumers import Act, Consumers
 from tests.simulation.crowd import RIVAL

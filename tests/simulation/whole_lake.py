@@ -14,21 +14,21 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from lancelsm.claim import claim
-from lancelsm.commit import newest
-from lancelsm.config import Config
+from lancelsm.common.layout import Generation, Position, generation_path
+from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Contended, Corrupt, LsmError
-from lancelsm.head import SINCE_EVER, Head
-from lancelsm.layout import Generation, Position, generation_path
-from lancelsm.opening import Opened
-from lancelsm.pins import Pin
+from lancelsm.history.pins import Pin
+from lancelsm.history.snapshot import make_snapshot, renew_snapshot
+from lancelsm.read.view import View
 from lancelsm.record.schema import TableSchema
-from lancelsm.region import Region, Storage, regions
-from lancelsm.setsum import Setsum
-from lancelsm.snapshot import make_snapshot, renew_snapshot
+from lancelsm.region.catalog import Region, Storage, regions
+from lancelsm.region.compare_and_swap import newest
+from lancelsm.region.config import Config
+from lancelsm.region.handle import Opened
+from lancelsm.region.head import SINCE_EVER, Head
 from lancelsm.table import Table
-from lancelsm.view import View
 from lancelsm.wal.append import append_after
+from lancelsm.wal.claim import claim
 from lancelsm.wal.entry import Draft, Entry, draft
 from tests.simulation import seam
 from tests.simulation.collecting import FILES, Lake

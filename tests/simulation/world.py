@@ -15,13 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from lancelsm import manifest as manifests
-from lancelsm.claim import create_region
-from lancelsm.clock import SeededIds
-from lancelsm.commit import CommittedManifest, commit, load
-from lancelsm.errors import Ambiguous, Contended, Fenced, Invalid, LsmError, Unavailable
-from lancelsm.head import Head
-from lancelsm.layout import (
+from lancelsm.common.clock import SeededIds
+from lancelsm.common.layout import (
     Key,
     Nonce,
     Position,
@@ -37,12 +32,17 @@ from lancelsm.layout import (
     wal_position,
     wal_prefix,
 )
-from lancelsm.manifest import Manifest
+from lancelsm.common.setsum import Setsum
+from lancelsm.errors import Ambiguous, Contended, Fenced, Invalid, LsmError, Unavailable
 from lancelsm.objects import Body, ETag, Refused, Written
-from lancelsm.region import Region, Storage
+from lancelsm.region import manifest as manifests
+from lancelsm.region.catalog import Region, Storage
+from lancelsm.region.compare_and_swap import CommittedManifest, commit, load
+from lancelsm.region.head import Head
+from lancelsm.region.manifest import Manifest
 from lancelsm.registry import Applied, Fields, Lost
-from lancelsm.setsum import Setsum
 from lancelsm.wal.append import append
+from lancelsm.wal.claim import create_region
 from lancelsm.wal.entry import Draft, Entry, decode, draft
 from lancelsm.wal.slot import Appended
 from tests.simulation.faults import Crash, FaultPlan, FaultyRegistry, FaultyStore, MemoryRegistry, MemoryStore

@@ -14,14 +14,14 @@ import pyspark
 import pytest
 
 import lancelsm
-from lancelsm.clock import SystemClock
+from lancelsm.common.clock import SystemClock
+from lancelsm.compaction.java import java_home
+from lancelsm.compaction.spark import Spark
 from lancelsm.errors import Invalid
-from lancelsm.java import java_home
-from lancelsm.lease import LEASE_SECONDS
-from lancelsm.merge.job import Asked, with_session
-from lancelsm.merge.request import keep_request, plan_request, read_result
-from lancelsm.merge.spark import Spark
-from lancelsm.opening import Ports, open_table
+from lancelsm.region.handle import Ports, open_table
+from lancelsm.region.lease import LEASE_SECONDS
+from lancelsm.stack.merge_job import Asked, with_session
+from lancelsm.stack.merge_request import keep_request, plan_request, read_result
 from lancelsm.table import Table
 from tests.unit.tables import create, row, rows_of
 
@@ -121,8 +121,8 @@ KILLED = """\
 import os, sys
 from pathlib import Path
 from lancelsm.dataset import base_rows
-from lancelsm.merge.job import main
-from lancelsm.merge.spark import Spark
+from lancelsm.stack.merge_job import main
+from lancelsm.compaction.spark import Spark
 
 commit = base_rows.commit
 

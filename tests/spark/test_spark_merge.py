@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from lancelsm.common.layout import Generation
+from lancelsm.compaction.spark import Spark
 from lancelsm.errors import Corrupt, Unavailable
-from lancelsm.layout import Generation
-from lancelsm.merge.spark import Spark
 from tests.unit.merge_world import A, B, World, row
 
 pytestmark = pytest.mark.spark
@@ -94,8 +94,8 @@ def test_a_session_starts_on_the_java_that_pip_brought(tmp_path: Path) -> None:
     """In a process of its own: a session keeps the Java that it started with."""
     script = (
         "from pathlib import Path\n"
-        "from lancelsm.java import java_home\n"
-        "import lancelsm.merge.spark as merge_spark\n"
+        "from lancelsm.compaction.java import java_home\n"
+        "import lancelsm.compaction.spark as merge_spark\n"
         f"merge_spark.java_home = lambda: java_home(bundled_only=True, prefix=Path({str(tmp_path)!r}))\n"
         "spark = merge_spark.Spark.local()\n"
         "assert spark.map(abs, [-1, -2]) == [1, 2]\n"

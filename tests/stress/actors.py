@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 
 import lancelsm
+from lancelsm.compaction.maintenance import optimize_table
 from lancelsm.errors import Ambiguous, Contended, Fenced, Invalid, LsmError, Unavailable
 from lancelsm.table import Table
-from lancelsm.upkeep import optimize_table
 from tests.stress.stream import KEYS, STREAMS, Expected, Followed, step, touched, with_progress, written
 
 PASSING = (Contended, Fenced, Ambiguous, Unavailable)

@@ -7,9 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import lancelsm
+from lancelsm.admin.clone import clone_snapshot
+from lancelsm.admin.drop import drop_table
 from lancelsm.backup import back_up, restore
-from lancelsm.clone import clone_snapshot
-from lancelsm.dropping import drop_table
 from lancelsm.errors import Invalid
 from lancelsm.table import Table
 from tests.stress.actors import PASSING, Part

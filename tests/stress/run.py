@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 
 import lancelsm
-from lancelsm.dropping import drop_table
+from lancelsm.admin.drop import drop_table
 from lancelsm.errors import Contended
 from tests.stress import actors, copiers
 from tests.stress.actors import Part

@@ -15,7 +15,7 @@ from hashlib import blake2b
 
 import pyarrow as pa
 
-from lancelsm.record.rows import deletes, upserts
+from lancelsm.record.normalize import deletes, upserts
 from lancelsm.record.schema import TableSchema, declare_primary_key, numbered
 from lancelsm.routing.route import route
 from lancelsm.routing.spec import parse_regions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from lancelsm.layout import Key
+from lancelsm.common.layout import Key
 from lancelsm.registry import Applied, Fields, Lost, Record
 from tests.simulation.faults import MemoryRegistry
 

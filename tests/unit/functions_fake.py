@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError, SSLError
 
-from lancelsm.clock import Clock
+from lancelsm.common.clock import Clock
 from lancelsm.errors import LsmError
 
 DEDUP_SECONDS = 300

@@ -10,16 +10,16 @@ from typing import Any
 import lance
 import pyarrow as pa
 
-from lancelsm.clock import SeededIds
+from lancelsm.common.clock import SeededIds
+from lancelsm.common.layout import Generation, Nonce, RegionId, TableId, generation_name, generation_path
+from lancelsm.compaction.inprocess import InProcess
+from lancelsm.compaction.merge import Merged, merge_generations
+from lancelsm.compaction.plan import RegionPending, Sums
+from lancelsm.compaction.runner import Item, Result, Runner
 from lancelsm.dataset.base_table import BaseTable, Facts, Sharding, create_base, open_base
 from lancelsm.dataset.generation import write_generation
-from lancelsm.filesum import sum_files
-from lancelsm.layout import Generation, Nonce, RegionId, TableId, generation_name, generation_path
-from lancelsm.merge.commit import Merged, merge_generations
-from lancelsm.merge.inprocess import InProcess
-from lancelsm.merge.plan import RegionPending, Sums
-from lancelsm.merge.runner import Item, Result, Runner
-from lancelsm.objects.local import LocalStore
+from lancelsm.objects.filesum import sum_files
+from lancelsm.objects.filesystem import LocalStore
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TOMBSTONE
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import lancelsm
-from lancelsm.changes import Changes
+from lancelsm.history.changes import Changes
 from lancelsm.table import Table
 
 

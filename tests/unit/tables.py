@@ -10,14 +10,14 @@ from typing import Any
 import pyarrow as pa
 
 import lancelsm
-from lancelsm.clock import Clock, SeededIds
-from lancelsm.head import Head
-from lancelsm.layout import Position
+from lancelsm.common.clock import Clock, SeededIds
+from lancelsm.common.layout import Position
 from lancelsm.objects import Body, ObjectStore, Refused, Unknown, Written
-from lancelsm.objects.local import LocalStore
-from lancelsm.opening import Ports
-from lancelsm.region import Region
-from lancelsm.registry.opening import open_registry
+from lancelsm.objects.filesystem import LocalStore
+from lancelsm.region.catalog import Region
+from lancelsm.region.handle import Ports
+from lancelsm.region.head import Head
+from lancelsm.registry.open import open_registry
 from lancelsm.table import Table
 from tests.simulation.faults import FakeClock, FaultPlan, FaultyRegistry, FaultyStore
 

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 from lance.mem_wal import CompactedSsTable
 
-from lancelsm import commit
-from lancelsm.adopt import adopt, set_regions
+from lancelsm.admin.adopt import adopt, set_regions
+from lancelsm.common.layout import CONFIG, Generation, Position, RegionId, published_version, wal_entry
 from lancelsm.dataset.base_table import open_base
 from lancelsm.errors import Corrupt, Invalid, LsmError, Unavailable
-from lancelsm.layout import CONFIG, Generation, Position, RegionId, published_version, wal_entry
-from lancelsm.opening import open_table
+from lancelsm.region import compare_and_swap
+from lancelsm.region.handle import open_table
 from lancelsm.table import Table
 from tests.interop import lance_oracle as oracle
 from tests.simulation.faults import CRASH_AFTER, CRASH_BEFORE, FAIL_AFTER, FAIL_BEFORE, Call, Crash, FaultPlan
@@ -170,7 +170,7 @@ def test_a_region_is_taken_back_by_its_head_though_its_newest_manifest_was_not_p
         raise Unavailable("no answer")
 
     with monkeypatch.context() as patch:
-        patch.setattr(commit, "publish", fails)
+        patch.setattr(compare_and_swap, "publish", fails)
         with pytest.raises(Unavailable):
             table.collect(yes=True, interval_seconds=0)
     before = region.head()

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import lancelsm
-from lancelsm.dropping import drop_table
+from lancelsm.admin.drop import drop_table
+from lancelsm.common.layout import SQLITE
 from lancelsm.errors import Corrupt, Invalid, LsmError
-from lancelsm.layout import SQLITE
-from lancelsm.objects.opening import open_store
+from lancelsm.objects.open import open_store
 from lancelsm.table import Table
 
 ROWS = [{"id": 0, "v": 0}]

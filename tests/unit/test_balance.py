@@ -15,13 +15,9 @@ import pyarrow as pa
 import pytest
 
 import lancelsm
-from lancelsm import upkeep
-from lancelsm.adopt import adopt
-from lancelsm.dataset.base_rows import Base
-from lancelsm.dataset.generation import write_generation
-from lancelsm.errors import Corrupt
-from lancelsm.filesum import Summed
-from lancelsm.layout import (
+from lancelsm.admin.adopt import adopt
+from lancelsm.admin.rebuild import rebuild
+from lancelsm.common.layout import (
     Epoch,
     Generation,
     Key,
@@ -33,17 +29,20 @@ from lancelsm.layout import (
     wal_entry,
     wal_prefix,
 )
-from lancelsm.merge import tasks
-from lancelsm.merge.plan import Sums
+from lancelsm.common.setsum import Setsum
+from lancelsm.compaction import maintenance, tasks
+from lancelsm.compaction.plan import Sums
+from lancelsm.dataset.base_rows import Base
+from lancelsm.dataset.generation import write_generation
+from lancelsm.errors import Corrupt
 from lancelsm.objects import Body, Unknown, Written
-from lancelsm.opening import Ports, open_table
-from lancelsm.rebuild import rebuild
-from lancelsm.record.rows import deletes, upserts
+from lancelsm.objects.filesum import Summed
+from lancelsm.record.normalize import deletes, upserts
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TableSchema, conform, declare_primary_key, numbered
+from lancelsm.region.handle import Ports, open_table
 from lancelsm.registry import Applied, Fields
 from lancelsm.registry import Unknown as NoAnswer
-from lancelsm.setsum import Setsum
 from lancelsm.table import Table
 from lancelsm.wal.entry import decode, draft, encode
 from lancelsm.wal.replay import stored_rows
@@ -549,7 +548,7 @@ def test_what_a_merge_does_not_read_of_a_generation_may_be_gone(tmp_path: Path) 
 def test_a_generation_that_an_earlier_release_flushed_is_summed_by_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "sum_files", lambda *_: Summed(setsum=None, files=()))  # type: ignore[arg-type]
+    monkeypatch.setattr(maintenance, "sum_files", lambda *_: Summed(setsum=None, files=()))  # type: ignore[arg-type]
     table, first, second = flushed_twice(tmp_path)
     all_of_an_older_one(first, second)
 

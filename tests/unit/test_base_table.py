@@ -10,6 +10,7 @@ import lance
 import pyarrow as pa
 import pytest
 
+from lancelsm.common.layout import RegionId, TableId
 from lancelsm.dataset.base_table import (
     Facts,
     Sharding,
@@ -19,13 +20,12 @@ from lancelsm.dataset.base_table import (
     find_base,
     open_base,
 )
-from lancelsm.dataset.collecting import named_files
+from lancelsm.dataset.cleanup import named_files
 from lancelsm.dataset.deletions import every_row
-from lancelsm.dataset.markers import read_markers, repair_markers
+from lancelsm.dataset.merged_generations import read_markers, repair_markers
 from lancelsm.dataset.native import native_errors
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, Unavailable
-from lancelsm.layout import RegionId, TableId
-from lancelsm.objects.local import LocalStore
+from lancelsm.objects.filesystem import LocalStore
 from lancelsm.record.schema import FIELD_ID, field_id
 from tests.unit.merge_world import A, B, World, row
 

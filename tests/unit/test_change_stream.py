@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 import lancelsm
-from lancelsm import cursor
-from lancelsm.changes import Changes
-from lancelsm.changes import first_position as changes_first_position
-from lancelsm.commit import newest
-from lancelsm.cursor import find_cursor, make_cursor, save_cursor, set_cursor
+from lancelsm.common.layout import Position, cursors, head_key, wal_entry
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, Unavailable
-from lancelsm.layout import Position, cursors, head_key, wal_entry
-from lancelsm.opening import Opened, Ports, open_table
-from lancelsm.pins import read_pins
-from lancelsm.region import regions
+from lancelsm.history import cursor
+from lancelsm.history.changes import Changes
+from lancelsm.history.changes import first_position as changes_first_position
+from lancelsm.history.cursor import find_cursor, make_cursor, save_cursor, set_cursor
+from lancelsm.history.pins import read_pins
+from lancelsm.region.catalog import regions
+from lancelsm.region.compare_and_swap import newest
+from lancelsm.region.handle import Opened, Ports, open_table
 from lancelsm.table import Table
 from tests.simulation.faults import CRASH_AFTER, CRASH_BEFORE, DENY, FAIL_AFTER, Crash, FakeClock, FaultPlan
 from tests.unit.streams import first_position, fold, made, seen, write
@@ -159,7 +159,7 @@ def test_a_change_that_can_t_be_read_is_not_saved_past(table, monkeypatch):
         raise Corrupt("rows that are none")
 
     with monkeypatch.context() as patch:
-        patch.setattr("lancelsm.changes.stored_rows", unreadable)
+        patch.setattr("lancelsm.history.changes.stored_rows", unreadable)
         with pytest.raises(Corrupt):
             next(stream)
     changes.save(fences=True)

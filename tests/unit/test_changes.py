@@ -8,14 +8,14 @@ from itertools import islice
 import pytest
 
 import lancelsm
-from lancelsm import cursor
-from lancelsm.changes import Changes
-from lancelsm.cursor import drop_cursor, find_cursor, list_cursors, make_cursor, save_cursor, set_cursor
+from lancelsm.common.layout import Position, cursors, head_key, wal_entry
 from lancelsm.errors import Contended, Corrupt, Invalid
-from lancelsm.layout import Position, cursors, head_key, wal_entry
-from lancelsm.opening import open_table
-from lancelsm.pins import read_pins
-from lancelsm.region import regions
+from lancelsm.history import cursor
+from lancelsm.history.changes import Changes
+from lancelsm.history.cursor import drop_cursor, find_cursor, list_cursors, make_cursor, save_cursor, set_cursor
+from lancelsm.history.pins import read_pins
+from lancelsm.region.catalog import regions
+from lancelsm.region.handle import open_table
 from tests.simulation.faults import FAIL_AFTER, FakeClock, FaultPlan
 from tests.unit.tables import faulty, from_start
 

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pytest
 
 from lancelsm.client import Client
-from lancelsm.client.lane import BATCH_BYTES, RETRY_SECONDS
-from lancelsm.clock import SeededIds
-from lancelsm.committed import Committed, CommittedEntry
+from lancelsm.client.batching import BATCH_BYTES, RETRY_SECONDS
+from lancelsm.common.clock import SeededIds
+from lancelsm.common.committed import Committed, CommittedEntry
 from lancelsm.errors import Ambiguous, Contended, Fenced, Invalid, LsmError, Unavailable
 from tests.simulation.faults import FakeClock
 from tests.unit.functions_fake import (

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from lancelsm.clock import Budget, SeededIds, SystemClock, SystemIds
+from lancelsm.common.clock import Budget, SeededIds, SystemClock, SystemIds
 from tests.simulation.faults import FakeClock
 
 

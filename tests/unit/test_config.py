@@ -10,12 +10,12 @@ import lance
 import pyarrow as pa
 import pytest
 
-from lancelsm import config as configs
-from lancelsm.config import Config
+from lancelsm.common.layout import CONFIG, TableId
 from lancelsm.errors import Corrupt, Invalid, Unavailable
-from lancelsm.layout import CONFIG, TableId
-from lancelsm.objects.local import LocalStore
+from lancelsm.objects.filesystem import LocalStore
 from lancelsm.record.schema import TableSchema, declare_primary_key, numbered
+from lancelsm.region import config as configs
+from lancelsm.region.config import Config
 from lancelsm.routing.spec import parse_regions
 from tests.simulation.faults import FAIL_AFTER, FAIL_BEFORE, FaultPlan, FaultyStore, MemoryStore
 from tests.unit.tables import create, row, rows_of

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 import lancelsm
+from lancelsm.admin.clone import clone_snapshot
+from lancelsm.admin.drop import drop_table
 from lancelsm.backup import back_up, restore
-from lancelsm.clone import clone_snapshot
-from lancelsm.dropping import drop_table
 from lancelsm.errors import Ambiguous, Contended, Unavailable
 from lancelsm.objects import Body, ObjectStore, Refused, Unknown, Written
-from lancelsm.objects.local import LocalStore
-from lancelsm.opening import Ports, open_table
-from lancelsm.region import regions
+from lancelsm.objects.filesystem import LocalStore
+from lancelsm.region.catalog import regions
+from lancelsm.region.handle import Ports, open_table
 from lancelsm.table import Table
 from tests.simulation.faults import FakeClock
 from tests.unit.tables import merged, row, rows_of

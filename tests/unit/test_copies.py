@@ -15,18 +15,19 @@ import lance
 import pytest
 
 import lancelsm
-from lancelsm import backup, clone, dropping
-from lancelsm import config as configs
+from lancelsm import backup
+from lancelsm.admin import clone, drop
+from lancelsm.admin.clone import clone_snapshot
+from lancelsm.admin.drop import drop_table
+from lancelsm.admin.rebuild import rebuild
 from lancelsm.backup import back_up, restore
-from lancelsm.clone import clone_snapshot
-from lancelsm.dataset.collecting import clean_versions, stored_versions
-from lancelsm.dropping import drop_table
+from lancelsm.common.layout import SQLITE, Key, head_key, pin_key, snapshots
+from lancelsm.dataset.cleanup import clean_versions, stored_versions
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, Unavailable
 from lancelsm.gc.collect import collect
-from lancelsm.layout import SQLITE, Key, head_key, pin_key, snapshots
-from lancelsm.opening import Ports, open_table
-from lancelsm.rebuild import rebuild
-from lancelsm.region import Storage, regions
+from lancelsm.region import config as configs
+from lancelsm.region.catalog import Storage, regions
+from lancelsm.region.handle import Ports, open_table
 from lancelsm.registry import Lost
 from lancelsm.registry.sqlite import SqliteRegistry
 from lancelsm.table import Table
@@ -144,13 +145,13 @@ def test_a_collector_that_judged_the_snapshot_before_the_clone_was_pinned_does_n
 
 
 def test_a_clone_of_a_snapshot_that_is_collected_meanwhile_is_refused_and_pins_nothing(source, tmp_path, monkeypatch):
-    keep_standing = lancelsm.clone.keep_standing
+    keep_standing = lancelsm.admin.clone.keep_standing
 
     def collected_before(*arguments):
         source.drop_snapshot("monday")
         return keep_standing(*arguments)
 
-    monkeypatch.setattr("lancelsm.clone.keep_standing", collected_before)
+    monkeypatch.setattr("lancelsm.admin.clone.keep_standing", collected_before)
     with pytest.raises(Invalid, match="dropped or has expired"):
         cloned(source, tmp_path / "clone")
 
@@ -422,9 +423,9 @@ def test_a_drop_that_another_finished_leaves_alone_what_is_made_there_since(sour
         later = replace(Ports(), clock=FakeClock(storage.clock.now() + 120))  # the first one's lease has run out
         finished.append(drop_table(place, ports=later))
         lancelsm.create(place, [{"id": 1, "v": 1}], primary_key="id").upsert([{"id": 2, "v": 2}])
-        return dropping.delete_objects(storage)
+        return drop.delete_objects(storage)
 
-    monkeypatch.setattr(dropping, "delete_objects", overtaken)
+    monkeypatch.setattr(drop, "delete_objects", overtaken)
     with pytest.raises(Contended, match="another process has finished the drop"):
         drop_table(place)
 
@@ -434,7 +435,7 @@ def test_a_drop_that_another_finished_leaves_alone_what_is_made_there_since(sour
 
 def test_a_clone_that_is_made_while_its_source_is_dropped_keeps_it_or_is_not_made(source, tmp_path, monkeypatch):
     opened, place = open_table(source.uri), Path(source.uri)
-    unshared = dropping._check_unshared
+    unshared = drop._check_unshared
 
     def cloned_before(storage: Storage, options: None) -> None:  # the drop is noted, and has not looked at pins
         with pytest.raises(Invalid, match="being dropped"):
@@ -443,14 +444,14 @@ def test_a_clone_that_is_made_while_its_source_is_dropped_keeps_it_or_is_not_mad
         unshared(storage, options)
 
     with monkeypatch.context() as patched:
-        patched.setattr(dropping, "read_origin", lambda _: cloned(source, tmp_path / "early") and None)
+        patched.setattr(drop, "read_origin", lambda _: cloned(source, tmp_path / "early") and None)
         with pytest.raises(Invalid, match="a clone shares its files"):
             drop_table(place)
     assert values(lancelsm.open(place)) == {**NOW, 5: 5}
     assert not (place / "_lancelsm" / "dropping.json").exists()
     drop_table(tmp_path / "early")
 
-    monkeypatch.setattr(dropping, "_check_unshared", cloned_before)
+    monkeypatch.setattr(drop, "_check_unshared", cloned_before)
     drop_table(place)
     with pytest.raises(Invalid, match="no table is there"):
         lancelsm.open(tmp_path / "late")

@@ -16,22 +16,22 @@ import pytest
 import lancelsm
 from benchmarks import tables
 from benchmarks.s3 import Server, serving
-from lancelsm.clock import SystemClock
-from lancelsm.cost import prices, requests, resting, running, total
-from lancelsm.cost.prices import Price
-from lancelsm.cost.requests import Requests
-from lancelsm.cost.resting import Inventory, inventory
-from lancelsm.cost.running import Workload
-from lancelsm.delivery import applying
-from lancelsm.delivery.queue import Delivery, Outgoing, Sent
-from lancelsm.delivery.request import write
-from lancelsm.delivery.sending import send
-from lancelsm.delivery.tables import Tables
+from lancelsm.common.clock import SystemClock
+from lancelsm.common.settings import Settings
 from lancelsm.errors import Invalid
 from lancelsm.gc import collect
-from lancelsm.opening import Ports
-from lancelsm.record.rows import upserts
-from lancelsm.settings import Settings
+from lancelsm.record.normalize import upserts
+from lancelsm.region.handle import Ports
+from lancelsm.stack.cost import at_rest, per_row, prices, requests, total
+from lancelsm.stack.cost.at_rest import Inventory, inventory
+from lancelsm.stack.cost.per_row import Workload
+from lancelsm.stack.cost.prices import Price
+from lancelsm.stack.cost.requests import Requests
+from lancelsm.stack.delivery import apply
+from lancelsm.stack.delivery.queue import Delivery, Outgoing, Sent
+from lancelsm.stack.delivery.request import write
+from lancelsm.stack.delivery.send import send
+from lancelsm.stack.delivery.table_cache import Tables
 from lancelsm.table import Table
 from tests.cli.conftest import as_json, run  # noqa: F401 - fixtures
 from tests.cli.console import Json, Run
@@ -119,8 +119,8 @@ def test_a_write_by_the_queue_makes_the_requests_that_are_charged(server: Server
     def apply_batch() -> None:
         (message,) = queue.sent
         delivery = Delivery(id="m", receipt="r", body=message.body, group=message.group, sequence=1)
-        ports = applying.Ports(tables=counted.tables, inbox=inbox, dead_letters=queue, source="q")  # type: ignore[arg-type]
-        assert applying.apply([delivery], ports=ports, seconds=30).entries
+        ports = apply.Ports(tables=counted.tables, inbox=inbox, dead_letters=queue, source="q")  # type: ignore[arg-type]
+        assert apply.apply([delivery], ports=ports, seconds=30).entries
 
     assert counted.during(ingest) == requests.INGEST
     assert counted.during(apply_batch) == requests.WRITE
@@ -201,7 +201,7 @@ def test_a_collection_makes_the_requests_that_are_charged(server: Server, old: i
 
 def cost(**more: Any) -> dict[str, float]:
     work = Workload(**{"rows_per_second": 1000, "row_bytes": 1000, "batch": 1000, "path": "direct", **more})
-    return running.a_million_rows(work, running.running(work, Settings()))
+    return per_row.a_million_rows(work, per_row.running(work, Settings()))
 
 
 def test_a_million_rows_of_a_kilobyte_cost_at_most_a_cent_on_the_direct_path() -> None:
@@ -226,7 +226,7 @@ def test_folding_is_charged_by_the_schedule_where_rows_are_few() -> None:
 def test_a_collection_is_charged_on_top_and_by_the_versions_of_the_base_that_are_kept() -> None:
     def dollars(**settings: float) -> float:
         work = Workload(rows_per_second=10, row_bytes=1000, batch=1000, path="direct")
-        items = running.running(work, Settings(**settings))  # type: ignore[arg-type]
+        items = per_row.running(work, Settings(**settings))  # type: ignore[arg-type]
         return total(item for item in items if item.part == "collect")
 
     assert cost()["folded"] < cost()["collected"]
@@ -246,7 +246,7 @@ def test_the_pages_show_what_is_computed() -> None:
 def test_merges_that_exceed_a_function_are_charged_as_jobs() -> None:
     def charged(rows_per_second: float) -> set[Price]:
         work = Workload(rows_per_second=rows_per_second, row_bytes=100, batch=1000, path="direct")
-        return {item.price for item in running.running(work, Settings())}
+        return {item.price for item in per_row.running(work, Settings())}
 
     assert prices.VCPU_HOUR not in charged(1000)
     assert prices.VCPU_HOUR in charged(20_000)
@@ -255,16 +255,16 @@ def test_merges_that_exceed_a_function_are_charged_as_jobs() -> None:
 def test_what_was_done_costs_what_a_stream_of_the_same_does() -> None:
     # given a month's rows, folded as often as the schedule does
     work = Workload(rows_per_second=10, row_bytes=1000, batch=1000, path="queue")
-    calls, folds = round(work.calls), round(running.MONTH_SECONDS / running.SCHEDULE_SECONDS)
-    merges = round(running.MONTH_SECONDS / Settings().merge_age_seconds)
+    calls, folds = round(work.calls), round(per_row.MONTH_SECONDS / per_row.SCHEDULE_SECONDS)
+    merges = round(per_row.MONTH_SECONDS / Settings().merge_age_seconds)
 
-    done = running.Counted(
+    done = per_row.Counted(
         rows=round(work.rows), row_bytes=1000, requests=calls, messages=calls, entries=calls, flushes=folds,
         generations=folds, merges=merges, jobs=0, merged_rows=0,
     )  # fmt: skip
 
-    figures = running.a_million_rows(work, running.spent(done))
-    stream = running.a_million_rows(work, running.running(work, Settings()))
+    figures = per_row.a_million_rows(work, per_row.spent(done))
+    stream = per_row.a_million_rows(work, per_row.running(work, Settings()))
     assert {until: figures[until] for until in ("acknowledged", "folded")} == pytest.approx(
         {until: stream[until] for until in ("acknowledged", "folded")}
     )
@@ -273,7 +273,7 @@ def test_what_was_done_costs_what_a_stream_of_the_same_does() -> None:
 def test_a_job_is_charged_beside_merges_in_the_function() -> None:
     def dollars(**more: int) -> float:
         counted = dict.fromkeys(("requests", "messages", "entries", "flushes", "generations"), 10)
-        return total(running.spent(running.Counted(rows=10_000, row_bytes=100, **counted, **more)))
+        return total(per_row.spent(per_row.Counted(rows=10_000, row_bytes=100, **counted, **more)))
 
     in_function = dollars(merges=2, jobs=0, merged_rows=0)
     assert dollars(merges=1, jobs=1, merged_rows=5_000) > in_function + 0.02
@@ -286,8 +286,8 @@ def test_a_workload_without_rows_is_refused(field: str) -> None:
 
 
 def test_a_deployment_at_rest_costs_about_a_dollar() -> None:
-    assert 0.5 <= total(resting.resting(resting.AT_REST["prod"])) <= 1.25
-    assert total(resting.resting(resting.AT_REST["dev"])) < total(resting.resting(resting.AT_REST["prod"]))
+    assert 0.5 <= total(at_rest.resting(at_rest.AT_REST["prod"])) <= 1.25
+    assert total(at_rest.resting(at_rest.AT_REST["dev"])) < total(at_rest.resting(at_rest.AT_REST["prod"]))
 
 
 def template(kind: str, **properties: Any) -> dict[str, Any]:

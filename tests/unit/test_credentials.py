@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import lance
 import pytest
 
-from lancelsm import aws
-from lancelsm.clock import SeededIds
+from lancelsm.common import aws
+from lancelsm.common.clock import SeededIds
 from lancelsm.errors import Invalid, Unavailable
 from lancelsm.objects import Written
 from lancelsm.objects import credentials as seam

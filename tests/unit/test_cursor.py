@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 import lancelsm
-from lancelsm import cursor as cursors
-from lancelsm import pins
-from lancelsm.cursor import find_cursor, make_cursor, save_cursor, set_cursor
+from lancelsm.common.layout import Position
 from lancelsm.errors import Contended, Invalid, Unavailable
-from lancelsm.head import Head
-from lancelsm.layout import Position
-from lancelsm.opening import Opened, open_table
-from lancelsm.region import Region, regions
+from lancelsm.history import cursor as cursors
+from lancelsm.history import pins
+from lancelsm.history.cursor import find_cursor, make_cursor, save_cursor, set_cursor
+from lancelsm.region.catalog import Region, regions
+from lancelsm.region.handle import Opened, open_table
+from lancelsm.region.head import Head
 
 SECOND = Position(2)
 

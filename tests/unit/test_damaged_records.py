@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 import lancelsm
-from lancelsm.dropping import drop_table
+from lancelsm.admin.drop import drop_table
+from lancelsm.admin.rebuild import rebuild
+from lancelsm.common.layout import SQLITE, Key, cursors, head_key, lease_key, pin_key, region_key, snapshots
 from lancelsm.errors import Corrupt, LsmError
-from lancelsm.layout import SQLITE, Key, cursors, head_key, lease_key, pin_key, region_key, snapshots
-from lancelsm.lease import lease
-from lancelsm.opening import open_table
-from lancelsm.rebuild import rebuild
-from lancelsm.region import Storage
+from lancelsm.region.catalog import Storage
+from lancelsm.region.handle import open_table
+from lancelsm.region.lease import lease
 from lancelsm.registry.object import object_key
 from lancelsm.table import Table
 from tests.unit.tables import NOW, by_key, three_levels

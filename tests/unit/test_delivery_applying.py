@@ -9,18 +9,19 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from lancelsm import config as configs
-from lancelsm.claim import claim, seal
-from lancelsm.delivery import applying, quarantine
-from lancelsm.delivery.applying import apply
-from lancelsm.delivery.message import packed, unpacked
-from lancelsm.delivery.quarantine import read_letter
+from lancelsm.common.layout import Position, head_key, wal_entry
 from lancelsm.errors import Ambiguous, Corrupt, Fenced, Invalid, Unavailable
-from lancelsm.layout import Position, head_key, wal_entry
-from lancelsm.record.rows import upserts
+from lancelsm.record.normalize import upserts
 from lancelsm.record.schema import TableSchema
+from lancelsm.region import config as configs
 from lancelsm.registry import Applied as Swapped
 from lancelsm.routing.spec import RegionSpec, parse_regions
+from lancelsm.stack.delivery import apply as applying
+from lancelsm.stack.delivery import quarantine
+from lancelsm.stack.delivery.apply import apply
+from lancelsm.stack.delivery.message import packed, unpacked
+from lancelsm.stack.delivery.quarantine import read_letter
+from lancelsm.wal.claim import claim, seal
 from tests.simulation.deployment import TABLE, URI, Deployment
 from tests.simulation.faults import CRASH_AFTER, FAIL_AFTER, FAIL_BEFORE, Call, Crash, FaultPlan
 

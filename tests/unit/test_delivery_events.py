@@ -15,14 +15,14 @@ import pyarrow as pa
 import pytest
 from botocore.exceptions import ClientError, ConnectTimeoutError
 
-from lancelsm import telemetry
-from lancelsm.delivery import events
-from lancelsm.delivery.message import packed
-from lancelsm.delivery.queue import Delivery, Outgoing, Sent, SqsQueue, identity
-from lancelsm.delivery.request import Op, over_http, stored_rows, write
 from lancelsm.errors import Fenced, Invalid, Unavailable
-from lancelsm.function import Call
-from lancelsm.telemetry import Telemetry
+from lancelsm.stack import telemetry
+from lancelsm.stack.delivery import events
+from lancelsm.stack.delivery.message import packed
+from lancelsm.stack.delivery.queue import Delivery, Outgoing, Sent, SqsQueue, identity
+from lancelsm.stack.delivery.request import Op, over_http, stored_rows, write
+from lancelsm.stack.function import Call
+from lancelsm.stack.telemetry import Telemetry
 from tests.simulation.deployment import URI, Deployment
 from tests.simulation.faults import FakeClock
 

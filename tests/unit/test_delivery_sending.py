@@ -8,13 +8,13 @@ import random
 import pyarrow as pa
 import pytest
 
-from lancelsm.claim import seal
-from lancelsm.delivery import message as delivery_message
-from lancelsm.delivery.message import BYTES_MAX, Message, decode, encode, packed, split, unpacked
+from lancelsm.common.layout import head_key
 from lancelsm.errors import Invalid, Unavailable
-from lancelsm.layout import head_key
-from lancelsm.record.rows import upserts
+from lancelsm.record.normalize import upserts
 from lancelsm.record.schema import TableSchema, declare_primary_key, numbered
+from lancelsm.stack.delivery import message as delivery_message
+from lancelsm.stack.delivery.message import BYTES_MAX, Message, decode, encode, packed, split, unpacked
+from lancelsm.wal.claim import seal
 from tests.simulation.deployment import TABLE, URI, Deployment
 
 

@@ -15,16 +15,16 @@ from botocore.exceptions import ClientError
 from rich.console import Console
 
 import lancelsm
-from lancelsm import documents
-from lancelsm.clock import SeededIds
+from lancelsm.common.clock import SeededIds
+from lancelsm.compaction.maintenance import flush_table, merge_table
 from lancelsm.demo import deployed
 from lancelsm.demo.flights import KEY, flown, read_flights
-from lancelsm.demo.stack import Place
+from lancelsm.demo.stack_calls import Place
 from lancelsm.errors import Contended, Invalid, LsmError
-from lancelsm.opening import open_table
-from lancelsm.query import count_rows, key_rows
 from lancelsm.record.json_lines import json_objects
-from lancelsm.upkeep import flush_table, merge_table
+from lancelsm.region.handle import open_table
+from lancelsm.stack import documents
+from lancelsm.stack.query import count_rows, key_rows
 from tests.unit.flights import few
 
 Event = dict[str, Any]

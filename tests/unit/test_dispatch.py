@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from lancelsm.dispatch import Elsewhere, Lag, dispatch, due, next_collection
+from lancelsm.common.layout import CONFIG, Generation, Key, RegionId, TableId, table_key
+from lancelsm.common.settings import Settings
+from lancelsm.compaction.maintenance import merge_table
 from lancelsm.errors import Invalid, Unavailable
-from lancelsm.layout import CONFIG, Generation, Key, RegionId, TableId, table_key
-from lancelsm.opening import Opened, open_configured, open_table
+from lancelsm.region.handle import Opened, open_configured, open_table
 from lancelsm.registry import Record
-from lancelsm.settings import Settings
+from lancelsm.stack.dispatch import Elsewhere, Lag, dispatch, due, next_collection
 from lancelsm.table import Table
-from lancelsm.upkeep import merge_table
 from tests.unit.tables import create, row
 
 TABLE = TableId("11111111-2222-4333-8444-555555555555")

@@ -17,7 +17,7 @@ from typer.main import get_command
 
 from lancelsm import errors
 from lancelsm.cli.app import app
-from lancelsm.settings import Settings
+from lancelsm.common.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 LIBRARY = ROOT / "shared" / "lancelsm"

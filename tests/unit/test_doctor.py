@@ -13,11 +13,11 @@ import pytest
 from botocore.exceptions import ClientError, NoCredentialsError
 
 import lancelsm
-from lancelsm.clock import SeededIds
-from lancelsm.doctor import Check
-from lancelsm.doctor.checks import checks
-from lancelsm.doctor.facts import FUNCTIONS, Facts, Refused, fetch
-from lancelsm.doctor.table import table_checks
+from lancelsm.common.clock import SeededIds
+from lancelsm.stack.doctor import Check
+from lancelsm.stack.doctor.checks import checks
+from lancelsm.stack.doctor.facts import FUNCTIONS, Facts, Refused, fetch
+from lancelsm.stack.doctor.table_checks import table_checks
 from tests.cli.conftest import as_json, run  # noqa: F401 - fixtures
 from tests.cli.console import Json, Run
 from tests.simulation.faults import FakeClock

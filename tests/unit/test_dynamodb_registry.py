@@ -8,12 +8,9 @@ from pathlib import Path
 import pytest
 from botocore.exceptions import ClientError, NoCredentialsError
 
-from lancelsm import aws
-from lancelsm import head as heads
-from lancelsm.clock import SeededIds
-from lancelsm.errors import Corrupt, Invalid
-from lancelsm.head import Head, Status
-from lancelsm.layout import (
+from lancelsm.common import aws
+from lancelsm.common.clock import SeededIds
+from lancelsm.common.layout import (
     Epoch,
     Generation,
     Key,
@@ -25,10 +22,13 @@ from lancelsm.layout import (
     head_key,
     staged_manifest,
 )
+from lancelsm.common.setsum import Setsum
+from lancelsm.errors import Corrupt, Invalid
+from lancelsm.region import head as heads
+from lancelsm.region.head import Head, Status
 from lancelsm.registry import Lost
 from lancelsm.registry.dynamodb import DynamoRegistry
-from lancelsm.registry.opening import open_registry
-from lancelsm.setsum import Setsum
+from lancelsm.registry.open import open_registry
 from tests.simulation.faults import FakeClock, MemoryStore
 
 KEY = Key(partition="H#t#r", sort="head")

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from lancelsm.clock import SeededIds
+from lancelsm.common.clock import SeededIds
 from lancelsm.errors import Invalid
-from lancelsm.local.emr import EmrServerless
-from lancelsm.local.emr_parameters import Capacity, spark_properties, workers
-from lancelsm.local.emr_runner import last_words, log_uri, submission
-from lancelsm.local.emr_states import Application, JobRun, Outcome, Refused
+from local.emr import EmrServerless
+from local.emr_parameters import Capacity, spark_properties, workers
+from local.emr_runner import last_words, log_uri, submission
+from local.emr_states import Application, JobRun, Outcome, Refused
 
 ROLE = "arn:aws:iam::111111111111:role/job"
 

@@ -8,11 +8,11 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
+from lancelsm.common.layout import Epoch, Nonce, Position
+from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Corrupt
-from lancelsm.layout import Epoch, Nonce, Position
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import FIELD_ID, PRIMARY_KEY
-from lancelsm.setsum import Setsum
 from lancelsm.wal.entry import decode, draft, encode, fence
 
 NONCE = Nonce("0123456789abcdef" * 2)

@@ -20,7 +20,7 @@ import lancelsm
 from lancelsm.dataset.deletions import arrow_problem
 from lancelsm.dataset.native import read_errors
 from lancelsm.errors import Corrupt, Invalid, LsmError, Unavailable
-from lancelsm.rows import Rows, begun
+from lancelsm.read.result import Rows, begun
 from lancelsm.scrub.table import scrub_place
 
 KINDS = {

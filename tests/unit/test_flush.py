@@ -11,12 +11,12 @@ import lance
 import pytest
 
 import lancelsm
-from lancelsm import flush as flushing
-from lancelsm import upkeep
-from lancelsm.commit import newest
+from lancelsm.common.setsum import Setsum
+from lancelsm.compaction import flush as flushing
+from lancelsm.compaction import maintenance
 from lancelsm.errors import Corrupt
 from lancelsm.record.rowsum import row_setsum
-from lancelsm.setsum import Setsum
+from lancelsm.region.compare_and_swap import newest
 from lancelsm.table import Table
 from tests.simulation.faults import CRASH_AFTER, CRASH_BEFORE, Crash, FaultPlan
 from tests.unit.tables import create, faulty, generation_paths, merged, row, rows_of
@@ -97,12 +97,12 @@ def test_rows_that_change_on_the_way_are_not_named(tmp_path: Path, monkeypatch: 
     """The generation is read back against the sum of what was folded."""
     table = create(tmp_path)
     table.upsert([row(1), row(2)])
-    write = upkeep.write_generation
+    write = maintenance.write_generation
 
     def truncated(*, rows: Any, **how: Any) -> Any:
         return write(rows=rows.slice(0, 1), **how)
 
-    monkeypatch.setattr(upkeep, "write_generation", truncated)
+    monkeypatch.setattr(maintenance, "write_generation", truncated)
     with pytest.raises(Corrupt, match="1 rows, 2 were written"):
         table.flush()
 
@@ -134,13 +134,13 @@ def test_two_that_flush_at_once_make_one_generation_of_each_entry(
     table = create(tmp_path)
     table.upsert([row(1), row(2)])
     both = threading.Barrier(2)
-    write = upkeep.write_generation
+    write = maintenance.write_generation
 
     def together(**how: Any) -> Any:
         both.wait()
         return write(**how)
 
-    monkeypatch.setattr(upkeep, "write_generation", together)
+    monkeypatch.setattr(maintenance, "write_generation", together)
     with ThreadPoolExecutor(2) as pool:
         made = list(pool.map(lambda _: lancelsm.open(table.uri).flush(), range(2)))
 
@@ -153,13 +153,13 @@ def test_two_that_flush_at_once_make_one_generation_of_each_entry(
 def test_appends_go_on_while_a_flush_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = create(tmp_path)
     table.upsert([row(1)])
-    write = upkeep.write_generation
+    write = maintenance.write_generation
 
     def slowly(**how: Any) -> Any:
         lancelsm.open(table.uri).upsert([row(1, "meanwhile"), row(2)])
         return write(**how)
 
-    monkeypatch.setattr(upkeep, "write_generation", slowly)
+    monkeypatch.setattr(maintenance, "write_generation", slowly)
     (made,) = table.flush()
     monkeypatch.undo()
 

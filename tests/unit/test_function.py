@@ -10,7 +10,7 @@ import pytest
 
 from lancelsm.dataset.base_table import VersionGone
 from lancelsm.errors import Contended, Invalid
-from lancelsm.function import Call, Internal, function, parsed, place, settings
+from lancelsm.stack.function import Call, Internal, function, parsed, place, settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from lancelsm.common.layout import Position
 from lancelsm.gc import collect as collection
-from lancelsm.layout import Position
 from lancelsm.table import Table
 from tests.simulation.collecting import Lake, filled
 from tests.unit.tables import NOW, by_key, three_levels

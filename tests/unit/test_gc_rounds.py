@@ -14,18 +14,18 @@ from unittest import mock
 import pytest
 
 import lancelsm
-from lancelsm.dataset import collecting
+from lancelsm.common.layout import Generation, Nonce, RegionId
+from lancelsm.common.setsum import Setsum
+from lancelsm.dataset import cleanup
 from lancelsm.dataset.base_rows import Preempted
-from lancelsm.dataset.collecting import StoredVersion
+from lancelsm.dataset.cleanup import StoredVersion
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, Unavailable
 from lancelsm.gc import base, lists, mark
 from lancelsm.gc.base import Floor, mark_base
 from lancelsm.gc.lists import Item, Kind, Round
 from lancelsm.gc.mark import Progress
-from lancelsm.layout import Generation, Nonce, RegionId
+from lancelsm.history.pins import Pin
 from lancelsm.objects import Listed
-from lancelsm.pins import Pin
-from lancelsm.setsum import Setsum
 from tests.simulation.memory_base import in_place_of_lance
 from tests.simulation.whole_lake import WholeLake
 from tests.unit.tables import create, row
@@ -83,24 +83,24 @@ def listing(monkeypatch: pytest.MonkeyPatch, gone: Iterator[int]) -> None:
             raise OSError(f"Not found: _versions/{number}.manifest")
         return []
 
-    monkeypatch.setattr(collecting, "open_dataset", lambda **_: SimpleNamespace(versions=versions))
+    monkeypatch.setattr(cleanup, "open_dataset", lambda **_: SimpleNamespace(versions=versions))
 
 
 def test_versions_that_others_remove_while_they_are_listed_are_listed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     listing(monkeypatch, iter((7, 8, 9)))
-    assert collecting.stored_versions(uri="x") == ()
+    assert cleanup.stored_versions(uri="x") == ()
 
 
 def test_a_listing_of_versions_that_others_keep_removing_is_contended(monkeypatch: pytest.MonkeyPatch) -> None:
     listing(monkeypatch, count(7))
     with pytest.raises(Contended, match="Run it again"):
-        collecting.stored_versions(uri="x")
+        cleanup.stored_versions(uri="x")
 
 
 def test_a_version_that_is_listed_again_and_is_gone_again_is_corrupt(monkeypatch: pytest.MonkeyPatch) -> None:
     listing(monkeypatch, repeat(7))
     with pytest.raises(Corrupt, match=r"7\.manifest"):
-        collecting.stored_versions(uri="x")
+        cleanup.stored_versions(uri="x")
 
 
 def pinned(version: int | None) -> Pin:

@@ -9,13 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lancelsm.commit import newest
-from lancelsm.errors import Contended, Corrupt, Invalid
-from lancelsm.gc import collect as collection
-from lancelsm.gc.lists import Item, Kind, Round, read_list, write_list
-from lancelsm.gc.places import RegionPlace
-from lancelsm.gc.verify import verify_region
-from lancelsm.layout import (
+from lancelsm.common.layout import (
     Generation,
     Position,
     Version,
@@ -24,10 +18,16 @@ from lancelsm.layout import (
     version_hint,
     wal_entry,
 )
+from lancelsm.common.setsum import Setsum
+from lancelsm.common.settings import Settings
+from lancelsm.errors import Contended, Corrupt, Invalid
+from lancelsm.gc import collect as collection
+from lancelsm.gc.lists import Item, Kind, Round, read_list, write_list
+from lancelsm.gc.scopes import RegionPlace
+from lancelsm.gc.verify import verify_region
+from lancelsm.history.pins import read_pins
 from lancelsm.objects import Object
-from lancelsm.pins import read_pins
-from lancelsm.setsum import Setsum
-from lancelsm.settings import Settings
+from lancelsm.region.compare_and_swap import newest
 from lancelsm.wal.entry import encode
 from tests.simulation.collecting import Lake, filled
 from tests.simulation.world import a_nonce, row

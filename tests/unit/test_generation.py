@@ -11,12 +11,12 @@ import lance
 import pyarrow as pa
 import pytest
 
+from lancelsm.common.setsum import Setsum
 from lancelsm.dataset.fields import numbering
 from lancelsm.dataset.generation import check_generation, lookup_generation, read_generation, write_generation
 from lancelsm.errors import Corrupt, Invalid
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import FIELD_ID, TOMBSTONE, TableSchema, declare_primary_key
-from lancelsm.setsum import Setsum
 
 
 def _field(name: str, kind: pa.DataType, number: int) -> pa.Field:

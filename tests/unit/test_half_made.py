@@ -11,18 +11,19 @@ import lance
 import pytest
 
 import lancelsm
-from lancelsm import backup, clone, dropping, making
-from lancelsm.adopt import adopt
+from lancelsm import backup
+from lancelsm.admin import clone, create, drop
+from lancelsm.admin.adopt import adopt
+from lancelsm.admin.clone import clone_snapshot
+from lancelsm.admin.drop import drop_table
 from lancelsm.backup import back_up, restore
-from lancelsm.clone import clone_snapshot
+from lancelsm.common.layout import CLONE, CONFIG, DROPPING, RESTORED, SQLITE
 from lancelsm.dataset import copies
 from lancelsm.dataset.tags import tags
-from lancelsm.dropping import drop_table
 from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
-from lancelsm.gc.whole import keep_table
-from lancelsm.layout import CLONE, CONFIG, DROPPING, RESTORED, SQLITE
-from lancelsm.objects.opening import open_store
-from lancelsm.opening import Ports, open_table
+from lancelsm.gc.delete_table import keep_table
+from lancelsm.objects.open import open_store
+from lancelsm.region.handle import Ports, open_table
 from lancelsm.registry.sqlite import SqliteRegistry
 from lancelsm.table import Table
 from tests.simulation.faults import Crash
@@ -122,7 +123,7 @@ def test_a_restored_table_that_was_begun_is_no_other_table_and_is_finished_or_dr
 
 def test_a_table_that_was_begun_with_rows_is_finished_with_the_same_rows_alone(source, tmp_path, interrupted):
     place = tmp_path / "table"
-    interrupted(making, "catalogued", lambda: lancelsm.create(place, ROWS, primary_key="id"))
+    interrupted(create, "catalogued", lambda: lancelsm.create(place, ROWS, primary_key="id"))
 
     for other in (source.schema, [], ROWS[1:], [*ROWS[1:], {"id": 0, "v": 1}]):
         with pytest.raises(Invalid, match="with other rows was begun there"):
@@ -133,7 +134,7 @@ def test_a_table_that_was_begun_with_rows_is_finished_with_the_same_rows_alone(s
 
 def test_a_table_that_was_begun_is_not_cloned_over_and_can_still_be_finished(source, tmp_path, interrupted):
     place = tmp_path / "table"
-    interrupted(making, "catalogued", lambda: lancelsm.create(place, ROWS, primary_key="id"))
+    interrupted(create, "catalogued", lambda: lancelsm.create(place, ROWS, primary_key="id"))
 
     with pytest.raises(Invalid, match="another table was begun there"):
         clone_snapshot(open_table(source.uri), "monday", place)
@@ -205,7 +206,7 @@ def test_a_note_of_a_drop_that_can_t_be_read_or_is_another_table_s_is_named_and_
     source, tmp_path, interrupted, left
 ):
     storage, place = open_table(source.uri).storage, Path(source.uri)
-    interrupted(dropping, "close_table", lambda: drop_table(source.uri))
+    interrupted(drop, "close_table", lambda: drop_table(source.uri))
     (place / DROPPING).write_bytes(left)
 
     names(DROPPING, lambda: drop_table(source.uri))
@@ -266,7 +267,7 @@ def test_a_table_that_is_not_dropped_since_its_clones_could_not_be_asked_for_is_
         raise error("a tag can't be read")
 
     with monkeypatch.context() as patch:
-        patch.setattr(dropping, "tags", fails)
+        patch.setattr(drop, "tags", fails)
         with pytest.raises(error):
             drop_table(source.uri)
 
@@ -276,10 +277,10 @@ def test_a_table_that_is_not_dropped_since_its_clones_could_not_be_asked_for_is_
 
 def test_who_meets_another_that_is_making_a_table_is_told_to_run_it_again(tmp_path, interrupted, monkeypatch):
     place = tmp_path / "t"
-    interrupted(making, "catalogued", lambda: lancelsm.create(place, ROWS, primary_key="id"))
+    interrupted(create, "catalogued", lambda: lancelsm.create(place, ROWS, primary_key="id"))
 
     with monkeypatch.context() as patched:
-        patched.setattr(making, "find_base", lambda **_: None)  # as if that base had come right after the look
+        patched.setattr(create, "find_base", lambda **_: None)  # as if that base had come right after the look
         with pytest.raises(Contended) as told:
             lancelsm.create(place, ROWS, primary_key="id")
 

@@ -6,12 +6,12 @@ from dataclasses import fields, replace
 
 import pytest
 
-from lancelsm import head as heads
+from lancelsm.common.layout import Epoch, Generation, Key, Nonce, Position, Version
+from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Corrupt, Invalid
-from lancelsm.head import Head, LogTotals, Status, Summary
-from lancelsm.layout import Epoch, Generation, Key, Nonce, Position, Version
+from lancelsm.region import head as heads
+from lancelsm.region.head import Head, LogTotals, Status, Summary
 from lancelsm.registry import NEVER_DECREASE, swapped
-from lancelsm.setsum import Setsum
 
 NONCE = Nonce("ab" * 16)
 HEAD = Head(

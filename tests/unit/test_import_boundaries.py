@@ -13,7 +13,7 @@ import pytest
 import lancelsm
 
 PACKAGE = Path(lancelsm.__file__).parent
-LEAN = ("record", "routing", "wal", "head", "manifest", "commit", "claim", "objects", "registry", "opening", "writer")
+LEAN = ("common", "record", "routing", "region", "wal", "objects", "registry")
 HEAVY = ("numpy", "lance", "pydantic", "pyarrow.dataset", "pyspark", "pandas", "datafusion", "boto3")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lancelsm import java
+from lancelsm.compaction import java
 from lancelsm.errors import Invalid
 
 

@@ -6,8 +6,8 @@ import uuid
 
 import pytest
 
-from lancelsm import layout
-from lancelsm.layout import Generation, Key, Nonce, Position, RegionId, TableId, Version
+from lancelsm.common import layout
+from lancelsm.common.layout import Generation, Key, Nonce, Position, RegionId, TableId, Version
 
 REGION = RegionId("0f3ac1f0-7b1e-4c5d-9a55-3a1d2c4b5e6f")
 TABLE = TableId("11111111-1111-4111-8111-111111111111")

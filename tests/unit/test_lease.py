@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from lancelsm.clock import SeededIds
+from lancelsm.common.clock import SeededIds
+from lancelsm.common.layout import TableId, lease_key
 from lancelsm.errors import Contended
-from lancelsm.layout import TableId, lease_key
-from lancelsm.lease import LEASE_SECONDS, lease
-from lancelsm.region import Storage
+from lancelsm.region.catalog import Storage
+from lancelsm.region.lease import LEASE_SECONDS, lease
 from tests.simulation.faults import (
     FAIL_AFTER,
     FAIL_BEFORE,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lancelsm.loop import Ran
+from lancelsm.compaction.background import Ran
 from lancelsm.table import Table
 from tests.simulation.faults import FAIL_BEFORE, Call, FakeClock, Fault, FaultPlan
 from tests.unit.tables import create, faulty, row, rows_of

@@ -10,21 +10,21 @@ from typing import Any
 import pytest
 
 import lancelsm
-from lancelsm import clone, making
-from lancelsm.clone import Copied, clone_snapshot
+from lancelsm.admin import clone, create
+from lancelsm.admin.clone import Copied, clone_snapshot
+from lancelsm.admin.drop import drop_table
+from lancelsm.common.layout import DROPPING
 from lancelsm.dataset import copies
-from lancelsm.dropping import drop_table
 from lancelsm.errors import Contended, Invalid, LsmError
-from lancelsm.gc.whole import keep_table
-from lancelsm.layout import DROPPING
+from lancelsm.gc.delete_table import keep_table
 from lancelsm.objects import Written
-from lancelsm.objects.opening import open_store
-from lancelsm.opening import open_table
-from lancelsm.record.rows import upserts
-from lancelsm.region_writer import RegionWriters
+from lancelsm.objects.open import open_store
+from lancelsm.record.normalize import upserts
+from lancelsm.region.handle import open_table
 from lancelsm.routing.route import route
 from lancelsm.table import Table
 from lancelsm.wal.entry import draft
+from lancelsm.wal.region_writer import RegionWriters
 from tests.unit.tables import NOW, by_key, three_levels
 
 KEYS = range(-4, 4)
@@ -164,7 +164,7 @@ def test_a_clone_whose_drop_is_refused_while_another_maker_ends_keeps_its_files_
 
 
 def test_a_maker_that_meets_the_finished_clone_is_not_told_to_drop_it(source, place, before):
-    before(making, "find_base", lambda: make(source, place))
+    before(create, "find_base", lambda: make(source, place))
 
     assert make(source, place).rows == len(NOW)
     assert values(place) == NOW

@@ -6,14 +6,14 @@ from dataclasses import fields, replace
 
 import pytest
 
-from lancelsm import manifest as manifests
+from lancelsm.common.layout import Epoch, Generation, Position, RegionId, Version
+from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Corrupt, Invalid
 from lancelsm.generated.lance import table_pb2 as lance
 from lancelsm.generated.lancelsm.v1 import manifest_pb2 as pb
-from lancelsm.head import LogTotals
-from lancelsm.layout import Epoch, Generation, Position, RegionId, Version
-from lancelsm.manifest import Dead, FlushedGeneration, Folded, Manifest, violations
-from lancelsm.setsum import Setsum
+from lancelsm.region import manifest as manifests
+from lancelsm.region.head import LogTotals
+from lancelsm.region.manifest import Dead, FlushedGeneration, Folded, Manifest, violations
 
 REGION = RegionId("d00cc65e-1b58-41a4-a929-5096334c8657")
 FIRST = Manifest(region=REGION, spec_id=1, values=(("bucket", b"\3\0\0\0"),), version=Version(1), epoch=Epoch(1))

@@ -12,16 +12,16 @@ import lance
 import pyarrow as pa
 import pytest
 
+from lancelsm.common.layout import Generation, TableId
+from lancelsm.compaction import merge as merge_commit
+from lancelsm.compaction.plan import RegionPending
+from lancelsm.compaction.runner import Item, Result
 from lancelsm.dataset import base_rows
 from lancelsm.dataset.base_rows import CommittedVersion, Preempted
 from lancelsm.dataset.base_table import Facts, create_base
 from lancelsm.dataset.generation import write_generation
-from lancelsm.dataset.markers import read_markers
+from lancelsm.dataset.merged_generations import read_markers
 from lancelsm.errors import Ambiguous, Contended, Corrupt, Unavailable
-from lancelsm.layout import Generation, TableId
-from lancelsm.merge import commit as merge_commit
-from lancelsm.merge.plan import RegionPending
-from lancelsm.merge.runner import Item, Result
 from lancelsm.record.schema import TOMBSTONE
 from tests.unit.merge_world import A, B, Interrupted, World, row
 

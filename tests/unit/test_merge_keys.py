@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lancelsm.dataset.key_lookup import Keys
 from lancelsm.errors import Corrupt
-from lancelsm.merge.keys import Keys
 
 KINDS: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
     (pa.int8(), st.integers(-128, 127)),

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lancelsm.common.layout import Generation, RegionId
+from lancelsm.compaction.plan import Behind, MergePlan, RegionPending, balanced, index_pays, plan_merge
 from lancelsm.errors import Corrupt
-from lancelsm.layout import Generation, RegionId
-from lancelsm.merge.plan import Behind, MergePlan, RegionPending, balanced, index_pays, plan_merge
 
 A, B = RegionId("a"), RegionId("b")
 

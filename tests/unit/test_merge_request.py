@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from lancelsm.compaction.maintenance import merge_table
 from lancelsm.errors import Corrupt, Invalid
-from lancelsm.merge.request import (
+from lancelsm.region.handle import Opened, open_table
+from lancelsm.stack.merge_request import (
     MergeRequest,
     folder,
     keep_request,
@@ -16,9 +18,7 @@ from lancelsm.merge.request import (
     read_request,
     read_result,
 )
-from lancelsm.opening import Opened, open_table
 from lancelsm.table import Table
-from lancelsm.upkeep import merge_table
 from tests.unit.tables import create, row
 
 

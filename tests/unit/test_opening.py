@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 
 import lancelsm
+from lancelsm.admin.create import make_table
+from lancelsm.common.layout import CONFIG
 from lancelsm.dataset.adoption import write_facts
 from lancelsm.dataset.base_table import open_base
 from lancelsm.errors import Corrupt, Invalid, LsmError, Unavailable
-from lancelsm.layout import CONFIG
-from lancelsm.making import make_table
-from lancelsm.opening import Ports, canonical, open_table
-from lancelsm.registry.opening import open_registry
+from lancelsm.region.handle import Ports, canonical, open_table
+from lancelsm.registry.open import open_registry
 from tests.simulation.faults import (
     CRASH_AFTER,
     CRASH_BEFORE,

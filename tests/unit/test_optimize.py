@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from lancelsm import optimize
-from lancelsm.dataset.markers import Markers, read_markers
+from lancelsm.compaction import optimize
+from lancelsm.compaction.optimize import Optimized, optimize_base
+from lancelsm.dataset.merged_generations import Markers, read_markers
 from lancelsm.errors import Contended
-from lancelsm.optimize import Optimized, optimize_base
 from tests.unit.merge_world import A, B, World, row
 
 

@@ -11,15 +11,13 @@ from typing import Any
 import pytest
 
 import lancelsm
-from lancelsm import pins, reader
-from lancelsm.cursor import find_cursor, make_cursor, save_cursor
+from lancelsm.common.layout import Position, cursors, head_key, pin_key, snapshots
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError
 from lancelsm.gc import sweep
-from lancelsm.layout import Position, cursors, head_key, pin_key, snapshots
-from lancelsm.opening import Opened, open_table
-from lancelsm.pins import RegionPin, read_pins
-from lancelsm.region import regions
-from lancelsm.snapshot import (
+from lancelsm.history import pins
+from lancelsm.history.cursor import find_cursor, make_cursor, save_cursor
+from lancelsm.history.pins import RegionPin, read_pins
+from lancelsm.history.snapshot import (
     drop_snapshot,
     find_snapshot,
     holding_snapshot,
@@ -29,6 +27,9 @@ from lancelsm.snapshot import (
     renew_snapshot,
     snapshot_view,
 )
+from lancelsm.read import reader
+from lancelsm.region.catalog import regions
+from lancelsm.region.handle import Opened, open_table
 from tests.simulation.faults import CRASH_AFTER, CRASH_BEFORE, FAIL_AFTER, Crash, FakeClock, Fault, FaultPlan, late
 from tests.unit.tables import COLUMNS, NOW, by_key, faulty, three_levels
 
@@ -152,7 +153,7 @@ def test_a_save_disturbed_at_any_call_leaves_each_region_at_its_old_or_its_new_p
 
 def test_chroma_5781_a_merge_between_heads_and_base_does_not_mix_two_states(place, opened, monkeypatch):
     """The base would hold what the pinned log overwrites with older rows."""
-    newest, writer, calls = lancelsm.snapshot.newest, lancelsm.open(place), []
+    newest, writer, calls = lancelsm.history.snapshot.newest, lancelsm.open(place), []
 
     def newest_then_merged(region, head):
         found = newest(region, head)
@@ -163,7 +164,7 @@ def test_chroma_5781_a_merge_between_heads_and_base_does_not_mix_two_states(plac
             writer.merge()
         return found
 
-    monkeypatch.setattr("lancelsm.snapshot.newest", newest_then_merged)
+    monkeypatch.setattr("lancelsm.history.snapshot.newest", newest_then_merged)
     make_snapshot(opened, "monday", ttl_seconds=None)
 
     assert len(calls) == 4

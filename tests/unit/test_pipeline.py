@@ -12,20 +12,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lancelsm.claim import claim, create_region, seal
-from lancelsm.clock import SeededIds
+from lancelsm.common.clock import SeededIds
+from lancelsm.common.layout import Position, table_key, wal_entry
+from lancelsm.common.settings import Settings
 from lancelsm.errors import Contended, Fenced, Invalid, Unavailable
-from lancelsm.layout import Position, table_key, wal_entry
-from lancelsm.record.rows import upserts
+from lancelsm.record.normalize import upserts
 from lancelsm.record.schema import TableSchema, declare_primary_key, numbered
-from lancelsm.region import Directory, Storage, regions
-from lancelsm.region_writer import Target
+from lancelsm.region.catalog import Directory, Storage, regions
+from lancelsm.region.handle import Target
 from lancelsm.routing.spec import parse_regions
-from lancelsm.settings import Settings
 from lancelsm.wal.append import append
+from lancelsm.wal.claim import claim, create_region, seal
 from lancelsm.wal.entry import decode, draft
 from lancelsm.wal.pipeline import Pipeline
-from lancelsm.writer import Writer
+from lancelsm.wal.writer import Writer
 from tests.simulation.faults import FakeClock, MemoryRegistry, MemoryStore
 from tests.simulation.world import TABLE
 
@@ -300,7 +300,7 @@ def test_an_interrupted_wait_leaves_the_writer_usable(target, store):
 
     writer = Writer(target, pipeline_depth=2)
     with writer, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lancelsm.writer.Future", Interrupted)
+        patch.setattr("lancelsm.wal.writer.Future", Interrupted)
         with pytest.raises(KeyboardInterrupt):
             writer.upsert(row(1))
     assert in_log(target) == [1]
@@ -374,7 +374,7 @@ def test_a_region_that_could_not_be_given_back_is_given_back_by_closing_again(ta
     writer = Writer(target, pipeline_depth=2)
     writer.upsert(row(1))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lancelsm.region_writer.claim_held", _unavailable)
+        patch.setattr("lancelsm.wal.region_writer.claim_held", _unavailable)
         with pytest.raises(Unavailable):
             writer.close()
     assert made(target).head().owner != OWNER

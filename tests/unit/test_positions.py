@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 import lancelsm
-from lancelsm.changes import Changes
-from lancelsm.clock import SystemClock
-from lancelsm.dropping import drop_table
+from lancelsm.admin.drop import drop_table
+from lancelsm.common.clock import SystemClock
+from lancelsm.common.layout import Position, RegionId, region_key
 from lancelsm.errors import Invalid
-from lancelsm.layout import Position, RegionId, region_key
-from lancelsm.opening import Opened, open_table
-from lancelsm.region import regions
+from lancelsm.history.changes import Changes
+from lancelsm.region.catalog import regions
+from lancelsm.region.handle import Opened, open_table
 from lancelsm.table import Table
 from tests.simulation.faults import FakeClock, FaultPlan
 from tests.unit.streams import fence, first_position, fold, made, seen, write

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pytest
 
 import lancelsm
-from lancelsm.adopt import adopt
-from lancelsm.dropping import drop_table
-from lancelsm.errors import Corrupt, Fenced, Invalid, LsmError
-from lancelsm.layout import (
+from lancelsm.admin.adopt import adopt
+from lancelsm.admin.drop import drop_table
+from lancelsm.admin.rebuild import newest_published, rebuild
+from lancelsm.common.layout import (
     MEM_WAL,
     SQLITE,
     Epoch,
@@ -31,10 +31,10 @@ from lancelsm.layout import (
     table_key,
     wal_entry,
 )
-from lancelsm.opening import open_table
-from lancelsm.rebuild import newest_published, rebuild
+from lancelsm.errors import Corrupt, Fenced, Invalid, LsmError
 from lancelsm.record.schema import TOMBSTONE, TableSchema, numbered
-from lancelsm.region import Region
+from lancelsm.region.catalog import Region
+from lancelsm.region.handle import open_table
 from lancelsm.registry.object import object_key
 from lancelsm.table import Table
 from lancelsm.wal.entry import decode, draft, encode

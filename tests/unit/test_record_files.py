@@ -14,7 +14,7 @@ import pytest
 
 from lancelsm.errors import Invalid
 from lancelsm.record.files import read_file, read_ndjson
-from lancelsm.record.rows import upserts
+from lancelsm.record.normalize import upserts
 from lancelsm.record.schema import FIELD_ID, TableSchema
 
 SCHEMA = pa.schema(

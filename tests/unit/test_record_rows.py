@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from lancelsm.errors import Invalid
-from lancelsm.record.rows import deletes, inferred, upserts
+from lancelsm.record.normalize import deletes, inferred, upserts
 from lancelsm.record.rowsum import row_items
 from lancelsm.record.schema import FIELD_ID, TOMBSTONE, TableSchema
 

@@ -10,10 +10,10 @@ import lance
 import pyarrow as pa
 import pytest
 
+from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Invalid
 from lancelsm.record.rowsum import row_items, row_setsum
 from lancelsm.record.schema import FIELD_ID, TOMBSTONE
-from lancelsm.setsum import Setsum
 
 
 def column(name, kind, number, **options):

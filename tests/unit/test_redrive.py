@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from lancelsm.claim import seal
-from lancelsm.delivery.message import decode, encode, packed, unpacked
-from lancelsm.delivery.redrive import Places, Redriven, Verdict, redrive
+from lancelsm.common.layout import Position, head_key, wal_entry
 from lancelsm.errors import LsmError, Unavailable
-from lancelsm.layout import Position, head_key, wal_entry
 from lancelsm.objects import ObjectStore
-from lancelsm.opening import Opened
-from lancelsm.record.rows import upserts
-from lancelsm.region_writer import RegionWriters
+from lancelsm.record.normalize import upserts
+from lancelsm.region.handle import Opened
 from lancelsm.routing.route import route
+from lancelsm.stack.delivery.message import decode, encode, packed, unpacked
+from lancelsm.stack.delivery.redrive import Places, Redriven, Verdict, redrive
+from lancelsm.wal.claim import seal
+from lancelsm.wal.region_writer import RegionWriters
 from tests.simulation.deployment import TABLE, URI, Deployment
 
 

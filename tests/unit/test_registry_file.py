@@ -16,10 +16,10 @@ from pathlib import Path
 
 import lancelsm
 from lancelsm.backup import back_up, restore
-from lancelsm.clone import clone_snapshot
-from lancelsm.dropping import drop_table
-from lancelsm.opening import open_table
-from lancelsm.rebuild import rebuild
+from lancelsm.admin.clone import clone_snapshot
+from lancelsm.admin.drop import drop_table
+from lancelsm.region.handle import open_table
+from lancelsm.admin.rebuild import rebuild
 
 
 def hook(event, given):
@@ -58,7 +58,7 @@ ANEW = """
 import os, subprocess, sys
 
 import lancelsm
-from lancelsm.dropping import drop_table
+from lancelsm.admin.drop import drop_table
 
 place = sys.argv[1]
 for number in range(2):

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 import lancelsm
+from lancelsm.common.layout import CONFIG, Position, bitrev64, snapshots
 from lancelsm.errors import Invalid
-from lancelsm.layout import CONFIG, Position, bitrev64, snapshots
 from lancelsm.objects import Object
-from lancelsm.opening import open_configured
+from lancelsm.region.handle import open_configured
 from lancelsm.scrub.table import scrub, scrub_place
 from lancelsm.table import Table
 from tests.unit.tables import create, levels, row

@@ -10,14 +10,14 @@ from typing import Any
 import lance
 import pytest
 
-import lancelsm.dataset.scrubbing as reads
+import lancelsm.dataset.scrub_reads as reads
 import lancelsm.scrub.base as base_scrub
-from lancelsm import commit
-from lancelsm.clock import Budget
-from lancelsm.dataset.collecting import clean_versions, stored_versions
-from lancelsm.layout import Version, head_key, published_manifest, version_hint
-from lancelsm.opening import open_configured
-from lancelsm.region import Region
+from lancelsm.common.clock import Budget
+from lancelsm.common.layout import Version, head_key, published_manifest, version_hint
+from lancelsm.dataset.cleanup import clean_versions, stored_versions
+from lancelsm.region import compare_and_swap
+from lancelsm.region.catalog import Region
+from lancelsm.region.handle import open_configured
 from lancelsm.registry.object import object_key
 from lancelsm.scrub.report import Kind, Report
 from lancelsm.scrub.table import scrub
@@ -181,13 +181,13 @@ def test_a_published_version_that_is_swept_below_a_hint_that_was_raised_meanwhil
 def test_a_manifest_between_its_swap_and_its_publication_is_no_problem(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish, reports = commit.publish, list[Report]()
+    publish, reports = compare_and_swap.publish, list[Report]()
 
-    def late(region: Region, staged: commit.Staged, *, budget: Budget) -> None:
+    def late(region: Region, staged: compare_and_swap.Staged, *, budget: Budget) -> None:
         reports.append(table.scrub())
         publish(region, staged, budget=budget)
 
-    monkeypatch.setattr(commit, "publish", late)
+    monkeypatch.setattr(compare_and_swap, "publish", late)
     table.flush()
     table.merge(engine="inprocess")
     table.collect(yes=True, interval_seconds=0)
@@ -201,7 +201,7 @@ def test_a_manifest_that_a_crash_left_unpublished_is_no_problem_and_the_next_com
 ) -> None:
     (region,) = table.regions()
     with monkeypatch.context() as crashed:
-        crashed.setattr(commit, "publish", lambda *_, **__: None)
+        crashed.setattr(compare_and_swap, "publish", lambda *_, **__: None)
         table.flush()
     left = published_manifest(region.id, region.head().manifest_version)
     assert region.storage.objects.get(left) is None
@@ -224,7 +224,7 @@ def test_a_manifest_that_was_published_and_is_gone_is_a_problem(table: Table) ->
 
 def test_a_hint_that_a_crash_left_unwritten_is_no_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as crashed:
-        crashed.setattr(commit, "_raise_hint", lambda *_: None)
+        crashed.setattr(compare_and_swap, "_raise_hint", lambda *_: None)
         table = create(tmp_path)
         table.upsert([row(1)])
         table.flush()

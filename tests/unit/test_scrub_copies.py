@@ -13,12 +13,12 @@ import lance
 import pytest
 
 import lancelsm
+from lancelsm.admin.clone import clone_snapshot
+from lancelsm.admin.drop import drop_table
 from lancelsm.backup import back_up, restore
-from lancelsm.clone import clone_snapshot
-from lancelsm.dropping import drop_table
+from lancelsm.common.layout import BACKUP, CLONE
 from lancelsm.errors import Corrupt, Invalid
-from lancelsm.layout import BACKUP, CLONE
-from lancelsm.opening import open_table
+from lancelsm.region.handle import open_table
 from lancelsm.table import Table
 from tests.unit.tables import create, row, rows_of
 

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 import lancelsm
+from lancelsm.common.layout import Key
 from lancelsm.errors import LsmError
-from lancelsm.layout import Key
 from lancelsm.registry.object import object_key
 from lancelsm.scrub.report import Report
 from lancelsm.scrub.table import scrub_place

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import lancelsm
+from lancelsm.common.layout import SQLITE
 from lancelsm.errors import Corrupt
-from lancelsm.layout import SQLITE
 from lancelsm.registry import Applied
 from lancelsm.scrub.report import Kind
 from lancelsm.scrub.table import scrub_place

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from lancelsm.common.setsum import PRIMES, Setsum
 from lancelsm.errors import Corrupt
-from lancelsm.setsum import PRIMES, Setsum
 
 VECTORS = json.loads((Path(__file__).parent / "setsum_vectors.json").read_text())
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import lancelsm
+from lancelsm.common.settings import Settings, resolve
 from lancelsm.errors import Invalid
-from lancelsm.settings import Settings, resolve
 from tests.unit.tables import create
 
 

@@ -9,16 +9,13 @@ from types import SimpleNamespace
 import pytest
 
 import lancelsm
-from lancelsm import pins, reader
-from lancelsm import snapshot as snapshot_module
+from lancelsm.common.layout import pin_key, snapshots, table_key
 from lancelsm.dataset.tags import tags
 from lancelsm.errors import Contended, Invalid, Unavailable
-from lancelsm.head import Head
-from lancelsm.layout import pin_key, snapshots, table_key
-from lancelsm.opening import open_table
-from lancelsm.pins import read_pins
-from lancelsm.region import regions
-from lancelsm.snapshot import (
+from lancelsm.history import pins
+from lancelsm.history import snapshot as snapshot_module
+from lancelsm.history.pins import read_pins
+from lancelsm.history.snapshot import (
     drop_snapshot,
     find_snapshot,
     holding_snapshot,
@@ -28,6 +25,10 @@ from lancelsm.snapshot import (
     snapshot_view,
     tag_of,
 )
+from lancelsm.read import reader
+from lancelsm.region.catalog import regions
+from lancelsm.region.handle import open_table
+from lancelsm.region.head import Head
 from tests.simulation.faults import DENY, FaultPlan
 from tests.unit.tables import NOW, by_key, faulty, three_levels
 
@@ -112,7 +113,7 @@ def test_a_snapshot_that_the_collector_removed_is_not_renewed_or_read(opened):
 def test_a_snapshot_that_a_floor_has_passed_is_taken_anew(opened, monkeypatch):
     """As when a round of collection is committed between its reads and its confirmation."""
     region = regions(opened.storage)[0]
-    tag_version = lancelsm.snapshot.tag_version
+    tag_version = lancelsm.history.snapshot.tag_version
     overtaken = []
 
     def overtake(**arguments):
@@ -120,7 +121,7 @@ def test_a_snapshot_that_a_floor_has_passed_is_taken_anew(opened, monkeypatch):
         if not overtaken:
             overtaken.append(raise_floor(region))
 
-    monkeypatch.setattr("lancelsm.snapshot.tag_version", overtake)
+    monkeypatch.setattr("lancelsm.history.snapshot.tag_version", overtake)
     pin = make_snapshot(opened, "monday", ttl_seconds=60)
 
     assert pin.regions[region.id].collector_round == 1
@@ -170,7 +171,9 @@ class Beats:
 
 def beating(monkeypatch, times: int) -> Beats:
     made = Beats(times)
-    monkeypatch.setattr("lancelsm.snapshot.threading", SimpleNamespace(Event=lambda: made, Thread=threading.Thread))
+    monkeypatch.setattr(
+        "lancelsm.history.snapshot.threading", SimpleNamespace(Event=lambda: made, Thread=threading.Thread)
+    )
     return made
 
 
@@ -211,7 +214,7 @@ def test_a_heartbeat_that_fails_for_a_while_goes_on(table, beats):
 
 def raise_floor(region) -> Head:
     head = region.head()
-    key = lancelsm.layout.head_key(region.storage.table, region.id)
+    key = lancelsm.common.layout.head_key(region.storage.table, region.id)
     region.storage.registry.swap(key, expect={}, change={"collector_round": head.collector_round + 1})
     return region.head()
 

@@ -17,8 +17,8 @@ import pytest
 
 import lancelsm
 from lancelsm import table as tables
+from lancelsm.common.layout import CONFIG
 from lancelsm.errors import Corrupt, Fenced, Invalid
-from lancelsm.layout import CONFIG
 from tests.unit.tables import COLUMNS, create, generation_paths, in_key_order, levels, positions, row, rows_of
 
 UTC = dt.UTC

@@ -12,7 +12,7 @@ from lance.dataset import Tags
 
 import lancelsm
 from lancelsm.dataset.base_table import VersionGone
-from lancelsm.dataset.collecting import clean_versions
+from lancelsm.dataset.cleanup import clean_versions
 from lancelsm.dataset.tags import remove_tag, tag_version, tags
 from lancelsm.errors import Corrupt, Invalid
 

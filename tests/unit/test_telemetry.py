@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lancelsm.errors import Fenced
-from lancelsm.telemetry import Telemetry
+from lancelsm.stack.telemetry import Telemetry
 
 
 def metrics(text: str) -> list[dict[str, Any]]:

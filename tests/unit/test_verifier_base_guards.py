@@ -8,11 +8,11 @@ from unittest import mock
 
 import pytest
 
-from lancelsm import config as configs
+from lancelsm.common.layout import RegionId, round_list
 from lancelsm.gc import base, verify_base
 from lancelsm.gc import collect as collection
 from lancelsm.gc.lists import Item, Kind, Round, encode, write_list
-from lancelsm.layout import RegionId, round_list
+from lancelsm.region import config as configs
 from tests.simulation.memory_base import in_place_of_lance
 from tests.simulation.removal import Check, carries_weight
 from tests.simulation.whole_lake import WholeLake

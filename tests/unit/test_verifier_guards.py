@@ -17,14 +17,7 @@ from unittest import mock
 
 import pytest
 
-from lancelsm import manifest as manifests
-from lancelsm.commit import newest
-from lancelsm.gc import collect as collection
-from lancelsm.gc import verify
-from lancelsm.gc.lists import Item, Kind, Round, read_list
-from lancelsm.gc.lists import encode as encode_list
-from lancelsm.gc.mark import Progress
-from lancelsm.layout import (
+from lancelsm.common.layout import (
     Generation,
     Position,
     Version,
@@ -34,9 +27,16 @@ from lancelsm.layout import (
     version_hint,
     wal_entry,
 )
-from lancelsm.manifest import Manifest
-from lancelsm.setsum import Setsum
-from lancelsm.settings import Settings
+from lancelsm.common.setsum import Setsum
+from lancelsm.common.settings import Settings
+from lancelsm.gc import collect as collection
+from lancelsm.gc import verify
+from lancelsm.gc.lists import Item, Kind, Round, read_list
+from lancelsm.gc.lists import encode as encode_list
+from lancelsm.gc.mark import Progress
+from lancelsm.region import manifest as manifests
+from lancelsm.region.compare_and_swap import newest
+from lancelsm.region.manifest import Manifest
 from lancelsm.wal.entry import encode
 from tests.simulation.collecting import Lake, filled
 from tests.simulation.removal import Check, carries_weight

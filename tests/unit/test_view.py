@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 
 import lancelsm
+from lancelsm.common.layout import Position, wal_entry
 from lancelsm.dataset.base_table import BaseTable, open_base
 from lancelsm.errors import Corrupt, Unavailable
-from lancelsm.layout import Position, wal_entry
-from lancelsm.opening import Opened, open_table
-from lancelsm.region import regions
+from lancelsm.read.view import View, take_view
+from lancelsm.region.catalog import regions
+from lancelsm.region.handle import Opened, open_table
 from lancelsm.table import Table
-from lancelsm.view import View, take_view
 from tests.simulation.faults import FAIL_BEFORE, FakeClock, FaultPlan
 from tests.unit.tables import create, faulty, row, rows_of
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 import lancelsm
-from lancelsm.clock import SystemClock
-from lancelsm.committed import Committed
+from lancelsm.common.clock import SystemClock
+from lancelsm.common.committed import Committed
 from lancelsm.errors import Ambiguous, Fenced, Invalid, Unavailable
-from lancelsm.opening import Ports
+from lancelsm.region.handle import Ports
 from lancelsm.table import Table
-from lancelsm.writer import Writer
+from lancelsm.wal.writer import Writer
 from tests.simulation.faults import FAIL_BEFORE, Call, FakeClock, Fault, FaultPlan
 from tests.unit.tables import Gate, create, faulty, positions, row, rows_of
 

@@ -7,17 +7,17 @@ from typing import Annotated
 import typer
 
 from lancelsm.cli import (
-    collecting,
-    costing,
+    changes,
+    compaction,
+    cost,
     doctor,
-    folding,
-    inspecting,
+    gc,
+    inspection,
     redrive,
     regions,
     rows,
-    scrubbing,
+    scrub,
     snapshots,
-    streaming,
     tables,
 )
 from lancelsm.cli.session import OutputOption, StorageOptions, remember
@@ -56,25 +56,25 @@ def _options(
 for module in (
     tables,
     rows,
-    streaming,
-    folding,
-    inspecting,
+    changes,
+    compaction,
+    inspection,
     regions,
     snapshots,
-    collecting,
-    scrubbing,
+    gc,
+    scrub,
     redrive,
-    costing,
+    cost,
     doctor,
 ):
     app.add_typer(module.commands)
 for name, group, does in (
-    ("inspect", inspecting.group, "See what lies in storage, decoded."),
+    ("inspect", inspection.group, "See what lies in storage, decoded."),
     ("region", regions.group, "See who holds each region; take, end or bring in regions by hand."),
     ("registry", regions.registry, "Repair the registry."),
     ("config", tables.config, "Change a table's settings."),
     ("snapshot", snapshots.group, "Keep a table as it was under a name; read, refresh, clone and drop it."),
-    ("cursor", streaming.group, "Named positions in the change stream; they keep what they have not passed."),
+    ("cursor", changes.group, "Named positions in the change stream; they keep what they have not passed."),
 ):
     group.callback()(remember)
     app.add_typer(group, name=name, help=does, no_args_is_help=True)

@@ -10,7 +10,7 @@ import typer
 from lancelsm.cli.session import Session, command
 
 if TYPE_CHECKING:
-    from lancelsm.doctor import Check
+    from lancelsm.stack.doctor import Check
 
 commands = typer.Typer()
 
@@ -31,14 +31,14 @@ def doctor(
 
     As JSON: {"ok", "checks": [{"name", "ok", "found", "remedy"}]}. Exit code 1 if something is wrong.
     """
-    from lancelsm.doctor import all_right
+    from lancelsm.stack.doctor import all_right
 
     if uri is None and not aws:
         raise typer.BadParameter("give a table, or --aws", param_hint="URI")
     with session.working("Looking"):
         found = _deployment(stage) if aws else []
         if uri is not None:
-            from lancelsm.doctor.table import table_checks
+            from lancelsm.stack.doctor.table_checks import table_checks
 
             found += table_checks(uri, storage_options=session.storage_options)
     ok = all_right(found)
@@ -48,10 +48,10 @@ def doctor(
 
 
 def _deployment(stage: str) -> list[Check]:
-    from lancelsm import aws
-    from lancelsm.clock import SystemClock, SystemIds
-    from lancelsm.doctor.checks import checks
-    from lancelsm.doctor.facts import fetch
+    from lancelsm.common import aws
+    from lancelsm.common.clock import SystemClock, SystemIds
+    from lancelsm.stack.doctor.checks import checks
+    from lancelsm.stack.doctor.facts import fetch
 
     return checks(fetch(stage, service=aws.client, clock=SystemClock(), ids=SystemIds()))
 

@@ -30,13 +30,13 @@ def redrive(
     the verdict, `set_aside` says why the rows are here at all, if the letter does. An error on the way has the
     `letters` of which it is known what became of them.
     """
-    from lancelsm.clock import SystemClock
-    from lancelsm.delivery.queue import SqsQueue, named
-    from lancelsm.delivery.redrive import Places, Redriven
-    from lancelsm.delivery.redrive import redrive as redrive_letters
+    from lancelsm.common.clock import SystemClock
     from lancelsm.errors import LsmError
-    from lancelsm.objects.opening import open_store
-    from lancelsm.opening import open_configured
+    from lancelsm.objects.open import open_store
+    from lancelsm.region.handle import open_configured
+    from lancelsm.stack.delivery.queue import SqsQueue, named
+    from lancelsm.stack.delivery.redrive import Places, Redriven
+    from lancelsm.stack.delivery.redrive import redrive as redrive_letters
 
     if (stage is None) == (queue is None):
         raise typer.BadParameter("give one of --stage and --queue", param_hint="--stage")

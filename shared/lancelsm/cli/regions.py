@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lancelsm.cli.arguments import Region, Uri
-from lancelsm.cli.inspecting import chosen
+from lancelsm.cli.inspection import chosen
 from lancelsm.cli.session import Session, command
 
 if TYPE_CHECKING:
-    from lancelsm.head import Head
-    from lancelsm.opening import Opened
-    from lancelsm.region import Region as RegionOfTable
+    from lancelsm.region.catalog import Region as RegionOfTable
+    from lancelsm.region.handle import Opened
+    from lancelsm.region.head import Head
 
 commands = typer.Typer()
 group = typer.Typer()
@@ -45,7 +45,7 @@ def claim(
 
     After the crash of an exclusive writer this gives its regions back to everybody. As JSON: as `region list`.
     """
-    from lancelsm.claim import claim as claim_region
+    from lancelsm.wal.claim import claim as claim_region
 
     opened = session.opened(uri)
     name = owner or opened.config.owner
@@ -63,7 +63,7 @@ def seal(
 
     If all are meant it asks first on a terminal, and elsewhere refuses without --yes. As JSON: as `region list`.
     """
-    from lancelsm.claim import seal as seal_region
+    from lancelsm.wal.claim import seal as seal_region
 
     opened = session.opened(uri)
     if region is None and not yes:
@@ -96,10 +96,10 @@ def adopt(
 
     Lance's writers are fenced first. As JSON: as `region list`.
     """
-    from lancelsm.adopt import adopt as adopt_table
-    from lancelsm.adopt import set_regions
-    from lancelsm.config import read
-    from lancelsm.objects.opening import open_store
+    from lancelsm.admin.adopt import adopt as adopt_table
+    from lancelsm.admin.adopt import set_regions
+    from lancelsm.objects.open import open_store
+    from lancelsm.region.config import read
 
     known = regions is not None and read(open_store(uri, session.storage_options), uri=uri) is not None
     if known:
@@ -120,7 +120,7 @@ def rebuild(session: Session, uri: Uri) -> None:
 
     As JSON: as `region list`, and "left": [{"region", "position"}].
     """
-    from lancelsm.rebuild import rebuild as rebuild_heads
+    from lancelsm.admin.rebuild import rebuild as rebuild_heads
 
     opened = session.opened(uri)
     rebuilt = rebuild_heads(opened)
@@ -136,8 +136,8 @@ def show_held(
     """Show who holds these regions: for people below a title, in JSON beside something more."""
     from rich.console import Group
 
-    from lancelsm import documents
     from lancelsm.cli.text import listing
+    from lancelsm.stack import documents
 
     document = documents.held(held, opened.config.regions)
     found = document["regions"]

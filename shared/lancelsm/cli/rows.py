@@ -11,7 +11,7 @@ from lancelsm.cli.session import Session, command, names
 from lancelsm.errors import placed
 
 if TYPE_CHECKING:
-    from lancelsm.committed import Committed
+    from lancelsm.common.committed import Committed
 
 commands = typer.Typer()
 _SQL = "text in 'quotes', odd column names in `backticks`"
@@ -37,7 +37,7 @@ def write(
     A file is checked whole before its first row is written; of a key that comes twice the later row wins. Stdin is
     written as it comes, 8 MB or 100,000 rows at a time. As JSON: {"rows", "entries": [{"region", "position", "rows"}]}.
     """
-    from lancelsm.cli.feeding import feed, upserts_of
+    from lancelsm.cli.input import feed, upserts_of
 
     table = session.open(uri)
     with placed(table=table.uri):
@@ -61,7 +61,7 @@ def delete(
 
     As JSON: {"rows", "entries": [{"region", "position", "rows"}]}, with the tombstones that were written.
     """
-    from lancelsm.cli.feeding import deletes_of, feed, key_row
+    from lancelsm.cli.input import deletes_of, feed, key_row
 
     if [keys, key, where].count(None) != 2:
         raise typer.BadParameter("give one of --keys, --key and --where")
@@ -96,10 +96,10 @@ def scan(
     As JSON: one object a row, with text for what JSON lacks: ISO 8601 times, decimals, base64 for binary, "NaN",
     "Infinity", "-Infinity". With --count {"count"}, with --to {"file", "rows"}.
     """
-    from lancelsm.cli.showing import show_rows
+    from lancelsm.cli.output import show_rows
     from lancelsm.cli.text import counted
-    from lancelsm.query import count_rows
     from lancelsm.record.export import write_file
+    from lancelsm.stack.query import count_rows
 
     if count and to is not None:
         raise typer.BadParameter("--count and --to exclude each other")
@@ -123,7 +123,7 @@ def get(session: Session, uri: Uri, key: _Key = None, at: At = None) -> None:
 
     As JSON: the row, or null if there is none, which is no error.
     """
-    from lancelsm.cli.feeding import key_row
+    from lancelsm.cli.input import key_row
     from lancelsm.cli.text import facts
     from lancelsm.record.json_lines import json_objects
 
@@ -136,8 +136,8 @@ def get(session: Session, uri: Uri, key: _Key = None, at: At = None) -> None:
 
 
 def _show_committed(session: Session, did: str, committed: Committed) -> None:
-    from lancelsm import documents
     from lancelsm.cli.text import counted
+    from lancelsm.stack import documents
 
     document = documents.committed(committed)
     entries = document["entries"]

@@ -18,7 +18,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from lancelsm.opening import Opened
+    from lancelsm.region.handle import Opened
     from lancelsm.table import Table
 
 _BROKEN_PIPE = 141  # what a shell reports of a program that SIGPIPE ends
@@ -58,7 +58,7 @@ class Session:
 
     def opened(self, uri: str) -> Opened:
         """A table's configuration and storage, for what is not about rows; raises as `lancelsm.open`."""
-        from lancelsm.opening import open_table
+        from lancelsm.region.handle import open_table
 
         return open_table(uri, storage_options=self.storage_options)
 

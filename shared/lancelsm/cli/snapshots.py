@@ -11,8 +11,8 @@ from lancelsm.cli.arguments import At, Name, Uri
 from lancelsm.cli.session import Session, command
 
 if TYPE_CHECKING:
-    from lancelsm.clone import Copied
-    from lancelsm.pins import Pin
+    from lancelsm.admin.clone import Copied
+    from lancelsm.history.pins import Pin
 
 commands = typer.Typer()
 group = typer.Typer()
@@ -53,9 +53,9 @@ def list_(session: Session, uri: Uri) -> None:
 
     As JSON: {"snapshots": [as `snapshot create`]}, each with "expired" too: that one can't be read any more.
     """
-    from lancelsm import documents
     from lancelsm.cli.text import listing
-    from lancelsm.snapshot import list_snapshots
+    from lancelsm.history.snapshot import list_snapshots
+    from lancelsm.stack import documents
 
     storage = session.opened(uri).storage
     pins, now = list_snapshots(storage), storage.clock.now()
@@ -99,7 +99,7 @@ def clone(
     The source keeps these files, as a snapshot without expiry that `snapshot list` shows, until the clone is dropped.
     Run again after a crash, it finishes what was begun. As JSON: {"table", "rows", "from"}.
     """
-    from lancelsm.clone import clone_snapshot
+    from lancelsm.admin.clone import clone_snapshot
 
     opened = session.opened(uri)
     with session.working(f"Cloning {uri}"):
@@ -159,9 +159,9 @@ def drop(
     It asks on a terminal, and elsewhere refuses without --yes. A table whose files a clone shares is refused. Run again
     after a crash, it goes on. As JSON: {"dropped": uri, "deleted": objects}.
     """
+    from lancelsm.admin.drop import drop_table
     from lancelsm.cli.text import counted
-    from lancelsm.dropping import drop_table
-    from lancelsm.opening import canonical
+    from lancelsm.region.handle import canonical
 
     if not yes:
         if not sys.stdin.isatty():
@@ -176,7 +176,7 @@ def drop(
 
 
 def _show(session: Session, did: str, pin: Pin) -> None:
-    from lancelsm import documents
+    from lancelsm.stack import documents
 
     document = documents.snapshot(pin)
     until = f"until {document['expires']}" if document["expires"] else "until it is dropped"

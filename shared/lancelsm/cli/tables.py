@@ -12,7 +12,7 @@ from lancelsm.cli.session import Session, command, names, pairs
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from lancelsm.opening import Opened
+    from lancelsm.region.handle import Opened
 
 commands = typer.Typer()
 config = typer.Typer()
@@ -41,11 +41,11 @@ def init(  # noqa: PLR0917 - one for each option
     Run again after a crash, it finishes what was begun. As JSON: {"table", "regions": n, "rows": n}.
     """
     chosen = pairs(settings, option="--set")
+    from lancelsm.admin.create import make_table
     from lancelsm.cli.text import counted
-    from lancelsm.making import make_table
     from lancelsm.record.files import read_file
-    from lancelsm.record.rows import inferred
-    from lancelsm.region import regions as catalogued
+    from lancelsm.record.normalize import inferred
+    from lancelsm.region.catalog import regions as catalogued
 
     rows = inferred(read_file(schema, schema=None))
     _check_typed(rows, file=schema)
@@ -81,7 +81,7 @@ def status(session: Session, uri: Uri) -> None:
     from rich.console import Group
 
     from lancelsm.cli.text import counted, listing
-    from lancelsm.status import read_status
+    from lancelsm.read.status import read_status
 
     found = asdict(read_status(session.opened(uri)))
     regions = found["regions"]
@@ -126,9 +126,9 @@ def history(
     `merged` has the newest generation of each region that the version brought in, and is null if the version before it
     is gone; `operation` is Lance's name.
     """
-    from lancelsm import documents
     from lancelsm.cli.text import listing
     from lancelsm.dataset.versions import base_versions
+    from lancelsm.stack import documents
 
     place = session.opened(uri).storage.uri
     versions = [
@@ -158,8 +158,8 @@ def config_set(
     """
     chosen = pairs(settings, option="KEY=VALUE")
     from lancelsm.cli.text import facts
-    from lancelsm.config import change_settings
-    from lancelsm.settings import checked
+    from lancelsm.common.settings import checked
+    from lancelsm.region.config import change_settings
 
     texts = {name: str(value) for name, value in checked(chosen).items()}
     storage = session.opened(uri).storage
@@ -169,8 +169,8 @@ def config_set(
 
 def described(opened: Opened) -> dict[str, Any]:
     """The document of `describe`."""
-    from lancelsm.config import FORMAT
     from lancelsm.record.schema import field_id
+    from lancelsm.region.config import FORMAT
 
     known, base = opened.config, opened.read_base()
     return {

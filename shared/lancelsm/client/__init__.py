@@ -18,13 +18,13 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, cast
 
-from lancelsm import aws
-from lancelsm.client.invoking import Answered, Document, Failed, Functions, Lost, Outcome, Refused, Service
-from lancelsm.client.lane import ATTEMPT_SECONDS, RETRY_SECONDS, Lane, Request
-from lancelsm.client.objects import Fetch, fetched, put, work_of
-from lancelsm.client.packing import LARGE_BYTES, Op, Rows, event, packed, plain, stream
-from lancelsm.clock import Budget, Clock, Ids, SystemClock, SystemIds
-from lancelsm.committed import Committed, CommittedEntry
+from lancelsm.client.batching import ATTEMPT_SECONDS, RETRY_SECONDS, Lane, Request
+from lancelsm.client.encoding import LARGE_BYTES, Op, Rows, event, packed, plain, stream
+from lancelsm.client.invoke import Answered, Document, Failed, Functions, Lost, Outcome, Refused, Service
+from lancelsm.client.large_payloads import Fetch, fetched, put, work_of
+from lancelsm.common import aws
+from lancelsm.common.clock import Budget, Clock, Ids, SystemClock, SystemIds
+from lancelsm.common.committed import Committed, CommittedEntry
 from lancelsm.errors import Ambiguous, Invalid, Unavailable
 
 INVOKE_BYTES: Final = 6_000_000  # of one event; Lambda takes 6 MiB

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lancelsm.common.layout import Generation, RegionId
 from lancelsm.dataset.base_rows import Base, Preempted, commit
 from lancelsm.dataset.base_table import MERGED, BaseTable, Facts, StorageOptions, open_base, open_dataset
-from lancelsm.dataset.markers import read_markers
+from lancelsm.dataset.merged_generations import read_markers
 from lancelsm.dataset.native import native_errors, read_errors
 from lancelsm.errors import Contended, Invalid
-from lancelsm.layout import Generation, RegionId
 from lancelsm.objects import ObjectStore
 
 _CLEANUP = "lance.auto_cleanup."

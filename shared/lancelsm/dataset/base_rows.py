@@ -21,11 +21,11 @@ import pyarrow.compute as pc
 from lance.fragment import DeletionFile, FragmentMetadata, write_fragments
 from lance.schema import LanceSchema
 
+from lancelsm.common.layout import Nonce
 from lancelsm.dataset import deletions
 from lancelsm.dataset.base_table import TABLE, BaseTable, Fragment, open_dataset
 from lancelsm.dataset.native import Carried, native_errors, read_errors
 from lancelsm.errors import Contended, Corrupt, Unavailable
-from lancelsm.layout import Nonce
 from lancelsm.objects import ObjectStore, Unknown, Written
 
 Offsets = npt.NDArray[np.uint32]

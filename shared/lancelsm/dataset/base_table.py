@@ -17,11 +17,11 @@ import lance
 import pyarrow as pa
 from lance.dataset import Index
 
+from lancelsm.common.layout import Generation, RegionId, TableId
 from lancelsm.dataset.durable import make_durable
 from lancelsm.dataset.native import Carried, native_errors, read_errors
 from lancelsm.errors import Contended, Invalid
 from lancelsm.generated.lance.table_pb2 import MemWalIndexDetails
-from lancelsm.layout import Generation, RegionId, TableId
 from lancelsm.record.schema import FIELD_ID, TableSchema, declare_primary_key
 
 TABLE = "lancelsm.table"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
+from lancelsm.common.layout import PRIVATE
 from lancelsm.errors import Corrupt, Unavailable
-from lancelsm.layout import PRIVATE
-from lancelsm.objects.opening import local_path
+from lancelsm.objects.open import local_path
 
 
 def make_durable(uri: str) -> None:

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from lance.file import LanceFileSession
 from lance.fragment import DataFile, FragmentMetadata, write_fragments
 
+from lancelsm.common.setsum import Setsum
 from lancelsm.dataset.bloom import BYTES, build_bloom, is_filterable, may_contain
 from lancelsm.dataset.durable import make_durable
 from lancelsm.dataset.fields import Numbering, StoredField, fitted, numbering, stored_fields
@@ -28,7 +29,6 @@ from lancelsm.errors import Corrupt, Invalid
 from lancelsm.record.key import key_column
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TOMBSTONE, TableSchema
-from lancelsm.setsum import Setsum
 
 _BLOOM = "bloom_filter.bin"
 _ROW = "_rowid"  # in a dataset of one fragment the offset of the row, masked rows counted

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from lancelsm.common.layout import Generation, RegionId
 from lancelsm.dataset.base_table import StorageOptions, counters, open_dataset
 from lancelsm.dataset.native import read_errors
-from lancelsm.layout import Generation, RegionId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

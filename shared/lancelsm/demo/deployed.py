@@ -14,18 +14,18 @@ from typing import Any, Final
 import pyarrow as pa
 from rich.console import Console
 
-from lancelsm import aws
 from lancelsm.client import Client
-from lancelsm.client.invoking import Service
-from lancelsm.clock import Clock, Ids, SystemClock, SystemIds
-from lancelsm.cost import total
-from lancelsm.cost.running import Counted, spent
+from lancelsm.client.invoke import Service
+from lancelsm.common import aws
+from lancelsm.common.clock import Clock, Ids, SystemClock, SystemIds
+from lancelsm.compaction.maintenance import Engine
 from lancelsm.demo.flights import KEY, Day, read_flights, told
-from lancelsm.demo.stack import Document, Place, Stack
-from lancelsm.demo.telling import Teller, check, looking
+from lancelsm.demo.progress import Teller, check, looking
+from lancelsm.demo.stack_calls import Document, Place, Stack
 from lancelsm.demo.year import Month, Shown, lay_schedule, take_year
+from lancelsm.stack.cost import total
+from lancelsm.stack.cost.per_row import Counted, spent
 from lancelsm.table import Table
-from lancelsm.upkeep import Engine
 
 MONTHS_OF_FLUSHES: Final = (3, 6, 9, 11)  # so that the year ends with rows at every level
 MONTH_OF_MERGE: Final = 6  # in the function, as the machine itself decides for so few rows; the last one is on Spark

@@ -10,12 +10,12 @@ from typing import Final
 import pyarrow as pa
 from rich.console import Console
 
-from lancelsm.clock import Clock, SystemClock
+from lancelsm.common.clock import Clock, SystemClock
+from lancelsm.compaction.maintenance import Engine
 from lancelsm.demo.flights import KEY, Day, read_flights, told
-from lancelsm.demo.telling import Teller, check, looking
+from lancelsm.demo.progress import Teller, check, looking
 from lancelsm.demo.year import Month, Shown, lay_schedule, take_year
 from lancelsm.table import Table
-from lancelsm.upkeep import Engine
 
 MONTHS_OF_MERGES: Final = (2, 5, 8, 11)  # so that the year ends with rows at every level
 

@@ -11,7 +11,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from lancelsm.demo.flights import KEY, REGIONS, Day, days, flown, scheduled
-from lancelsm.demo.telling import Teller, prove
+from lancelsm.demo.progress import Teller, prove
 from lancelsm.table import Table, create
 
 Month = list[Day]

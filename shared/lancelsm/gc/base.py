@@ -15,31 +15,25 @@ from dataclasses import dataclass
 from functools import partial
 from math import ceil
 
+from lancelsm.common.layout import Nonce, round_number, round_prefix, table_key
+from lancelsm.common.setsum import Setsum
+from lancelsm.compaction.maintenance import BASE
 from lancelsm.dataset.base_rows import Base, Preempted, commit
 from lancelsm.dataset.base_table import FENCE, BaseTable
-from lancelsm.dataset.collecting import (
-    StoredVersion,
-    clean_versions,
-    named_files,
-    searched_indexes,
-    stored_versions,
-)
-from lancelsm.dataset.markers import read_markers
+from lancelsm.dataset.cleanup import StoredVersion, clean_versions, named_files, searched_indexes, stored_versions
+from lancelsm.dataset.merged_generations import read_markers
 from lancelsm.dataset.tags import remove_tag, tags
 from lancelsm.errors import Ambiguous, Contended, Corrupt, Invalid, Unavailable
 from lancelsm.gc.lists import Item, Kind, Round, RoundList, find_list
 from lancelsm.gc.mark import Kept, Marked, Progress, bounded, passed_lists
 from lancelsm.gc.survey import seen
 from lancelsm.gc.sweep import Sweep, Swept, Waiting, delete_all, nothing
-from lancelsm.layout import Nonce, round_number, round_prefix, table_key
-from lancelsm.lease import lease
+from lancelsm.history.pins import Pin
+from lancelsm.history.snapshot import tag_of
 from lancelsm.objects import Listed
-from lancelsm.opening import Opened, check_base
-from lancelsm.pins import Pin
+from lancelsm.region.handle import Opened, check_base
+from lancelsm.region.lease import lease
 from lancelsm.registry import Applied, Fields, Record
-from lancelsm.setsum import Setsum
-from lancelsm.snapshot import tag_of
-from lancelsm.upkeep import BASE
 
 _FILE = re.compile(r"data/[^/]+\.lance|_deletions/[^/]+\.(arrow|bin)")
 _VERSIONS_MIN = 16  # a round makes a version itself

@@ -17,11 +17,11 @@ from typing import Any, TypeVar
 from lancelsm.errors import Contended, Corrupt, Invalid
 from lancelsm.gc.lists import Item, write_list
 from lancelsm.gc.mark import Kept, Marked
-from lancelsm.gc.places import Place, all_places, places_of, read_progress
+from lancelsm.gc.scopes import Place, all_places, places_of, read_progress
 from lancelsm.gc.sweep import Swept, Waiting, expire_pins, has_expired, sweep_leftovers
-from lancelsm.opening import Opened
-from lancelsm.pins import Pin, read_pins
-from lancelsm.region import Storage
+from lancelsm.history.pins import Pin, read_pins
+from lancelsm.region.catalog import Storage
+from lancelsm.region.handle import Opened
 
 T = TypeVar("T")
 

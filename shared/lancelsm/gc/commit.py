@@ -5,13 +5,13 @@ From then on nobody can begin to need what the list has: a pin that was made bef
 
 from __future__ import annotations
 
-from lancelsm import manifest as manifests
-from lancelsm.commit import CommittedManifest, commit
+from lancelsm.common.layout import Position
 from lancelsm.errors import Corrupt
 from lancelsm.gc.lists import Kind, RoundList, find_list
-from lancelsm.layout import Position
-from lancelsm.manifest import Dead, Manifest
-from lancelsm.region import Region
+from lancelsm.region import manifest as manifests
+from lancelsm.region.catalog import Region
+from lancelsm.region.compare_and_swap import CommittedManifest, commit
+from lancelsm.region.manifest import Dead, Manifest
 
 
 def commit_round(region: Region, key: str) -> CommittedManifest | Dead:
@@ -22,7 +22,8 @@ def commit_round(region: Region, key: str) -> CommittedManifest | Dead:
 
     Raises:
         Corrupt: the list is gone, unreadable or another region's.
-        Contended, Unavailable, Ambiguous: as `commit.commit`; run it again: a committed round is recognised by its key.
+        Contended, Unavailable, Ambiguous: as `region.compare_and_swap.commit`; run it again: a committed round is
+            recognised by its key.
     """
     listed = find_list(region.storage, key, newest=lambda: region.head().collector_round)
     if listed is None:

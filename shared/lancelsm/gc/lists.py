@@ -12,12 +12,12 @@ from enum import StrEnum
 
 from google.protobuf.message import DecodeError
 
+from lancelsm.common.layout import RegionId, round_list, round_number
+from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Corrupt, Invalid, Unavailable
 from lancelsm.generated.lancelsm.v1 import round_pb2 as pb
-from lancelsm.layout import RegionId, round_list, round_number
 from lancelsm.objects import put_once
-from lancelsm.region import Storage
-from lancelsm.setsum import Setsum
+from lancelsm.region.catalog import Storage
 
 FORMAT = 1
 

@@ -10,9 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from lancelsm.gc.lists import Item, Kind, Round
-from lancelsm.head import Head
-from lancelsm.layout import (
+from lancelsm.common.layout import (
     Generation,
     Position,
     RegionId,
@@ -28,10 +26,12 @@ from lancelsm.layout import (
     wal_position,
     wal_prefix,
 )
-from lancelsm.manifest import FlushedGeneration, Manifest
+from lancelsm.common.setsum import Setsum
+from lancelsm.gc.lists import Item, Kind, Round
+from lancelsm.history.pins import Pin
 from lancelsm.objects import Listed
-from lancelsm.pins import Pin
-from lancelsm.setsum import Setsum
+from lancelsm.region.head import Head
+from lancelsm.region.manifest import FlushedGeneration, Manifest
 
 ITEMS_MAX = 10_000  # of one round, and entries of the log that one reads
 _OWN_OBJECTS = 3  # that a round adds: its list, its manifest, published too

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from lancelsm.commit import hinted, newest
+from lancelsm.common.layout import Position, region_prefix, version_hint, wal_entry
+from lancelsm.common.setsum import Setsum
+from lancelsm.common.settings import Settings
 from lancelsm.errors import Contended, Corrupt, Unavailable
 from lancelsm.gc.lists import read_list
 from lancelsm.gc.mark import EntryFacts, Progress, Survey, log_end, log_objects
-from lancelsm.head import Head
-from lancelsm.layout import Position, region_prefix, version_hint, wal_entry
-from lancelsm.manifest import Manifest
+from lancelsm.history.pins import Pin
 from lancelsm.objects import Listed
-from lancelsm.pins import Pin
-from lancelsm.region import Region, Storage
-from lancelsm.setsum import Setsum
-from lancelsm.settings import Settings
+from lancelsm.region.catalog import Region, Storage
+from lancelsm.region.compare_and_swap import hinted, newest
+from lancelsm.region.head import Head
+from lancelsm.region.manifest import Manifest
 from lancelsm.wal.entry import decode
 
 

@@ -12,17 +12,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from lancelsm.commit import CommittedManifest, commit, newest
-from lancelsm.cursor import withdraw
+from lancelsm.common.layout import Generation, Key, cursors, pin_key, region_prefix, round_number, snapshots
 from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
 from lancelsm.gc.lists import Item, Kind, RoundList, find_list
 from lancelsm.gc.mark import Kept
 from lancelsm.gc.survey import seen
-from lancelsm.head import Head
-from lancelsm.layout import Generation, Key, cursors, pin_key, region_prefix, round_number, snapshots
-from lancelsm.manifest import Manifest
-from lancelsm.pins import Pin, RegionPin, is_of, read_pins
-from lancelsm.region import Region, Storage
+from lancelsm.history.cursor import withdraw
+from lancelsm.history.pins import Pin, RegionPin, is_of, read_pins
+from lancelsm.region.catalog import Region, Storage
+from lancelsm.region.compare_and_swap import CommittedManifest, commit, newest
+from lancelsm.region.head import Head
+from lancelsm.region.manifest import Manifest
 from lancelsm.registry import Applied, Fields
 
 BATCH = 1_000  # keys in one call
@@ -61,7 +61,7 @@ def confirm_region(region: Region, key: str) -> Sweep:
 
     Raises:
         Invalid: the round is not committed.
-        Corrupt, Unavailable: as `commit.commit`.
+        Corrupt, Unavailable: as `region.compare_and_swap.commit`.
     """
     done = commit(region, lambda manifest: manifest)  # published before anything of it goes
     assert isinstance(done, CommittedManifest)
@@ -139,7 +139,7 @@ def expire_pins(storage: Storage, *, skew_seconds: float, removed: list[Pin] | N
         removed: gets those that were removed.
 
     Raises:
-        Corrupt, Unavailable: as `pins.read_pins`.
+        Corrupt, Unavailable: as `history.pins.read_pins`.
     """
     counting: list[Pin] = []
     removed = [] if removed is None else removed

@@ -13,19 +13,19 @@ from typing import NoReturn
 
 import pyarrow as pa
 
-from lancelsm import head as heads
-from lancelsm import manifest as manifests
+from lancelsm.common.layout import Position, head_key, version_hint, wal_entry
+from lancelsm.common.setsum import Setsum
+from lancelsm.common.settings import Settings
 from lancelsm.errors import Contended, Corrupt, Invalid
 from lancelsm.gc.lists import Item, Kind, Round, find_list, read_list
 from lancelsm.gc.mark import Progress
 from lancelsm.gc.survey import contended_if_overtaken
-from lancelsm.head import Head
-from lancelsm.layout import Position, head_key, version_hint, wal_entry
-from lancelsm.manifest import Manifest
-from lancelsm.pins import Pin
-from lancelsm.region import Region
-from lancelsm.setsum import Setsum
-from lancelsm.settings import Settings
+from lancelsm.history.pins import Pin
+from lancelsm.region import head as heads
+from lancelsm.region import manifest as manifests
+from lancelsm.region.catalog import Region
+from lancelsm.region.head import Head
+from lancelsm.region.manifest import Manifest
 
 _NUMBER = re.compile(r"[0-9]+")
 

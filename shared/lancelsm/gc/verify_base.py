@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from lancelsm.errors import Contended, Corrupt
 from lancelsm.gc.base import Floor, find_base_list, named_now, read_floor
 from lancelsm.gc.lists import Item, Kind, Round
-from lancelsm.opening import Opened, check_base
-from lancelsm.pins import Pin
+from lancelsm.history.pins import Pin
+from lancelsm.region.handle import Opened, check_base
 
 _ROWS = re.compile(r"data/[^/]+\.lance|_deletions/[^/]+\.(arrow|bin)")
 

@@ -22,7 +22,7 @@ from obstore.exceptions import (
 )
 from obstore.store import from_url
 
-from lancelsm.clock import Budget, Clock, Ids, SystemClock, SystemIds
+from lancelsm.common.clock import Budget, Clock, Ids, SystemClock, SystemIds
 from lancelsm.errors import Invalid, LsmError, Unavailable
 from lancelsm.objects import Body, ETag, Listed, Object, Refused, Unknown, Written
 from lancelsm.objects.credentials import find_credentials

@@ -14,8 +14,8 @@ from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from typing import Any
 
-from lancelsm import aws
-from lancelsm.clock import Clock
+from lancelsm.common import aws
+from lancelsm.common.clock import Clock
 from lancelsm.errors import Invalid
 
 # botocore renews what ends within ten minutes before it hands it out.

@@ -23,9 +23,9 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Invalid
 from lancelsm.record.schema import TOMBSTONE, field_id
-from lancelsm.setsum import Setsum
 
 TRUE_TOMBSTONE: Final = pack("<iQB", -1, 1, 1)
 

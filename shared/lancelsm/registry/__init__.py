@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, cast
 
+from lancelsm.common.layout import Key
 from lancelsm.errors import Corrupt
-from lancelsm.layout import Key
 
 Value = str | int
 Record = Mapping[str, Value]

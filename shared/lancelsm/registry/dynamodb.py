@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from lancelsm.clock import Budget, Clock, Ids
+from lancelsm.common.clock import Budget, Clock, Ids
+from lancelsm.common.layout import Key, RegionId, TableId
 from lancelsm.errors import Corrupt, Invalid, LsmError, Unavailable
-from lancelsm.layout import Key, RegionId, TableId
 from lancelsm.registry import NEVER_DECREASE, Applied, Fields, Lost, Record, Unknown, Value, swapped
 
 T = TypeVar("T")

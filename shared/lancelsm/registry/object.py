@@ -15,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from urllib.parse import quote, unquote
 
-from lancelsm.clock import Budget, Clock, Ids
+from lancelsm.common.clock import Budget, Clock, Ids
+from lancelsm.common.layout import REGISTRY_OBJECTS, Key, Nonce
 from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
-from lancelsm.layout import REGISTRY_OBJECTS, Key, Nonce
 from lancelsm.objects import ETag, ObjectStore, Refused, Written
 from lancelsm.objects import Unknown as UnknownWrite
 from lancelsm.registry import Applied, Fields, Lost, Record, Unknown, checked, holds, number, remedy, swapped, text

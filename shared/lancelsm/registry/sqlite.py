@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from lancelsm.common.layout import LOCK, Key
 from lancelsm.errors import Corrupt, Invalid, LsmError, Unavailable
-from lancelsm.layout import LOCK, Key
 from lancelsm.objects.posix import explained, locked, locks_hold, make_directory, sync_directory
 from lancelsm.registry import Applied, Fields, Lost, Record, Unknown, checked, holds, remedy, swapped
 

@@ -11,7 +11,7 @@ from itertools import accumulate
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancelsm.layout import RegionValues
+from lancelsm.common.layout import RegionValues
 from lancelsm.routing import expression, transforms
 from lancelsm.routing.spec import RegionField, RegionSpec
 from lancelsm.routing.transforms import Transform

@@ -8,25 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from lancelsm import pins
+from lancelsm.common.layout import CLONE, CONFIG, NO_GENERATION, table_key
+from lancelsm.common.setsum import Setsum
 from lancelsm.dataset.base_table import BaseTable, VersionGone, open_base
-from lancelsm.dataset.markers import read_markers
-from lancelsm.dataset.scrubbing import VERSIONS, Place, Places, Wrong, examine_base, examine_indexes, shared_places
+from lancelsm.dataset.merged_generations import read_markers
+from lancelsm.dataset.scrub_reads import VERSIONS, Place, Places, Wrong, examine_base, examine_indexes, shared_places
 from lancelsm.dataset.tags import tags
 from lancelsm.errors import Corrupt, Invalid
 from lancelsm.gc.lists import read_list
-from lancelsm.layout import CLONE, CONFIG, NO_GENERATION, table_key
+from lancelsm.history import pins
+from lancelsm.history.pins import Pin
+from lancelsm.history.snapshot import tag_of
 from lancelsm.objects import ObjectStore
-from lancelsm.objects.opening import open_store
-from lancelsm.opening import Opened, check_base
-from lancelsm.origin import read_origin
-from lancelsm.pins import Pin
+from lancelsm.objects.open import open_store
+from lancelsm.read.view import mismatch
+from lancelsm.region.handle import Opened, check_base
+from lancelsm.region.lineage import read_origin
 from lancelsm.registry import Record
 from lancelsm.scrub.region import RegionScrub
 from lancelsm.scrub.report import Kind, Tally, record_path, told
-from lancelsm.setsum import Setsum
-from lancelsm.snapshot import tag_of
-from lancelsm.view import mismatch
 
 _TAGS = "_refs/tags"  # where Lance keeps them
 _TRIES = 5

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from lancelsm.dataset.scrubbing import BLOOM, PK_INDEX, Examined, examine_generation
-from lancelsm.filesum import sum_files
-from lancelsm.layout import generation_path
-from lancelsm.manifest import FlushedGeneration
-from lancelsm.opening import Opened
-from lancelsm.region import Region
+from lancelsm.common.layout import generation_path
+from lancelsm.dataset.scrub_reads import BLOOM, PK_INDEX, Examined, examine_generation
+from lancelsm.objects.filesum import sum_files
+from lancelsm.region.catalog import Region
+from lancelsm.region.handle import Opened
+from lancelsm.region.manifest import FlushedGeneration
 from lancelsm.routing.route import route
 from lancelsm.scrub.report import Kind, Tally
 from lancelsm.scrub.suspects import Suspects

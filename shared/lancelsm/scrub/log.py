@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from lancelsm.common.layout import Position, wal_entry, wal_position, wal_prefix
+from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Corrupt, Invalid
-from lancelsm.head import Head, Summary
-from lancelsm.layout import Position, wal_entry, wal_position, wal_prefix
-from lancelsm.manifest import Manifest
 from lancelsm.objects import Listed
 from lancelsm.record.rowsum import row_setsum
-from lancelsm.region import Region
-from lancelsm.scrub.checks import epoch_falls, ranges, tail_problems
+from lancelsm.region.catalog import Region
+from lancelsm.region.head import Head, Summary
+from lancelsm.region.manifest import Manifest
+from lancelsm.scrub.consistency import epoch_falls, ranges, tail_problems
 from lancelsm.scrub.report import Kind, Tally, head_path, told
 from lancelsm.scrub.suspects import Still, Suspects, whatever_comes, while_named
-from lancelsm.setsum import Setsum
 from lancelsm.wal.entry import Entry, decode
 from lancelsm.wal.replay import LogEnd
 

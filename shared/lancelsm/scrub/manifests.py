@@ -6,14 +6,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lancelsm import manifest as manifests
+from lancelsm.common.layout import Version, published_manifest, published_version, staged_version, version_hint
 from lancelsm.errors import Corrupt, Invalid
-from lancelsm.head import Head
-from lancelsm.layout import Version, published_manifest, published_version, staged_version, version_hint
-from lancelsm.manifest import Manifest
 from lancelsm.objects import Listed
-from lancelsm.region import Region
-from lancelsm.scrub.checks import manifest_problems
+from lancelsm.region import manifest as manifests
+from lancelsm.region.catalog import Region
+from lancelsm.region.head import Head
+from lancelsm.region.manifest import Manifest
+from lancelsm.scrub.consistency import manifest_problems
 from lancelsm.scrub.report import Kind, Tally, head_path, told
 from lancelsm.scrub.suspects import Suspects, while_named
 

@@ -7,11 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lancelsm.commit import newest
-from lancelsm.errors import Corrupt, Invalid
-from lancelsm.gc.lists import read_list
-from lancelsm.head import Head
-from lancelsm.layout import (
+from lancelsm.common.layout import (
     generation_number,
     manifest_prefix,
     published_version,
@@ -19,18 +15,22 @@ from lancelsm.layout import (
     staged_version,
     wal_position,
 )
-from lancelsm.manifest import Manifest
+from lancelsm.common.setsum import Setsum
+from lancelsm.errors import Corrupt, Invalid
+from lancelsm.gc.lists import read_list
+from lancelsm.history.pins import RegionPin
 from lancelsm.objects import Listed
-from lancelsm.opening import Opened
-from lancelsm.pins import RegionPin
-from lancelsm.region import Region
-from lancelsm.scrub.checks import head_problems
+from lancelsm.region.catalog import Region
+from lancelsm.region.compare_and_swap import newest
+from lancelsm.region.handle import Opened
+from lancelsm.region.head import Head
+from lancelsm.region.manifest import Manifest
+from lancelsm.scrub.consistency import head_problems
 from lancelsm.scrub.generations import GenerationScrub
 from lancelsm.scrub.log import LogScrub
 from lancelsm.scrub.manifests import ManifestScrub
 from lancelsm.scrub.report import Kind, Tally, head_path, told
 from lancelsm.scrub.suspects import Suspects, while_named
-from lancelsm.setsum import Setsum
 
 
 class RegionScrub:

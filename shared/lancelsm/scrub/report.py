@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from lancelsm.common.layout import Key, head_key
 from lancelsm.errors import LsmError
-from lancelsm.layout import Key, head_key
-from lancelsm.region import Region
+from lancelsm.region.catalog import Region
 
 
 class Kind(StrEnum):

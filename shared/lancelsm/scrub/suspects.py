@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from lancelsm.head import Head
-from lancelsm.manifest import Manifest
+from lancelsm.region.head import Head
+from lancelsm.region.manifest import Manifest
 from lancelsm.scrub.report import Kind, Tally
 
 Still = Callable[[Head, Manifest | None], bool]

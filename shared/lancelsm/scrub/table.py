@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from lancelsm import pins
-from lancelsm.dataset.base_table import BaseTable, find_base
-from lancelsm.errors import Corrupt, Invalid, LsmError
-from lancelsm.layout import (
+from lancelsm.admin.rebuild import regions_of_table
+from lancelsm.common.layout import (
     CONFIG,
     Key,
     RegionId,
@@ -24,15 +22,17 @@ from lancelsm.layout import (
     snapshots,
     table_key,
 )
-from lancelsm.opening import Opened, Ports, canonical, open_configured
-from lancelsm.pins import Pin, RegionPin
-from lancelsm.rebuild import regions_of_table
-from lancelsm.region import Region, check_there, region_from_record, the_one
+from lancelsm.dataset.base_table import BaseTable, find_base
+from lancelsm.errors import Corrupt, Invalid, LsmError
+from lancelsm.history import pins
+from lancelsm.history.pins import Pin, RegionPin
+from lancelsm.history.snapshot import find_snapshot
+from lancelsm.region.catalog import Region, check_there, region_from_record, the_one
+from lancelsm.region.handle import Opened, Ports, canonical, open_configured
 from lancelsm.registry import Record, number, text
 from lancelsm.scrub.base import open_version, scrub_facts, scrub_files, scrub_list, scrub_origin, scrub_tags
 from lancelsm.scrub.region import RegionScrub
 from lancelsm.scrub.report import Kind, Report, Tally, record_path, told
-from lancelsm.snapshot import find_snapshot
 
 
 def scrub_place(

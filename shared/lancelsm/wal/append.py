@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lancelsm.claim import finish_claim
-from lancelsm.head import Head
-from lancelsm.region import Region, admit
+from lancelsm.region.catalog import Region, admit
+from lancelsm.region.head import Head
+from lancelsm.wal.claim import finish_claim
 from lancelsm.wal.entry import Draft
 from lancelsm.wal.slot import Appended, contended, try_slot
 

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from lancelsm.common.layout import Epoch, Nonce, Position
+from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Corrupt
-from lancelsm.head import Summary
-from lancelsm.layout import Epoch, Nonce, Position
 from lancelsm.record.rowsum import row_setsum
-from lancelsm.setsum import Setsum
+from lancelsm.region.head import Summary
 
 _EPOCH = b"writer_epoch"
 _FENCE = b"fence_sentinel"
@@ -82,7 +82,7 @@ class Entry:
 
 
 def draft(rows: pa.Table, *, source: Mapping[str, str] | None = None, at: float | None = None) -> Draft:
-    """Encode rows in stored form for an entry; see `record.rows`. All chunks travel as they are, uncompressed.
+    """Encode rows in stored form for an entry; see `record.normalize`. All chunks travel as they are, uncompressed.
 
     Args:
         source: the queue that they came by, and their highest sequence in it.

@@ -15,12 +15,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from lancelsm import head as heads
-from lancelsm.claim import claim, claim_held
+from lancelsm.common.layout import Epoch, Position
 from lancelsm.errors import Contended, Invalid, LsmError, Unavailable
-from lancelsm.head import Head, Summary
-from lancelsm.layout import Epoch, Position
-from lancelsm.region import Region, admit
+from lancelsm.region import head as heads
+from lancelsm.region.catalog import Region, admit
+from lancelsm.region.head import Head, Summary
+from lancelsm.wal.claim import claim, claim_held
 from lancelsm.wal.entry import Draft, Encoded, encode
 from lancelsm.wal.slot import Appended, ambiguous, contended, judge, move, place
 

@@ -12,14 +12,14 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from lancelsm import manifest as manifests
+from lancelsm.common.layout import Position, wal_entry, wal_prefix
+from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Corrupt, Invalid, placed
-from lancelsm.layout import Position, wal_entry, wal_prefix
-from lancelsm.manifest import Manifest
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TOMBSTONE, TableSchema, conform
-from lancelsm.region import Region
-from lancelsm.setsum import Setsum
+from lancelsm.region import manifest as manifests
+from lancelsm.region.catalog import Region
+from lancelsm.region.manifest import Manifest
 from lancelsm.wal.entry import Entry, decode
 
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lancelsm import head as heads
 from lancelsm import registry
-from lancelsm.clock import Budget
+from lancelsm.common.clock import Budget
+from lancelsm.common.layout import Position, wal_entry
 from lancelsm.errors import Ambiguous, Contended, Corrupt, Invalid, LsmError, Unavailable
-from lancelsm.head import Head, Summary, Swap
-from lancelsm.layout import Position, wal_entry
 from lancelsm.objects import ETag, Unknown, Written
-from lancelsm.region import Region
+from lancelsm.region import head as heads
+from lancelsm.region.catalog import Region
+from lancelsm.region.head import Head, Summary, Swap
 from lancelsm.registry import Lost
 from lancelsm.wal.entry import Draft, Encoded, Entry, decode, encode
 

@@ -1,0 +1,260 @@
+"""Take over what Lance's own writer wrote, a table or regions of ours: they keep their ids, files and unmerged rows.
+
+Lance is fenced first, by its own protocol: a manifest with a higher epoch, then a sentinel in the log. Only then are
+entries counted. Counters come from Lance's marker, and are committed to the base before any head exists. The
+configuration is last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from lancelsm.admin.create import check_free
+from lancelsm.admin.rebuild import newest_published, rebuild, regions_in_storage
+from lancelsm.common.layout import Epoch, Generation, Position, Version, published_manifest, table_id, wal_entry
+from lancelsm.compaction.maintenance import flush_table, merge_table
+from lancelsm.dataset.adoption import read_adoptable, take_over, write_facts
+from lancelsm.dataset.base_table import REGIONS, Facts
+from lancelsm.errors import Contended, Corrupt, Invalid, placed
+from lancelsm.objects import Refused, Written
+from lancelsm.read.status import read_status
+from lancelsm.record.key import check_primary_key
+from lancelsm.region import config as configs
+from lancelsm.region import manifest as manifests
+from lancelsm.region.catalog import Region, regions
+from lancelsm.region.compare_and_swap import load, stage
+from lancelsm.region.config import Config
+from lancelsm.region.handle import DEFAULT_OWNER, Opened, Ports, canonical, catalogue_table, open_table, opened
+from lancelsm.region.head import check_owner
+from lancelsm.region.manifest import Manifest
+from lancelsm.registry.open import default_registry
+from lancelsm.routing.route import all_values
+from lancelsm.routing.spec import RegionSpec, from_lance, parse_regions
+from lancelsm.wal.claim import catalogue, create_head, create_region, derived_head, seal
+from lancelsm.wal.entry import decode, encode, fence
+from lancelsm.wal.recovery import counted
+
+
+def adopt(
+    uri: str | Path,
+    *,
+    registry: str | None = None,
+    owner: str = DEFAULT_OWNER,
+    storage_options: Mapping[str, str] | None = None,
+    ports: Ports | None = None,
+) -> Opened:
+    """Make a Lance table with a MemWAL index a table of lancelsm. Lance's writers are fenced, not asked.
+
+    In a table of lancelsm, the regions that Lance wrote to are taken back: what it wrote is kept, and their heads are
+    derived anew (`admin.rebuild.rebuild`).
+
+    Args:
+        registry: `sqlite`, `object` or `dynamodb:NAME`, as for `table.create`.
+
+    Returns:
+        The opened table. Regions whose spec Lance doesn't know (its spec 0) can be read, flushed, merged and sealed.
+
+    Raises:
+        Invalid: no such table is there, it has no primary key, or it is a table of lancelsm that Lance did not touch.
+        Corrupt: an object of the log or a manifest is unreadable, or the log has a hole.
+        Contended: a writer of Lance kept claiming a region.
+        Unavailable: a store or the registry did not answer. Run it again.
+
+    A crash at any line leaves a table that Lance can write as before, or one that the same call finishes.
+    """
+    place = canonical(uri)
+    ports = ports or Ports()
+    store = ports.store(place, storage_options)
+    if configs.read(store, uri=place) is not None:
+        return _take_back(open_table(place, storage_options=storage_options, ports=ports))
+    check_owner(owner)
+    check_free(store, uri=place)
+    adoptable = read_adoptable(uri=place, objects=store, storage_options=storage_options)
+    schema = adoptable.base.schema
+    check_primary_key(schema)
+    facts = adoptable.base.facts or Facts(
+        table=table_id(ports.ids.nonce()),
+        registry=registry or default_registry(place),
+        owner=owner,
+        regions="",
+    )
+    config = Config(
+        table=facts.table,
+        registry=facts.registry,
+        owner=facts.owner,
+        schema=schema,
+        schema_version=1,
+        regions=None,
+    )
+    table = opened(config, store, place, storage_options=storage_options, ports=ports)
+    lance_spec = None if adoptable.spec is None else from_lance(adoptable.spec, schema=schema)
+    known = adoptable.base.facts is not None
+    fenced = [_fence_lance(region, lance_spec, known=known) for region in _regions(table)]
+    spec = _usable(lance_spec, [manifest for _, manifest in fenced])
+    # Markers are read again behind the fences: a merge of Lance's may have raised them meanwhile.
+    adoptable = read_adoptable(uri=place, objects=store, storage_options=storage_options)
+    take_over(adoptable, replace(facts, regions=configs.regions_text(spec)))
+    catalogue_table(table)
+    for region, manifest in fenced:
+        _create_head(region, manifest, adoptable.markers.get(region.id, Generation(0)), owner=facts.owner)
+    config = replace(config, regions=spec)
+    configs.create(store, config, uri=place)
+    return replace(table, config=config)
+
+
+def set_regions(table: Opened, text: str) -> Opened:
+    """Give an adopted table a region spec, so that it takes rows: its old regions are sealed, flushed and merged first.
+
+    Args:
+        text: the spec, as for `table.create`.
+
+    Raises:
+        Invalid: the table has a spec, or the text doesn't fit its key.
+        Contended, Ambiguous, Unavailable, Corrupt: as `wal.claim.seal`, `compaction.maintenance.flush_table` and
+            `compaction.maintenance.merge_table`.
+
+    A crash at any line leaves a table that still takes no rows; the same call goes on.
+    """
+    if table.config.regions is not None:
+        raise Invalid(
+            f"the table has the region spec {table.config.regions}",
+            remedy="Leave --regions out: a spec is for ever",
+            table=table.storage.uri,
+            field="regions",
+        )
+    # Lance's index doesn't know this spec, so its number is Lance's for "none of mine".
+    with placed(table=table.storage.uri):
+        spec = replace(parse_regions(text, schema=table.config.schema), spec_id=0)
+    for region in regions(table.storage):
+        if region.find_head() is not None:
+            seal(region)
+    flush_table(table)
+    merge_table(table)
+    if any(region.wal_rows or region.generations for region in read_status(table).regions):
+        raise Contended("rows arrived while the regions were sealed", remedy="Run it again", table=table.storage.uri)
+    write_facts(table.read_base(), {REGIONS: configs.regions_text(spec)})
+    config = replace(table.config, regions=spec)
+    configs.rewrite(table.storage.objects, config, uri=table.storage.uri)
+    for values in all_values(spec) or []:
+        create_region(table.storage, spec_id=spec.spec_id, values=values, owner=config.owner)
+    return replace(table, config=config)
+
+
+def _take_back(table: Opened) -> Opened:
+    place = table.storage.uri
+    taken = [region for region in _regions(table) if _was_written_by_lance(region)]
+    if not taken:
+        raise Invalid("a table of lancelsm is there, which Lance did not touch", remedy="Open it", table=place)
+    for region in taken:
+        _fence_lance(region, table.config.regions, known=True)
+    rebuild(table, [region.id for region in taken])
+    return table
+
+
+def _was_written_by_lance(region: Region) -> bool:
+    """Whether a manifest is published that the head knows nothing of. Lance publishes one before it appends."""
+    head, published = region.find_head(), newest_published(region)
+    if published is None:
+        return False
+    if head is None:
+        return manifests.written_by_lance(published.body)
+    staged = load(region, head.manifest_key)
+    ahead = published.manifest.version - head.manifest_version
+    return ahead > 0 or (ahead == 0 and staged is not None and staged.body != published.body)
+
+
+def _regions(table: Opened) -> list[Region]:
+    return [Region(storage=table.storage, id=name, spec_id=0, values=()) for name in regions_in_storage(table.storage)]
+
+
+def _usable(spec: RegionSpec | None, found: Sequence[Manifest]) -> RegionSpec | None:
+    """The spec by which keys can be routed to the regions that are there; None if a key's region is unknown."""
+    if spec is None:
+        return None
+    fields = [field.field_id for field in spec.fields]
+    values = {manifest.values for manifest in found}
+    known = all([name for name, _ in manifest.values] == fields for manifest in found)
+    return spec if known and len(values) == len(found) else None
+
+
+def _fence_lance(region: Region, spec: RegionSpec | None, *, known: bool) -> tuple[Region, Manifest]:
+    """Take the region from whatever writer of Lance holds it: a manifest with the next epoch, a sentinel in the log.
+
+    The manifest is ours from here on. Its sums start at zero: nobody knows what was folded before.
+
+    Args:
+        known: the table has been one of ours, so that the region may have been collected. Lance's writer does not carry
+            on how far: the head says it, or without one our newest manifest.
+    """
+    for _ in region.storage.budget().attempts():
+        found = newest_published(region)
+        if found is None:
+            raise Corrupt("the region has no manifest", **region.where)
+        manifest = found.manifest
+        written = not manifests.written_by_lance(found.body)  # by an earlier call
+        if not written:
+            ours = (region.find_head() or _newest_of_ours(region, below=manifest.version)) if known else None
+            manifest = replace(
+                manifest,
+                version=Version(manifest.version + 1),
+                epoch=Epoch(manifest.epoch + 1),
+                values=manifest.values or _only_values(spec),
+                first_position=ours.first_position if ours else manifest.first_position,
+                collector_round=ours.collector_round if ours else 0,
+            )
+            key = published_manifest(region.id, manifest.version)
+            written = isinstance(region.storage.objects.create(key, manifests.encode(manifest)), Written)
+        if written:
+            _append_sentinel(region, manifest)
+            return replace(region, spec_id=manifest.spec_id, values=manifest.values), manifest
+    raise Contended("writers of Lance kept claiming the region", remedy="Stop them", **region.where)
+
+
+def _newest_of_ours(region: Region, *, below: Version) -> Manifest | None:
+    """The manifest from which Lance's writer went on."""
+    for version in range(below - 1, 0, -1):
+        found = load(region, published_manifest(region.id, Version(version)))
+        if found is None or not manifests.written_by_lance(found.body):
+            return found.manifest if found else None
+    return None
+
+
+def _only_values(spec: RegionSpec | None) -> tuple[tuple[str, bytes], ...]:
+    """The values of the one region of an unsharded table, which Lance's Python writer leaves out."""
+    possible = [] if spec is None else all_values(spec) or []
+    return tuple((name, value) for name, value in possible[0] if value is not None) if len(possible) == 1 else ()
+
+
+def _append_sentinel(region: Region, manifest: Manifest) -> None:
+    """A fence in the manifest's epoch behind everything that is in the log. One that is there already is as good."""
+    objects = region.storage.objects
+    for _ in region.storage.budget().attempts():
+        log = counted(region, manifest)
+        newest = log.entries[-1].epoch if log.entries else Epoch(0)
+        if newest == manifest.epoch:
+            return
+        if newest > manifest.epoch:
+            break
+        position = Position(log.end + 1)
+        sentinel = encode(
+            fence(),
+            position=position,
+            epoch=manifest.epoch,
+            nonce=region.storage.ids.nonce(),
+        )
+        key = wal_entry(region.id, position)
+        if isinstance(objects.create(key, sentinel.body), Refused) and (found := objects.get(key)) is not None:
+            decode(found.body, position=position, key=key)  # an object that can't be read would be in the way for ever
+    raise Contended("writers of Lance kept appending to the region", remedy="Stop them", **region.where)
+
+
+def _create_head(region: Region, manifest: Manifest, counter: Generation, *, owner: str) -> None:
+    """Count what follows the manifest's replay point, and make catalog record and head of it."""
+    budget = region.storage.budget()
+    log = counted(region, manifest)
+    staged = stage(region, manifest, after=None, budget=budget)
+    head = derived_head(region, staged, log.entries, epoch=manifest.epoch, owner=owner, merged=counter)
+    catalogue(region, budget=budget)
+    create_head(region, head, budget=budget)

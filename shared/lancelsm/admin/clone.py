@@ -1,0 +1,252 @@
+"""Clones: a new table of a snapshot, which shares the base's files with its source.
+
+A clone has its own id, registry records and regions. Its base is the snapshot's version by reference; what the snapshot
+has above that is appended to the clone's log like any other rows. Snapshots and cursors are not taken along.
+
+The source keeps the version for the clone by a pin without expiry, named after the clone's id: `snapshot list` shows
+it, and `drop` of the clone ends it. A tag of the version keeps it too, should the source lose its registry. Whoever
+moves the source's directory away breaks the clone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+
+from lancelsm.admin.create import begin_copy, catalogued, check_free, sharding_of
+from lancelsm.common.layout import CLONE, DROPPING, TableId, table_id
+from lancelsm.dataset.base_table import Facts
+from lancelsm.dataset.copies import share_base
+from lancelsm.dataset.generation import read_generation
+from lancelsm.dataset.tags import remove_tag, tag_version
+from lancelsm.errors import Contended, Corrupt, Invalid
+from lancelsm.gc.delete_table import close_table, keep_table
+from lancelsm.history import pins
+from lancelsm.history.pins import Pin
+from lancelsm.history.snapshot import find_snapshot, forget_snapshot, keep_standing, snapshot_view, standing
+from lancelsm.objects import ObjectStore, Written
+from lancelsm.read import reader
+from lancelsm.read.view import View, take_view
+from lancelsm.region import config as configs
+from lancelsm.region.catalog import regions
+from lancelsm.region.config import Config
+from lancelsm.region.handle import Opened, Ports, canonical
+from lancelsm.region.head import Head
+from lancelsm.region.lineage import Origin, read_origin
+from lancelsm.registry.open import default_registry
+from lancelsm.routing.route import route
+from lancelsm.routing.spec import parse_regions
+from lancelsm.wal.entry import Draft, draft
+from lancelsm.wal.region_writer import RegionWriters
+
+_ROWS_AT_ONCE = 50_000
+_QUEUE = "clone"  # under which the heads of a clone count the parts of the snapshot
+_BEFORE = 10**30  # the number before the first part: a head forgets the lowest of five queues, and SQS counts to 10^20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copied:
+    """A copy of a table: where it is, how many live rows it has, and of what it was made."""
+
+    uri: str
+    rows: int
+    source: str
+
+
+def clone_snapshot(
+    opened: Opened,
+    name: str,
+    to: str | Path,
+    *,
+    registry: str | None = None,
+    ports: Ports | None = None,
+) -> Copied:
+    """Make a new table of a snapshot without copying its base.
+
+    Args:
+        opened: the source.
+        to: a path or URL, in a store that reaches the source's with the same options.
+        registry: the clone's; by default as for a new table.
+
+    Raises:
+        Invalid: there is no such snapshot, or it is gone before the clone is made; or something else is at `to`.
+        Corrupt: something that the snapshot needs is missing, or the clone has not the rows of the snapshot.
+        Contended, Ambiguous, Unavailable: clone it again.
+
+    A crash at any line leaves no table at `to`; the same call goes on where it stopped.
+    """
+    ports, place = ports or Ports(), canonical(to)
+    store = ports.store(place, opened.storage_options)
+    check_free(store, uri=place, note=CLONE)
+    pin = find_snapshot(opened.storage, name)
+    view = snapshot_view(opened, pin)
+    origin = _begun(store, opened, pin, registry=registry or default_registry(place), place=place, ports=ports)
+    _keep_files(opened, pin, origin, place)
+    schema = view.base.schema
+    config = Config(
+        table=TableId(origin.table),
+        registry=origin.registry,
+        owner=opened.config.owner,
+        schema=schema,
+        schema_version=opened.config.schema_version,
+        regions=opened.config.regions or parse_regions(None, schema=schema),
+        settings=opened.config.settings,
+    )
+    share_base(
+        source=view.base,
+        to=place,
+        facts=facts_of(config),
+        sharding=None if config.regions is None else sharding_of(config.regions, schema),
+        storage_options=opened.storage_options,
+    )
+    _check_begun(store, opened, origin, place)
+    table = catalogued(config, store, place, storage_options=opened.storage_options, ports=ports)
+    with standing(opened.storage, pin):
+        _append(table, view, source=opened)
+        rows = _count(view, opened)
+    found = _count(take_view(table.storage, lambda: regions(table.storage), table.read_base), table)
+    if found != rows:
+        check_free(store, uri=place, note=CLONE)  # another call may have made it, and it was written to since
+        raise Corrupt(
+            f"the clone has {found} rows, the snapshot {rows}",
+            remedy="Scrub the source; then clone it to another place",
+            table=place,
+        )
+    configs.create(store, config, uri=place)
+    try:
+        _check_begun(store, opened, origin, place)
+    except Contended:
+        _take_back(table)
+        raise
+    return Copied(uri=place, rows=rows, source=opened.storage.uri)
+
+
+def release(source: Opened, origin: Origin) -> None:
+    """End the pin of a clone that is gone; nothing happens if there is none. Raises as
+    `history.snapshot.forget_snapshot`.
+    """
+    remove_tag(uri=source.storage.uri, tag=origin.tag, storage_options=source.storage_options)
+    pin = pins.named(source.storage, "snapshot", origin.pin)
+    if pin is not None:
+        forget_snapshot(source, pin)
+
+
+def facts_of(config: Config) -> Facts:
+    """What the base says of a table of this configuration."""
+    return Facts(
+        table=config.table,
+        registry=config.registry,
+        owner=config.owner,
+        regions=configs.regions_text(config.regions),
+    )
+
+
+def _begun(store: ObjectStore, opened: Opened, pin: Pin, *, registry: str, place: str, ports: Ports) -> Origin:
+    """The clone's identity, written before anything else of it, or as an earlier call wrote it."""
+    wanted = Origin(
+        table=table_id(ports.ids.nonce()),
+        source=opened.storage.uri,
+        snapshot=pin.name,
+        nonce=pin.nonce,
+        registry=registry,
+    )
+    return Origin(**begin_copy(store, CLONE, asdict(wanted), uri=place, storage_options=opened.storage_options))
+
+
+def _keep_files(opened: Opened, pin: Pin, origin: Origin, place: str) -> None:
+    """Pin the snapshot's version of the base for the clone, for ever.
+
+    The snapshot still stands after the new pin's records are written, by a swap of its own record: a collector that
+    counts neither has not read the pins yet. Nor has a drop whose note is not there yet.
+    """
+    storage = opened.storage
+    found = pins.named(storage, "snapshot", origin.pin)
+    if found is not None and (found.confirmed or not pins.abandon(storage, found)):  # else its maker has crashed
+        return
+    assert pin.base_version is not None, "a snapshot pins a version of the base"
+    try:
+        made = pins.begin(storage, "snapshot", origin.pin)
+    except Invalid as error:
+        raise Contended("another call is making the clone", remedy="Clone it again", table=place) from error
+    made = pins.step(storage, replace(made, base_version=pin.base_version, clone=place))
+    keep_standing(opened, pin)
+    if storage.objects.get(DROPPING) is not None:
+        pins.forget(storage, made)
+        raise Invalid("the table is being dropped", remedy="Clone another", table=storage.uri, snapshot=pin.name)
+    tag_version(uri=storage.uri, version=pin.base_version, tag=origin.tag, storage_options=opened.storage_options)
+    pins.confirm(storage, made, ttl_seconds=None)
+
+
+def _check_begun(store: ObjectStore, opened: Opened, origin: Origin, place: str) -> None:
+    """Raise `Contended` for a clone that is or was dropped while it is made: nothing keeps its files any more.
+
+    What this call has pinned for one that is gone ends, too. A drop that is at work may be refused, and ends it itself.
+    """
+    gone = read_origin(store) != origin
+    if gone:
+        release(opened, origin)
+    pin = pins.named(opened.storage, "snapshot", origin.pin)
+    if gone or store.get(DROPPING) is not None or pin is None or not pin.confirmed:
+        raise Contended("the clone was dropped while it was made", remedy="Clone it again", table=place)
+
+
+def _take_back(table: Opened) -> None:
+    """Delete the configuration of a clone that nothing keeps, under the note of a drop: what is there is no table.
+
+    Not if it is another table's by now, nor beside a drop of the clone, which takes it along unless it is refused.
+    """
+    store = table.storage.objects
+    found = configs.read(store, uri=table.storage.uri)
+    note = json.dumps({"table": table.config.table, "registry": table.config.registry}).encode()
+    ours = found is not None and found.table == table.config.table
+    if ours and isinstance(store.create(DROPPING, note), Written):
+        close_table(table.storage)
+        keep_table(table.storage)
+
+
+def _append(table: Opened, view: View, *, source: Opened) -> None:
+    """Append what a view has above its base, once, whoever else makes the clone or has made it.
+
+    A call that had no answer may have made the table already, or make it at any moment, and a maker may stall. So the
+    rows come as a queue's do: each part has the same number in every call, and a head that has committed it says so.
+    """
+    target = table.target()
+    writers = RegionWriters(target, owner=table.config.owner)
+    for number, rows in enumerate(_above_base(view, source), start=_BEFORE + 1):
+        for part in route(rows, target.regions):
+            next_draft = partial(_unless_there, number, part.rows, at=table.storage.clock.now())
+            writers.of(part.values).append_after(next_draft)
+
+
+def _unless_there(number: int, rows: pa.Table, head: Head, *, at: float) -> Draft | None:
+    if number <= head.applied(_QUEUE):
+        return None
+    return draft(rows, source={_QUEUE: str(number)}, at=at)
+
+
+def _above_base(view: View, source: Opened) -> Iterator[pa.Table]:
+    """Rows in stored form, level by level of each region, oldest first; the same ones each time."""
+    for region in view.regions:
+        for generation in region.generations:
+            batches = read_generation(
+                uri=f"{source.storage.uri}/{region.path(generation)}",
+                schema=view.base.schema,
+                storage_options=source.storage_options,
+            )
+            yield from _slices(pa.Table.from_batches(batches, view.base.schema.stored))
+        yield from _slices(region.tail)
+
+
+def _slices(rows: pa.Table) -> Iterator[pa.Table]:
+    for start in range(0, rows.num_rows, _ROWS_AT_ONCE):
+        yield rows.slice(start, _ROWS_AT_ONCE)
+
+
+def _count(view: View, opened: Opened) -> int:
+    key = list(view.base.schema.primary_key)
+    return sum(batch.num_rows for batch in reader.scan(view, uri=opened.storage.uri, columns=key))

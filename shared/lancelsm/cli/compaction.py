@@ -1,0 +1,144 @@
+"""Commands that fold what was written towards the base: `flush`, `merge`, `optimize`, `run`, and the demo of it all."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lancelsm.cli.arguments import Uri
+from lancelsm.cli.inspection import chosen
+from lancelsm.cli.regions import show_held
+from lancelsm.cli.session import Session, command, console
+
+commands = typer.Typer()
+
+
+class Engine(StrEnum):
+    AUTO = "auto"
+    SPARK = "spark"
+    INPROCESS = "inprocess"
+
+
+@command(commands, "flush", example="lancelsm flush orders")
+def flush(session: Session, uri: Uri) -> None:
+    """Fold every region's log into generations.
+
+    As JSON: {"generations": [{"region", "generation", "rows", "path"}]}.
+    """
+    from lancelsm.cli.text import listing
+    from lancelsm.compaction.maintenance import flush_table
+    from lancelsm.stack import documents
+
+    opened = session.opened(uri)
+    with session.working("Flushing"):
+        document = documents.flushed(flush_table(opened))
+    made, columns = document["generations"], ("region", "generation", "rows", "path")
+    session.show(document, lambda: listing(made, columns=columns) if made else "Nothing was in the log to flush")
+
+
+@command(commands, "merge", example="lancelsm merge orders --engine spark")
+def merge(
+    session: Session,
+    uri: Uri,
+    engine: Annotated[Engine, typer.Option(help="Where the work is done; auto decides by its size.")] = Engine.AUTO,
+) -> None:
+    """Fold all generations of all regions into the base, in one commit.
+
+    As JSON: {"merged": [{"region", "generation"}], "rows_upserted", "rows_deleted", "base_version"}. `merged` has the
+    newest generation of each region that this run merged; it is empty if there was nothing to merge.
+    """
+    from lancelsm.cli.text import counted
+    from lancelsm.compaction.maintenance import merge_table
+    from lancelsm.stack import documents
+
+    opened = session.opened(uri)
+    with session.working("Merging"):
+        merged = merge_table(opened, engine=engine.value)
+
+    def text() -> str:
+        if not merged.generations:
+            return f"Nothing to merge: base version {merged.base_version} has everything that was flushed"
+        return (
+            f"Merged {counted(merged.generations, 'generation')} of {counted(len(merged.moved), 'region')} into base "
+            f"version {merged.base_version}: {counted(merged.rows_upserted, 'row')} upserted, "
+            f"{merged.rows_deleted:,} deleted"
+        )
+
+    session.show(documents.merged(merged), text)
+
+
+@command(commands, "optimize", example="lancelsm optimize orders")
+def optimize(session: Session, uri: Uri) -> None:
+    """Compact the base if that is due, and let its indexes catch up. Nothing is deleted.
+
+    As JSON: {"fragments_removed", "fragments_added", "indexes_extended", "base_version"}.
+    """
+    from lancelsm.cli.text import facts
+    from lancelsm.compaction.maintenance import optimize_table
+    from lancelsm.stack import documents
+
+    opened = session.opened(uri)
+    with session.working("Optimizing"):
+        done = documents.optimized(optimize_table(opened))
+    session.show(done, lambda: facts(done))
+
+
+@command(commands, "run", example="lancelsm run orders --forever")
+def run(
+    session: Session,
+    uri: Uri,
+    forever: Annotated[
+        bool, typer.Option("--forever", help="Do what is due by the table's settings, until interrupted.")
+    ] = False,
+    engine: Annotated[Engine, typer.Option(help="Where merges are done; auto decides by size.")] = Engine.AUTO,
+) -> None:
+    """Flush, merge and optimize everything that can be; with --forever whatever is due, again and again.
+
+    Any number may run, on any machine; one that is killed leaves nothing to clean up. As JSON: as `region list`, with
+    "generations" (flushed), "merged_generations", "merges" and "compactions".
+    """
+    from lancelsm.cli.text import counted
+    from lancelsm.compaction.background import run as run_loop
+
+    opened = session.opened(uri)
+    with session.working("Running"):
+        ran = run_loop(opened, until_idle=not forever, engine=engine.value)
+    title = (
+        f"Flushed {counted(ran.generations, 'generation')}, merged {ran.merged_generations:,} in "
+        f"{counted(ran.merges, 'merge')}, compacted {counted(ran.compactions, 'time')}"
+    )
+    show_held(session, opened, [(one, one.head()) for one in chosen(opened, None)], title=title, **asdict(ran))
+
+
+@command(commands, "demo", example="lancelsm demo --dir /tmp/flights")
+def demo(
+    session: Session,
+    directory: Annotated[
+        str | None, typer.Option("--dir", metavar="D", help="Where to leave the table; a new directory by default.")
+    ] = None,
+    stage: Annotated[
+        str | None, typer.Option("--stage", metavar="NAME", help="Through this deployment instead, by its functions.")
+    ] = None,
+) -> None:
+    """Take a year of real flights through the whole pipeline, and prove that nothing was lost.
+
+    As JSON: {"table", "scheduled", "cancelled", "flown", "events", "rows_per_second", "entries", "generations",
+    "merges"}, with --stage also "requests", "messages" and "usd", what it costs on AWS.
+    """
+    from lancelsm.demo import deployed, embedded, year
+
+    if directory is not None and stage is not None:
+        raise typer.BadParameter("the table of a deployment is in its bucket", param_hint="--dir")
+    told = console(sys.stderr if session.json else sys.stdout)
+    shown: year.Shown
+    if stage is not None:
+        shown = deployed.run_demo(stage=stage, console=told)
+    else:
+        shown = embedded.run_demo(directory=None if directory is None else Path(directory), console=told)
+    if session.json:
+        session.show(asdict(shown), str)

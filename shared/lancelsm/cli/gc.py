@@ -1,0 +1,69 @@
+"""The command that deletes what nothing needs any more: `gc`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from lancelsm.cli.arguments import Uri
+from lancelsm.cli.session import Session, command
+
+commands = typer.Typer()
+
+
+@command(commands, "gc", example="lancelsm gc orders --yes --interval 0s")
+def gc(
+    session: Session,
+    uri: Uri,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without it, only say what would be deleted.")] = False,
+    interval: Annotated[
+        str | None,
+        typer.Option(
+            help="Between commit and deletion, for readers that began before; 0s deletes at once.",
+            metavar="DURATION",
+            show_default="the table's setting",
+        ),
+    ] = None,
+) -> None:
+    """Delete generations, log, manifests, orphans and versions of the base that nothing needs any more.
+
+    Without --yes nothing is written. With it a round is committed, and deleted by the first call after the interval.
+    What a snapshot kept goes once it has been expired for `skew_allowance_seconds`, 5 minutes by default, since clocks
+    differ; what one that was dropped kept goes at once.
+
+    As JSON: {"round": [its lists], "phase": "idle" | "marked" | "committed" | "swept", "candidates": [{"path", "kind",
+    "bytes", "why"}], "kept": [{"path", "kind", "why"}], "deleted"}.
+    """
+    from lancelsm.cli.session import console
+    from lancelsm.cli.text import counted, listing
+    from lancelsm.common.duration import seconds_of
+    from lancelsm.gc.collect import collect
+    from lancelsm.stack import documents
+
+    seconds = None if interval is None else seconds_of(interval, field="interval")
+    opened = session.opened(uri)
+    with session.working("Collecting"):
+        done = collect(opened, yes=yes, interval_seconds=seconds)
+    if not session.json:
+        for found, columns in (
+            (done.candidates, ("kind", "path", "bytes", "why")),
+            (done.kept, ("kept", "path", "why")),
+        ):
+            if found:
+                rows = [{**asdict(one), "kept": one.kind} for one in found]
+                console().print(listing(rows, columns=columns))
+
+    def text() -> str:
+        found = counted(len(done.candidates), "candidate")
+        if not yes:
+            waits = ": a round waits for its interval to pass" if done.phase == "committed" else ": use --yes"
+            return f"{found}; nothing was deleted{waits if done.candidates else ''}"
+        if done.phase == "committed":
+            rounds = [one for one in done.candidates if one.kind not in ("snapshot", "cursor")]  # those are removed
+            found = counted(len(rounds), "candidate")
+            return f"{found} committed for deletion after the interval, {done.deleted:,} deleted"
+        return f"{counted(done.deleted, 'object')} deleted"
+
+    session.show(documents.collected(done), text)

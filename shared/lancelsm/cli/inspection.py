@@ -1,0 +1,119 @@
+"""`inspect manifest|entries|generations`: what lies in storage, decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from lancelsm.cli.arguments import Region, Uri
+from lancelsm.cli.session import Session, command
+
+if TYPE_CHECKING:
+    from lancelsm.region.catalog import Region as RegionOfTable
+    from lancelsm.region.handle import Opened
+
+commands = typer.Typer()
+group = typer.Typer()
+
+
+@command(group, "manifest", example="lancelsm inspect manifest orders --region 1f0a")
+def manifest(session: Session, uri: Uri, region: Region = None) -> None:
+    """Show the manifest that each region's head names.
+
+    As JSON: {"table", "manifests": [{"region", "version", "epoch", "replay_after", "current_generation", "sealed", ...,
+    "generations": [...], "head": {...}, "staged", "published"}]}. `published` tells whether Lance's readers find it.
+    """
+    from lancelsm.cli.text import facts
+
+    opened = session.opened(uri)
+    found = [_manifest(one, opened) for one in chosen(opened, region)]
+
+    def text() -> Any:
+        from rich.console import Group
+
+        parts: list[Any] = []
+        for document in found:
+            head = {f"head.{name}": value for name, value in document["head"].items()}
+            named = ", ".join(generation["path"] for generation in document["generations"])
+            parts += [facts({**{k: v for k, v in document.items() if k != "head"}, "generations": named, **head}), ""]
+        return Group(*parts[:-1])
+
+    session.show({"table": opened.storage.uri, "manifests": found}, text)
+
+
+@command(group, "entries", example="lancelsm inspect entries orders --output json | jq '.entries[] | select(.fence)'")
+def entries(session: Session, uri: Uri, region: Region = None) -> None:
+    """Show every object in the log, also fences and what was never committed.
+
+    As JSON: {"table", "entries": [{"region", "position", "state", "epoch", "rows", "bytes", "fence", "sound", "writer",
+    "key"}]}. `state` is flushed, tail (committed, in no generation), uncommitted (above the head) or unreadable.
+    """
+    from lancelsm.scrub.inspection import find_entries
+
+    opened = session.opened(uri)
+    found = [asdict(entry) for one in chosen(opened, region) for entry in find_entries(one)]
+    columns = ("region", "position", "state", "epoch", "rows", "bytes", "fence", "sound", "writer")
+    _show(session, opened, "entries", found, columns)
+
+
+@command(group, "generations", example="lancelsm inspect generations orders")
+def generations(session: Session, uri: Uri, region: Region = None) -> None:
+    """Show every generation, and directories of generations that no manifest names.
+
+    As JSON: {"table", "generations": [{"region", "generation", "state", "path", "rows", "first_position",
+    "last_position", "objects", "bytes"}]}. `state` is pending, merged or orphan; `rows` counts tombstones too.
+    """
+    from lancelsm.common.layout import Generation
+    from lancelsm.scrub.inspection import find_generations
+
+    opened = session.opened(uri)
+    regions = chosen(opened, region)
+    counters = opened.read_base().counters
+    found = [
+        asdict(generation)
+        for one in regions
+        for generation in find_generations(one, merged=counters.get(one.id, Generation(0)))
+    ]
+    columns = ("region", "generation", "state", "rows", "first_position", "last_position", "objects", "bytes", "path")
+    _show(session, opened, "generations", found, columns)
+
+
+def chosen(opened: Opened, region: str | None) -> list[RegionOfTable]:
+    """All regions with a head, or the one whose id is or starts with this."""
+    from lancelsm.region.catalog import chosen as chosen_regions
+
+    return chosen_regions(opened.storage, region)
+
+
+def _show(session: Session, opened: Opened, what: str, found: list[dict[str, Any]], columns: Iterable[str]) -> None:
+    from lancelsm.cli.text import listing
+
+    text: Callable[[], Any] = lambda: listing(found, columns=list(columns)) if found else f"No {what}"  # noqa: E731
+    session.show({"table": opened.storage.uri, what: found}, text)
+
+
+def _manifest(region: RegionOfTable, opened: Opened) -> dict[str, Any]:
+    from lancelsm.routing.route import values_json
+    from lancelsm.scrub.inspection import find_manifest
+
+    found, spec = find_manifest(region), opened.config.regions
+    return {
+        **_plain(asdict(found.manifest)),
+        "values": values_json(region.values, spec) if spec else {},
+        "staged": found.head.manifest_key,
+        "staged_files": found.staged,
+        "published": found.published,
+        "head": _plain(asdict(found.head)),
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Setsums in hex, bytes too."""
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return value.hex() if hasattr(value, "hex") and not isinstance(value, float) else value

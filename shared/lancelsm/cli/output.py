@@ -1,0 +1,55 @@
+"""Rows on stdout: a table on a terminal, tabs in a pipe, JSON lines."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from lancelsm.cli.session import Session, console
+from lancelsm.cli.text import listing, one_line, plain
+from lancelsm.read.result import Rows
+from lancelsm.record.json_lines import json_lines, json_objects
+
+ROWS_ON_A_TERMINAL = 50
+
+
+def show_rows(session: Session, rows: Rows, *, capped: bool) -> None:
+    """Print rows as they come.
+
+    Args:
+        capped: whether a terminal gets the first ones only; the others are counted.
+    """
+    if session.json:
+        for batch in rows:
+            print_lines(json_lines(batch))
+    elif sys.stdout.isatty():
+        _show_table(rows, limit=ROWS_ON_A_TERMINAL if capped else None)
+    else:
+        print_lines(iter(["\t".join(rows.schema.names)]))
+        for batch in rows:
+            print_lines("\t".join(map(tabbed, row.values())) for row in json_objects(batch))
+
+
+def _show_table(rows: Rows, *, limit: int | None) -> None:
+    shown: list[dict[str, Any]] = []
+    total = 0
+    for batch in rows:
+        room = None if limit is None else limit - total
+        if room is None or room > 0:
+            shown += json_objects(batch if room is None else batch.slice(0, room))
+        total += batch.num_rows
+    console().print(listing(shown, columns=rows.schema.names, absent="null"))
+    left = total - len(shown)
+    print(f"{total:,} rows" + (f", {left:,} of them not shown: use --limit, --to, or a pipe" if left else ""))
+
+
+def print_lines(lines: Iterator[str]) -> None:
+    """Lines on stdout."""
+    for line in lines:
+        sys.stdout.write(f"{line}\n")
+
+
+def tabbed(value: object) -> str:
+    """One value, null as nothing."""
+    return "" if value is None else one_line(plain(value))

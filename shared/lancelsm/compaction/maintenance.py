@@ -1,0 +1,263 @@
+"""Fold what was written towards the base: flush every region, merge all generations. Anybody may run each step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import pyarrow as pa
+
+from lancelsm.common.layout import Generation, Position, RegionId, generation_path
+from lancelsm.common.setsum import Setsum
+from lancelsm.common.settings import Settings
+from lancelsm.compaction.flush import Stored, Write, flush
+from lancelsm.compaction.inprocess import InProcess
+from lancelsm.compaction.merge import Merged, merge_generations
+from lancelsm.compaction.optimize import Optimized, optimize_base
+from lancelsm.compaction.plan import RegionPending, Sums
+from lancelsm.compaction.runner import Runner
+from lancelsm.dataset.generation import check_generation, write_generation
+from lancelsm.errors import Corrupt, Invalid, placed
+from lancelsm.objects.filesum import sum_files
+from lancelsm.region import head as heads
+from lancelsm.region.catalog import Region, chosen, regions, with_heads
+from lancelsm.region.compare_and_swap import newest
+from lancelsm.region.handle import Opened, check_base
+from lancelsm.region.lease import lease
+from lancelsm.region.manifest import Manifest
+
+BASE = "base"  # the lease of whoever rewrites the base
+Engine = Literal["auto", "inprocess", "spark"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flushed:
+    """One generation that a flush made."""
+
+    region: RegionId
+    generation: Generation
+    rows: int
+    path: str  # below the table
+    through: Position  # the last WAL entry that is in it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingMerge:
+    """What waits to be merged: of each region with something, (newest in the base, newest there is)."""
+
+    spans: Mapping[RegionId, tuple[Generation, Generation]]
+    delta_rows: int  # as stored, tombstones included
+    delta_bytes: int  # in memory
+    base_rows: int
+
+
+def flush_table(opened: Opened, *, region: str | None = None) -> list[Flushed]:
+    """Fold every region's WAL into generations; returns once nothing that was acknowledged before is left in it.
+
+    Args:
+        region: this one alone, by its id or the start of it.
+
+    Raises:
+        Invalid: there is no such region.
+        Corrupt, Contended, Ambiguous, Unavailable: as `compaction.flush.flush`, or the base has other columns than the
+            table.
+    """
+    write = _writing(opened)
+    wanted = regions(opened.storage) if region is None else chosen(opened.storage, region)
+    made = opened.storage.each(lambda one: _flush_log(opened, one, write), wanted)
+    return [flushed for of_region in made for flushed in of_region]
+
+
+def _flush_log(opened: Opened, region: Region, write: Write) -> list[Flushed]:
+    """Flush one region until all that was committed when this began is in generations, whoever made them."""
+    made: list[Flushed] = []
+    head = region.find_head()
+    if head is None:
+        return made
+    head, manifest = newest(region, head)
+    end, reached = head.next_position - 1, manifest.replay_after
+    while reached < end:
+        built = flush_region(opened, region, write=write)
+        if built is not None:
+            made.append(built)
+            reached = built.through
+            continue
+        # Either another flush took these entries first, and so moved the replay point, or fences alone are left.
+        now = newest(region, region.head())[1].replay_after
+        if now == reached:
+            break
+        reached = now
+    return made
+
+
+def flush_region(opened: Opened, region: Region, *, write: Write | None = None) -> Flushed | None:
+    """Fold the start of one region's WAL into a generation; as `compaction.flush.flush`."""
+    with placed(**region.where):
+        built = flush(
+            region,
+            opened.config.schema,
+            write=write or _writing(opened),
+            rows_max=opened.settings.flush_rows,
+            bytes_max=opened.settings.flush_bytes,
+        )
+    if built is None or built.folded is None:
+        return None
+    return Flushed(
+        region=region.id,
+        generation=built.generation,
+        rows=built.rows or 0,
+        path=generation_path(region.id, built.path),
+        through=built.folded.last,
+    )
+
+
+def merge_table(opened: Opened, *, engine: Engine = "auto") -> Merged:
+    """Fold all generations of all regions into the base.
+
+    Args:
+        engine: where; `auto` decides by the sizes of delta and base.
+
+    Raises:
+        Contended, Ambiguous, Unavailable, Corrupt: as `compaction.merge.merge_generations`.
+    """
+    storage = opened.storage
+    with placed(table=storage.uri), lease(storage, BASE):
+        merged = merge_generations(
+            uri=storage.uri,
+            table=storage.table,
+            read_regions=lambda: [_pending(region, manifest) for region, manifest in _manifests(opened)],
+            objects=storage.objects,
+            runner=_runner(opened, engine),
+            clock=storage.clock,
+            ids=storage.ids,
+            storage_options=opened.storage_options,
+        )
+    for region in regions(storage):
+        _report(region, merged.regions.get(region.id, Generation(0)))
+    return merged
+
+
+def optimize_table(opened: Opened) -> Optimized:
+    """Let the base's indexes catch up and compact it if that is due; as `compaction.optimize.optimize_base`.
+
+    Raises:
+        Contended: a merge or another optimize is under way.
+    """
+    with lease(opened.storage, BASE):
+        return optimize_base(
+            uri=opened.storage.uri,
+            small_fragments=opened.settings.optimize_small_fragments,
+            deleted_share=opened.settings.optimize_deleted_percent / 100,
+            storage_options=opened.storage_options,
+        )
+
+
+def _writing(opened: Opened) -> Write:
+    """How a flush writes a generation of this table, and reads it back."""
+    schema, options = opened.config.schema, opened.storage_options
+    base = opened.read_base()
+    check_base(base, opened.config)
+    if base.schema != schema:
+        raise Corrupt(
+            "the base has other columns than the table's configuration",
+            remedy="Restore the base to a version with the columns that `lancelsm describe` shows",
+            table=opened.storage.uri,
+            version=base.version,
+        )
+
+    def write(key: str, rows: pa.Table, setsum: Setsum) -> Stored:
+        uri = f"{opened.storage.uri}/{key}"
+        version = base.data_storage_version
+        built = write_generation(
+            uri=uri, rows=rows, schema=schema, data_storage_version=version, storage_options=options
+        )
+        # First the files, then the rows in them: what changes in between doesn't pass for what was written.
+        summed = sum_files(opened.storage.objects, key)
+        check_generation(uri=uri, schema=schema, rows=rows.num_rows, setsum=setsum, storage_options=options)
+        return Stored(bytes=built.in_memory_bytes, file_setsum=summed.setsum, bloom_setsum=built.bloom_setsum)
+
+    return write
+
+
+def _manifests(opened: Opened) -> list[tuple[Region, Manifest]]:
+    """Every region with the manifest that its head names now."""
+    found = with_heads(opened.storage, regions(opened.storage))
+    named = opened.storage.each(lambda pair: newest(*pair)[1], found)
+    return [(region, manifest) for (region, _), manifest in zip(found, named, strict=True)]
+
+
+def _pending(region: Region, manifest: Manifest) -> RegionPending:
+    listed = tuple((g.generation, generation_path(region.id, g.path)) for g in manifest.generations)
+    sums = {
+        g.generation: Sums(rows=g.folded.row_setsum, files=g.folded.file_setsum)
+        for g in manifest.generations
+        if g.folded
+    }
+    return RegionPending(region=region.id, newest=manifest.newest, generations=listed, sums=sums)
+
+
+def pending_merge(opened: Opened) -> PendingMerge:
+    """What a merge would find now: all heads first, then the base.
+
+    Raises:
+        Corrupt, Unavailable: heads, manifests or the base could not be read.
+    """
+    manifests = _manifests(opened)
+    base = opened.read_base()
+    counters = {region.id: base.counters.get(region.id, Generation(0)) for region, _ in manifests}
+    delta = [
+        generation
+        for region, manifest in manifests
+        for generation in manifest.generations
+        if generation.generation > counters[region.id]
+    ]
+    return PendingMerge(
+        spans={
+            region.id: (counters[region.id], manifest.newest)
+            for region, manifest in manifests
+            if manifest.newest > counters[region.id]
+        },
+        delta_rows=sum(generation.rows or 0 for generation in delta),
+        delta_bytes=sum(generation.bytes or 0 for generation in delta),
+        base_rows=base.rows,
+    )
+
+
+def choose_engine(
+    engine: Engine, settings: Settings, pending: Callable[[], PendingMerge]
+) -> Literal["inprocess", "spark"]:
+    """Where a merge runs; `pending` is called only if its size decides. Raises `Invalid` if there is no such engine."""
+    if engine not in get_args(Engine):
+        raise Invalid(f"there is no engine {engine!r}", remedy=f"Use one of {', '.join(get_args(Engine))}")
+    if engine != "auto":
+        return engine
+    found = pending()
+    small = (
+        found.delta_rows < settings.merge_inprocess_delta_rows
+        and found.delta_bytes < settings.merge_inprocess_delta_bytes
+        and found.base_rows < settings.merge_inprocess_base_rows
+    )
+    return "inprocess" if small else "spark"
+
+
+def _runner(opened: Opened, engine: Engine) -> Runner:
+    if choose_engine(engine, opened.settings, lambda: pending_merge(opened)) == "inprocess":
+        return InProcess()
+    from lancelsm.compaction.spark import Spark  # noqa: PLC0415 - Spark is an extra
+
+    return Spark.local()
+
+
+def _report(region: Region, through: Generation) -> None:
+    """Let backpressure and schedules know. Advisory: an appender that is slowed down reads the head again by itself."""
+    head = region.find_head()
+    if head is None:
+        return
+    step = heads.merged(head, through)
+    if step is not None:
+        region.swap(step)
+    if head.dirty and head.current_generation - 1 == through:
+        head, manifest = newest(region, head)
+        if manifest.newest == through and manifest.wal_rows == head.wal_rows:
+            region.swap(heads.cleaned(head))

@@ -1,0 +1,102 @@
+"""Runs the tasks of a merge on Spark, 3.5 or 4: as plain functions over an RDD, without SQL and without shuffles.
+
+The executors need this package with Lance installed. They open generations and the base by name and version; nothing of
+Lance is opened in the driver's forks.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lancelsm.compaction.java import java_home
+from lancelsm.compaction.runner import Item, Result
+from lancelsm.errors import Invalid, LsmError, Unavailable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# A short session of RDD jobs: the optimizing compiler and a parallel collector cost more than they give.
+_LOCAL = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
+    f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}",
+}
+
+
+class Spark:
+    """The runner of tables that don't fit one machine."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._context = session.sparkContext
+
+    @classmethod
+    def local(cls) -> Spark:
+        """A session on this machine, with this interpreter; the session of this process if it has one.
+
+        Raises:
+            Invalid: pyspark or a Java that it runs on is missing.
+        """
+        try:
+            from pyspark.sql import SparkSession
+        except ModuleNotFoundError as cause:
+            raise Invalid("pyspark is not installed", remedy="Install lancelsm with its extra `spark`") from cause
+        session = SparkSession.getActiveSession()
+        if session is None:
+            # Spark's launcher takes these from the environment alone. Workers of another Python can't read our pickles.
+            os.environ["JAVA_HOME"] = str(java_home())  # noqa: TID251
+            os.environ["PYSPARK_PYTHON"] = sys.executable  # noqa: TID251
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # noqa: TID251
+            builder = SparkSession.builder.master("local[*]").appName("lancelsm merge")
+            for name, value in _LOCAL.items():
+                builder = builder.config(name, value)
+            with warnings.catch_warnings():
+                # pylance warns of every fork; this one becomes a Java at once.
+                warnings.filterwarnings("ignore", message="lance is not fork-safe")
+                session = builder.getOrCreate()
+        return cls(session)
+
+    @property
+    def parallelism(self) -> int:
+        return int(self._context.defaultParallelism)
+
+    def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        if not items:
+            return []
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415 - Spark is an extra
+
+        try:
+            outcomes: list[Any] = (
+                self._context.parallelize(items, len(items)).map(partial(_attempt, function)).collect()
+            )
+        except Py4JError as cause:
+            raise Unavailable(f"Spark gave a task up: {_last_words(cause)}", remedy="Merge again") from cause
+        for outcome in outcomes:
+            if isinstance(outcome, LsmError):
+                raise outcome
+        return outcomes
+
+
+def _attempt(function: Callable[[Item], Result], item: Item) -> Result | LsmError:
+    """Runs in an executor. An error that a retry would not heal is a result; others are for Spark to retry."""
+    try:
+        return function(item)
+    except Unavailable:
+        raise
+    except LsmError as error:
+        return error
+
+
+def _last_words(cause: Exception) -> str:
+    """The Python error at the end of the worker's traceback, else the first line."""
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("lancelsm.errors.")]
+    return [*errors, *lines, "no reason given"][0]

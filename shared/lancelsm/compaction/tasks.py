@@ -1,0 +1,390 @@
+"""The tasks of a merge: functions of values that run on any machine and may run twice.
+
+Each reads generations and one version of the base, and writes files under fresh names that nothing refers to before
+the commit. A region's rows are folded alone, since a key belongs to one region; base rows are sought for all regions
+at once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lancelsm.common.layout import Generation, RegionId
+from lancelsm.common.setsum import Setsum
+from lancelsm.compaction.plan import Sums
+from lancelsm.dataset import base_rows
+from lancelsm.dataset.base_rows import ROW_ADDRESS, Base, NewFragment
+from lancelsm.dataset.generation import read_generation
+from lancelsm.dataset.key_lookup import ABSENT, Keys
+from lancelsm.dataset.scrub_reads import own_row_setsum
+from lancelsm.errors import Corrupt, placed
+from lancelsm.objects.filesum import check_files
+from lancelsm.objects.open import open_store
+from lancelsm.record.key import key_column
+from lancelsm.record.rowsum import row_setsum
+from lancelsm.record.schema import TOMBSTONE, TableSchema
+
+INDEX_RUN_KEYS = 10_000
+_SCAN_ROWS_PER_KEY = 4
+_BATCHES_BEHIND = 8
+
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A pending generation.
+
+    Args:
+        uri, key: of its directory; the key is below the table.
+        sums: that it was flushed with; None if Lance itself wrote it.
+    """
+
+    region: RegionId
+    generation: Generation
+    uri: str
+    key: str
+    sums: Sums | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What a merge stands on: one version of the base and its schema."""
+
+    base: Base
+    schema: TableSchema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """The rows of a generation that no newer pending generation replaces.
+
+    Args:
+        rows: of the generation, in the order in which it is read.
+        winners: one bit a row, the first in the lowest bit.
+        live, dead: winners that are rows and winners that are tombstones.
+        key_bytes: size of all keys.
+    """
+
+    source: Source
+    rows: int
+    winners: bytes
+    live: int
+    dead: int
+    key_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """The folded rows of all regions: each key once."""
+
+    ground: Ground
+    parts: tuple[Part, ...]
+
+    @property
+    def live(self) -> int:
+        return sum(part.live for part in self.parts)
+
+    @property
+    def keys(self) -> int:
+        return sum(part.live + part.dead for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """Base rows of one fragment that a delta replaces; `dead` of them by a tombstone. Offsets are packed uint32."""
+
+    fragment: int
+    offsets: bytes
+    dead: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hidden:
+    """A fragment with its new deletion file; without metadata no row would be left, and no file was written."""
+
+    fragment: int
+    rows: int
+    dead: int
+    metadata: str | None
+
+
+def fold_delta(ground: Ground, sources: tuple[Source, ...]) -> tuple[Part, ...]:
+    """Fold the pending generations of one region. Holds their keys in memory, not their rows.
+
+    Args:
+        sources: newest first.
+
+    Raises:
+        Corrupt: a key is null or twice in one generation, or a generation is gone or unreadable.
+    """
+    try:
+        return _folded(ground, sources)
+    except Exception:
+        _check_files(ground, sources)  # what can't be read may say anything: that it changed comes first
+        raise
+
+
+def _folded(ground: Ground, sources: tuple[Source, ...]) -> tuple[Part, ...]:
+    columns = [_keys_and_tombstones(ground, source) for source in sources]
+    keys = pa.chunked_array([chunk for keys, _ in columns for chunk in keys.chunks], columns[0][0].type)
+    if keys.null_count:
+        raise Corrupt("a pending generation holds a null key", region=sources[0].region)
+    first = pc.index_in(keys, value_set=keys).to_numpy()
+    parts, start = [], 0
+    for source, (own, tombstones) in zip(sources, columns, strict=True):
+        places = first[start : start + len(own)]
+        wins = places == np.arange(start, start + len(own))
+        if ((places >= start) & ~wins).any():
+            raise Corrupt("a generation holds a key twice", region=source.region, object=source.uri)
+        dead = int((wins & tombstones).sum())
+        parts.append(
+            Part(
+                source=source,
+                rows=len(own),
+                winners=np.packbits(wins, bitorder="little").tobytes(),
+                live=int(wins.sum()) - dead,
+                dead=dead,
+                key_bytes=own.nbytes,
+            )
+        )
+        start += len(own)
+    return tuple(parts)
+
+
+def write_live_rows(ground: Ground, parts: tuple[Part, ...]) -> tuple[NewFragment, ...]:
+    """Write the winning rows that are no tombstones as new fragments, streamed, and check every generation beside that.
+
+    The files of a generation are summed, and where no sum of them is known its rows, tombstones too.
+
+    Raises:
+        Corrupt: a generation changed since it was flushed, or holds what the base can't.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="lancelsm-sum") as pool:
+        check = pool.submit(_check_files, ground, [part.source for part in parts])
+        try:
+            return _written(ground, parts)
+        finally:
+            check.result()
+
+
+def _written(ground: Ground, parts: tuple[Part, ...]) -> tuple[NewFragment, ...]:
+    wanted = sum(part.live for part in parts)
+    batches = (batch for part in parts for batch in _live_rows(ground, part))
+    if not wanted:
+        deque(batches, maxlen=0)
+        return ()
+    written = base_rows.write_rows(ground.base, ground.schema.columns, batches)
+    if (rows := sum(fragment.rows for fragment in written)) != wanted:
+        raise Corrupt(f"{rows} rows were written to the base, the delta has {wanted}", table=ground.base.uri)
+    return written
+
+
+def hide_by_scan(delta: Delta, fragments: tuple[int, ...]) -> tuple[Hidden, ...]:
+    """Hide the rows of these fragments whose key is in the delta. Reads their key columns whole."""
+    winners, dead = _winning_keys(delta)
+    keys = Keys(winners)
+    base, key = delta.ground.base, delta.ground.schema.primary_key
+    addresses, flags = [], []
+    rows_at_once = max(base_rows.BATCH_ROWS, _SCAN_ROWS_PER_KEY * len(keys))
+    for table in _gathered(base_rows.scan(base, key, fragments), rows_at_once):
+        places = keys.find(pa.chunked_array([key_column(table, key)]))
+        hits = np.flatnonzero(places != ABSENT)
+        addresses.append(table[ROW_ADDRESS].to_numpy()[hits])
+        flags.append(dead[places[hits]])
+    return hide_rows(base, _grouped(addresses, flags))
+
+
+def find_by_index(delta: Delta, share: tuple[int, int], fragments: tuple[int, ...]) -> tuple[Found, ...]:
+    """Find the rows of indexed fragments that one share of the delta replaces.
+
+    Args:
+        share: (number from 0, of how many): a contiguous piece of the sorted keys.
+    """
+    keys, dead = _winning_keys(delta)
+    number, count = share
+    addresses, flags = [], []
+    for flag in (False, True):
+        chosen = keys.filter(pa.array(dead == flag)).combine_chunks()
+        ordered = chosen.take(pc.sort_indices(chosen))
+        first, last = len(ordered) * number // count, len(ordered) * (number + 1) // count
+        runs = [ordered.slice(at, min(INDEX_RUN_KEYS, last - at)) for at in range(first, last, INDEX_RUN_KEYS)]
+        (column,) = delta.ground.schema.primary_key
+        for found in base_rows.look_up(delta.ground.base, column, runs, fragments):
+            addresses.append(found)
+            flags.append(np.full(len(found), flag))
+    return _grouped(addresses, flags)
+
+
+def hide_rows(base: Base, finds: tuple[Found, ...]) -> tuple[Hidden, ...]:
+    """Write the one new deletion file of each fragment."""
+    offsets = {found.fragment: np.frombuffer(found.offsets, np.uint32) for found in finds}
+    changed = base_rows.hide_rows(base, offsets)
+    return tuple(
+        Hidden(
+            fragment=found.fragment,
+            rows=len(offsets[found.fragment]),
+            dead=found.dead,
+            metadata=changed[found.fragment],
+        )
+        for found in finds
+    )
+
+
+def merged_finds(finds: Iterable[Found]) -> list[Found]:
+    """Finds of several shares, one a fragment."""
+    together: dict[int, list[Found]] = {}
+    for found in finds:
+        together.setdefault(found.fragment, []).append(found)
+    return [
+        Found(
+            fragment=fragment,
+            offsets=b"".join(found.offsets for found in same),
+            dead=sum(found.dead for found in same),
+        )
+        for fragment, same in sorted(together.items())
+    ]
+
+
+def _grouped(addresses: list[npt.NDArray[np.uint64]], flags: list[Flags]) -> tuple[Found, ...]:
+    if not addresses:
+        return ()
+    every, dead = np.concatenate(addresses), np.concatenate(flags)
+    buried = {fragment: len(rows) for fragment, rows in base_rows.by_fragment(every[dead]).items()}
+    return tuple(
+        Found(fragment=fragment, offsets=rows.tobytes(), dead=buried.get(fragment, 0))
+        for fragment, rows in base_rows.by_fragment(every).items()
+    )
+
+
+def _winning_keys(delta: Delta) -> tuple[pa.ChunkedArray, Flags]:
+    """Every key of the delta once, and whether its newest row is a tombstone."""
+    keys, dead = [], []
+    for part in delta.parts:
+        own, tombstones = _keys_and_tombstones(delta.ground, part.source)
+        wins = _wins(part)
+        keys += own.filter(pa.array(wins)).chunks
+        dead.append(tombstones[wins])
+    return pa.chunked_array(keys), np.concatenate(dead)
+
+
+def _keys_and_tombstones(ground: Ground, source: Source) -> tuple[pa.ChunkedArray, Flags]:
+    batches = read_generation(
+        uri=source.uri, schema=ground.schema, columns=(), storage_options=dict(ground.base.storage_options)
+    )
+    table = pa.Table.from_batches(batches, schema=_key_schema(ground.schema))
+    keys = pa.chunked_array([key_column(table, ground.schema.primary_key)])
+    return keys, table[TOMBSTONE].to_numpy().astype(np.bool_)
+
+
+def _key_schema(schema: TableSchema) -> pa.Schema:
+    names = {*schema.primary_key, TOMBSTONE}
+    return pa.schema([field for field in schema.stored if field.name in names])
+
+
+def _live_rows(ground: Ground, part: Part) -> Iterator[pa.RecordBatch]:
+    """The rows of a part in the base's columns, summed beside their writing if the sum of its files is not known."""
+    wins, start = _wins(part), 0
+    columns, sums = ground.schema.columns, part.source.sums
+    with _Summing(sums.rows if sums and sums.files is None else None) as summing:
+        for batch in read_generation(
+            uri=part.source.uri, schema=ground.schema, storage_options=dict(ground.base.storage_options)
+        ):
+            own = wins[start : start + batch.num_rows]
+            start += batch.num_rows
+            if len(own) != batch.num_rows:
+                break
+            summing.add(batch)
+            live = batch.filter(pc.and_not(pa.array(own), batch[TOMBSTONE])).select(columns.names)
+            if live.num_rows:
+                yield _not_null(live, columns, part.source)
+        if start != part.rows:
+            raise Corrupt(f"a generation does not hold the {part.rows} rows that it had", object=part.source.uri)
+        if not summing.holds():
+            _check_rows(ground, part.source)
+
+
+class _Summing:
+    """The sum of batches against one that is expected, in a thread beside whatever else is done with them."""
+
+    def __init__(self, expected: Setsum | None) -> None:
+        self._expected = expected
+        self._total = Setsum.ZERO
+        self._waiting: deque[Future[Setsum]] = deque()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="lancelsm-sum")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Sum a batch; waits while several are behind, since each is held until then."""
+        if self._expected is None:
+            return
+        while len(self._waiting) >= _BATCHES_BEHIND:
+            self._total += self._waiting.popleft().result()
+        self._waiting.append(self._pool.submit(row_setsum, batch))
+
+    def holds(self) -> bool:
+        while self._waiting:
+            self._total += self._waiting.popleft().result()
+        return self._expected in (None, self._total)
+
+
+def _check_rows(ground: Ground, source: Source) -> None:
+    """Sum the columns that a generation was flushed with: the base may have dropped one since, or given it a type."""
+    options = dict(ground.base.storage_options)
+    found = own_row_setsum(uri=source.uri, schema=ground.schema, storage_options=options)
+    if source.sums is not None and found != source.sums.rows:
+        raise Corrupt(
+            "a generation holds other rows than were flushed",
+            remedy="Nothing was merged. Put it back from a copy of the bucket; lancelsm scrub names all that is wrong",
+            region=source.region,
+            object=source.uri,
+        )
+
+
+def _check_files(ground: Ground, sources: Iterable[Source]) -> None:
+    """Compare the files of generations with those that were flushed, where a sum of them is known."""
+    objects = open_store(ground.base.uri, dict(ground.base.storage_options))
+    for source in sources:
+        if source.sums is not None and source.sums.files is not None:
+            with placed(region=source.region):
+                check_files(objects, source.key, source.sums.files)
+
+
+def _not_null(rows: pa.RecordBatch, columns: pa.Schema, source: Source) -> pa.RecordBatch:
+    for field in columns:
+        if not field.nullable and rows[field.name].null_count:
+            raise Corrupt(f"a generation holds null in column {field.name!r}", object=source.uri, field=field.name)
+    return pa.RecordBatch.from_arrays(rows.columns, schema=columns)
+
+
+def _wins(part: Part) -> Flags:
+    packed = np.frombuffer(part.winners, np.uint8)
+    return np.unpackbits(packed, count=part.rows, bitorder="little").astype(np.bool_)
+
+
+def _gathered(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
+    """The same rows in tables of at least `rows`, but for the last."""
+    waiting: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        waiting.append(batch)
+        count += batch.num_rows
+        if count >= rows:
+            yield pa.Table.from_batches(waiting)
+            waiting, count = [], 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)

@@ -1,0 +1,145 @@
+"""Lance's own record of what was merged, in the details of its MemWAL index.
+
+The counters in schema metadata decide; a marker is derived from its counter, for Lance's readers and its index
+catch-up. pylance can write markers but not read them, so they are read from the manifest's bytes. Spec: lance-memwal,
+"MemWAL Index Details"; numbers and placement as Lance 14 writes them.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import lance
+import pyarrow as pa
+from google.protobuf.message import DecodeError
+from lance.mem_wal import CompactedSsTable
+
+from lancelsm.common.layout import Generation, RegionId
+from lancelsm.dataset.base_table import MEM_WAL_INDEX, BaseTable, open_base, open_dataset
+from lancelsm.dataset.native import native_errors
+from lancelsm.errors import Contended, Corrupt
+from lancelsm.generated.lance import table_pb2
+from lancelsm.objects import ObjectStore
+
+_LAST_VERSION = (1 << 64) - 1
+_FOOTER = 16  # position of the manifest, format version, magic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Markers:
+    """How far Lance knows each region to be merged, and each index of the base to have caught up.
+
+    An index without an entry has caught up with nothing. `maintained` are the indexes that readers of generations rely
+    on; None for all that are there.
+    """
+
+    merged: Mapping[RegionId, Generation]
+    caught_up: Mapping[str, Mapping[RegionId, Generation]]
+    maintained: frozenset[str] | None = None
+
+
+def read_markers(*, objects: ObjectStore, version: int) -> Markers | None:
+    """The markers in one version of the base; None if it has no MemWAL index.
+
+    Raises:
+        Corrupt: the manifest is gone or can't be read.
+        Unavailable: the store did not answer.
+    """
+    # Newer tables name manifests so that the newest is listed first; older ones count up.
+    names = (f"_versions/{_LAST_VERSION - version:020}.manifest", f"_versions/{version}.manifest")
+    for name in names:
+        if (found := objects.get(name)) is not None:
+            break
+    else:
+        raise Corrupt(f"version {version} of the base has no manifest", object=names[0])
+    try:
+        return _decoded(found.body)
+    except (DecodeError, struct.error, ValueError) as cause:
+        raise Corrupt("a manifest of the base can't be read", object=name) from cause
+
+
+def repair_markers(*, base: BaseTable, objects: ObjectStore) -> BaseTable:
+    """Raise the markers that lag behind the counters of this version.
+
+    Only those that lag are named, since one stale region fails the whole call. Another process that does the same at
+    the same time is no error.
+
+    Returns:
+        The base at the version that holds the markers; `base` itself if none lagged.
+
+    Raises:
+        Contended: others kept committing first.
+        Corrupt: the base has no MemWAL index.
+    """
+    for _ in range(3):
+        markers = read_markers(objects=objects, version=base.version)
+        lagging = {region: upto for region, upto in base.counters.items() if upto > _marker(markers, region)}
+        if not lagging:
+            return base
+        if markers is None:
+            remedy = "Restore the base to a version that has it"
+            raise Corrupt(f"the base has lost its index {MEM_WAL_INDEX}", remedy=remedy, table=base.uri)
+        try:
+            _mark(base, lagging)
+        except Contended:
+            base = open_base(uri=base.uri, storage_options=base.storage_options)
+            continue
+        return open_base(uri=base.uri, storage_options=base.storage_options)
+    raise Contended("others kept marking what they merged", table=base.uri)
+
+
+def _marker(markers: Markers | None, region: RegionId) -> int:
+    return 0 if markers is None else markers.merged.get(region, Generation(0))
+
+
+def _mark(base: BaseTable, regions: Mapping[RegionId, Generation]) -> None:
+    nothing = pa.table(base.schema.columns.empty_table().columns, schema=_plain(base.schema.columns))
+    marks = [CompactedSsTable(region, upto) for region, upto in sorted(regions.items())]
+    with native_errors("the markers can't be raised", table=base.uri):
+        dataset: lance.LanceDataset = open_dataset(
+            uri=base.uri, version=base.version, storage_options=base.storage_options
+        )
+        operation = dataset.merge_insert(list(base.schema.primary_key))
+        # merge_insert wants an action; with no source row it has nothing to act on.
+        operation.when_matched_update_all().when_not_matched_insert_all()
+        operation.mark_sstables_as_compacted(marks).execute(nothing)
+
+
+def _plain(columns: pa.Schema) -> pa.Schema:
+    return pa.schema([column.remove_metadata() for column in columns])
+
+
+def _decoded(body: bytes) -> Markers | None:
+    (position,) = struct.unpack("<q", body[-_FOOTER:-8])
+    manifest = table_pb2.Manifest.FromString(_message(body, position))
+    if not manifest.HasField("index_section"):
+        return None
+    section = table_pb2.IndexSection.FromString(_message(body, manifest.index_section))
+    for index in section.indices:
+        if index.name == MEM_WAL_INDEX:
+            details = table_pb2.MemWalIndexDetails.FromString(index.index_details.value)
+            return Markers(
+                merged=_by_region(details.compacted_sstables),
+                caught_up={
+                    progress.index_name: _by_region(progress.caught_up_generations)
+                    for progress in details.index_catchup
+                },
+                maintained=None if details.maintain_all_indexes else frozenset(details.maintained_indexes),
+            )
+    return None
+
+
+def _message(body: bytes, position: int) -> bytes:
+    """The length-prefixed message at `position`."""
+    (length,) = struct.unpack_from("<I", body, position)
+    message = body[position + 4 : position + 4 + length]
+    if position < 0 or len(message) != length:
+        raise ValueError(f"{length} bytes at {position} exceed the file")
+    return message
+
+
+def _by_region(marks: Iterable[table_pb2.CompactedSsTable]) -> dict[RegionId, Generation]:
+    return {RegionId(str(uuid.UUID(bytes=mark.shard_id.uuid))): Generation(mark.generation) for mark in marks}

@@ -1,0 +1,115 @@
+"""What the demo asks of a deployment beside rows: where it is, a flush, a merge, how much it was used."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Self
+
+from lancelsm.client.invoke import Functions, Service
+from lancelsm.client.large_payloads import outputs
+from lancelsm.common import aws
+from lancelsm.common.clock import Budget, Clock, Ids
+from lancelsm.compaction.maintenance import Engine
+from lancelsm.errors import LsmError, Unavailable
+
+_FUNCTION_SECONDS = 900
+_MERGE_SECONDS = 3600
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a stage's tables, registry and merge machine are, as the outputs of its stack say."""
+
+    stage: str
+    tables: str
+    registry: str
+    machine: str
+
+    @classmethod
+    def of(cls, stage: str, *, service: Service) -> Self:
+        """Raises `Invalid` if the stage is not deployed."""
+        found = outputs(f"lancelsm-{stage}-pipeline", service=service)
+        return cls(
+            stage=stage,
+            tables=f"s3://{found['Bucket']}/tables",
+            registry=found["RegistryName"],
+            machine=found["MergeMachine"],
+        )
+
+
+class Stack:
+    """One deployment. Counts the requests to `ingest` made from here, and the messages that came of them."""
+
+    def __init__(self, place: Place, *, service: Service, clock: Clock, ids: Ids) -> None:
+        self.place = place
+        self.requests = self.messages = 0
+        self._service = service
+        self._clock = clock
+        self._ids = ids
+        names = {"compaction": f"lancelsm-{place.stage}-compaction"}
+        self._functions = Functions(names, service=service)
+
+    def service(self, name: str, **more: Any) -> Any:
+        """As `common.aws.client`, for what is to be counted."""
+        client = self._service(name, **more)
+        return _Counted(client, self) if name == "lambda" else client
+
+    def attempts(self, seconds: float) -> Iterable[int]:
+        return Budget(clock=self._clock, ids=self._ids, seconds=seconds).attempts()
+
+    def flush(self, table: str) -> Document:
+        """Invoke `compaction`; the same again does no harm. Raises what it raises."""
+        return self._functions.answer(
+            "compaction",
+            json.dumps({"table": table}).encode(),
+            attempts=self.attempts(_FUNCTION_SECONDS),
+            read_seconds=_FUNCTION_SECONDS,
+            table=table,
+        )
+
+    def merge(self, table: str, *, engine: Engine) -> Document:
+        """Start an execution of the merge machine and wait for it; returns its output.
+
+        Raises:
+            Invalid, Unavailable: it can't be started or asked for.
+            LsmError: it failed; says with what.
+        """
+        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - an extra
+
+        states = self._service("stepfunctions")
+        asked = json.dumps({"table": table, "engine": engine})
+        try:
+            run = states.start_execution(stateMachineArn=self.place.machine, input=asked)["executionArn"]
+            for _ in self.attempts(_MERGE_SECONDS):
+                execution = states.describe_execution(executionArn=run)
+                if execution["status"] == "SUCCEEDED":
+                    return dict(json.loads(execution["output"]))
+                if execution["status"] != "RUNNING":
+                    what = f"{execution['status']}, {execution.get('error')}: {execution.get('cause')}"
+                    raise LsmError(f"the merge ended: {what}", table=table, execution=run)
+        except (BotoCoreError, ClientError) as error:
+            raise aws.translated(error, doing="the merge can't be run", table=table) from error
+        raise Unavailable(f"the merge still runs after {_MERGE_SECONDS} s", table=table, execution=run)
+
+
+class _Counted:
+    """A client of Lambda that counts what `ingest` answers."""
+
+    def __init__(self, client: Any, stack: Stack) -> None:
+        self._client = client
+        self._stack = stack
+
+    def invoke(self, *, FunctionName: str, Payload: bytes) -> Any:
+        reply = self._client.invoke(FunctionName=FunctionName, Payload=Payload)
+        if not FunctionName.endswith("-ingest"):
+            return reply
+        body = reply["Payload"].read()
+        self._stack.requests += 1
+        if "FunctionError" not in reply:
+            self._stack.messages += len(json.loads(body)["messages"])
+        return {**reply, "Payload": io.BytesIO(body)}

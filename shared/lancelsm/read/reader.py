@@ -1,0 +1,238 @@
+"""Rows of a view: base < generations < tail, the newest row of a key wins, tombstones hide it.
+
+An older row is dropped when a newer level has its key, even if the newer row fails the condition (lance-memwal,
+"LSM-Tree Merging Read"). Keys of the newer levels are held in memory; rows stream.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lancelsm.common.setsum import Setsum
+from lancelsm.dataset.base_reads import rows_of_keys, scan_base
+from lancelsm.dataset.generation import lookup_generation, read_generation
+from lancelsm.dataset.key_lookup import ABSENT, Keys, Places
+from lancelsm.dataset.matching import check_condition, matching
+from lancelsm.errors import Invalid
+from lancelsm.read.view import RegionView, View
+from lancelsm.record.key import key_column, newest
+from lancelsm.record.schema import TOMBSTONE, TableSchema
+
+_ROWS_AT_ONCE = 1 << 18  # looking up many keys at once costs little more than looking up few
+_BYTES_AT_ONCE = 32 << 20
+_LEVEL = "lancelsm.level"  # no column of a table has a dot in its name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Level:
+    """One level above the base: a generation's path and the sum of its bloom filter, or the tail itself."""
+
+    number: int  # newer levels of a region have higher ones
+    path: str | None = None
+    bloom_setsum: Setsum | None = None
+    tail: pa.Table | None = None
+
+
+def scan(
+    view: View, *, uri: str, columns: Sequence[str] | None = None, where: str | None = None, limit: int | None = None
+) -> pa.RecordBatchReader:
+    """The rows of a view, streamed.
+
+    Args:
+        uri: the table's, to find generations.
+        columns: which ones, in this order; all by default.
+        where: SQL condition over the table's columns, in Lance's dialect: text in single quotes, names in backticks.
+        limit: at most so many rows.
+
+    Returns:
+        Batches of these columns, rows in no order, each key once.
+
+    Raises:
+        Invalid: an unknown column, a condition that is no SQL or fails on a row, or a negative limit.
+        Corrupt, Unavailable: as `dataset.generation.read_generation`, also from the reader while it streams.
+    """
+    schema = view.base.schema
+    names = _wanted(schema, columns, uri=uri)
+    if limit is not None and limit < 0:
+        raise Invalid(f"the limit is {limit}", remedy="Give 0 or more", table=uri)
+    if not names:
+        raise Invalid("a scan of no columns", remedy="Name one: a key column is enough to count", table=uri)
+    if where is not None:
+        check_condition(where, columns=schema.names, table=uri)
+    out = pa.schema([schema.columns.field(name).remove_metadata() for name in names])
+    batches = _limited(_rows(view, uri=uri, columns=names, where=where, limit=limit), limit)
+    return pa.RecordBatchReader.from_batches(out, _shaped(batches, out))
+
+
+def get(view: View, keys: pa.Table, *, uri: str, columns: Sequence[str] | None = None) -> pa.Table:
+    """The live rows of these keys: newest level first, each level asked only for keys that no newer one has.
+
+    Args:
+        keys: the key columns, distinct.
+
+    Returns:
+        One row per key that exists, in no order. Raises as `scan`.
+    """
+    schema = view.base.schema
+    names = _wanted(schema, columns, uri=uri)
+    read = _with_key(schema, names)
+    missing, found = keys, []
+    for region in view.regions:
+        for level in reversed(_levels(region)):
+            if missing.num_rows == 0:
+                break
+            if level.tail is not None:
+                rows = level.tail.filter(_among(level.tail, missing, schema)).select([*read, TOMBSTONE])
+            else:
+                rows = lookup_generation(
+                    uri=f"{uri}/{level.path}",
+                    schema=schema,
+                    keys=missing,
+                    columns=read,
+                    bloom_setsum=level.bloom_setsum,
+                    storage_options=view.base.storage_options,
+                )
+            if rows.num_rows:
+                missing = missing.filter(pc.invert(_among(missing, rows, schema)))
+                found.append(rows.filter(pc.invert(rows.column(TOMBSTONE))))
+    if missing.num_rows:
+        found.append(rows_of_keys(view.base, missing, columns=read))
+    out = pa.schema([schema.columns.field(name).remove_metadata() for name in names])
+    return pa.concat_tables([out.empty_table(), *(rows.select(names).cast(out) for rows in found)])
+
+
+def _wanted(schema: TableSchema, columns: Sequence[str] | None, *, uri: str) -> list[str]:
+    """The columns that a read was asked for; raises `Invalid` for one that the table doesn't have, or twice."""
+    if isinstance(columns, str):
+        raise Invalid(f"columns is the text {columns!r}", remedy=f"Give a list: [{columns!r}]", table=uri)
+    names = schema.names if columns is None else list(columns)
+    known = set(schema.names)
+    for name, times in Counter(names).items():
+        if name not in known:
+            raise Invalid(f"column {name!r} is not a column of the table", table=uri, field=name)
+        if times > 1:
+            raise Invalid(f"column {name!r} is asked for twice", table=uri, field=name)
+    return names
+
+
+def _rows(view: View, *, uri: str, columns: Sequence[str], where: str | None, limit: int | None) -> Iterator[pa.Table]:
+    """Live rows with at least these columns."""
+    schema = view.base.schema
+    levels = [level for region in view.regions for level in _levels(region)]
+    read = _with_key(schema, columns)
+    if not levels:
+        yield from (pa.table(batch) for batch in scan_base(view.base, columns=columns, where=where, limit=limit))
+        return
+    above = _Newest.of(view, levels, uri=uri)
+    base = scan_base(view.base, columns=read, where=where)
+    for rows in _gathered(base):
+        yield rows.filter(pa.array(above.level_of(rows, schema) == ABSENT))
+    # A condition may look at any column, so the rows that it is asked about have all of them.
+    wanted = schema.names if where is not None else read
+    for level in levels:
+        for rows in _gathered(_read(view, level, uri=uri, columns=wanted, where=where)):
+            alive = (above.level_of(rows, schema) == level.number) & ~rows.column(TOMBSTONE).to_numpy()
+            live = rows.filter(pa.array(alive)).drop_columns([TOMBSTONE])
+            yield live if where is None else matching(live, where, table=uri)
+
+
+class _Newest:
+    """For every key above the base, the newest level that has it."""
+
+    def __init__(self, keys: Keys, levels: Places) -> None:
+        self._keys = keys
+        self._levels = levels
+
+    @classmethod
+    def of(cls, view: View, levels: Sequence[_Level], *, uri: str) -> _Newest:
+        schema = view.base.schema
+        parts = []
+        for level in levels:
+            part = pa.Table.from_batches(_read(view, level, uri=uri, columns=()), _key_schema(schema))
+            parts.append(part.append_column(_LEVEL, pa.repeat(level.number, part.num_rows)))
+        known = newest(pa.concat_tables(parts), schema.primary_key)  # newer levels come later
+        return cls(Keys(_keys(known, schema)), known.column(_LEVEL).to_numpy())
+
+    def level_of(self, rows: pa.Table, schema: TableSchema) -> Places:
+        """The newest level of each row's key; `ABSENT` if only the base can have it."""
+        found = self._keys.find(_keys(rows, schema))
+        return np.where(found == ABSENT, ABSENT, self._levels[found])
+
+
+def _levels(region: RegionView) -> list[_Level]:
+    """Oldest first."""
+    levels = [
+        _Level(number=g.generation, path=region.path(g), bloom_setsum=g.folded.bloom_setsum if g.folded else None)
+        for g in region.generations
+    ]
+    if region.tail.num_rows:
+        levels.append(_Level(number=region.manifest.current_generation, tail=region.tail))
+    return levels
+
+
+def _read(
+    view: View, level: _Level, *, uri: str, columns: Sequence[str], where: str | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Rows of a level in stored form: these columns, the key, `_tombstone`. `where` may spare some that don't match."""
+    schema = view.base.schema
+    if level.tail is not None:
+        return iter(level.tail.select([*_with_key(schema, columns), TOMBSTONE]).to_batches())
+    return read_generation(
+        uri=f"{uri}/{level.path}",
+        schema=schema,
+        columns=_with_key(schema, columns),
+        where=where,
+        storage_options=view.base.storage_options,
+    )
+
+
+def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """The same rows in tables large enough to look up their keys at once."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        waiting.append(batch)
+        if sum(b.num_rows for b in waiting) >= _ROWS_AT_ONCE or sum(b.nbytes for b in waiting) >= _BYTES_AT_ONCE:
+            yield pa.Table.from_batches(waiting)
+            waiting = []
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+def _limited(tables: Iterable[pa.Table], limit: int | None) -> Iterator[pa.Table]:
+    left = limit
+    for table in tables:
+        if left is None:
+            yield table
+            continue
+        if left <= 0:
+            return
+        yield table.slice(0, left)
+        left -= table.num_rows
+
+
+def _shaped(tables: Iterable[pa.Table], out: pa.Schema) -> Iterator[pa.RecordBatch]:
+    return chain.from_iterable(table.select(out.names).cast(out).to_batches() for table in tables)
+
+
+def _with_key(schema: TableSchema, columns: Sequence[str]) -> list[str]:
+    return [name for name in schema.names if name in columns or name in schema.primary_key]
+
+
+def _key_schema(schema: TableSchema) -> pa.Schema:
+    return pa.schema([f for f in schema.stored if f.name in schema.primary_key or f.name == TOMBSTONE])
+
+
+def _keys(rows: pa.Table, schema: TableSchema) -> pa.ChunkedArray:
+    return pa.chunked_array([key_column(rows, schema.primary_key)])
+
+
+def _among(rows: pa.Table, others: pa.Table, schema: TableSchema) -> pa.Array:
+    """Which rows have a key that one of the others has."""
+    return pc.is_in(key_column(rows, schema.primary_key), value_set=key_column(others, schema.primary_key))

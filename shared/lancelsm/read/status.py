@@ -1,0 +1,81 @@
+"""A table at a glance: heads, lag and counters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lancelsm.common.layout import Generation, RegionId
+from lancelsm.dataset.base_table import BaseTable
+from lancelsm.region.catalog import Region, regions, with_heads
+from lancelsm.region.compare_and_swap import newest
+from lancelsm.region.handle import Opened
+from lancelsm.region.head import Head
+from lancelsm.region.manifest import Manifest
+from lancelsm.routing.route import values_json
+from lancelsm.routing.spec import RegionSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionStatus:
+    """One region as its head and the base show it."""
+
+    region: RegionId
+    values: Mapping[str, Any]
+    epoch: int
+    owner: str
+    status: str
+    next_position: int
+    generations: int  # not in the base yet
+    merged_generation: int
+    wal_rows: int  # not in a generation yet
+    wal_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """A table at a glance."""
+
+    table: str
+    base_version: int
+    regions: tuple[RegionStatus, ...]
+
+
+def read_status(opened: Opened) -> Status:
+    """Every region as of now: heads first, then the base.
+
+    Raises:
+        Corrupt: a head or the manifest that it names is missing or unreadable.
+        Unavailable: a store or the registry did not answer.
+    """
+    storage = opened.storage
+    heads = with_heads(storage, regions(storage))
+    named = storage.each(lambda found: newest(*found), heads)
+    base = opened.read_base()
+    return Status(
+        table=storage.uri,
+        base_version=base.version,
+        regions=tuple(
+            _region_status(region, head, manifest, base, opened.config.regions)
+            for (region, _), (head, manifest) in zip(heads, named, strict=True)
+        ),
+    )
+
+
+def _region_status(
+    region: Region, head: Head, manifest: Manifest, base: BaseTable, spec: RegionSpec | None
+) -> RegionStatus:
+    counter = base.counters.get(region.id, Generation(0))
+    return RegionStatus(
+        region=region.id,
+        values=values_json(region.values, spec) if spec else {},
+        epoch=head.epoch,
+        owner=head.owner,
+        status=head.status.value,
+        next_position=head.next_position,
+        generations=manifest.newest - counter,
+        merged_generation=counter,
+        wal_rows=head.wal_rows - manifest.wal_rows,
+        wal_bytes=head.wal_bytes - manifest.wal_bytes,
+    )

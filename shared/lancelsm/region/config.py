@@ -1,0 +1,158 @@
+"""A table's configuration: what the base says of it, in a file that a writer without Lance can read."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from lancelsm.common.clock import Budget
+from lancelsm.common.layout import CONFIG, TableId
+from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
+from lancelsm.objects import ObjectStore, Refused, Written, put_once
+from lancelsm.record.schema import TableSchema
+from lancelsm.routing import spec as region_specs
+from lancelsm.routing.spec import RegionSpec
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """The whole configuration of a table.
+
+    `regions` is None while the region of a key is unknown: the table was adopted from Lance, and takes no rows yet.
+    `owner` is the name that every ordinary writer of the table shares; `schema_version` grows with each change of the
+    schema.
+    """
+
+    table: TableId
+    registry: str
+    owner: str
+    schema: TableSchema
+    schema_version: int
+    regions: RegionSpec | None
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "table": self.table,
+            "registry": self.registry,
+            "owner": self.owner,
+            "primary_key": list(self.schema.primary_key),
+            "regions": None if self.regions is None else region_specs.to_json(self.regions),
+            "schema": {
+                "version": self.schema_version,
+                "arrow": base64.b64encode(self.schema.columns.serialize()).decode(),
+            },
+            "settings": dict(self.settings),
+        }
+
+
+def regions_text(spec: RegionSpec | None) -> str:
+    """The region spec as the base's schema metadata holds it; empty if there is none yet."""
+    return "" if spec is None else json.dumps(region_specs.to_json(spec), sort_keys=True, separators=(",", ":"))
+
+
+def encode(config: Config) -> bytes:
+    return json.dumps(config.to_json(), indent=1, sort_keys=True).encode()
+
+
+def decode(body: bytes, *, uri: str) -> Config:
+    """Read a configuration.
+
+    Raises:
+        Invalid: a newer release wrote it.
+        Corrupt: it is unreadable.
+    """
+    try:
+        document = json.loads(body)
+        if document["format"] > FORMAT:
+            raise Invalid(
+                f"the table has format {document['format']}, this release reads up to {FORMAT}",
+                remedy="Install a newer lancelsm",
+                table=uri,
+            )
+        columns = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(document["schema"]["arrow"])))
+        return Config(
+            table=TableId(document["table"]),
+            registry=document["registry"],
+            owner=document["owner"],
+            schema=TableSchema(columns=columns, primary_key=tuple(document["primary_key"])),
+            schema_version=document["schema"]["version"],
+            regions=None if document["regions"] is None else region_specs.from_json(document["regions"]),
+            settings=document["settings"],
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, pa.ArrowException) as error:
+        raise Corrupt(f"the table's configuration is unreadable: {error!r}", table=uri, object=CONFIG) from error
+
+
+def read(objects: ObjectStore, *, uri: str) -> Config | None:
+    """The configuration of the table at a place, or None if no table of ours is there."""
+    found = objects.get(CONFIG)
+    return None if found is None else decode(found.body, uri=uri)
+
+
+def create(objects: ObjectStore, config: Config, *, uri: str) -> None:
+    """Write a new table's configuration: the last step of making it.
+
+    Raises:
+        Invalid: another table is there.
+        Unavailable: the store gave no answer; make the table again, which finishes it.
+    """
+    body = encode(config)
+    found = put_once(objects, CONFIG, body, attempts=range(2))
+    if found is None:
+        raise Unavailable("the table's configuration could not be written", remedy="Run init again", table=uri)
+    if decode(found, uri=uri) != config:  # of the same one the bytes may differ: Lance keeps no order of metadata
+        raise Invalid("a table exists there already", remedy="Open it, or choose another place", table=uri)
+
+
+def change_settings(objects: ObjectStore, settings: Mapping[str, str], *, uri: str, budget: Budget) -> Config:
+    """Set some of a table's settings; those that are not named stay.
+
+    Args:
+        settings: checked, as text.
+
+    Returns:
+        The configuration that holds them.
+
+    Raises:
+        Invalid: no table is there, or a newer release made it.
+        Contended: others kept changing the configuration, or the store gave no answer; set them again.
+        Corrupt: the configuration is unreadable.
+    """
+    for _ in budget.attempts():
+        found = objects.get(CONFIG)
+        if found is None:
+            raise Invalid("no table is there", remedy="Make it with lancelsm init", table=uri)
+        present = decode(found.body, uri=uri)
+        wanted = replace(present, settings={**present.settings, **settings})
+        if wanted == present or isinstance(objects.replace(CONFIG, encode(wanted), expect=found.etag), Written):
+            return wanted
+    raise Contended("others kept changing the table's configuration", remedy="Set them again", table=uri)
+
+
+def rewrite(objects: ObjectStore, config: Config, *, uri: str) -> None:
+    """Replace a table's configuration.
+
+    Raises:
+        Contended: somebody else did so meanwhile; nothing was written.
+        Unavailable: the store gave no answer; do it again.
+    """
+    body = encode(config)
+    found = objects.get(CONFIG)
+    if found is None:
+        raise Corrupt("the table's configuration is gone", table=uri, object=CONFIG)
+    if found.body == body:
+        return
+    outcome = objects.replace(CONFIG, body, expect=found.etag)
+    if isinstance(outcome, Refused):
+        raise Contended("the table's configuration changed meanwhile", remedy="Run it again", table=uri)
+    if not isinstance(outcome, Written):
+        raise Unavailable("the table's configuration could not be written", remedy="Run it again", table=uri)

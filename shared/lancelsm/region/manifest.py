@@ -1,0 +1,383 @@
+"""The manifest of a region: which generations it has, and how far the log is folded into them.
+
+A manifest is an immutable value; every change is a pure function below, and `violations` says what no change may ever
+do. Its bytes are Lance's ShardManifest with our fields above 1000 (proto/lancelsm/v1/manifest.proto), so that Lance
+reads them.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from google.protobuf.message import DecodeError
+
+from lancelsm.common.layout import Epoch, Generation, Position, RegionId, Version
+from lancelsm.common.setsum import Setsum
+from lancelsm.errors import Corrupt, Invalid
+from lancelsm.generated.lancelsm.v1 import manifest_pb2 as pb
+from lancelsm.region.head import LogTotals
+
+FORMAT = 1
+_NOWHERE = Position(0)  # before the first entry
+_START = Position(1)
+_FIRST = Generation(1)
+_BEFORE = Epoch(0)
+_MONOTONE = (
+    "epoch",
+    "replay_epoch",
+    "replay_after",
+    "current_generation",
+    "first_position",
+    "wal_rows",
+    "wal_bytes",
+    "collector_round",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folded:
+    """Where a generation comes from: the entries `first` through `last`, and what it must sum to."""
+
+    first: Position
+    last: Position
+    entry_setsum: Setsum
+    row_setsum: Setsum
+    file_setsum: Setsum | None = None  # None: an earlier release flushed it
+    bloom_setsum: Setsum | None = None  # as above
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlushedGeneration:
+    """One generation in a manifest. Those that Lance itself wrote don't know what was folded into them."""
+
+    generation: Generation
+    path: str  # bare directory name below the region
+    rows: int | None  # as stored, tombstones included
+    bytes: int | None
+    folded: Folded | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What one version of a region's manifest says.
+
+    `replay_after` is the last position that is in a generation (0: none); entries after it are the tail.
+    `entry_setsum`, `wal_rows`, `wal_bytes` and `source` are the head's values at that position: head - manifest =
+    tail. `collected_*` sum what left with collected generations, so that parts + collected = total.
+    `collector_committed` is when the newest round was committed, in Unix seconds.
+    """
+
+    region: RegionId
+    spec_id: int
+    values: tuple[tuple[str, bytes], ...]  # of the region's fields that are not null
+    version: Version
+    epoch: Epoch
+    replay_after: Position = _NOWHERE
+    current_generation: Generation = _FIRST  # the number that the next flush takes
+    generations: tuple[FlushedGeneration, ...] = ()
+    sealed: bool = False
+    first_position: Position = _START
+    entry_setsum: Setsum = field(default_factory=Setsum)
+    wal_rows: int = 0
+    wal_bytes: int = 0
+    source: Mapping[str, str] = field(default_factory=dict)
+    replay_epoch: Epoch = _BEFORE  # of the entry at the replay point
+    collected_entries: Setsum = field(default_factory=Setsum)
+    collected_rows: Setsum = field(default_factory=Setsum)
+    collector_round: int = 0
+    collector_key: str = ""
+    collector_setsum: Setsum = field(default_factory=Setsum)
+    collector_committed: float = 0.0
+    last_seen: Position = _NOWHERE  # where the log ended when this was written; a hint to Lance's writers
+
+    @property
+    def totals(self) -> LogTotals:
+        """Of the log through the replay point."""
+        return LogTotals(
+            entry_setsum=self.entry_setsum,
+            wal_rows=self.wal_rows,
+            wal_bytes=self.wal_bytes,
+            source=self.source,
+            epoch=self.replay_epoch,
+        )
+
+    @property
+    def newest(self) -> Generation:
+        """The number of the newest generation ever made; 0 if none was."""
+        return Generation(self.current_generation - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dead:
+    """The transition can never apply any more: another came first. Its files are orphans."""
+
+    why: str
+
+
+def flushed(manifest: Manifest, *, after: Position, built: FlushedGeneration, at_end: LogTotals) -> Manifest | Dead:
+    """The manifest after `built` joined it.
+
+    Args:
+        after: the replay point that the flush was planned from.
+        built: the new generation, through its last position.
+        at_end: the log's totals up to that position.
+
+    Returns:
+        The next manifest; the same manifest if the generation is in it already (recognised by its path); `Dead` if
+        another flush took its range or its number.
+    """
+    if any(g.path == built.path for g in manifest.generations):
+        return manifest
+    if manifest.replay_after != after or manifest.current_generation != built.generation:
+        return Dead(
+            why=f"planned generation {built.generation} after position {after}, the manifest is at generation "
+            f"{manifest.current_generation} after position {manifest.replay_after}"
+        )
+    if built.folded is None:
+        raise ValueError("a flush knows what it folded")
+    return replace(
+        manifest,
+        replay_after=built.folded.last,
+        last_seen=max(manifest.last_seen, built.folded.last),
+        current_generation=Generation(built.generation + 1),
+        generations=(*manifest.generations, built),
+        entry_setsum=at_end.entry_setsum,
+        wal_rows=at_end.wal_rows,
+        wal_bytes=at_end.wal_bytes,
+        source=at_end.source,
+        replay_epoch=at_end.epoch,
+    )
+
+
+def with_epoch(manifest: Manifest, *, epoch: Epoch, last_seen: Position) -> Manifest:
+    """The manifest of a region whose claim is finished; unchanged if a later claim got there first."""
+    if manifest.epoch >= epoch:
+        return manifest
+    return replace(manifest, epoch=epoch, last_seen=max(manifest.last_seen, last_seen))
+
+
+def with_seal(manifest: Manifest, *, epoch: Epoch, last_seen: Position) -> Manifest:
+    """The manifest of a sealed region, whose log ends at `last_seen`: what a stalled writer puts behind it is none."""
+    if manifest.sealed and manifest.epoch >= epoch:
+        return manifest
+    last_seen = manifest.last_seen if manifest.sealed else max(manifest.last_seen, last_seen)
+    return replace(manifest, epoch=max(manifest.epoch, epoch), last_seen=last_seen, sealed=True)
+
+
+def collected(
+    manifest: Manifest,
+    *,
+    round_number: int,
+    key: str,
+    list_setsum: Setsum,
+    first_position: Position,
+    paths: frozenset[str],
+    at: float,
+) -> Manifest | Dead:
+    """The manifest after a round of collection: it no longer names what the round's list deletes.
+
+    Args:
+        round_number: of this round; the manifest's is the one before.
+        key, list_setsum: of the round's list.
+        first_position: the floor of the log: WAL objects below it may be deleted.
+        paths: of the generations that leave, the oldest ones.
+        at: now, in Unix seconds: readers of what leaves began before.
+
+    Returns:
+        The next manifest; the same manifest if this list is in it already; `Dead` if another round came first.
+    """
+    if manifest.collector_key == key:
+        return manifest
+    leaving = [g for g in manifest.generations if g.path in paths]
+    if manifest.collector_round != round_number - 1 or len(leaving) != len(paths):
+        return Dead(why=f"planned round {round_number}, the manifest is after round {manifest.collector_round}")
+    folded = [g.folded for g in leaving if g.folded]
+    return replace(
+        manifest,
+        generations=tuple(g for g in manifest.generations if g.path not in paths),
+        first_position=max(manifest.first_position, first_position),
+        collected_entries=sum((f.entry_setsum for f in folded), start=manifest.collected_entries),
+        collected_rows=sum((f.row_setsum for f in folded), start=manifest.collected_rows),
+        collector_round=round_number,
+        collector_key=key,
+        collector_setsum=list_setsum,
+        collector_committed=at,
+    )
+
+
+def violations(old: Manifest | None, new: Manifest) -> list[str]:
+    """What `new` breaks, as sentences; empty for a manifest that may follow `old` (None: the first one)."""
+    return [*_inner_violations(new), *(_step_violations(old, new) if old else [])]
+
+
+def _inner_violations(m: Manifest) -> list[str]:
+    broken = []
+    numbers = [g.generation for g in m.generations]
+    if numbers and numbers != list(range(numbers[0], m.current_generation)):
+        broken.append(f"generations {numbers} are not contiguous up to {m.current_generation - 1}")
+    broken += [
+        f"generation {g.generation} has the empty range {g.folded.first}..{g.folded.last}"
+        for g in m.generations
+        if g.folded and g.folded.last < g.folded.first
+    ]
+    for a, b in pairwise(m.generations):
+        if a.folded and b.folded and b.folded.first != a.folded.last + 1:
+            broken.append(f"generation {b.generation} starts at {b.folded.first}, its elder ends at {a.folded.last}")
+    if m.generations:
+        end = m.generations[-1].folded
+        if end and end.last != m.replay_after:
+            broken.append(f"the newest generation ends at {end.last}, the replay point is {m.replay_after}")
+    sums = [g.folded.entry_setsum for g in m.generations if g.folded]
+    if len(sums) == len(m.generations) and sum(sums, start=m.collected_entries) != m.entry_setsum:
+        broken.append("entries of generations + collected entries do not add up to the entries at the replay point")
+    if m.first_position > m.replay_after + 1:
+        broken.append(f"the floor {m.first_position} is past the replay point {m.replay_after}")
+    return broken
+
+
+def _step_violations(old: Manifest, new: Manifest) -> list[str]:
+    broken = []
+    if (new.region, new.spec_id, new.values) != (old.region, old.spec_id, old.values):
+        broken.append("a manifest of another region")
+    if new.version != old.version + 1:
+        broken.append(f"version {new.version} does not follow {old.version}")
+    broken += [
+        f"{name} goes back from {getattr(old, name)} to {getattr(new, name)}"
+        for name in _MONOTONE
+        if getattr(new, name) < getattr(old, name)
+    ]
+    if old.sealed and not new.sealed:
+        broken.append("a sealed region is opened")
+    added = [g.folded.first for g in new.generations if g.generation >= old.current_generation and g.folded]
+    if added and added[0] != old.replay_after + 1:
+        broken.append(f"the next generation starts at {added[0]}, the replay point was {old.replay_after}")
+    kept = {g.generation: g for g in new.generations}
+    oldest = new.generations[0].generation if new.generations else new.current_generation
+    broken += [
+        f"generation {g.generation} is changed or missing"
+        for g in old.generations
+        if g.generation >= oldest and kept.get(g.generation) != g
+    ]
+    return broken
+
+
+def encode(manifest: Manifest) -> bytes:
+    """The bytes of a manifest, the same for equal values."""
+    message = pb.Manifest(
+        version=manifest.version,
+        writer_epoch=manifest.epoch,
+        replay_after_wal_entry_position=manifest.replay_after,
+        wal_entry_position_last_seen=manifest.last_seen,
+        current_generation=manifest.current_generation,
+        generations=[_generation_message(g) for g in manifest.generations],
+        shard_spec_id=manifest.spec_id,
+        shard_id=pb.Uuid(uuid=uuid.UUID(manifest.region).bytes),
+        field_entries=[pb.FieldEntry(field_id=name, value=value) for name, value in manifest.values],
+        status=pb.SEALED if manifest.sealed else pb.ACTIVE,
+        format=FORMAT,
+        first_position=manifest.first_position,
+        entry_setsum=manifest.entry_setsum.digest(),
+        wal_rows=manifest.wal_rows,
+        wal_bytes=manifest.wal_bytes,
+        source=dict(manifest.source),
+        collected_entries=manifest.collected_entries.digest(),
+        collected_rows=manifest.collected_rows.digest(),
+        collector_round=manifest.collector_round,
+        collector_key=manifest.collector_key,
+        collector_setsum=manifest.collector_setsum.digest(),
+        collector_committed=manifest.collector_committed,
+        replay_epoch=manifest.replay_epoch,
+    )
+    return message.SerializeToString(deterministic=True)
+
+
+def decode(body: bytes, *, key: str) -> Manifest:
+    """Read a manifest; one that Lance wrote has zero sums and the floor 1.
+
+    Raises:
+        Corrupt: the bytes are no manifest.
+        Invalid: a newer release wrote it.
+    """
+    try:
+        message = pb.Manifest.FromString(body)
+        if message.format > FORMAT:
+            raise Invalid(
+                f"the manifest has format {message.format}, this release reads up to {FORMAT}",
+                remedy="Install a newer lancelsm",
+                object=key,
+            )
+        return _manifest_value(message)
+    except (DecodeError, ValueError, Corrupt) as error:
+        raise Corrupt(f"not a manifest: {error}", object=key) from error
+
+
+def written_by_lance(body: bytes) -> bool:
+    """Whether these bytes come from Lance's own writer: they lack our format number."""
+    return not pb.Manifest.FromString(body).format
+
+
+def _manifest_value(message: pb.Manifest) -> Manifest:
+    return Manifest(
+        region=RegionId(str(uuid.UUID(bytes=message.shard_id.uuid))),
+        spec_id=message.shard_spec_id,
+        values=tuple((entry.field_id, entry.value) for entry in message.field_entries),
+        version=Version(message.version),
+        epoch=Epoch(message.writer_epoch),
+        replay_after=Position(message.replay_after_wal_entry_position),
+        last_seen=Position(message.wal_entry_position_last_seen),
+        current_generation=Generation(message.current_generation),
+        generations=tuple(_generation_value(g) for g in message.generations),
+        sealed=message.status == pb.SEALED,
+        first_position=Position(message.first_position or 1),
+        entry_setsum=_sum(message.entry_setsum),
+        wal_rows=message.wal_rows,
+        wal_bytes=message.wal_bytes,
+        source=dict(message.source),
+        collected_entries=_sum(message.collected_entries),
+        collected_rows=_sum(message.collected_rows),
+        collector_round=message.collector_round,
+        collector_key=message.collector_key,
+        collector_setsum=_sum(message.collector_setsum),
+        collector_committed=message.collector_committed,
+        replay_epoch=Epoch(message.replay_epoch),
+    )
+
+
+def _generation_message(g: FlushedGeneration) -> pb.FlushedGeneration:
+    message = pb.FlushedGeneration(generation=g.generation, path=g.path, in_memory_bytes=g.bytes, physical_rows=g.rows)
+    if g.folded:
+        message.first_position, message.last_position = g.folded.first, g.folded.last
+        message.entry_setsum = g.folded.entry_setsum.digest()
+        message.row_setsum = g.folded.row_setsum.digest()
+        if g.folded.file_setsum is not None:
+            message.file_setsum = g.folded.file_setsum.digest()
+        if g.folded.bloom_setsum is not None:
+            message.bloom_setsum = g.folded.bloom_setsum.digest()
+    return message
+
+
+def _generation_value(message: pb.FlushedGeneration) -> FlushedGeneration:
+    folded = None
+    if message.last_position:
+        folded = Folded(
+            first=Position(message.first_position),
+            last=Position(message.last_position),
+            entry_setsum=_sum(message.entry_setsum),
+            row_setsum=_sum(message.row_setsum),
+            file_setsum=_sum(message.file_setsum) if message.file_setsum else None,
+            bloom_setsum=_sum(message.bloom_setsum) if message.bloom_setsum else None,
+        )
+    return FlushedGeneration(
+        generation=Generation(message.generation),
+        path=message.path,
+        rows=message.physical_rows if message.HasField("physical_rows") else None,
+        bytes=message.in_memory_bytes if message.HasField("in_memory_bytes") else None,
+        folded=folded,
+    )
+
+
+def _sum(digest: bytes) -> Setsum:
+    return Setsum.from_digest(digest) if digest else Setsum()

@@ -1,0 +1,53 @@
+"""From the kind of registry that a table names to the registry."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lancelsm.common.clock import Clock, Ids
+from lancelsm.common.layout import SQLITE
+from lancelsm.errors import Invalid
+from lancelsm.objects import ObjectStore
+from lancelsm.objects.open import local_path
+from lancelsm.registry import Registry
+
+_PARALLEL = 16
+
+
+def default_registry(uri: str | Path) -> str:
+    """The kind of registry of a table that names none: a file for a path, objects for a URL."""
+    return "object" if local_path(uri) is None else "sqlite"
+
+
+def open_registry(kind: str, *, uri: str | Path, store: ObjectStore, clock: Clock, ids: Ids) -> Registry:
+    """The registry of a table. Touches nothing yet.
+
+    Args:
+        kind: `sqlite` (tables at a path), `object`, or `dynamodb:NAME`, which names the DynamoDB table. Its AWS region,
+            account and endpoint are those of `lancelsm.common.aws`.
+        uri: the table's.
+        store: the table's objects.
+
+    Raises:
+        Invalid: no such kind, or it does not fit the URI; for DynamoDB, what `common.aws.client` says.
+    """
+    path = local_path(uri)
+    if kind == "object":
+        from lancelsm.registry.object import ObjectRegistry  # noqa: PLC0415 - each process needs one of them
+
+        return ObjectRegistry(store, clock=clock, ids=ids, parallel=_PARALLEL if path is None else 1)
+    if kind == "sqlite":
+        if path is None:
+            raise Invalid("a sqlite registry is a file", remedy='Use the registry "object"', url=uri)
+        from lancelsm.registry.sqlite import SqliteRegistry  # noqa: PLC0415
+
+        return SqliteRegistry(path / SQLITE)
+    service, _, name = kind.partition(":")
+    if service == "dynamodb":
+        if not name:
+            raise Invalid("the registry has no name", remedy="Name its DynamoDB table: dynamodb:NAME", url=uri)
+        from lancelsm.common import aws  # noqa: PLC0415
+        from lancelsm.registry.dynamodb import DynamoRegistry  # noqa: PLC0415
+
+        return DynamoRegistry(name, client=aws.client("dynamodb"), clock=clock, ids=ids)
+    raise Invalid(f"there is no registry {kind!r}", remedy="Use sqlite, object or dynamodb:NAME", url=uri)

@@ -1,0 +1,1 @@
+"""What a deployment on AWS adds: functions' edge, queue, schedule, bill, checks. Results as documents."""

@@ -1,0 +1,158 @@
+"""What a deployment costs while nothing is written: what its templates hold, resource by resource.
+
+A type of resource without a rule here is `Invalid`: nothing joins the stacks without somebody asking what it costs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from lancelsm.errors import Invalid
+from lancelsm.stack.cost import Item, prices
+from lancelsm.stack.cost.per_row import MEMORY_MB, MONTH_SECONDS
+
+Properties = Mapping[str, Any]
+
+_POLLERS = 5  # of an event source mapping on a queue, each waiting 20 s for messages
+_POLL_SECONDS = 20
+_DISPATCH_SECONDS = 0.2
+_LOG_BYTES = 1200
+_FREE_DASHBOARDS = 3
+_RECORDS_GB = 0.001
+_RATE = re.compile(r"rate\((\d+) (minute|hour|day)s?\)")
+_UNIT_SECONDS = {"minute": 60, "hour": 3600, "day": 86400}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """What of a deployment costs something while it rests."""
+
+    alarms: int = 0
+    dashboards: int = 0
+    mappings: int = 0  # from a queue to a function
+    runs: int = 0  # of `dispatch`, by schedule, a month
+    registries: int = 0
+    keys: int = 0
+
+    def __add__(self, other: Inventory) -> Inventory:
+        return Inventory(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
+
+
+# What the stacks hold; tests/infra derives it from their templates.
+AT_REST: Final[Mapping[str, Inventory]] = {
+    "dev": Inventory(alarms=7, dashboards=1, mappings=1, registries=1),
+    "prod": Inventory(alarms=7, dashboards=1, mappings=1, registries=1, runs=8760),
+}
+
+
+def resting(held: Inventory) -> list[Item]:
+    """The bill of a month without a write, beside what is stored."""
+    part = "at rest"
+    polls = held.mappings * _POLLERS * MONTH_SECONDS / _POLL_SECONDS
+    duration = held.runs * _DISPATCH_SECONDS * MEMORY_MB["dispatch"] / 1024
+    records = held.registries * _RECORDS_GB
+    priced = (
+        ("alarms", held.alarms, prices.ALARM),
+        ("polling of the queue", polls, prices.QUEUE_REQUEST),
+        ("dispatch", held.runs, prices.INVOCATION),
+        ("dispatch", duration, prices.ARM_GB_SECOND),
+        ("dispatch, of the index", held.runs, prices.RECORD_READ),
+        ("logs of dispatch", held.runs * _LOG_BYTES / 1e9, prices.LOGS),
+        ("registry", records, prices.RECORD_STORAGE),
+        ("registry's past 35 days", records, prices.RECORD_RECOVERY),
+        ("dashboards", max(0, held.dashboards - _FREE_DASHBOARDS), prices.DASHBOARD),
+        ("keys", held.keys, prices.KEY),
+    )
+    return [Item(part=part, what=what, quantity=quantity, price=price) for what, quantity, price in priced if quantity]
+
+
+def inventory(templates: Iterable[Mapping[str, Any]]) -> Inventory:
+    """What is in templates of CloudFormation.
+
+    Raises:
+        Invalid: a resource of a type without a rule, or one that costs more than its rule knows; names it.
+    """
+    held = Inventory()
+    for template in templates:
+        for name, resource in template["Resources"].items():
+            kind, properties = resource["Type"], resource.get("Properties", {})
+            rule = _RULES.get(kind)
+            if rule is None:
+                raise Invalid(
+                    f"{kind} has no price", remedy="Give it a rule in lancelsm.stack.cost.at_rest", resource=name
+                )
+            found = rule(properties)
+            if isinstance(found, str):
+                raise Invalid(f"{kind} has no price with {found}", remedy="Give it one", resource=name)
+            held += found
+    return held
+
+
+Rule = Callable[[Properties], Inventory | str]
+
+
+def _free(_: Properties) -> Inventory:
+    return Inventory()
+
+
+def _free_without(*names: str) -> Rule:
+    def rule(properties: Properties) -> Inventory | str:
+        return next((name for name in names if properties.get(name)), None) or Inventory()
+
+    return rule
+
+
+def _each(**counted: int) -> Rule:
+    return lambda _: Inventory(**counted)
+
+
+def _scheduled(properties: Properties) -> Inventory | str:
+    expression = properties.get("ScheduleExpression")
+    if expression is None or properties.get("State") == "DISABLED":
+        return Inventory()
+    found = _RATE.fullmatch(str(expression))
+    if not found:
+        return f"the schedule {expression}"
+    return Inventory(runs=MONTH_SECONDS // (int(found[1]) * _UNIT_SECONDS[found[2]]))
+
+
+def _filter(properties: Properties) -> Inventory | str:
+    """Free while no line matches, unless it counts those that don't."""
+    transformations = properties.get("MetricTransformations", ())
+    return "DefaultValue" if any("DefaultValue" in one for one in transformations) else Inventory()
+
+
+def _registry(properties: Properties) -> Inventory | str:
+    if properties.get("BillingMode") != "PAY_PER_REQUEST":
+        return "provisioned capacity"
+    return Inventory(registries=1)
+
+
+_RULES: Final[Mapping[str, Rule]] = {
+    "AWS::CDK::Metadata": _free,
+    "AWS::CloudWatch::Alarm": _each(alarms=1),
+    "AWS::CloudWatch::Dashboard": _each(dashboards=1),
+    "AWS::DynamoDB::Table": _registry,
+    "AWS::EMRServerless::Application": _free_without("InitialCapacity"),
+    "AWS::Events::Rule": _scheduled,
+    "AWS::IAM::ManagedPolicy": _free,
+    "AWS::IAM::Policy": _free,
+    "AWS::IAM::Role": _free,
+    "AWS::KMS::Key": _each(keys=1),
+    "AWS::Lambda::EventInvokeConfig": _free,
+    "AWS::Lambda::EventSourceMapping": _each(mappings=1),
+    "AWS::Lambda::Function": _free_without("SnapStart"),
+    "AWS::Lambda::LayerVersion": _free,
+    "AWS::Lambda::Permission": _free,
+    "AWS::Lambda::Url": _free,
+    "AWS::Logs::LogGroup": _free,
+    "AWS::Logs::MetricFilter": _filter,
+    "AWS::S3::Bucket": _free,
+    "AWS::S3::BucketPolicy": _free,
+    "AWS::SQS::Queue": _free,
+    "AWS::SQS::QueuePolicy": _free,
+    "AWS::StepFunctions::StateMachine": _free,
+}

@@ -1,0 +1,268 @@
+"""What rows cost on their way: the write that is acknowledged, folding into the base, collecting what that leaves.
+
+`running` is of a steady stream and the stack's schedule, `spent` of what was done once.
+
+Requests are measured. Durations are assumed, from CPU measured on one core and the latency that S3 and DynamoDB have in
+their own region; hold them against the functions' own `REPORT` lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from math import ceil
+from typing import Final, Literal
+
+from lancelsm.common.settings import Settings
+from lancelsm.errors import Invalid
+from lancelsm.stack.cost import Item, prices, requests, total
+from lancelsm.stack.cost.prices import Price
+from lancelsm.stack.cost.requests import Requests
+
+Path = Literal["direct", "queue"]
+
+MONTH_SECONDS: Final = 730 * 3600
+MEMORY_MB: Final = {
+    "ingest": 1024,
+    "writer_flush": 1769,
+    "compaction": 3008,
+    "merger": 3008,
+    "gc": 3008,
+    "gc_sweep": 3008,
+    "dispatch": 512,
+}
+SCHEDULE_SECONDS: Final = 300
+STEPS_OF_A_MERGE: Final = 9  # transitions; tests/infra counts them in the machines
+STEPS_OF_A_COLLECTION: Final = 12
+CHUNK_BYTES: Final = 64 << 10  # what SQS charges as one request
+
+_CORE_MB = 1769
+_WAIT_SECONDS = {"ingest": 0.03, "writer_flush": 0.06, "compaction": 1.5, "merger": 5.0}
+_CPU_SECONDS_PER_KB = {"ingest": 8e-6, "writer_flush": 12e-6, "compaction": 15e-6, "merger": 15e-6}
+_STEP_SECONDS = 2.0  # each of plan, optimize and record; of mark, verify, commit and sweep, beside what they read
+_READ_SECONDS, _READS_AT_ONCE = 0.03, 16
+_COMPRESSED = 0.5 * 4 / 3  # of a message: zstd, then base64
+_LOG_BYTES = 1200  # of an invocation: the service's lines, ours, the metrics
+_METRICS_OF_A_TABLE = 10
+_JOB_VCPUS, _JOB_GB = 16, 64
+_JOB_SECONDS, _JOB_SECONDS_PER_MILLION_ROWS = 150, 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A steady stream of rows into one table with one region.
+
+    Attributes:
+        row_bytes: of a row as Arrow holds it.
+        batch: rows of one invocation.
+    """
+
+    rows_per_second: float
+    row_bytes: int
+    batch: int
+    path: Path
+
+    def __post_init__(self) -> None:
+        for name in ("rows_per_second", "row_bytes", "batch"):
+            if getattr(self, name) <= 0:
+                raise Invalid(f"{name} is {getattr(self, name)}", remedy="Give a positive number", field=name)
+
+    @property
+    def rows(self) -> float:
+        """A month."""
+        return self.rows_per_second * MONTH_SECONDS
+
+    @property
+    def calls(self) -> float:
+        return self.rows / self.batch
+
+
+def running(work: Workload, settings: Settings) -> list[Item]:
+    """The bill of a month in which nothing but this happens."""
+    folding = _folding(work, settings)
+    return [*_arriving(work), *_folded(work, settings, folding), *_collected(work, settings, folding), *_kept(work)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """Work that was done once, by the queue, as it was counted. A merge is in the function or a job.
+
+    Attributes:
+        rows: sent to `ingest`, in so many requests and messages.
+        row_bytes: of a row as Arrow holds it.
+        merged_rows: by jobs.
+    """
+
+    rows: int
+    row_bytes: float
+    requests: int
+    messages: int
+    entries: int
+    flushes: int
+    generations: int
+    merges: int
+    jobs: int
+    merged_rows: int
+
+
+def spent(done: Counted) -> list[Item]:
+    """The bill of such work, without what rests: an entry is taken for one invocation, which writes several of them."""
+    kilobytes = done.rows * done.row_bytes / 1000
+    return [
+        *_queued(done.requests, messages=done.messages, kilobytes=kilobytes),
+        *_written(done.entries, kilobytes=kilobytes),
+        *_flushed(done.flushes, generations=done.generations, entries=done.entries, kilobytes=kilobytes),
+        *_merged(
+            done.merges,
+            jobs=done.jobs,
+            job_rows=done.merged_rows,
+            generations=done.generations,
+            kilobytes=kilobytes - done.merged_rows * done.row_bytes / 1000,
+        ),
+        _logged(done.requests + done.entries),
+    ]
+
+
+def _arriving(work: Workload) -> Iterator[Item]:
+    kilobytes = work.rows * work.row_bytes / 1000
+    if work.path == "queue":
+        yield from _queued(work.calls, messages=work.calls, kilobytes=kilobytes)
+    yield from _written(work.calls, kilobytes=kilobytes)
+
+
+def _queued(requests_made: float, *, messages: float, kilobytes: float) -> Iterator[Item]:
+    part = "queue"
+    chunks = ceil(1000 * kilobytes / messages * _COMPRESSED / CHUNK_BYTES)
+    yield from _invoked(part, "ingest", requests_made, kilobytes / requests_made)
+    yield from _asked(part, "heads", requests.INGEST * requests_made)
+    yield Item(part=part, what="messages sent", quantity=messages * chunks, price=prices.QUEUE_REQUEST)
+    yield Item(part=part, what="messages received", quantity=messages * chunks, price=prices.QUEUE_REQUEST)
+    yield Item(part=part, what="messages deleted", quantity=messages, price=prices.QUEUE_REQUEST)
+
+
+def _written(entries: float, *, kilobytes: float) -> Iterator[Item]:
+    part = "write"
+    yield from _invoked(part, "writer_flush", entries, kilobytes / entries)
+    yield from _asked(part, "entries", requests.WRITE * entries)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Folding:
+    """What the schedule makes of a stream, a month."""
+
+    flushes: float
+    generations: float
+    merges: float
+
+
+def _folding(work: Workload, settings: Settings) -> _Folding:
+    generation_rows = min(settings.flush_rows, settings.flush_bytes / work.row_bytes)
+    flushes = min(MONTH_SECONDS / SCHEDULE_SECONDS, work.calls)
+    generations = flushes * ceil(work.rows / flushes / generation_rows)
+    often = min(settings.merge_age_seconds, settings.merge_generations * MONTH_SECONDS / generations)
+    merges = min(flushes, MONTH_SECONDS / (SCHEDULE_SECONDS * ceil(often / SCHEDULE_SECONDS)))
+    return _Folding(flushes=flushes, generations=generations, merges=merges)
+
+
+def _folded(work: Workload, settings: Settings, folding: _Folding) -> Iterator[Item]:
+    kilobytes = work.rows * work.row_bytes / 1000
+    generations, merges = folding.generations, folding.merges
+    yield from _flushed(folding.flushes, generations=generations, entries=work.calls, kilobytes=kilobytes)
+
+    rows = work.rows / merges
+    few, small = settings.merge_inprocess_delta_rows, settings.merge_inprocess_delta_bytes
+    on_spark = rows >= few or rows * work.row_bytes >= small
+    yield from _merged(
+        0 if on_spark else merges,
+        jobs=merges if on_spark else 0,
+        job_rows=work.rows,
+        generations=generations,
+        kilobytes=kilobytes,
+    )
+
+
+def _collected(work: Workload, settings: Settings, folding: _Folding) -> Iterator[Item]:
+    """Merges start a round in each span of twice the interval, which reads every version of the base that is kept."""
+    part, merges = "collect", folding.merges
+    rounds = min(merges, MONTH_SECONDS / (2 * settings.collect_interval_seconds))
+    kept = merges * settings.keep_versions_seconds / MONTH_SECONDS
+    made = (
+        requests.COLLECT * rounds
+        + requests.COLLECT_ENTRY * work.calls
+        + requests.COLLECT_GENERATION * folding.generations
+        + requests.COLLECT_KEPT * (kept * rounds)
+        + requests.COLLECT_GONE * merges
+    )
+    seconds = 4 * rounds * _STEP_SECONDS + made.object_reads * _READ_SECONDS / _READS_AT_ONCE
+    yield Item(part=part, what="gc, gc_sweep", quantity=4 * rounds, price=prices.INVOCATION)
+    yield Item(part=part, what="gc, gc_sweep", quantity=seconds * MEMORY_MB["gc"] / 1024, price=prices.ARM_GB_SECOND)
+    yield Item(part=part, what="state machine", quantity=STEPS_OF_A_COLLECTION * rounds, price=prices.STEP)
+    yield from _asked(part, "rounds", made)
+
+
+def _flushed(flushes: float, *, generations: float, entries: float, kilobytes: float) -> Iterator[Item]:
+    part = "flush"
+    yield from _invoked(part, "compaction", flushes, kilobytes / flushes)
+    yield from _asked(part, "generations", requests.FLUSH * generations + requests.FLUSH_ENTRY * entries)
+
+
+def _merged(
+    in_function: float, *, jobs: float, job_rows: float, generations: float, kilobytes: float
+) -> Iterator[Item]:
+    """So many kilobytes in the function, so many rows in jobs."""
+    part, merges = "merge", in_function + jobs
+    if in_function:
+        yield from _invoked(part, "merger", in_function, kilobytes / in_function)
+    if jobs:
+        hours = (_JOB_SECONDS * jobs + _JOB_SECONDS_PER_MILLION_ROWS * job_rows / 1e6) / 3600
+        yield Item(part=part, what="job", quantity=_JOB_VCPUS * hours, price=prices.VCPU_HOUR)
+        yield Item(part=part, what="job", quantity=_JOB_GB * hours, price=prices.MEMORY_HOUR)
+    others = 3 * merges * _STEP_SECONDS * MEMORY_MB["merger"] / 1024
+    yield Item(part=part, what="plan, optimize, record", quantity=3 * merges, price=prices.INVOCATION)
+    yield Item(part=part, what="plan, optimize, record", quantity=others, price=prices.ARM_GB_SECOND)
+    yield Item(part=part, what="state machine", quantity=STEPS_OF_A_MERGE * merges, price=prices.STEP)
+    made = requests.MERGE * merges + requests.MERGE_GENERATION * generations + requests.WRITE_FIRST * merges
+    yield from _asked(part, "merges", made)
+
+
+def _kept(work: Workload) -> Iterator[Item]:
+    yield _logged(work.calls * (2 if work.path == "queue" else 1))
+    yield Item(part="keep", what="metrics of the table", quantity=_METRICS_OF_A_TABLE, price=prices.METRIC)
+
+
+def _logged(invocations: float) -> Item:
+    return Item(part="keep", what="logs of the functions", quantity=invocations * _LOG_BYTES / 1e9, price=prices.LOGS)
+
+
+def a_million_rows(work: Workload, items: Iterable[Item]) -> dict[str, float]:
+    """US dollars, without what a month costs anyway: until rows are acknowledged, are in the base, are nowhere else."""
+    millions = work.rows / 1e6
+    moved = [item for item in items if item.price != prices.METRIC]
+    after = {"acknowledged": ("flush", "merge", "collect"), "folded": ("collect",), "collected": ()}
+    return {until: total(item for item in moved if item.part not in parts) / millions for until, parts in after.items()}
+
+
+def stored(work: Workload) -> Item:
+    """What a month's rows cost in each month that they stay, if none replaces another."""
+    gigabytes = work.rows * work.row_bytes / 1e9
+    return Item(part="keep", what="rows of one month", quantity=gigabytes, price=prices.OBJECT_STORAGE)
+
+
+def _invoked(part: str, function: str, calls: float, kilobytes: float) -> Iterator[Item]:
+    memory = MEMORY_MB[function]
+    cpu = _CPU_SECONDS_PER_KB[function] * kilobytes / min(1.0, memory / _CORE_MB)
+    seconds = _WAIT_SECONDS[function] + cpu
+    yield Item(part=part, what=function, quantity=calls, price=prices.INVOCATION)
+    yield Item(part=part, what=function, quantity=calls * seconds * memory / 1024, price=prices.ARM_GB_SECOND)
+
+
+def _asked(part: str, what: str, made: Requests) -> Iterator[Item]:
+    priced: tuple[tuple[float, Price], ...] = (
+        (made.object_writes, prices.OBJECT_WRITE),
+        (made.object_reads, prices.OBJECT_READ),
+        (made.record_writes, prices.RECORD_WRITE),
+        (made.record_reads, prices.RECORD_READ),
+    )
+    for quantity, price in priced:
+        if quantity:
+            yield Item(part=part, what=what, quantity=quantity, price=price)

@@ -1,0 +1,170 @@
+"""A message of the write queue: rows of one region in stored form, as text. Pure.
+
+{"format", "table": uri, "region": id, "values": [[field id, hex or null]], "producer", "sequence", "rows": base64 of a
+zstd Arrow IPC stream} or, instead of "rows", "object": the key of such a stream in the inbox.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from lancelsm.common.layout import RegionId, RegionValues, TableId
+from lancelsm.errors import Invalid, Unavailable
+from lancelsm.objects.keys import checked
+
+FORMAT = 1
+BYTES_MAX = 1 << 20  # of a message, and of all messages of one call together
+SPARE = 16 << 10  # for what a quarantine writes around the same rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """What one message says. Exactly one of `rows`, a stream of `packed`, and `object`, its key in the inbox."""
+
+    table: str
+    region: RegionId
+    values: RegionValues
+    producer: str
+    sequence: int
+    rows: bytes | None = None
+    object: str | None = None
+
+
+def encode(message: Message) -> str:
+    document: dict[str, Any] = {
+        "format": FORMAT,
+        "table": message.table,
+        "region": message.region,
+        "values": [[name, None if value is None else value.hex()] for name, value in message.values],
+        "producer": message.producer,
+        "sequence": message.sequence,
+    }
+    if message.rows is not None:
+        document["rows"] = base64.b64encode(message.rows).decode()
+    else:
+        document["object"] = message.object
+    return json.dumps(document, separators=(",", ":"))
+
+
+def decode(text: str) -> Message:
+    """Read a message.
+
+    Raises:
+        Invalid: it is none; no release will ever read it.
+        Unavailable: a newer release wrote it: it waits for that release.
+    """
+    document = read_document(text, what="message", newest=FORMAT)
+    try:
+        packed_rows, key = document.get("rows"), document.get("object")
+        if (packed_rows is None) == (key is None):
+            raise ValueError("one of rows and object")
+        message = Message(
+            table=_text(document["table"]),
+            region=RegionId(_text(document["region"])),
+            values=tuple((_text(name), None if value is None else bytes.fromhex(value))
+                         for name, value in document["values"]),
+            producer=_text(document["producer"]),
+            sequence=int(document["sequence"]),
+            rows=None if packed_rows is None else base64.b64decode(packed_rows, validate=True),
+            object=None if key is None else checked(_text(key)),
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise Invalid(f"the message can't be read: {error!r:.200}") from error
+    return message
+
+
+def read_document(text: str, *, what: str, newest: int) -> dict[str, Any]:
+    """A JSON object with a format that this release knows; raises as `decode`."""
+    try:
+        document = json.loads(text)
+        version = document["format"]
+        if not isinstance(version, int) or isinstance(version, bool):
+            raise TypeError("format is no number")
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise Invalid(f"the {what} can't be read: {type(error).__name__}") from error
+    if version > newest:
+        raise Unavailable(
+            f"the {what} has format {version}, this release reads up to {newest}",
+            remedy="Deploy the release that sent it, or a newer one",
+        )
+    found: dict[str, Any] = document
+    return found
+
+
+def packed(rows: pa.Table) -> bytes:
+    """Rows as a zstd Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(sink, rows.schema, options=options) as writer:
+        writer.write_table(rows.combine_chunks())
+    return bytes(memoryview(sink.getvalue()))
+
+
+def unpacked(stream: bytes) -> pa.Table:
+    """The inverse of `packed`, and any other Arrow IPC stream; raises `Invalid` for what is none."""
+    aligned = pa.ipc.IpcReadOptions(ensure_alignment=pa.ipc.Alignment.At64Byte)
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(stream), options=aligned) as reader:
+            table: pa.Table = reader.read_all()
+            table.validate()
+            table.schema.names  # noqa: B018 - they are text
+            if table.num_rows and not table.num_columns:
+                raise ValueError("rows without columns")
+            return table
+    except (pa.ArrowException, OSError, ValueError, TypeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise Invalid(f"the rows are no Arrow IPC stream: {reason:.200}") from error
+
+
+def split(rows: pa.Table, *, frame: Message) -> Iterator[tuple[pa.Table, bytes]]:
+    """Rows in their order, in parts that fit a message each; the same rows always give the same parts.
+
+    Args:
+        frame: what the messages say besides.
+
+    Yields:
+        The rows of a part, and the same `packed`. Only a row that alone is too big gives a part that doesn't fit.
+    """
+    stream = packed(rows)
+    if rows.num_rows > 1 and not fits(frame, stream):
+        half = rows.num_rows // 2
+        yield from split(rows.slice(0, half), frame=frame)
+        yield from split(rows.slice(half), frame=frame)
+    else:
+        yield rows, stream
+
+
+def fits(frame: Message, stream: bytes) -> bool:
+    """Whether a message with these rows is small enough for the queue, and for the quarantine."""
+    around = len(encode(Message(table=frame.table, region=frame.region, values=frame.values, producer=frame.producer,
+                                sequence=frame.sequence, rows=b"")))  # fmt: skip
+    return around + 4 * -(-len(stream) // 3) <= BYTES_MAX - SPARE
+
+
+def group_id(table: TableId, region: RegionId) -> str:
+    """Messages of one region stay in order."""
+    return f"{table}#{region}"
+
+
+def dedup_id(*, producer: str, sequence: int, region: RegionId, rows: range) -> str:
+    """The same for every attempt to send the same rows, by their places in the region's part of a request, and for
+    nothing else."""
+    return digest((producer, str(sequence), region, str(rows.start), str(rows.stop)))
+
+
+def digest(parts: Iterable[str]) -> str:
+    """A name of 64 hexadecimal digits for a sequence of texts."""
+    return hashlib.sha256(json.dumps(list(parts)).encode()).hexdigest()
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{type(value).__name__} instead of text")
+    return value

@@ -1,0 +1,121 @@
+"""Rows as callers of `ingest` and `writer_flush` give them, and their calls over a function URL."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Literal, Protocol
+
+import pyarrow as pa
+
+from lancelsm.errors import Invalid, LsmError, placed
+from lancelsm.objects.keys import checked
+from lancelsm.record.files import json_rows
+from lancelsm.record.key import newest
+from lancelsm.record.normalize import deletes, upserts
+from lancelsm.region.catalog import Directory
+from lancelsm.region.handle import Opened
+from lancelsm.routing.route import route
+from lancelsm.stack.delivery.message import unpacked
+from lancelsm.stack.delivery.table_cache import Inbox
+from lancelsm.stack.documents import committed
+from lancelsm.stack.function import Call, Document
+from lancelsm.wal.region_writer import RegionWriters
+
+Op = Literal["upsert", "delete"]
+_STATUS = {"Invalid": 400, "Contended": 409, "Fenced": 409, "Unavailable": 503}
+
+
+class Given(Protocol):
+    """Rows in one of three forms: JSON rows to upsert and to delete, an Arrow stream, or its key in the inbox."""
+
+    @property
+    def upserts(self) -> list[dict[str, Any]] | None: ...
+    @property
+    def deletes(self) -> list[dict[str, Any]] | None: ...
+    @property
+    def arrow(self) -> str | None: ...  # base64
+    @property
+    def object(self) -> str | None: ...
+    @property
+    def op(self) -> Op: ...  # of `arrow` and `object`
+
+
+def stored_rows(given: Given, *, opened: Opened, inbox: Inbox) -> pa.Table:
+    """The rows in stored form, each key once: deletes win over upserts of the same request, later rows over earlier.
+
+    Raises:
+        Invalid: not exactly one form, or a row that doesn't fit; names column and row.
+        Unavailable: the inbox did not answer.
+    """
+    schema = opened.config.schema
+    forms = [given.upserts is not None or given.deletes is not None, given.arrow is not None, given.object is not None]
+    with placed(table=opened.storage.uri):
+        if sum(forms) != 1:
+            raise Invalid("rows come in one form", remedy="Give upserts and deletes, or arrow, or object")
+        if given.arrow is not None or given.object is not None:
+            stream = _base64(given.arrow) if given.arrow is not None else _object(inbox, given.object or "")
+            data = unpacked(stream)
+            return upserts(data, schema=schema) if given.op == "upsert" else deletes(data, schema=schema)
+        live = upserts(_json(given.upserts or [], schema.columns, "upserts"), schema=schema)
+        dead = deletes(_json(given.deletes or [], schema.key, "deletes"), schema=schema)
+        return newest(pa.concat_tables([live, dead]), schema.primary_key)
+
+
+def write(rows: pa.Table, *, opened: Opened, seconds: float) -> Document:
+    """Append rows in stored form, one entry per region, regions in parallel; raises as `Table.upsert`."""
+    target = opened.target()
+    storage = replace(target.storage, budget_seconds=min(seconds, target.storage.budget_seconds))
+    directory = Directory(storage, spec_id=target.regions.spec_id)
+    writers = RegionWriters(replace(target, storage=storage, directory=directory), owner=target.owner)
+    return committed(writers.append_all(route(rows, target.regions)))
+
+
+def over_http(event: Document, call: Call, work: Callable[[Document, Call], Document]) -> Document:
+    """A call by function URL as well as by invoke: the body is the event, and an error is an answer with its status."""
+    if "requestContext" not in event:
+        return work(event, call)
+    try:
+        return _answer(200, work(_body(event), call))
+    except LsmError as error:
+        call.telemetry.failed(error)
+        return _answer(_STATUS.get(error.kind, 500), error.document())
+
+
+def _answer(status: int, document: Mapping[str, Any]) -> Document:
+    headers = {"content-type": "application/json"}
+    return {"statusCode": status, "headers": headers, "body": json.dumps(document, default=str)}
+
+
+def _body(event: Document) -> Document:
+    text = event.get("body") or ""
+    try:
+        document = json.loads(_base64(text) if event.get("isBase64Encoded") else text)
+    except (ValueError, RecursionError) as error:
+        raise Invalid("the body is not JSON") from error
+    if not isinstance(document, dict):
+        raise Invalid("the body is no JSON object")
+    return document
+
+
+def _object(inbox: Inbox, key: str) -> bytes:
+    found = inbox.get(checked(key))
+    if found is None:
+        raise Invalid("the object is not in the inbox", remedy=f"Put it below {inbox.uri}/", object=key)
+    return found
+
+
+def _json(rows: list[dict[str, Any]], columns: pa.Schema, name: str) -> pa.Table:
+    for row, values in enumerate(rows):
+        if not isinstance(values, dict):
+            raise Invalid(f"{name} has a {type(values).__name__} instead of an object", row=row)
+    return json_rows(rows, schema=columns)
+
+
+def _base64(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError as error:
+        raise Invalid("the text is not base64") from error

@@ -1,0 +1,360 @@
+"""What has to be so of a deployment. Pure: facts in, checks out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from lancelsm.stack.doctor import Check, judged
+from lancelsm.stack.doctor.facts import NO_STACK, Answer, Facts, Refused
+
+_SKEW_SECONDS = 60
+_RECEIVES = 100  # fewer would drop what only waits
+_RETENTION_SECONDS = 14 * 86400
+_VISIBILITY = 6  # times the function's time
+_LABELS = ("emr-spark-8", "emr-7.", "emr-spark-7")
+_DENIED = ("AccessDenied", "AccessDeniedException", "403", "Forbidden", "UnauthorizedOperation")
+_DEPLOY = "Deploy the stack again: cdk deploy --all -c stage={stage}"
+
+
+def checks(facts: Facts) -> list[Check]:
+    """Everything, in the order in which one thing rests on another."""
+    return [
+        _credentials(facts),
+        _region(facts),
+        _clock(facts),
+        *(_stack(facts, name, answer) for name, answer in facts.stacks.items()),
+        _bucket(facts),
+        *_probe(facts),
+        _registry(facts),
+        *_queues(facts),
+        *(_function(facts, name, answer) for name, answer in facts.functions.items()),
+        _invocable(facts),
+        _mapping(facts),
+        *(_machine(facts, name, answer) for name, answer in facts.machines.items()),
+        _application(facts),
+    ]
+
+
+def _unknown(facts: Facts, name: str, refused: Refused) -> Check:
+    """What could not be asked."""
+    if refused.code in _DENIED:
+        remedy = "Run with credentials that may read it"
+    elif refused.code == "NoOutput" or "NotFound" in refused.code or "NonExistent" in refused.code:
+        remedy = _deploy(facts)
+    else:
+        remedy = "Check credentials, region and network"
+    return Check(name=name, ok=False, found=f"{refused.code}: {refused.message}", remedy=remedy)
+
+
+def _deploy(facts: Facts) -> str:
+    return _DEPLOY.format(stage=facts.stage)
+
+
+def _credentials(facts: Facts) -> Check:
+    if isinstance(facts.caller, Refused):
+        remedy = "Set credentials: AWS_PROFILE, `aws sso login`, or a role"
+        found = f"{facts.caller.code}: {facts.caller.message}"
+        return Check(name="credentials", ok=False, found=found, remedy=remedy)
+    return Check(name="credentials", ok=True, found=str(facts.caller["Arn"]))
+
+
+def _region(facts: Facts) -> Check:
+    """Everything is in the region that is asked."""
+    places: dict[str, str] = {}
+    for name, answer in facts.functions.items():
+        if not isinstance(answer, Refused):
+            places[name] = _region_of(answer["FunctionArn"])
+    for name, answer in facts.queues.items():
+        if not isinstance(answer, Refused):
+            places[name] = _region_of(answer["QueueArn"])
+    if not isinstance(facts.registry, Refused):
+        places["registry"] = _region_of(facts.registry["TableArn"])
+    if not isinstance(facts.bucket, Refused) and (region := _bucket_region(facts.bucket)):
+        places["bucket"] = region
+    elsewhere = {name: region for name, region in places.items() if region != facts.region}
+    what = ", ".join(f"{name} in {region}" for name, region in elsewhere.items())
+    return judged(
+        "region",
+        facts.region,
+        (bool(elsewhere), f"asked in {facts.region}, but {what}", "Keep all of a deployment in one region"),
+    )
+
+
+def _region_of(arn: str) -> str:
+    return arn.split(":")[3]
+
+
+def _bucket_region(answer: Mapping[str, Any]) -> str | None:
+    headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    region: str | None = answer.get("BucketRegion") or headers.get("x-amz-bucket-region")
+    return region
+
+
+def _clock(facts: Facts) -> Check:
+    skew = facts.skew_seconds
+    if skew is None:
+        return Check(name="clock", ok=True, found="unknown: no answer said what time it is")
+    remedy = "Set the machine's clock by NTP: AWS refuses requests that are 5 minutes off"
+    return judged("clock", f"{abs(skew):.0f} s off", (abs(skew) > _SKEW_SECONDS, f"{abs(skew):.0f} s off", remedy))
+
+
+def _stack(facts: Facts, name: str, answer: Answer) -> Check:
+    name = f"stack {name}"
+    if isinstance(answer, Refused):
+        if answer.code == NO_STACK:
+            return Check(name=name, ok=False, found=answer.message, remedy=_deploy(facts))
+        return _unknown(facts, name, answer)
+    status = str(answer["StackStatus"])
+    good = status.endswith("_COMPLETE") and status not in ("ROLLBACK_COMPLETE", "DELETE_COMPLETE")
+    remedy = f"See why in the stack's events, then: {_deploy(facts)}"
+    return judged(name, status, (not good, status, remedy))
+
+
+def _bucket(facts: Facts) -> Check:
+    if isinstance(facts.bucket, Refused):
+        return _unknown(facts, "bucket", facts.bucket)
+    return Check(name="bucket", ok=True, found=facts.outputs["Bucket"])
+
+
+def _probe(facts: Facts) -> Iterator[Check]:
+    if isinstance(facts.probe, Refused):
+        yield _unknown(facts, "conditional writes", facts.probe)
+        return
+    seen = facts.probe
+    grant = "Grant s3:ListBucket on the bucket: without it nobody can tell what is gone from what is forbidden"
+    found = f"an absent object is {seen['absent']}"
+    yield judged("absent objects", found, (seen["absent"] != 404, found, grant))
+    refused = seen["created"] >= 300
+    ignored = "Use a bucket of S3 that honours If-None-Match and If-Match: without them writers overwrite each other"
+    yield judged(
+        "conditional writes",
+        "If-None-Match and If-Match hold",
+        (refused, f"a new object is refused with {seen['created']}", "Grant s3:PutObject below work/"),
+        (not refused and seen["again"] != 412, f"a second create is {seen['again']}, not 412", ignored),
+        (not refused and seen["stale"] != 412, f"a stale If-Match is {seen['stale']}, not 412", ignored),
+        (not refused and seen.get("replaced") != 200, f"an If-Match that holds is {seen.get('replaced')}", ignored),
+    )
+
+
+def _registry(facts: Facts) -> Check:
+    table, name = facts.registry, "registry"
+    if isinstance(table, Refused):
+        return _unknown(facts, name, table)
+    keys = [(key["AttributeName"], key["KeyType"]) for key in table["KeySchema"]]
+    indexes = {index["IndexName"] for index in table.get("GlobalSecondaryIndexes", ())}
+    recovery = _recovery(facts.backups)
+    local = facts.stage == "local"  # the emulator keeps nothing
+    again = _deploy(facts)
+    return judged(
+        name,
+        f"{table['TableName']}, {table['TableStatus']}",
+        (table["TableStatus"] not in ("ACTIVE", "UPDATING"), f"it is {table['TableStatus']}", "Wait, then ask again"),
+        (keys != [("pk", "HASH"), ("sk", "RANGE")], f"its key is {keys}", "Name another table: its key is pk and sk"),
+        ("dirty" not in indexes, "it has no index `dirty`", again),
+        (recovery != "ENABLED" and not local, f"point-in-time recovery is {recovery}", f"Turn it on. {again}"),
+        (
+            not table.get("DeletionProtectionEnabled") and not local,
+            "it may be deleted",
+            f"Turn deletion protection on. {again}",
+        ),
+        (
+            bool(table.get("Replicas")),
+            "it is a global table, whose replicas accept conflicting swaps",
+            "Remove its replicas",
+        ),
+    )
+
+
+def _recovery(backups: Answer) -> str:
+    if isinstance(backups, Refused):
+        return f"unknown ({backups.code})"
+    described = backups["ContinuousBackupsDescription"].get("PointInTimeRecoveryDescription", {})
+    return str(described.get("PointInTimeRecoveryStatus", "DISABLED"))
+
+
+def _queues(facts: Facts) -> Iterator[Check]:
+    writes, letters = facts.queues["QueueUrl"], facts.queues["DeadLetterUrl"]
+    again = _deploy(facts)
+    writer = facts.functions["writer_flush"]
+    seconds = 0 if isinstance(writer, Refused) else int(writer["Timeout"])
+    if isinstance(writes, Refused):
+        yield _unknown(facts, "queue", writes)
+    else:
+        redrive = json.loads(writes.get("RedrivePolicy", "{}"))
+        target = None if isinstance(letters, Refused) else letters["QueueArn"]
+        receives = int(redrive.get("maxReceiveCount", 0))
+        hidden = int(writes["VisibilityTimeout"])
+        yield judged(
+            "queue",
+            f"{_name(writes)}, {writes.get('ApproximateNumberOfMessages', '?')} messages wait",
+            *_fifo(writes, again),
+            (redrive.get("deadLetterTargetArn") != target, "its dead letters go elsewhere", again),
+            (
+                0 < receives < _RECEIVES,
+                f"it gives a message up after {receives} receives: a region that waits would skip",
+                again,
+            ),
+            (hidden < _VISIBILITY * seconds, f"it hides messages for {hidden} s, the writer runs {seconds} s", again),
+        )
+    if isinstance(letters, Refused):
+        yield _unknown(facts, "dead letters", letters)
+    else:
+        waiting = int(letters.get("ApproximateNumberOfMessages", 0))
+        yield judged(
+            "dead letters",
+            f"{_name(letters)}, empty",
+            *_fifo(letters, again),
+            (waiting > 0, f"{waiting} messages wait for a decision", "See them, then: lancelsm redrive"),
+        )
+
+
+def _fifo(queue: Mapping[str, Any], again: str) -> Iterator[tuple[bool, str, str]]:
+    kept = int(queue.get("MessageRetentionPeriod", 0))
+    yield queue.get("FifoQueue") != "true", "it is no FIFO queue", again
+    yield queue.get("ContentBasedDeduplication") == "true", "it compares contents, not requests", again
+    yield kept < _RETENTION_SECONDS, f"it keeps messages for {kept} s only", again
+
+
+def _name(queue: Mapping[str, Any]) -> str:
+    return str(queue["QueueArn"]).rpartition(":")[2]
+
+
+def _function(facts: Facts, function: str, answer: Answer) -> Check:
+    name = f"function {function}"
+    if isinstance(answer, Refused):
+        return _unknown(facts, name, answer)
+    runtime = str(answer.get("Runtime") or answer.get("PackageType"))
+    settings = answer.get("Environment", {}).get("Variables", {})
+    state = answer.get("State", "Active")
+    updated = answer.get("LastUpdateStatus", "Successful")
+    local = facts.stage == "local"
+    again = _deploy(facts)
+    return judged(
+        name,
+        f"{runtime}, {_architecture(answer)}, {answer['MemorySize']} MB, {answer['Timeout']} s",
+        (state not in ("Active", "Inactive"), f"it is {state}: {answer.get('StateReason', '')}", again),
+        (updated == "Failed", f"its last update failed: {answer.get('LastUpdateStatusReason', '')}", again),
+        (not _runs(runtime), f"its runtime is {runtime}", f"Use Python 3.12 or 3.13. {again}"),
+        (not local and not answer.get("Layers") and runtime != "Image", "it has no layer", f"make build. {again}"),
+        (
+            not local and not _same_architecture(facts, answer),
+            f"it is {_architecture(answer)}, others are not",
+            again,
+        ),
+        *(
+            (settings[setting] != expected, f"{setting} is {settings[setting]}, not {expected}", again)
+            for setting, expected in _settings(facts).items()
+            if setting in settings
+        ),
+        (
+            "LANCELSM_STACK" not in settings,
+            "it lacks its settings",
+            again,
+        ),
+    )
+
+
+def _runs(runtime: str) -> bool:
+    if runtime == "Image":
+        return True
+    major, _, minor = runtime.removeprefix("python").partition(".")
+    return (major, minor.isdigit()) == ("3", True) and int(minor) >= 11
+
+
+def _architecture(answer: Mapping[str, Any]) -> str:
+    return str((answer.get("Architectures") or ["x86_64"])[0])
+
+
+def _same_architecture(facts: Facts, answer: Mapping[str, Any]) -> bool:
+    known = {_architecture(one) for one in facts.functions.values() if not isinstance(one, Refused)}
+    return known == {_architecture(answer)}
+
+
+def _settings(facts: Facts) -> dict[str, str]:
+    """Settings whose value follows from the stacks' outputs."""
+    outputs = facts.outputs
+    found = {
+        "LANCELSM_QUEUE_URL": outputs.get("QueueUrl"),
+        "LANCELSM_DEAD_LETTER_URL": outputs.get("DeadLetterUrl"),
+        "LANCELSM_REGISTRY": outputs.get("RegistryName"),
+        "LANCELSM_COMPACTION": outputs.get("CompactionFunction"),
+        "LANCELSM_MERGE_MACHINE": outputs.get("MergeMachine"),
+    }
+    if "Bucket" in outputs:
+        found |= {f"LANCELSM_{place.upper()}": f"s3://{outputs['Bucket']}/{place}" for place in ("tables", "work")}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _invocable(facts: Facts) -> Check:
+    refused = {name: answer for name, answer in facts.invocable.items() if isinstance(answer, Refused)}
+    missing = {name for name, answer in facts.functions.items() if isinstance(answer, Refused)}
+    denied = [name for name in refused if name not in missing]
+    what = ", ".join(f"{name} ({refused[name].code})" for name in denied)
+    return judged(
+        "invocation",
+        f"{len(facts.invocable) - len(refused)} functions can be invoked",
+        (bool(denied), f"refused: {what}", "Grant lambda:InvokeFunction on them to whoever calls"),
+        (bool(missing), f"not there: {', '.join(sorted(missing))}", _deploy(facts)),
+    )
+
+
+def _mapping(facts: Facts) -> Check:
+    name, again = "delivery", _deploy(facts)
+    if isinstance(facts.mappings, Refused):
+        return _unknown(facts, name, facts.mappings)
+    writes = facts.queues["QueueUrl"]
+    arn = None if isinstance(writes, Refused) else writes["QueueArn"]
+    found = [one for one in facts.mappings["EventSourceMappings"] if one["EventSourceArn"] == arn]
+    if len(found) != 1:
+        return Check(
+            name=name, ok=False, found=f"{len(found)} mappings lead from the queue to the writer", remedy=again
+        )
+    (mapping,) = found
+    state, said = str(mapping["State"]), mapping.get("FunctionResponseTypes", ())
+    return judged(
+        name,
+        f"{state}, batches of {mapping['BatchSize']}",
+        (
+            state not in ("Enabled", "Enabling", "Updating"),
+            f"the mapping is {state}: messages wait",
+            "Enable it: aws lambda update-event-source-mapping --enabled --uuid " + str(mapping["UUID"]),
+        ),
+        ("ReportBatchItemFailures" not in said, "a batch fails as a whole", again),
+    )
+
+
+def _machine(facts: Facts, machine: str, answer: Answer) -> Check:
+    name = f"state machine {machine.lower()}"
+    if isinstance(answer, Refused):
+        return _unknown(facts, name, answer)
+    status, kind = str(answer["status"]), str(answer["type"])
+    return judged(
+        name,
+        f"{status}, {kind}",
+        (status != "ACTIVE", f"it is {status}", _deploy(facts)),
+        (kind != "STANDARD", f"it is {kind}, which ends after 5 minutes", _deploy(facts)),
+    )
+
+
+def _application(facts: Facts) -> Check:
+    name, application = "Spark application", facts.application
+    if isinstance(application, Refused):
+        return _unknown(facts, name, application)
+    label, state = str(application["releaseLabel"]), str(application["state"])
+    architecture = str(application.get("architecture", "X86_64")).lower()
+    built = {_architecture(one) for one in facts.functions.values() if not isinstance(one, Refused)}
+    again = _deploy(facts)
+    return judged(
+        name,
+        f"{label}, {architecture}, {state}",
+        (not label.startswith(_LABELS), f"its release is {label}", f"Use emr-spark-8.x or emr-7.x. {again}"),
+        (state == "TERMINATED", "it is terminated", again),
+        (
+            facts.stage != "local" and bool(built) and built != {architecture},
+            f"it is {architecture}, its packages are built for {', '.join(sorted(built))}",
+            f"Deploy both with one -c architecture. {again}",
+        ),
+        (bool(application.get("initialCapacity")), "it keeps workers that cost while nothing merges", again),
+    )

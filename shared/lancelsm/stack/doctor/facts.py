@@ -1,0 +1,184 @@
+"""What AWS says of a deployment, as it says it, and how to ask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from functools import partial
+from typing import Any
+
+from lancelsm.common.clock import Clock, Ids
+
+Service = Callable[[str], Any]  # a client, as `common.aws.client` makes it
+
+FUNCTIONS = (
+    "ingest",
+    "writer_flush",
+    "region_claim",
+    "compaction",
+    "merger",
+    "gc",
+    "gc_sweep",
+    "query",
+    "scrub",
+    "dispatch",
+)
+MACHINES = ("Merge", "Collect")
+NO_STACK = "ValidationError"  # what CloudFormation says of a stack that is not there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """There was no answer: the code and text of the error."""
+
+    code: str
+    message: str
+
+
+Answer = Mapping[str, Any] | Refused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """One deployment. Answers are those of the calls that the names say.
+
+    Attributes:
+        stacks: both, or `pipeline` alone where it was deployed over a bucket, a registry and queues that exist.
+        outputs: of both stacks, by name.
+        probe: status codes of requests for an object below `work/`: `absent` (read, none there), `created`, `again`
+            (created once more), `stale` (replaced under another's ETag), `replaced` (under its own).
+        skew_seconds: the machine's clock less AWS's; None if that is unknown.
+    """
+
+    stage: str
+    region: str
+    caller: Answer
+    skew_seconds: float | None
+    stacks: Mapping[str, Answer]
+    outputs: Mapping[str, str]
+    bucket: Answer
+    probe: Answer
+    registry: Answer
+    backups: Answer
+    queues: Mapping[str, Answer]
+    functions: Mapping[str, Answer]
+    invocable: Mapping[str, Answer]
+    mappings: Answer
+    machines: Mapping[str, Answer]
+    application: Answer
+
+
+def fetch(stage: str, *, service: Service, clock: Clock, ids: Ids) -> Facts:
+    """Ask for everything; writes one small object below `work/doctor/`, which expires.
+
+    Raises:
+        Invalid: boto3 is missing, or no region is set.
+    """
+    identity = service("sts")
+    caller = _asked(identity.get_caller_identity)
+    stacks = {name: _stack(service, f"lancelsm-{stage}-{name}") for name in ("state", "pipeline")}
+    outputs = {
+        output["OutputKey"]: output["OutputValue"]
+        for stack in stacks.values()
+        if not isinstance(stack, Refused)
+        for output in stack.get("Outputs", ())
+    }
+    state = stacks["state"]
+    if isinstance(state, Refused) and state.code == NO_STACK and "Bucket" in outputs:
+        del stacks["state"]  # what lasts was there before the deployment
+
+    def about(name: str, ask: Callable[[str], Any]) -> Answer:
+        value = outputs.get(name)
+        return Refused(code="NoOutput", message=f"no stack names it: {name}") if value is None else _asked(ask, value)
+
+    objects, queue, compute = service("s3"), service("sqs"), service("lambda")
+    registry = service("dynamodb")
+    functions = {name: name.title().replace("_", "") + "Function" for name in FUNCTIONS}
+    return Facts(
+        stage=stage,
+        region=identity.meta.region_name,
+        caller=caller,
+        skew_seconds=_skew(caller, clock),
+        stacks=stacks,
+        outputs=outputs,
+        bucket=about("Bucket", lambda name: objects.head_bucket(Bucket=name)),
+        probe=about("Bucket", partial(_probe, objects, ids.nonce())),
+        registry=about("RegistryName", lambda name: registry.describe_table(TableName=_table(name))["Table"]),
+        backups=about("RegistryName", lambda name: registry.describe_continuous_backups(TableName=_table(name))),
+        queues={
+            name: about(
+                name, lambda url: queue.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+            )
+            for name in ("QueueUrl", "DeadLetterUrl")
+        },
+        functions={
+            name: about(key, lambda name: compute.get_function_configuration(FunctionName=name))
+            for name, key in functions.items()
+        },
+        invocable={
+            name: about(key, lambda name: compute.invoke(FunctionName=name, InvocationType="DryRun"))
+            for name, key in functions.items()
+        },
+        mappings=about(functions["writer_flush"], lambda name: compute.list_event_source_mappings(FunctionName=name)),
+        machines={
+            name: about(
+                f"{name}Machine", lambda arn: service("stepfunctions").describe_state_machine(stateMachineArn=arn)
+            )
+            for name in MACHINES
+        },
+        application=about(
+            "SparkApplication",
+            lambda id_: service("emr-serverless").get_application(applicationId=id_)["application"],
+        ),
+    )
+
+
+def _asked(ask: Callable[..., Any], *arguments: Any) -> Answer:
+    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - an extra
+
+    try:
+        answer: Mapping[str, Any] = ask(*arguments)
+        return answer
+    except ClientError as error:
+        said = error.response["Error"]
+        return Refused(code=str(said.get("Code", "")), message=str(said.get("Message", "")))
+    except BotoCoreError as error:
+        return Refused(code=type(error).__name__, message=str(error))
+
+
+def _stack(service: Service, name: str) -> Answer:
+    return _asked(lambda: service("cloudformation").describe_stacks(StackName=name)["Stacks"][0])
+
+
+def _table(registry: str) -> str:
+    return registry.removeprefix("dynamodb:")
+
+
+def _skew(caller: Answer, clock: Clock) -> float | None:
+    if isinstance(caller, Refused):
+        return None
+    date = caller.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
+    return None if date is None else clock.now() - parsedate_to_datetime(date).timestamp()
+
+
+def _probe(objects: Any, nonce: str, bucket: str) -> dict[str, int]:
+    """Status codes of reads and conditional writes of one object of our own."""
+    from botocore.exceptions import ClientError  # noqa: PLC0415
+
+    key = f"work/doctor/{nonce}"
+
+    def status(act: Callable[..., Any], **how: str | bytes) -> int:
+        try:
+            return int(act(Bucket=bucket, Key=key, **how)["ResponseMetadata"]["HTTPStatusCode"])
+        except ClientError as error:
+            return int(error.response["ResponseMetadata"]["HTTPStatusCode"])
+
+    found = {"absent": status(objects.get_object)}
+    found["created"] = status(objects.put_object, Body=b"1", IfNoneMatch="*")
+    found["again"] = status(objects.put_object, Body=b"2", IfNoneMatch="*")
+    found["stale"] = status(objects.put_object, Body=b"3", IfMatch='"00000000000000000000000000000000"')
+    if found["created"] < 300:
+        etag = objects.head_object(Bucket=bucket, Key=key)["ETag"]
+        found["replaced"] = status(objects.put_object, Body=b"4", IfMatch=etag)
+    return found

@@ -1,0 +1,38 @@
+"""What has to be so of one table: it opens, its base is its own, its regions answer, its backlog is short."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lancelsm.errors import LsmError
+from lancelsm.region.catalog import regions, with_heads
+from lancelsm.region.handle import Opened, check_base, open_configured
+from lancelsm.stack.doctor import Check, judged
+
+
+def table_checks(uri: str, *, storage_options: Mapping[str, str] | None = None) -> list[Check]:
+    """Checks until one fails that others rest on. Reads a few small objects, the heads, and the newest base version."""
+    found: list[Check] = []
+    try:
+        opened = open_configured(uri, storage_options=storage_options)
+        found.append(Check(name="configuration", ok=True, found=f"{opened.config.registry}, {opened.config.table}"))
+        base = opened.read_base()
+        check_base(base, opened.config)
+        found.append(Check(name="base", ok=True, found=f"version {base.version}"))
+        found.append(_regions(opened))
+    except LsmError as error:
+        name = ("configuration", "base", "regions")[len(found)]
+        found.append(Check(name=name, ok=False, found=f"{error.kind}: {error.message}", remedy=error.remedy))
+    return found
+
+
+def _regions(opened: Opened) -> Check:
+    heads = [head for _, head in with_heads(opened.storage, regions(opened.storage))]
+    pending = max((head.pending_generations for head in heads), default=0)
+    slow = opened.settings.pending_generations_slow
+    merge = f"Merge: lancelsm merge {opened.storage.uri}"
+    return judged(
+        "regions",
+        f"{len(heads)} with a head, at most {pending} generations to merge",
+        (pending >= slow, f"{pending} generations wait to be merged, appends slow down from {slow}", merge),
+    )

@@ -1,0 +1,118 @@
+"""Results as JSON documents: the same from the command line and from the functions.
+
+They are built from plain values, so that a function that only writes can answer without Lance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from lancelsm.routing.route import values_json
+
+if TYPE_CHECKING:
+    from lancelsm.common.committed import Committed
+    from lancelsm.common.layout import Generation, RegionId
+    from lancelsm.compaction.maintenance import Flushed
+    from lancelsm.compaction.merge import Merged
+    from lancelsm.compaction.optimize import Optimized
+    from lancelsm.gc.collect import Collected
+    from lancelsm.history.changes import Behind
+    from lancelsm.history.pins import Pin
+    from lancelsm.region.catalog import Region
+    from lancelsm.region.head import Head
+    from lancelsm.routing.spec import RegionSpec
+    from lancelsm.scrub.report import Report
+
+Document = dict[str, Any]
+
+
+def committed(done: Committed) -> Document:
+    """{"rows", "entries": [{"region", "position", "rows"}]}."""
+    return {"rows": done.rows, "entries": [asdict(entry) for entry in done.entries]}
+
+
+def flushed(made: Iterable[Flushed]) -> Document:
+    """{"generations": [{"region", "generation", "rows", "path"}]}."""
+    found = [{"region": one.region, "generation": one.generation, "rows": one.rows, "path": one.path} for one in made]
+    return {"generations": found}
+
+
+def merged(done: Merged) -> Document:
+    """{"merged": [{"region", "generation"}], "rows_upserted", "rows_deleted", "base_version"}."""
+    return {
+        "merged": generations(done.moved),
+        "rows_upserted": done.rows_upserted,
+        "rows_deleted": done.rows_deleted,
+        "base_version": done.base_version,
+    }
+
+
+def optimized(done: Optimized) -> Document:
+    """{"fragments_removed", "fragments_added", "indexes_extended", "base_version"}."""
+    return asdict(done)
+
+
+def collected(done: Collected) -> Document:
+    """{"round": [key], "phase", "candidates": [{"path", "kind", "bytes", "why"}], "kept": [...], "deleted"}."""
+    return {
+        "round": list(done.rounds),
+        "phase": done.phase,
+        "candidates": [asdict(one) for one in done.candidates],
+        "kept": [asdict(one) for one in done.kept],
+        "deleted": done.deleted,
+    }
+
+
+def scrubbed(report: Report) -> Document:
+    """{"ok", "checked", "complete", "problems": [{"path", "kind", "problem"}]}; not complete if a limit ended it."""
+    problems = [asdict(one) for one in report.problems]
+    return {"ok": report.ok, "checked": report.checked, "complete": report.complete, "problems": problems}
+
+
+def snapshot(pin: Pin) -> Document:
+    """{"name", "created", "expires", "base_version", "clone"}: times in ISO 8601, null for never."""
+    return {
+        "name": pin.name,
+        "created": _moment(pin.created),
+        "expires": None if pin.expires is None else _moment(pin.expires),
+        "base_version": pin.base_version,
+        "clone": pin.clone or None,
+    }
+
+
+def cursor(pin: Pin) -> Document:
+    """{"name", "created", "positions": [{"region", "position"}]}."""
+    positions = [{"region": region, "position": one.first_position} for region, one in sorted(pin.regions.items())]
+    return {"name": pin.name, "created": _moment(pin.created), "positions": positions}
+
+
+def behind(lag: Behind) -> Document:
+    """{"behind": entries, "since"}: when the oldest of them was written, null if that is not known."""
+    return {"behind": lag.entries, "since": None if lag.since is None else _moment(lag.since)}
+
+
+def held(regions: Iterable[tuple[Region, Head]], spec: RegionSpec | None) -> Document:
+    """{"regions": [{"region", "epoch", "owner", "status", "values"}]}."""
+    found = [
+        {
+            "region": region.id,
+            "epoch": head.epoch,
+            "owner": head.owner,
+            "status": head.status.value,
+            "values": values_json(region.values, spec) if spec else {},
+        }
+        for region, head in regions
+    ]
+    return {"regions": found}
+
+
+def generations(newest: Mapping[RegionId, Generation]) -> list[Document]:
+    """Counters by region as a list of records."""
+    return [{"region": region, "generation": number} for region, number in sorted(newest.items())]
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,137 @@
+"""Rows as one JSON answer; what does not fit one becomes an object of JSON lines behind a link.
+
+Rows are taken as they come: an answer holds what fits, and the object is written in parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+
+from lancelsm.common import aws
+from lancelsm.errors import Invalid, placed
+from lancelsm.record.files import json_rows
+from lancelsm.record.json_lines import json_lines, json_objects
+from lancelsm.record.schema import TableSchema
+from lancelsm.table import Table
+
+ANSWER_BYTES = 5 << 20  # a function's answer may have 6 MB
+_LINK_SECONDS = 3600
+_PART_BYTES = 8 << 20
+
+Document = dict[str, Any]
+Keep = Callable[[Iterator[bytes]], str]
+
+
+def answer(batches: Iterable[pa.RecordBatch | pa.Table], *, keep: Keep, bytes_max: int = ANSWER_BYTES) -> Document:
+    """{"rows": [...]} if that is small enough, else {"url", "rows": how many, "bytes"}.
+
+    Args:
+        keep: takes JSON lines that are larger than an answer may be, all of them, and returns a link to them.
+    """
+    source = iter(batches)
+    taken: list[pa.RecordBatch | pa.Table] = []
+    size = 0
+    for batch in source:
+        taken.append(batch)
+        size += sum(len(line.encode()) + 2 for line in json_lines(batch))  # ", " between two rows
+        if size > bytes_max:
+            break
+    else:
+        return {"rows": [row for batch in taken for row in json_objects(batch)]}
+    counted = _Counted(chain(taken, source))
+    url = keep(iter(counted))
+    return {"url": url, "rows": counted.rows, "bytes": counted.bytes}
+
+
+class _Counted:
+    """Rows as JSON lines, counted on their way."""
+
+    def __init__(self, batches: Iterable[pa.RecordBatch | pa.Table]) -> None:
+        self.rows = self.bytes = 0
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[bytes]:
+        for batch in self._batches:
+            for line in json_lines(batch):
+                encoded = f"{line}\n".encode()
+                self.rows += 1
+                self.bytes += len(encoded)
+                yield encoded
+
+
+def count_rows(
+    table: Table, *, columns: Sequence[str] | None = None, where: str | None = None, limit: int | None = None
+) -> int:
+    """How many live rows there are; arguments and errors as `Table.scan`."""
+    rows = table.scan(columns=columns or table.config.schema.primary_key, where=where, limit=limit)
+    return sum(batch.num_rows for batch in rows)
+
+
+def key_rows(values: Sequence[Any], *, table: Table) -> pa.Table:
+    """Keys as JSON has them, an object of the key columns or the plain value of a key of one column, as rows.
+
+    Raises:
+        Invalid: neither, or a value that doesn't fit its column.
+    """
+    schema = table.config.schema
+    with placed(table=table.uri):
+        return json_rows([_key_columns(value, schema) for value in values], schema=schema.key)
+
+
+def _key_columns(value: Any, schema: TableSchema) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if len(schema.primary_key) != 1:
+        raise Invalid(f"the key has the columns {', '.join(schema.primary_key)}", remedy="Give them as a JSON object")
+    return {schema.primary_key[0]: value}
+
+
+def keep_in_bucket(lines: Iterator[bytes], *, uri: str) -> str:
+    """Write lines to an S3 object part by part; returns a link that needs no credentials, for an hour.
+
+    Raises:
+        Invalid: the grant is missing, or the URI is none of S3.
+        Unavailable: S3 did not answer. Parts of an upload that was not completed are removed by the bucket's rule.
+    """
+    scheme, _, place = uri.partition("://")
+    bucket, _, key = place.partition("/")
+    if scheme != "s3" or not key:
+        raise Invalid("results are kept in S3", remedy="Deploy the stack with a bucket", url=uri)
+    from boto3.s3.transfer import TransferConfig
+    from botocore.config import Config  # noqa: PLC0415 - an extra
+    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
+
+    # Without it a link is signed the old way, which objects with a key of KMS refuse.
+    client = aws.session().client("s3", config=aws.once().merge(Config(signature_version="s3v4")))
+    how = TransferConfig(use_threads=False, multipart_threshold=_PART_BYTES, multipart_chunksize=_PART_BYTES)
+    try:
+        client.upload_fileobj(_File(lines), bucket, key, Config=how, ExtraArgs={"ContentType": "application/x-ndjson"})
+        link: str = client.generate_presigned_url(
+            "get_object", Params={"Bucket": bucket, "Key": key}, ExpiresIn=_LINK_SECONDS
+        )
+    except (BotoCoreError, ClientError) as error:
+        raise aws.translated(error, doing="the result can't be kept", url=uri) from error
+    return link
+
+
+class _File:
+    """An iterator of bytes as a file to read from: what S3 is sent part by part."""
+
+    def __init__(self, lines: Iterator[bytes]) -> None:
+        self._lines = lines
+        self._rest = bytearray()
+
+    def read(self, size: int = -1) -> bytes:
+        while size < 0 or len(self._rest) < size:
+            line = next(self._lines, None)
+            if line is None:
+                size = len(self._rest) if size < 0 else size
+                break
+            self._rest += line
+        taken = bytes(self._rest[:size])
+        del self._rest[:size]
+        return taken
