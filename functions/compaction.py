@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from lancelsm.compaction.maintenance import flush_table
 from lancelsm.region.handle import open_table
 from lancelsm.stack import documents
-from lancelsm.stack.function import Call, Document, function, parsed, place, settings
+from lancelsm.stack.function import Document, FunctionCall, function, parsed, place, settings
 
 SETTINGS = settings("LANCELSM_TABLES")
 
@@ -33,10 +33,10 @@ class Input:
 
 
 @function
-def handler(event: Document, call: Call) -> Document:
+def handler(event: Document, call: FunctionCall) -> Document:
     asked = parsed(Input, event)
-    opened = open_table(place(asked.table, root=SETTINGS["LANCELSM_TABLES"]))
-    made = flush_table(opened, region=asked.region)
-    call.telemetry.measure("generations_flushed", len(made), table=opened.storage.uri)
-    call.telemetry.measure("rows_flushed", sum(one.rows for one in made), table=opened.storage.uri)
+    handle = open_table(place(asked.table, root=SETTINGS["LANCELSM_TABLES"]))
+    made = flush_table(handle, region=asked.region)
+    call.telemetry.measure("generations_flushed", len(made), table=handle.context.uri)
+    call.telemetry.measure("rows_flushed", sum(one.rows for one in made), table=handle.context.uri)
     return documents.flushed(made)

@@ -10,7 +10,7 @@ from lancelsm.errors import LsmError
 from lancelsm.region.handle import open_configured
 from lancelsm.registry.dynamodb import DynamoRegistry
 from lancelsm.stack.dispatch import Elsewhere, dispatch
-from lancelsm.stack.function import Call, Document, function, parsed, settings
+from lancelsm.stack.function import Document, FunctionCall, function, parsed, settings
 
 SETTINGS = settings("LANCELSM_REGISTRY", "LANCELSM_COMPACTION", "LANCELSM_MERGE_MACHINE")
 REGISTRY = DynamoRegistry(
@@ -37,7 +37,7 @@ class Input:
 
 
 @function
-def handler(event: Document, call: Call) -> Document:
+def handler(event: Document, call: FunctionCall) -> Document:
     asked = parsed(Input, event)
     elsewhere = Elsewhere(compaction=SETTINGS["LANCELSM_COMPACTION"], machine=SETTINGS["LANCELSM_MERGE_MACHINE"])
     only = None if asked.table is None else asked.table.rstrip("/")

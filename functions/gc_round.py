@@ -9,7 +9,7 @@ from typing import Literal
 from lancelsm.errors import Invalid
 from lancelsm.gc import collect
 from lancelsm.region.handle import open_configured
-from lancelsm.stack.function import Call, Document, function, parsed, place, settings
+from lancelsm.stack.function import Document, FunctionCall, function, parsed, place, settings
 
 SETTINGS = settings("LANCELSM_TABLES")
 
@@ -34,21 +34,21 @@ class Input:
 
 
 @function
-def handler(event: Document, call: Call) -> Document:
+def handler(event: Document, call: FunctionCall) -> Document:
     asked = parsed(Input, event)
     if (asked.round is None) != (asked.step == "mark"):
         raise Invalid(f"{asked.step} takes {'no' if asked.step == 'mark' else 'a'} round", field="round")
-    opened = open_configured(place(asked.table, root=SETTINGS["LANCELSM_TABLES"]))
+    handle = open_configured(place(asked.table, root=SETTINGS["LANCELSM_TABLES"]))
     match asked.step:
         case "mark":
-            done = collect.mark(opened)
+            done = collect.mark(handle)
         case "verify":
-            done = collect.verify(opened, asked.round or ())
+            done = collect.verify(handle, asked.round or ())
         case "commit":
-            done = collect.commit(opened, asked.round or ())
+            done = collect.commit(handle, asked.round or ())
     for error in done.corrupt:
         call.telemetry.failed(error)
     document = collect.step_document(done)
     if asked.step == "mark":
-        document["interval_seconds"] = ceil(opened.settings.collect_interval_seconds)
+        document["interval_seconds"] = ceil(handle.settings.collect_interval_seconds)
     return document

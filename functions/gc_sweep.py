@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from lancelsm.gc import collect
 from lancelsm.region.handle import open_configured
-from lancelsm.stack.function import Call, Document, function, parsed, place, settings
+from lancelsm.stack.function import Document, FunctionCall, function, parsed, place, settings
 
 SETTINGS = settings("LANCELSM_TABLES")
 
@@ -26,7 +26,7 @@ class Input:
 
 
 @function
-def handler(event: Document, _call: Call) -> Document:
+def handler(event: Document, _call: FunctionCall) -> Document:
     asked = parsed(Input, event)
-    opened = open_configured(place(asked.table, root=SETTINGS["LANCELSM_TABLES"]))
-    return collect.step_document(collect.sweep(opened, asked.round))
+    handle = open_configured(place(asked.table, root=SETTINGS["LANCELSM_TABLES"]))
+    return collect.step_document(collect.sweep(handle, asked.round))

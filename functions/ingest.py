@@ -10,7 +10,7 @@ from lancelsm.stack.delivery.queue import SqsQueue
 from lancelsm.stack.delivery.request import Op, over_http, stored_rows
 from lancelsm.stack.delivery.send import send
 from lancelsm.stack.delivery.table_cache import Inbox, Tables
-from lancelsm.stack.function import Call, Document, function, parsed, settings
+from lancelsm.stack.function import Document, FunctionCall, function, parsed, settings
 
 SETTINGS = settings("LANCELSM_TABLES", "LANCELSM_WORK", "LANCELSM_QUEUE_URL")
 TABLES = Tables(SETTINGS["LANCELSM_TABLES"])
@@ -41,13 +41,13 @@ class Input:
     sequence: int = 0
 
 
-def ingest(event: Document, call: Call) -> Document:
+def ingest(event: Document, call: FunctionCall) -> Document:
     given = parsed(Input, event)
-    opened = TABLES.open(given.table)
-    rows = stored_rows(given, opened=opened, inbox=INBOX)
+    handle = TABLES.open(given.table)
+    rows = stored_rows(given, handle=handle, inbox=INBOX)
     sent = send(
         rows,
-        opened=opened,
+        handle=handle,
         queue=QUEUE,
         inbox=INBOX,
         producer=given.producer or call.id,
@@ -55,7 +55,7 @@ def ingest(event: Document, call: Call) -> Document:
         by_reference=given.object is not None,
         seconds=call.seconds,
     )
-    call.telemetry.measure("rows", rows.num_rows, table=opened.storage.uri)
+    call.telemetry.measure("rows", rows.num_rows, table=handle.context.uri)
     messages = [{"region": one.region, "id": one.id, "sequence": one.sequence} for one in sent]
     return {"rows": rows.num_rows, "messages": messages}
 

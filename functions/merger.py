@@ -8,10 +8,10 @@ from typing import Literal
 
 from lancelsm.compaction.maintenance import merge_table, optimize_table
 from lancelsm.errors import Invalid
-from lancelsm.region.handle import Opened, open_table
+from lancelsm.region.handle import TableHandle, open_table
 from lancelsm.stack import documents
 from lancelsm.stack.dispatch import next_collection
-from lancelsm.stack.function import Call, Document, function, parsed, place, settings
+from lancelsm.stack.function import Document, FunctionCall, function, parsed, place, settings
 from lancelsm.stack.merge_request import folder, keep_request, keep_result, plan_request, read_result
 
 SETTINGS = settings("LANCELSM_TABLES", "LANCELSM_WORK")
@@ -48,36 +48,36 @@ class Input:
     result: str | None = None
 
 
-def merge(opened: Opened, asked: Input, call: Call) -> Document:
-    done = merge_table(opened, engine=asked.engine)
+def merge(handle: TableHandle, asked: Input, call: FunctionCall) -> Document:
+    done = merge_table(handle, engine=asked.engine)
     if asked.result is not None:
         return keep_result(done, _object(asked.result))
-    return _measured(documents.merged(done), opened, call)
+    return _measured(documents.merged(done), handle, call)
 
 
-def plan(opened: Opened, asked: Input, call: Call) -> Document:
+def plan(handle: TableHandle, asked: Input, call: FunctionCall) -> Document:
     execution = asked.execution or call.id
     place_of = folder(SETTINGS["LANCELSM_WORK"], execution)
     uri = f"{place_of}/plan.json"
-    kept = keep_request(plan_request(opened, execution=execution, engine=asked.engine), uri)
+    kept = keep_request(plan_request(handle, execution=execution, engine=asked.engine), uri)
     result = f"{place_of}/result.json"
     return {"table": kept.table, "engine": kept.engine, "plan": uri, "result": result, "token": kept.token}
 
 
-def optimize(opened: Opened, _asked: Input, _call: Call) -> Document:
-    return documents.optimized(optimize_table(opened))
+def optimize(handle: TableHandle, _asked: Input, _call: FunctionCall) -> Document:
+    return documents.optimized(optimize_table(handle))
 
 
-def record(opened: Opened, asked: Input, call: Call) -> Document:
+def record(handle: TableHandle, asked: Input, call: FunctionCall) -> Document:
     if asked.result is None:
         raise Invalid("the event lacks the field 'result'", remedy="Give what the step `plan` gave", field="result")
-    done = _measured(read_result(_object(asked.result)), opened, call)
-    storage = opened.storage
-    name, at = next_collection(storage.table, settings=opened.settings, now=storage.clock.now())
+    done = _measured(read_result(_object(asked.result)), handle, call)
+    context = handle.context
+    name, at = next_collection(context.table, settings=handle.settings, now=context.clock.now())
     return {"merge": done, "collection": {"name": name, "at": at}}
 
 
-STEPS: dict[str, Callable[[Opened, Input, Call], Document]] = {
+STEPS: dict[str, Callable[[TableHandle, Input, FunctionCall], Document]] = {
     "merge": merge,
     "plan": plan,
     "optimize": optimize,
@@ -86,7 +86,7 @@ STEPS: dict[str, Callable[[Opened, Input, Call], Document]] = {
 
 
 @function
-def handler(event: Document, call: Call) -> Document:
+def handler(event: Document, call: FunctionCall) -> Document:
     asked = parsed(Input, event)
     return STEPS[asked.step](open_table(place(asked.table, root=SETTINGS["LANCELSM_TABLES"])), asked, call)
 
@@ -95,7 +95,7 @@ def _object(uri: str) -> str:
     return place(uri, root=f"{SETTINGS['LANCELSM_WORK']}/merge")
 
 
-def _measured(document: Document, opened: Opened, call: Call) -> Document:
+def _measured(document: Document, handle: TableHandle, call: FunctionCall) -> Document:
     for name in ("rows_upserted", "rows_deleted"):
-        call.telemetry.measure(name, document[name], table=opened.storage.uri)
+        call.telemetry.measure(name, document[name], table=handle.context.uri)
     return document

@@ -8,7 +8,7 @@ from typing import Any
 
 import lancelsm
 from lancelsm.errors import Invalid
-from lancelsm.stack.function import Call, Document, function, parsed, place, settings
+from lancelsm.stack.function import Document, FunctionCall, function, parsed, place, settings
 from lancelsm.stack.query import answer, count_rows, keep_in_bucket, key_rows
 
 SETTINGS = settings("LANCELSM_TABLES", "LANCELSM_WORK")
@@ -46,7 +46,7 @@ class Input:
 
 
 @function
-def handler(event: Document, call: Call) -> Document:
+def handler(event: Document, call: FunctionCall) -> Document:
     asked = parsed(Input, event)
     by_key = [name for name in ("key", "keys") if name in event]
     if len(by_key) > 1 or (by_key and {"where", "limit", "count"} & event.keys()):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from lancelsm.region.catalog import chosen
 from lancelsm.region.handle import open_configured
 from lancelsm.stack import documents
-from lancelsm.stack.function import Call, Document, function, parsed, place, settings
+from lancelsm.stack.function import Document, FunctionCall, function, parsed, place, settings
 from lancelsm.wal.claim import claim
 
 SETTINGS = settings("LANCELSM_TABLES")
@@ -33,10 +33,10 @@ class Input:
 
 
 @function
-def handler(event: Document, call: Call) -> Document:
+def handler(event: Document, call: FunctionCall) -> Document:
     asked = parsed(Input, event)
-    opened = open_configured(place(asked.table, root=SETTINGS["LANCELSM_TABLES"]))
-    owner = asked.owner or opened.config.owner
-    claimed = [(region, claim(region, owner=owner)) for region in chosen(opened.storage, asked.region)]
-    call.telemetry.measure("regions_claimed", len(claimed), table=opened.storage.uri)
-    return documents.held(claimed, opened.config.regions)
+    handle = open_configured(place(asked.table, root=SETTINGS["LANCELSM_TABLES"]))
+    owner = asked.owner or handle.config.owner
+    claimed = [(region, claim(region, owner=owner)) for region in chosen(handle.context, asked.region)]
+    call.telemetry.measure("regions_claimed", len(claimed), table=handle.context.uri)
+    return documents.held(claimed, handle.config.regions)

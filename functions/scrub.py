@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from lancelsm.scrub.table import scrub_place
 from lancelsm.stack import documents
-from lancelsm.stack.function import Call, Document, function, parsed, place, settings
+from lancelsm.stack.function import Document, FunctionCall, function, parsed, place, settings
 
 SETTINGS = settings("LANCELSM_TABLES")
 
@@ -29,7 +29,7 @@ class Input:
 
 
 @function
-def handler(event: Document, _call: Call) -> Document:
+def handler(event: Document, _call: FunctionCall) -> Document:
     asked = parsed(Input, event)
     uri = place(asked.table, root=SETTINGS["LANCELSM_TABLES"])
     return documents.scrubbed(scrub_place(uri, region=asked.region, at=asked.at, limit=asked.limit))

@@ -10,7 +10,7 @@ from lancelsm.stack.delivery import events
 from lancelsm.stack.delivery.queue import SqsQueue
 from lancelsm.stack.delivery.request import Op, stored_rows, write
 from lancelsm.stack.delivery.table_cache import Inbox, Tables
-from lancelsm.stack.function import Call, Document, function, parsed, settings
+from lancelsm.stack.function import Document, FunctionCall, function, parsed, settings
 
 SETTINGS = settings("LANCELSM_TABLES", "LANCELSM_WORK", "LANCELSM_QUEUE_URL", "LANCELSM_DEAD_LETTER_URL")
 TABLES = Tables(SETTINGS["LANCELSM_TABLES"])
@@ -38,10 +38,10 @@ class Input:
 
 
 @function
-def handler(event: Document, call: Call) -> Document:
+def handler(event: Document, call: FunctionCall) -> Document:
     if events.is_batch(event):
         return events.answer(event, call, tables=TABLES, inbox=INBOX, queue=QUEUE, dead_letters=DEAD_LETTERS)
     given = parsed(Input, event)
-    opened = TABLES.open(given.table)
-    rows = stored_rows(given, opened=opened, inbox=INBOX)
-    return write(rows, opened=opened, seconds=call.seconds)
+    handle = TABLES.open(given.table)
+    rows = stored_rows(given, handle=handle, inbox=INBOX)
+    return write(rows, handle=handle, seconds=call.seconds)

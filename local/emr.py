@@ -19,11 +19,11 @@ from local.emr_states import (
     RUNNABLE,
     TIMEOUT_MINUTES,
     WAITING,
+    ApiError,
     Application,
     Document,
+    JobResult,
     JobRun,
-    Outcome,
-    Refused,
     Request,
     invalid,
     summary,
@@ -35,7 +35,7 @@ _CLOSE_SECONDS = 10.0
 class Run(Protocol):
     """An attempt that runs."""
 
-    def outcome(self) -> Outcome | None:
+    def outcome(self) -> JobResult | None:
         """None while it runs."""
         ...
 
@@ -44,14 +44,14 @@ class Run(Protocol):
         ...
 
 
-class Runner(Protocol):
+class JobRunner(Protocol):
     def start(self, job: JobRun, application: Application) -> Run: ...
 
 
 class EmrServerless:
     """All applications and jobs of the account. Any thread may call; one calls `step`."""
 
-    def __init__(self, *, runner: Runner, clock: Clock, ids: Ids) -> None:
+    def __init__(self, *, runner: JobRunner, clock: Clock, ids: Ids) -> None:
         self._runner = runner
         self._clock = clock
         self._ids = ids
@@ -306,7 +306,7 @@ class EmrServerless:
             self._tokens[key] = (request, make())
         before, made = self._tokens[key]
         if before != request:
-            raise Refused("ConflictException", f"The client token {key[1]} was used with other parameters: {made}")
+            raise ApiError("ConflictException", f"The client token {key[1]} was used with other parameters: {made}")
         return made
 
     def _id(self, prefix: str) -> str:
@@ -315,13 +315,13 @@ class EmrServerless:
     def _application(self, application_id: str) -> Application:
         application = self._applications.get(application_id)
         if application is None or application.state == "TERMINATED":
-            raise Refused("ResourceNotFoundException", f"Application {application_id} does not exist")
+            raise ApiError("ResourceNotFoundException", f"Application {application_id} does not exist")
         return application
 
     def _job(self, request: Request) -> JobRun:
         job = self._jobs.get(request["jobRunId"])
         if job is None or job.application != request["applicationId"]:
-            raise Refused("ResourceNotFoundException", f"Job run {request['jobRunId']} does not exist")
+            raise ApiError("ResourceNotFoundException", f"Job run {request['jobRunId']} does not exist")
         return job
 
     def _of(self, application_id: str) -> list[JobRun]:
@@ -332,7 +332,7 @@ class EmrServerless:
         for one in known:
             if one.arn == arn:
                 return one
-        raise Refused("ResourceNotFoundException", f"Resource {arn} does not exist")
+        raise ApiError("ResourceNotFoundException", f"Resource {arn} does not exist")
 
     def _retag(self, arn: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
         found = self._tagged(arn)

@@ -18,7 +18,7 @@ from botocore import xform_name
 from botocore.validate import ParamValidator
 
 from local.emr import EmrServerless
-from local.emr_states import Document, Refused, invalid
+from local.emr_states import ApiError, Document, invalid
 
 SERVICE = "emr-serverless"
 
@@ -40,32 +40,32 @@ class EmrHttp:
             request = call.request(labels, query, body)
             checked(request, call.operation.input_shape)
             document = self._act(call.name, request)
-        except Refused as refused:
+        except ApiError as refused:
             return refusal(refused)
         return 200, {"Content-Type": "application/json"}, json.dumps(document).encode()
 
-    def _call(self, method: str, path: str) -> tuple[Call, dict[str, str]]:
+    def _call(self, method: str, path: str) -> tuple[ApiCall, dict[str, str]]:
         for call in self._calls:
             found = call.path.fullmatch(path)
             if found and call.method == method:
                 return call, {name: unquote(value) for name, value in found.groupdict().items()}
-        raise Refused("UnknownOperationException", f"{method} {path} is no call of {SERVICE}")
+        raise ApiError("UnknownOperationException", f"{method} {path} is no call of {SERVICE}")
 
     def _act(self, name: str, request: Document) -> Document:
         act = getattr(self._emr, name, None)
         if act is None:
-            raise Refused("UnknownOperationException", f"{name} is not emulated")
+            raise ApiError("UnknownOperationException", f"{name} is not emulated")
         document: Document = act(request)
         return document
 
     @cached_property
-    def _calls(self) -> list[Call]:
+    def _calls(self) -> list[ApiCall]:
         model = service_model()
-        return [Call(operation=model.operation_model(name)) for name in model.operation_names]
+        return [ApiCall(operation=model.operation_model(name)) for name in model.operation_names]
 
 
 @dataclass(frozen=True)
-class Call:
+class ApiCall:
     """One operation of the service."""
 
     operation: Any
@@ -112,7 +112,7 @@ def checked(request: Document, shape: Any) -> None:
         raise invalid(report.generate_report())
 
 
-def refusal(refused: Refused) -> Answer:
+def refusal(refused: ApiError) -> Answer:
     body = {"message": str(refused), "__type": refused.name}
     headers = {"Content-Type": "application/json", "x-amzn-errortype": refused.name}
     return refused.status, headers, json.dumps(body).encode()

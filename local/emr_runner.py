@@ -28,7 +28,7 @@ from lancelsm.compaction.java import java_home
 from lancelsm.errors import Invalid
 from local import REGION
 from local.emr_parameters import spark_properties
-from local.emr_states import Application, JobRun, Outcome
+from local.emr_states import Application, JobResult, JobRun
 
 _log = logging.getLogger("lancelsm.local")
 
@@ -79,11 +79,11 @@ class SparkRun:
         self._fetch = fetch
         self._environment = environment
         self._log_uri = log_uri
-        self._outcome: Outcome | None = None
+        self._outcome: JobResult | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._stopped = threading.Event()
 
-    def outcome(self) -> Outcome | None:
+    def outcome(self) -> JobResult | None:
         return self._outcome
 
     def stop(self) -> None:
@@ -99,12 +99,12 @@ class SparkRun:
             result = self._submitted(logs)
             self._keep_logs(logs)
         except Exception as error:  # noqa: BLE001 - whatever stops a job fails that job, not the emulator
-            result = Outcome(succeeded=False, details=f"{type(error).__name__}: {error}")
+            result = JobResult(succeeded=False, details=f"{type(error).__name__}: {error}")
         finally:
             shutil.rmtree(self._directory, ignore_errors=True)
         self._outcome = result
 
-    def _submitted(self, logs: Path) -> Outcome:
+    def _submitted(self, logs: Path) -> JobResult:
         properties = spark_properties(self._job.request)
         home = self._directory / "home"
         home.mkdir()
@@ -119,7 +119,7 @@ class SparkRun:
         environment = asked | dict(self._environment) | dict.fromkeys(_INTERPRETERS, sys.executable)
         with (logs / "stdout").open("wb") as output, (logs / "stderr").open("wb") as errors:
             if self._stopped.is_set():
-                return Outcome(succeeded=False, details="Stopped before it ran")
+                return JobResult(succeeded=False, details="Stopped before it ran")
             self._process = subprocess.Popen(
                 command,
                 cwd=home,
@@ -133,10 +133,10 @@ class SparkRun:
             _end(self._process)
         code = self._process.wait()
         if code == 0:
-            return Outcome(succeeded=True)
+            return JobResult(succeeded=True)
         # Spark puts both outputs of a Python driver into its own stdout.
         last = last_words("\n".join((logs / name).read_text(errors="replace") for name in ("stderr", "stdout")))
-        return Outcome(succeeded=False, details=f"Job failed. ExitCode: {code}. Last lines: {last}")
+        return JobResult(succeeded=False, details=f"Job failed. ExitCode: {code}. Last lines: {last}")
 
     def _keep_logs(self, logs: Path) -> None:
         if self._log_uri is None:

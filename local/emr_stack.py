@@ -16,7 +16,7 @@ from lancelsm.common.clock import Clock, Ids
 from local import ACCOUNT, REGION, roles
 from local.emr import EmrServerless
 from local.emr_http import checked, service_model
-from local.emr_states import FINAL, Document, Refused, invalid
+from local.emr_states import FINAL, ApiError, Document, invalid
 
 TASK = "arn:aws:states:::emr-serverless:startJobRun"
 TYPE = "AWS::EMRServerless::Application"
@@ -54,7 +54,7 @@ class Stacks:
         del properties
         try:
             self._emr.remove(physical)
-        except Refused:
+        except ApiError:
             return  # gone already
 
     def _request(self, properties: Document) -> Document:
@@ -87,7 +87,7 @@ class Task:
             if not resource.endswith(".sync"):
                 return raised(started, "StartJobRunResponse")
             return self._result(started)
-        except Refused as refused:
+        except ApiError as refused:
             raise _failed(f"EMRServerless.{refused.name}", str(refused)) from refused
 
     def _result(self, started: Document) -> Document:
@@ -119,7 +119,7 @@ class Task:
             denied += [roles.denial(role, f"emr-serverless:{action}", jobs) for action in ("GetJobRun", "CancelJobRun")]
             denied += [roles.denial(role, action, _RULE) for action in _RULE_ACTIONS]
         for why in filter(None, denied):
-            raise Refused("AccessDeniedException", why)
+            raise ApiError("AccessDeniedException", why)
 
 
 def giving_up(invoke: Callable[[str, Any, float], Any]) -> Callable[[str, Any, float], Any]:
@@ -143,7 +143,7 @@ def members(value: Any, shape: Any) -> Any:
     Keys of maps stay as they are.
 
     Raises:
-        Refused: a member is none of the shape's, or a text is no number.
+        ApiError: a member is none of the shape's, or a text is no number.
     """
     if shape.type_name == "structure":
         named = {name[:1].lower() + name[1:]: one for name, one in value.items()}

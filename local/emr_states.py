@@ -35,7 +35,7 @@ TIMEOUT_MINUTES = 720  # of a job that names none
 IDLE_MINUTES = 15
 
 
-class Refused(Exception):
+class ApiError(Exception):
     """A call that AWS would refuse: its error's name, and the HTTP status that comes with it."""
 
     def __init__(self, name: str, message: str) -> None:
@@ -160,15 +160,15 @@ class JobRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class JobResult:
     """How the attempt of a job ended."""
 
     succeeded: bool
     details: str = ""
 
 
-def invalid(message: str) -> Refused:
-    return Refused("ValidationException", message)
+def invalid(message: str) -> ApiError:
+    return ApiError("ValidationException", message)
 
 
 def summary(document: Document, key: str) -> Document:

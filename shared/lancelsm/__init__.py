@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from lancelsm.common.committed import Committed
     from lancelsm.errors import Ambiguous, Contended, Corrupt, Fenced, Invalid, LsmError, Unavailable
     from lancelsm.read.result import Rows
-    from lancelsm.read.status import Status
+    from lancelsm.read.status import TableStatus
     from lancelsm.table import Table, create, open  # noqa: A004
     from lancelsm.wal.writer import Writer
 
 _HOMES = {
     "errors": ("Ambiguous", "Contended", "Corrupt", "Fenced", "Invalid", "LsmError", "Unavailable"),
-    "read.status": ("Status",),
+    "read.status": ("TableStatus",),
     "read.result": ("Rows",),
     "table": ("Table", "create", "open"),
     "common.committed": ("Committed",),
@@ -39,8 +39,8 @@ __all__ = [
     "Invalid",
     "LsmError",
     "Rows",
-    "Status",
     "Table",
+    "TableStatus",
     "Unavailable",
     "Writer",
     "create",

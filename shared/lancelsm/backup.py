@@ -173,7 +173,7 @@ def restore(
     ports, place, origin = ports or Ports(), canonical(uri), canonical(source)
     store = ports.store(place, storage_options)
     found = read_backup(ports.store(origin, storage_options), uri=origin)
-    check_free(store, uri=place, note=RESTORED)
+    check_free(store, uri=place, marker=RESTORED)
     schema = found.table_schema()
     wanted = {
         "table": table_id(ports.ids.nonce()),
@@ -181,10 +181,10 @@ def restore(
         "source": origin,
         "path": found.path,
     }
-    noted = begin_copy(store, RESTORED, wanted, uri=place, storage_options=storage_options)
+    recorded = begin_copy(store, RESTORED, wanted, uri=place, storage_options=storage_options)
     config = Config(
-        table=TableId(noted["table"]),
-        registry=noted["registry"],
+        table=TableId(recorded["table"]),
+        registry=recorded["registry"],
         owner=found.owner,
         schema=schema,
         schema_version=1,
@@ -200,7 +200,7 @@ def restore(
         facts_of(config),
         config.regions,
         rows=rows,
-        note=RESTORED,
+        marker=RESTORED,
         storage_options=storage_options,
     )
     read = _Sum(schema.columns).all(scan_base(base, columns=schema.names))

@@ -19,7 +19,7 @@ class LsmError(Exception):
     Args:
         message: what happened, one sentence.
         remedy: what the reader should do next; by default what the kind alone says.
-        discreet: the message without values of rows, if it has some: what a log may keep.
+        redacted: the message without values of rows, if it has some: what a log may keep.
         where: names and values that locate it (`table`, `region`, `position`, `field`, `row`, `object`).
     """
 
@@ -27,10 +27,10 @@ class LsmError(Exception):
     exit_code: ClassVar[int] = 1
     next_step: ClassVar[str] = ""
 
-    def __init__(self, message: str, *, remedy: str = "", discreet: str = "", **where: object) -> None:
+    def __init__(self, message: str, *, remedy: str = "", redacted: str = "", **where: object) -> None:
         super().__init__(message)
         self.message = message
-        self.discreet = discreet or message
+        self.redacted = redacted or message
         self.remedy = remedy or self.next_step
         self.where = {name: value for name, value in where.items() if value is not None}
 
@@ -39,9 +39,9 @@ class LsmError(Exception):
         text = f"{self.message} [{place}]" if place else self.message
         return f"{text}. {self.remedy}" if self.remedy else text
 
-    def document(self, *, discreet: bool = False) -> dict[str, object]:
+    def document(self, *, redacted: bool = False) -> dict[str, object]:
         """The error as the JSON document of the command line, and, without values of rows, of the functions."""
-        message = self.discreet if discreet else self.message
+        message = self.redacted if redacted else self.message
         return {"error": {"kind": self.kind, "message": message, "remedy": self.remedy, **self.where}}
 
 
@@ -93,7 +93,7 @@ class Corrupt(LsmError):
 
 
 @contextmanager
-def placed(**where: object) -> Iterator[None]:
+def error_context(**where: object) -> Iterator[None]:
     """Let errors that are raised within say where, as far as they don't by themselves."""
     try:
         yield

@@ -18,7 +18,7 @@ from lancelsm.common.settings import Settings
 from lancelsm.compaction.background import Ran, run
 from lancelsm.compaction.maintenance import Engine, Flushed, flush_table, merge_table
 from lancelsm.compaction.merge import Merged
-from lancelsm.errors import Corrupt, Invalid, placed
+from lancelsm.errors import Corrupt, Invalid, error_context
 from lancelsm.gc.collect import Collected, collect
 from lancelsm.history.changes import Changes, Start, check_start, first_position
 from lancelsm.history.cursor import drop_cursor, list_cursors, set_cursor
@@ -36,13 +36,13 @@ from lancelsm.history.snapshot import (
 )
 from lancelsm.read import reader
 from lancelsm.read.result import Rows, begun
-from lancelsm.read.status import Status, read_status
+from lancelsm.read.status import TableStatus, read_status
 from lancelsm.read.view import View, take_view
 from lancelsm.record.normalize import deletes, upserts
 from lancelsm.record.schema import TableSchema
-from lancelsm.region.catalog import Region, Storage, check_there, regions, the_one
+from lancelsm.region.catalog import Region, TableContext, check_there, regions, resolve_region
 from lancelsm.region.config import Config
-from lancelsm.region.handle import DEFAULT_OWNER, Opened, Ports, Target, open_table
+from lancelsm.region.handle import DEFAULT_OWNER, Ports, TableHandle, WriteTarget, open_table
 from lancelsm.region.head import Head
 from lancelsm.routing.route import route
 from lancelsm.scrub.report import Report
@@ -61,16 +61,16 @@ class Table:
     the same, and takes no writes.
     """
 
-    def __init__(self, opened: Opened, *, owner: str | None = None, at: Pin | None = None) -> None:
-        self._opened = opened
-        self._owner = owner or opened.config.owner
+    def __init__(self, handle: TableHandle, *, owner: str | None = None, at: Pin | None = None) -> None:
+        self._opened = handle
+        self._owner = owner or handle.config.owner
         self._at = at
         self._lock = threading.Lock()
         self._writers: RegionWriters | None = None
 
     @property
     def uri(self) -> str:
-        return self._storage.uri
+        return self._context.uri
 
     @property
     def at_snapshot(self) -> str | None:
@@ -112,7 +112,7 @@ class Table:
         A crash at any line leaves either no trace for readers or the whole batch of a region.
         """
         self._check_writable()
-        with placed(table=self.uri):
+        with error_context(table=self.uri):
             return self._append(upserts(data, schema=self._schema, on_duplicate=on_duplicate))
 
     def delete(self, keys: Any = None, *, where: str | None = None) -> Committed:
@@ -129,7 +129,7 @@ class Table:
             raise Invalid("delete takes either keys or where", table=self.uri)
         if where is not None:
             keys = self.scan(columns=self._schema.primary_key, where=where).to_arrow()
-        with placed(table=self.uri):
+        with error_context(table=self.uri):
             return self._append(deletes(keys, schema=self._schema))
 
     def writer(self, *, pipeline_depth: int = 1, exclusive: bool = False) -> Writer:
@@ -161,14 +161,14 @@ class Table:
             stream = reader.scan(view, uri=self.uri, columns=columns, where=where, limit=limit)
             return Rows(begun(stream if self._at is None else self._while_standing(stream, self._at)))
 
-        return self._reading(read, lambda: regions(self._storage))
+        return self._reading(read, lambda: regions(self._context))
 
     def get(self, keys: Any, *, columns: Sequence[str] | None = None) -> pa.Table:
         """The live rows of these keys as of now, in no order; a key without a row has none.
 
         Args, raises: keys as in `delete`; columns and errors as in `scan`.
         """
-        with placed(table=self.uri):
+        with error_context(table=self.uri):
             wanted = deletes(keys, schema=self._schema).select(list(self._schema.primary_key))
         if wanted.num_rows == 0:
             return self.scan(columns=columns, limit=0).to_arrow()
@@ -212,7 +212,7 @@ class Table:
         Raises: as `gc.collect.collect`, and means the same by its arguments.
         """
         self._check_writable()
-        with placed(table=self.uri):
+        with error_context(table=self.uri):
             return collect(self._opened, yes=yes, interval_seconds=interval_seconds)
 
     def scrub(self, *, region: str | None = None, limit: int | None = None) -> Report:
@@ -220,7 +220,7 @@ class Table:
 
         Raises: as `scrub.table.scrub`, and means the same by its arguments.
         """
-        with placed(table=self.uri):
+        with error_context(table=self.uri):
             return scrub(self._opened, region=region, at=self.at_snapshot, limit=limit)
 
     # Snapshots
@@ -245,7 +245,7 @@ class Table:
 
     def snapshots(self) -> list[Pin]:
         """Every snapshot, by name; expired ones that no collection has removed yet are among them."""
-        return list_snapshots(self._storage)
+        return list_snapshots(self._context)
 
     def refresh_snapshot(self, name: str, ttl: str | float | None = None) -> Pin:
         """Let a snapshot live for `ttl` from now on.
@@ -277,8 +277,8 @@ class Table:
 
     def at(self, name: str) -> Table:
         """The table at a snapshot; raises `Invalid` if there is none of this name, or it has expired."""
-        pin = find_snapshot(self._storage, name)
-        check_standing(self._storage, pin)
+        pin = find_snapshot(self._context, name)
+        check_standing(self._context, pin)
         return Table(self._opened, owner=self._owner, at=pin)
 
     # Changes
@@ -312,11 +312,11 @@ class Table:
         """
         self._check_writable()
         only = None if regions is None else [self.region(one).id for one in regions]
-        return Changes(self._storage, self._schema, start=start, cursor=cursor, only=only, follow=follow, limit=limit)
+        return Changes(self._context, self._schema, start=start, cursor=cursor, only=only, follow=follow, limit=limit)
 
     def cursors(self) -> list[Pin]:
         """Every cursor, by name."""
-        return list_cursors(self._storage)
+        return list_cursors(self._context)
 
     def set_cursor(self, name: str, *, start: Start = "earliest", region: str | None = None) -> Pin:
         """Make a cursor, or put it somewhere else, in all regions or in one; raises as `history.cursor.set_cursor`.
@@ -326,28 +326,28 @@ class Table:
             region: its id; the cursor has to be there then, and stays where it is in the others.
         """
         self._check_writable()
-        check_start(self._storage, start)
+        check_start(self._context, start)
         only = None if region is None else self.region(region).id
-        return set_cursor(self._storage, name, start=lambda one, head: first_position(one, head, start), only=only)
+        return set_cursor(self._context, name, start=lambda one, head: first_position(one, head, start), only=only)
 
     def drop_cursor(self, name: str) -> None:
         """End a cursor: what only it kept may be collected. Raises as `history.cursor.drop_cursor`."""
         self._check_writable()
-        drop_cursor(self._storage, name)
+        drop_cursor(self._context, name)
 
     # Regions
 
-    def status(self) -> Status:
+    def status(self) -> TableStatus:
         """Heads, lag and counters of every region as of now. Raises as `scan`."""
         return read_status(self._opened)
 
     def regions(self) -> list[Region]:
         """Every region in the catalog."""
-        return regions(self._storage)
+        return regions(self._context)
 
     def region(self, identity: str) -> Region:
         """The region whose id is or starts with this; raises `Invalid` if none does, or several do."""
-        return the_one(regions(self._storage), identity, table=self.uri)
+        return resolve_region(regions(self._context), identity, table=self.uri)
 
     def claim(self, region: Region, *, owner: str | None = None) -> Head:
         """Take a region for `owner`, by default for the table's ordinary writers; as `wal.claim.claim`."""
@@ -362,15 +362,15 @@ class Table:
     # Inside
 
     @property
-    def _storage(self) -> Storage:
-        return self._opened.storage
+    def _context(self) -> TableContext:
+        return self._opened.context
 
     @property
     def _schema(self) -> TableSchema:
         return self._opened.config.schema
 
     @cached_property
-    def _target(self) -> Target:
+    def _target(self) -> WriteTarget:
         return self._opened.target()
 
     @cached_property
@@ -388,14 +388,14 @@ class Table:
             )
 
     def _time_to_live(self, ttl: str | float | None) -> float | None:
-        with placed(table=self.uri):
+        with error_context(table=self.uri):
             return time_to_live(self.settings.snapshot_ttl_seconds if ttl is None else ttl)
 
     def _while_standing(self, stream: pa.RecordBatchReader, pin: Pin) -> pa.RecordBatchReader:
         """The same rows; where something is missing because the snapshot is gone, its error says so."""
 
         def batches() -> Iterator[pa.RecordBatch]:
-            with standing(self._storage, pin):
+            with standing(self._context, pin):
                 yield from stream
 
         return pa.RecordBatchReader.from_batches(stream.schema, batches())
@@ -407,28 +407,28 @@ class Table:
         try:
             return self._writers.append_all(route(rows, self._target.regions))
         except Corrupt:
-            check_there(self._storage)
+            check_there(self._context)
             raise
 
     def _regions_of(self, keys: pa.Table) -> list[Region]:
         """The regions that may have rows of these keys above the base."""
         if self.config.regions is None:
-            return regions(self._storage)
+            return regions(self._context)
         parts = route(keys, self._target.regions)
         return [region for part in parts if (region := self._target.directory.find(part.values)) is not None]
 
     def _reading(self, read: Callable[[View], T], listed: Callable[[], Sequence[Region]]) -> T:
         """Read from a view; from a second one if something in the first was collected before the first row came."""
         if self._at is not None:
-            check_standing(self._storage, self._at)
-            with placed(table=self.uri, snapshot=self._at.name), standing(self._storage, self._at):
+            check_standing(self._context, self._at)
+            with error_context(table=self.uri, snapshot=self._at.name), standing(self._context, self._at):
                 return read(self._pinned)
-        with placed(table=self.uri):
-            view = take_view(self._storage, listed, self._opened.read_base)
+        with error_context(table=self.uri):
+            view = take_view(self._context, listed, self._opened.read_base)
             try:
                 return read(view)
             except Corrupt:
-                return read(take_view(self._storage, listed, self._opened.read_base))
+                return read(take_view(self._context, listed, self._opened.read_base))
 
 
 def create(
@@ -496,6 +496,6 @@ def open(  # noqa: A001 - read as lancelsm.open
 
     Raises: as `region.handle.open_table`, and as `Table.at`.
     """
-    opened = open_table(uri, settings=settings, storage_options=storage_options, ports=ports or Ports())
-    table = Table(opened, owner=owner)
+    handle = open_table(uri, settings=settings, storage_options=storage_options, ports=ports or Ports())
+    table = Table(handle, owner=owner)
     return table if at is None else table.at(at)

@@ -85,9 +85,9 @@ def test_a_foreign_owner_is_fenced_and_a_damaged_log_corrupt(orders: Path, run: 
     ],
 )
 def test_wrong_usage_is_2_in_both_outputs(run: Run, arguments: tuple[str, ...]) -> None:
-    told = run(*arguments)
-    assert (told.code, told.out) == (2, "")
-    assert told.err
+    raised = run(*arguments)
+    assert (raised.code, raised.out) == (2, "")
+    assert raised.err
 
     document = run("--output", "json", *arguments).document["error"]
     assert (document["kind"], bool(document["message"])) == ("Usage", True)
@@ -270,13 +270,13 @@ def test_a_script_must_say_so_to_seal_everything(orders: Path, run: Run, as_json
 def test_a_refused_row_is_told_with_table_and_place(orders: Path, run: Run) -> None:
     done = run("write", orders, "-", "--output", "json", stdin='{"id": null, "state": "new", "price": 1}\n')
 
-    told = done.document["error"]
-    assert (told["kind"], told["field"], told["row"]) == ("Invalid", "id", 0)
-    assert told["table"] == str(orders)
-    assert told["remedy"]
+    raised = done.document["error"]
+    assert (raised["kind"], raised["field"], raised["row"]) == ("Invalid", "id", 0)
+    assert raised["table"] == str(orders)
+    assert raised["remedy"]
 
 
 def test_the_version_is_told(run: Run) -> None:
-    told = run("--version")
+    raised = run("--version")
 
-    assert (told.code, told.out) == (0, f"lancelsm {metadata.version('lancelsm')}\n")
+    assert (raised.code, raised.out) == (0, f"lancelsm {metadata.version('lancelsm')}\n")

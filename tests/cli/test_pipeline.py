@@ -388,9 +388,9 @@ def test_the_demo_says_what_it_proved(run: Run, monkeypatch: pytest.MonkeyPatch,
 
     monkeypatch.setattr("lancelsm.demo.embedded.run_demo", shown)
 
-    told, counted = run("demo", "--dir", tmp_path), run("demo", "--output", "json")
+    raised, counted = run("demo", "--dir", tmp_path), run("demo", "--output", "json")
 
-    assert (told.code, told.out, asked) == (0, "in between\n", [tmp_path, None])
+    assert (raised.code, raised.out, asked) == (0, "in between\n", [tmp_path, None])
     assert (counted.document, counted.err) == ({"table": "t", **dict.fromkeys(numbers, 1)}, "in between\n")
 
 

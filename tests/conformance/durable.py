@@ -12,7 +12,7 @@ import sys
 
 from lancelsm.common.layout import Key
 from lancelsm.objects import Written
-from lancelsm.registry import Applied
+from lancelsm.registry import SwapApplied
 from tests.conformance.backends import Description, opened_registry, opened_store
 from tests.conformance.race import ROOT
 
@@ -48,7 +48,7 @@ def main() -> None:
             print(number, flush=True)
     registry = opened_registry(description)
     for number in itertools.count():
-        assert isinstance(registry.swap(record_key(number), expect=None, change={"n": number}), Applied)
+        assert isinstance(registry.swap(record_key(number), expect=None, change={"n": number}), SwapApplied)
         print(number, flush=True)
 
 

@@ -43,14 +43,14 @@ def dynamodb_client(endpoint: str) -> Any:
 @contextmanager
 def environment_of(endpoint: str) -> Iterator[None]:
     """Within, `lancelsm.common.aws` finds this endpoint, region and account in the environment."""
-    told = {
+    raised = {
         "AWS_ENDPOINT_URL": endpoint,
         "AWS_REGION": "us-east-1",
         "AWS_ACCESS_KEY_ID": "000000000000",
         "AWS_SECRET_ACCESS_KEY": "secret",
         "AWS_EC2_METADATA_DISABLED": "true",
     }
-    with mock.patch.dict("os.environ", told):
+    with mock.patch.dict("os.environ", raised):
         _forget_clients()
         try:
             yield

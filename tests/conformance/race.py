@@ -18,7 +18,7 @@ from typing import Any
 
 from lancelsm.common.layout import Key
 from lancelsm.objects import Object, ObjectStore, Written
-from lancelsm.registry import Applied, Registry
+from lancelsm.registry import Registry, SwapApplied
 from tests.conformance.backends import Description, opened_registry, opened_store
 
 ROOT = Path(__file__).parents[2]
@@ -53,7 +53,9 @@ def create_each_record(registry: Registry, name: str) -> list[int]:
     return [
         n
         for n in range(ROUNDS)
-        if isinstance(registry.swap(Key(partition="R#race", sort=f"{n}"), expect=None, change={"by": name}), Applied)
+        if isinstance(
+            registry.swap(Key(partition="R#race", sort=f"{n}"), expect=None, change={"by": name}), SwapApplied
+        )
     ]
 
 
@@ -64,7 +66,7 @@ def count_record(registry: Registry, name: str) -> int:
         while True:
             tries += 1
             value = registry.read(RECORD)["n"]
-            if isinstance(registry.swap(RECORD, expect={"n": value}, change={"n": value + 1}), Applied):
+            if isinstance(registry.swap(RECORD, expect={"n": value}, change={"n": value + 1}), SwapApplied):
                 break
     return tries
 
@@ -74,7 +76,7 @@ def count_own_field(registry: Registry, name: str) -> int:
     lost = 0
     for value in range(STEPS):
         outcome = registry.swap(RECORD, expect={name: value}, change={name: value + 1})
-        lost += not isinstance(outcome, Applied)
+        lost += not isinstance(outcome, SwapApplied)
     return lost
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from lancelsm.common.clock import SeededIds
 from lancelsm.errors import Invalid, Unavailable
-from lancelsm.objects import Listed, Object, Refused, Unknown, Written
+from lancelsm.objects import Listed, Object, PreconditionFailed, WriteUnknown, Written
 from lancelsm.objects.cloud import CloudStore
 from tests.conformance.ministack import options
 from tests.conformance.stub import BUCKET, etag, serving
@@ -34,10 +34,10 @@ def clock():
 
 @pytest.fixture
 def store(stub, clock):
-    return opened(stub, clock)
+    return handle(stub, clock)
 
 
-def opened(stub, clock=None, **more):
+def handle(stub, clock=None, **more):
     chosen = options(stub.endpoint) | more
     return CloudStore(f"s3://{BUCKET}/t", chosen, clock=clock or FakeClock(), ids=SeededIds(1))
 
@@ -45,7 +45,7 @@ def opened(stub, clock=None, **more):
 def test_a_conflict_on_create_is_refused_after_one_request(store, stub):
     stub.script["PUT", "t/k"] = [409]
 
-    assert store.create("k", b"x") == Refused()
+    assert store.create("k", b"x") == PreconditionFailed()
     assert stub.count("PUT", "t/k") == 1
     assert store.get("k") is None
 
@@ -54,7 +54,7 @@ def test_a_conflict_on_replace_is_refused_after_one_request(store, stub):
     stub.objects["t/k"] = b"old"
     stub.script["PUT", "t/k"] = [409]
 
-    assert store.replace("k", b"new", expect=etag(b"old")) == Refused()
+    assert store.replace("k", b"new", expect=etag(b"old")) == PreconditionFailed()
     assert stub.count("PUT", "t/k") == 1
     assert store.get("k").body == b"old"
 
@@ -63,7 +63,7 @@ def test_a_conflict_on_replace_is_refused_after_one_request(store, stub):
 def test_a_create_whose_answer_is_lost_is_unknown_and_not_sent_again(store, stub, event):
     stub.script["PUT", "t/k"] = [event]
 
-    assert isinstance(store.create("k", b"x"), Unknown)
+    assert isinstance(store.create("k", b"x"), WriteUnknown)
     assert stub.count("PUT", "t/k") == 1
     assert store.get("k").body == b"x"
 
@@ -73,7 +73,7 @@ def test_a_replace_whose_answer_is_lost_is_unknown_and_not_sent_again(store, stu
     stub.objects["t/k"] = b"old"
     stub.script["PUT", "t/k"] = [event]
 
-    assert isinstance(store.replace("k", b"new", expect=etag(b"old")), Unknown)
+    assert isinstance(store.replace("k", b"new", expect=etag(b"old")), WriteUnknown)
     assert stub.count("PUT", "t/k") == 1
     assert store.get("k").body == b"new"
 
@@ -81,8 +81,8 @@ def test_a_replace_whose_answer_is_lost_is_unknown_and_not_sent_again(store, stu
 def test_a_create_that_lands_late_is_the_object_or_changes_nothing(store, stub):
     # Given two creates that are on their way, one of a key that another create takes meanwhile
     stub.script |= {("PUT", "t/free"): ["late"], ("PUT", "t/taken"): ["late"]}
-    assert isinstance(store.create("free", b"late"), Unknown)
-    assert isinstance(store.create("taken", b"late"), Unknown)
+    assert isinstance(store.create("free", b"late"), WriteUnknown)
+    assert isinstance(store.create("taken", b"late"), WriteUnknown)
     assert store.get("free") is None
     assert isinstance(store.create("taken", b"first"), Written)
 
@@ -95,8 +95,8 @@ def test_a_create_that_lands_late_is_the_object_or_changes_nothing(store, stub):
 def test_a_replace_that_lands_late_changes_nothing_once_the_object_was_replaced(store, stub):
     stub.objects |= {"t/same": b"old", "t/other": b"old"}
     stub.script |= {("PUT", "t/same"): ["late"], ("PUT", "t/other"): ["late"]}
-    assert isinstance(store.replace("same", b"late", expect=etag(b"old")), Unknown)
-    assert isinstance(store.replace("other", b"late", expect=etag(b"old")), Unknown)
+    assert isinstance(store.replace("same", b"late", expect=etag(b"old")), WriteUnknown)
+    assert isinstance(store.replace("other", b"late", expect=etag(b"old")), WriteUnknown)
     assert isinstance(store.replace("other", b"first", expect=etag(b"old")), Written)
 
     assert stub.land() == [200, 412]
@@ -108,7 +108,7 @@ def test_a_replace_that_lands_late_changes_nothing_once_the_object_was_replaced(
 def test_a_write_that_failed_without_proof_is_unknown(store, stub, event):
     stub.script["PUT", "t/k"] = [event]
 
-    assert isinstance(store.create("k", b"x"), Unknown)
+    assert isinstance(store.create("k", b"x"), WriteUnknown)
     assert stub.count("PUT", "t/k") == 1
     assert store.create("k", b"x") == Written(etag=etag(b"x"))
 
@@ -116,7 +116,7 @@ def test_a_write_that_failed_without_proof_is_unknown(store, stub, event):
 def test_a_write_to_a_server_that_is_not_there_is_unknown():
     store = CloudStore(f"s3://{BUCKET}/t", options("http://127.0.0.1:1"), clock=FakeClock(), ids=SeededIds(1))
 
-    assert isinstance(store.create("k", b"x"), Unknown)
+    assert isinstance(store.create("k", b"x"), WriteUnknown)
 
 
 @pytest.mark.parametrize("event", [500, 503, "drop", "cut"])
@@ -176,7 +176,7 @@ def test_another_region_is_invalid(store, stub):
 
 
 def test_plain_http_must_be_allowed(stub):
-    store = opened(stub, allow_http="false")
+    store = handle(stub, allow_http="false")
 
     with pytest.raises(Invalid) as raised:
         store.create("k", b"x")

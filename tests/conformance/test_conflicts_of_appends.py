@@ -12,14 +12,14 @@ import pytest
 from lancelsm.common.clock import SeededIds
 from lancelsm.common.layout import Epoch, Position, wal_entry
 from lancelsm.objects.cloud import CloudStore
-from lancelsm.region.catalog import Region, Storage
+from lancelsm.region.catalog import Region, TableContext
 from lancelsm.wal.append import append
 from lancelsm.wal.claim import create_region
 from lancelsm.wal.entry import decode, encode
 from tests.conformance.ministack import options
 from tests.conformance.stub import BUCKET, Stub, serving
+from tests.simulation.environment import OWNER, TABLE, VALUES, a_nonce, numbers_in, row
 from tests.simulation.faults import FakeClock, MemoryRegistry
-from tests.simulation.world import OWNER, TABLE, VALUES, a_nonce, numbers_in, row
 
 FIRST = Position(1)
 
@@ -34,7 +34,7 @@ def stub() -> Iterator[Stub]:
 def region(stub: Stub) -> Region:
     clock, ids = FakeClock(), SeededIds(1)
     objects = CloudStore(f"s3://{BUCKET}/t", options(stub.endpoint), clock=clock, ids=ids)
-    storage = Storage(
+    context = TableContext(
         uri=f"s3://{BUCKET}/t",
         table=TABLE,
         objects=objects,
@@ -43,7 +43,7 @@ def region(stub: Stub) -> Region:
         ids=ids,
         parallel=1,
     )
-    return create_region(storage, spec_id=1, values=VALUES, owner=OWNER)
+    return create_region(context, spec_id=1, values=VALUES, owner=OWNER)
 
 
 def key_of(region: Region, position: Position) -> str:

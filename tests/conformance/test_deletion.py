@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lancelsm.common.layout import Key
-from lancelsm.registry import Applied, Lost
+from lancelsm.registry import SwapApplied, SwapLost
 from tests.conformance.backends import OBJECTS, REGISTRIES, opened_registry, opened_store
 
 KEY = Key(partition="S#table", sort="monday")
@@ -63,10 +63,10 @@ def test_more_objects_than_one_request_takes_are_deleted(store):
 def test_a_record_is_deleted_under_its_witness_alone(registry):
     registry.swap(KEY, expect=None, change={"version": 1, "expires": "10"})
 
-    assert isinstance(registry.delete(KEY, expect={"version": 2}), Lost)
+    assert isinstance(registry.delete(KEY, expect={"version": 2}), SwapLost)
     assert registry.read(KEY) == {"version": 1, "expires": "10"}
 
-    assert registry.delete(KEY, expect={"version": 1}) == Applied(record={"version": 1, "expires": "10"})
+    assert registry.delete(KEY, expect={"version": 1}) == SwapApplied(record={"version": 1, "expires": "10"})
     assert registry.read(KEY) is None
     assert registry.list(KEY.partition) == []
 
@@ -75,15 +75,15 @@ def test_a_refresh_that_comes_after_the_deletion_is_lost(registry):
     registry.swap(KEY, expect=None, change={"version": 1})
     registry.delete(KEY, expect={"version": 1})
 
-    assert registry.swap(KEY, expect={"version": 1}, change={"version": 2}) == Lost(record=None)
-    assert registry.delete(KEY, expect={"version": 1}) == Lost(record=None)
+    assert registry.swap(KEY, expect={"version": 1}, change={"version": 2}) == SwapLost(record=None)
+    assert registry.delete(KEY, expect={"version": 1}) == SwapLost(record=None)
 
 
 def test_a_record_can_be_created_where_one_was_deleted(registry):
     registry.swap(KEY, expect=None, change={"version": 1, "old": "field"})
     registry.delete(KEY, expect={"version": 1})
 
-    assert registry.swap(KEY, expect=None, change={"version": 7}) == Applied(record={"version": 7})
+    assert registry.swap(KEY, expect=None, change={"version": 7}) == SwapApplied(record={"version": 7})
     assert registry.list(KEY.partition) == [(KEY, {"version": 7})]
 
 
@@ -97,6 +97,6 @@ def test_a_discarded_record_is_gone_alone_and_one_that_is_not_there_is_no_error(
 
     assert registry.read(keys[0]) is None
     assert registry.list(KEY.partition) == [(key, {"version": 1}) for key in (KEY, keys[1])]
-    assert registry.swap(keys[0], expect={"version": 1}, change={"version": 2}) == Lost(record=None)
-    assert registry.delete(keys[0], expect={"version": 1}) == Lost(record=None)
+    assert registry.swap(keys[0], expect={"version": 1}, change={"version": 2}) == SwapLost(record=None)
+    assert registry.delete(keys[0], expect={"version": 1}) == SwapLost(record=None)
     assert registry.read(keys[0]) is None

@@ -7,15 +7,15 @@ import pytest
 from lancelsm.common.clock import SeededIds
 from lancelsm.common.layout import RegionId, TableId, head_key
 from lancelsm.errors import Corrupt, Invalid, Unavailable
-from lancelsm.region.catalog import Storage
-from lancelsm.region.head import Status
-from lancelsm.registry import Applied, Lost, Unknown
+from lancelsm.region.catalog import TableContext
+from lancelsm.region.head import RegionState
+from lancelsm.registry import SwapApplied, SwapLost, SwapUnknown
 from lancelsm.registry.dynamodb import DynamoRegistry
 from lancelsm.wal.append import append
 from lancelsm.wal.claim import claim, create_region
 from tests.conformance.dynamodb import dynamodb_client, make_registry_table
+from tests.simulation.environment import row
 from tests.simulation.faults import FakeClock, MemoryStore
-from tests.simulation.world import row
 
 KEY = head_key(TableId("9c1d"), RegionId("71aa"))
 LOST = ["500", "drop", "applied 500", "applied drop", "late", "cut"]
@@ -39,10 +39,10 @@ def table(proxy, tmp_path):
 
 @pytest.fixture
 def registry(proxy, table, clock):
-    return opened(proxy, table, clock)
+    return handle(proxy, table, clock)
 
 
-def opened(proxy, table, clock=None):
+def handle(proxy, table, clock=None):
     client = dynamodb_client(proxy.endpoint)
     return DynamoRegistry(table, client=client, clock=clock or FakeClock(), ids=SeededIds(1))
 
@@ -55,7 +55,7 @@ def test_a_swap_without_an_answer_is_unknown_and_not_sent_again(registry, proxy,
     outcome = registry.swap(KEY, expect={"n": 1}, change={"n": 2, "nonce": "b"})
 
     # It was sent once, and a later look tells what became of it
-    assert isinstance(outcome, Unknown)
+    assert isinstance(outcome, SwapUnknown)
     assert proxy.count("UpdateItem") == 2
     happened = event.startswith("applied") or event == "cut"
     assert registry.read(KEY) == ({"n": 2, "nonce": "b"} if happened else {"n": 1, "nonce": "a"})
@@ -65,8 +65,10 @@ def test_a_swap_that_lands_late_changes_nothing_once_the_record_moved_on(registr
     # Given a swap that is on its way, and one that was faster
     registry.swap(KEY, expect=None, change={"n": 1})
     proxy.script["UpdateItem"] = ["late"]
-    assert isinstance(registry.swap(KEY, expect={"n": 1}, change={"n": 2, "by": "late"}), Unknown)
-    assert registry.swap(KEY, expect={"n": 1}, change={"n": 2, "by": "fast"}) == Applied(record={"n": 2, "by": "fast"})
+    assert isinstance(registry.swap(KEY, expect={"n": 1}, change={"n": 2, "by": "late"}), SwapUnknown)
+    assert registry.swap(KEY, expect={"n": 1}, change={"n": 2, "by": "fast"}) == SwapApplied(
+        record={"n": 2, "by": "fast"}
+    )
 
     # When it lands
     proxy.land()
@@ -81,14 +83,14 @@ def test_a_swap_that_lands_late_happens_once(registry, proxy):
 
     proxy.land()
 
-    assert registry.swap(KEY, expect={"n": 1}, change={"n": 2}) == Lost(record={"n": 2, "by": "us"})
+    assert registry.swap(KEY, expect={"n": 1}, change={"n": 2}) == SwapLost(record={"n": 2, "by": "us"})
 
 
 @pytest.mark.parametrize("event", BUSY)
 def test_a_swap_that_was_throttled_is_sent_again(registry, proxy, event):
     proxy.script["UpdateItem"] = [event] * 3
 
-    assert registry.swap(KEY, expect=None, change={"n": 1}) == Applied(record={"n": 1})
+    assert registry.swap(KEY, expect=None, change={"n": 1}) == SwapApplied(record={"n": 1})
     assert proxy.count("UpdateItem") == 4
 
 
@@ -105,7 +107,7 @@ def test_a_swap_that_stays_throttled_is_unavailable_and_wrote_nothing(registry, 
 def test_a_swap_that_was_throttled_and_then_lost_is_unknown(registry, proxy):
     proxy.script["UpdateItem"] = ["ThrottlingException", "applied drop"]
 
-    assert isinstance(registry.swap(KEY, expect=None, change={"n": 1}), Unknown)
+    assert isinstance(registry.swap(KEY, expect=None, change={"n": 1}), SwapUnknown)
     assert proxy.count("UpdateItem") == 2
 
 
@@ -138,7 +140,7 @@ def test_no_read_is_served_by_a_replica_and_a_refusal_needs_none(registry, proxy
 
     assert registry.read(KEY) == {"n": 1}
     assert registry.list(KEY.partition) == [(KEY, {"n": 1})]
-    assert registry.swap(KEY, expect={"n": 0}, change={"n": 1}) == Lost(record={"n": 1})
+    assert registry.swap(KEY, expect={"n": 0}, change={"n": 1}) == SwapLost(record={"n": 1})
     registry.swap(KEY, expect={"n": 1}, change={"epoch": 5})
     with pytest.raises(Corrupt, match="epoch"):
         registry.swap(KEY, expect={}, change={"epoch": 4})
@@ -177,7 +179,7 @@ def test_a_refusal_for_good_is_invalid_at_once_and_says_what_to_do(registry, pro
 
 
 def test_a_table_that_is_not_there_is_invalid_for_every_call(proxy):
-    registry = opened(proxy, "no-such-table")
+    registry = handle(proxy, "no-such-table")
 
     for call in (
         lambda: registry.read(KEY),
@@ -194,7 +196,7 @@ def test_a_server_that_is_not_there_leaves_a_swap_unknown_and_a_read_unavailable
     client = dynamodb_client("http://127.0.0.1:1")
     registry = DynamoRegistry("registry", client=client, clock=FakeClock(), ids=SeededIds(1))
 
-    assert isinstance(registry.swap(KEY, expect=None, change={"n": 1}), Unknown)
+    assert isinstance(registry.swap(KEY, expect=None, change={"n": 1}), SwapUnknown)
     with pytest.raises(Unavailable):
         registry.read(KEY)
 
@@ -204,7 +206,7 @@ def test_a_deletion_without_an_answer_is_unknown(registry, proxy, event):
     registry.swap(KEY, expect=None, change={"n": 1})
     proxy.script["DeleteItem"] = [event]
 
-    assert isinstance(registry.delete(KEY, expect={"n": 1}), Unknown)
+    assert isinstance(registry.delete(KEY, expect={"n": 1}), SwapUnknown)
     assert proxy.count("DeleteItem") == 1
 
 
@@ -218,8 +220,8 @@ def test_the_index_shows_what_is_dirty_of_all_tables(registry):
     assert registry.dirty() == sorted(regions[1:])
 
 
-def storage(registry, clock):
-    return Storage(
+def context(registry, clock):
+    return TableContext(
         uri="memory",
         table=TableId("9c1d"),
         objects=MemoryStore(),
@@ -233,7 +235,7 @@ def storage(registry, clock):
 @pytest.mark.parametrize("event", [*LOST, "ThrottlingException"])
 def test_an_append_whose_swap_is_not_heard_of_is_acknowledged_once(registry, proxy, clock, event):
     # Given a region of which an append's swap gets lost in some way
-    region = create_region(storage(registry, clock), spec_id=0, values=(), owner="us")
+    region = create_region(context(registry, clock), spec_id=0, values=(), owner="us")
     proxy.script["UpdateItem"] = [event]
 
     # When it is appended to twice, and what is late lands
@@ -251,14 +253,14 @@ def test_an_append_whose_swap_is_not_heard_of_is_acknowledged_once(registry, pro
 @pytest.mark.parametrize("call", [0, 1, 2])
 def test_a_claim_recognises_itself_whichever_of_its_swaps_is_not_heard_of(registry, proxy, clock, event, call):
     # Given a region, and a claim whose swap of the epoch, fence or manifest gets lost
-    region = create_region(storage(registry, clock), spec_id=0, values=(), owner="us")
+    region = create_region(context(registry, clock), spec_id=0, values=(), owner="us")
     proxy.script["UpdateItem"] = [*["ok"] * call, event]
 
     head = claim(region, owner="them")
 
     proxy.land()
     assert region.head() == head
-    assert (head.owner, head.epoch, head.manifest_epoch, head.status) == ("them", 2, 2, Status.OPEN)
+    assert (head.owner, head.epoch, head.manifest_epoch, head.status) == ("them", 2, 2, RegionState.OPEN)
 
 
 @pytest.mark.parametrize("event", [*LOST, "ThrottlingException"])
@@ -266,7 +268,7 @@ def test_a_claim_recognises_itself_whichever_of_its_swaps_is_not_heard_of(regist
 def test_a_region_is_made_once_whichever_of_its_records_is_not_heard_of(registry, proxy, clock, event, call):
     proxy.script["UpdateItem"] = [*["ok"] * call, event]
 
-    region = create_region(storage(registry, clock), spec_id=0, values=(), owner="us")
+    region = create_region(context(registry, clock), spec_id=0, values=(), owner="us")
 
     proxy.land()
     assert append(region, row(1), owner="us").summary.position == 1

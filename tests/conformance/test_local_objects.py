@@ -12,7 +12,7 @@ import pytest
 import lancelsm
 from lancelsm.admin.drop import drop_table
 from lancelsm.errors import Invalid, Unavailable
-from lancelsm.objects import Refused, Unknown, Written, filesystem
+from lancelsm.objects import PreconditionFailed, WriteUnknown, Written, filesystem
 from lancelsm.objects.filesystem import TEMPORARY, LocalStore
 from lancelsm.objects.open import local_path, open_store
 from lancelsm.objects.posix import explained, held, locks_hold
@@ -53,7 +53,7 @@ def test_a_create_that_dies_at_any_line_leaves_no_object_or_the_whole_one(tmp_pa
     assert {each.body for each in found if each} == {NEW}
     for table, each in zip(tables, found, strict=True):
         assert [line.key for line in LocalStore(table).list("")] == ([KEY] if each else [])
-        assert isinstance(unsynced(table).create(KEY, b"again"), Refused if each else Written)
+        assert isinstance(unsynced(table).create(KEY, b"again"), PreconditionFailed if each else Written)
 
 
 def test_a_replace_that_dies_at_any_line_leaves_the_old_object_or_the_new_one(tmp_path):
@@ -107,8 +107,8 @@ def test_a_refusal_is_durable_as_well(tmp_path):
     etag = LocalStore(tmp_path).create(KEY, b"x").etag
     store = LocalStore(tmp_path, fsync=syncs)
 
-    assert store.create(KEY, b"y") == Refused()
-    assert store.replace(KEY, b"y", expect=etag[::-1]) == Refused()
+    assert store.create(KEY, b"y") == PreconditionFailed()
+    assert store.replace(KEY, b"y", expect=etag[::-1]) == PreconditionFailed()
     assert syncs.paths == [str((tmp_path / KEY).parent)] * 2
 
 
@@ -118,8 +118,8 @@ def test_a_name_that_may_not_survive_is_unknown(tmp_path):
     etag = store.create(KEY, b"x").etag
     syncs.failing = {"region/wal": errno.EIO}
 
-    assert isinstance(store.create(KEY + "2", b"x"), Unknown)
-    assert isinstance(store.replace(KEY, b"y", expect=etag), Unknown)
+    assert isinstance(store.create(KEY + "2", b"x"), WriteUnknown)
+    assert isinstance(store.replace(KEY, b"y", expect=etag), WriteUnknown)
 
 
 @pytest.mark.parametrize(("number", "kind"), [(errno.ENOSPC, Unavailable), (errno.EIO, Unavailable)])

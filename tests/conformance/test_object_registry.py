@@ -9,9 +9,8 @@ import pytest
 from lancelsm.common.clock import SeededIds
 from lancelsm.common.layout import Key
 from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
-from lancelsm.objects import Refused, Unknown
-from lancelsm.registry import Applied, Lost
-from lancelsm.registry import Unknown as UnknownSwap
+from lancelsm.objects import PreconditionFailed, WriteUnknown
+from lancelsm.registry import SwapApplied, SwapLost, SwapUnknown
 from lancelsm.registry.object import ObjectRegistry, object_key
 from tests.simulation.faults import (
     DENY,
@@ -64,7 +63,7 @@ def test_a_swap_whose_reply_is_lost_is_applied_once(fault, create):
     plan.land()
 
     assert [call.method for call, _ in plan.injected] == ["create" if create else "replace"]
-    assert outcome == Applied(record={"n": 1})
+    assert outcome == SwapApplied(record={"n": 1})
     assert over(inner).read(KEY) == {"n": 1}
     assert json.loads(inner.get(object_key(KEY)).body)["version"] == (1 if create else 2)
 
@@ -78,7 +77,7 @@ def test_two_lost_replies_of_one_swap_are_one_write(first_lands_after):
     outcome = over(FaultyStore(inner, plan)).swap(KEY, expect={"n": 0}, change={"n": 1})
     plan.land()
 
-    assert outcome == Applied(record={"n": 1})
+    assert outcome == SwapApplied(record={"n": 1})
     assert json.loads(inner.get(object_key(KEY)).body)["version"] == 2
 
 
@@ -97,7 +96,7 @@ def test_every_fault_at_every_call_leaves_a_swap_done_or_undone_and_says_so():
             over(inner, seed="before").swap(KEY, expect=None, change={"n": 0})
             plan = FaultPlan.at(call.index, fault)
             try:
-                assert run(plan) == Applied(record={"n": 1}), (call, fault)
+                assert run(plan) == SwapApplied(record={"n": 1}), (call, fault)
                 expected = 1
             except Unavailable:
                 expected = 0
@@ -115,7 +114,7 @@ def test_a_lost_reply_that_later_writes_hide_is_unknown():
                 return written
             self.armed = False
             over(self, seed="hides").swap(KEY, expect={"n": 2}, change={"n": 3})
-            return Unknown(cause="reply lost")
+            return WriteUnknown(cause="reply lost")
 
     store = Hidden()
     over(store, seed="create").swap(KEY, expect=None, change={"n": 1})
@@ -123,7 +122,7 @@ def test_a_lost_reply_that_later_writes_hide_is_unknown():
 
     outcome = over(store).swap(KEY, expect={"n": 1}, change={"n": 2})
 
-    assert isinstance(outcome, UnknownSwap)
+    assert isinstance(outcome, SwapUnknown)
     assert "later writes hide" in outcome.cause
 
 
@@ -135,23 +134,23 @@ def test_a_lost_reply_whose_version_another_write_took_is_decided_anew():
             if self.armed:
                 self.armed = False
                 over(self, seed="other").swap(KEY, expect={}, change={"n": 5})
-                assert super().replace(key, body, expect=expect) == Refused()
-                return Unknown(cause="reply lost")
+                assert super().replace(key, body, expect=expect) == PreconditionFailed()
+                return WriteUnknown(cause="reply lost")
             return super().replace(key, body, expect=expect)
 
     store = Taken()
     over(store, seed="create").swap(KEY, expect=None, change={"n": 1, "x": 0})
     store.armed = True
-    assert over(store).swap(KEY, expect={"n": 1}, change={"n": 2}) == Lost(record={"n": 5, "x": 0})
+    assert over(store).swap(KEY, expect={"n": 1}, change={"n": 2}) == SwapLost(record={"n": 5, "x": 0})
 
     store.armed = True
-    assert over(store, seed=2).swap(KEY, expect={"x": 0}, change={"x": 1}) == Applied(record={"n": 5, "x": 1})
+    assert over(store, seed=2).swap(KEY, expect={"x": 0}, change={"x": 1}) == SwapApplied(record={"n": 5, "x": 1})
 
 
 def test_writers_of_other_fields_only_make_a_swap_try_again():
     store = Meddling(5)
 
-    assert over(store).swap(KEY, expect={"n": 1}, change={"n": 2}) == Applied(record={"n": 2, "others": 5})
+    assert over(store).swap(KEY, expect={"n": 1}, change={"n": 2}) == SwapApplied(record={"n": 2, "others": 5})
 
 
 def test_a_swap_that_others_always_overtake_is_contended_and_wrote_nothing():
@@ -167,7 +166,7 @@ def test_a_store_that_stops_answering_after_the_write_leaves_it_unknown():
     inner = MemoryStore()
     plan = FaultPlan.of({1: FAIL_AFTER, 2: DENY})
 
-    assert isinstance(over(FaultyStore(inner, plan)).swap(KEY, expect=None, change={"n": 1}), UnknownSwap)
+    assert isinstance(over(FaultyStore(inner, plan)).swap(KEY, expect=None, change={"n": 1}), SwapUnknown)
 
 
 def test_a_store_that_does_not_answer_at_all_is_unavailable():
@@ -189,7 +188,7 @@ def test_a_write_that_is_never_answered_is_unknown_after_the_budget():
 
     outcome = over(FaultyStore(MemoryStore(), plan), clock=clock).swap(KEY, expect=None, change={"n": 1})
 
-    assert isinstance(outcome, UnknownSwap)
+    assert isinstance(outcome, SwapUnknown)
     assert 30 <= clock.monotonic() < 40
 
 
@@ -200,9 +199,9 @@ def test_actors_that_count_under_faults_count_what_they_were_told():
         schedule, inner = Schedule(seed), MemoryStore()
         over(inner, seed="create").swap(KEY, expect=None, change={"n": 0})
         plan = FaultPlan.seeded(seed, rates, clock=schedule.clock)
-        told = {"applied": 0, "unknown": 0}
+        raised = {"applied": 0, "unknown": 0}
 
-        def count(name, schedule=schedule, inner=inner, plan=plan, told=told, seed=seed):
+        def count(name, schedule=schedule, inner=inner, plan=plan, raised=raised, seed=seed):
             store = FaultyStore(ScheduledStore(inner, schedule), plan, process=name)
             registry = over(store, clock=schedule.clock, seed=f"{seed} {name}")
             for _ in range(6):
@@ -211,14 +210,14 @@ def test_actors_that_count_under_faults_count_what_they_were_told():
                     outcome = registry.swap(KEY, expect={"n": record["n"]}, change={"n": record["n"] + 1})
                 except (Unavailable, Contended):
                     continue
-                told["applied"] += isinstance(outcome, Applied)
-                told["unknown"] += isinstance(outcome, UnknownSwap)
+                raised["applied"] += isinstance(outcome, SwapApplied)
+                raised["unknown"] += isinstance(outcome, SwapUnknown)
 
         schedule.run({name: lambda name=name, count=count: count(name) for name in ("a", "b", "c")})
         plan.land()
         n = over(inner).read(KEY)["n"]
-        unknown += told["unknown"]
-        assert told["applied"] <= n <= told["applied"] + told["unknown"], f"seed {seed}"
+        unknown += raised["unknown"]
+        assert raised["applied"] <= n <= raised["applied"] + raised["unknown"], f"seed {seed}"
     assert unknown > 0
 
 
@@ -259,12 +258,12 @@ def test_a_swap_right_after_another_of_the_same_process_is_one_write_and_no_read
     before = len(plan.calls)
 
     # When it swaps again on what it knows, and once on what was never there
-    assert registry.swap(KEY, expect={"n": 1}, change={"n": 2}) == Applied(record={"n": 2})
+    assert registry.swap(KEY, expect={"n": 1}, change={"n": 2}) == SwapApplied(record={"n": 2})
     lost = registry.swap(KEY, expect={"n": 1}, change={"n": 3})
 
     # Then the first is one request, and the second is lost only after a look
     assert [call.method for call in plan.calls[before:]] == ["replace", "get"]
-    assert lost == Lost(record={"n": 2})
+    assert lost == SwapLost(record={"n": 2})
 
 
 def test_a_remembered_record_that_another_process_replaced_is_read_again():
@@ -275,7 +274,7 @@ def test_a_remembered_record_that_another_process_replaced_is_read_again():
     theirs.swap(KEY, expect={"n": 1}, change={"n": 2})
 
     # Then a swap on the other field keeps what the second one wrote
-    assert ours.swap(KEY, expect={"m": 1}, change={"m": 2}) == Applied(record={"n": 2, "m": 2})
+    assert ours.swap(KEY, expect={"m": 1}, change={"m": 2}) == SwapApplied(record={"n": 2, "m": 2})
 
 
 def test_a_discarded_record_leaves_no_object_and_a_deleted_one_does():
@@ -307,5 +306,5 @@ def test_a_swap_whose_reply_is_lost_is_not_said_to_be_lost_to_who_discarded_the_
     outcome = over(FaultyStore(inner, plan)).swap(GONE, expect={"n": 0}, change={"n": 1})
     plan.land()
 
-    assert isinstance(outcome, UnknownSwap)
+    assert isinstance(outcome, SwapUnknown)
     assert over(inner).read(GONE) is None

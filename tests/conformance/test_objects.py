@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from lancelsm.errors import Invalid
-from lancelsm.objects import Listed, Object, Refused, Written
+from lancelsm.objects import Listed, Object, PreconditionFailed, Written
 from tests.conformance import race
 from tests.conformance.backends import OBJECTS, between_processes, opened_store
 
@@ -63,8 +63,8 @@ def test_a_created_object_is_read_back_with_the_etag_of_its_write(store):
 def test_a_second_create_is_refused_and_changes_nothing(store):
     store.create("a/b", b"first")
 
-    assert store.create("a/b", b"second") == Refused()
-    assert store.create("a/b", b"first") == Refused()
+    assert store.create("a/b", b"second") == PreconditionFailed()
+    assert store.create("a/b", b"first") == PreconditionFailed()
     assert store.get("a/b").body == b"first"
 
 
@@ -83,15 +83,15 @@ def test_a_replace_under_a_stale_etag_is_refused_and_changes_nothing(store):
     first = store.create("a/b", b"first")
     store.replace("a/b", b"second", expect=first.etag)
 
-    assert store.replace("a/b", b"third", expect=first.etag) == Refused()
+    assert store.replace("a/b", b"third", expect=first.etag) == PreconditionFailed()
     assert store.get("a/b").body == b"second"
 
 
 def test_a_replace_of_an_absent_key_is_refused(store):
     etag = store.create("a/b", b"x").etag
 
-    assert store.replace("a/c", b"x", expect=etag) == Refused()
-    assert store.replace("c/c", b"x", expect=etag) == Refused()
+    assert store.replace("a/c", b"x", expect=etag) == PreconditionFailed()
+    assert store.replace("c/c", b"x", expect=etag) == PreconditionFailed()
     assert store.get("a/c") is None
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from lancelsm.common.layout import Key, RegionId, TableId, head_key, table_key
 from lancelsm.errors import Corrupt
-from lancelsm.registry import NEVER_DECREASE, Applied, Lost
+from lancelsm.registry import NEVER_DECREASE, SwapApplied, SwapLost
 from tests.conformance import race
 from tests.conformance.backends import REGISTRIES, between_processes, opened_registry
 from tests.simulation.faults import MemoryRegistry
@@ -33,10 +33,10 @@ def test_an_absent_record_is_none_and_no_list_holds_it(registry):
 
 
 def test_a_record_is_created_once(registry):
-    assert registry.swap(HEAD, expect=None, change={"epoch": 1, "owner": "default"}) == Applied(
+    assert registry.swap(HEAD, expect=None, change={"epoch": 1, "owner": "default"}) == SwapApplied(
         record={"epoch": 1, "owner": "default"}
     )
-    assert registry.swap(HEAD, expect=None, change={"epoch": 2}) == Lost(record={"epoch": 1, "owner": "default"})
+    assert registry.swap(HEAD, expect=None, change={"epoch": 2}) == SwapLost(record={"epoch": 1, "owner": "default"})
     assert registry.read(HEAD) == {"epoch": 1, "owner": "default"}
 
 
@@ -45,14 +45,14 @@ def test_a_swap_writes_its_fields_and_keeps_the_others(registry):
 
     assert registry.swap(
         HEAD, expect={"epoch": 1, "next_position": 7}, change={"next_position": 8, "nonce": "ab"}
-    ) == Applied(record={"epoch": 1, "next_position": 8, "owner": "default", "nonce": "ab"})
+    ) == SwapApplied(record={"epoch": 1, "next_position": 8, "owner": "default", "nonce": "ab"})
     assert registry.read(HEAD) == {"epoch": 1, "next_position": 8, "owner": "default", "nonce": "ab"}
 
 
 def test_a_swap_with_a_field_that_differs_is_lost_and_returns_what_stands_there(registry):
     registry.swap(HEAD, expect=None, change={"epoch": 1, "next_position": 7})
 
-    assert registry.swap(HEAD, expect={"epoch": 1, "next_position": 6}, change={"next_position": 8}) == Lost(
+    assert registry.swap(HEAD, expect={"epoch": 1, "next_position": 6}, change={"next_position": 8}) == SwapLost(
         record={"epoch": 1, "next_position": 7}
     )
     assert registry.read(HEAD) == {"epoch": 1, "next_position": 7}
@@ -60,22 +60,22 @@ def test_a_swap_with_a_field_that_differs_is_lost_and_returns_what_stands_there(
 
 def test_a_swap_of_an_absent_record_is_lost(registry):
     for expect in ({}, {"epoch": 1}, {"epoch": None}):
-        assert registry.swap(HEAD, expect=expect, change={"epoch": 1}) == Lost(record=None)
+        assert registry.swap(HEAD, expect=expect, change={"epoch": 1}) == SwapLost(record=None)
     assert registry.read(HEAD) is None
 
 
 def test_a_swap_that_expects_nothing_of_a_record_is_applied(registry):
     registry.swap(HEAD, expect=None, change={"epoch": 1})
 
-    assert registry.swap(HEAD, expect={}, change={"merged": 1}) == Applied(record={"epoch": 1, "merged": 1})
+    assert registry.swap(HEAD, expect={}, change={"merged": 1}) == SwapApplied(record={"epoch": 1, "merged": 1})
 
 
 def test_none_expects_an_absent_field_and_removes_one(registry):
     registry.swap(HEAD, expect=None, change={"a": 1, "b": None})
     assert registry.read(HEAD) == {"a": 1}
 
-    assert registry.swap(HEAD, expect={"a": None}, change={"b": 2}) == Lost(record={"a": 1})
-    assert registry.swap(HEAD, expect={"b": None}, change={"a": None, "c": 3}) == Applied(record={"c": 3})
+    assert registry.swap(HEAD, expect={"a": None}, change={"b": 2}) == SwapLost(record={"a": 1})
+    assert registry.swap(HEAD, expect={"b": None}, change={"a": None, "c": 3}) == SwapApplied(record={"c": 3})
     assert registry.read(HEAD) == {"c": 3}
 
 
@@ -88,8 +88,8 @@ def test_values_keep_their_type_and_size(registry):
     assert {name: type(value) for name, value in record.items()} == {
         name: type(value) for name, value in fields.items()
     }
-    assert isinstance(registry.swap(HEAD, expect={"number": "1"}, change={"x": 1}), Lost)
-    assert isinstance(registry.swap(HEAD, expect=fields, change={"x": 1}), Applied)
+    assert isinstance(registry.swap(HEAD, expect={"number": "1"}, change={"x": 1}), SwapLost)
+    assert isinstance(registry.swap(HEAD, expect=fields, change={"x": 1}), SwapApplied)
 
 
 @pytest.mark.parametrize("field", NEVER_DECREASE)
@@ -100,14 +100,14 @@ def test_a_floor_or_a_counter_never_goes_back(registry, field):
         with pytest.raises(Corrupt, match=field):
             registry.swap(HEAD, expect={"owner": "default"}, change={**change, "owner": "late"})
     assert registry.read(HEAD) == {field: 5, "owner": "default"}
-    assert registry.swap(HEAD, expect={}, change={field: 5}) == Applied(record={field: 5, "owner": "default"})
-    assert registry.swap(HEAD, expect={}, change={field: 6}) == Applied(record={field: 6, "owner": "default"})
+    assert registry.swap(HEAD, expect={}, change={field: 5}) == SwapApplied(record={field: 5, "owner": "default"})
+    assert registry.swap(HEAD, expect={}, change={field: 6}) == SwapApplied(record={field: 6, "owner": "default"})
 
 
 def test_a_lost_swap_that_would_go_back_is_only_lost(registry):
     registry.swap(HEAD, expect=None, change={"epoch": 5})
 
-    assert registry.swap(HEAD, expect={"epoch": 3}, change={"epoch": 4}) == Lost(record={"epoch": 5})
+    assert registry.swap(HEAD, expect={"epoch": 3}, change={"epoch": 4}) == SwapLost(record={"epoch": 5})
 
 
 def test_a_partition_is_listed_in_order_and_alone(registry):

@@ -12,7 +12,7 @@ import pytest
 
 from lancelsm.common.layout import SQLITE, Key
 from lancelsm.errors import Corrupt, Invalid, Unavailable
-from lancelsm.registry import Applied, Lost, Unknown
+from lancelsm.registry import SwapApplied, SwapLost, SwapUnknown
 from lancelsm.registry.open import open_registry
 from lancelsm.registry.sqlite import SqliteRegistry
 from tests.conformance.durable import acknowledged_until_killed, record_key
@@ -51,12 +51,12 @@ def test_a_failed_commit_is_unknown_and_the_next_read_tells(path, before):
     registry.swap(KEY, expect=None, change={"n": 1})
     connection_class.armed = True
 
-    assert isinstance(registry.swap(KEY, expect={"n": 1}, change={"n": 2}), Unknown)
+    assert isinstance(registry.swap(KEY, expect={"n": 1}, change={"n": 2}), SwapUnknown)
 
     connection_class.armed = False
     n = 1 if before else 2
     assert registry.read(KEY) == {"n": n}
-    assert registry.swap(KEY, expect={"n": n}, change={"n": 9}) == Applied(record={"n": 9})
+    assert registry.swap(KEY, expect={"n": n}, change={"n": 9}) == SwapApplied(record={"n": 9})
 
 
 def test_a_registry_that_stays_busy_is_unavailable_and_nothing_was_written(path):
@@ -70,7 +70,7 @@ def test_a_registry_that_stays_busy_is_unavailable_and_nothing_was_written(path)
         assert registry.read(KEY) == {"n": 1}
     finally:
         holder.close()
-    assert isinstance(registry.swap(KEY, expect={"n": 1}, change={"n": 2}), Applied)
+    assert isinstance(registry.swap(KEY, expect={"n": 1}, change={"n": 2}), SwapApplied)
 
 
 def test_a_file_system_whose_locks_do_not_hold_is_refused(path):
@@ -115,9 +115,9 @@ def test_the_registry_of_a_table_that_was_removed_swallows_no_swap(path):
     shutil.rmtree(path.parent)
     assert registry.read(KEY) is None
 
-    assert SqliteRegistry(path).swap(KEY, expect=None, change={"n": 2}) == Applied(record={"n": 2})
-    assert registry.swap(KEY, expect={"n": 1}, change={"n": 3}) == Lost(record={"n": 2})
-    assert registry.swap(KEY, expect={"n": 2}, change={"n": 3}) == Applied(record={"n": 3})
+    assert SqliteRegistry(path).swap(KEY, expect=None, change={"n": 2}) == SwapApplied(record={"n": 2})
+    assert registry.swap(KEY, expect={"n": 1}, change={"n": 3}) == SwapLost(record={"n": 2})
+    assert registry.swap(KEY, expect={"n": 2}, change={"n": 3}) == SwapApplied(record={"n": 3})
     assert SqliteRegistry(path).read(KEY) == {"n": 3}
 
 
@@ -127,7 +127,7 @@ def test_the_log_does_not_grow_without_end(path):
     sizes = []
     for n in range(12):
         assert isinstance(
-            registry.swap(KEY, expect={"n": n}, change={"n": n + 1, "text": f"{n:x}" * 1_000_000}), Applied
+            registry.swap(KEY, expect={"n": n}, change={"n": n + 1, "text": f"{n:x}" * 1_000_000}), SwapApplied
         )
         sizes.append(os.stat(f"{path}-wal").st_size)
 

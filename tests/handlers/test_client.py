@@ -141,14 +141,14 @@ class Deployment:
             )
             for number, message in enumerate(self.queue.messages.values(), 1)
         ]
-        ports = apply.Ports(
+        ports = apply.BatchPorts(
             tables=self.writer.TABLES,
             inbox=self.writer.INBOX,
             dead_letters=self.queue,  # type: ignore[arg-type]
             source="q",
         )
         done = apply.apply(deliveries, ports=ports, seconds=60)
-        assert [outcome for outcome in done.outcomes if outcome.misfit or outcome.again] == []
+        assert [outcome for outcome in done.outcomes if outcome.rejection or outcome.again] == []
 
     def rows(self) -> list[dict[str, Any]]:
         return sorted(self.table.scan().to_arrow().to_pylist(), key=lambda row: int(row["id"]))

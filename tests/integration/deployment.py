@@ -100,9 +100,9 @@ class Deployment:
         self, name: str, log: Path, *, seconds: float = 60.0, more: Mapping[str, str] | None = None
     ) -> Iterator[Runtime]:
         """The function in Lambda's own runtime client, beside the deployed one: as many at once as are called."""
-        told = self.client("lambda").get_function_configuration(FunctionName=self.function(name))
+        raised = self.client("lambda").get_function_configuration(FunctionName=self.function(name))
         library = {"PYTHONPATH": str(ROOT / "shared")}
-        environment = {**told["Environment"]["Variables"], **self.aws.environment, **library, **(more or {})}
+        environment = {**raised["Environment"]["Variables"], **self.aws.environment, **library, **(more or {})}
         with runtime(ROOT / "functions", f"{name}.handler", environment, log=log, seconds=seconds) as invoke:
             yield invoke
 
@@ -164,8 +164,8 @@ class Deployment:
     def waiting(self, queue: str = "QueueUrl") -> int:
         """How many messages a queue holds, in flight or not."""
         names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
-        told = self.client("sqs").get_queue_attributes(QueueUrl=self.output(queue), AttributeNames=names)
-        return sum(int(told["Attributes"][name]) for name in names)
+        raised = self.client("sqs").get_queue_attributes(QueueUrl=self.output(queue), AttributeNames=names)
+        return sum(int(raised["Attributes"][name]) for name in names)
 
     def clear(self) -> None:
         """Drop what a test that failed has left on the queues."""
@@ -215,7 +215,7 @@ def history(table: Table, *, skip: Region | None = None) -> dict[Any, list[Any]]
             continue
         for number in range(1, region.head().next_position):
             key = wal_entry(region.id, Position(number))
-            found = region.storage.objects.get(key)
+            found = region.context.objects.get(key)
             assert found is not None, key
             entry = decode(found.body, position=Position(number), key=key)
             for row in [] if entry.fence else entry.table().to_pylist():

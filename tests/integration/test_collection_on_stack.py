@@ -33,7 +33,7 @@ def collect(deployment: Deployment, table: Table, **given: Any) -> str:
 
 def objects(table: Table, place: str = "") -> set[str]:
     (region, *_) = table.regions()
-    return {found.key for found in region.storage.objects.list(place)}
+    return {found.key for found in region.context.objects.list(place)}
 
 
 def logs(table: Table) -> set[str]:
@@ -66,7 +66,7 @@ def test_what_merges_leave_is_collected_and_the_table_reads_the_same(deployment:
     # Given a table with a file of a merge that crashed and a snapshot whose time is over, written, flushed and merged
     columns = [{"id": key, "v": 0} for key in range(8)]
     table = deployment.table("collected", columns, regions="bucket(id, 2)", settings=AT_ONCE)
-    table.regions()[0].storage.objects.create(ORPHAN, b"rows")
+    table.regions()[0].context.objects.create(ORPHAN, b"rows")
     table.snapshot("old", 1)
     expected = {**dict.fromkeys(range(6), 22), 6: 0, 7: 0}
 
@@ -144,7 +144,7 @@ def test_a_collection_of_a_damaged_region_fails_with_its_kind_once_the_others_ar
     folded(deployment, table)
     damaged, whole = table.regions()
     lost = wal_entry(damaged.id, Position(2))
-    damaged.storage.objects.delete([lost])
+    damaged.context.objects.delete([lost])
     there = objects(table, f"_mem_wal/{damaged.id}/")
 
     # When it is collected

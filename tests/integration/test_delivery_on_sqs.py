@@ -21,7 +21,7 @@ from lancelsm.common.clock import SystemClock
 from lancelsm.common.layout import CONFIG, region_id
 from lancelsm.region import config as configs
 from lancelsm.region.config import Config
-from lancelsm.region.handle import Opened, open_configured
+from lancelsm.region.handle import TableHandle, open_configured
 from lancelsm.routing.route import route
 from lancelsm.stack.delivery.message import Message, encode, group_id, packed
 from lancelsm.stack.delivery.queue import Outgoing, SqsQueue
@@ -182,16 +182,16 @@ def test_what_does_not_fit_is_set_aside_and_comes_back_by_redrive(
     stack: Stack, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # Given a table that takes no row without state, such a row, and text that is no message
-    opened = open_configured(stack.uri)
-    columns = pa.schema([field.with_nullable(False) for field in opened.config.schema.columns])
-    _configure(opened, replace(opened.config, schema=replace(opened.config.schema, columns=columns)))
+    handle = open_configured(stack.uri)
+    columns = pa.schema([field.with_nullable(False) for field in handle.config.schema.columns])
+    _configure(handle, replace(handle.config, schema=replace(handle.config.schema, columns=columns)))
     stack.call(stack.ingest, {"table": stack.uri, "upserts": [{"id": 1, "state": "new"}]})
-    rows = pa.table([[2], pa.nulls(1, pa.string()), [False]], schema=opened.config.schema.stored)
-    (routed,) = route(rows, opened.target().regions)
-    region = region_id(table=opened.config.table, spec_id=opened.target().regions.spec_id, values=routed.values)
+    rows = pa.table([[2], pa.nulls(1, pa.string()), [False]], schema=handle.config.schema.stored)
+    (routed,) = route(rows, handle.target().regions)
+    region = region_id(table=handle.config.table, spec_id=handle.target().regions.spec_id, values=routed.values)
     message = Message(table=stack.uri, region=region, values=routed.values, producer="p", sequence=1, rows=packed(rows))
     queue = SqsQueue(stack.queue_url, clock=SystemClock())
-    group = group_id(opened.config.table, region)
+    group = group_id(handle.config.table, region)
     queue.send([Outgoing(body=encode(message), group=group, dedup="1"), Outgoing(body="what", group="g", dedup="2")])
 
     # When the batch is applied
@@ -203,7 +203,7 @@ def test_what_does_not_fit_is_set_aside_and_comes_back_by_redrive(
     assert _redriven(stack, capsys) == ["left", "left"]
 
     # When rows without state are taken, it comes back, once that is meant
-    _configure(opened, opened.config)
+    _configure(handle, handle.config)
     assert _redriven(stack, capsys) == ["appended", "left"]
     assert 2 not in stack.rows()
     assert _redriven(stack, capsys, "--yes") == ["appended", "left"]
@@ -211,10 +211,10 @@ def test_what_does_not_fit_is_set_aside_and_comes_back_by_redrive(
     assert stack.rows() == {1: "new", 2: None}
 
 
-def _configure(opened: Opened, config: Config) -> None:
-    found = opened.storage.objects.get(CONFIG)
+def _configure(handle: TableHandle, config: Config) -> None:
+    found = handle.context.objects.get(CONFIG)
     assert found is not None
-    opened.storage.objects.replace(CONFIG, configs.encode(config), expect=found.etag)
+    handle.context.objects.replace(CONFIG, configs.encode(config), expect=found.etag)
 
 
 def _redriven(stack: Stack, capsys: pytest.CaptureFixture[str], *more: str) -> list[str]:

@@ -323,11 +323,11 @@ def test_a_group_is_redelivered_in_order_and_holds_up_no_other(aws: Emulator, fu
         BatchSize=10,
         FunctionResponseTypes=["ReportBatchItemFailures"],
     )
-    told = until(lambda: deliveries(aws), lambda seen: "A2 done" in seen and "B2 done" in seen)
+    raised = until(lambda: deliveries(aws), lambda seen: "A2 done" in seen and "B2 done" in seen)
 
     # Then each was done once, in the order of its group, and B did not wait for A
-    assert [one for one in told if one.startswith("B")] == ["B0 done", "B1 done", "B2 done"]
-    assert [one for one in told if one.startswith("A")] == [
+    assert [one for one in raised if one.startswith("B")] == ["B0 done", "B1 done", "B2 done"]
+    assert [one for one in raised if one.startswith("A")] == [
         *("A0 done", "A1 failed", "A2 failed", "A1 failed", "A2 failed", "A1 done", "A2 done")
     ]
 
@@ -456,16 +456,16 @@ def test_a_stack_makes_an_application_and_removes_it(aws: Emulator) -> None:
     # When it is deployed, then deleted
     stacks.create_stack(StackName="emr", TemplateBody=json.dumps({"Resources": resources, "Outputs": outputs}))
     stack = until(lambda: stacks.describe_stacks(StackName="emr")["Stacks"][0], lambda one: one.get("Outputs"))
-    told = {one["OutputKey"]: one["OutputValue"] for one in stack["Outputs"]}
-    made = emr.get_application(applicationId=told["Id"])["application"]
+    raised = {one["OutputKey"]: one["OutputValue"] for one in stack["Outputs"]}
+    made = emr.get_application(applicationId=raised["Id"])["application"]
     stacks.delete_stack(StackName="emr")
     until(
         lambda: [one["id"] for one in emr.list_applications()["applications"] if one["state"] != "TERMINATED"],
-        lambda left: told["Id"] not in left,
+        lambda left: raised["Id"] not in left,
     )
 
     # Then it was what the template said
-    assert told["Arn"] == made["arn"] == application_arn(told["Id"])
+    assert raised["Arn"] == made["arn"] == application_arn(raised["Id"])
     assert (made["name"], made["tags"], made["autoStopConfiguration"]) == (
         "stacked",
         {"table": "orders"},

@@ -39,8 +39,8 @@ def jobs(deployment: Deployment, execution: str) -> list[dict[str, Any]]:
 
 
 def leased(table: Table) -> bool:
-    storage = open_table(table.uri).storage
-    found = storage.registry.read(lease_key(storage.table, BASE))
+    context = open_table(table.uri).context
+    found = context.registry.read(lease_key(context.table, BASE))
     return found is not None and bool(found["holder"])
 
 
@@ -51,7 +51,7 @@ def queried(deployment: Deployment, table: Table) -> dict[int, int]:
 def test_a_merge_whose_jobs_fail_and_are_cancelled_is_done_by_the_next_attempt(deployment: Deployment) -> None:
     # Given a merge whose first job finds another merge under way, and fails
     table = pending(deployment, "retried")
-    with lease(open_table(table.uri).storage, BASE):
+    with lease(open_table(table.uri).context, BASE):
         execution = deployment.start({"table": table.uri, "engine": "spark", "retry_seconds": 1})
         until(lambda: jobs(deployment, execution), lambda found: found and found[0]["state"] == "FAILED")
         after_failure = queried(deployment, table)

@@ -49,18 +49,18 @@ def mistaken(deployment: Deployment, table: Table) -> Iterator[None]:
 
 def set_aside(deployment: Deployment, table: Table, *messages: Versions) -> list[dict[str, Any]]:
     """Send messages to a writer that takes null for an error; returns the letters once the queue is empty."""
-    opened = open_configured(table.uri)
+    handle = open_configured(table.uri)
     queue = SqsQueue(deployment.output("QueueUrl"), clock=SystemClock())
     inbox = Inbox.below(f"s3://{deployment.output('Bucket')}/work")
     with mistaken(deployment, table):
         for number, versions in enumerate(messages):
-            some = upserts([{"id": key, "v": v} for key, v in versions.items()], schema=opened.config.schema)
-            send(some, opened=opened, queue=queue, inbox=inbox, producer=table.uri, sequence=number, seconds=30)
+            some = upserts([{"id": key, "v": v} for key, v in versions.items()], schema=handle.config.schema)
+            send(some, handle=handle, queue=queue, inbox=inbox, producer=table.uri, sequence=number, seconds=30)
         until(deployment.waiting, lambda left: left == 0)
-        return letters(deployment)
+        return dead_letters(deployment)
 
 
-def letters(deployment: Deployment) -> list[dict[str, Any]]:
+def dead_letters(deployment: Deployment) -> list[dict[str, Any]]:
     """What lies on the dead-letter queue; it stays there."""
     sqs, url = deployment.client("sqs"), deployment.output("DeadLetterUrl")
     found = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=1).get("Messages", [])
@@ -71,10 +71,10 @@ def letters(deployment: Deployment) -> list[dict[str, Any]]:
 
 def redrive(deployment: Deployment, *more: str) -> list[dict[str, Any]]:
     """`lancelsm redrive` of this stage."""
-    told = io.StringIO()
-    with contextlib.redirect_stdout(told):
+    raised = io.StringIO()
+    with contextlib.redirect_stdout(raised):
         assert cli.main(["redrive", "--stage", deployment.stage, "--output", "json", *more]) == 0
-    found: list[dict[str, Any]] = json.loads(told.getvalue())["letters"]
+    found: list[dict[str, Any]] = json.loads(raised.getvalue())["letters"]
     return found
 
 
@@ -83,13 +83,13 @@ def test_a_poison_row_in_the_middle_is_set_aside_and_comes_back_where_nothing_is
     table = deployment.table("poison", COLUMNS)
 
     # When it is delivered
-    (letter,) = set_aside(deployment, table, {1: 1, 2: 1}, {2: 2, 3: None, 4: None, 5: 2}, {1: 3, 4: 3})
+    (dead_letter,) = set_aside(deployment, table, {1: 1, 2: 1}, {2: 2, 3: None, 4: None, 5: 2}, {1: 3, 4: 3})
 
     # Then these rows alone are on the dead-letter queue, with the reason, and all others are applied in order
-    aside = unpacked(base64.b64decode(letter["message"]["rows"]))
+    aside = unpacked(base64.b64decode(dead_letter["message"]["rows"]))
     assert aside.column("id").to_pylist() == [3, 4]
-    assert (letter["reason"]["kind"], letter["table"]) == ("Invalid", table.uri)
-    assert "'v' is null" in letter["reason"]["message"]
+    assert (dead_letter["reason"]["kind"], dead_letter["table"]) == ("Invalid", table.uri)
+    assert "'v' is null" in dead_letter["reason"]["message"]
     assert history(table) == {1: [1, 3], 2: [1, 2], 4: [3], 5: [2]}
 
     # When the mistake is mended and they are driven back

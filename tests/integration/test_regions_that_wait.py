@@ -67,7 +67,7 @@ def test_a_stuck_region_waits_and_the_others_go_on(deployment: Deployment) -> No
     keys = range(6)
     stuck = region_of(table, 0)
     ours = {key for key in keys if region_of(table, key).id == stuck.id}
-    stuck.storage.objects.create(wal_entry(stuck.id, stuck.head().next_position), b"unreadable")
+    stuck.context.objects.create(wal_entry(stuck.id, stuck.head().next_position), b"unreadable")
 
     # When both regions get rows
     send(deployment, table, 1, 2, keys=keys)
@@ -78,10 +78,10 @@ def test_a_stuck_region_waits_and_the_others_go_on(deployment: Deployment) -> No
     with deployment.paused():
         waiting = until(deployment.take, lambda found: found)
         corrupt = deployment.invoke("writer_flush", batch(waiting))
-    told = [one["attributes"] for one in waiting]
+    raised = [one["attributes"] for one in waiting]
     assert len(waiting) == deployment.waiting() == 2
     assert failed(corrupt) == {one["messageId"] for one in waiting}
-    assert (int(told[0]["ApproximateReceiveCount"]) > 1, age(told[0]) > 1) == (True, True)
+    assert (int(raised[0]["ApproximateReceiveCount"]) > 1, age(raised[0]) > 1) == (True, True)
 
     # And a claim mends it: they are applied in order
     deployment.invoke("region_claim", {"table": table.uri, "region": stuck.id})

@@ -39,9 +39,9 @@ def test_a_snapshot_is_read_followed_cloned_backed_up_and_dropped(
     def rows(table: lancelsm.Table) -> dict[int, str]:
         return {row["id"]: row["v"] for row in table.scan().to_arrow().to_pylist()}
 
-    lake = f"lake-{registry.partition(':')[0]}"
-    make_bucket(endpoint, lake)
-    uri, start = f"s3://{lake}/orders", [{"id": n, "v": "base"} for n in range(4)]
+    table_env = f"lake-{registry.partition(':')[0]}"
+    make_bucket(endpoint, table_env)
+    uri, start = f"s3://{table_env}/orders", [{"id": n, "v": "base"} for n in range(4)]
     table = lancelsm.create(
         uri, start, primary_key="id", regions="bucket(id, 2)", registry=registry, storage_options=storage_options
     )
@@ -57,13 +57,13 @@ def test_a_snapshot_is_read_followed_cloned_backed_up_and_dropped(
     table.run()
     table.collect(yes=True, interval_seconds=0)
     at = lancelsm.open(uri, at="monday", storage_options=storage_options)
-    opened = open_table(uri, storage_options=storage_options)
-    clone_snapshot(opened, "monday", f"s3://{lake}/clone", registry=registry)
-    back_up(at, f"s3://{lake}/backup", storage_options=storage_options)
-    restore(f"s3://{lake}/backup", f"s3://{lake}/restored", storage_options=storage_options)
-    clone = lancelsm.open(f"s3://{lake}/clone", storage_options=storage_options)
+    handle = open_table(uri, storage_options=storage_options)
+    clone_snapshot(handle, "monday", f"s3://{table_env}/clone", registry=registry)
+    back_up(at, f"s3://{table_env}/backup", storage_options=storage_options)
+    restore(f"s3://{table_env}/backup", f"s3://{table_env}/restored", storage_options=storage_options)
+    clone = lancelsm.open(f"s3://{table_env}/clone", storage_options=storage_options)
     assert clone.scrub().problems == ()
-    restored = lancelsm.open(f"s3://{lake}/restored", storage_options=storage_options)
+    restored = lancelsm.open(f"s3://{table_env}/restored", storage_options=storage_options)
     clone.run()
 
     # Then each of them has the rows of the snapshot, and the stream the rows in their order
@@ -77,12 +77,12 @@ def test_a_snapshot_is_read_followed_cloned_backed_up_and_dropped(
     # And what is dropped leaves nothing
     with pytest.raises(Invalid, match="a clone shares its files"):
         drop_table(uri, storage_options=storage_options)
-    for place in (f"s3://{lake}/clone", uri):
+    for place in (f"s3://{table_env}/clone", uri):
         drop_table(place, storage_options=storage_options)
         with pytest.raises(Invalid, match="no table is there"):
             lancelsm.open(place, storage_options=storage_options)
-    assert list(opened.storage.objects.list("")) == []
+    assert list(handle.context.objects.list("")) == []
     for kind in "STLC":
-        assert opened.storage.registry.list(f"{kind}#{opened.storage.table}") == []
-    assert opened.storage.registry.read(table_key(opened.storage.table)) is None
+        assert handle.context.registry.list(f"{kind}#{handle.context.table}") == []
+    assert handle.context.registry.read(table_key(handle.context.table)) is None
     assert rows(restored) == expected

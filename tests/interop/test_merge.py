@@ -16,7 +16,7 @@ from lance.mem_wal import CompactedSsTable
 from lancelsm.common.layout import Generation, RegionId, generation_path
 from lancelsm.compaction.plan import RegionPending
 from tests.interop import lance_oracle as oracle
-from tests.unit.merge_world import A, B, World, row
+from tests.unit.merge_environment import A, B, Environment, row
 
 pytestmark = pytest.mark.interop
 
@@ -31,7 +31,7 @@ def lances_generations(uri: str) -> list[RegionPending]:
 
 
 def test_generations_that_lance_flushed_are_merged_as_lance_reads_them(tmp_path: Path) -> None:
-    table = World(tmp_path, rows=[row(key, 0) for key in range(10)], per_fragment=4)
+    table = Environment(tmp_path, rows=[row(key, 0) for key in range(10)], per_fragment=4)
     schema = table.dataset().schema
     for value in (1, 2):
         with table.dataset().mem_wal_writer(oracle.SHARD) as writer:
@@ -47,7 +47,7 @@ def test_generations_that_lance_flushed_are_merged_as_lance_reads_them(tmp_path:
 
 
 def test_lance_refuses_to_mark_again_what_we_merged_and_goes_on_after_it(tmp_path: Path) -> None:
-    table = World(tmp_path)
+    table = Environment(tmp_path)
     table.flush(A, [row(1, 1)])
     table.flush(A, [row(1, 2)])
     table.merge()
@@ -93,7 +93,7 @@ def test_any_sequence_of_generations_and_merges_equals_lances_own_upserts(
 ) -> None:
     with tempfile.TemporaryDirectory() as directory:
         rows = [row(key, -1) for key in range(0, 20, 2)]
-        table = World(Path(directory), rows=rows, per_fragment=per_fragment)
+        table = Environment(Path(directory), rows=rows, per_fragment=per_fragment)
         peer = f"{directory}/peer"
         lance.write_dataset(table.dataset().to_table(), peer)
         for region, upserts, deletes, merge_now in steps:

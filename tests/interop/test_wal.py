@@ -27,7 +27,7 @@ from lancelsm.objects.filesystem import LocalStore
 from lancelsm.record.normalize import deletes, upserts
 from lancelsm.record.schema import TableSchema
 from lancelsm.region import manifest as manifests
-from lancelsm.region.catalog import Region, Storage
+from lancelsm.region.catalog import Region, TableContext
 from lancelsm.region.compare_and_swap import commit, load
 from lancelsm.region.head import LogTotals
 from lancelsm.region.manifest import FlushedGeneration, written_by_lance
@@ -54,7 +54,7 @@ class Ours:
         self.uri = uri
         self.schema: TableSchema = table_schema(uri)
         registry = SqliteRegistry(uri / "_lancelsm" / "registry.sqlite")
-        self.storage = Storage(
+        self.context = TableContext(
             uri=str(uri),
             table=TableId("11111111-1111-4111-8111-111111111111"),
             objects=LocalStore(uri),
@@ -62,7 +62,7 @@ class Ours:
             clock=SystemClock(),
             ids=SeededIds(1),
         )
-        self.region: Region = create_region(self.storage, spec_id=0, values=(), owner="default")
+        self.region: Region = create_region(self.context, spec_id=0, values=(), owner="default")
 
     def upsert(self, *rows: dict) -> None:
         append(self.region, draft(upserts(rows, schema=self.schema)), owner="default")
@@ -198,7 +198,7 @@ def test_lance_refuses_a_region_that_we_sealed(ours):
 def test_lance_finds_our_newest_manifest_by_the_hint_and_leaves_staged_ones_alone(ours):
     for _ in range(3):
         claim(ours.region, owner="default")
-    hint = ours.storage.objects.get(version_hint(ours.region.id))
+    hint = ours.context.objects.get(version_hint(ours.region.id))
     assert hint.body == b'{"version":4}'
     ours.upsert({"id": 1, "v": "a"})
 
@@ -214,13 +214,13 @@ def test_lance_replays_a_long_log(ours):
 
 def entry(ours: Ours, position: int) -> Entry:
     key = wal_entry(ours.region.id, Position(position))
-    return decode(ours.storage.objects.get(key).body, position=Position(position), key=key)
+    return decode(ours.context.objects.get(key).body, position=Position(position), key=key)
 
 
 def test_our_fields_carry_what_lance_s_carry(tmp_path):
     ours = Ours(tmp_path / "t", PAIRS, ("b", "a"))
     ours.upsert({"a": 1, "b": "x", "v": [1]})
-    body = ours.storage.objects.get(wal_entry(ours.region.id, Position(1))).body
+    body = ours.context.objects.get(wal_entry(ours.region.id, Position(1))).body
     with lance.dataset(str(ours.uri)).mem_wal_writer(SHARD) as writer:
         writer.put(pa.table({"a": [1], "b": ["x"], "v": [[1]]}, schema=lance.dataset(str(ours.uri)).schema))
         theirs = wal_files(ours.uri)[0].read_bytes()

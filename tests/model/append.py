@@ -26,7 +26,7 @@ WRITTEN, REFUSED = "written", "refused"
 APPLIED, LOST = "applied", "lost"
 REPLY_LOST, NO_EFFECT, IN_FLIGHT = "applied, reply lost", "no effect, no reply", "in flight, no reply"
 
-WORLD = "world"
+ENVIRONMENT = "world"
 
 
 class Guard(Enum):
@@ -129,7 +129,7 @@ class Append:
         for index, writer in enumerate(state.writers):
             if writer.entries and writer.call != "stopped":
                 yield from _Turn(self, state, index).steps()
-        yield from self._world(state)
+        yield from self._environment(state)
 
     def violation(self, state: State) -> Violation | None:
         log = [entry for entry, _ in state.log]
@@ -152,24 +152,24 @@ class Append:
                 return Violation("fenced, yet committed", f"{entry}: {log}")
         return None
 
-    def _world(self, state: State) -> Iterator[tuple[Step, State]]:
+    def _environment(self, state: State) -> Iterator[tuple[Step, State]]:
         """A write that lands late; flush; the collector's commit; its sweep."""
         head = state.head
         if state.pending is not None:
             yield self._late(state, state.pending)
         if state.flushed < head.next - 1:
-            yield Step(WORLD, "flush"), state._replace(flushed=head.next - 1)
+            yield Step(ENVIRONMENT, "flush"), state._replace(flushed=head.next - 1)
         if head.first <= state.flushed:
-            yield Step(WORLD, "collect"), state._replace(head=head._replace(first=state.flushed + 1))
+            yield Step(ENVIRONMENT, "collect"), state._replace(head=head._replace(first=state.flushed + 1))
         swept = state.flushed + 1 if self.without is Guard.COMMIT_BEFORE_SWEEP else head.first
         for position, _ in state.objects:
             if position < swept:
-                yield Step(WORLD, f"sweep {position}"), with_object(state, position, None)
+                yield Step(ENVIRONMENT, f"sweep {position}"), with_object(state, position, None)
 
     def _late(self, state: State, write: Pending) -> tuple[Step, State]:
         call, position, new, expect = write
         after = state._replace(pending=None)
-        step = Step(WORLD, f"late {call} {position} of {new.entry}", WRITTEN)
+        step = Step(ENVIRONMENT, f"late {call} {position} of {new.entry}", WRITTEN)
         if call == SWAP and (state.head.epoch, state.head.next) == (new.epoch, position):
             return step, committed(after, position, new)
         if call != SWAP and object_at(state, position) == expect:

@@ -152,10 +152,10 @@ class CursorSet:
                 yield "delete", "", ("done", 0), state._replace(stored=False)
 
     def _save(self, state: State) -> Iterator[tuple[Step, State]]:
-        told = "saved elsewhere" if state.arrived else "saved"
+        raised = "saved elsewhere" if state.arrived else "saved"
         match state.consumer:
             case "save":
-                following = told if self.without is Guard.HELD else "look"
+                following = raised if self.without is Guard.HELD else "look"
                 yield Step("consumer", "save"), state._replace(kept=False, consumer=following)
             case "look":
                 following = "refused" if state.arrived else "saved"

@@ -17,7 +17,7 @@ S = TypeVar("S", bound=Hashable)
 
 
 class Step(NamedTuple):
-    """One atomic step: who does what, and how the world answers."""
+    """One atomic step: who does what, and how the environment answers."""
 
     actor: str
     action: str

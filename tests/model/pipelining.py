@@ -75,7 +75,7 @@ class Pipelining:
         return State(1, 1, 1, (), (), (), (), Writer(self.entries), rival)
 
     def steps(self, state: State) -> Iterator[tuple[Step, State]]:
-        yield from self._world(state)
+        yield from self._environment(state)
         if state.writer.alive:
             yield from self._put(state)
             yield from self._resolve(state)
@@ -99,7 +99,7 @@ class Pipelining:
             return Violation("order", f"{state.log}, acknowledged {state.acknowledged}")
         return None
 
-    def _world(self, state: State) -> Iterator[tuple[Step, State]]:
+    def _environment(self, state: State) -> Iterator[tuple[Step, State]]:
         for index, (position, new) in enumerate(state.late):
             after = state._replace(late=state.late[:index] + state.late[index + 1 :])
             if position in dict(state.objects):

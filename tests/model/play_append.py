@@ -7,9 +7,9 @@ from functools import partial
 
 from lancelsm.common.layout import Position, wal_entry
 from lancelsm.errors import Fenced, LsmError
-from lancelsm.objects import Refused, Written
+from lancelsm.objects import PreconditionFailed, Written
 from lancelsm.region.catalog import Region
-from lancelsm.registry import Applied, Fields, Lost
+from lancelsm.registry import Fields, SwapApplied, SwapLost
 from lancelsm.wal.append import append
 from lancelsm.wal.claim import _swap_epoch
 from tests.model import append as appends
@@ -21,7 +21,7 @@ from tests.model.stage import (
     Stage,
     numbers_and_epoch,
 )
-from tests.simulation.world import row
+from tests.simulation.environment import row
 
 
 class AppendStage(Stage):
@@ -36,7 +36,7 @@ class AppendStage(Stage):
         (number,), epoch = numbers_and_epoch(body, position)
         return appends.Object(self.names[number], epoch)
 
-    def swap(self, actor: str, *, expect: Fields | None, change: Fields) -> Applied | Lost:
+    def swap(self, actor: str, *, expect: Fields | None, change: Fields) -> SwapApplied | SwapLost:
         if "owner" in change:
             change = {**change, "manifest_epoch": change["epoch"]}
         return super().swap(actor, expect=expect, change=change)
@@ -101,7 +101,7 @@ class AppendPlay:
             assert verb == "late"
             assert stage.late is not None
             land, stage.late = stage.late, None
-            expect(land(), (Written, Applied) if step.outcome == WRITTEN else (Refused, Lost), step)
+            expect(land(), (Written, SwapApplied) if step.outcome == WRITTEN else (PreconditionFailed, SwapLost), step)
 
     def seen(self, stage: Stage) -> Hashable:
         assert isinstance(stage, AppendStage)
@@ -111,12 +111,12 @@ class AppendPlay:
             "objects": stage.entries(),
             "log": tuple(entry for entry, _ in stage.log),
             "flushed": stage.flushed,
-            "acknowledged": tuple((entry, told) for entry, told in stage.results if isinstance(told, int)),
-            "failed": tuple((entry, told) for entry, told in stage.results if isinstance(told, str)),
+            "acknowledged": tuple((entry, raised) for entry, raised in stage.results if isinstance(raised, int)),
+            "failed": tuple((entry, raised) for entry, raised in stage.results if isinstance(raised, str)),
             "in flight": stage.late is not None,
         }
 
-    def told(self, state: appends.State) -> Hashable:
+    def raised(self, state: appends.State) -> Hashable:
         return {
             "head": state.head,
             "objects": state.objects,

@@ -17,7 +17,7 @@ from tests.model.claim import RELEASES, Claim
 from tests.model.engine import Step
 from tests.model.replay import ANYTHING, ENDED, Mismatch
 from tests.model.stage import LIST, SWAP_MANIFEST, ZOMBIE, Call, Stage, decoded, number_of
-from tests.simulation.world import row
+from tests.simulation.environment import row
 
 
 class ClaimStage(Stage):
@@ -100,7 +100,7 @@ class ClaimPlay:
             "log": tuple((entry, after["epoch"], after["owner"]) for entry, after in stage.log),
         }
 
-    def told(self, state: claims.State) -> Hashable:
+    def raised(self, state: claims.State) -> Hashable:
         return {"head": state.head, "objects": state.objects, "log": state.log}
 
 

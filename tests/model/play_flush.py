@@ -25,7 +25,7 @@ from tests.model.engine import Step
 from tests.model.head_commits import HeadCommits
 from tests.model.replay import ENDED, Mismatch
 from tests.model.stage import LOOK_AT_PUBLISHED, SWAP_MANIFEST, Call, Stage, numbers_and_epoch
-from tests.simulation.world import SCHEMA, row
+from tests.simulation.environment import SCHEMA, row
 
 TABLE_SCHEMA = TableSchema(columns=pa.schema([SCHEMA.field("id")]), primary_key=("id",))
 
@@ -117,11 +117,11 @@ class FlushPlay:
             ),
             "half": (head["manifest_version"], head["manifest_epoch"], head["current_generation"]),
             "log": tuple(entry for entry, _ in stage.log),
-            "reports": tuple((stage.remarks[directory], told) for directory, told in stage.results),
+            "reports": tuple((stage.remarks[directory], raised) for directory, raised in stage.results),
             "acknowledged": stage.remarks.get("acknowledged", 0),
         }
 
-    def told(self, state: commits.State) -> Hashable:
+    def raised(self, state: commits.State) -> Hashable:
         manifest = state.head.manifest
         return {
             "head": state.head,

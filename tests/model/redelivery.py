@@ -54,7 +54,7 @@ class State(NamedTuple):
     holder: int  # the container whose receipts count
     log: tuple[tuple[int, ...], ...]
     source: int
-    letters: frozenset[Letter]
+    dead_letters: frozenset[Letter]
     ever_aside: frozenset[int]
     containers: tuple[Container, ...]
     deliveries: int  # still to come
@@ -99,11 +99,13 @@ class Redelivery:
             case "decide":
                 yield ("read the head", ""), self._decided(state, mine), state
             case "set aside":
-                letter = Letter(self._next_bad(mine), mine.head)
-                after = state._replace(letters=state.letters | {letter}, ever_aside=state.ever_aside | {letter.message})
+                dead_letter = Letter(self._next_bad(mine), mine.head)
+                after = state._replace(
+                    dead_letters=state.dead_letters | {dead_letter}, ever_aside=state.ever_aside | {dead_letter.message}
+                )
                 done = self.without is Guard.ASIDE_FIRST  # then its message was appended before
-                new = mine._replace(call="decide", aside=(*mine.aside, letter.message))
-                yield ("set aside", f"{letter}"), new._replace(left=mine.left[1:]) if done else new, after
+                new = mine._replace(call="decide", aside=(*mine.aside, dead_letter.message))
+                yield ("set aside", f"{dead_letter}"), new._replace(left=mine.left[1:]) if done else new, after
             case "append":
                 yield from self._append(state, mine)
             case "swap the sequence":
@@ -169,28 +171,31 @@ class Redelivery:
     def _redriver(self, state: State) -> Iterator[tuple[Step, State]]:
         here = len(state.log) + 1
         if state.redriving is None:
-            for letter in sorted(state.letters):
-                settled = letter.message <= state.source or letter.message in self.whole
+            for dead_letter in sorted(state.dead_letters):
+                settled = dead_letter.message <= state.source or dead_letter.message in self.whole
                 if not settled and self.without is not Guard.SETTLED:
                     continue
-                yield Step("redriver", f"look at {letter}"), state._replace(redriving=(letter, here))
+                yield Step("redriver", f"look at {dead_letter}"), state._replace(redriving=(dead_letter, here))
             return
-        letter, head = state.redriving
+        dead_letter, head = state.redriving
         if head != here and self.without is not Guard.UNDER_THAT_HEAD:
-            yield Step("redriver", "append", "another was first"), state._replace(redriving=(letter, here))
+            yield Step("redriver", "append", "another was first"), state._replace(redriving=(dead_letter, here))
             return
-        since = [row for entry in state.log[letter.position - 1 : head - 1] for row in entry if self._has_key(row)]
+        since = [row for entry in state.log[dead_letter.position - 1 : head - 1] for row in entry if self._has_key(row)]
         if self.without is not Guard.MARKED:
-            since = [row for row in since if row > 0 or -row >= letter.message]
-        after = state._replace(letters=state.letters - {letter}, redriving=None)
+            since = [row for row in since if row > 0 or -row >= dead_letter.message]
+        after = state._replace(dead_letters=state.dead_letters - {dead_letter}, redriving=None)
         if since and self.without is not Guard.NEWER_WINS:
-            newer = any(abs(row) >= letter.message for row in since)
-            yield Step("redriver", f"drop {letter}"), after._replace(wrongly_dropped=None if newer else letter)
+            newer = any(abs(row) >= dead_letter.message for row in since)
+            yield (
+                Step("redriver", f"drop {dead_letter}"),
+                after._replace(wrongly_dropped=None if newer else dead_letter),
+            )
             return
-        after = after._replace(log=(*state.log, (-letter.message,)))
+        after = after._replace(log=(*state.log, (-dead_letter.message,)))
         if self.without is not Guard.MOVES_SOURCE:
-            after = self._with_source(after, (letter.message,))
-        yield Step("redriver", f"append {letter}"), after
+            after = self._with_source(after, (dead_letter.message,))
+        yield Step("redriver", f"append {dead_letter}"), after
 
     def _has_key(self, row: int) -> bool:
         """What fitted of a bad message has another key."""

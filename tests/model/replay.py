@@ -18,15 +18,15 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from greenlet import greenlet
 
 from lancelsm.errors import LsmError
-from lancelsm.objects import Refused, Written
-from lancelsm.registry import Applied, Lost
+from lancelsm.objects import PreconditionFailed, Written
+from lancelsm.registry import SwapApplied, SwapLost
 from tests.model.append import APPLIED, IN_FLIGHT, LOST, NO_EFFECT, REFUSED, REPLY_LOST, WRITTEN
 from tests.model.engine import Edge, Model, Path, S, Step, Violation, graph
 from tests.model.stage import Call, Stage
 
 ENDED = "nothing more"
 ANYTHING: frozenset[str] = frozenset()
-REPLIES = {WRITTEN: Written, REFUSED: Refused, APPLIED: Applied, LOST: Lost}
+REPLIES = {WRITTEN: Written, REFUSED: PreconditionFailed, APPLIED: SwapApplied, LOST: SwapLost}
 
 P = TypeVar("P", bound=Hashable)
 
@@ -62,7 +62,7 @@ class Play(Protocol[P]):
         """Storage and what actors were told, in the terms of the model."""
         ...
 
-    def told(self, state: P) -> Hashable:
+    def raised(self, state: P) -> Hashable:
         """What `seen` must be in this state."""
         ...
 
@@ -106,7 +106,7 @@ class _Script(Generic[P]):
                 assert self._stage.late is None
                 self._stage.late = call.act
             elif step.outcome == REPLY_LOST:
-                expect(call.act(), (Written, Applied), step)
+                expect(call.act(), (Written, SwapApplied), step)
             reply = call.unknown()
         else:
             reply = call.act()
@@ -130,9 +130,9 @@ class _Script(Generic[P]):
             does = ENDED if call is None else call.name
             if due and does not in due:
                 raise Mismatch(f"{name} is about to: {does}; due is: {', '.join(sorted(due))}")
-        seen, told = self._play.seen(self._stage), self._play.told(state)
-        if seen != told:
-            raise Mismatch(f"storage and results differ\n  code:  {seen}\n  model: {told}")
+        seen, raised = self._play.seen(self._stage), self._play.raised(state)
+        if seen != raised:
+            raise Mismatch(f"storage and results differ\n  code:  {seen}\n  model: {raised}")
 
 
 def replay(play: Play[P], path: Path[P]) -> None:

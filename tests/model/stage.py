@@ -12,17 +12,15 @@ from greenlet import getcurrent
 
 from lancelsm.common.layout import Epoch, Key, Nonce, Position, head_key, region_id, wal_entry, wal_position, wal_prefix
 from lancelsm.common.setsum import Setsum
-from lancelsm.objects import Body, ETag, Listed, Refused, Written
+from lancelsm.objects import Body, ETag, Listed, PreconditionFailed, WriteUnknown, Written
 from lancelsm.objects import Object as Stored
-from lancelsm.objects import Unknown as UnknownWrite
-from lancelsm.region.catalog import Region, Storage
-from lancelsm.registry import Applied, Fields, Lost, Record
-from lancelsm.registry import Unknown as UnknownSwap
+from lancelsm.region.catalog import Region, TableContext
+from lancelsm.registry import Fields, Record, SwapApplied, SwapLost, SwapUnknown
 from lancelsm.wal.claim import create_region
 from lancelsm.wal.entry import Draft, Entry, decode, encode
 from tests.model.append import READ_HEAD
+from tests.simulation.environment import TABLE, VALUES, numbers_in
 from tests.simulation.faults import FakeClock, MemoryRegistry, MemoryStore
-from tests.simulation.world import TABLE, VALUES, numbers_in
 
 LIST, SWAP_MANIFEST = "list objects", "swap manifest"
 LOOK_AT_PUBLISHED = "get published manifest"
@@ -58,7 +56,7 @@ class Stage(ABC):
         self._entries: dict[str, Hashable] = {}
 
     def region(self, actor: str, *, number: int) -> Region:
-        storage = Storage(
+        context = TableContext(
             uri="memory://t",
             table=TABLE,
             objects=StagedObjects(self, actor),
@@ -68,7 +66,7 @@ class Stage(ABC):
             budget_seconds=1e9,  # the models know no end of patience
             parallel=1,
         )
-        return Region(storage=storage, id=self.id, spec_id=1, values=VALUES)
+        return Region(context=context, id=self.id, spec_id=1, values=VALUES)
 
     def head(self) -> Record:
         record = self.registry.read(self.key)
@@ -100,17 +98,17 @@ class Stage(ABC):
     def get(self, actor: str, key: str) -> Stored | None:
         return self.objects.get(key)
 
-    def written(self, key: str, body: bytes, outcome: Written | Refused) -> Written | Refused:
+    def written(self, key: str, body: bytes, outcome: Written | PreconditionFailed) -> Written | PreconditionFailed:
         position = wal_position(key)
         if isinstance(outcome, Written) and position is not None:
             entry = decoded(body, position)
             self._entries[entry.summary.entry_setsum.hex()] = self.entry(body, position)
         return outcome
 
-    def swap(self, actor: str, *, expect: Fields | None, change: Fields) -> Applied | Lost:
+    def swap(self, actor: str, *, expect: Fields | None, change: Fields) -> SwapApplied | SwapLost:
         old = self.head()
         outcome = self.registry.swap(self.key, expect=expect, change=change)
-        if isinstance(outcome, Applied) and outcome.record["next_position"] != old["next_position"]:
+        if isinstance(outcome, SwapApplied) and outcome.record["next_position"] != old["next_position"]:
             added = Setsum.from_hex(str(outcome.record["entry_setsum"])) - Setsum.from_hex(str(old["entry_setsum"]))
             self.log.append((self._entries[added.hex()], outcome.record))
         return outcome
@@ -129,7 +127,7 @@ class StagedObjects:
     def list(self, prefix: str) -> Iterator[Listed]:
         return iter(self._stop(LIST, lambda: list(self._stage.objects.list(prefix))))
 
-    def create(self, key: str, body: Body) -> Written | Refused | UnknownWrite:
+    def create(self, key: str, body: Body) -> Written | PreconditionFailed | WriteUnknown:
         kept = bytes(body)
         return self._stop(
             f"create {_named(key)}",
@@ -137,7 +135,7 @@ class StagedObjects:
             unknown=_no_write,
         )
 
-    def replace(self, key: str, body: Body, *, expect: ETag) -> Written | Refused | UnknownWrite:
+    def replace(self, key: str, body: Body, *, expect: ETag) -> Written | PreconditionFailed | WriteUnknown:
         kept = bytes(body)
         return self._stop(
             f"replace {_named(key)}",
@@ -160,7 +158,7 @@ class StagedRegistry:
         assert key == self._stage.key
         return self._stage.hub.switch(Call(name=READ_HEAD, act=lambda: self._stage.registry.read(key)))
 
-    def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> Applied | Lost | UnknownSwap:
+    def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> SwapApplied | SwapLost | SwapUnknown:
         assert key == self._stage.key
         if "next_position" in change:
             assert expect is not None
@@ -170,7 +168,7 @@ class StagedRegistry:
         act = functools.partial(self._stage.swap, self._actor, expect=expect, change=change)
         return self._stage.hub.switch(Call(name=name, act=act, unknown=_no_swap))
 
-    def delete(self, key: Key, *, expect: Fields) -> Applied | Lost | UnknownSwap:
+    def delete(self, key: Key, *, expect: Fields) -> SwapApplied | SwapLost | SwapUnknown:
         raise NotImplementedError  # no protocol that is replayed deletes records: one that does must get a play for it
 
     def discard(self, key: Key) -> None:
@@ -203,10 +201,10 @@ def number_of(nonce: str) -> int:
 @functools.cache
 def _made() -> tuple[MemoryStore, MemoryRegistry]:
     objects, registry = MemoryStore(), MemoryRegistry()
-    storage = Storage(
+    context = TableContext(
         uri="memory://t", table=TABLE, objects=objects, registry=registry, clock=FakeClock(), ids=Numbered(ZOMBIE)
     )
-    create_region(storage, spec_id=1, values=VALUES, owner="O")
+    create_region(context, spec_id=1, values=VALUES, owner="O")
     return objects, registry
 
 
@@ -246,9 +244,9 @@ def _named(key: str) -> str:
     return "staged manifest" if "/staged/" in key else "published manifest"
 
 
-def _no_write() -> UnknownWrite:
-    return UnknownWrite(cause="the script gave no answer")
+def _no_write() -> WriteUnknown:
+    return WriteUnknown(cause="the script gave no answer")
 
 
-def _no_swap() -> UnknownSwap:
-    return UnknownSwap(cause="the script gave no answer")
+def _no_swap() -> SwapUnknown:
+    return SwapUnknown(cause="the script gave no answer")

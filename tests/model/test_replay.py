@@ -136,7 +136,7 @@ Original = Callable[..., Any]
 
 def believes_the_object(judge: Original) -> Original:
     def hasty(region, entry):
-        standing = slot._look(region, entry.summary.position)
+        standing = slot.read_slot(region, entry.summary.position)
         if standing is not None and standing.entry is not None and standing.entry.nonce == entry.nonce:
             return Appended(summary=entry.summary, head=region.head())
         return judge(region, entry)
@@ -147,7 +147,7 @@ def believes_the_object(judge: Original) -> Original:
 def reads_the_head_first(judge: Original) -> Original:
     def judged(region, entry):
         head = region.head()
-        standing = slot._look(region, entry.summary.position)
+        standing = slot.read_slot(region, entry.summary.position)
         if head.first_position > entry.summary.position:
             raise slot.ambiguous(region, entry.summary.position, "collected")
         ours = standing is not None and standing.entry is not None and standing.entry.nonce == entry.nonce
@@ -206,10 +206,10 @@ def claims_nothing_in_the_manifest(with_epoch: Original) -> Original:
 
 
 FLAWS: dict[str, tuple[object, str, Callable[[Original], Original], Scene]] = {
-    "an object is believed without a later head": (slot, "judge", believes_the_object, SIBLINGS),
-    "the head is read before the object": (slot, "judge", reads_the_head_first, SIBLINGS),
-    "an entry of the own epoch is replaced": (slot, "_yield_to", replaces_its_own_epoch, SIBLINGS),
-    "an unanswered put is forgotten": (slot, "_yield_to", forgets_what_may_be_written, SIBLINGS),
+    "an object is believed without a later head": (slot, "resolve_outcome", believes_the_object, SIBLINGS),
+    "the head is read before the object": (slot, "resolve_outcome", reads_the_head_first, SIBLINGS),
+    "an entry of the own epoch is replaced": (slot, "resolve_conflict", replaces_its_own_epoch, SIBLINGS),
+    "an unanswered put is forgotten": (slot, "resolve_conflict", forgets_what_may_be_written, SIBLINGS),
     "an entry is acknowledged before the swap": (slot, "_commit", acknowledges_the_object, ALONE),
     "an append does not swap on the epoch": (heads, "appended", without("epoch"), TAKEOVER),
     "an append does not swap on the position": (heads, "appended", without("next_position"), SIBLINGS),

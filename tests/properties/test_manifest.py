@@ -38,7 +38,7 @@ def entry(position):
         rows=1,
         bytes=9,
         entry_setsum=Setsum.of([b"%d" % position]),
-        source={"q": "1"},
+        applied_sequences={"q": "1"},
     )
 
 

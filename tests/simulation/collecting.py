@@ -28,7 +28,7 @@ from lancelsm.gc import base, collect
 from lancelsm.gc.collect import Collected
 from lancelsm.gc.lists import read_list
 from lancelsm.gc.mark import Progress
-from lancelsm.gc.scopes import BasePlace, Place, all_places
+from lancelsm.gc.scopes import BaseScope, CollectionScope, all_places
 from lancelsm.history import pins
 from lancelsm.history.pins import Pin, RegionPin
 from lancelsm.objects import Written
@@ -39,7 +39,7 @@ from lancelsm.region.compare_and_swap import newest
 from lancelsm.region.head import Head
 from lancelsm.region.manifest import FlushedGeneration, Manifest
 from lancelsm.wal.replay import tail
-from tests.simulation.world import SCHEMA, World
+from tests.simulation.environment import SCHEMA, Environment
 
 KEYS = TableSchema(columns=pa.schema([SCHEMA.field("id")]), primary_key=("id",))
 FILES = ("data/a.lance", "_pk_index/page.lance")
@@ -47,10 +47,10 @@ TTL = 3600.0
 
 
 @dataclass(kw_only=True)
-class Lake:
+class TableEnv:
     """A world, and the newest generation that its base holds."""
 
-    world: World = field(default_factory=World)
+    environment: Environment = field(default_factory=Environment)
     counter: Generation = NO_GENERATION
     settings: Settings = field(default_factory=Settings)
     pinned: list[Pin] = field(default_factory=list)  # confirmed and not dropped
@@ -58,21 +58,21 @@ class Lake:
     schema: ClassVar[TableSchema] = KEYS
 
     def region(self, process: str, *, faulty: bool = False) -> Region:
-        return self.world.region(process, faulty=faulty)
+        return self.environment.region(process, faulty=faulty)
 
     def write(self, *numbers: int) -> None:
         for number in numbers:
-            self.world.write(self.region("writer"), number)
+            self.environment.write(self.region("writer"), number)
 
     def flush(self, region: Region | None = None, *, rows_max: int = 2) -> FlushedGeneration | None:
         region = region or self.region("flusher")
 
         def write(key: str, rows: pa.Table, setsum: Setsum) -> Stored:
             for name, body in zip(FILES, self._bodies(rows, setsum), strict=True):
-                if not isinstance(region.storage.objects.create(f"{key}/{name}", body), Written):
+                if not isinstance(region.context.objects.create(f"{key}/{name}", body), Written):
                     raise Unavailable("a generation could not be written", object=key)
             for name in FILES:
-                if region.storage.objects.get(f"{key}/{name}") is None:
+                if region.context.objects.get(f"{key}/{name}") is None:
                     raise Corrupt("what was just written is gone", object=key)
             return Stored(bytes=len(rows), file_setsum=setsum)
 
@@ -89,12 +89,12 @@ class Lake:
         for one in manifest.generations:
             if one.generation > self.counter:
                 for name in FILES:
-                    found = region.storage.objects.get(f"{generation_path(region.id, one.path)}/{name}")
+                    found = region.context.objects.get(f"{generation_path(region.id, one.path)}/{name}")
                     assert found is not None or one.generation <= self.counter, f"{one.path} is gone, not merged"
         self.counter = max(self.counter, manifest.newest)
 
     def progress(self, *_: object) -> Progress:
-        held = {self.world.id: self.counter}
+        held = {self.environment.id: self.counter}
         return Progress(version=1, counters=held, markers=held, caught_up={"by_id": held})
 
     @contextmanager
@@ -110,29 +110,29 @@ class Lake:
         ):
             yield
 
-    def opened(self, process: str, *, faulty: bool = True) -> Any:
-        storage = replace(self.world.storage(process, faulty=faulty), parallel=1)
-        return SimpleNamespace(storage=storage, settings=self.settings)
+    def handle(self, process: str, *, faulty: bool = True) -> Any:
+        context = replace(self.environment.context(process, faulty=faulty), parallel=1)
+        return SimpleNamespace(context=context, settings=self.settings)
 
     def collect(self, process: str = "collector", *, faulty: bool = False, interval: float = 0.0) -> Collected:
         with self.collecting():
-            return collect.collect(self.opened(process, faulty=faulty), yes=True, interval_seconds=interval)
+            return collect.collect(self.handle(process, faulty=faulty), yes=True, interval_seconds=interval)
 
     def look(self) -> Collected:
         with self.collecting():
-            return collect.collect(self.opened("looker", faulty=False), yes=False)
+            return collect.collect(self.handle("looker", faulty=False), yes=False)
 
     def sweep(self, key: str, process: str = "sweeper", *, faulty: bool = False) -> Collected:
-        return collect.sweep(self.opened(process, faulty=faulty), [key])
+        return collect.sweep(self.handle(process, faulty=faulty), [key])
 
     # Pins
 
     def begin_pin(self, name: str, needed: RegionPin | None = None) -> Pin:
         """A snapshot whose records are written; it is not confirmed yet. `needed`, if its maker looked earlier."""
         region = self.region(name)
-        pin = pins.begin(region.storage, "snapshot", name)
-        needs = pins.pin_regions(region.storage, pin, {region.id: needed or self.needs(region)})
-        return pins.step(region.storage, replace(pin, regions=needs))
+        pin = pins.begin(region.context, "snapshot", name)
+        needs = pins.pin_regions(region.context, pin, {region.id: needed or self.needs(region)})
+        return pins.step(region.context, replace(pin, regions=needs))
 
     def needs(self, region: Region) -> RegionPin:
         head, manifest = newest(region, region.head())
@@ -149,11 +149,11 @@ class Lake:
 
     def end_pin(self, pin: Pin) -> bool:
         """Confirm it unless it was overtaken; whether it is confirmed."""
-        storage = self.region(pin.name).storage
-        if pins.overtaken(storage, pin):
+        context = self.region(pin.name).context
+        if pins.overtaken(context, pin):
             return False
         try:
-            self.pinned.append(pins.confirm(storage, pin, ttl_seconds=TTL))
+            self.pinned.append(pins.confirm(context, pin, ttl_seconds=TTL))
         except Contended:
             return False
         return True
@@ -165,7 +165,7 @@ class Lake:
 
     def unpin(self, name: str) -> None:
         (pin,) = [one for one in self.pinned if one.name == name]
-        pins.forget(self.region("holder").storage, pin)
+        pins.forget(self.region("holder").context, pin)
         self.pinned.remove(pin)
 
     # What must hold
@@ -174,7 +174,7 @@ class Lake:
         """Nothing that a reader, a file reader or a pin needs is gone, and the sums of what is gone are kept."""
         region = self.region("auditor")
         head, manifest = newest(region, region.head())
-        log = self.world.log
+        log = self.environment.log
         assert sorted(log) == list(range(1, head.next_position))
         assert head.entry_setsum == _sum(log[position].summary.entry_setsum for position in log)
         for position in range(head.first_position, head.next_position):
@@ -184,10 +184,10 @@ class Lake:
         self._audit_generations(manifest)
         self._audit_published(region, head)
         if manifest.collector_key:
-            found = read_list(region.storage, manifest.collector_key, setsum=manifest.collector_setsum)
+            found = read_list(region.context, manifest.collector_key, setsum=manifest.collector_setsum)
             assert found.round.discarded == self._logged(1, head.first_position)
         assert tail(region, head, manifest) is not None
-        now = self.world.schedule.clock.now()
+        now = self.environment.schedule.clock.now()
         for pin in self.pinned:
             if pin.expires is None or pin.expires >= now:
                 self.audit_pin(pin)
@@ -195,8 +195,8 @@ class Lake:
 
     def audit_pin(self, pin: Pin) -> None:
         """Everything that a confirmed pin needs is there."""
-        needs = pin.regions[self.world.id]
-        found = self.world.store.get(needs.manifest_key)
+        needs = pin.regions[self.environment.id]
+        found = self.environment.store.get(needs.manifest_key)
         assert found is not None, f"the manifest of {pin.name} is gone"
         manifest = manifests.decode(found.body, key=needs.manifest_key)
         for one in manifest.generations:
@@ -207,8 +207,8 @@ class Lake:
 
     def stored(self) -> list[str]:
         """The keys of the region's objects, below its prefix."""
-        prefix = f"_mem_wal/{self.world.id}/"
-        return [line.key.removeprefix(prefix) for line in self.world.store.list(prefix)]
+        prefix = f"_mem_wal/{self.environment.id}/"
+        return [line.key.removeprefix(prefix) for line in self.environment.store.list(prefix)]
 
     def _audit_generations(self, manifest: Manifest) -> None:
         named = {g.generation for g in manifest.generations}
@@ -217,44 +217,44 @@ class Lake:
             self._whole(one.path)
 
     def _audit_published(self, region: Region, head: Head) -> None:
-        hint = self.world.store.get(f"_mem_wal/{region.id}/manifest/version_hint.json")
+        hint = self.environment.store.get(f"_mem_wal/{region.id}/manifest/version_hint.json")
         assert hint is not None
         start = int(hint.body.decode().rpartition(":")[2].rstrip("}"))
         for version in range(start, head.manifest_version + 1):
-            found = self.world.store.get(published_manifest(region.id, Version(version)))
+            found = self.environment.store.get(published_manifest(region.id, Version(version)))
             assert found is not None or version == head.manifest_version, f"a hole at {version}, hint {start}"
 
     def _whole(self, path: str) -> None:
         for name in FILES:
-            key = f"{generation_path(self.world.id, path)}/{name}"
-            assert self.world.store.get(key) is not None, f"{key} is gone"
+            key = f"{generation_path(self.environment.id, path)}/{name}"
+            assert self.environment.store.get(key) is not None, f"{key} is gone"
 
     def _stands(self, position: Position) -> None:
-        found = self.world.store.get(wal_entry(self.world.id, position))
+        found = self.environment.store.get(wal_entry(self.environment.id, position))
         assert found is not None, f"entry {position} is gone"
-        assert found.body == self.world.log[position].body
+        assert found.body == self.environment.log[position].body
 
     def _logged(self, first: int, end: int) -> Setsum:
-        return _sum(self.world.log[Position(position)].summary.entry_setsum for position in range(first, end))
+        return _sum(self.environment.log[Position(position)].summary.entry_setsum for position in range(first, end))
 
 
-def _regions(opened: Any) -> list[Place]:
-    return [place for place in all_places(opened) if not isinstance(place, BasePlace)]
+def _regions(handle: Any) -> list[CollectionScope]:
+    return [place for place in all_places(handle) if not isinstance(place, BaseScope)]
 
 
 def _sum(sums: Iterable[Setsum]) -> Setsum:
     return sum(sums, start=Setsum())
 
 
-def filled(*, flushed: int = 4, merged: int = 2, tail_rows: int = 2, lake: Lake | None = None) -> Lake:
-    """A lake whose region has generations of two rows, some of them merged, and a tail."""
-    lake = lake or Lake()
+def filled(*, flushed: int = 4, merged: int = 2, tail_rows: int = 2, table_env: TableEnv | None = None) -> TableEnv:
+    """A table environment whose region has generations of two rows, some of them merged, and a tail."""
+    table_env = table_env or TableEnv()
     number = 0
     for generation in range(1, flushed + 1):
-        lake.write(number := number + 1, number := number + 1)
-        assert lake.flush() is not None
+        table_env.write(number := number + 1, number := number + 1)
+        assert table_env.flush() is not None
         if generation == merged:
-            lake.merge()
+            table_env.merge()
     for _ in range(tail_rows):
-        lake.write(number := number + 1)
-    return lake
+        table_env.write(number := number + 1)
+    return table_env

@@ -19,9 +19,9 @@ from lancelsm.history.changes import Change, Changes
 from lancelsm.history.cursor import drop_cursor
 from lancelsm.history.pins import Pin, pins_of
 from lancelsm.table import Table
+from tests.simulation.environment import TABLE
 from tests.simulation.faults import Crash
-from tests.simulation.whole_lake import ROWS, WholeLake, rows_of_entry
-from tests.simulation.world import TABLE
+from tests.simulation.whole_table_env import ROWS, WholeTableEnv, rows_of_entry
 
 SHARED = "shared"
 
@@ -48,10 +48,10 @@ class Shared:
 
 
 class Consumers:
-    """What all consumers of a lake know. `met` counts what happened to them."""
+    """What all consumers of a table environment know. `met` counts what happened to them."""
 
-    def __init__(self, lake: WholeLake, met: Counter[str]) -> None:
-        self._lake = lake
+    def __init__(self, table_env: WholeTableEnv, met: Counter[str]) -> None:
+        self._table_env = table_env
         self._met = met
         self.kept: dict[str, Kept] = {}
         self.moves: dict[str, list[range]] = {}  # by cursor: where sets without an answer may have put it, or may yet
@@ -75,13 +75,13 @@ class Consumers:
         return act
 
     def _goes_on(self, life: str, name: str, *, saves: bool) -> None:
-        storage, kept = self._lake.storage(life), self.kept.get(name)
+        context, kept = self._table_env.context(life), self.kept.get(name)
         if kept is not None:
             self._stands(name, kept)
-            changes = Changes(storage, ROWS, start={self._lake.world.id: kept.next}, cursor=name)
+            changes = Changes(context, ROWS, start={self._table_env.environment.id: kept.next}, cursor=name)
         else:
             try:
-                changes = Changes(storage, ROWS, start="earliest", cursor=name)
+                changes = Changes(context, ROWS, start="earliest", cursor=name)
             except Invalid:
                 self._drops(life, name)
                 return
@@ -98,11 +98,13 @@ class Consumers:
             kept.taken.append(change.position)
             kept.next = changes.positions[change.region]
             self._met["a cursor's consumer has read"] += 1
-        kept.next = changes.positions[self._lake.world.id]  # past entries without rows, as the cursor that is saved now
+        kept.next = changes.positions[
+            self._table_env.environment.id
+        ]  # past entries without rows, as the cursor that is saved now
 
     def _is_as_written(self, change: Change) -> None:
         shown = [(row["k"], row["_op"] == "delete") for row in change.rows.to_pylist()]
-        want = rows_of_entry(self._lake.world.log[change.position])
+        want = rows_of_entry(self._table_env.environment.log[change.position])
         assert shown == [(key, dead) for key, _, dead in want], f"{change.position} is {want}, not {shown}"
 
     def _drops(self, life: str, name: str) -> None:
@@ -110,7 +112,7 @@ class Consumers:
         before = self._record(name)
         self.dropping.add(name)
         try:
-            drop_cursor(self._lake.storage(life), name)
+            drop_cursor(self._table_env.context(life), name)
         except Invalid:
             self._met["a cursor to drop is gone"] += 1  # it has expired, or another one was faster
         else:
@@ -139,7 +141,7 @@ class Consumers:
             return range(floor, floor_now + 1) if start == "earliest" else range(end, end_now + 1)
 
         try:
-            pin = Table(self._lake.opened(life)).set_cursor(name, start=start)
+            pin = Table(self._table_env.handle(life)).set_cursor(name, start=start)
         except Invalid as error:
             now = self._record(name)
             if there is not None and there.confirmed and now is not None and now.nonce == there.nonce:
@@ -159,7 +161,7 @@ class Consumers:
         """What a cursor shows that may move yet."""
         possible = self._possible(name)
         try:
-            changes = Changes(self._lake.storage(life), ROWS, cursor=name)
+            changes = Changes(self._table_env.context(life), ROWS, cursor=name)
         except Invalid:
             assert name not in self.kept, f"cursor {name} is gone"
             self._drops(life, name)
@@ -168,7 +170,7 @@ class Consumers:
         assert any(place in span for span in possible), f"{name} is at {place}, not in {possible}"
         read = self._read(name, changes)
         if read is not None:
-            assert read == self._due(place, changes.positions[self._lake.world.id])
+            assert read == self._due(place, changes.positions[self._table_env.environment.id])
 
     def _read(self, name: str, changes: Changes) -> list[Position] | None:
         """The positions of what a stream shows; None if its cursor moved, or was dropped, before it was read."""
@@ -178,7 +180,7 @@ class Consumers:
                 self._is_as_written(change)
                 read.append(change.position)
         except Invalid as error:
-            now, following = self._record(name), changes.positions[self._lake.world.id]
+            now, following = self._record(name), changes.positions[self._table_env.environment.id]
             assert changes._pin is not None
             if now is not None and now.nonce == changes._pin.nonce and self._place_of(now) <= following:
                 raise AssertionError(f"{name} keeps what follows {read}: {error}") from error
@@ -199,7 +201,7 @@ class Consumers:
     def takes_its_share(self, life: str, *, limit: int) -> None:
         """What it read counts if it saved, and then it is its alone."""
         try:
-            changes = Changes(self._lake.storage(life), ROWS, cursor=SHARED, limit=limit)
+            changes = Changes(self._table_env.context(life), ROWS, cursor=SHARED, limit=limit)
         except Invalid:
             self._drops(life, SHARED)
             return
@@ -224,7 +226,7 @@ class Consumers:
         """A plain start may be told that what it asks for was collected."""
         last = 0
         with suppress(Invalid):
-            for change in Changes(self._lake.storage(life), ROWS, start="earliest"):
+            for change in Changes(self._table_env.context(life), ROWS, start="earliest"):
                 assert last < change.position
                 self._is_as_written(change)
                 last = change.position
@@ -233,7 +235,7 @@ class Consumers:
 
     def catch_up(self) -> None:
         """Without faults now, and nothing in flight: every cursor is where it must be, and keeps what follows."""
-        storage = self._lake.storage("last", faulty=False)
+        context = self._table_env.context("last", faulty=False)
         for name in sorted({*self.kept, *self.moves} - {SHARED}):
             found = self._record(name)
             if name in self.moves and found is not None and found.confirmed:
@@ -243,14 +245,14 @@ class Consumers:
             if kept is None:
                 continue  # it was never made
             self._stands(name, kept)
-            self._takes(kept, Changes(storage, ROWS, start={self._lake.world.id: kept.next}, cursor=name))
+            self._takes(kept, Changes(context, ROWS, start={self._table_env.environment.id: kept.next}, cursor=name))
             assert kept.taken == self._due(kept.begins)
         for shared in self.shared.values():
             passed = self._due(shared.begins, max(shared.saved, default=0))
             assert set(passed) <= shared.read, f"{passed} of a shared cursor were passed, {shared.read} read"
         found = self._record(SHARED)
         if found is not None and found.confirmed:
-            read = self._read(SHARED, Changes(storage, ROWS, cursor=SHARED))
+            read = self._read(SHARED, Changes(context, ROWS, cursor=SHARED))
             assert read == self._due(self._place_of(found))
 
     def _stands(self, name: str, kept: Kept) -> None:
@@ -268,21 +270,21 @@ class Consumers:
 
     def _due(self, first: int, end: int | None = None) -> list[Position]:
         """The entries with rows in this part of the log."""
-        log = sorted(self._lake.world.log.items())
+        log = sorted(self._table_env.environment.log.items())
         return [at for at, entry in log if entry.summary.rows and first <= at and (end is None or at < end)]
 
     def _record(self, name: str) -> Pin | None:
         """The cursor as it is recorded now, however it was made."""
-        pins = pins_of(self._lake.world.registry.list(cursors(TABLE)))
+        pins = pins_of(self._table_env.environment.registry.list(cursors(TABLE)))
         return next((pin for pin in pins if pin.name == name and pin.replaces is None), None)
 
     def _place_of(self, pin: Pin | None) -> Position:
-        needs = pin and pin.of(self._lake.world.id)
+        needs = pin and pin.of(self._table_env.environment.id)
         assert needs
         return needs.first_position
 
     def _ends(self) -> tuple[int, int]:
-        head = self._lake.world.registry.read(head_key(TABLE, self._lake.world.id))
+        head = self._table_env.environment.registry.read(head_key(TABLE, self._table_env.environment.id))
         assert head is not None
         return int(head["first_position"]), int(head["next_position"])
 

@@ -16,12 +16,12 @@ from lancelsm.record.schema import TOMBSTONE, TableSchema, declare_primary_key, 
 from lancelsm.region import config as configs
 from lancelsm.region.catalog import Region, regions
 from lancelsm.region.config import Config
-from lancelsm.region.handle import Opened, Ports, catalogue_table
+from lancelsm.region.handle import BatchPorts, TableHandle, catalogue_table
 from lancelsm.registry import Registry
 from lancelsm.routing.route import route
 from lancelsm.routing.spec import RegionSpec, parse_regions
-from lancelsm.stack.delivery.apply import Applied, Outcome, apply
-from lancelsm.stack.delivery.apply import Ports as Delivering
+from lancelsm.stack.delivery.apply import BatchPorts as Delivering
+from lancelsm.stack.delivery.apply import BatchResult, MessageResult, apply
 from lancelsm.stack.delivery.message import Message, dedup_id, encode, group_id, packed
 from lancelsm.stack.delivery.queue import Delivery, Outgoing
 from lancelsm.stack.delivery.send import SentPart, send
@@ -64,8 +64,8 @@ class Deployment:
         )
         configs.create(self.store, self.config, uri=URI)
         self.tables = self.container("test", faulty=False)
-        self.opened = self.tables.open(URI)
-        catalogue_table(self.opened)
+        self.handle = self.tables.open(URI)
+        catalogue_table(self.handle)
 
     def spec(self, schema: TableSchema) -> RegionSpec:
         return parse_regions(f"bucket(id, {self.buckets})", schema=schema)
@@ -82,7 +82,7 @@ class Deployment:
             inner = ScheduledRegistry(self.records, self.schedule) if self.schedule else self.records
             return FaultyRegistry(inner, plan, process=process)
 
-        ports = Ports(store=store, registry=registry, clock=self.clock, ids=SeededIds(process), parallel=1)
+        ports = BatchPorts(store=store, registry=registry, clock=self.clock, ids=SeededIds(process), parallel=1)
         return Tables(ROOT, ports=ports)
 
     def divide_anew(self) -> None:
@@ -102,11 +102,11 @@ class Deployment:
         return self.send_rows(table, sequence=sequence, **how)
 
     def send_rows(
-        self, rows: pa.Table, *, sequence: int = 0, producer: str = "p", opened: Opened | None = None, **how: Any
+        self, rows: pa.Table, *, sequence: int = 0, producer: str = "p", handle: TableHandle | None = None, **how: Any
     ) -> list[SentPart]:
         return send(
             rows,
-            opened=opened or self.opened,
+            handle=handle or self.handle,
             queue=self.queue,
             inbox=self.inbox,
             producer=producer,
@@ -145,10 +145,10 @@ class Deployment:
 
     @property
     def spec_id(self) -> int:
-        return self.opened.target().regions.spec_id
+        return self.handle.target().regions.spec_id
 
     def values(self, key: int) -> RegionValues:
-        (routed,) = route(self.stored((key, 0)), self.opened.target().regions)
+        (routed,) = route(self.stored((key, 0)), self.handle.target().regions)
         return routed.values
 
     # What containers do
@@ -156,10 +156,10 @@ class Deployment:
     def ports(self, tables: Tables) -> Delivering:
         return Delivering(tables=tables, inbox=self.inbox, dead_letters=self.dead_letters, source=self.queue.identity())
 
-    def apply(self, batch: Sequence[Delivery], *, tables: Tables | None = None, seconds: float = 30.0) -> Applied:
+    def apply(self, batch: Sequence[Delivery], *, tables: Tables | None = None, seconds: float = 30.0) -> BatchResult:
         return apply(batch, ports=self.ports(tables or self.tables), seconds=seconds)
 
-    def finish(self, batch: Sequence[Delivery], applied: Applied) -> None:
+    def finish(self, batch: Sequence[Delivery], applied: BatchResult) -> None:
         """What Lambda does with the answer: it deletes all that did not fail."""
         failed = {outcome.delivery.id for outcome in applied.outcomes if outcome.again is not None}
         for one in batch:
@@ -168,7 +168,7 @@ class Deployment:
             else:
                 self.queue.delete(one.receipt)
 
-    def deliver(self, most: int = 10, **how: Any) -> list[Outcome]:
+    def deliver(self, most: int = 10, **how: Any) -> list[MessageResult]:
         """One batch, to its end; outcomes in the order of the queue."""
         batch = self.queue.receive(most)
         applied = self.apply(batch, **how)
@@ -178,7 +178,7 @@ class Deployment:
     # What there is
 
     def regions(self) -> list[Region]:
-        return regions(self.opened.storage)
+        return regions(self.handle.context)
 
     def region(self, key: int) -> Region:
         (found,) = [region for region in self.regions() if region.values == self.values(key)]

@@ -21,12 +21,10 @@ from typing import TypeVar
 from lancelsm.common.clock import Clock
 from lancelsm.common.layout import Key
 from lancelsm.errors import LsmError, Unavailable
-from lancelsm.objects import Body, ETag, Listed, Object, ObjectStore, Refused, Written
-from lancelsm.objects import Unknown as UnknownWrite
+from lancelsm.objects import Body, ETag, Listed, Object, ObjectStore, PreconditionFailed, WriteUnknown, Written
 from lancelsm.objects.filesystem import etag_of
 from lancelsm.objects.keys import checked
-from lancelsm.registry import Applied, Fields, Lost, Record, Registry, holds, swapped
-from lancelsm.registry import Unknown as UnknownSwap
+from lancelsm.registry import Fields, Record, Registry, SwapApplied, SwapLost, SwapUnknown, holds, swapped
 
 T = TypeVar("T")
 
@@ -45,17 +43,17 @@ class MemoryStore:
             body = self._bodies.get(checked(key))
         return None if body is None else Object(body=body, etag=etag_of(body))
 
-    def create(self, key: str, body: Body) -> Written | Refused:
+    def create(self, key: str, body: Body) -> Written | PreconditionFailed:
         with self._lock:
             if checked(key) in self._bodies:
-                return Refused()
+                return PreconditionFailed()
             self._bodies[key] = bytes(body)
             return Written(etag=etag_of(body))
 
-    def replace(self, key: str, body: Body, *, expect: ETag) -> Written | Refused:
+    def replace(self, key: str, body: Body, *, expect: ETag) -> Written | PreconditionFailed:
         with self._lock:
             if checked(key) not in self._bodies or etag_of(self._bodies[key]) != expect:
-                return Refused()
+                return PreconditionFailed()
             self._bodies[key] = bytes(body)
             return Written(etag=etag_of(body))
 
@@ -86,21 +84,21 @@ class MemoryRegistry:
             record = self._records.get(key)
         return None if record is None else dict(record)
 
-    def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> Applied | Lost:
+    def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> SwapApplied | SwapLost:
         with self._lock:
             old = self._records.get(key)
             new = swapped(key, old, expect=expect, change=change)
             if new is None:
-                return Lost(record=None if old is None else dict(old))
+                return SwapLost(record=None if old is None else dict(old))
             self._records[key] = new
-            return Applied(record=dict(new))
+            return SwapApplied(record=dict(new))
 
-    def delete(self, key: Key, *, expect: Fields) -> Applied | Lost:
+    def delete(self, key: Key, *, expect: Fields) -> SwapApplied | SwapLost:
         with self._lock:
             old = self._records.get(key)
             if old is None or not holds(old, expect):
-                return Lost(record=None if old is None else dict(old))
-            return Applied(record=dict(self._records.pop(key)))
+                return SwapLost(record=None if old is None else dict(old))
+            return SwapApplied(record=dict(self._records.pop(key)))
 
     def discard(self, key: Key) -> None:
         with self._lock:
@@ -336,11 +334,11 @@ class FaultyStore:
     def get(self, key: str) -> Object | None:
         return self._perform("get", key, lambda: self.inner.get(key))
 
-    def create(self, key: str, body: Body) -> Written | Refused | UnknownWrite:
+    def create(self, key: str, body: Body) -> Written | PreconditionFailed | WriteUnknown:
         kept = bytes(body)  # a late write must not see what its caller does to the buffer meanwhile
         return self._perform("create", key, lambda: self.inner.create(key, kept), unknown=_unknown_write)
 
-    def replace(self, key: str, body: Body, *, expect: ETag) -> Written | Refused | UnknownWrite:
+    def replace(self, key: str, body: Body, *, expect: ETag) -> Written | PreconditionFailed | WriteUnknown:
         kept = bytes(body)
         return self._perform(
             "replace", key, lambda: self.inner.replace(key, kept, expect=expect), unknown=_unknown_write
@@ -368,23 +366,23 @@ class FaultyRegistry:
     def read(self, key: Key) -> Record | None:
         return self._perform("read", _text(key), lambda: self.inner.read(key))
 
-    def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> Applied | Lost | UnknownSwap:
+    def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> SwapApplied | SwapLost | SwapUnknown:
         expected = None if expect is None else dict(expect)
         changed = dict(change)
         return self._perform(
             "swap",
             _text(key),
             lambda: self.inner.swap(key, expect=expected, change=changed),
-            unknown=lambda cause: UnknownSwap(cause=cause),
+            unknown=lambda cause: SwapUnknown(cause=cause),
         )
 
-    def delete(self, key: Key, *, expect: Fields) -> Applied | Lost | UnknownSwap:
+    def delete(self, key: Key, *, expect: Fields) -> SwapApplied | SwapLost | SwapUnknown:
         expected = dict(expect)
         return self._perform(
             "delete",
             _text(key),
             lambda: self.inner.delete(key, expect=expected),
-            unknown=lambda cause: UnknownSwap(cause=cause),
+            unknown=lambda cause: SwapUnknown(cause=cause),
         )
 
     def discard(self, key: Key) -> None:
@@ -401,8 +399,8 @@ def _unanswered(cause: str) -> None:
     raise Unavailable(cause, remedy="Retry")
 
 
-def _unknown_write(cause: str) -> Written | Refused | UnknownWrite:
-    return UnknownWrite(cause=cause)
+def _unknown_write(cause: str) -> Written | PreconditionFailed | WriteUnknown:
+    return WriteUnknown(cause=cause)
 
 
 def _text(key: Key) -> str:

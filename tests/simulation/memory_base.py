@@ -1,7 +1,8 @@
 """A base in memory, as reads, merges and collections see one: versions that name files, tags, schema metadata.
 
 What the seam to Lance does for a real base is done here for this one, with the same answers and errors; its calls pass
-the world's plan and schedule. Rows are in the world's store, one file a version, so that a collector can take it away.
+the environment's plan and schedule. Rows are in the environment's store, one file a version, so that a collector can
+take it away.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import pyarrow as pa
 from lancelsm.common.layout import Generation, RegionId
 from lancelsm.dataset import base_table
 from lancelsm.dataset.base_rows import Base, CommittedVersion, Preempted
-from lancelsm.dataset.base_table import MERGED, BaseTable, Facts, VersionGone
+from lancelsm.dataset.base_table import MERGED, BaseFacts, BaseTable, VersionGone
 from lancelsm.dataset.cleanup import StoredVersion
 from lancelsm.dataset.merged_generations import Markers
 from lancelsm.errors import Contended, Corrupt, Unavailable
@@ -25,8 +26,8 @@ from lancelsm.gc import base as collecting_base
 from lancelsm.history import snapshot
 from lancelsm.objects import ObjectStore, Written
 from lancelsm.record.schema import TableSchema
+from tests.simulation.environment import OWNER, TABLE, Environment
 from tests.simulation.seam import PROCESS
-from tests.simulation.world import OWNER, TABLE, World
 
 T = TypeVar("T")
 
@@ -41,22 +42,22 @@ class Version:
 
 
 class MemoryBase:
-    """The base of a world."""
+    """The base of an environment."""
 
-    def __init__(self, world: World, schema: TableSchema) -> None:
-        self.world = world
+    def __init__(self, environment: Environment, schema: TableSchema) -> None:
+        self.environment = environment
         self.schema = schema
         self.versions: dict[int, Version] = {}
         self.tagged: dict[str, int] = {}
         self.newest = 0
-        facts = Facts(table=TABLE, registry="memory", owner=OWNER, regions="")
-        self.world.store.create("data/first.lance", written(schema.stored.empty_table()))
+        facts = BaseFacts(table=TABLE, registry="memory", owner=OWNER, regions="")
+        self.environment.store.create("data/first.lance", written(schema.stored.empty_table()))
         self._add("data/first.lance", facts.metadata())
 
     def _add(self, file: str, metadata: Mapping[str, str]) -> int:
-        assert self.world.store.get(file) is not None, f"version {self.newest + 1} names {file}, which is gone"
+        assert self.environment.store.get(file) is not None, f"version {self.newest + 1} names {file}, which is gone"
         self.newest += 1
-        now = self.world.schedule.clock.now()
+        now = self.environment.schedule.clock.now()
         self.versions[self.newest] = Version(file=file, metadata=dict(metadata), committed=now)
         return self.newest
 
@@ -112,7 +113,7 @@ class MemoryBase:
             going = {n for n in versions if n in self.versions} - {self.newest, *self.tagged.values()}
             files = {self.versions.pop(n).file for n in going}
             for file in files - {one.file for one in self.versions.values()}:
-                self.world.store.remove(file)
+                self.environment.store.remove(file)
             return len(going)
 
         return self._call("clean_versions", "", act, writes=True)
@@ -148,10 +149,10 @@ class MemoryBase:
             raise Unavailable(cause)
 
         def turn() -> T:
-            self.world.schedule.switch()
+            self.environment.schedule.switch()
             return act()
 
-        return self.world.plan.perform(
+        return self.environment.plan.perform(
             "lance", name, str(about), PROCESS.get(), turn, unknown=unknown if writes else None
         )
 
@@ -176,15 +177,15 @@ class MemoryBase:
             raise Unavailable("rows could not be written", object=key)
 
         def commit(counter: Generation) -> bool:
-            ground = base
+            merge_base = base
             for _ in range(3):
-                moved = ground.fence != base.fence or ground.counters.get(region) != base.counters.get(region)
+                moved = merge_base.fence != base.fence or merge_base.counters.get(region) != base.counters.get(region)
                 if moved:
                     return False
-                metadata = {**ground.metadata, MERGED + region: str(counter)}
-                if isinstance(self.commit(Base.of(ground), metadata=metadata, file=key), CommittedVersion):
+                metadata = {**merge_base.metadata, MERGED + region: str(counter)}
+                if isinstance(self.commit(Base.of(merge_base), metadata=metadata, file=key), CommittedVersion):
                     return True
-                ground = self.open_base(uri=base.uri)
+                merge_base = self.open_base(uri=base.uri)
             return False
 
         return commit

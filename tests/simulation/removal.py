@@ -16,7 +16,7 @@ import pytest
 from lancelsm.errors import LsmError
 
 Edit = tuple[Callable[..., object], str, str]  # a function, its text, the text without the guard
-Story = Callable[[Path], object]  # at a place of its own
+Scenario = Callable[[Path], object]  # at a place of its own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,17 +56,17 @@ def accepts(judged: Callable[[], None], edits: Iterable[Edit]) -> bool:
     return True
 
 
-def anywhere(story: Callable[..., object], *arguments: object) -> Story:
-    """A story that needs no place."""
-    return lambda _: story(*arguments)
+def anywhere(scenario: Callable[..., object], *arguments: object) -> Scenario:
+    """A scenario that needs no place."""
+    return lambda _: scenario(*arguments)
 
 
-def ends_badly(edits: Iterable[Edit], story: Callable[[], object]) -> bool:
-    """Whether a story does not end as it should without these guards."""
+def ends_badly(edits: Iterable[Edit], scenario: Callable[[], object]) -> bool:
+    """Whether a scenario does not end as it should without these guards."""
     with pytest.MonkeyPatch.context() as patch:
         remove_all(patch, edits)
         try:
-            story()
+            scenario()
         except (AssertionError, ValueError, KeyError, OSError, LsmError, pytest.fail.Exception):
             return True
     return False
@@ -75,21 +75,23 @@ def ends_badly(edits: Iterable[Edit], story: Callable[[], object]) -> bool:
 Test = Callable[..., None]
 
 
-def with_and_without(guards: Mapping[str, tuple[Iterable[Edit], Story]], *, own: Iterable[Story]) -> tuple[Test, Test]:
-    """The two tests of a table of guards: with all of them the stories end well, without one its story ends badly.
+def with_and_without(
+    guards: Mapping[str, tuple[Iterable[Edit], Scenario]], *, own: Iterable[Scenario]
+) -> tuple[Test, Test]:
+    """The two tests of a table of guards: with all of them the scenarios end well, without one its story ends badly.
 
     Args:
-        own: the stories that no other test tells.
+        own: the scenarios that no other test tells.
     """
 
-    @pytest.mark.parametrize("story", own)
-    def ends_well(story: Story, tmp_path: Path) -> None:
-        story(tmp_path)
+    @pytest.mark.parametrize("scenario", own)
+    def ends_well(scenario: Scenario, tmp_path: Path) -> None:
+        scenario(tmp_path)
 
     @pytest.mark.parametrize("guard", guards)
     def ends_badly_without(guard: str, tmp_path: Path) -> None:
-        edits, story = guards[guard]
-        assert ends_badly(edits, partial(story, tmp_path))
+        edits, scenario = guards[guard]
+        assert ends_badly(edits, partial(scenario, tmp_path))
 
     return ends_well, ends_badly_without
 

@@ -22,10 +22,8 @@ from greenlet import getcurrent, greenlet
 
 from lancelsm.common.layout import Key
 from lancelsm.errors import LsmError
-from lancelsm.objects import Body, ETag, Listed, Object, ObjectStore, Refused, Written
-from lancelsm.objects import Unknown as UnknownWrite
-from lancelsm.registry import Applied, Fields, Lost, Record, Registry
-from lancelsm.registry import Unknown as UnknownSwap
+from lancelsm.objects import Body, ETag, Listed, Object, ObjectStore, PreconditionFailed, WriteUnknown, Written
+from lancelsm.registry import Fields, Record, Registry, SwapApplied, SwapLost, SwapUnknown
 from tests.simulation.faults import Crash, FakeClock
 
 
@@ -141,11 +139,11 @@ class ScheduledStore:
         self._schedule.switch()
         return self.inner.get(key)
 
-    def create(self, key: str, body: Body) -> Written | Refused | UnknownWrite:
+    def create(self, key: str, body: Body) -> Written | PreconditionFailed | WriteUnknown:
         self._schedule.switch()
         return self.inner.create(key, body)
 
-    def replace(self, key: str, body: Body, *, expect: ETag) -> Written | Refused | UnknownWrite:
+    def replace(self, key: str, body: Body, *, expect: ETag) -> Written | PreconditionFailed | WriteUnknown:
         self._schedule.switch()
         return self.inner.replace(key, body, expect=expect)
 
@@ -170,11 +168,11 @@ class ScheduledRegistry:
         self._schedule.switch()
         return self.inner.read(key)
 
-    def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> Applied | Lost | UnknownSwap:
+    def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> SwapApplied | SwapLost | SwapUnknown:
         self._schedule.switch()
         return self.inner.swap(key, expect=expect, change=change)
 
-    def delete(self, key: Key, *, expect: Fields) -> Applied | Lost | UnknownSwap:
+    def delete(self, key: Key, *, expect: Fields) -> SwapApplied | SwapLost | SwapUnknown:
         self._schedule.switch()
         return self.inner.delete(key, expect=expect)
 

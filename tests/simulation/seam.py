@@ -37,9 +37,9 @@ WRITES = frozenset(
         "base_rows.write_rows",
         "base_rows.hide_rows",
         "base_rows.commit",
-        "markers._mark",
-        "upkeep.compact",
-        "upkeep.extend_indexes",
+        "merged_generations._mark",
+        "optimize.compact",
+        "optimize.extend_indexes",
         "generation._write_dataset",
         "pk_index.write_pk_index",
     }
@@ -47,8 +47,8 @@ WRITES = frozenset(
 # These make calls of other sets, so they have faults in their middle too.
 OUTER_WRITES = frozenset({"base_table.create_base", "base_table.ensure_mem_wal", "generation.write_generation"})
 # A collection's; under faults in tests/simulation/test_collection.py.
-COLLECTING_READS = frozenset({"collecting.named_files", "collecting.searched_indexes", "collecting.stored_versions"})
-COLLECTING_WRITES = frozenset({"collecting.clean_versions"})
+COLLECTING_READS = frozenset({"cleanup.named_files", "cleanup.searched_indexes", "cleanup.stored_versions"})
+COLLECTING_WRITES = frozenset({"cleanup.clean_versions"})
 # What they ask of Lance is asked through functions above, or through the object store.
 COMPOSED = frozenset(
     {
@@ -57,14 +57,14 @@ COMPOSED = frozenset(
         "base_rows.hide_all_rows",
         "durable.make_durable",
         "generation.check_generation",
-        "markers.read_markers",
-        "markers.repair_markers",
+        "merged_generations.read_markers",
+        "merged_generations.repair_markers",
         "pk_index.find_rows",  # within lookup_generation
         "pk_index.index_problem",  # within examine_generation
-        "scrubbing.examine_base",  # scrub's, which writes nothing
-        "scrubbing.examine_generation",
-        "scrubbing.examine_indexes",
-        "scrubbing.own_row_setsum",  # where rows don't add up under the base's columns
+        "scrub_reads.examine_base",  # scrub's, which writes nothing
+        "scrub_reads.examine_generation",
+        "scrub_reads.examine_indexes",
+        "scrub_reads.own_row_setsum",  # where rows don't add up under the base's columns
     }
 )
 PURE = frozenset(
@@ -87,7 +87,7 @@ PURE = frozenset(
         "native.native_errors",
         "native.read_errors",
         "native.translated",
-        "scrubbing.shared_places",
+        "scrub_reads.shared_places",
     }
 )
 # Commands of an operator, beside the way of the rows.
@@ -131,11 +131,13 @@ class Simulated(Protocol):
 
 
 @contextmanager
-def through(world: Simulated) -> Iterator[None]:
-    """Let every call of the seam pass the world's plan and schedule; and let generations be written without fsync."""
+def through(environment: Simulated) -> Iterator[None]:
+    """Let every call of the seam pass the environment's plan and schedule; and let generations be written without
+    fsync.
+    """
     with ExitStack() as stack:
         for name, original, places in _uses():
-            wrapped = _wrapped(world, name, original)
+            wrapped = _wrapped(environment, name, original)
             for module, attribute in places:
                 stack.enter_context(mock.patch.object(module, attribute, wrapped))
         for module in ("generation", "base_table"):
@@ -179,9 +181,9 @@ def _function(name: str) -> Original:
     return function
 
 
-def _wrapped(world: Simulated, name: str, original: Original) -> Original:
+def _wrapped(environment: Simulated, name: str, original: Original) -> Original:
     if name in STREAMS:
-        return _stream(world, name, original)
+        return _stream(environment, name, original)
 
     def call(*args: Any, **options: Any) -> Any:
         if name == "base_rows.write_rows":
@@ -190,7 +192,7 @@ def _wrapped(world: Simulated, name: str, original: Original) -> Original:
             args = (base, columns, list(batches))
 
         def act() -> Any:
-            world.schedule.switch()
+            environment.schedule.switch()
             return original(*args, **options)
 
         def unknown(cause: str) -> Any:
@@ -198,23 +200,23 @@ def _wrapped(world: Simulated, name: str, original: Original) -> Original:
 
         # A late call of an outer function would make its inner calls as another process.
         return _perform(
-            world, name, args, options, act, unknown=unknown if name in WRITES | COLLECTING_WRITES else None
+            environment, name, args, options, act, unknown=unknown if name in WRITES | COLLECTING_WRITES else None
         )
 
     return call
 
 
-def _stream(world: Simulated, name: str, original: Original) -> Original:
+def _stream(environment: Simulated, name: str, original: Original) -> Original:
     def call(*args: Any, **options: Any) -> Iterator[Any]:
         # No switch point: Arrow's reader may be beneath it on the stack. What it reads never changes.
-        _perform(world, name, args, options, lambda: None, unknown=None)
+        _perform(environment, name, args, options, lambda: None, unknown=None)
         yield from original(*args, **options)
 
     return call
 
 
 def _perform(
-    world: Simulated,
+    environment: Simulated,
     name: str,
     args: tuple[Any, ...],
     options: dict[str, Any],
@@ -222,7 +224,7 @@ def _perform(
     *,
     unknown: Callable[[str], Any] | None,
 ) -> Any:
-    return world.plan.perform("lance", name, _place(args, options), PROCESS.get(), act, unknown=unknown)
+    return environment.plan.perform("lance", name, _place(args, options), PROCESS.get(), act, unknown=unknown)
 
 
 def _place(args: tuple[Any, ...], options: dict[str, Any]) -> str:

@@ -16,6 +16,7 @@ from lancelsm.region.catalog import Region
 from lancelsm.region.head import claimed
 from lancelsm.wal.claim import claim, seal
 from lancelsm.wal.entry import encode
+from tests.simulation.environment import OWNER, RIVAL, Environment, a_nonce, collect, raised, row
 from tests.simulation.faults import (
     DENY,
     EVERY_FAULT,
@@ -28,7 +29,6 @@ from tests.simulation.faults import (
     late,
     stall,
 )
-from tests.simulation.world import OWNER, RIVAL, World, a_nonce, collect, row, told
 
 STALLS = (stall(5.0), stall(60.0))  # within and beyond the budget
 NO_ANSWER = (DENY, FAIL_BEFORE, FAIL_AFTER, late(1_000_000))
@@ -38,120 +38,122 @@ NO_ANSWER = (DENY, FAIL_BEFORE, FAIL_AFTER, late(1_000_000))
 class Situation:
     """What happened before, without faults, and the operation that is tried then."""
 
-    prepare: Callable[[World], Any]
-    act: Callable[[World, Region, Any], object]
+    prepare: Callable[[Environment], Any]
+    act: Callable[[Environment, Region, Any], object]
 
 
-def _nothing(world: World) -> None:
+def _nothing(environment: Environment) -> None:
     pass
 
 
-def _one_row(world: World) -> Any:
-    return world.write(world.region("earlier", faulty=False), 10).head
+def _one_row(environment: Environment) -> Any:
+    return environment.write(environment.region("earlier", faulty=False), 10).head
 
 
 def half_claim(region: Region, *, owner: str = OWNER) -> None:
     """A claimer that died right after the swap of its epoch."""
-    region.swap(claimed(region.head(), owner=owner, nonce=region.storage.ids.nonce()))
+    region.swap(claimed(region.head(), owner=owner, nonce=region.context.ids.nonce()))
 
 
-def _half_claimed(world: World) -> None:
-    _one_row(world)
-    half_claim(world.region("claimer", faulty=False))
+def _half_claimed(environment: Environment) -> None:
+    _one_row(environment)
+    half_claim(environment.region("claimer", faulty=False))
 
 
-def _put_but_not_committed(world: World) -> None:
+def _put_but_not_committed(environment: Environment) -> None:
     """A sibling that died between put and swap."""
-    head = _one_row(world)
-    orphan(world, 11, position=head.next_position, epoch=head.epoch)
+    head = _one_row(environment)
+    orphan(environment, 11, position=head.next_position, epoch=head.epoch)
 
 
-def _left_over(world: World) -> None:
-    _put_but_not_committed(world)
-    half_claim(world.region("claimer", faulty=False))
+def _left_over(environment: Environment) -> None:
+    _put_but_not_committed(environment)
+    half_claim(environment.region("claimer", faulty=False))
 
 
-def orphan(world: World, number: int, *, position: Any, epoch: Any) -> bytes:
+def orphan(environment: Environment, number: int, *, position: Any, epoch: Any) -> bytes:
     """Put a writer's object and no more."""
     body = encode(row(number), position=position, epoch=epoch, nonce=a_nonce(number)).body
-    world.writers[number], world.floors[number] = OWNER, 0
-    world.store.create(wal_entry(world.id, position), body)
+    environment.writers[number], environment.floors[number] = OWNER, 0
+    environment.store.create(wal_entry(environment.id, position), body)
     return body
 
 
 APPENDS = {
-    "without a head": Situation(_nothing, lambda world, region, _: world.write(region, 1)),
-    "with a held head": Situation(_one_row, lambda world, region, head: world.write(region, 1, held=head)),
-    "a claim to finish": Situation(_half_claimed, lambda world, region, _: world.write(region, 1)),
-    "an entry to help": Situation(_put_but_not_committed, lambda world, region, _: world.write(region, 1)),
-    "an older entry in the way": Situation(_left_over, lambda world, region, _: world.write(region, 1)),
+    "without a head": Situation(_nothing, lambda environment, region, _: environment.write(region, 1)),
+    "with a held head": Situation(_one_row, lambda environment, region, head: environment.write(region, 1, held=head)),
+    "a claim to finish": Situation(_half_claimed, lambda environment, region, _: environment.write(region, 1)),
+    "an entry to help": Situation(_put_but_not_committed, lambda environment, region, _: environment.write(region, 1)),
+    "an older entry in the way": Situation(_left_over, lambda environment, region, _: environment.write(region, 1)),
 }
 CLAIMS = {
-    "claim": Situation(_one_row, lambda world, region, _: claim(region, owner=OWNER)),
-    "claim over leftovers": Situation(_left_over, lambda world, region, _: claim(region, owner=OWNER)),
-    "seal": Situation(_one_row, lambda world, region, _: seal(region)),
+    "claim": Situation(_one_row, lambda environment, region, _: claim(region, owner=OWNER)),
+    "claim over leftovers": Situation(_left_over, lambda environment, region, _: claim(region, owner=OWNER)),
+    "seal": Situation(_one_row, lambda environment, region, _: seal(region)),
 }
 COMMITS = {
-    "commit": Situation(_one_row, lambda world, region, _: world.commit(region)),
+    "commit": Situation(_one_row, lambda environment, region, _: environment.commit(region)),
 }
 
-OTHERS: dict[str, Callable[[World, Region], object]] = {
-    "appends": lambda world, region: world.write(region, 50),
-    "claims": lambda world, region: claim(region, owner=OWNER),
-    "claims and dies": lambda world, region: half_claim(region),
-    "takes over": lambda world, region: (claim(region, owner=RIVAL), world.write(region, 50, owner=RIVAL)),
-    "takes over and dies": lambda world, region: half_claim(region, owner=RIVAL),
-    "seals": lambda world, region: seal(region),
+OTHERS: dict[str, Callable[[Environment, Region], object]] = {
+    "appends": lambda environment, region: environment.write(region, 50),
+    "claims": lambda environment, region: claim(region, owner=OWNER),
+    "claims and dies": lambda environment, region: half_claim(region),
+    "takes over": lambda environment, region: (claim(region, owner=RIVAL), environment.write(region, 50, owner=RIVAL)),
+    "takes over and dies": lambda environment, region: half_claim(region, owner=RIVAL),
+    "seals": lambda environment, region: seal(region),
     "collects": collect,
-    "appends, collects": lambda world, region: (world.write(region, 50), collect(world, region)),
-    "appends, collects, appends": lambda world, region: (
-        world.write(region, 50),
-        collect(world, region),
-        world.write(region, 51),
+    "appends, collects": lambda environment, region: (environment.write(region, 50), collect(environment, region)),
+    "appends, collects, appends": lambda environment, region: (
+        environment.write(region, 50),
+        collect(environment, region),
+        environment.write(region, 51),
     ),
-    "commits": World.commit,
-    "commits twice": lambda world, region: (world.commit(region), world.commit(region)),
+    "commits": Environment.commit,
+    "commits twice": lambda environment, region: (environment.commit(region), environment.commit(region)),
 }
 
 
-def run(situation: Situation, plan_for: Callable[[World], FaultPlan]) -> tuple[World, BaseException | None]:
+def run(situation: Situation, plan_for: Callable[[Environment], FaultPlan]) -> tuple[Environment, BaseException | None]:
     """Try the operation under a plan, let others go on, audit. Returns what the operation was told."""
     with contextlib.redirect_stdout(io.StringIO()):
-        world = World()
-        prepared = situation.prepare(world)
-        world.plan = plan_for(world)
-        heard = told(lambda: situation.act(world, world.region("actor"), prepared))
-        world.plan.stop()
-        told(lambda: world.write(world.region("next", faulty=False), 90))
-        world.plan.land()
-        told(lambda: world.write(world.region("last", faulty=False), 91))
-        world.audit()
-    return world, heard
+        environment = Environment()
+        prepared = situation.prepare(environment)
+        environment.plan = plan_for(environment)
+        heard = raised(lambda: situation.act(environment, environment.region("actor"), prepared))
+        environment.plan.stop()
+        raised(lambda: environment.write(environment.region("next", faulty=False), 90))
+        environment.plan.land()
+        raised(lambda: environment.write(environment.region("last", faulty=False), 91))
+        environment.audit()
+    return environment, heard
 
 
 def calls(situation: Situation) -> list[Call]:
     """What the operation asks of its ports when all goes well."""
 
     def alone(plan: FaultPlan) -> None:
-        world = World()
-        prepared = situation.prepare(world)
-        world.plan = plan
-        situation.act(world, world.region("actor"), prepared)
+        environment = Environment()
+        prepared = situation.prepare(environment)
+        environment.plan = plan
+        situation.act(environment, environment.region("actor"), prepared)
 
     return calls_of(alone)
 
 
-def one_fault_each(situation: Situation) -> Iterator[tuple[World, BaseException | None]]:
+def one_fault_each(situation: Situation) -> Iterator[tuple[Environment, BaseException | None]]:
     for call in calls(situation):
         for fault in (*EVERY_FAULT, *STALLS):
             with noted(call, fault):
                 yield run(
                     situation,
-                    lambda world, call=call, fault=fault: FaultPlan.at(call.index, fault, clock=world.schedule.clock),
+                    lambda environment, call=call, fault=fault: FaultPlan.at(
+                        call.index, fault, clock=environment.schedule.clock
+                    ),
                 )
 
 
-def outages(situation: Situation) -> Iterator[tuple[World, BaseException | None]]:
+def outages(situation: Situation) -> Iterator[tuple[Environment, BaseException | None]]:
     """From each call on no answer, of both ports or of one."""
     for call in calls(situation):
         for fault in NO_ANSWER:
@@ -161,26 +163,29 @@ def outages(situation: Situation) -> Iterator[tuple[World, BaseException | None]
                     return fault if now.index >= first and now.port in ports else None
 
                 with noted(call, fault, *ports):
-                    yield run(situation, lambda world, decide=decide: FaultPlan(decide, clock=world.schedule.clock))
+                    yield run(
+                        situation,
+                        lambda environment, decide=decide: FaultPlan(decide, clock=environment.schedule.clock),
+                    )
 
 
 def interruptions(
     situation: Situation, *, before: tuple[Fault | None, ...] = (None,)
-) -> Iterator[tuple[World, BaseException | None]]:
+) -> Iterator[tuple[Environment, BaseException | None]]:
     """Another's whole operation right before each call; the write before that may have met a fault."""
     for call in calls(situation):
         for name, other in OTHERS.items():
             for fault in before:
 
-                def plan_for(world: World, at=call.index, other=other, fault=fault) -> FaultPlan:
+                def plan_for(environment: Environment, at=call.index, other=other, fault=fault) -> FaultPlan:
                     def decide(now: Call) -> Fault | None:
                         if now.index == at - 1 and now.writes:
                             return fault
                         if now.index == at:
-                            told(lambda: other(world, world.region("other", faulty=False)))
+                            raised(lambda: other(environment, environment.region("other", faulty=False)))
                         return None
 
-                    return FaultPlan(decide, clock=world.schedule.clock)
+                    return FaultPlan(decide, clock=environment.schedule.clock)
 
                 with noted(call, name, fault):
                     yield run(situation, plan_for)

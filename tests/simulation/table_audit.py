@@ -26,49 +26,49 @@ from lancelsm.region.catalog import Region, regions
 from lancelsm.region.compare_and_swap import load
 from lancelsm.region.handle import open_table
 from lancelsm.table import Table
+from tests.simulation.environment import NOT_IN_THE_LOG
 from tests.simulation.faults import Crash
 from tests.simulation.table_log import numbers_in, rows_of
-from tests.simulation.world import NOT_IN_THE_LOG
 
 if TYPE_CHECKING:
-    from tests.simulation.table_world import TableWorld
+    from tests.simulation.table_environment import TableEnvironment
 
 
-def audit(world: TableWorld, process: str) -> None:
+def audit(environment: TableEnvironment, process: str) -> None:
     """What storage says, against the log and what writers were told."""
-    _audit_writes(world)
-    opened = open_table(world.place, ports=world.ports(process))
-    for region in regions(opened.storage):
-        _audit_region(world, region, opened.config.schema)
+    _audit_writes(environment)
+    handle = open_table(environment.place, ports=environment.ports(process))
+    for region in regions(handle.context):
+        _audit_region(environment, region, handle.config.schema)
 
 
-def _audit_writes(world: TableWorld) -> None:
+def _audit_writes(environment: TableEnvironment) -> None:
     places: dict[tuple[int, int], list[Position]] = {}
-    for side, log in world.logs.items():
+    for side, log in environment.logs.items():
         for entry in log.entries:
             numbers = numbers_in(entry) if entry.summary.rows else set()
             assert len(numbers) == (entry.summary.rows > 0), f"an entry of the writes {numbers}"
             for number in numbers:
                 places.setdefault((number, side), []).append(entry.summary.position)
-    for write in world.writes:
+    for write in environment.writes:
         for side in (0, 1):
             found = places.pop((write.number, side), [])
-            where = f"write {write.number} on side {side} is at {found}, its caller was told {write.told!r}"
+            where = f"write {write.number} on side {side} is at {found}, its caller was told {write.raised!r}"
             assert len(found) <= (side in write.sides), where
             assert all(position > write.floors[side] for position in found), where
-            if side in write.sides and write.told is None:
+            if side in write.sides and write.raised is None:
                 assert len(found) == 1, where
-            if write.told is not None and len(write.sides) == 1:
-                assert isinstance(write.told, (*NOT_IN_THE_LOG, Ambiguous, Crash)), where
-                assert not (found and isinstance(write.told, NOT_IN_THE_LOG)), where
+            if write.raised is not None and len(write.sides) == 1:
+                assert isinstance(write.raised, (*NOT_IN_THE_LOG, Ambiguous, Crash)), where
+                assert not (found and isinstance(write.raised, NOT_IN_THE_LOG)), where
     assert not places, f"rows that nobody wrote: {places}"
 
 
-def _audit_region(world: TableWorld, region: Region, schema: TableSchema) -> None:
+def _audit_region(environment: TableEnvironment, region: Region, schema: TableSchema) -> None:
     head = region.find_head()
     if head is None:
         return
-    log = world.log_of(region.id)
+    log = environment.log_of(region.id)
     assert head.next_position == len(log.entries) + 1
     assert head.entry_setsum == sum((e.summary.entry_setsum for e in log.entries), start=Setsum())
     older = None
@@ -87,31 +87,31 @@ def _audit_region(world: TableWorld, region: Region, schema: TableSchema) -> Non
     for generation in older.generations:
         assert generation.folded is not None
         check_generation(
-            uri=f"{world.place}/{generation_path(region.id, generation.path)}",
+            uri=f"{environment.place}/{generation_path(region.id, generation.path)}",
             schema=schema,
             rows=generation.rows or 0,
             setsum=generation.folded.row_setsum,
         )
-    _audit_orphans(world, region, {g.path for g in older.generations})
+    _audit_orphans(environment, region, {g.path for g in older.generations})
 
 
-def _audit_orphans(world: TableWorld, region: Region, named: set[str]) -> None:
+def _audit_orphans(environment: TableEnvironment, region: Region, named: set[str]) -> None:
     """A directory that no manifest names has a number that is taken, or is the next one's."""
-    present = {path.name for path in (world.place / region_prefix(region.id)).iterdir()}
+    present = {path.name for path in (environment.place / region_prefix(region.id)).iterdir()}
     directories = {name for name in present if generation_number(name) is not None}
     assert named <= directories
     newest = max((generation_number(name) or 0 for name in named), default=0)
     assert all((generation_number(name) or 0) <= newest + 1 for name in directories - named)
 
 
-def audit_settled(world: TableWorld, table: Table) -> None:
+def audit_settled(environment: TableEnvironment, table: Table) -> None:
     """Everything is in the base, once; its counters and markers say so; merging again changes nothing."""
-    base = open_base(uri=str(world.place))
-    dataset = lance.dataset(world.place)
-    assert rows_of(dataset.to_table()) == world.truth
+    base = open_base(uri=str(environment.place))
+    dataset = lance.dataset(environment.place)
+    assert rows_of(dataset.to_table()) == environment.truth
     newest = {region.id: region.head().current_generation - 1 for region in table.regions()}
     assert base.counters == {region: number for region, number in newest.items() if number}
-    markers = read_markers(objects=world.store, version=base.version)
+    markers = read_markers(objects=environment.store, version=base.version)
     assert markers is not None
     assert markers.merged == base.counters
     history = [

@@ -34,6 +34,7 @@ from lancelsm.region.handle import Ports, open_table
 from lancelsm.region.lease import LEASE_SECONDS
 from lancelsm.registry import Registry
 from lancelsm.table import Table
+from tests.simulation.environment import raised
 from tests.simulation.faults import (
     CRASH_AFTER,
     CRASH_BEFORE,
@@ -46,7 +47,6 @@ from tests.simulation.faults import (
 from tests.simulation.schedule import ScheduledRegistry, ScheduledStore
 from tests.simulation.table_log import Rows, rows_of
 from tests.simulation.table_time import KEYS, TableTime
-from tests.simulation.world import told
 
 _CALLS_OF_A_DROP = 40
 THERE, GONE = "a table exists there already", "no table is there"
@@ -57,8 +57,8 @@ class TableCopies(TableTime):
 
     def __init__(self, seed: int, place: Path) -> None:
         super().__init__(seed, place)
-        self.stores: dict[str, ObjectStore] = {str(place): self.world.store}
-        self.registries: dict[str, Registry] = {str(place): self.world.registry}
+        self.stores: dict[str, ObjectStore] = {str(place): self.environment.store}
+        self.registries: dict[str, Registry] = {str(place): self.environment.registry}
         self.done: Counter[str] = Counter()
         self.clones: dict[str, Rows] = {}  # that stand, by place
         self.begun: dict[str, str] = {}  # places where something was begun, by what
@@ -74,17 +74,17 @@ class TableCopies(TableTime):
 
     def ports(self, process: str) -> Ports:
         """What a process works with at any place."""
-        world = self.world
+        environment = self.environment
 
         def store(uri: str, _: object) -> FaultyStore:
             inner = self.stores.setdefault(uri, LocalStore(Path(uri), fsync=lambda descriptor: None))
-            return FaultyStore(ScheduledStore(inner, world.schedule), world.plan, process=process)
+            return FaultyStore(ScheduledStore(inner, environment.schedule), environment.plan, process=process)
 
         def registry(_: str, *, uri: str, **__: object) -> FaultyRegistry:
             inner = self.registries.setdefault(uri, MemoryRegistry())
-            return FaultyRegistry(ScheduledRegistry(inner, world.schedule), world.plan, process=process)
+            return FaultyRegistry(ScheduledRegistry(inner, environment.schedule), environment.plan, process=process)
 
-        return replace(world.ports(process), store=store, registry=registry)
+        return replace(environment.ports(process), store=store, registry=registry)
 
     def open(self, process: str, place: str) -> Table:
         return Table(open_table(place, ports=self.ports(process)))
@@ -103,7 +103,7 @@ class TableCopies(TableTime):
         """Where something is made: the same place again until it is there."""
         if what not in self.begun:
             self.places += 1
-            self.begun[what] = f"{self.world.place}-{what}-{self.places}"
+            self.begun[what] = f"{self.environment.place}-{what}-{self.places}"
         return self.begun[what]
 
     def _clones(self, life: str, table: Table, dice: random.Random) -> None:
@@ -156,7 +156,7 @@ class TableCopies(TableTime):
         rows = self._read_held(table, name)
         if "backup" not in self.begun:
             self.places += 1
-            place = f"{self.world.place}-backup-{self.places}"
+            place = f"{self.environment.place}-backup-{self.places}"
             back_up(table.at(name), place, ports=self.ports(life))
             self.begun["backup"] = place
         place = self._place("restored")
@@ -179,8 +179,8 @@ class TableCopies(TableTime):
     def _finish(self) -> None:
         """Besides: clones outlive whatever is done to their source; then clones are dropped, and some sources."""
         super()._finish()
-        with self.world.at("keeper"):
-            table = self.world.table("keeper")
+        with self.environment.at("keeper"):
+            table = self.environment.table("keeper")
             self._finds_nothing(table)
             if "drop" in self.begun:
                 self._drops("keeper", table)
@@ -190,39 +190,41 @@ class TableCopies(TableTime):
                 del self.shown[name]
                 table.drop_snapshot(name)
             for _ in range(2):
-                self.world.write_by(table, "keeper", upsert=KEYS)
+                self.environment.write_by(table, "keeper", upsert=KEYS)
                 table.flush()
                 table.merge(engine="inprocess")
                 table.collect(yes=True, interval_seconds=0)
             for place, rows in self.clones.items():
                 self._works_on("keeper", place, rows, folds=False)
                 self._finds_nothing(self.open("keeper", place))
-                self._is_not_dropped(str(self.world.place))
+                self._is_not_dropped(str(self.environment.place))
                 self._works_on("keeper", place, rows, folds=True)
         for place in self.clones:
             self._drop_with_a_crash(place)
-        left = [pin.clone for pin in self.world.table("keeper").snapshots() if pin.clone in self.clones]
+        left = [pin.clone for pin in self.environment.table("keeper").snapshots() if pin.clone in self.clones]
         assert left == [], f"clones are gone, their pins are not: {left}"
         if self.dice.random() < 0.5:
-            self._drop_with_a_crash(str(self.world.place))
+            self._drop_with_a_crash(str(self.environment.place))
             self.done["drop of the source"] += 1
 
     def _is_not_dropped(self, place: str) -> None:
-        heard = told(lambda: drop_table(place, ports=self.ports("keeper")))
+        heard = raised(lambda: drop_table(place, ports=self.ports("keeper")))
         assert isinstance(heard, Invalid), f"of a drop of files that a clone shares was told: {heard!r}"
         assert "a clone shares" in heard.message, heard
 
     def _drop_with_a_crash(self, place: str) -> None:
         fault = self.dice.choice([CRASH_BEFORE, CRASH_AFTER])
-        self.world.plan = FaultPlan.at(self.dice.randrange(_CALLS_OF_A_DROP), fault, clock=self.world.schedule.clock)
-        with self.world.at("dropper"), contextlib.suppress(Crash):
+        self.environment.plan = FaultPlan.at(
+            self.dice.randrange(_CALLS_OF_A_DROP), fault, clock=self.environment.schedule.clock
+        )
+        with self.environment.at("dropper"), contextlib.suppress(Crash):
             drop_table(place, ports=self.ports("dropper"))
-        self.world.plan.stop()
-        self.world.schedule.clock.advance(LEASE_SECONDS + 1)
-        with self.world.at("next dropper"):
+        self.environment.plan.stop()
+        self.environment.schedule.clock.advance(LEASE_SECONDS + 1)
+        with self.environment.at("next dropper"):
             with _done_already(GONE):
                 drop_table(place, ports=self.ports("next dropper"))
-            heard = told(lambda: self.open("next dropper", place))
+            heard = raised(lambda: self.open("next dropper", place))
             assert isinstance(heard, Invalid), f"{place} was dropped, who opens it was told: {heard!r}"
             assert GONE in heard.message, heard
         left = [one.key for one in self.stores[place].list("")]
@@ -258,4 +260,4 @@ if __name__ == "__main__":
     for given in sys.argv[1:]:
         with tempfile.TemporaryDirectory() as scratch:
             one = table_copies(int(given), Path(scratch) / "table")
-        print(f"seed {given}: {len(one.world.plan.calls)} calls, {dict(one.done)}, nothing is wrong")
+        print(f"seed {given}: {len(one.environment.plan.calls)} calls, {dict(one.done)}, nothing is wrong")

@@ -72,7 +72,7 @@ class Write:
     process: str
     sides: frozenset[int]
     floors: Mapping[int, Position]
-    told: BaseException | None
+    raised: BaseException | None
 
 
 @dataclass

@@ -22,13 +22,13 @@ from lancelsm.errors import Invalid, LsmError
 from lancelsm.gc import base
 from lancelsm.region.lease import LEASE_SECONDS
 from lancelsm.table import Table
-from tests.simulation.crowd import ROUGH
+from tests.simulation.actors import ROUGH
+from tests.simulation.environment import PASSING
 from tests.simulation.faults import Crash, FaultPlan
 from tests.simulation.rates import by_rate
 from tests.simulation.schedule import Schedule
+from tests.simulation.table_environment import WRITING, TableEnvironment, lease
 from tests.simulation.table_log import Rows, keys, rows_of
-from tests.simulation.table_world import WRITING, TableWorld, lease
-from tests.simulation.world import PASSING
 
 KEYS = (*keys(0)[:5], *keys(1)[:5])
 
@@ -42,7 +42,7 @@ class TableTime:
         self.seed = seed
         self.dice = random.Random(f"table time {seed}")
         settings = {"flush_rows": self.dice.choice([1, 3]), "snapshot_ttl_seconds": 10_000_000}
-        self.world = TableWorld(place, schedule=Schedule(seed), settings=settings)
+        self.environment = TableEnvironment(place, schedule=Schedule(seed), settings=settings)
         self.possible: dict[tuple[str, int], list[Rows]] = {}  # what there was of a side while a snapshot was made
         self.shown: dict[str, Rows | None] = {}  # by the snapshots that are held
         self.made = 0
@@ -50,21 +50,21 @@ class TableTime:
         self.next: dict[RegionId, Position] = {}
 
     def run(self) -> TableTime:
-        world, dice = self.world, self.dice
+        environment, dice = self.environment, self.dice
         with (
             contextlib.redirect_stdout(io.StringIO()),
-            world,
+            environment,
             lease(held=dice.random() < 0.5),
             mock.patch.object(base, "_VERSIONS_MIN", 1),
         ):
-            world.create("creator", loaded=KEYS[::2])
+            environment.create("creator", loaded=KEYS[::2])
             rates = {fault: rate * dice.choice([0, 0.3, 1]) for fault, rate in ROUGH.items()}
             actors = self._actors()
             decide = by_rate(random.Random(f"table time faults {self.seed}"), rates, writing=WRITING)
-            world.plan = FaultPlan(decide, clock=world.schedule.clock)
-            world.schedule.run(actors)
-            world.plan.stop()
-            world.plan.forget() if dice.random() < 0.3 else world.plan.land()
+            environment.plan = FaultPlan(decide, clock=environment.schedule.clock)
+            environment.schedule.run(actors)
+            environment.plan.stop()
+            environment.plan.forget() if dice.random() < 0.3 else environment.plan.land()
             self._finish()
         return self
 
@@ -88,10 +88,10 @@ class TableTime:
         def run() -> None:
             life, table = name, None
             for time in range(times):
-                with self.world.at(life):
+                with self.environment.at(life):
                     try:
-                        self.world.schedule.clock.sleep(dice.choice([0.0, 0.0, 0.1]))
-                        table = table or self.world.table(life)
+                        self.environment.schedule.clock.sleep(dice.choice([0.0, 0.0, 0.1]))
+                        table = table or self.environment.table(life)
                         act(life, table, dice)
                     except Crash:
                         life, table = f"{name}, life {time}", None
@@ -104,12 +104,12 @@ class TableTime:
     def _writes(self, life: str, table: Table, dice: random.Random) -> None:
         chosen = dice.sample(KEYS, dice.choice([1, 1, 2, 3]))
         if dice.random() < 0.3:
-            self.world.write_by(table, life, delete=chosen)
+            self.environment.write_by(table, life, delete=chosen)
         else:
-            self.world.write_by(table, life, upsert=chosen)
+            self.environment.write_by(table, life, upsert=chosen)
 
     def _reads(self, life: str, table: Table, dice: random.Random) -> None:
-        self.world.read(table, get=dice.sample(KEYS, 3) if dice.random() < 0.4 else ())
+        self.environment.read(table, get=dice.sample(KEYS, 3) if dice.random() < 0.4 else ())
 
     def _collects(self, life: str, table: Table, dice: random.Random) -> None:
         table.collect(yes=True, interval_seconds=0)
@@ -131,9 +131,9 @@ class TableTime:
     def _hold(self, table: Table, kind: str) -> str:
         self.made += 1
         name = f"{kind}{self.made}"
-        before = {side: len(log.states) - 1 for side, log in self.world.logs.items()}
+        before = {side: len(log.states) - 1 for side, log in self.environment.logs.items()}
         table.snapshot(name)
-        for side, log in self.world.logs.items():
+        for side, log in self.environment.logs.items():
             self.possible[name, side] = log.states[before[side] :]
         self.shown[name] = None
         return name
@@ -156,8 +156,8 @@ class TableTime:
             table.drop_cursor("consumer")  # its maker has crashed
             return
         for change in changes:
-            side = self.world.sides[change.region]
-            entry, taken = self.world.logs[side].entries[change.position - 1], self.taken[side]
+            side = self.environment.sides[change.region]
+            entry, taken = self.environment.logs[side].entries[change.position - 1], self.taken[side]
             assert change.rows.column("id").to_pylist() == entry.table().column("id").to_pylist()
             assert not taken or taken[-1] < change.position
             taken.append(change.position)
@@ -167,26 +167,26 @@ class TableTime:
 
     def _finish(self) -> None:
         """A healthy process reads, folds and collects; pins stand; of the base nothing is missing."""
-        world = self.world
-        world.schedule.clock.advance(LEASE_SECONDS + 1)
-        with world.at("last"):
-            table = world.table("last")
+        environment = self.environment
+        environment.schedule.clock.advance(LEASE_SECONDS + 1)
+        with environment.at("last"):
+            table = environment.table("last")
             for _ in range(2):
-                assert world.read(table) == world.truth
+                assert environment.read(table) == environment.truth
                 table.flush()
                 table.merge(engine="inprocess")
-                assert world.read(table) == world.truth
+                assert environment.read(table) == environment.truth
                 table.collect(yes=True, interval_seconds=0)
                 for name in self.shown:
                     self._read_held(table, name)
-            assert world.read(table) == world.truth
+            assert environment.read(table) == environment.truth
             self._follows("last", table, self.dice)
-            for side, log in world.logs.items():
+            for side, log in environment.logs.items():
                 first = self.taken[side][0] if self.taken[side] else 0
                 assert self.taken[side] == [position for position in log.positions_of_rows if position >= first]
-        uri = str(world.place)
+        uri = str(environment.place)
         for one in stored_versions(uri=uri):
-            missing = {key for key in named_files(uri=uri, version=one.version) if world.store.get(key) is None}
+            missing = {key for key in named_files(uri=uri, version=one.version) if environment.store.get(key) is None}
             assert not missing, f"version {one.version} of the base lacks {missing}"
 
 
@@ -203,4 +203,4 @@ if __name__ == "__main__":
     for given in sys.argv[1:]:
         with tempfile.TemporaryDirectory() as scratch:
             done = table_time(int(given), Path(scratch) / "table")
-        print(f"seed {given}: {len(done.world.plan.calls)} calls, nothing is wrong")
+        print(f"seed {given}: {len(done.environment.plan.calls)} calls, nothing is wrong")

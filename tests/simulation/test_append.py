@@ -9,10 +9,10 @@ import pytest
 from lancelsm.common.layout import Position, wal_entry
 from lancelsm.errors import Ambiguous, Contended, Corrupt, Fenced, Invalid, Unavailable
 from lancelsm.wal.claim import claim, seal
-from tests.simulation.crowd import crowd
+from tests.simulation.actors import actors
+from tests.simulation.environment import OWNER, Environment, collect, numbers_in, raised
 from tests.simulation.faults import FAIL_AFTER, FAIL_BEFORE, Crash, FaultPlan, late
 from tests.simulation.situations import APPENDS, RIVAL, calls, interruptions, one_fault_each, orphan, outages
-from tests.simulation.world import OWNER, World, collect, numbers_in, told
 
 situations = pytest.mark.parametrize("situation", APPENDS.values(), ids=list(APPENDS))
 
@@ -54,160 +54,164 @@ def test_another_operation_after_a_write_without_an_answer_neither_loses_nor_dou
 @pytest.mark.parametrize("block", range(8))
 def test_seeds_of_everybody_at_once(block):
     for seed in range(block * 50, block * 50 + 50):
-        crowd(seed)
+        actors(seed)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("block", range(8, 208))
 def test_more_seeds_of_everybody_at_once(block):
     for seed in range(block * 50, block * 50 + 50):
-        crowd(seed)
+        actors(seed)
 
 
 def test_the_seeds_meet_every_outcome():
-    told = [error for seed in range(60) for error in crowd(seed).told.values()]
-    assert {type(error) for error in told} == {Fenced, Invalid, Unavailable, Contended, Ambiguous, Crash}
+    raised = [error for seed in range(60) for error in actors(seed).raised.values()]
+    assert {type(error) for error in raised} == {Fenced, Invalid, Unavailable, Contended, Ambiguous, Crash}
 
 
 def test_a_row_whose_put_lost_its_reply_is_not_taken_for_a_stranger_s():
     # slatedb 766: after a reset the retry met its own file, and the writer declared itself fenced.
-    world = World()
-    world.plan = FaultPlan.at(1, FAIL_AFTER)
-    assert world.write(world.region("writer"), 1).summary.position == 1
-    assert [call.method for call in world.plan.calls] == ["read", "create", "get", "swap"]
-    world.audit()
+    environment = Environment()
+    environment.plan = FaultPlan.at(1, FAIL_AFTER)
+    assert environment.write(environment.region("writer"), 1).summary.position == 1
+    assert [call.method for call in environment.plan.calls] == ["read", "create", "get", "swap"]
+    environment.audit()
 
 
 def test_a_refusal_by_one_s_own_first_try_is_not_believed_before_the_nonce_was_compared():
     # 409, then the first try lands, then 412.
-    world = World()
-    world.plan = FaultPlan.at(1, late(2))
-    assert world.write(world.region("writer"), 1).summary.position == 1
-    assert [call.method for call in world.plan.calls] == ["read", "create", "get", "create", "get", "swap"]
-    world.audit()
+    environment = Environment()
+    environment.plan = FaultPlan.at(1, late(2))
+    assert environment.write(environment.region("writer"), 1).summary.position == 1
+    assert [call.method for call in environment.plan.calls] == ["read", "create", "get", "create", "get", "swap"]
+    environment.audit()
 
 
 def test_a_stalled_writer_is_not_acknowledged_after_the_collector_passed():
     # slatedb 352 and 1622, Lance 6699: collection makes a taken position free again.
-    for ends in (collect, lambda world, region: (claim(region, owner=RIVAL), collect(world, region))):
-        world = World()
-        held = world.write(world.region("stalled"), 1).head
-        world.write(world.region("sibling"), 2)
-        ends(world, world.region("other"))
-        assert world.store.get(wal_entry(world.id, held.next_position)) is None
+    for ends in (collect, lambda environment, region: (claim(region, owner=RIVAL), collect(environment, region))):
+        environment = Environment()
+        held = environment.write(environment.region("stalled"), 1).head
+        environment.write(environment.region("sibling"), 2)
+        ends(environment, environment.region("other"))
+        assert environment.store.get(wal_entry(environment.id, held.next_position)) is None
 
-        error = told(lambda world=world, held=held: world.write(world.region("stalled"), 3, held=held))
+        error = raised(
+            lambda environment=environment, held=held: environment.write(environment.region("stalled"), 3, held=held)
+        )
 
         assert isinstance(error, Ambiguous)
         assert "collected below" in str(error)
-        world.audit()
+        environment.audit()
 
 
 def test_a_put_that_lands_in_a_collected_slot_changes_nothing():
-    world = World()
+    environment = Environment()
 
     def sibling_goes_ahead(call):
         if call.index == 1:
             return late(1_000_000)
         if call.index == 2:
-            world.write(world.region("sibling", faulty=False), 2)
+            environment.write(environment.region("sibling", faulty=False), 2)
         return None
 
-    region = _planned(world, sibling_goes_ahead)
-    assert world.write(region, 1).summary.position == 2
-    collect(world, world.region("collector", faulty=False))
-    world.plan.land()
+    region = _planned(environment, sibling_goes_ahead)
+    assert environment.write(region, 1).summary.position == 2
+    collect(environment, environment.region("collector", faulty=False))
+    environment.plan.land()
 
-    assert world.store.get(wal_entry(world.id, Position(1))) is not None
-    assert world.write(world.region("next", faulty=False), 3).summary.position == 3
-    world.audit()
+    assert environment.store.get(wal_entry(environment.id, Position(1))) is not None
+    assert environment.write(environment.region("next", faulty=False), 3).summary.position == 3
+    environment.audit()
 
 
 def test_a_late_put_that_refills_a_collected_slot_between_two_looks_proves_nothing():
     # The object is ours and the head is past it, but what was committed there was another's.
-    world = World()
+    environment = Environment()
     first = []
 
     def decide(call):
         if call.method == "create":
             first.append(call.index)
             return late(1_000_000) if len(first) == 1 else None
-        reads = [c for c in world.plan.calls if c.index > first[0] and c.method in ("get", "read")] if first else []
+        reads = (
+            [c for c in environment.plan.calls if c.index > first[0] and c.method in ("get", "read")] if first else []
+        )
         if len(reads) == 1 and call is reads[0]:
-            world.write(world.region("sibling", faulty=False), 2)
+            environment.write(environment.region("sibling", faulty=False), 2)
         if len(reads) == 4 and call is reads[3]:
-            collect(world, world.region("collector", faulty=False))
-            world.plan.land()
+            collect(environment, environment.region("collector", faulty=False))
+            environment.plan.land()
         return None
 
-    error = told(lambda: world.write(_planned(world, decide), 1))
+    error = raised(lambda: environment.write(_planned(environment, decide), 1))
 
     assert isinstance(error, Ambiguous)
-    world.audit()
+    environment.audit()
 
 
 def test_the_writer_that_died_between_put_and_swap_is_helped_by_the_next():
-    world = World()
-    head = world.write(world.region("writer"), 1).head
-    orphan(world, 2, position=head.next_position, epoch=head.epoch)
+    environment = Environment()
+    head = environment.write(environment.region("writer"), 1).head
+    orphan(environment, 2, position=head.next_position, epoch=head.epoch)
 
-    assert world.write(world.region("next"), 3, held=head).summary.position == 3
-    assert numbers_in(world.log[Position(2)]) == [2]
-    world.audit()
+    assert environment.write(environment.region("next"), 3, held=head).summary.position == 3
+    assert numbers_in(environment.log[Position(2)]) == [2]
+    environment.audit()
 
 
 def test_an_entry_that_a_claim_overtook_is_replaced_by_the_fence_and_appended_after_it():
-    world = World()
-    held = world.write(world.region("slow"), 1).head
+    environment = Environment()
+    held = environment.write(environment.region("slow"), 1).head
 
     def claimed_before_the_swap(call):
-        if call.method == "swap" and 3 not in world.writers:
-            claim(world.region("claimer", faulty=False), owner=OWNER)
-            world.write(world.region("sibling", faulty=False), 3)
+        if call.method == "swap" and 3 not in environment.writers:
+            claim(environment.region("claimer", faulty=False), owner=OWNER)
+            environment.write(environment.region("sibling", faulty=False), 3)
 
-    assert world.write(_planned(world, claimed_before_the_swap), 2, held=held).summary.position == 4
-    assert [numbers_in(entry) for _, entry in sorted(world.log.items())] == [[1], [], [3], [2]]
-    world.audit()
+    assert environment.write(_planned(environment, claimed_before_the_swap), 2, held=held).summary.position == 4
+    assert [numbers_in(entry) for _, entry in sorted(environment.log.items())] == [[1], [], [3], [2]]
+    environment.audit()
 
 
 def test_an_entry_of_our_epoch_that_is_not_ours_to_commit_is_left_alone():
     # Lance's own writer has no nonce; a torn copy has a sum that does not hold. Neither is helped nor replaced.
     for spoil in (lambda body: body.replace(b"lancelsm.nonce", b"lancelsm.n0nce"), _bent):
-        world = World()
-        head = world.write(world.region("writer"), 1).head
-        body = orphan(world, 2, position=head.next_position, epoch=head.epoch)
-        key = wal_entry(world.id, head.next_position)
-        world.store.remove(key)
-        world.store.create(key, spoil(body))
+        environment = Environment()
+        head = environment.write(environment.region("writer"), 1).head
+        body = orphan(environment, 2, position=head.next_position, epoch=head.epoch)
+        key = wal_entry(environment.id, head.next_position)
+        environment.store.remove(key)
+        environment.store.create(key, spoil(body))
 
         with pytest.raises(Corrupt, match=r"not one that this release appends.*lancelsm region claim") as raised:
-            world.write(world.region("next"), 3)
+            environment.write(environment.region("next"), 3)
 
         assert raised.value.where["position"] == head.next_position
-        assert world.store.get(key).body == spoil(body)
-        assert world.region("reader").head().next_position == head.next_position
+        assert environment.store.get(key).body == spoil(body)
+        assert environment.region("reader").head().next_position == head.next_position
 
 
 def test_an_append_after_a_seal_or_under_another_owner_writes_nothing():
-    world = World()
-    seal(world.region("sealer"))
-    assert isinstance(told(lambda: world.write(world.region("writer"), 1)), Invalid)
-    other = World()
-    assert isinstance(told(lambda: other.write(other.region("writer"), 1, owner="stranger")), Fenced)
-    for each in (world, other):
+    environment = Environment()
+    seal(environment.region("sealer"))
+    assert isinstance(raised(lambda: environment.write(environment.region("writer"), 1)), Invalid)
+    other = Environment()
+    assert isinstance(raised(lambda: other.write(other.region("writer"), 1, owner="stranger")), Fenced)
+    for each in (environment, other):
         assert not [call for call in each.plan.calls if call.process == "writer" and call.writes]
 
 
 def test_a_source_never_goes_back_when_batches_are_committed_out_of_order():
-    world = World()
-    region = world.region("writer")
+    environment = Environment()
+    region = environment.region("writer")
     for number in (100, 9):
-        world.write(region, number)
-    assert world.audit().source == {"q": "100"}
+        environment.write(region, number)
+    assert environment.audit().applied_sequences == {"q": "100"}
 
 
 def test_a_store_that_refuses_after_an_unanswered_put_is_not_told_as_nothing_written():
-    world = World()
+    environment = Environment()
 
     class Revoked:
         def __init__(self, inner):
@@ -222,17 +226,17 @@ def test_a_store_that_refuses_after_an_unanswered_put_is_not_told_as_nothing_wri
                 raise Invalid("the credentials were revoked")
             return self.inner.create(key, body)
 
-    region = _planned(world, lambda call: late(1_000_000) if call.method == "create" else None)
-    revoked = replace(region.storage, objects=Revoked(region.storage.objects))
+    region = _planned(environment, lambda call: late(1_000_000) if call.method == "create" else None)
+    revoked = replace(region.context, objects=Revoked(region.context.objects))
 
-    assert isinstance(told(lambda: world.write(replace(region, storage=revoked), 1)), Ambiguous)
-    world.audit()
+    assert isinstance(raised(lambda: environment.write(replace(region, context=revoked), 1)), Ambiguous)
+    environment.audit()
 
 
-def _planned(world, decide):
+def _planned(environment, decide):
     """The writer's region; `decide` is asked at its calls only."""
-    world.plan = FaultPlan(decide, clock=world.schedule.clock)
-    return world.region("writer")
+    environment.plan = FaultPlan(decide, clock=environment.schedule.clock)
+    return environment.region("writer")
 
 
 def _bent(body: bytes) -> bytes:

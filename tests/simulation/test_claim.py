@@ -6,22 +6,22 @@ import pytest
 
 from lancelsm.common.layout import Epoch, Position, Version, published_manifest, wal_entry
 from lancelsm.errors import Ambiguous, Contended, Corrupt, Fenced, Invalid, Unavailable
-from lancelsm.region.head import Status
+from lancelsm.region.head import RegionState
 from lancelsm.wal.claim import claim, finish_claim, seal
 from lancelsm.wal.entry import decode
+from tests.simulation.environment import OWNER, Environment, collect
 from tests.simulation.faults import Crash, FaultPlan
 from tests.simulation.situations import CLAIMS, RIVAL, calls, half_claim, interruptions, one_fault_each, orphan, outages
-from tests.simulation.world import OWNER, World, collect
 
 situations = pytest.mark.parametrize("situation", CLAIMS.values(), ids=list(CLAIMS))
 
 
 @situations
 def test_one_fault_at_any_call_leaves_a_region_that_the_next_process_writes_to_or_finds_sealed(situation):
-    for world, error in one_fault_each(situation):
+    for environment, error in one_fault_each(situation):
         assert error is None or isinstance(error, (Crash, Unavailable, Ambiguous, Contended))
-        sealed = world.region("reader").head().status is Status.SEALED
-        assert sealed or {90, 91} <= set(world.acknowledged)
+        sealed = environment.region("reader").head().status is RegionState.SEALED
+        assert sealed or {90, 91} <= set(environment.acknowledged)
         if situation is CLAIMS["seal"] and error is None:
             assert sealed
 
@@ -40,15 +40,15 @@ def test_another_operation_between_any_two_calls_leaves_one_owner_and_a_whole_lo
 
 
 def test_a_claim_ends_with_a_fence_in_the_log_and_its_epoch_in_the_manifest():
-    world = World()
-    world.write(world.region("writer"), 1)
+    environment = Environment()
+    environment.write(environment.region("writer"), 1)
 
-    head = claim(world.region("claimer"), owner=RIVAL)
+    head = claim(environment.region("claimer"), owner=RIVAL)
 
     assert (head.epoch, head.owner, head.manifest_epoch, head.next_position) == (2, RIVAL, 2, 3)
-    assert world.log[Position(2)].fence
-    assert world.log[Position(2)].summary.epoch == 2
-    world.audit()
+    assert environment.log[Position(2)].fence
+    assert environment.log[Position(2)].summary.epoch == 2
+    environment.audit()
 
 
 def test_a_claim_takes_fifteen_calls_and_one_for_each_entry_of_the_tail_and_a_second_look_at_a_finished_one_none():
@@ -71,177 +71,181 @@ def test_a_claim_takes_fifteen_calls_and_one_for_each_entry_of_the_tail_and_a_se
         ("objects", "get"),
         ("objects", "replace"),
     ]
-    world = World()
-    head = claim(world.region("claimer"), owner=OWNER)
-    finish_claim(world.region("sibling"), head, owner=OWNER)
-    assert not [call for call in world.plan.calls if call.process == "sibling"]
+    environment = Environment()
+    head = claim(environment.region("claimer"), owner=OWNER)
+    finish_claim(environment.region("sibling"), head, owner=OWNER)
+    assert not [call for call in environment.plan.calls if call.process == "sibling"]
 
 
 def test_a_claim_that_is_refused_reads_the_head_alone():
-    world = World()
-    world.write(world.region("writer"), 1)
+    environment = Environment()
+    environment.write(environment.region("writer"), 1)
 
     with pytest.raises(Fenced):
-        claim(world.region("claimer"), owner=RIVAL, held_by=("somebody",))
-    seal(world.region("sealer"))
+        claim(environment.region("claimer"), owner=RIVAL, held_by=("somebody",))
+    seal(environment.region("sealer"))
     with pytest.raises(Invalid, match="sealed"):
-        claim(world.region("claimer"), owner=RIVAL)
+        claim(environment.region("claimer"), owner=RIVAL)
 
-    assert [call.method for call in world.plan.calls if call.process == "claimer"] == ["read", "read"]
+    assert [call.method for call in environment.plan.calls if call.process == "claimer"] == ["read", "read"]
 
 
 def test_who_was_taken_over_is_fenced_and_told_by_whom():
-    world = World()
-    writer = world.region("writer")
-    held = world.write(writer, 1).head
+    environment = Environment()
+    writer = environment.region("writer")
+    held = environment.write(writer, 1).head
 
-    claim(world.region("claimer"), owner=RIVAL)
+    claim(environment.region("claimer"), owner=RIVAL)
 
     with pytest.raises(Fenced, match=r"held by 'rival' in epoch 2, not by 'default'.*lancelsm region claim memory://t"):
-        world.write(writer, 2, held=held)
-    assert set(world.audit().source.values()) == {"1"}
+        environment.write(writer, 2, held=held)
+    assert set(environment.audit().applied_sequences.values()) == {"1"}
 
 
 def test_two_writers_are_never_open_at_once_in_different_epochs():
     # slatedb 271. Both claimed; the one that lost is told before it can write.
-    world = World()
-    half_claim(world.region("first"), owner="first")
-    first = world.region("first").head()
-    second = claim(world.region("second"), owner="second")
+    environment = Environment()
+    half_claim(environment.region("first"), owner="first")
+    first = environment.region("first").head()
+    second = claim(environment.region("second"), owner="second")
 
     with pytest.raises(Fenced, match="'second'"):
-        finish_claim(world.region("first"), first, owner="first")
+        finish_claim(environment.region("first"), first, owner="first")
     with pytest.raises(Fenced, match="'second'"):
-        world.write(world.region("first"), 1, owner="first", held=first)
-    world.write(world.region("second"), 2, owner="second", held=second)
-    world.audit()
+        environment.write(environment.region("first"), 1, owner="first", held=first)
+    environment.write(environment.region("second"), 2, owner="second", held=second)
+    environment.audit()
 
 
 def test_a_fence_is_never_behind_what_was_collected_meanwhile():
     # slatedb 1682: the slot that the claimer chose was flushed and removed before its fence was put there.
-    world = World()
+    environment = Environment()
     for number in (1, 2):
-        world.write(world.region("writer"), number)
+        environment.write(environment.region("writer"), number)
 
     def collects_before(call):
         if call.method == "create" and "/wal/" in call.key:
-            collect(world, world.region("collector", faulty=False))
+            collect(environment, environment.region("collector", faulty=False))
 
-    world.plan = FaultPlan(collects_before)
-    head = claim(world.region("claimer"), owner=RIVAL)
+    environment.plan = FaultPlan(collects_before)
+    head = claim(environment.region("claimer"), owner=RIVAL)
 
-    fences = [position for position, entry in world.log.items() if entry.fence]
+    fences = [position for position, entry in environment.log.items() if entry.fence]
     assert fences == [3]
     assert head.first_position == 3
-    world.audit()
+    environment.audit()
 
 
 def test_fences_fill_the_log_through_the_highest_object_above_the_head():
     # Lance's writer fills the first gap, and its next start replays what lies behind the gap.
-    world = World()
-    head = world.write(world.region("writer"), 1).head
+    environment = Environment()
+    head = environment.write(environment.region("writer"), 1).head
     for ahead in (1, 3):
         position = Position(head.next_position + ahead)
-        orphan(world, 10 + ahead, position=position, epoch=head.epoch)
+        orphan(environment, 10 + ahead, position=position, epoch=head.epoch)
 
-    after = claim(world.region("claimer"), owner=OWNER)
+    after = claim(environment.region("claimer"), owner=OWNER)
 
     assert after.next_position == 6
-    assert [world.log[Position(p)].fence for p in (2, 3, 4, 5)] == [True] * 4
-    world.audit()
+    assert [environment.log[Position(p)].fence for p in (2, 3, 4, 5)] == [True] * 4
+    environment.audit()
 
 
 def test_a_claim_replaces_what_nobody_can_read_and_the_owner_goes_on():
-    world = World()
-    head = world.write(world.region("writer"), 1).head
-    world.store.create(wal_entry(world.id, head.next_position), b"torn")
+    environment = Environment()
+    head = environment.write(environment.region("writer"), 1).head
+    environment.store.create(wal_entry(environment.id, head.next_position), b"torn")
     with pytest.raises(Corrupt, match=r"position 2.*lancelsm region claim"):
-        world.write(world.region("writer"), 2)
+        environment.write(environment.region("writer"), 2)
 
-    claim(world.region("claimer"), owner=OWNER)
-    world.told.clear()
+    claim(environment.region("claimer"), owner=OWNER)
+    environment.raised.clear()
 
-    assert world.write(world.region("writer"), 3).summary.position == 3
-    world.audit()
+    assert environment.write(environment.region("writer"), 3).summary.position == 3
+    environment.audit()
 
 
 def test_an_unreadable_object_after_the_claim_is_left_alone():
     # A sibling of another release may be about to commit it.
-    world = World()
-    head = claim(world.region("claimer"), owner=OWNER)
-    key = wal_entry(world.id, head.next_position)
-    world.store.create(key, b"of another release")
+    environment = Environment()
+    head = claim(environment.region("claimer"), owner=OWNER)
+    key = wal_entry(environment.id, head.next_position)
+    environment.store.create(key, b"of another release")
 
     with pytest.raises(Corrupt):
-        world.write(world.region("writer"), 1)
+        environment.write(environment.region("writer"), 1)
 
-    assert world.store.get(key).body == b"of another release"
+    assert environment.store.get(key).body == b"of another release"
 
 
 def test_a_writer_above_the_head_s_epoch_works_outside_the_registry():
-    world = World()
-    head = world.write(world.region("writer"), 1).head
-    body = orphan(world, 2, position=head.next_position, epoch=Epoch(7))
+    environment = Environment()
+    head = environment.write(environment.region("writer"), 1).head
+    body = orphan(environment, 2, position=head.next_position, epoch=Epoch(7))
 
     with pytest.raises(Corrupt, match=r"outside the registry.*lancelsm region adopt memory://t"):
-        claim(world.region("claimer"), owner=OWNER)
+        claim(environment.region("claimer"), owner=OWNER)
 
-    assert world.store.get(wal_entry(world.id, head.next_position)).body == body
+    assert environment.store.get(wal_entry(environment.id, head.next_position)).body == body
 
 
 def test_an_append_after_two_claims_in_a_row_finishes_both():
-    world = World()
-    half_claim(world.region("first"))
+    environment = Environment()
+    half_claim(environment.region("first"))
 
     def claims_again(call):
-        if call.method == "create" and "/staged/" in call.key and world.region("x", faulty=False).head().epoch == 2:
-            half_claim(world.region("second", faulty=False))
+        if (
+            call.method == "create"
+            and "/staged/" in call.key
+            and environment.region("x", faulty=False).head().epoch == 2
+        ):
+            half_claim(environment.region("second", faulty=False))
 
-    world.plan = FaultPlan(claims_again)
-    appended = world.write(world.region("writer"), 1)
+    environment.plan = FaultPlan(claims_again)
+    appended = environment.write(environment.region("writer"), 1)
 
     assert appended.summary.epoch == appended.head.epoch == appended.head.manifest_epoch == 3
-    assert [entry.fence for _, entry in sorted(world.log.items())] == [True, True, False]
-    world.audit()
+    assert [entry.fence for _, entry in sorted(environment.log.items())] == [True, True, False]
+    environment.audit()
 
 
 def test_a_sealed_region_takes_neither_rows_nor_claims_and_stays_sealed():
-    world = World()
-    held = world.write(world.region("writer"), 1).head
+    environment = Environment()
+    held = environment.write(environment.region("writer"), 1).head
 
-    head = seal(world.region("sealer"))
+    head = seal(environment.region("sealer"))
 
-    assert (head.status, head.owner, head.epoch, head.manifest_epoch) == (Status.SEALED, "", 2, 2)
+    assert (head.status, head.owner, head.epoch, head.manifest_epoch) == (RegionState.SEALED, "", 2, 2)
     for act in (
-        lambda: world.write(world.region("writer"), 2, held=held),
-        lambda: world.write(world.region("new writer"), 3),
-        lambda: claim(world.region("claimer"), owner=OWNER),
+        lambda: environment.write(environment.region("writer"), 2, held=held),
+        lambda: environment.write(environment.region("new writer"), 3),
+        lambda: claim(environment.region("claimer"), owner=OWNER),
     ):
         with pytest.raises(Invalid, match="the region is sealed"):
             act()
-    assert seal(world.region("sealer")).manifest_version == head.manifest_version
-    collect(world, world.region("collector"))
-    world.audit()
+    assert seal(environment.region("sealer")).manifest_version == head.manifest_version
+    collect(environment, environment.region("collector"))
+    environment.audit()
 
 
 def test_what_was_in_flight_when_the_seal_came_is_not_in_the_log():
-    world = World()
-    held = world.write(world.region("writer"), 1).head
+    environment = Environment()
+    held = environment.write(environment.region("writer"), 1).head
 
     def seals_before_the_swap(call):
         if call.process == "writer" and call.method == "swap":
-            seal(world.region("sealer", faulty=False))
+            seal(environment.region("sealer", faulty=False))
 
-    world.plan = FaultPlan(seals_before_the_swap)
+    environment.plan = FaultPlan(seals_before_the_swap)
     with pytest.raises(Invalid):
-        world.write(world.region("writer"), 2, held=held)
-    world.audit()
+        environment.write(environment.region("writer"), 2, held=held)
+    environment.audit()
 
 
 def test_a_fence_is_an_entry_as_lance_writes_it():
-    world = World()
-    claim(world.region("claimer"), owner=OWNER)
-    body = world.store.get(wal_entry(world.id, Position(1))).body
+    environment = Environment()
+    claim(environment.region("claimer"), owner=OWNER)
+    body = environment.store.get(wal_entry(environment.id, Position(1))).body
     entry = decode(body, position=Position(1), key="")
     assert (entry.fence, entry.sound, entry.summary.rows, entry.table().num_columns) == (True, True, 0, 0)
-    assert world.store.get(published_manifest(world.id, Version(2))) is not None
+    assert environment.store.get(published_manifest(environment.id, Version(2))) is not None

@@ -21,9 +21,9 @@ from lancelsm.errors import Contended, Corrupt, Invalid, LsmError
 from lancelsm.gc import base
 from lancelsm.gc import collect as collection
 from lancelsm.gc.collect import Collected
-from lancelsm.gc.scopes import RegionPlace, places_of
+from lancelsm.gc.scopes import RegionScope, places_of
 from lancelsm.region.catalog import regions
-from lancelsm.region.handle import Opened, open_table
+from lancelsm.region.handle import TableHandle, open_table
 from lancelsm.stack import documents
 from tests.simulation.faults import FaultPlan
 from tests.unit.tables import faulty
@@ -59,33 +59,33 @@ def place(made: Callable[[int], Path], tmp_path: Path) -> Path:
     return shutil.copytree(made(MANY), tmp_path / "table")
 
 
-def everything(opened: Opened) -> None:
-    assert collection.collect(opened, yes=True, interval_seconds=0).phase == "swept"
+def everything(handle: TableHandle) -> None:
+    assert collection.collect(handle, yes=True, interval_seconds=0).phase == "swept"
 
 
-def in_steps(opened: Opened) -> None:
-    marked = collection.mark(opened)
+def in_steps(handle: TableHandle) -> None:
+    marked = collection.mark(handle)
     for step in (collection.verify, collection.commit, collection.sweep):
-        step(opened, marked.rounds)
+        step(handle, marked.rounds)
 
 
-def after_the_interval(opened: Opened) -> None:
-    assert collection.collect(opened, yes=True, interval_seconds=60).phase == "committed"
-    opened.storage.clock.sleep(61)
-    assert collection.collect(opened, yes=True, interval_seconds=60).deleted > 0
+def after_the_interval(handle: TableHandle) -> None:
+    assert collection.collect(handle, yes=True, interval_seconds=60).phase == "committed"
+    handle.context.clock.sleep(61)
+    assert collection.collect(handle, yes=True, interval_seconds=60).deleted > 0
 
 
 @pytest.mark.parametrize("act", [everything, in_steps, after_the_interval])
 def test_pins_are_read_as_often_for_many_regions_as_for_few(
-    act: Callable[[Opened], None], made: Callable[[int], Path], tmp_path: Path
+    act: Callable[[TableHandle], None], made: Callable[[int], Path], tmp_path: Path
 ) -> None:
     asked, opens = [], []
     for many in (FEW, MANY, MORE):
         plan = FaultPlan()
-        opened = open_table(shutil.copytree(made(many), tmp_path / str(many)), ports=faulty(plan))
+        handle = open_table(shutil.copytree(made(many), tmp_path / str(many)), ports=faulty(plan))
         plan.calls.clear()
         with mock.patch.object(base, "read_progress", wraps=base.read_progress) as progress:
-            act(opened)
+            act(handle)
         asked.append(Counter(call.method for call in plan.calls if call.port == "registry"))
         opens.append(progress.call_count)
 
@@ -97,32 +97,32 @@ def test_pins_are_read_as_often_for_many_regions_as_for_few(
 
 def test_every_round_is_confirmed_before_pins_are_read_and_pins_before_anything_is_deleted(place: Path) -> None:
     plan = FaultPlan()
-    opened = open_table(place, ports=faulty(plan))
-    marked = collection.mark(opened)
+    handle = open_table(place, ports=faulty(plan))
+    marked = collection.mark(handle)
     assert len(marked.rounds) == MANY + 1
-    collection.verify(opened, marked.rounds)
-    collection.commit(opened, marked.rounds)
+    collection.verify(handle, marked.rounds)
+    collection.commit(handle, marked.rounds)
     plan.calls.clear()
 
-    collection.sweep(opened, marked.rounds)
+    collection.sweep(handle, marked.rounds)
 
-    pinned = [call.index for call in plan.calls if (call.method, call.key) == ("list", snapshots(opened.storage.table))]
+    pinned = [call.index for call in plan.calls if (call.method, call.key) == ("list", snapshots(handle.context.table))]
     deleted = [call.index for call in plan.calls if (call.port, call.method) == ("objects", "delete")]
-    for region in regions(opened.storage):
-        looked = [call.index for call in plan.calls if call.key == f"H#{opened.storage.table}#{region.id}/head"]
+    for region in regions(handle.context):
+        looked = [call.index for call in plan.calls if call.key == f"H#{handle.context.table}#{region.id}/head"]
         assert looked
         assert max(looked) < pinned[0] < min(deleted)
 
 
 def test_nothing_is_deleted_of_any_round_if_one_is_not_committed(place: Path) -> None:
-    opened = open_table(place, ports=faulty(FaultPlan()))
-    marked = collection.mark(opened)
-    collection.verify(opened, marked.rounds)
-    collection.commit(opened, marked.rounds[1:])
+    handle = open_table(place, ports=faulty(FaultPlan()))
+    marked = collection.mark(handle)
+    collection.verify(handle, marked.rounds)
+    collection.commit(handle, marked.rounds[1:])
     before = stored(place)
 
     with pytest.raises(Invalid, match="not committed"):
-        collection.sweep(opened, marked.rounds)
+        collection.sweep(handle, marked.rounds)
     assert stored(place) == before
 
 
@@ -137,9 +137,9 @@ STEPS = ("waiting", "mark", "verify", "commit", "confirm", "sweep")
 def wrong(step: str, region: RegionId, error: LsmError) -> Iterator[None]:
     """Within, a step of a region's collection finds something wrong."""
     method = "confirm" if step == "sweep" else step
-    real = getattr(RegionPlace, method)
+    real = getattr(RegionScope, method)
 
-    def taken(self: RegionPlace, *given: Any) -> Any:
+    def taken(self: RegionScope, *given: Any) -> Any:
         if self.region.id != region:
             return real(self, *given)
         if step != "sweep":
@@ -149,32 +149,32 @@ def wrong(step: str, region: RegionId, error: LsmError) -> Iterator[None]:
     def sweeping(_: object) -> None:
         raise error
 
-    with mock.patch.object(RegionPlace, method, taken):
+    with mock.patch.object(RegionScope, method, taken):
         yield
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_what_is_wrong_with_one_region_is_raised_once_the_others_are_collected(step: str, place: Path) -> None:
-    opened = open_table(place, ports=faulty(FaultPlan()))
-    ours, *others = [region.id for region in regions(opened.storage)]
+    handle = open_table(place, ports=faulty(FaultPlan()))
+    ours, *others = [region.id for region in regions(handle.context)]
 
     with wrong(step, ours, Corrupt("a committed entry is gone")), pytest.raises(Corrupt, match="is gone"):
-        collection.collect(opened, yes=True, interval_seconds=0)
+        collection.collect(handle, yes=True, interval_seconds=0)
 
     assert [region for region in others if swept(place, region)] == others
     assert not swept(place, ours)
     assert not (place / "data" / "0000.lance").exists()
-    everything(opened)
+    everything(handle)
     assert swept(place, ours)
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_region_that_another_collector_is_at_is_kept_with_the_reason(step: str, place: Path) -> None:
-    opened = open_table(place, ports=faulty(FaultPlan()))
-    ours, *others = [region.id for region in regions(opened.storage)]
+    handle = open_table(place, ports=faulty(FaultPlan()))
+    ours, *others = [region.id for region in regions(handle.context)]
 
     with wrong(step, ours, Contended("another is at it")):
-        done = collection.collect(opened, yes=True, interval_seconds=0)
+        done = collection.collect(handle, yes=True, interval_seconds=0)
 
     assert [(one.path, one.kind) for one in done.kept if one.why == "another is at it"] == [
         (region_prefix(ours), "round")
@@ -186,14 +186,14 @@ def test_a_region_that_another_collector_is_at_is_kept_with_the_reason(step: str
 @pytest.mark.parametrize("error", [Corrupt("a committed entry is gone"), Contended("another is at it")])
 @pytest.mark.parametrize("step", STEPS[:4])
 def test_steps_go_on_without_a_region_with_which_something_is_wrong(step: str, error: LsmError, place: Path) -> None:
-    opened = open_table(place, ports=faulty(FaultPlan()))
-    ours, *others = [region.id for region in regions(opened.storage)]
+    handle = open_table(place, ports=faulty(FaultPlan()))
+    ours, *others = [region.id for region in regions(handle.context)]
 
     with wrong(step, ours, error):
-        marked = collection.mark(opened)
-        verified = collection.verify(opened, marked.rounds)
-        committed = collection.commit(opened, verified.rounds)
-        collection.sweep(opened, committed.rounds)
+        marked = collection.mark(handle)
+        verified = collection.verify(handle, marked.rounds)
+        committed = collection.commit(handle, verified.rounds)
+        collection.sweep(handle, committed.rounds)
 
     steps = (marked, verified, committed)
     assert [one.path for done in steps for one in done.kept if one.why == error.message] == [region_prefix(ours)]
@@ -201,7 +201,7 @@ def test_steps_go_on_without_a_region_with_which_something_is_wrong(step: str, e
     assert len(committed.rounds) == len(others) + 1, "the base's too"
     assert [region for region in others if swept(place, region)] == others
     assert not swept(place, ours)
-    everything(opened)
+    everything(handle)
     assert swept(place, ours)
 
 
@@ -212,15 +212,15 @@ def test_steps_go_on_without_a_region_with_which_something_is_wrong(step: str, e
 def test_a_step_of_which_nothing_is_left_raises_what_is_wrong(
     kind: type[LsmError], steps: tuple[str, ...], place: Path
 ) -> None:
-    opened = open_table(place, ports=faulty(FaultPlan()))
-    ours = regions(opened.storage)[0].id
-    only = [key for key in collection.mark(opened).rounds if key.startswith(region_prefix(ours))]
-    just = mock.patch.object(collection, "all_places", lambda opened: places_of(opened, only))
+    handle = open_table(place, ports=faulty(FaultPlan()))
+    ours = regions(handle.context)[0].id
+    only = [key for key in collection.mark(handle).rounds if key.startswith(region_prefix(ours))]
+    just = mock.patch.object(collection, "all_places", lambda handle: places_of(handle, only))
     acts: dict[str, Callable[[], Collected]] = {
-        "waiting": lambda: collection.mark(opened),
-        "mark": lambda: collection.mark(opened),
-        "verify": lambda: collection.verify(opened, only),
-        "commit": lambda: collection.commit(opened, only),
+        "waiting": lambda: collection.mark(handle),
+        "mark": lambda: collection.mark(handle),
+        "verify": lambda: collection.verify(handle, only),
+        "commit": lambda: collection.commit(handle, only),
     }
     for step in steps:
         with just, wrong(step, ours, kind("it is so")), pytest.raises(kind, match="it is so"):
@@ -243,13 +243,13 @@ def swept(place: Path, region: RegionId) -> bool:
 
 @pytest.mark.parametrize("begun", [collection.mark, partial(collection.collect, yes=False)])
 def test_a_mark_and_a_dry_run_leave_out_a_region_that_another_collector_is_at(
-    begun: Callable[[Opened], Collected], place: Path
+    begun: Callable[[TableHandle], Collected], place: Path
 ) -> None:
-    opened = open_table(place, ports=faulty(FaultPlan()))
-    ours, *others = [region.id for region in regions(opened.storage)]
+    handle = open_table(place, ports=faulty(FaultPlan()))
+    ours, *others = [region.id for region in regions(handle.context)]
 
     with wrong("look", ours, Contended("another is at it")):
-        found = begun(opened)
+        found = begun(handle)
 
     assert [one.path for one in found.kept if one.why == "another is at it"] == [region_prefix(ours)]
     paths = [one.path for one in found.candidates]
@@ -258,11 +258,11 @@ def test_a_mark_and_a_dry_run_leave_out_a_region_that_another_collector_is_at(
 
 
 def test_a_mark_and_a_dry_run_give_the_committed_rounds_of_regions_and_base_that_wait(place: Path) -> None:
-    opened = open_table(place, ports=faulty(FaultPlan()))
-    committed = collection.collect(opened, yes=True)
+    handle = open_table(place, ports=faulty(FaultPlan()))
+    committed = collection.collect(handle, yes=True)
     before = stored(place)
 
-    looked, marked = collection.collect(opened, yes=False), collection.mark(opened)
+    looked, marked = collection.collect(handle, yes=False), collection.mark(handle)
 
     assert stored(place) == before
     for found in (looked, marked):
@@ -272,21 +272,21 @@ def test_a_mark_and_a_dry_run_give_the_committed_rounds_of_regions_and_base_that
     document = documents.collected(looked)
     assert set(document) == {"round", "phase", "candidates", "kept", "deleted"}
     for step in (collection.verify, collection.commit):
-        assert step(opened, marked.rounds).rounds == marked.rounds
-    assert collection.sweep(opened, marked.rounds).deleted == len(committed.candidates)
-    assert collection.mark(opened).phase == "idle"
+        assert step(handle, marked.rounds).rounds == marked.rounds
+    assert collection.sweep(handle, marked.rounds).deleted == len(committed.candidates)
+    assert collection.mark(handle).phase == "idle"
 
 
 def test_a_round_of_a_base_that_was_restored_to_before_its_fence_waits_for_nothing(place: Path) -> None:
     version = lance.dataset(place).version
-    opened = open_table(place, ports=faulty(FaultPlan()))
-    (old,) = [key for key in collection.collect(opened, yes=True).rounds if key.startswith("_lancelsm/")]
+    handle = open_table(place, ports=faulty(FaultPlan()))
+    (old,) = [key for key in collection.collect(handle, yes=True).rounds if key.startswith("_lancelsm/")]
     lance.dataset(place, version=version).restore()
 
-    (new,) = [key for key in collection.mark(opened).rounds if key.startswith("_lancelsm/")]
+    (new,) = [key for key in collection.mark(handle).rounds if key.startswith("_lancelsm/")]
 
     assert new != old
-    collection.verify(opened, [new])
-    collection.commit(opened, [new])
-    collection.sweep(opened, [new])
+    collection.verify(handle, [new])
+    collection.commit(handle, [new])
+    collection.sweep(handle, [new])
     assert not (place / "data" / "0000.lance").exists()

@@ -13,14 +13,14 @@ import pytest
 
 from lancelsm.stack.delivery.apply import _RegionBatch
 from lancelsm.stack.delivery.message import encode, packed, unpacked
-from lancelsm.stack.delivery.quarantine import read_letter
+from lancelsm.stack.delivery.quarantine import read_dead_letter
 from lancelsm.stack.delivery.redrive import Places, Verdict, _Attempt, redrive
-from tests.simulation.crowd import QUIET, ROUGH
+from tests.simulation.actors import QUIET, ROUGH
 from tests.simulation.deployment import Deployment
+from tests.simulation.environment import PASSING
 from tests.simulation.faults import Crash, FaultPlan
 from tests.simulation.rates import by_rate
 from tests.simulation.schedule import Schedule
-from tests.simulation.world import PASSING
 
 KEYS = range(4)
 
@@ -111,12 +111,12 @@ class Delivery:
 
     def _mended(self, body: str) -> str:
         """Which number a bad row had is in the name of its producer's request."""
-        letter = read_letter(body)
-        numbers = json.loads(letter.message.producer)
-        keys = unpacked(letter.message.rows or b"").column("id").to_pylist()
+        dead_letter = read_dead_letter(body)
+        numbers = json.loads(dead_letter.message.producer)
+        keys = unpacked(dead_letter.message.rows or b"").column("id").to_pylist()
         mended = [(key, numbers[str(key)]) for key in keys]
-        told = replace(letter.message, rows=packed(self.deployment.stored(*mended)))
-        return json.dumps(json.loads(body) | {"message": json.loads(encode(told))})
+        raised = replace(dead_letter.message, rows=packed(self.deployment.stored(*mended)))
+        return json.dumps(json.loads(body) | {"message": json.loads(encode(raised))})
 
     def audit(self) -> None:
         """Of each key: what fitted is in the log once, numbers rise, and the last one sent is the last one there."""

@@ -13,35 +13,35 @@ from types import NoneType
 import pytest
 
 from lancelsm.errors import Invalid
+from tests.simulation.environment import raised
 from tests.simulation.faults import FaultPlan
 from tests.simulation.memory_base import in_place_of_lance
-from tests.simulation.whole_lake import WholeLake, at_each_call
-from tests.simulation.world import told
+from tests.simulation.whole_table_env import WholeTableEnv, at_each_call
 
 TTL = 600.0
 ALLOWED = 300.0  # what clocks may differ by
 
 
 @contextlib.contextmanager
-def outdated() -> Iterator[WholeLake]:
-    """A lake with a snapshot of what was before a merge."""
-    lake = WholeLake(skews={"fast": ALLOWED - 1.0, "slow": 1.0 - ALLOWED})
-    with contextlib.redirect_stdout(io.StringIO()), in_place_of_lance(lake.base):
-        lake.put("writer", {0: True, 1: True})
-        lake.flush()
-        lake.hold("holder", "held", ttl_seconds=TTL)
-        lake.put("writer", {0: True, 1: False})
-        lake.flush()
-        lake.merge()
-        yield lake
+def outdated() -> Iterator[WholeTableEnv]:
+    """A table environment with a snapshot of what was before a merge."""
+    table_env = WholeTableEnv(skews={"fast": ALLOWED - 1.0, "slow": 1.0 - ALLOWED})
+    with contextlib.redirect_stdout(io.StringIO()), in_place_of_lance(table_env.base):
+        table_env.put("writer", {0: True, 1: True})
+        table_env.flush()
+        table_env.hold("holder", "held", ttl_seconds=TTL)
+        table_env.put("writer", {0: True, 1: False})
+        table_env.flush()
+        table_env.merge()
+        yield table_env
 
 
 def judged_by(clock: str) -> None:
     """A collector collects when a snapshot is about to expire."""
-    with outdated() as lake:
-        lake.world.schedule.clock.advance(TTL - 1.0)
-        lake.collect(clock)
-        lake.read_held("holder", "held")
+    with outdated() as table_env:
+        table_env.environment.schedule.clock.advance(TTL - 1.0)
+        table_env.collect(clock)
+        table_env.read_held("holder", "held")
 
 
 def read_while_it_goes() -> None:
@@ -50,15 +50,15 @@ def read_while_it_goes() -> None:
 
 
 def _read(at: int) -> FaultPlan:
-    with outdated() as lake:
+    with outdated() as table_env:
 
         def goes() -> None:
-            lake.pinned.clear()
-            lake.world.schedule.clock.advance(TTL + ALLOWED + 1.0)
-            lake.collect("other")
+            table_env.pinned.clear()
+            table_env.environment.schedule.clock.advance(TTL + ALLOWED + 1.0)
+            table_env.collect("other")
 
-        plan = lake.interrupt(lambda call: call.index == at, goes)
-        heard = told(lambda: lake.read_held("victim", "held"))
+        plan = table_env.interrupt(lambda call: call.index == at, goes)
+        heard = raised(lambda: table_env.read_held("victim", "held"))
     assert type(heard) is (Invalid if at < len(plan.calls) else NoneType), repr(heard)
     return plan
 

@@ -6,9 +6,8 @@ import pytest
 
 from lancelsm.common.layout import Key
 from lancelsm.errors import Unavailable
-from lancelsm.objects import Refused, Unknown, Written
-from lancelsm.registry import Applied, Lost
-from lancelsm.registry import Unknown as UnknownSwap
+from lancelsm.objects import PreconditionFailed, WriteUnknown, Written
+from lancelsm.registry import SwapApplied, SwapLost, SwapUnknown
 from tests.simulation.faults import (
     CRASH_AFTER,
     CRASH_BEFORE,
@@ -38,8 +37,8 @@ def test_a_write_without_an_answer_is_unknown_and_applied_only_if_the_fault_came
     written = FaultyStore(store, FaultPlan.at(0, fault)).create("k", b"x")
     swapped = FaultyRegistry(registry, FaultPlan.at(0, fault)).swap(KEY, expect=None, change={"n": 1})
 
-    assert isinstance(written, Unknown)
-    assert isinstance(swapped, UnknownSwap)
+    assert isinstance(written, WriteUnknown)
+    assert isinstance(swapped, SwapUnknown)
     assert (store.get("k") is not None, registry.read(KEY) is not None) == (applied, applied)
 
 
@@ -86,10 +85,10 @@ def test_a_late_write_lands_at_the_chosen_call_and_its_condition_is_checked_then
     plan = FaultPlan.of({0: late(2), 1: late(2)})
     store = FaultyStore(MemoryStore(), plan)
 
-    assert isinstance(store.create("first", b"late"), Unknown)
-    assert isinstance(store.create("second", b"late"), Unknown)
+    assert isinstance(store.create("first", b"late"), WriteUnknown)
+    assert isinstance(store.create("second", b"late"), WriteUnknown)
     assert isinstance(store.create("second", b"early"), Written)
-    assert isinstance(store.create("first", b"too late"), Refused)
+    assert isinstance(store.create("first", b"too late"), PreconditionFailed)
 
     assert store.get("first").body == b"late"
     assert store.get("second").body == b"early"
@@ -147,5 +146,5 @@ def test_a_seeded_plan_injects_the_same_again_and_can_be_replayed():
 
 def test_a_lost_swap_of_a_faulty_registry_is_lost():
     registry = FaultyRegistry(MemoryRegistry(), FaultPlan())
-    assert registry.swap(KEY, expect=None, change={"n": 1}) == Applied(record={"n": 1})
-    assert registry.swap(KEY, expect={"n": 0}, change={"n": 2}) == Lost(record={"n": 1})
+    assert registry.swap(KEY, expect=None, change={"n": 1}) == SwapApplied(record={"n": 1})
+    assert registry.swap(KEY, expect={"n": 0}, change={"n": 2}) == SwapLost(record={"n": 1})

@@ -11,7 +11,7 @@ import pytest
 
 from lancelsm.region import catalog, compare_and_swap, head
 from lancelsm.wal import append, claim, slot
-from tests.simulation.crowd import crowd
+from tests.simulation.actors import actors
 from tests.simulation.removal import ends_badly
 from tests.simulation.test_append import (
     test_a_late_put_that_refills_a_collected_slot_between_two_looks_proves_nothing as refilled_slot,
@@ -29,7 +29,7 @@ from tests.simulation.test_commit import (
 )
 
 LOG = '{"epoch": head.epoch, "next_position": head.next_position}'
-CLAIM = '{"epoch": head.epoch, "status": Status.OPEN.value}'
+CLAIM = '{"epoch": head.epoch, "status": RegionState.OPEN.value}'
 OBJECT_THEN_HEAD = """\
     standing = _look(region, position)
     # The head is read after the object: a late put may have refilled a collected slot.
@@ -43,21 +43,21 @@ HEAD_THEN_OBJECT = """\
 
 def seeds() -> None:
     for seed in range(400):
-        crowd(seed)
+        actors(seed)
 
 
 # guard: (function, its text, the text without the guard, where the violation shows)
 GUARDS: dict[str, tuple[Callable[..., object], str, str, Callable[[], None]]] = {
     "append swaps on the epoch": (head.appended, LOG, '{"next_position": head.next_position}', seeds),
     "append swaps on the position": (head.appended, LOG, '{"epoch": head.epoch}', seeds),
-    "claim swaps on the epoch": (head.claimed, CLAIM, '{"status": Status.OPEN.value}', seeds),
+    "claim swaps on the epoch": (head.claimed, CLAIM, '{"status": RegionState.OPEN.value}', seeds),
     "manifest swaps on the version": (
         head.manifest_swapped,
         '{"manifest_version": head.manifest_version}',
         "{}",
         seeds,
     ),
-    "owner admission": (catalog.admit, "if head.owner != owner:", "if False:", seeds),
+    "owner admission": (catalog.check_writable, "if head.owner != owner:", "if False:", seeds),
     "claim finished before appending": (
         append.append_after,
         "if head.manifest_epoch < head.epoch:",
@@ -77,36 +77,51 @@ GUARDS: dict[str, tuple[Callable[..., object], str, str, Callable[[], None]]] = 
         leftovers_above,
     ),
     "a claim replaces what is unreadable": (
-        slot._yield_to,
+        slot.resolve_conflict,
         "if fencing and fresh.manifest_epoch < epoch:",
         "if False:",
         torn_entry,
     ),
     "only an unfinished claim replaces it": (
-        slot._yield_to,
+        slot.resolve_conflict,
         "if fencing and fresh.manifest_epoch < epoch:",
         "if True:",
         foreign_entry,
     ),
-    "nonce compared after the put": (slot.place, "standing.entry.nonce == entry.nonce", "False", seeds),
-    "nonce compared before the acknowledgement": (slot.judge, "standing.entry.nonce == entry.nonce", "True", seeds),
+    "nonce compared after the put": (slot.put_entry, "standing.entry.nonce == entry.nonce", "False", seeds),
+    "nonce compared before the acknowledgement": (
+        slot.resolve_outcome,
+        "standing.entry.nonce == entry.nonce",
+        "True",
+        seeds,
+    ),
     "floor compared before the acknowledgement": (
-        slot.judge,
+        slot.resolve_outcome,
         "if head.first_position > position:",
         "if False:",
         stalled_writer,
     ),
-    "head read after the object": (slot.judge, OBJECT_THEN_HEAD, HEAD_THEN_OBJECT, refilled_slot),
+    "head read after the object": (slot.resolve_outcome, OBJECT_THEN_HEAD, HEAD_THEN_OBJECT, refilled_slot),
     "an unanswered put is remembered": (
-        slot.place,
+        slot.put_entry,
         "maybe_written |= isinstance(outcome, Unknown)",
         "maybe_written = False",
         seeds,
     ),
-    "helped, not replaced": (slot._yield_to, "other.summary.epoch < epoch", "other.summary.epoch <= epoch", seeds),
-    "replaced under its ETag": (slot.place, "expect=replacing)", "expect=objects.get(key).etag)", seeds),
-    "position looked at before helping": (slot._yield_to, "if fresh.next_position > position:", "if False:", seeds),
-    "epoch looked at before helping": (slot._yield_to, "if fresh.epoch != epoch:", "if False:", seeds),
+    "helped, not replaced": (
+        slot.resolve_conflict,
+        "other.summary.epoch < epoch",
+        "other.summary.epoch <= epoch",
+        seeds,
+    ),
+    "replaced under its ETag": (slot.put_entry, "expect=replacing)", "expect=objects.get(key).etag)", seeds),
+    "position looked at before helping": (
+        slot.resolve_conflict,
+        "if fresh.next_position > position:",
+        "if False:",
+        seeds,
+    ),
+    "epoch looked at before helping": (slot.resolve_conflict, "if fresh.epoch != epoch:", "if False:", seeds),
     "position looked at after a lost swap": (slot._commit, "if now.next_position > position:", "if False:", seeds),
     "epoch looked at after a lost swap": (slot._commit, "if now.epoch != entry.summary.epoch:", "if False:", seeds),
     "published before its successor": (

@@ -1,4 +1,4 @@
-"""Each guard of what is read back, counted or kept for somebody carries weight: without it, a story ends badly."""
+"""Each guard of what is read back, counted or kept for somebody carries weight: without it, a scenario ends badly."""
 
 from __future__ import annotations
 
@@ -25,51 +25,51 @@ from lancelsm.gc import base, sweep
 from lancelsm.gc.verify_base import verify_base
 from lancelsm.history import changes, snapshot
 from lancelsm.history.pins import Pin
-from lancelsm.objects import Refused, Unknown, Written
+from lancelsm.objects import PreconditionFailed, WriteUnknown, Written
 from lancelsm.region import compare_and_swap as commit
-from lancelsm.region.catalog import Storage
+from lancelsm.region.catalog import TableContext
 from lancelsm.region.head import sealed
 from lancelsm.wal import append, replay, slot
 from lancelsm.wal.claim import seal
 from lancelsm.wal.entry import draft, encode
 from tests.interop import test_adopt as adopted_from_lance
 from tests.simulation import test_commit, test_table_collection
+from tests.simulation.environment import Environment, a_nonce, raised
 from tests.simulation.faults import Call, FaultPlan, MemoryRegistry
 from tests.simulation.memory_base import in_place_of_lance
-from tests.simulation.removal import Edit, Story, anywhere, with_and_without
+from tests.simulation.removal import Edit, Scenario, anywhere, with_and_without
 from tests.simulation.situations import half_claim
 from tests.simulation.test_append import _bent
-from tests.simulation.whole_lake import QUEUE, ROWS, WholeLake
-from tests.simulation.world import World, a_nonce, told
+from tests.simulation.whole_table_env import QUEUE, ROWS, WholeTableEnv
 from tests.unit import test_adopt, test_generation, test_merge
-from tests.unit.merge_world import A
+from tests.unit.merge_environment import A
 
 
 def delivered_twice(_: Path) -> None:
     """Another process has the same messages of a queue, and applies them before the swap of this one."""
-    lake = WholeLake()
+    table_env = WholeTableEnv()
     messages = [(1, 10), (2, 20)]
 
     def other() -> None:
-        with lake.at("other"):
-            lake.deliver("other", messages)
+        with table_env.at("other"):
+            table_env.deliver("other", messages)
 
-    lake.interrupt(lambda call: call.method == "swap" and not lake.world.log, other)
-    with lake.at("victim"):
-        lake.deliver("victim", messages)
-    assert [entry.summary.source for entry in lake.world.log.values()] == [{QUEUE: "2"}]
+    table_env.interrupt(lambda call: call.method == "swap" and not table_env.environment.log, other)
+    with table_env.at("victim"):
+        table_env.deliver("victim", messages)
+    assert [entry.summary.applied_sequences for entry in table_env.environment.log.values()] == [{QUEUE: "2"}]
 
 
 def sealed_in_another_epoch(_: Path) -> None:
     """A claim comes right before the swap of a seal: its epoch is not given twice."""
-    world = World()
+    environment = Environment()
 
     def claimed(call: Call) -> None:
         if call.index == 1:
-            half_claim(world.region("rival", faulty=False))
+            half_claim(environment.region("rival", faulty=False))
 
-    world.plan = FaultPlan(claimed)
-    head = seal(world.region("sealer"))
+    environment.plan = FaultPlan(claimed)
+    head = seal(environment.region("sealer"))
     assert head.epoch == 3
 
 
@@ -91,49 +91,49 @@ class Damaging:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def create(self, key: str, body: Any) -> Written | Refused | Unknown:
+    def create(self, key: str, body: Any) -> Written | PreconditionFailed | WriteUnknown:
         self._inner.create(key, _bent(bytes(body)))
-        return Unknown(cause="the reply was lost")
+        return WriteUnknown(cause="the reply was lost")
 
 
 def damaged_on_its_way(_: Path) -> None:
-    world = World()
-    region = world.region("writer")
-    region = replace(region, storage=replace(region.storage, objects=Damaging(region.storage.objects)))
-    told(lambda: world.write(region, 2))
-    world.told.clear()
-    world.audit()
+    environment = Environment()
+    region = environment.region("writer")
+    region = replace(region, context=replace(region.context, objects=Damaging(region.context.objects)))
+    raised(lambda: environment.write(region, 2))
+    environment.raised.clear()
+    environment.audit()
 
 
 def shown_damaged(_: Path) -> None:
-    lake = WholeLake()
-    lake.put("writer", {2: True})
-    replaced(lake, _bent(lake.world.log[Position(1)].body))
+    table_env = WholeTableEnv()
+    table_env.put("writer", {2: True})
+    replaced(table_env, _bent(table_env.environment.log[Position(1)].body))
     with pytest.raises(Corrupt):
-        list(changes.Changes(lake.storage("reader"), ROWS))
+        list(changes.Changes(table_env.context("reader"), ROWS))
 
 
 def held_and_replaced(_: Path) -> None:
     """A stalled writer's entry, sound in itself, lies where a snapshot's was."""
-    lake = WholeLake()
-    with in_place_of_lance(lake.base):
-        lake.put("writer", {0: True})
-        lake.hold("holder", "held", ttl_seconds=6000.0)
+    table_env = WholeTableEnv()
+    with in_place_of_lance(table_env.base):
+        table_env.put("writer", {0: True})
+        table_env.hold("holder", "held", ttl_seconds=6000.0)
         late = draft(pa.table([[7], [7], [False]], schema=ROWS.stored))
-        replaced(lake, encode(late, position=Position(1), epoch=Epoch(1), nonce=a_nonce(7)).body)
+        replaced(table_env, encode(late, position=Position(1), epoch=Epoch(1), nonce=a_nonce(7)).body)
         with pytest.raises(Corrupt):
-            lake.read_held("holder", "held")
+            table_env.read_held("holder", "held")
 
 
-def replaced(lake: WholeLake, body: bytes) -> None:
-    key = wal_entry(lake.world.id, Position(1))
-    lake.world.store.remove(key)
-    lake.world.store.create(key, body)
+def replaced(table_env: WholeTableEnv, body: bytes) -> None:
+    key = wal_entry(table_env.environment.id, Position(1))
+    table_env.environment.store.remove(key)
+    table_env.environment.store.create(key, body)
 
 
 def swapped_generations(place: Path, *, summed: bool = True) -> None:
     """Two generations lie each in the other's place; if not `summed`, an earlier release has flushed them."""
-    table = test_merge.world(place)
+    table = test_merge.environment(place)
     if not summed:
         table.sums = {of: {at: replace(one, files=None) for at, one in sums.items()} for of, sums in table.sums.items()}
     first, second = (place / "table" / path for _, path in table.pending[A][:2])
@@ -147,70 +147,70 @@ def swapped_generations(place: Path, *, summed: bool = True) -> None:
 # Snapshots
 
 
-def held_twice(act: Callable[[WholeLake], object], _: Path) -> None:
+def held_twice(act: Callable[[WholeTableEnv], object], _: Path) -> None:
     """A snapshot has expired and is removed; then another one takes its name. Its holder is told."""
-    lake = WholeLake()
-    with contextlib.redirect_stdout(io.StringIO()), in_place_of_lance(lake.base):
-        lake.put("writer", {0: True})
-        lake.hold("holder", "held", ttl_seconds=60.0)
-        first = lake.held["held"]
-        lake.world.schedule.clock.advance(3600.0)
-        lake.collect("collector")
-        lake.hold("other", "held", ttl_seconds=6000.0)
-        lake.held["held"] = first
+    table_env = WholeTableEnv()
+    with contextlib.redirect_stdout(io.StringIO()), in_place_of_lance(table_env.base):
+        table_env.put("writer", {0: True})
+        table_env.hold("holder", "held", ttl_seconds=60.0)
+        first = table_env.held["held"]
+        table_env.environment.schedule.clock.advance(3600.0)
+        table_env.collect("collector")
+        table_env.hold("other", "held", ttl_seconds=6000.0)
+        table_env.held["held"] = first
         with pytest.raises(Invalid, match="dropped or has expired"):
-            act(lake)
+            act(table_env)
 
 
-def renewed(lake: WholeLake) -> None:
-    snapshot.keep_standing(lake.opened("holder"), lake.held["held"].pin)
+def renewed(table_env: WholeTableEnv) -> None:
+    snapshot.keep_standing(table_env.handle("holder"), table_env.held["held"].pin)
 
 
-def viewed(lake: WholeLake) -> None:
-    snapshot.check_standing(lake.storage("holder"), lake.held["held"].pin)
+def viewed(table_env: WholeTableEnv) -> None:
+    snapshot.check_standing(table_env.context("holder"), table_env.held["held"].pin)
 
 
 def expired(_: Path) -> None:
     """Nobody relies on a snapshot that a collector may be removing."""
-    lake = WholeLake()
-    with in_place_of_lance(lake.base):
-        lake.put("writer", {0: True})
-        lake.hold("holder", "held", ttl_seconds=60.0)
-        lake.world.schedule.clock.advance(61.0)
+    table_env = WholeTableEnv()
+    with in_place_of_lance(table_env.base):
+        table_env.put("writer", {0: True})
+        table_env.hold("holder", "held", ttl_seconds=60.0)
+        table_env.environment.schedule.clock.advance(61.0)
         with pytest.raises(Invalid, match="has expired"):
-            lake.read_held("holder", "held")
+            table_env.read_held("holder", "held")
 
 
 def kept_while_it_is_judged(_: Path) -> None:
     """A collector has read an expired snapshot; before it removes it, somebody makes sure that the snapshot stands."""
-    lake = WholeLake()
-    with in_place_of_lance(lake.base):
-        lake.put("writer", {0: True})
-        lake.hold("holder", "held", ttl_seconds=60.0)
-        lake.world.schedule.clock.advance(3600.0)
+    table_env = WholeTableEnv()
+    with in_place_of_lance(table_env.base):
+        table_env.put("writer", {0: True})
+        table_env.hold("holder", "held", ttl_seconds=60.0)
+        table_env.environment.schedule.clock.advance(3600.0)
         read = sweep.read_pins
 
-        def read_then_kept(storage: Storage) -> list[Pin]:
-            found = read(storage)
-            snapshot.keep_standing(lake.opened("holder"), lake.held["held"].pin)
+        def read_then_kept(context: TableContext) -> list[Pin]:
+            found = read(context)
+            snapshot.keep_standing(table_env.handle("holder"), table_env.held["held"].pin)
             return found
 
         with mock.patch.object(sweep, "read_pins", read_then_kept):
-            counting = sweep.expire_pins(lake.storage("collector"), skew_seconds=300.0)
+            counting = sweep.expire_pins(table_env.context("collector"), skew_seconds=300.0)
         assert [pin.name for pin in counting] == ["held"]
 
 
 def half_recorded(_: Path) -> None:
     """A snapshot without the record of a region is no view of the table: it would miss what is not merged."""
-    lake = WholeLake()
-    with in_place_of_lance(lake.base):
-        lake.put("writer", {0: True})
-        lake.hold("holder", "held", ttl_seconds=6000.0)
-        records = lake.world.registry._records
+    table_env = WholeTableEnv()
+    with in_place_of_lance(table_env.base):
+        table_env.put("writer", {0: True})
+        table_env.hold("holder", "held", ttl_seconds=6000.0)
+        records = table_env.environment.registry._records
         for key in [key for key in records if key.sort.startswith("held#")]:
             records.pop(key)
         with pytest.raises(Corrupt, match="records of the snapshot are missing"):
-            snapshot.find_snapshot(lake.storage("holder"), "held")
+            snapshot.find_snapshot(table_env.context("holder"), "held")
 
 
 # The base
@@ -218,46 +218,46 @@ def half_recorded(_: Path) -> None:
 
 def fenced_while_it_is_looked_at(_: Path) -> None:
     """Another collector raises the fence and dies; a merge writes its rows behind that fence, and commits them last."""
-    lake = WholeLake()
-    with contextlib.redirect_stdout(io.StringIO()), in_place_of_lance(lake.base):
+    table_env = WholeTableEnv()
+    with contextlib.redirect_stdout(io.StringIO()), in_place_of_lance(table_env.base):
         for key in range(2):
-            lake.put("writer", {key: True})
-            lake.flush()
-            lake.merge() if not key else None
+            table_env.put("writer", {key: True})
+            table_env.flush()
+            table_env.merge() if not key else None
         commits: list[Callable[[], None]] = []
         listing = base.seen
 
-        def seen(storage: object, prefix: str) -> object:
+        def seen(context: object, prefix: str) -> object:
             if not commits:
-                base._raise_fence(lake.opened("dead", faulty=False), 1)
-                commit = lake.prepare_merge(lake.region("merger"))
+                base._raise_fence(table_env.handle("dead", faulty=False), 1)
+                commit = table_env.prepare_merge(table_env.region("merger"))
                 assert commit is not None
                 commits.append(commit)
-            return listing(storage, prefix)  # type: ignore[arg-type]
+            return listing(context, prefix)  # type: ignore[arg-type]
 
         with mock.patch.object(base, "seen", seen):
-            lake.collect("collector")
+            table_env.collect("collector")
         commits[0]()
-        assert lake.scan("reader") == lake.truth
+        assert table_env.scan("reader") == table_env.truth
 
 
 # Adoption
 
 
-def adopted(story: Callable[..., None], *arguments: object) -> Story:
-    """A story of a table that Lance wrote."""
+def adopted(scenario: Callable[..., None], *arguments: object) -> Scenario:
+    """A scenario of a table that Lance wrote."""
 
-    def told_of(place: Path) -> None:
+    def raised_by(place: Path) -> None:
         written = place / "written"
         test_adopt.lance_wrote(written, unsharded=True)
-        story(place, written, *arguments)
+        scenario(place, written, *arguments)
 
-    return told_of
+    return raised_by
 
 
 READ = "generation.read_generation"
 
-GUARDS: dict[str, tuple[list[Edit], Story]] = {
+GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
     "what is applied by now is dropped at every restart": (
         [
             (append.append_after, "    for _ in budget", "    first = next_draft(head)\n    for _ in budget"),
@@ -317,7 +317,7 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
         [
             (
                 snapshot.check_standing,
-                'if record["expires"] != pins.NEVER and float(record["expires"]) <= storage.clock.now():',
+                'if record["expires"] != pins.NEVER and float(record["expires"]) <= context.clock.now():',
                 "if False:",
             )
         ],
@@ -325,21 +325,21 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
     ),
     "files of the base are listed before the fence is read": (
         [
-            (base.survey_base, "    listed = [", "    base = opened.read_base()\n    listed = ["),
-            (base.survey_base, "    base = opened.read_base()\n    versions", "    versions"),
+            (base.survey_base, "    listed = [", "    base = handle.read_base()\n    listed = ["),
+            (base.survey_base, "    base = handle.read_base()\n    versions", "    versions"),
             (verify_base, "if found.fence != newest.fence + 1:", "if False:"),
         ],
         fenced_while_it_is_looked_at,
     ),
     "a snapshot has the records of all its regions": (
-        [(snapshot.find_snapshot, "if pin.whole:", "if True:")],
+        [(snapshot.find_snapshot, "if pin.complete:", "if True:")],
         half_recorded,
     ),
     "a snapshot that is to stand is swapped, not only read": (
         [
             (
                 snapshot._renewed,
-                "return pins.step(storage, replace(found, expires=expires() if expires else found.expires))",
+                "return pins.step(context, replace(found, expires=expires() if expires else found.expires))",
                 "return found",
             )
         ],

@@ -19,7 +19,7 @@ from lancelsm.admin.drop import drop_table
 from lancelsm.common.layout import DROPPING
 from lancelsm.errors import Contended, Invalid
 from lancelsm.gc import delete_table
-from lancelsm.region.catalog import Storage
+from lancelsm.region.catalog import TableContext
 from lancelsm.region.handle import Ports, open_table
 from lancelsm.region.lease import LEASE_SECONDS
 from lancelsm.table import Table
@@ -28,7 +28,7 @@ from tests.simulation.removal import Edit, ends_badly
 from tests.unit import test_copies
 from tests.unit.test_copies import made, source  # noqa: F401 - fixtures
 
-Story = Callable[[Table, Path, pytest.MonkeyPatch], None]  # of a table with a snapshot, and a place for others
+Scenario = Callable[[Table, Path, pytest.MonkeyPatch], None]  # of a table with a snapshot, and a place for others
 
 
 def judged_before(table: Table, place: Path, _: pytest.MonkeyPatch) -> None:
@@ -72,18 +72,18 @@ def overtaken_by_the_next_drop(table: Table, _: Path, patch: pytest.MonkeyPatch)
     """What was made there since is about to be dropped too, but that drop has not looked for clones yet."""
     place = Path(table.uri)
 
-    def overtaken(storage: Storage) -> int:
+    def overtaken(context: TableContext) -> int:
         patch.undo()
-        drop_table(place, ports=replace(Ports(), clock=FakeClock(storage.clock.now() + LEASE_SECONDS + 1)))
+        drop_table(place, ports=replace(Ports(), clock=FakeClock(context.clock.now() + LEASE_SECONDS + 1)))
         following = lancelsm.create(place, [{"id": 1, "v": 1}], primary_key="id").config
-        storage.objects.create(DROPPING, json.dumps({"table": following.table, "registry": "sqlite"}).encode())
-        return drop.delete_objects(storage)
+        context.objects.create(DROPPING, json.dumps({"table": following.table, "registry": "sqlite"}).encode())
+        return drop.delete_objects(context)
 
     patch.setattr(drop, "delete_objects", overtaken)
     with contextlib.suppress(Contended):
         drop_table(place)
 
-    delete_table.keep_table(open_table(place).storage)
+    delete_table.cancel_drop(open_table(place).context)
     assert test_copies.values(lancelsm.open(place)) == {1: 1}
 
 
@@ -92,28 +92,28 @@ DROPPED = """\
         pins.forget(storage, made)
         raise Invalid("the table is being dropped", remedy="Clone another", table=storage.uri, snapshot=pin.name)
 """
-BEGUN = '    try:\n        made = pins.begin(storage, "snapshot", origin.pin)\n'
-LOOK = "_check_unshared(storage, storage_options)\n"
+BEGUN = '    try:\n        made = pins.begin(context, "snapshot", lineage.pin)\n'
+LOOK = "_check_unshared(context, storage_options)\n"
 
-GUARDS: dict[str, tuple[list[Edit], Story]] = {
+GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
     "a snapshot stands once its clone is pinned": (
-        [(clone._keep_files, "    keep_standing(opened, pin)\n", "")],
+        [(clone._keep_files, "    keep_standing(handle, pin)\n", "")],
         judged_before,
     ),
     "a table that is being dropped is not cloned": (
-        [(clone._keep_files, "if storage.objects.get(DROPPING) is not None:", "if False:")],
+        [(clone._keep_files, "if context.objects.get(DROPPING) is not None:", "if False:")],
         dropped_before_the_pin,
     ),
     "a clone is pinned before it looks for a drop": (
         [
             (clone._keep_files, DROPPED, ""),
-            (clone._keep_files, BEGUN, DROPPED.replace("        pins.forget(storage, made)\n", "") + BEGUN),
+            (clone._keep_files, BEGUN, DROPPED.replace("        pins.forget(context, made)\n", "") + BEGUN),
         ],
         dropped_before_the_pin,
     ),
-    "a drop is noted before it looks for clones": (
+    "a drop is recorded before it looks for clones": (
         [
-            (drop_table, "        note = ", f"        {LOOK}        note = "),
+            (drop_table, "        marker = ", f"        {LOOK}        note = "),
             (drop_table, f"            {LOOK}", "            pass\n"),
         ],
         cloned_after_the_look,
@@ -124,12 +124,12 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
             test_copies.test_a_maker_that_stalls_while_another_makes_the_clone_puts_no_older_row_in_front, stalls_at=1
         ),
     ),
-    "a drop goes on while it is noted": (
-        [(delete_table._delete, 'if note is None or note["table"] != storage.table:', "if False:")],
+    "a drop goes on while it is recorded": (
+        [(delete_table._delete, 'if marker is None or marker["table"] != context.table:', "if False:")],
         overtaken_by_another_drop,
     ),
-    "a drop goes on while it is the one that is noted": (
-        [(delete_table._delete, ' or note["table"] != storage.table:', ":")],
+    "a drop goes on while it is the one that is recorded": (
+        [(delete_table._delete, ' or marker["table"] != context.table:', ":")],
         overtaken_by_the_next_drop,
     ),
 }
@@ -140,17 +140,17 @@ def act(
     source: Table,  # noqa: F811 - a fixture
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> Callable[[Story], None]:
-    return lambda story: story(source, tmp_path, monkeypatch)
+) -> Callable[[Scenario], None]:
+    return lambda scenario: scenario(source, tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize("story", [dropped_before_the_pin, cloned_after_the_look, overtaken_by_the_next_drop])
-def test_with_all_guards_a_story_ends_well(story: Story, act: Callable[[Story], None]) -> None:
-    act(story)
+@pytest.mark.parametrize("scenario", [dropped_before_the_pin, cloned_after_the_look, overtaken_by_the_next_drop])
+def test_with_all_guards_a_story_ends_well(scenario: Scenario, act: Callable[[Scenario], None]) -> None:
+    act(scenario)
 
 
 @pytest.mark.parametrize("guard", GUARDS)
-def test_without_the_guard_a_story_ends_badly(guard: str, act: Callable[[Story], None]) -> None:
-    edits, story = GUARDS[guard]
+def test_without_the_guard_a_story_ends_badly(guard: str, act: Callable[[Scenario], None]) -> None:
+    edits, scenario = GUARDS[guard]
 
-    assert ends_badly(edits, partial(act, story))
+    assert ends_badly(edits, partial(act, scenario))

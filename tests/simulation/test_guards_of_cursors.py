@@ -1,4 +1,4 @@
-"""Each guard of cursors and of the streams that they keep carries weight: without it, a story ends badly."""
+"""Each guard of cursors and of the streams that they keep carries weight: without it, a scenario ends badly."""
 
 from __future__ import annotations
 
@@ -16,98 +16,98 @@ from lancelsm.gc import collect as collection
 from lancelsm.gc import sweep
 from lancelsm.history import changes, cursor, pins
 from lancelsm.history.pins import Pin, RegionPin
-from lancelsm.region.catalog import Storage
+from lancelsm.region.catalog import TableContext
 from lancelsm.region.handle import open_table
+from tests.simulation.environment import TABLE
 from tests.simulation.faults import Call, FaultPlan
-from tests.simulation.removal import Edit, Story, with_and_without
+from tests.simulation.removal import Edit, Scenario, with_and_without
 from tests.simulation.test_guards_of_pins import LONG, of_two_regions
-from tests.simulation.test_guards_of_reads import a_lake, folded, late_entries, shown
-from tests.simulation.whole_lake import ROWS, WholeLake
-from tests.simulation.world import TABLE
+from tests.simulation.test_guards_of_reads import a_table_env, folded, late_entries, shown
+from tests.simulation.whole_table_env import ROWS, WholeTableEnv
 from tests.unit import tables, test_cursor
 
 # A cursor that stays where it is
 
 
-def stream(lake: WholeLake, name: str = "consumer") -> changes.Changes:
-    return changes.Changes(lake.storage(name, faulty=False), ROWS, cursor="sink")
+def stream(table_env: WholeTableEnv, name: str = "consumer") -> changes.Changes:
+    return changes.Changes(table_env.context(name, faulty=False), ROWS, cursor="sink")
 
 
 def dropped_cursor(_: Path) -> None:
-    with a_lake() as lake:
-        mine = stream(lake)
-        cursor.drop_cursor(lake.storage("other"), "sink")
-        folded(lake)
+    with a_table_env() as table_env:
+        mine = stream(table_env)
+        cursor.drop_cursor(table_env.context("other"), "sink")
+        folded(table_env)
         with pytest.raises(Invalid, match="collected"):
-            shown(lake, mine)
+            shown(table_env, mine)
 
 
 def moved_cursor(_: Path) -> None:
     """Another consumer of the cursor has read and saved everything."""
-    with a_lake() as lake:
-        mine, other = stream(lake), stream(lake, "other")
-        shown(lake, other)
+    with a_table_env() as table_env:
+        mine, other = stream(table_env), stream(table_env, "other")
+        shown(table_env, other)
         other.save()
-        folded(lake)
+        folded(table_env)
         with pytest.raises(Invalid, match="collected"):
-            shown(lake, mine)
+            shown(table_env, mine)
 
 
 def passed_cursor(_: Path) -> None:
     """A round that had read the pins before the cursor was made commits its floor after that."""
-    with a_lake() as lake:
-        mine = stream(lake)
-        key = head_key(TABLE, lake.world.id)
-        lake.storage("collector").registry.swap(key, expect={}, change={"first_position": 3})
-        shown(lake, mine)
+    with a_table_env() as table_env:
+        mine = stream(table_env)
+        key = head_key(TABLE, table_env.environment.id)
+        table_env.context("collector").registry.swap(key, expect={}, change={"first_position": 3})
+        shown(table_env, mine)
 
 
 def dropped_before_the_entries_are_read(_: Path) -> None:
     """Below the floor an entry proves something only by a cursor that is read after it."""
-    with a_lake() as lake:
-        lake.merge()
-        mine = changes.Changes(lake.storage("consumer"), ROWS, cursor="sink")
-        key = head_key(TABLE, lake.world.id)
-        lake.storage("collector", faulty=False).registry.swap(key, expect={}, change={"first_position": 3})
+    with a_table_env() as table_env:
+        table_env.merge()
+        mine = changes.Changes(table_env.context("consumer"), ROWS, cursor="sink")
+        key = head_key(TABLE, table_env.environment.id)
+        table_env.context("collector", faulty=False).registry.swap(key, expect={}, change={"first_position": 3})
 
         def dropped(call: Call) -> None:
             if call.method == "get" and "/wal/" in call.key and not seen:
                 seen.append(call.index)
-                cursor.drop_cursor(lake.storage("other", faulty=False), "sink")
-                for position in lake.world.log:
-                    lake.world.store.remove(wal_entry(lake.world.id, position))
-                late_entries(lake)
+                cursor.drop_cursor(table_env.context("other", faulty=False), "sink")
+                for position in table_env.environment.log:
+                    table_env.environment.store.remove(wal_entry(table_env.environment.id, position))
+                late_entries(table_env)
 
         seen: list[int] = []
-        lake.world.plan = FaultPlan(dropped)
-        mine._storage = lake.storage("consumer")
+        table_env.environment.plan = FaultPlan(dropped)
+        mine._context = table_env.context("consumer")
         with pytest.raises(Invalid, match="collected"):
-            shown(lake, mine)
+            shown(table_env, mine)
         assert seen
 
 
 def cursor_set_back(_: Path) -> None:
     """One that has passed entries is not saved before them: they are collected."""
-    with a_lake() as lake:
-        mine = stream(lake)
-        shown(lake, mine)
+    with a_table_env() as table_env:
+        mine = stream(table_env)
+        shown(table_env, mine)
         mine.save()
-        pin = cursor.find_cursor(lake.storage("consumer"), "sink")
+        pin = cursor.find_cursor(table_env.context("consumer"), "sink")
         assert pin is not None
-        folded(lake)
+        folded(table_env)
         with contextlib.suppress(Invalid):
-            cursor.save_cursor(lake.storage("consumer"), pin, {lake.world.id: Position(1)})
+            cursor.save_cursor(table_env.context("consumer"), pin, {table_env.environment.id: Position(1)})
         with contextlib.suppress(Invalid):
-            shown(lake, stream(lake))
+            shown(table_env, stream(table_env))
 
 
 def cursor_of_what_is_gone(_: Path) -> None:
-    with a_lake() as lake:
-        folded(lake)
+    with a_table_env() as table_env:
+        folded(table_env)
         with contextlib.suppress(Invalid, Contended):
-            cursor.make_cursor(lake.storage("consumer"), "sink", start=lambda *_: Position(1))
-        if cursor.find_cursor(lake.storage("consumer"), "sink"):
-            shown(lake, stream(lake))
+            cursor.make_cursor(table_env.context("consumer"), "sink", start=lambda *_: Position(1))
+        if cursor.find_cursor(table_env.context("consumer"), "sink"):
+            shown(table_env, stream(table_env))
 
 
 # A cursor that is moved
@@ -115,113 +115,113 @@ def cursor_of_what_is_gone(_: Path) -> None:
 
 def moved_back(_: Path) -> None:
     """What it is to read again is kept before it is there."""
-    with a_lake() as lake:
-        mine, storage = stream(lake), lake.storage("mover", faulty=False)
-        shown(lake, mine)
+    with a_table_env() as table_env:
+        mine, context = stream(table_env), table_env.context("mover", faulty=False)
+        shown(table_env, mine)
         mine.save()
-        moving = announced(storage, Position(1))
-        folded(lake)
-        cursor.arrive(storage, moving)
-        shown(lake, stream(lake))
+        moving = announced(context, Position(1))
+        folded(table_env)
+        cursor.arrive(context, moving)
+        shown(table_env, stream(table_env))
 
 
 def left_where_it_was(_: Path) -> None:
     """It is to be moved past what it has not read, and then it is not."""
-    with a_lake() as lake:
-        mine, storage = stream(lake), lake.storage("mover", faulty=False)
-        moving = announced(storage, Position(3))
-        folded(lake)
-        cursor.withdraw(storage, moving)
-        shown(lake, mine)
+    with a_table_env() as table_env:
+        mine, context = stream(table_env), table_env.context("mover", faulty=False)
+        moving = announced(context, Position(3))
+        folded(table_env)
+        cursor.withdraw(context, moving)
+        shown(table_env, mine)
 
 
-def announced(storage: Storage, position: Position) -> Pin:
+def announced(context: TableContext, position: Position) -> Pin:
     """The cursor's new place, recorded."""
-    found = cursor.find_cursor(storage, "sink")
+    found = cursor.find_cursor(context, "sink")
     assert found is not None
-    moving = cursor.announce(storage, found)
+    moving = cursor.announce(context, found)
     needs = {region: RegionPin(first_position=position) for region in found.regions}
-    return replace(moving, regions=pins.pin_regions(storage, moving, needs))
+    return replace(moving, regions=pins.pin_regions(context, moving, needs))
 
 
 def arrives_too_late(_: Path) -> None:
     """Who moves it back stalls until a collector has given the new place up, and has collected what it kept."""
-    with a_lake() as lake:
-        mine, storage = stream(lake), lake.storage("mover", faulty=False)
-        shown(lake, mine)
+    with a_table_env() as table_env:
+        mine, context = stream(table_env), table_env.context("mover", faulty=False)
+        shown(table_env, mine)
         mine.save()
-        moving = announced(storage, Position(1))
-        lake.world.schedule.clock.advance(LONG)
-        folded(lake)
+        moving = announced(context, Position(1))
+        table_env.environment.schedule.clock.advance(LONG)
+        folded(table_env)
         with contextlib.suppress(Contended):
-            cursor.arrive(storage, moving)
-        shown(lake, stream(lake))
+            cursor.arrive(context, moving)
+        shown(table_env, stream(table_env))
 
 
 def arrives_while_it_is_judged(_: Path) -> None:
     """A collector has read the new place, which has expired; before it gives that up, the cursor is there."""
-    with a_lake() as lake:
-        mine, storage = stream(lake), lake.storage("mover", faulty=False)
-        shown(lake, mine)
+    with a_table_env() as table_env:
+        mine, context = stream(table_env), table_env.context("mover", faulty=False)
+        shown(table_env, mine)
         mine.save()
-        lake.merge()
-        opened = lake.opened("collector", faulty=False)
-        rounds = collection.mark(opened).rounds
-        collection.verify(opened, rounds)
-        moving = announced(storage, Position(1))
-        collection.commit(opened, rounds)
-        lake.world.schedule.clock.advance(LONG)
+        table_env.merge()
+        handle = table_env.handle("collector", faulty=False)
+        rounds = collection.mark(handle).rounds
+        collection.verify(handle, rounds)
+        moving = announced(context, Position(1))
+        collection.commit(handle, rounds)
+        table_env.environment.schedule.clock.advance(LONG)
         read, arrived = sweep.read_pins, list[Pin]()
 
-        def read_then_arrived(of: Storage) -> list[Pin]:
+        def read_then_arrived(of: TableContext) -> list[Pin]:
             found = read(of)
-            arrived.append(cursor.arrive(storage, moving))
+            arrived.append(cursor.arrive(context, moving))
             return found
 
         with mock.patch.object(sweep, "read_pins", read_then_arrived):
-            collection.sweep(opened, rounds)
-        assert [cursor.find_cursor(storage, "sink")] == arrived
-        shown(lake, stream(lake))
+            collection.sweep(handle, rounds)
+        assert [cursor.find_cursor(context, "sink")] == arrived
+        shown(table_env, stream(table_env))
 
 
 def set_back_to_what_is_swept(_: Path) -> None:
     """A floor has passed it. Before its new place counts, its consumer saves, and what it kept until then is swept."""
-    with a_lake() as lake:
-        lake.merge()
-        opened, storage = lake.opened("collector", faulty=False), lake.storage("consumer", faulty=False)
-        rounds = collection.mark(opened).rounds
-        collection.verify(opened, rounds)
-        read = cursor.make_cursor(storage, "sink", start=lambda *_: Position(1))
-        collection.commit(opened, rounds)
+    with a_table_env() as table_env:
+        table_env.merge()
+        handle, context = table_env.handle("collector", faulty=False), table_env.context("consumer", faulty=False)
+        rounds = collection.mark(handle).rounds
+        collection.verify(handle, rounds)
+        read = cursor.make_cursor(context, "sink", start=lambda *_: Position(1))
+        collection.commit(handle, rounds)
         announce = cursor.announce
 
-        def saved_and_swept_first(storage: Storage, pin: Pin) -> Pin:
+        def saved_and_swept_first(context: TableContext, pin: Pin) -> Pin:
             if pin == read:
-                cursor.save_cursor(storage, read, {lake.world.id: Position(3)})
-                collection.sweep(opened, rounds)
-            return announce(storage, pin)
+                cursor.save_cursor(context, read, {table_env.environment.id: Position(3)})
+                collection.sweep(handle, rounds)
+            return announce(context, pin)
 
         with mock.patch.object(cursor, "announce", saved_and_swept_first), contextlib.suppress(Invalid):
-            cursor.set_cursor(storage, "sink", start=lambda *_: Position(2))
-        shown(lake, stream(lake))
+            cursor.set_cursor(context, "sink", start=lambda *_: Position(2))
+        shown(table_env, stream(table_env))
 
 
-def saved_before(step: str) -> Story:
+def saved_before(step: str) -> Scenario:
     """A cursor is set in one region; before this step of it, a consumer saves it in another one."""
-    story = test_cursor.test_a_save_in_one_region_while_the_cursor_is_put_elsewhere_in_another_is_kept_or_refused
-    return of_two_regions(story, of=cursor, step=step)
+    scenario = test_cursor.test_a_save_in_one_region_while_the_cursor_is_put_elsewhere_in_another_is_kept_or_refused
+    return of_two_regions(scenario, of=cursor, step=step)
 
 
 def saved_by_who_read_from_the_old_one(place: Path) -> None:
     """A cursor was made anew; then there is a region that neither has a record of."""
     made = tables.create(place, regions="identity(id)")
-    storage = open_table(made.uri).storage
-    old = cursor.make_cursor(storage, "sink", start=lambda *_: Position(1))
-    cursor.drop_cursor(storage, "sink")
-    cursor.make_cursor(storage, "sink", start=lambda *_: Position(1))
+    context = open_table(made.uri).context
+    old = cursor.make_cursor(context, "sink", start=lambda *_: Position(1))
+    cursor.drop_cursor(context, "sink")
+    cursor.make_cursor(context, "sink", start=lambda *_: Position(1))
     (entry,) = made.upsert([tables.row(5)]).entries
     with pytest.raises(Contended):
-        cursor.save_cursor(storage, old, {entry.region: Position(2)})
+        cursor.save_cursor(context, old, {entry.region: Position(2)})
 
 
 def region_that_is_made_later(place: Path) -> None:
@@ -243,13 +243,13 @@ def region_that_is_made_after(place: Path) -> None:
     assert [change.position for change in found] == [1]
 
 
-GUARDS: dict[str, tuple[list[Edit], Story]] = {
-    "a cursor that is confirmed though nobody was told so stays": (
+GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
+    "a cursor that is confirmed though nobody was raised so stays": (
         [(pins._end, 'if record.get("confirmed") and not confirmed:', "if False:")],
         of_two_regions(test_cursor.test_a_cursor_whose_confirmation_had_no_answer_and_is_there_stays),
     ),
     "who sets a cursor that another has just made sets that one": (
-        [(cursor.set_cursor, 'if pins.named(storage, "cursor", name) is None:', "if True:")],
+        [(cursor.set_cursor, 'if pins.named(context, "cursor", name) is None:', "if True:")],
         of_two_regions(test_cursor.test_a_cursor_that_another_makes_at_any_moment_of_a_set_is_put_there),
     ),
     "a cursor that is gone keeps nothing": (
@@ -327,7 +327,7 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
         arrives_while_it_is_judged,
     ),
     "a cursor that is set in one region is saved in no other meanwhile": (
-        [(cursor._moved_to, "_hold(storage, now, but=only)", "pass")],
+        [(cursor._moved_to, "_hold(context, now, but=only)", "pass")],
         saved_before("arrive"),
     ),
     "a cursor arrives where nothing was collected": (
@@ -335,7 +335,7 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
         set_back_to_what_is_swept,
     ),
     "what the old place of a cursor keeps is read after the new one is recorded": (
-        [(cursor._moved_to, "_is_kept(storage, moving, now, only)", "_is_kept(storage, moving, before, only)")],
+        [(cursor._moved_to, "_is_kept(context, moving, now, only)", "_is_kept(context, moving, before, only)")],
         set_back_to_what_is_swept,
     ),
     "where a cursor is not set it stays where it was read to": (
@@ -343,7 +343,7 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
         saved_before("announce"),
     ),
     "a cursor is held after a save": (
-        [(cursor.save_cursor, "if moved and not pins.held(storage, pin):", "if False:")],
+        [(cursor.save_cursor, "if moved and not pins.held(context, pin):", "if False:")],
         saved_by_who_read_from_the_old_one,
     ),
     "a cursor keeps all of a region that it has no record of": (

@@ -1,4 +1,4 @@
-"""Each guard of views, reads and streams carries weight: without it, a story ends badly."""
+"""Each guard of views, reads and streams carries weight: without it, a scenario ends badly."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from lancelsm.region import catalog
 from lancelsm.region import config as configs
 from lancelsm.wal import replay
 from lancelsm.wal.entry import draft, encode
+from tests.simulation.environment import TABLE, a_nonce
 from tests.simulation.faults import FaultPlan
 from tests.simulation.memory_base import in_place_of_lance
-from tests.simulation.removal import Edit, Story, anywhere, ends_badly
-from tests.simulation.situations import noted
-from tests.simulation.whole_lake import ROWS, WholeLake, at_each_call, rows_of_entry
-from tests.simulation.world import TABLE, a_nonce
+from tests.simulation.removal import Edit, Scenario, anywhere, ends_badly
+from tests.simulation.situations import recorded
+from tests.simulation.whole_table_env import ROWS, WholeTableEnv, at_each_call, rows_of_entry
 from tests.unit import test_reader, test_table
 
 OBJECTS_THEN_HEAD = """\
@@ -42,141 +42,147 @@ HEAD_THEN_OBJECTS = """\
 
 
 @contextmanager
-def a_lake() -> Iterator[WholeLake]:
+def a_table_env() -> Iterator[WholeTableEnv]:
     """Two entries, each in a generation that is not merged yet."""
-    lake = WholeLake()
-    with contextlib.redirect_stdout(io.StringIO()), in_place_of_lance(lake.base):
+    table_env = WholeTableEnv()
+    with contextlib.redirect_stdout(io.StringIO()), in_place_of_lance(table_env.base):
         for number in range(2):
-            lake.put("writer", {number: True})
-            lake.flush()
-        yield lake
+            table_env.put("writer", {number: True})
+            table_env.flush()
+        yield table_env
 
 
-def folded(lake: WholeLake) -> None:
+def folded(table_env: WholeTableEnv) -> None:
     """All of it is merged and collected, and something comes late."""
-    lake.merge()
-    lake.collect("other")
-    late_entries(lake)
+    table_env.merge()
+    table_env.collect("other")
+    late_entries(table_env)
 
 
-def late_entries(lake: WholeLake) -> None:
+def late_entries(table_env: WholeTableEnv) -> None:
     """A stalled writer puts something into every slot that is free."""
-    for position in lake.world.log:
+    for position in table_env.environment.log:
         late = draft(pa.table([[0], [900 + position], [False]], schema=ROWS.stored))
         body = encode(late, position=position, epoch=Epoch(1), nonce=a_nonce(position)).body
-        lake.world.store.create(wal_entry(lake.world.id, position), body)
+        table_env.environment.store.create(wal_entry(table_env.environment.id, position), body)
 
 
-def shown(lake: WholeLake, stream: Iterable[changes.Change]) -> None:
+def shown(table_env: WholeTableEnv, stream: Iterable[changes.Change]) -> None:
     """What a stream shows is what was committed."""
     for change in stream:
         rows = zip(*(change.rows.column(name).to_pylist() for name in ("k", "id")), strict=True)
-        assert list(rows) == [(key, number) for key, number, _ in rows_of_entry(lake.world.log[change.position])]
+        assert list(rows) == [
+            (key, number) for key, number, _ in rows_of_entry(table_env.environment.log[change.position])
+        ]
 
 
 # What is lost
 
 
-def corrupt(lake: WholeLake) -> None:
+def corrupt(table_env: WholeTableEnv) -> None:
     """It is noticed that something is lost; the configuration is there, so the table was not dropped."""
-    configs.create(lake.world.store, lake.opened("reader").config, uri=lake.storage("reader").uri)
+    configs.create(table_env.environment.store, table_env.handle("reader").config, uri=table_env.context("reader").uri)
     with pytest.raises(Corrupt):
-        lake.scan("reader")
+        table_env.scan("reader")
 
 
 def restored_too_far_back(_: Path) -> None:
-    with a_lake() as lake:
-        first = lake.base.versions[1]
-        folded(lake)
-        lake.base._add(first.file, first.metadata)
-        corrupt(lake)
+    with a_table_env() as table_env:
+        first = table_env.base.versions[1]
+        folded(table_env)
+        table_env.base._add(first.file, first.metadata)
+        corrupt(table_env)
 
 
 def overwritten(_: Path) -> None:
-    with a_lake() as lake:
-        lake.base._add(lake.base.versions[1].file, {})
-        corrupt(lake)
+    with a_table_env() as table_env:
+        table_env.base._add(table_env.base.versions[1].file, {})
+        corrupt(table_env)
 
 
 def without_a_head(_: Path) -> None:
-    with a_lake() as lake:
-        lake.world.registry._records.pop(head_key(TABLE, lake.world.id))
-        corrupt(lake)
+    with a_table_env() as table_env:
+        table_env.environment.registry._records.pop(head_key(TABLE, table_env.environment.id))
+        corrupt(table_env)
 
 
 def without_a_registry(_: Path) -> None:
-    with a_lake() as lake:
-        for key in (region_key(TABLE, lake.world.id), table_key(TABLE), head_key(TABLE, lake.world.id)):
-            lake.world.registry._records.pop(key, None)
-        corrupt(lake)
+    with a_table_env() as table_env:
+        for key in (
+            region_key(TABLE, table_env.environment.id),
+            table_key(TABLE),
+            head_key(TABLE, table_env.environment.id),
+        ):
+            table_env.environment.registry._records.pop(key, None)
+        corrupt(table_env)
 
 
 # What a read is overtaken by
 
 
-def scanned(lake: WholeLake) -> None:
-    lake.scan("victim")
+def scanned(table_env: WholeTableEnv) -> None:
+    table_env.scan("victim")
 
 
-def held(lake: WholeLake) -> None:
-    lake.hold("victim", "held", ttl_seconds=3600.0)
-    lake.read_held("victim", "held")
-    lake.read_held("victim", "held")
+def held(table_env: WholeTableEnv) -> None:
+    table_env.hold("victim", "held", ttl_seconds=3600.0)
+    table_env.read_held("victim", "held")
+    table_env.read_held("victim", "held")
 
 
-def tailed(lake: WholeLake) -> None:
+def tailed(table_env: WholeTableEnv) -> None:
     """A plain start may be told that it came too late."""
     with contextlib.suppress(Invalid):
-        shown(lake, changes.Changes(lake.storage("victim"), ROWS))
+        shown(table_env, changes.Changes(table_env.context("victim"), ROWS))
 
 
-def followed(lake: WholeLake) -> None:
-    shown(lake, changes.Changes(lake.storage("victim"), ROWS, cursor="consumer"))
+def followed(table_env: WholeTableEnv) -> None:
+    shown(table_env, changes.Changes(table_env.context("victim"), ROWS, cursor="consumer"))
 
 
-def overtaken(act: Callable[[WholeLake], None]) -> None:
+def overtaken(act: Callable[[WholeTableEnv], None]) -> None:
     """Before any call of a read: two writes, flush, a merge or a collection or both, late puts into swept slots."""
     for merged, swept in ((True, False), (True, True), (False, True)):
-        with noted(act, merged, swept):
+        with recorded(act, merged, swept):
             at_each_call(partial(_overtaken_at, act, merged=merged, swept=swept))
 
 
-def _overtaken_at(act: Callable[[WholeLake], None], at: int, *, merged: bool, swept: bool) -> FaultPlan:
-    lake = WholeLake()
-    with contextlib.redirect_stdout(io.StringIO()), in_place_of_lance(lake.base):
-        lake.put("writer", {0: True, 1: True})
-        lake.flush()
-        lake.put("writer", {0: True})
-        plan = lake.interrupt(lambda call: call.index == at, lambda: _pass(lake, merged=merged, swept=swept))
-        act(lake)
-        lake.world.plan = FaultPlan()
-        lake.check()
+def _overtaken_at(act: Callable[[WholeTableEnv], None], at: int, *, merged: bool, swept: bool) -> FaultPlan:
+    table_env = WholeTableEnv()
+    with contextlib.redirect_stdout(io.StringIO()), in_place_of_lance(table_env.base):
+        table_env.put("writer", {0: True, 1: True})
+        table_env.flush()
+        table_env.put("writer", {0: True})
+        plan = table_env.interrupt(lambda call: call.index == at, lambda: _pass(table_env, merged=merged, swept=swept))
+        act(table_env)
+        table_env.environment.plan = FaultPlan()
+        table_env.check()
     return plan
 
 
-def _pass(lake: WholeLake, *, merged: bool, swept: bool) -> None:
-    lake.put("other", {0: True})
-    lake.put("other", {1: True})
-    lake.flush(rows_max=100)
+def _pass(table_env: WholeTableEnv, *, merged: bool, swept: bool) -> None:
+    table_env.put("other", {0: True})
+    table_env.put("other", {1: True})
+    table_env.flush(rows_max=100)
     if merged:
-        lake.merge()
+        table_env.merge()
     if swept:
-        lake.collect("other")
-        late_entries(lake)
+        table_env.collect("other")
+        late_entries(table_env)
 
 
 @pytest.mark.parametrize("act", [scanned, held, tailed, followed])
-def test_a_read_that_is_overtaken_before_any_call_shows_one_moment(act: Callable[[WholeLake], None]) -> None:
+def test_a_read_that_is_overtaken_before_any_call_shows_one_moment(act: Callable[[WholeTableEnv], None]) -> None:
     overtaken(act)
 
 
-GUARDS: dict[str, tuple[list[Edit], Story]] = {
+GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
     "heads are read before the base of a view": (
         [
             (
                 view.take_view,
-                "found = storage.each(_read, regions())\n        base = read_base()",
-                "base = read_base()\n        found = storage.each(_read, regions())",
+                "found = context.each(_read, regions())\n        base = read_base()",
+                "base = read_base()\n        found = context.each(_read, regions())",
             ),
             (view.mismatch, "if counter <= manifest.newest and not missing:", "if counter <= manifest.newest:"),
         ],
@@ -191,12 +197,12 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
         restored_too_far_back,
     ),
     "a view has the table's own base": (
-        [(view._problem, "if base.facts is None or base.facts.table != storage.table:", "if False:")],
+        [(view._problem, "if base.facts is None or base.facts.table != context.table:", "if False:")],
         overwritten,
     ),
     "a region whose head is lost is not empty": ([(view._without_head, "if not written:", "if True:")], without_a_head),
     "a table whose registry is lost is not empty": (
-        [(catalog.regions, "if not found and storage.registry.read(table_key(storage.table)) is None:", "if False:")],
+        [(catalog.regions, "if not found and context.registry.read(table_key(context.table)) is None:", "if False:")],
         without_a_registry,
     ),
     "a row of the base is hidden by a newer one that the condition leaves out": (
@@ -238,13 +244,13 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
 }
 
 
-@pytest.mark.parametrize("story", [overwritten, restored_too_far_back, without_a_head, without_a_registry])
-def test_with_all_guards_a_story_ends_well(story: Story, tmp_path: Path) -> None:
-    story(tmp_path)
+@pytest.mark.parametrize("scenario", [overwritten, restored_too_far_back, without_a_head, without_a_registry])
+def test_with_all_guards_a_story_ends_well(scenario: Scenario, tmp_path: Path) -> None:
+    scenario(tmp_path)
 
 
 @pytest.mark.parametrize("guard", GUARDS)
 def test_without_the_guard_a_story_ends_badly(guard: str, tmp_path: Path) -> None:
-    edits, story = GUARDS[guard]
+    edits, scenario = GUARDS[guard]
 
-    assert ends_badly(edits, partial(story, tmp_path))
+    assert ends_badly(edits, partial(scenario, tmp_path))

@@ -21,33 +21,33 @@ from lancelsm.gc import base, lists, mark, survey, sweep
 from lancelsm.gc import collect as collection
 from lancelsm.gc import commit as committing
 from lancelsm.gc.commit import commit_round
-from lancelsm.gc.lists import Item, Kind, Round, read_list, write_list
+from lancelsm.gc.lists import GarbageItem, GarbageKind, Round, read_list, write_list
 from lancelsm.history import pins, snapshot
 from lancelsm.history.pins import RegionPin
 from lancelsm.region import manifest as manifests
 from lancelsm.region.compare_and_swap import newest
 from tests.simulation import test_collection, test_collection_and_pins, test_collection_rounds
-from tests.simulation.collecting import Lake, filled
+from tests.simulation.collecting import TableEnv, filled
+from tests.simulation.environment import raised
 from tests.simulation.faults import Call, FaultPlan
 from tests.simulation.memory_base import in_place_of_lance
 from tests.simulation.removal import Check, Edit, carries_weight, ends_badly
-from tests.simulation.whole_lake import WholeLake, at_each_call
-from tests.simulation.world import told
+from tests.simulation.whole_table_env import WholeTableEnv, at_each_call
 
 NONCE = "0" * 32
 
 # The sweep's own look
 
 
-def swept(item: Callable[[Lake], Item], needs: RegionPin | None = None) -> Callable[[], None]:
+def swept(item: Callable[[TableEnv], GarbageItem], needs: RegionPin | None = None) -> Callable[[], None]:
     """A committed list that has an item which is needed."""
-    lake = filled()
-    lake.collect()
-    region = lake.region("sweeper")
+    table_env = filled()
+    table_env.collect()
+    region = table_env.region("sweeper")
     head, manifest = newest(region, region.head())
-    pin = lake.pin("held")
+    pin = table_env.pin("held")
     held = [] if needs is None else [replace(pin, regions={region.id: needs})]
-    found = item(lake)
+    found = item(table_env)
 
     def judged() -> None:
         doomed, _ = sweep._divided(region, [found], head, manifest, held)
@@ -57,35 +57,35 @@ def swept(item: Callable[[Lake], Item], needs: RegionPin | None = None) -> Calla
     return judged
 
 
-def item(kind: Kind, path: Callable[[Lake], str], number: int) -> Callable[[Lake], Item]:
-    return lambda lake: Item(kind=kind, path=path(lake), number=number, bytes=0, why="a bug")
+def item(kind: GarbageKind, path: Callable[[TableEnv], str], number: int) -> Callable[[TableEnv], GarbageItem]:
+    return lambda table_env: GarbageItem(kind=kind, path=path(table_env), number=number, bytes=0, why="a bug")
 
 
-def below(name: str) -> Callable[[Lake], str]:
-    return lambda lake: f"_mem_wal/{lake.world.id}/{name}"
+def below(name: str) -> Callable[[TableEnv], str]:
+    return lambda table_env: f"_mem_wal/{table_env.environment.id}/{name}"
 
 
-def named_generation(lake: Lake) -> str:
-    region = lake.region("x")
+def named_generation(table_env: TableEnv) -> str:
+    region = table_env.region("x")
     _, manifest = newest(region, region.head())
     return generation_path(region.id, manifest.generations[0].path)
 
 
-def named_manifest(lake: Lake) -> str:
-    return lake.region("x").head().manifest_key
+def named_manifest(table_env: TableEnv) -> str:
+    return table_env.region("x").head().manifest_key
 
 
-def named_list(lake: Lake) -> str:
-    region = lake.region("x")
+def named_list(table_env: TableEnv) -> str:
+    region = table_env.region("x")
     return newest(region, region.head())[1].collector_key
 
 
-def entry(position: int) -> Callable[[Lake], str]:
-    return lambda lake: wal_entry(lake.world.id, Position(position))
+def entry(position: int) -> Callable[[TableEnv], str]:
+    return lambda table_env: wal_entry(table_env.environment.id, Position(position))
 
 
-def published(version: int) -> Callable[[Lake], str]:
-    return lambda lake: published_manifest(lake.world.id, version)  # type: ignore[arg-type]
+def published(version: int) -> Callable[[TableEnv], str]:
+    return lambda table_env: published_manifest(table_env.environment.id, version)  # type: ignore[arg-type]
 
 
 NEEDED, HELD = sweep._is_needed, sweep._holds
@@ -96,51 +96,51 @@ STALE = RegionPin(first_position=Position(3), after=0, through=2, manifest_key="
 SWEEPS: dict[str, Check] = {
     "a generation that the manifest names stays": Check(
         edits=((NEEDED, GENERATION, "return item.number >= manifest.current_generation"),),
-        forged=partial(swept, item(Kind.GENERATION, named_generation, 3)),
+        forged=partial(swept, item(GarbageKind.GENERATION, named_generation, 3)),
     ),
     "a generation that a flush may be writing stays": Check(
         edits=((NEEDED, GENERATION, 'return item.path.rpartition("/")[2] in named'),),
-        forged=partial(swept, item(Kind.GENERATION, below("00000000_gen_5"), 5)),
+        forged=partial(swept, item(GarbageKind.GENERATION, below("00000000_gen_5"), 5)),
     ),
     "entries from the floor on stay": Check(
         edits=((NEEDED, "return item.number >= manifest.first_position", "return False"),),
-        forged=partial(swept, item(Kind.ENTRY, entry(9), 9)),
+        forged=partial(swept, item(GarbageKind.ENTRY, entry(9), 9)),
     ),
     "the manifest that the head names stays": Check(
         edits=((NEEDED, STAGED, "return item.number > head.manifest_version"),),
-        forged=partial(swept, item(Kind.STAGED, named_manifest, 6)),
+        forged=partial(swept, item(GarbageKind.STAGED, named_manifest, 6)),
     ),
     "a manifest that may be committed stays": Check(
         edits=((NEEDED, STAGED, "return item.path == head.manifest_key"),),
-        forged=partial(swept, item(Kind.STAGED, below(f"manifest/staged/7-{NONCE}.binpb"), 7)),
+        forged=partial(swept, item(GarbageKind.STAGED, below(f"manifest/staged/7-{NONCE}.binpb"), 7)),
     ),
     "the newest published manifest stays": Check(
         edits=((NEEDED, "return item.number >= head.manifest_version", "return False"),),
-        forged=partial(swept, item(Kind.PUBLISHED, published(6), 6)),
+        forged=partial(swept, item(GarbageKind.PUBLISHED, published(6), 6)),
     ),
     "the list that the manifest names stays": Check(
         edits=((NEEDED, "return item.path == manifest.collector_key", "return False"),),
-        forged=partial(swept, item(Kind.LIST, named_list, 1)),
+        forged=partial(swept, item(GarbageKind.LIST, named_list, 1)),
     ),
     "what is the base's is none of a region's": Check(
         edits=((NEEDED, "return True  # the base's are not a region's", "return False"),),
-        forged=partial(swept, item(Kind.BASE_FILE, below("data/x.lance"), 0)),
+        forged=partial(swept, item(GarbageKind.BASE_FILE, below("data/x.lance"), 0)),
     ),
     "a pin's generations stay": Check(
         edits=((HELD, "return needs.needs(Generation(item.number))", "return False"),),
-        forged=partial(swept, item(Kind.GENERATION, below("00000000_gen_2"), 2), STALE),
+        forged=partial(swept, item(GarbageKind.GENERATION, below("00000000_gen_2"), 2), STALE),
     ),
     "a pin's entries stay": Check(
         edits=((HELD, "return item.number >= needs.first_position", "return False"),),
-        forged=partial(swept, item(Kind.ENTRY, entry(3), 3), STALE),
+        forged=partial(swept, item(GarbageKind.ENTRY, entry(3), 3), STALE),
     ),
     "a pin's manifest stays": Check(
         edits=((HELD, "return item.path == needs.manifest_key", "return False"),),
-        forged=partial(swept, item(Kind.STAGED, lambda _: "old", 3), STALE),
+        forged=partial(swept, item(GarbageKind.STAGED, lambda _: "old", 3), STALE),
     ),
     "a pin's published manifest stays": Check(
         edits=((HELD, "return item.number == needs.manifest_version", "return False"),),
-        forged=partial(swept, item(Kind.PUBLISHED, published(3), 3), STALE),
+        forged=partial(swept, item(GarbageKind.PUBLISHED, published(3), 3), STALE),
     ),
 }
 
@@ -150,28 +150,28 @@ def test_what_the_sweep_would_spare_goes_without_its_look(guard: str) -> None:
     carries_weight(SWEEPS[guard])
 
 
-# Stories
+# Scenarios
 
 
 def second_of_two_rounds() -> None:
     """Two collectors marked and verified one round each, of the same number; the second one takes less of the log."""
-    lake = filled()
-    with lake.collecting():
-        (first,) = collection.mark(lake.opened("first", faulty=False)).rounds
-        storage = lake.region("second").storage
-        sums = [lake.world.log[Position(at)].summary.entry_setsum for at in (1, 2)]
-        less = replace(read_list(storage, first).round, floor=3, items=(), discarded=sum(sums, start=Setsum.ZERO))
-        second = write_list(storage, less).key
+    table_env = filled()
+    with table_env.collecting():
+        (first,) = collection.mark(table_env.handle("first", faulty=False)).rounds
+        context = table_env.region("second").context
+        sums = [table_env.environment.log[Position(at)].summary.entry_setsum for at in (1, 2)]
+        less = replace(read_list(context, first).round, floor=3, items=(), discarded=sum(sums, start=Setsum.ZERO))
+        second = write_list(context, less).key
         for key in (first, second):
-            collection.verify(lake.opened("verifier", faulty=False), [key])
+            collection.verify(table_env.handle("verifier", faulty=False), [key])
     for key in (first, second):
-        told(lambda key=key: commit_round(lake.region("committer"), key))  # type: ignore[misc]
-    lake.audit()
+        raised(lambda key=key: commit_round(table_env.region("committer"), key))  # type: ignore[misc]
+    table_env.audit()
 
 
 def list_of_another_region() -> None:
     """Nothing of a round is committed where it was not marked."""
-    lake = filled()
+    table_env = filled()
     stranger = Round(
         region="00000000-0000-4000-8000-000000000000",  # type: ignore[arg-type]
         number=1,
@@ -179,25 +179,25 @@ def list_of_another_region() -> None:
         items=(),
         marked=0.0,
     )
-    key = write_list(lake.region("marker").storage, stranger).key
-    told(lambda: commit_round(lake.region("committer"), key))
-    lake.audit()
+    key = write_list(table_env.region("marker").context, stranger).key
+    raised(lambda: commit_round(table_env.region("committer"), key))
+    table_env.audit()
 
 
 def confirmed_after_the_sweep() -> None:
     """A maker reads the floors before a round is committed, and confirms once it is swept."""
-    lake = filled()
-    with lake.collecting():
-        keys = collection.mark(lake.opened("collector", faulty=False)).rounds
-        collection.verify(lake.opened("collector", faulty=False), keys)
-        stale = replace(lake.needs(lake.region("slow")), after=0, first_position=Position(1))  # type: ignore[arg-type]
-        pin = lake.begin_pin("slow", stale)
-        storage = lake.region("slow").storage
-        assert not pins.overtaken(storage, pin)
-        collection.commit(lake.opened("collector", faulty=False), keys)
-        collection.sweep(lake.opened("collector", faulty=False), keys)
+    table_env = filled()
+    with table_env.collecting():
+        keys = collection.mark(table_env.handle("collector", faulty=False)).rounds
+        collection.verify(table_env.handle("collector", faulty=False), keys)
+        stale = replace(table_env.needs(table_env.region("slow")), after=0, first_position=Position(1))  # type: ignore[arg-type]
+        pin = table_env.begin_pin("slow", stale)
+        context = table_env.region("slow").context
+        assert not pins.overtaken(context, pin)
+        collection.commit(table_env.handle("collector", faulty=False), keys)
+        collection.sweep(table_env.handle("collector", faulty=False), keys)
         with contextlib.suppress(Contended):
-            lake.audit_pin(pins.confirm(storage, pin, ttl_seconds=None))
+            table_env.audit_pin(pins.confirm(context, pin, ttl_seconds=None))
 
 
 def base_swept_before_any_call() -> None:
@@ -206,80 +206,80 @@ def base_swept_before_any_call() -> None:
 
 
 def _base_swept_at(at: int) -> FaultPlan:
-    lake = WholeLake(settings=Settings(keep_versions_seconds=0))
-    with contextlib.redirect_stdout(io.StringIO()), in_place_of_lance(lake.base):
-        lake.put("writer", {0: True})
-        lake.flush()
-        lake.merge()
-        lake.collect("other")
+    table_env = WholeTableEnv(settings=Settings(keep_versions_seconds=0))
+    with contextlib.redirect_stdout(io.StringIO()), in_place_of_lance(table_env.base):
+        table_env.put("writer", {0: True})
+        table_env.flush()
+        table_env.merge()
+        table_env.collect("other")
 
         def grown_old() -> None:
-            lake.optimize(lake.region("merger"))
-            lake.world.schedule.clock.advance(1.0)
-            lake.collect("other")
+            table_env.optimize(table_env.region("merger"))
+            table_env.environment.schedule.clock.advance(1.0)
+            table_env.collect("other")
 
-        plan = lake.interrupt(lambda call: call.index == at, grown_old)
-        lake.hold("victim", "held", ttl_seconds=3600.0)
-        lake.world.plan = FaultPlan()
-        lake.read_held("victim", "held")
-        assert lake.held["held"].content == lake.truth
+        plan = table_env.interrupt(lambda call: call.index == at, grown_old)
+        table_env.hold("victim", "held", ttl_seconds=3600.0)
+        table_env.environment.plan = FaultPlan()
+        table_env.read_held("victim", "held")
+        assert table_env.held["held"].content == table_env.truth
     return plan
 
 
 def second_of_two_rounds_of_the_base() -> None:
     """The floor of the base never falls, and the round that comes too late is not committed."""
-    lake = WholeLake()
-    with in_place_of_lance(lake.base):
+    table_env = WholeTableEnv()
+    with in_place_of_lance(table_env.base):
         for _ in range(2):
-            lake.optimize(lake.region("merger"))
-        opened = lake.opened("collector", faulty=False)
+            table_env.optimize(table_env.region("merger"))
+        handle = table_env.handle("collector", faulty=False)
         keys = [
-            write_list(opened.storage, Round(region=None, number=1, floor=floor, items=(), marked=0.0, fence=1)).key
+            write_list(handle.context, Round(region=None, number=1, floor=floor, items=(), marked=0.0, fence=1)).key
             for floor in (3, 2)
         ]
-        assert [base.commit_base(opened, key) for key in keys] == [True, False]
-        assert base.read_floor(opened).version == 3
+        assert [base.commit_base(handle, key) for key in keys] == [True, False]
+        assert base.read_floor(handle).version == 3
 
 
 def two_committers_of_the_base() -> None:
     """The other's round comes right before the swap of one's own."""
-    lake = WholeLake()
-    with in_place_of_lance(lake.base):
+    table_env = WholeTableEnv()
+    with in_place_of_lance(table_env.base):
         for _ in range(2):
-            lake.optimize(lake.region("merger"))
-        storage = lake.storage("marker", faulty=False)
+            table_env.optimize(table_env.region("merger"))
+        context = table_env.context("marker", faulty=False)
         mine, other = (
-            write_list(storage, Round(region=None, number=1, floor=floor, items=(), marked=0.0, fence=1)).key
+            write_list(context, Round(region=None, number=1, floor=floor, items=(), marked=0.0, fence=1)).key
             for floor in (2, 3)
         )
         committed: list[bool] = []
 
         def rival(call: Call) -> None:
             if call.method == "swap" and call.key.startswith("T/") and not committed:
-                committed.append(base.commit_base(lake.opened("other", faulty=False), other))
+                committed.append(base.commit_base(table_env.handle("other", faulty=False), other))
 
-        lake.world.plan = FaultPlan(rival)
-        told(lambda: base.commit_base(lake.opened("victim"), mine))
+        table_env.environment.plan = FaultPlan(rival)
+        raised(lambda: base.commit_base(table_env.handle("victim"), mine))
         assert committed == [True]
-        assert base.read_floor(lake.opened("reader", faulty=False)).key == other
+        assert base.read_floor(table_env.handle("reader", faulty=False)).key == other
 
 
 def pinned(first_position: int = 9) -> None:
     """What a pin needs does not keep a round from taking the rest."""
-    lake = filled()
-    needs = replace(lake.needs(lake.region("held")), first_position=Position(first_position))
-    assert lake.end_pin(lake.begin_pin("held", needs))
-    lake.write(100, 101)
-    lake.flush()
-    lake.merge()
-    lake.collect()
-    assert lake.audit().collector_round == 1
+    table_env = filled()
+    needs = replace(table_env.needs(table_env.region("held")), first_position=Position(first_position))
+    assert table_env.end_pin(table_env.begin_pin("held", needs))
+    table_env.write(100, 101)
+    table_env.flush()
+    table_env.merge()
+    table_env.collect()
+    assert table_env.audit().collector_round == 1
 
 
 YOUNG = "if interval > max(0.0, now - one.since)"
 SINCE = "max(manifest.collector_committed, listed.round.marked)"
 
-STORIES: dict[str, tuple[list[Edit], Callable[[], None]]] = {
+SCENARIOS: dict[str, tuple[list[Edit], Callable[[], None]]] = {
     "the second of two rounds of one number is dead": (
         [(manifests.collected, "manifest.collector_round != round_number - 1 or ", "")],
         second_of_two_rounds,
@@ -292,8 +292,8 @@ STORIES: dict[str, tuple[list[Edit], Callable[[], None]]] = {
         [
             (
                 collection.collect,
-                "swept = _swept(opened, tour, committed) if interval <= 0 else {}",
-                "swept = _swept(opened, tour, committed)",
+                "swept = _swept(handle, tour, committed) if interval <= 0 else {}",
+                "swept = _swept(handle, tour, committed)",
             )
         ],
         test_collection_rounds.test_within_the_interval_a_round_waits_and_after_it_the_next_call_sweeps,
@@ -310,7 +310,7 @@ STORIES: dict[str, tuple[list[Edit], Callable[[], None]]] = {
         [(base.waiting_base, "max(floor.committed, listed.round.marked)", "listed.round.marked")],
         test_collection_rounds.test_the_interval_of_a_round_of_the_base_runs_from_its_commit,
     ),
-    "the interval runs from the mark where no commit was noted": (
+    "the interval runs from the mark where no commit was recorded": (
         [(sweep.waiting_region, SINCE, "manifest.collector_committed")],
         test_collection_rounds.test_the_interval_of_a_round_whose_commit_was_not_noted_runs_from_its_mark,
     ),
@@ -318,8 +318,8 @@ STORIES: dict[str, tuple[list[Edit], Callable[[], None]]] = {
         [
             (
                 sweep.expire_pins,
-                "for pin in read_pins(storage):",
-                "for pin in (one for one in read_pins(storage) if one.confirmed):",
+                "for pin in read_pins(context):",
+                "for pin in (one for one in read_pins(context) if one.confirmed):",
             )
         ],
         confirmed_after_the_sweep,
@@ -398,13 +398,13 @@ OWN = (
 )
 
 
-@pytest.mark.parametrize("story", OWN)
-def test_with_all_guards_a_story_ends_well(story: Callable[[], None]) -> None:
-    story()
+@pytest.mark.parametrize("scenario", OWN)
+def test_with_all_guards_a_story_ends_well(scenario: Callable[[], None]) -> None:
+    scenario()
 
 
-@pytest.mark.parametrize("guard", STORIES)
+@pytest.mark.parametrize("guard", SCENARIOS)
 def test_without_the_guard_a_story_ends_badly(guard: str) -> None:
-    edits, story = STORIES[guard]
+    edits, scenario = SCENARIOS[guard]
 
-    assert ends_badly(edits, story)
+    assert ends_badly(edits, scenario)

@@ -1,6 +1,6 @@
 """Each guard of collections, and of what is kept from them, carries weight: without it, something breaks.
 
-Where one stands behind another, both are taken out. What shows it is a seed of `whole_crowd`, or, where that takes an
+Where one stands behind another, both are taken out. What shows it is a seed of `whole_actors`, or, where that takes an
 order of events which seeds seldom say, another's whole operation before any call.
 """
 
@@ -22,7 +22,8 @@ from lancelsm.history import cursor, pins
 from lancelsm.history.pins import Pin, RegionPin
 from lancelsm.wal.claim import claim
 from tests.simulation.collected import run, small
-from tests.simulation.collecting import Lake
+from tests.simulation.collecting import TableEnv
+from tests.simulation.environment import OWNER, raised
 from tests.simulation.faults import Call, FaultPlan
 from tests.simulation.memory_base import in_place_of_lance
 from tests.simulation.removal import Edit, ends_badly
@@ -41,11 +42,10 @@ from tests.simulation.test_collection_and_pins import (
 from tests.simulation.test_collection_and_pins import (
     test_a_snapshot_whose_maker_looked_before_the_round_is_confirmed_and_kept_or_neither as late_snapshot,
 )
-from tests.simulation.whole_crowd import whole_crowd
-from tests.simulation.whole_lake import WholeLake, at_each_call
-from tests.simulation.world import OWNER, told
+from tests.simulation.whole_actors import whole_actors
+from tests.simulation.whole_table_env import WholeTableEnv, at_each_call
 
-EXPIRE = "expire_pins(opened.storage, skew_seconds=opened.settings.skew_allowance_seconds, removed=tour.removed)"
+EXPIRE = "expire_pins(handle.context, skew_seconds=handle.settings.skew_allowance_seconds, removed=tour.removed)"
 READ_PINS = f"counting = {EXPIRE}"
 PINS = "_divided(region, listed.round.items, head, manifest, pins)"
 EARLY_PINS = PINS.replace("pins)", "[pin for pin in pins if pin.created < listed.round.marked])")
@@ -59,21 +59,21 @@ def late_merge_before_any_call() -> None:
 
 
 def _collected_beside_a_merge(at: int) -> FaultPlan:
-    lake = WholeLake()
-    with contextlib.redirect_stdout(io.StringIO()), in_place_of_lance(lake.base):
+    table_env = WholeTableEnv()
+    with contextlib.redirect_stdout(io.StringIO()), in_place_of_lance(table_env.base):
         for number in range(2):
-            lake.put("writer", {number: True})
-            assert lake.flush() is not None
-            lake.merge() if number == 0 else None
-        commit = lake.prepare_merge(lake.region("merger"))
+            table_env.put("writer", {number: True})
+            assert table_env.flush() is not None
+            table_env.merge() if number == 0 else None
+        commit = table_env.prepare_merge(table_env.region("merger"))
         assert commit is not None
 
-        plan = lake.interrupt(lambda call: call.index == at, commit)
-        told(lambda: lake.collect("victim", faulty=True))
-        lake.world.plan = FaultPlan()
-        assert lake.scan("reader") == lake.truth
+        plan = table_env.interrupt(lambda call: call.index == at, commit)
+        raised(lambda: table_env.collect("victim", faulty=True))
+        table_env.environment.plan = FaultPlan()
+        assert table_env.scan("reader") == table_env.truth
         commit()
-        assert lake.scan("reader") == lake.truth
+        assert table_env.scan("reader") == table_env.truth
     return plan
 
 
@@ -83,57 +83,57 @@ def late_cursor_before_any_call() -> None:
 
 
 def _cursor_recorded_at(at: int) -> FaultPlan:
-    lake, made = small(), list[Pin]()
-    lake.merge()
+    table_env, made = small(), list[Pin]()
+    table_env.merge()
 
     def recorded(call: Call) -> None:
         if call.index == at:
-            storage = lake.region("slow").storage
-            needs = {lake.world.id: RegionPin(first_position=Position(1))}
-            pin = pins.begin(storage, "cursor", "slow")
-            pin = replace(pin, regions=pins.pin_regions(storage, pin, needs))
-            if not pins.overtaken(storage, pin):
-                made.append(pins.confirm(storage, pin, ttl_seconds=None))
+            context = table_env.region("slow").context
+            needs = {table_env.environment.id: RegionPin(first_position=Position(1))}
+            pin = pins.begin(context, "cursor", "slow")
+            pin = replace(pin, regions=pins.pin_regions(context, pin, needs))
+            if not pins.overtaken(context, pin):
+                made.append(pins.confirm(context, pin, ttl_seconds=None))
 
     plan = FaultPlan(recorded)
-    run(lake, plan)
-    for position in lake.world.log if made else ():
-        lake._stands(position)
+    run(table_env, plan)
+    for position in table_env.environment.log if made else ():
+        table_env._stands(position)
     return plan
 
 
 def fences_are_collected() -> None:
     """Lance's own writers run into the oldest and the newest fence of a log that is folded and collected."""
-    lake = Lake()
+    table_env = TableEnv()
     for number in range(3):
-        claim(lake.region("claimer"), owner=OWNER)
-        lake.write(number)
-    lake.flush(rows_max=10)
-    lake.merge()
-    lake.collect()
-    fences = [position for position, entry in sorted(lake.world.log.items()) if entry.fence]
-    assert lake.audit().first_position > fences[-1]
-    lake._stands(fences[0])
-    lake._stands(fences[-1])
+        claim(table_env.region("claimer"), owner=OWNER)
+        table_env.write(number)
+    table_env.flush(rows_max=10)
+    table_env.merge()
+    table_env.collect()
+    fences = [position for position, entry in sorted(table_env.environment.log.items()) if entry.fence]
+    assert table_env.audit().first_position > fences[-1]
+    table_env._stands(fences[0])
+    table_env._stands(fences[-1])
 
 
 def old_version_is_held() -> None:
     """A snapshot of a version of the base that newer ones have long replaced."""
-    lake = WholeLake()
-    with in_place_of_lance(lake.base):
+    table_env = WholeTableEnv()
+    with in_place_of_lance(table_env.base):
         for number in range(3):
-            lake.put("writer", {number: True})
-            assert lake.flush() is not None
-            lake.merge()
+            table_env.put("writer", {number: True})
+            assert table_env.flush() is not None
+            table_env.merge()
             if number == 0:
-                lake.hold("holder", "held", ttl_seconds=100 * DAY)
-                lake.read_held("holder", "held")
-        old = set(lake.base.versions)
-        lake.world.schedule.clock.advance(10 * DAY)
+                table_env.hold("holder", "held", ttl_seconds=100 * DAY)
+                table_env.read_held("holder", "held")
+        old = set(table_env.base.versions)
+        table_env.environment.schedule.clock.advance(10 * DAY)
         for _ in range(2):
-            lake.collect()
-        assert old & lake.base.versions.keys() == {lake.held["held"].pin.base_version}
-        lake.read_held("reader", "held")
+            table_env.collect()
+        assert old & table_env.base.versions.keys() == {table_env.held["held"].pin.base_version}
+        table_env.read_held("reader", "held")
 
 
 def test_an_old_version_of_the_base_is_kept_for_a_snapshot_and_others_are_not() -> None:
@@ -171,7 +171,7 @@ GUARDS: dict[str, tuple[list[Edit], int | Callable[[], None]]] = {
         late_snapshot,
     ),
     "an expired pin is removed before it stops to count": (
-        [(sweep.expire_pins, "if not isinstance(storage.registry.delete(key, expect=witness), Applied):", "if False:")],
+        [(sweep.expire_pins, "if not isinstance(context.registry.delete(key, expect=witness), Applied):", "if False:")],
         renewed_pin,
     ),
     "an expired pin is removed as it was judged": (
@@ -212,7 +212,7 @@ GUARDS: dict[str, tuple[list[Edit], int | Callable[[], None]]] = {
     ),
     "the fence of the base is raised before files go": (
         [
-            (base.commit_base, "_raise_fence(opened, listed.round.fence)", "pass"),
+            (base.commit_base, "_raise_fence(handle, listed.round.fence)", "pass"),
             (base.sweep_base, "if base.fence < found.fence:", "if False:"),
         ],
         late_merge_before_any_call,
@@ -253,7 +253,7 @@ GUARDS: dict[str, tuple[list[Edit], int | Callable[[], None]]] = {
 @pytest.mark.parametrize("guard", GUARDS)
 def test_without_the_guard_something_breaks(guard: str) -> None:
     edits, known = GUARDS[guard]
-    first = known if callable(known) else partial(whole_crowd, known)
-    others = [partial(whole_crowd, seed) for seed in range(60)]  # if the calls of the code have changed since
+    first = known if callable(known) else partial(whole_actors, known)
+    others = [partial(whole_actors, seed) for seed in range(60)]  # if the calls of the code have changed since
 
     assert any(ends_badly(edits, hunt) for hunt in (first, *others))

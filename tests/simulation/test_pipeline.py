@@ -11,34 +11,43 @@ from lancelsm.errors import Ambiguous, Contended, Fenced, Invalid, Unavailable
 from lancelsm.wal.claim import claim, seal
 from lancelsm.wal.entry import encode
 from lancelsm.wal.pipeline import Pipeline
-from tests.simulation.crowd import ROUGH
+from tests.simulation.actors import ROUGH
+from tests.simulation.environment import OWNER, RIVAL, Environment, a_nonce, collect, raised, row
 from tests.simulation.faults import EVERY_FAULT, FAIL_AFTER, FAIL_BEFORE, Call, Crash, Fault, FaultPlan, late, stall
-from tests.simulation.pipelined import ME, PipelinedWorld, Run, live
+from tests.simulation.pipelined import ME, PipelinedEnvironment, Run, live
 from tests.simulation.situations import half_claim, noted
-from tests.simulation.world import OWNER, RIVAL, World, a_nonce, collect, row, told
 
 DEPTHS = (3, 2, 5, 8)
 depths = pytest.mark.parametrize("depth", [3, *(pytest.param(depth, marks=pytest.mark.long) for depth in DEPTHS[1:])])
 
 
-def _writes(world: PipelinedWorld, region, owner: str) -> None:
-    world.write(region, 50 + len(world.writers), owner=owner)
+def _writes(environment: PipelinedEnvironment, region, owner: str) -> None:
+    environment.write(region, 50 + len(environment.writers), owner=owner)
 
 
-def _takes_over(world: PipelinedWorld, region) -> None:
+def _takes_over(environment: PipelinedEnvironment, region) -> None:
     claim(region, owner=RIVAL)
-    _writes(world, region, RIVAL)
+    _writes(environment, region, RIVAL)
 
 
 OTHERS = {
     "takes over": _takes_over,
-    "takes over and dies": lambda world, region: half_claim(region, owner=RIVAL),
-    "takes over, gives back": lambda world, region: (_takes_over(world, region), claim(region, owner=OWNER)),
-    "claims for ordinary writers": lambda world, region: (claim(region, owner=OWNER), _writes(world, region, OWNER)),
-    "seals": lambda world, region: seal(region),
+    "takes over and dies": lambda environment, region: half_claim(region, owner=RIVAL),
+    "takes over, gives back": lambda environment, region: (
+        _takes_over(environment, region),
+        claim(region, owner=OWNER),
+    ),
+    "claims for ordinary writers": lambda environment, region: (
+        claim(region, owner=OWNER),
+        _writes(environment, region, OWNER),
+    ),
+    "seals": lambda environment, region: seal(region),
     "collects": collect,
-    "takes over, collects": lambda world, region: (_takes_over(world, region), collect(world, region)),
-    "commits": lambda world, region: world.commit(region),
+    "takes over, collects": lambda environment, region: (
+        _takes_over(environment, region),
+        collect(environment, region),
+    ),
+    "commits": lambda environment, region: environment.commit(region),
 }
 
 
@@ -47,16 +56,16 @@ def calls(run: Run) -> list[Call]:
     return [call for call in live(run).plan.calls if call.process == "actor"]
 
 
-def outcomes(world: PipelinedWorld) -> set[type]:
-    return {type(error) for number, error in world.told.items() if number < 50}
+def outcomes(environment: PipelinedEnvironment) -> set[type]:
+    return {type(error) for number, error in environment.raised.items() if number < 50}
 
 
 @depths
 def test_without_faults_all_is_acknowledged_in_order_and_the_region_is_given_back(depth):
     for seed in range(20):
-        world = live(Run(seed=seed, depth=depth, rows=10))
-        assert world.acknowledgements == list(range(1, 11))
-        assert world.region("reader", faulty=False).head().owner == OWNER
+        environment = live(Run(seed=seed, depth=depth, rows=10))
+        assert environment.acknowledgements == list(range(1, 11))
+        assert environment.region("reader", faulty=False).head().owner == OWNER
 
 
 def test_one_swap_moves_the_head_past_several_entries():
@@ -105,39 +114,39 @@ def test_another_operation_before_any_call_neither_loses_nor_doubles_nor_reorder
     run = Run(seed=depth, depth=depth, rows=4)
     for call in calls(run):
         with noted(run, call, before):
-            world = live(run, lambda world, now, at=call: interrupted(world, now, at, other, before))
-            assert outcomes(world) <= {Fenced, Invalid, Ambiguous, Contended}
+            environment = live(run, lambda environment, now, at=call: interrupted(environment, now, at, other, before))
+            assert outcomes(environment) <= {Fenced, Invalid, Ambiguous, Contended}
 
 
 def at_call(now: Call, at: Call, fault: Fault) -> Fault | None:
     return fault if now.index == at.index else None
 
 
-def interrupted(world: PipelinedWorld, now: Call, at: Call, other, fault: Fault | None) -> Fault | None:
+def interrupted(environment: PipelinedEnvironment, now: Call, at: Call, other, fault: Fault | None) -> Fault | None:
     """The write before that call may have met a fault."""
     if now.index == at.index - 1 and now.writes:
         return fault
     if now.index == at.index:
-        told(lambda: other(world, world.region("other", faulty=False)))
+        raised(lambda: other(environment, environment.region("other", faulty=False)))
     return None
 
 
-def crowd(seed: int, mutant: type[Pipeline] = Pipeline) -> PipelinedWorld:
+def actors(seed: int, mutant: type[Pipeline] = Pipeline) -> PipelinedEnvironment:
     """A pipelined writer, others and faults, as a seed decides."""
     dice = random.Random(f"pipelined {seed}")
     factor = dice.choice([0, 1, 1, 3])
     faults, weights = [None, *ROUGH], [1.0, *(factor * rate for rate in ROUGH.values())]
 
-    def decide(world: PipelinedWorld, call: Call) -> Fault | None:
+    def decide(environment: PipelinedEnvironment, call: Call) -> Fault | None:
         fault = dice.choices(faults, weights)[0]
         return fault if call.writes or dice.random() < 0.1 else None
 
     names = dice.sample(sorted(OTHERS), dice.choice([0, 1, 1, 2]))
 
-    def other(name: str, pause: int, world: PipelinedWorld) -> None:
+    def other(name: str, pause: int, environment: PipelinedEnvironment) -> None:
         for _ in range(pause):
-            world.schedule.switch()
-        OTHERS[name](world, world.region(name))
+            environment.schedule.switch()
+        OTHERS[name](environment, environment.region(name))
 
     others = {name: partial(other, name, dice.randrange(60)) for name in names}
     budget = dice.choice([0.2, 5.0])
@@ -148,18 +157,18 @@ def crowd(seed: int, mutant: type[Pipeline] = Pipeline) -> PipelinedWorld:
 @pytest.mark.parametrize("block", range(3))
 def test_seeds_of_faults_and_others_at_once(block):
     for seed in range(block * 100, block * 100 + 100):
-        crowd(seed)
+        actors(seed)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("block", range(3, 103))
 def test_more_seeds_of_faults_and_others_at_once(block):
     for seed in range(block * 100, block * 100 + 100):
-        crowd(seed)
+        actors(seed)
 
 
 def test_the_seeds_meet_every_outcome():
-    assert set().union(*(outcomes(crowd(seed)) for seed in (*range(40), 107))) == {
+    assert set().union(*(outcomes(actors(seed)) for seed in (*range(40), 107))) == {
         Ambiguous, Contended, Crash, Fenced, Invalid, Unavailable,
     }  # fmt: skip
 
@@ -196,12 +205,12 @@ def test_a_pipeline_that_lacks_a_guard_is_found_out(mutant):
 
 def _until_found_out(mutant: type[Pipeline]) -> None:
     for seed in range(1000):
-        crowd(seed, mutant)
+        actors(seed, mutant)
 
 
 def _after_a_rival_behind_a_lost_reply(kind: type[Pipeline]) -> object:
     """The swap of the only entry in flight is not answered, and a rival takes over before the head is read again."""
-    world = World()
+    environment = Environment()
     swaps = []
 
     def decide(call: Call) -> Fault | None:
@@ -210,16 +219,16 @@ def _after_a_rival_behind_a_lost_reply(kind: type[Pipeline]) -> object:
             return FAIL_AFTER if len(swaps) == 4 else None  # behind those of the claim, its fence and its manifest
         if call.process == "actor" and len(swaps) == 4:
             swaps.append(call)
-            _takes_over(world, world.region("other", faulty=False))
+            _takes_over(environment, environment.region("other", faulty=False))
         return None
 
-    world.plan = FaultPlan(decide, clock=world.schedule.clock)
-    world.writers |= {1: ME, 2: ME}
-    pipeline = kind(world.region("actor"), owner=ME, lenders=(OWNER,), depth=2)
+    environment.plan = FaultPlan(decide, clock=environment.schedule.clock)
+    environment.writers |= {1: ME, 2: ME}
+    pipeline = kind(environment.region("actor"), owner=ME, previous_owners=(OWNER,), depth=2)
     assert pipeline.submit(row(1)).result().position == 2
-    told_then = told(lambda: pipeline.submit(row(2)).result())
+    raised_then = raised(lambda: pipeline.submit(row(2)).result())
     pipeline.close()
-    return told_then
+    return raised_then
 
 
 def test_an_entry_that_was_seen_committed_under_another_s_epoch_is_the_last_one():

@@ -6,7 +6,7 @@ import pytest
 
 from lancelsm.common.layout import Key
 from lancelsm.errors import Contended
-from lancelsm.registry import Applied
+from lancelsm.registry import SwapApplied
 from tests.simulation.faults import CRASH_AFTER, Crash, FaultPlan, FaultyStore, MemoryRegistry, MemoryStore
 from tests.simulation.schedule import Schedule, ScheduledRegistry, ScheduledStore
 
@@ -24,7 +24,7 @@ def race(schedule: Schedule) -> tuple[int, dict[str, object]]:
             while True:
                 tries += 1
                 n = registry.read(KEY)["n"]
-                if isinstance(registry.swap(KEY, expect={"n": n}, change={"n": n + 1}), Applied):
+                if isinstance(registry.swap(KEY, expect={"n": n}, change={"n": n + 1}), SwapApplied):
                     break
         return tries
 

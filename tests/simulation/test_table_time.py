@@ -11,7 +11,7 @@ from tests.simulation.table_time import table_time
 
 @pytest.mark.parametrize("seed", range(4))
 def test_reads_are_moments_pins_hold_and_the_base_lacks_nothing(seed: int, tmp_path: Path) -> None:
-    assert len(table_time(seed, tmp_path / "table").world.plan.calls) > 500
+    assert len(table_time(seed, tmp_path / "table").environment.plan.calls) > 500
 
 
 @pytest.mark.long

@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from tests.simulation import whole_crowd as crowds
+from tests.simulation import whole_actors as actor_runs
 from tests.simulation.consumers import Consumers
 from tests.simulation.faults import Call, FaultPlan
 from tests.simulation.linearizable import Look, Read
 from tests.simulation.memory_base import in_place_of_lance
 from tests.simulation.situations import noted
-from tests.simulation.whole_crowd import HOUR, WholeCrowd, whole_crowd
-from tests.simulation.whole_lake import WholeLake
+from tests.simulation.whole_actors import HOUR, WholeActors, whole_actors
+from tests.simulation.whole_table_env import WholeTableEnv
 
 SEEDS = 20  # in one test
 OPERATIONS = 10_000  # that such a test makes at least
@@ -31,7 +31,7 @@ OFTEN, LONG = 10, 100
 
 
 def operations(seeds: Iterable[int]) -> int:
-    return sum(whole_crowd(seed).calls for seed in seeds)
+    return sum(whole_actors(seed).calls for seed in seeds)
 
 
 @pytest.mark.parametrize("block", range(OFTEN))
@@ -50,7 +50,7 @@ def test_these_are_a_hundred_thousand_operations_and_a_million_long_ones() -> No
     assert LONG * OPERATIONS >= 1_000_000
 
 
-class Sharers(WholeCrowd):
+class Sharers(WholeActors):
     """Consumers of two cursors, one shared, at each other's heels; few others, who write and collect."""
 
     def _actors(self) -> dict[str, Callable[[], object]]:
@@ -84,18 +84,18 @@ def test_consumers_beside_others_are_told_nothing_wrong_in_many_more_seeds(long_
 
 
 def test_saves_of_a_shared_cursor_that_are_answered_in_another_order_have_nothing_in_common() -> None:
-    lake, met = WholeLake(), Counter[str]()
-    consumers = Consumers(lake, met)
-    with contextlib.redirect_stdout(io.StringIO()), in_place_of_lance(lake.base):
+    table_env, met = WholeTableEnv(), Counter[str]()
+    consumers = Consumers(table_env, met)
+    with contextlib.redirect_stdout(io.StringIO()), in_place_of_lance(table_env.base):
         for key in range(3):
-            lake.put("writer", {key: True})
+            table_env.put("writer", {key: True})
 
         def overtaken(call: Call) -> None:
             if call.process == "slow" and call.method == "read" and call.key.startswith("C#"):
-                lake.world.plan = FaultPlan()
+                table_env.environment.plan = FaultPlan()
                 consumers.takes_its_share("fast", limit=1)
 
-        lake.world.plan = FaultPlan(overtaken)
+        table_env.environment.plan = FaultPlan(overtaken)
         consumers.takes_its_share("slow", limit=1)
         consumers.catch_up()
 
@@ -104,35 +104,35 @@ def test_saves_of_a_shared_cursor_that_are_answered_in_another_order_have_nothin
 
 
 def test_two_runs_of_a_seed_are_one() -> None:
-    first, second = whole_crowd(5), whole_crowd(5)
+    first, second = whole_actors(5), whole_actors(5)
 
     assert first.schedule.choices == second.schedule.choices
-    assert first.lake.world.plan.calls == second.lake.world.plan.calls
-    assert first.lake.world.plan.injected == second.lake.world.plan.injected
-    assert first.lake.history == second.lake.history
+    assert first.table_env.environment.plan.calls == second.table_env.environment.plan.calls
+    assert first.table_env.environment.plan.injected == second.table_env.environment.plan.injected
+    assert first.table_env.history == second.table_env.history
     assert first.consumers.kept == second.consumers.kept
-    assert first.lake.stored() == second.lake.stored()
+    assert first.table_env.stored() == second.table_env.stored()
 
 
 def test_a_seed_that_fails_says_how_to_run_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(crowd: WholeCrowd) -> None:
+    def fails(actors: WholeActors) -> None:
         raise AssertionError("something is wrong")
 
-    monkeypatch.setattr(WholeCrowd, "_finish", fails)
+    monkeypatch.setattr(WholeActors, "_finish", fails)
     with pytest.raises(AssertionError, match="something is wrong") as raised:
-        whole_crowd(17)
+        whole_actors(17)
 
     assert any(
-        re.fullmatch(r"replay: \S+python -m tests\.simulation\.whole_crowd 17", n) for n in raised.value.__notes__
+        re.fullmatch(r"replay: \S+python -m tests\.simulation\.whole_actors 17", n) for n in raised.value.__notes__
     )
-    assert crowds.__name__ == "tests.simulation.whole_crowd"
+    assert actor_runs.__name__ == "tests.simulation.whole_actors"
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("block", range(1, 21))
 def test_nobody_is_told_what_is_not_so_when_whole_operations_come_between_two_calls(block: int) -> None:
     for seed in range(block * SEEDS, (block + 1) * SEEDS):
-        whole_crowd(seed, long_turns=True)
+        whole_actors(seed, long_turns=True)
 
 
 FAULTS = {"deny", "fail before", "fail after", "crash before", "crash after", "late", "stall"}
@@ -168,25 +168,25 @@ def test_a_few_seeds_meet_every_fault_and_every_circumstance() -> None:
     met: Counter[str] = Counter()
     for seed in range(SEEDS):
         for long_turns in (False, True):
-            met += circumstances(whole_crowd(seed, long_turns=long_turns))
+            met += circumstances(whole_actors(seed, long_turns=long_turns))
 
     assert met.keys() - RARE == FAULTS | CIRCUMSTANCES
     assert all(met[circumstance] >= 5 for circumstance in met.keys() - RARE), met
 
 
-def circumstances(crowd: WholeCrowd) -> Counter[str]:
+def circumstances(actors: WholeActors) -> Counter[str]:
     """How often it met what."""
-    lake = crowd.lake
-    met = Counter(fault.kind for _, fault in lake.world.plan.injected)
-    met += crowd.met
-    met["a clock is an hour ahead"] = list(lake.skews.values()).count(HOUR)
-    met["a clock is an hour behind"] = list(lake.skews.values()).count(-HOUR)
-    met["a stall that is longer than a collection"] = crowd.slept_through_collections()
-    met["a snapshot has expired"] = crowd.expired
-    met["delivered"] = sum(bool(entry.summary.source) for entry in lake.world.log.values())
-    met["a read"] = sum(isinstance(one, Read) for one in lake.history)
-    met["a head"] = sum(isinstance(one, Look) for one in lake.history)
-    met["unanswered"] = sum(one.may_never_happen for one in lake.history)
-    met["rounds"] = lake.region("reader").head().collector_round
-    met["versions of the base"] = lake.base.newest
+    table_env = actors.table_env
+    met = Counter(fault.kind for _, fault in table_env.environment.plan.injected)
+    met += actors.met
+    met["a clock is an hour ahead"] = list(table_env.skews.values()).count(HOUR)
+    met["a clock is an hour behind"] = list(table_env.skews.values()).count(-HOUR)
+    met["a stall that is longer than a collection"] = actors.slept_through_collections()
+    met["a snapshot has expired"] = actors.expired
+    met["delivered"] = sum(bool(entry.summary.applied_sequences) for entry in table_env.environment.log.values())
+    met["a read"] = sum(isinstance(one, Read) for one in table_env.history)
+    met["a head"] = sum(isinstance(one, Look) for one in table_env.history)
+    met["unanswered"] = sum(one.may_never_happen for one in table_env.history)
+    met["rounds"] = table_env.region("reader").head().collector_round
+    met["versions of the base"] = table_env.base.newest
     return met

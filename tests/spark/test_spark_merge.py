@@ -13,7 +13,7 @@ import pytest
 from lancelsm.common.layout import Generation
 from lancelsm.compaction.spark import Spark
 from lancelsm.errors import Corrupt, Unavailable
-from tests.unit.merge_world import A, B, World, row
+from tests.unit.merge_environment import A, B, Environment, row
 
 pytestmark = pytest.mark.spark
 
@@ -25,8 +25,8 @@ def spark() -> Iterator[Spark]:
     made._context.stop()
 
 
-def table(path: Path) -> World:
-    made = World(path, rows=[row(key, 0) for key in range(100)], per_fragment=9)
+def table(path: Path) -> Environment:
+    made = Environment(path, rows=[row(key, 0) for key in range(100)], per_fragment=9)
     made.flush(A, [row(key, 1) for key in range(0, 50, 3)], deleted=range(1, 50, 3))
     made.flush(A, [row(1, 2), row(1000, 2)], deleted=[0])
     made.flush(B, [row(key, 1) for key in range(54, 63)], deleted=[99])
@@ -45,7 +45,7 @@ def test_executors_merge_as_one_process_does(tmp_path: Path, spark: Spark) -> No
 
 
 def test_executors_look_keys_up_in_an_index(tmp_path: Path, spark: Spark) -> None:
-    made = World(tmp_path, rows=[row(key, 0) for key in range(100_000)], per_fragment=50_000)
+    made = Environment(tmp_path, rows=[row(key, 0) for key in range(100_000)], per_fragment=50_000)
     made.dataset().create_scalar_index("id", "BTREE")
     made.flush(A, [row(7, 1)], deleted=[60_000])
 
@@ -56,7 +56,7 @@ def test_executors_look_keys_up_in_an_index(tmp_path: Path, spark: Spark) -> Non
 
 
 def test_an_error_of_an_executor_arrives_as_its_kind(tmp_path: Path, spark: Spark) -> None:
-    made = World(tmp_path, rows=[row(1, 0)])
+    made = Environment(tmp_path, rows=[row(1, 0)])
     made.pending[A] = [(Generation(1), f"_mem_wal/{A}/00000000_gen_1")]
 
     with pytest.raises(Corrupt) as caught:

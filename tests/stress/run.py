@@ -76,7 +76,7 @@ def stress(place: Path, *, seed: int, seconds: float) -> dict[str, int]:
             time.sleep(0.2)
             for name, process in list(running.items()):
                 if process.poll() is not None:
-                    _fail_if_told(place)
+                    _fail_if_asked(place)
                     assert process.returncode == 0, f"{name} ended with {process.returncode}"
                 elif name in births and name not in deaths:
                     if _works(name, place, since=births[name]):
@@ -93,7 +93,7 @@ def stress(place: Path, *, seed: int, seconds: float) -> dict[str, int]:
             if process.poll() is None:
                 process.kill()
                 process.wait()
-    _fail_if_told(place)
+    _fail_if_asked(place)
     _settle(place, seed)
     return {path.name: int(path.read_text()) for path in (place / "counts").iterdir() if not path.suffix}
 
@@ -110,9 +110,9 @@ def _works(name: str, place: Path, *, since: float) -> bool:
     return all(count.exists() and count.stat().st_mtime > since for count in counts)
 
 
-def _fail_if_told(place: Path) -> None:
-    told = sorted(place.glob("failure *.txt"))
-    assert not told, "\n".join(path.read_text() for path in told)
+def _fail_if_asked(place: Path) -> None:
+    raised = sorted(place.glob("failure *.txt"))
+    assert not raised, "\n".join(path.read_text() for path in raised)
 
 
 def _settle(place: Path, seed: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from lancelsm.common.layout import Key
-from lancelsm.registry import Applied, Fields, Lost, Record
+from lancelsm.registry import Fields, Record, SwapApplied, SwapLost
 from tests.simulation.faults import MemoryRegistry
 
 
@@ -24,14 +24,14 @@ class CountingRegistry(MemoryRegistry):
         self.units["record_reads"] += 1
         return super().list(partition)
 
-    def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> Applied | Lost:
+    def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> SwapApplied | SwapLost:
         before = super().read(key) or {}
         outcome = super().swap(key, expect=expect, change=change)
         after = super().read(key) or {}
         self.units["record_writes"] += 1 + (before.get("dirty") != after.get("dirty"))
         return outcome
 
-    def delete(self, key: Key, *, expect: Fields) -> Applied | Lost:
+    def delete(self, key: Key, *, expect: Fields) -> SwapApplied | SwapLost:
         self.units["record_writes"] += 1
         return super().delete(key, expect=expect)
 

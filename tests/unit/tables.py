@@ -12,7 +12,7 @@ import pyarrow as pa
 import lancelsm
 from lancelsm.common.clock import Clock, SeededIds
 from lancelsm.common.layout import Position
-from lancelsm.objects import Body, ObjectStore, Refused, Unknown, Written
+from lancelsm.objects import Body, ObjectStore, PreconditionFailed, WriteUnknown, Written
 from lancelsm.objects.filesystem import LocalStore
 from lancelsm.region.catalog import Region
 from lancelsm.region.handle import Ports
@@ -108,9 +108,9 @@ class Gate(LocalStore):
 
     def __init__(self, place: Path) -> None:
         super().__init__(place)
-        self.opened = threading.Event()
+        self.handle = threading.Event()
 
-    def create(self, key: str, body: Body) -> Written | Refused | Unknown:
+    def create(self, key: str, body: Body) -> Written | PreconditionFailed | WriteUnknown:
         if "/wal/" in key:
-            self.opened.wait()
+            self.handle.wait()
         return super().create(key, body)

@@ -307,9 +307,9 @@ def test_a_spec_is_set_once_by_a_call_that_can_be_repeated_after_a_crash_anywher
             set_regions(crashing, "bucket(id, 2)")
         later = faulty(FaultPlan(), process="next")
         later.clock.sleep(120)  # a lease of the crashed process has ended
-        opened = open_table(place, ports=later)
-        if opened.config.regions is None:
-            set_regions(opened, "bucket(id, 2)")
+        handle = open_table(place, ports=later)
+        if handle.config.regions is None:
+            set_regions(handle, "bucket(id, 2)")
         table = Table(open_table(place))
         table.upsert([row(1, "ours"), row(4)])
         assert rows_of(table) == [row(0), row(1, "ours"), row(2, "b"), row(3), row(4)]

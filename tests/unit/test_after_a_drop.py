@@ -55,11 +55,11 @@ def test_a_table_that_was_dropped_is_said_to_be(table: Table, use: str, written:
         table.upsert(ROWS)
     drop_table(table.uri)
 
-    with pytest.raises(Invalid) as told:
+    with pytest.raises(Invalid) as raised:
         USES[use](table)
 
-    assert (told.value.message, told.value.remedy) == ("the table was dropped", REMEDY)
-    assert told.value.where["table"] == table.uri
+    assert (raised.value.message, raised.value.remedy) == ("the table was dropped", REMEDY)
+    assert raised.value.where["table"] == table.uri
 
 
 @pytest.mark.parametrize("written", [False, True])
@@ -74,10 +74,10 @@ def test_a_table_in_whose_place_another_was_made_is_said_to_be_and_the_other_sta
     other = lancelsm.create(table.uri, [{"id": 7, "v": 7}], primary_key="id", registry=registry)
     before = objects(other)
 
-    with pytest.raises(Invalid) as told:
+    with pytest.raises(Invalid) as raised:
         USES[use](table)
 
-    assert (told.value.message, told.value.remedy) == ("another table was made in its place", REMEDY)
+    assert (raised.value.message, raised.value.remedy) == ("another table was made in its place", REMEDY)
     if not (written and use in ("upsert", "delete")):  # of a late writer an entry stays, which nothing names
         assert objects(other) == before
     assert other.scan().to_arrow().to_pylist() == [{"id": 7, "v": 7}]
@@ -90,9 +90,9 @@ def test_a_writer_is_told_at_once(tmp_path: Path, depth: int) -> None:
     with suppress(LsmError), table.writer(pipeline_depth=depth) as writer:  # its end tells of it, too
         writer.upsert(ROWS)
         drop_table(table.uri)
-        with pytest.raises(LsmError, match="the table was dropped") as told:
+        with pytest.raises(LsmError, match="the table was dropped") as raised:
             writer.upsert(ROWS)
-    assert told.value.remedy == REMEDY
+    assert raised.value.remedy == REMEDY
 
 
 @pytest.mark.parametrize("use", ["scan", "upsert", "status"])

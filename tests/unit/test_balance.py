@@ -35,14 +35,14 @@ from lancelsm.compaction.plan import Sums
 from lancelsm.dataset.base_rows import Base
 from lancelsm.dataset.generation import write_generation
 from lancelsm.errors import Corrupt
-from lancelsm.objects import Body, Unknown, Written
+from lancelsm.objects import Body, WriteUnknown, Written
 from lancelsm.objects.filesum import Summed
 from lancelsm.record.normalize import deletes, upserts
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TableSchema, conform, declare_primary_key, numbered
 from lancelsm.region.handle import Ports, open_table
-from lancelsm.registry import Applied, Fields
-from lancelsm.registry import Unknown as NoAnswer
+from lancelsm.registry import Fields, SwapApplied
+from lancelsm.registry import WriteUnknown as NoAnswer
 from lancelsm.table import Table
 from lancelsm.wal.entry import decode, draft, encode
 from lancelsm.wal.replay import stored_rows
@@ -113,7 +113,7 @@ def named(table: Table, position: int) -> dict[str, object]:
     return {"table": table.uri, "region": region.id, "position": found, "object": wal_entry(region.id, found)}
 
 
-def opened(table: Table) -> Table:
+def handle(table: Table) -> Table:
     """The table as another process sees it."""
     return lancelsm.open(table.uri)
 
@@ -136,12 +136,12 @@ def taken_back(table: Table) -> object:
 
 
 LOG: dict[str, Callable[[Table], object]] = {
-    "scan": lambda table: rows_of(opened(table)),
-    "get": lambda table: opened(table).get([1]),
+    "scan": lambda table: rows_of(handle(table)),
+    "get": lambda table: handle(table).get([1]),
     "snapshot": lambda table: rows_of(lancelsm.open(table.uri, at="kept")),
-    "change stream": lambda table: list(opened(table).changes()),
-    "flush": lambda table: opened(table).flush(),
-    "claim": lambda table: taken_over(opened(table)),
+    "change stream": lambda table: list(handle(table).changes()),
+    "flush": lambda table: handle(table).flush(),
+    "claim": lambda table: taken_over(handle(table)),
     "claim by an exclusive writer": held_alone,
     "adopt of a log of ours": taken_back,
     "rebuild": lambda table: rebuild(open_table(table.uri)),
@@ -195,7 +195,7 @@ def lost_behind_the_head(table: Table, path: Path) -> object:
         def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> Any:
             outcome = super().swap(key, expect=expect, change=change)
             path.unlink()
-            return NoAnswer(cause="lost") if isinstance(outcome, Applied) else outcome
+            return NoAnswer(cause="lost") if isinstance(outcome, SwapApplied) else outcome
 
     ports = faulty(plan)
     registry = ports.registry
@@ -209,7 +209,7 @@ def damaged_on_its_way(table: Table, _: Path) -> object:
 
 def doubled_above_the_head(table: Table, path: Path) -> object:
     path.write_bytes((path.parent / f"{bitrev64(1)}.arrow").read_bytes())
-    return opened(table).upsert([row(9)])
+    return handle(table).upsert([row(9)])
 
 
 def swapped_above_the_head(table: Table, path: Path) -> object:
@@ -217,7 +217,7 @@ def swapped_above_the_head(table: Table, path: Path) -> object:
     for position, at in ((ENTRIES + 1, ENTRIES + 2), (ENTRIES + 2, ENTRIES + 1)):
         body = encode(rows, position=Position(at), epoch=Epoch(1), nonce=Nonce("d" * 32)).body
         (path.parent / f"{bitrev64(position)}.arrow").write_bytes(body)
-    return opened(table).upsert([row(9)])
+    return handle(table).upsert([row(9)])
 
 
 @pytest.mark.parametrize(
@@ -245,8 +245,8 @@ def test_an_append_acknowledges_nothing_that_the_head_counts_otherwise(tmp_path:
         def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> Any:
             before = self.inner.read(key) or {}
             outcome = super().swap(key, expect=expect, change=change)
-            if "next_position" in change and isinstance(outcome, Applied) and field in before:
-                return Applied(record={**outcome.record, field: before[field]})
+            if "next_position" in change and isinstance(outcome, SwapApplied) and field in before:
+                return SwapApplied(record={**outcome.record, field: before[field]})
             return outcome
 
     ports = faulty(plan)
@@ -268,7 +268,7 @@ def test_a_head_that_ends_where_its_manifest_does_has_its_sum(tmp_path: Path, pl
     (region,) = table.regions()
     head = region.head()
     other = (head.entry_setsum + Setsum.of_item(b"other")).hex()
-    region.storage.registry.swap(head_key(table.config.table, region.id), expect={}, change={"entry_setsum": other})
+    region.context.registry.swap(head_key(table.config.table, region.id), expect={}, change={"entry_setsum": other})
 
     where = where_of(lambda: LOG[place](table))
 
@@ -281,7 +281,7 @@ def test_who_claims_counts_what_the_head_has_counted(tmp_path: Path, field: str)
     (region,) = table.regions()
     head = region.head()
     key = head_key(table.config.table, region.id)
-    region.storage.registry.swap(key, expect={}, change={field: getattr(head, field) + 1})
+    region.context.registry.swap(key, expect={}, change={field: getattr(head, field) + 1})
 
     where = where_of(lambda: LOG["claim"](table))
 
@@ -364,7 +364,7 @@ def _damaging(plan: FaultPlan) -> Ports:
             if key.endswith(".arrow"):
                 damaged[-40] ^= 1
             outcome = self.inner.create(key, bytes(damaged))  # type: ignore[attr-defined]
-            return Unknown(cause="lost") if isinstance(outcome, Written) and key.endswith(".arrow") else outcome
+            return WriteUnknown(cause="lost") if isinstance(outcome, Written) and key.endswith(".arrow") else outcome
 
     return changed(ports, store=lambda uri, options: Damaging(ports.store(uri, options)))  # type: ignore[arg-type]
 
@@ -561,10 +561,10 @@ def test_rows_of_an_earlier_release_are_summed_however_many_they_are(tmp_path: P
     rows = upserts(pa.table({"id": keys, "v": keys.cast(pa.string())}), schema=SCHEMA)
     uri, right = str(tmp_path / "generation"), Sums(rows=row_setsum(rows), files=None)
     write_generation(uri=uri, rows=rows, schema=SCHEMA, data_storage_version="2.1")
-    ground = tasks.Ground(base=Base(uri=str(tmp_path), version=1), schema=SCHEMA)
+    merge_base = tasks.MergeBase(base=Base(uri=str(tmp_path), version=1), schema=SCHEMA)
 
     for sums, holds in ((right, True), (changed(right, rows=Setsum.ZERO), False)):
         source = tasks.Source(region=RegionId("r"), generation=Generation(1), uri=uri, key="generation", sums=sums)
-        (part,) = tasks.fold_delta(ground, (source,))
+        (part,) = tasks.fold_delta(merge_base, (source,))
         with nullcontext() if holds else pytest.raises(Corrupt, match="other rows than were flushed"):
-            assert sum(batch.num_rows for batch in tasks._live_rows(ground, part)) == 30_000
+            assert sum(batch.num_rows for batch in tasks._live_rows(merge_base, part)) == 30_000

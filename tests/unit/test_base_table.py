@@ -12,7 +12,7 @@ import pytest
 
 from lancelsm.common.layout import RegionId, TableId
 from lancelsm.dataset.base_table import (
-    Facts,
+    BaseFacts,
     Sharding,
     VersionGone,
     create_base,
@@ -27,9 +27,9 @@ from lancelsm.dataset.native import native_errors
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, Unavailable
 from lancelsm.objects.filesystem import LocalStore
 from lancelsm.record.schema import FIELD_ID, field_id
-from tests.unit.merge_world import A, B, World, row
+from tests.unit.merge_environment import A, B, Environment, row
 
-FACTS = Facts(
+FACTS = BaseFacts(
     table=TableId("0d9c7c5e-0000-4000-8000-000000000001"), registry="sqlite", owner="default", regions='{"a": 1}'
 )
 NESTED = pa.schema([
@@ -81,7 +81,7 @@ def test_rows_given_at_creation_are_version_1(tmp_path: Path) -> None:
 
 
 def test_a_dataset_that_is_there_is_not_replaced(tmp_path: Path) -> None:
-    made = World(tmp_path, rows=[row(1, 1)])
+    made = Environment(tmp_path, rows=[row(1, 1)])
 
     with pytest.raises(Contended, match="another process is making a table there"):
         create_base(uri=made.uri, columns=made.columns, primary_key=["id"], facts=FACTS)
@@ -110,7 +110,7 @@ def test_a_dataset_of_another_tool_has_no_facts(tmp_path: Path) -> None:
 def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="no Lance dataset"):
         open_base(uri=str(tmp_path / "t"))
-    made = World(tmp_path)
+    made = Environment(tmp_path)
     with pytest.raises(VersionGone, match="version 99"):
         open_base(uri=made.uri, version=99)
 
@@ -118,7 +118,7 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
 def test_a_version_that_may_not_be_read_is_not_taken_for_one_that_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = World(tmp_path)
+    made = Environment(tmp_path)
     with pytest.raises(Contended, match="version 99 of the base was removed"):
         named_files(uri=made.uri, version=99)
 
@@ -127,9 +127,9 @@ def test_a_version_that_may_not_be_read_is_not_taken_for_one_that_is_gone(
 
     monkeypatch.setattr(lance, "dataset", denied)
     for read in (open_base, named_files):
-        with pytest.raises(Invalid, match="access denied") as told:
+        with pytest.raises(Invalid, match="access denied") as raised:
             read(uri=made.uri, version=1)
-        assert not isinstance(told.value, VersionGone)
+        assert not isinstance(raised.value, VersionGone)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_lance_knows_how_rows_are_routed(tmp_path: Path, sharding: Sharding, tra
 @pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("ns")])
 def test_a_key_that_lance_cannot_hash_has_markers_all_the_same(tmp_path: Path, kind: pa.DataType) -> None:
     columns = pa.schema([pa.field("id", kind), pa.field("v", pa.int64())])
-    table = World(tmp_path, columns=columns)
+    table = Environment(tmp_path, columns=columns)
     key = pa.array([1]).cast(pa.int32() if kind == pa.date32() else pa.int64()).cast(kind)[0].as_py()
     table.flush(A, [{"id": key, "v": 1}])
 
@@ -169,7 +169,7 @@ def test_a_key_that_lance_cannot_hash_has_markers_all_the_same(tmp_path: Path, k
 
 
 def test_only_markers_that_lag_are_raised_and_one_call_is_enough(tmp_path: Path) -> None:
-    table = World(tmp_path)
+    table = Environment(tmp_path)
     table.flush(A, [row(1, 1)])
     table.merge()
     table.flush(B, [row(2, 2)])
@@ -190,7 +190,7 @@ def test_only_markers_that_lag_are_raised_and_one_call_is_enough(tmp_path: Path)
 
 
 def test_two_processes_that_raise_one_marker_both_succeed(tmp_path: Path) -> None:
-    table = World(tmp_path)
+    table = Environment(tmp_path)
     table.dataset().update_schema_metadata({**table.base().metadata, f"lancelsm.merged.{A}": "1"})
     stale = table.base()
 
@@ -202,7 +202,7 @@ def test_two_processes_that_raise_one_marker_both_succeed(tmp_path: Path) -> Non
 
 
 def test_a_lost_mem_wal_index_is_corrupt(tmp_path: Path) -> None:
-    table = World(tmp_path)
+    table = Environment(tmp_path)
     table.flush(A, [row(1, 1)])
     table.dataset().drop_index("__lance_mem_wal")
     assert read_markers(objects=table.objects, version=table.dataset().version) is None
@@ -212,7 +212,7 @@ def test_a_lost_mem_wal_index_is_corrupt(tmp_path: Path) -> None:
 
 
 def test_an_unreadable_or_missing_manifest_is_corrupt(tmp_path: Path) -> None:
-    table = World(tmp_path)
+    table = Environment(tmp_path)
     version = table.dataset().version
     (newest,) = [name for name in os.listdir(f"{table.uri}/_versions") if name.startswith(str(2**64 - 1 - version))]
     path = Path(table.uri, "_versions", newest)

@@ -21,7 +21,7 @@ from lancelsm.history.cursor import find_cursor, make_cursor, save_cursor, set_c
 from lancelsm.history.pins import read_pins
 from lancelsm.region.catalog import regions
 from lancelsm.region.compare_and_swap import newest
-from lancelsm.region.handle import Opened, Ports, open_table
+from lancelsm.region.handle import Ports, TableHandle, open_table
 from lancelsm.table import Table
 from tests.simulation.faults import CRASH_AFTER, CRASH_BEFORE, DENY, FAIL_AFTER, Crash, FakeClock, FaultPlan
 from tests.unit.streams import first_position, fold, made, seen, write
@@ -34,7 +34,7 @@ def table(tmp_path: Path) -> Table:
 
 
 @pytest.fixture
-def opened(table: Table) -> Opened:
+def handle(table: Table) -> TableHandle:
     return open_table(table.uri)
 
 
@@ -58,16 +58,16 @@ def test_a_cursor_reads_everything_once_while_rounds_of_collection_race_it(table
     assert 1 < first_position(table) <= 43
 
 
-def test_what_a_collection_has_taken_is_refused_whatever_lies_in_its_place_now(table, opened):
+def test_what_a_collection_has_taken_is_refused_whatever_lies_in_its_place_now(table, handle):
     write(table, 1, 2, 3)
     region = table.regions()[0]
     keys = [wal_entry(region.id, Position(position)) for position in (1, 2, 3)]
-    bodies = [opened.storage.objects.get(key).body for key in keys]
+    bodies = [handle.context.objects.get(key).body for key in keys]
     fold(table)
     assert first_position(table) == 4
     for key, body in zip(keys, [bodies[2], b"what a stalled writer put there", bodies[0]], strict=True):
-        assert opened.storage.objects.get(key) is None
-        opened.storage.objects.create(key, body)
+        assert handle.context.objects.get(key) is None
+        handle.context.objects.create(key, body)
 
     for start in (1, 2, 3):
         with pytest.raises(Invalid, match="collected below position 4"):
@@ -89,12 +89,12 @@ def test_a_stream_that_a_collection_overtakes_in_the_middle_ends_with_an_error_n
     assert read == list(range(1, 16))  # what was proven before
 
 
-def test_a_cursor_reads_on_below_a_floor_that_passed_it(table, opened):
+def test_a_cursor_reads_on_below_a_floor_that_passed_it(table, handle):
     """A round that read the pins before the cursor was made may commit its floor later; its sweep spares entries."""
     write(table, 0, 1, 2)
     table.set_cursor("sink")
-    region = regions(opened.storage)[0]
-    opened.storage.registry.swap(head_key(opened.storage.table, region.id), expect={}, change={"first_position": 3})
+    region = regions(handle.context)[0]
+    handle.context.registry.swap(head_key(handle.context.table, region.id), expect={}, change={"first_position": 3})
 
     assert seen(table.changes(cursor="sink")) == [0, 1, 2]
     with pytest.raises(Invalid, match="collected below position 3"):
@@ -185,14 +185,14 @@ def test_regions_made_after_a_stream_began_are_in_it(by_id):
 
 def test_an_old_cursor_of_a_name_does_not_move_the_new_one(by_id):
     """Not even in a region that neither has a position of."""
-    opened = open_table(by_id.uri)
-    old = make_cursor(opened.storage, "sink", start=from_start)
-    new = set_cursor(opened.storage, "sink", start=from_start)
+    handle = open_table(by_id.uri)
+    old = make_cursor(handle.context, "sink", start=from_start)
+    new = set_cursor(handle.context, "sink", start=from_start)
     (entry,) = by_id.upsert([{"id": 5, "v": 1}]).entries
 
     with pytest.raises(Contended, match="moved or dropped"):
-        save_cursor(opened.storage, old, {entry.region: Position(2)})
-    assert find_cursor(opened.storage, "sink") == new
+        save_cursor(handle.context, old, {entry.region: Position(2)})
+    assert find_cursor(handle.context, "sink") == new
     assert seen(by_id.changes(cursor="sink")) == [1]
 
 
@@ -213,7 +213,7 @@ def generations(table: Table) -> int:
     return len(newest(region, region.head())[1].generations)
 
 
-def test_a_cursor_is_set_back_as_far_as_the_log_is_kept_and_no_further(table, opened):
+def test_a_cursor_is_set_back_as_far_as_the_log_is_kept_and_no_further(table, handle):
     write(table, 0, 1, 2)
     fold(table)
     write(table, 3, 4)
@@ -221,7 +221,7 @@ def test_a_cursor_is_set_back_as_far_as_the_log_is_kept_and_no_further(table, op
     with pytest.raises(Invalid, match="collected below position 4"):
         table.set_cursor("sink", start=2)
     with pytest.raises(Invalid, match="lies before the cursor"):
-        save_cursor(opened.storage, pin, dict.fromkeys(pin.regions, Position(4)))
+        save_cursor(handle.context, pin, dict.fromkeys(pin.regions, Position(4)))
     assert table.cursors() == [pin]
 
     table.set_cursor("sink", start=5)
@@ -233,7 +233,7 @@ def test_a_save_that_failed_in_the_middle_is_done_again_with_what_was_read_since
     plan = FaultPlan()
     reading = open_table(table.uri, ports=faulty(plan))
     table.upsert([{"id": n, "v": n} for n in range(8)])
-    changes = Changes(reading.storage, reading.config.schema, cursor="sink")
+    changes = Changes(reading.context, reading.config.schema, cursor="sink")
     assert len(seen(changes)) == 8
     plan.meet(DENY, after=1)
     with pytest.raises(Unavailable):
@@ -245,11 +245,11 @@ def test_a_save_that_failed_in_the_middle_is_done_again_with_what_was_read_since
     assert seen(table.changes(cursor="sink")) == []
 
 
-def test_a_committed_entry_that_is_no_entry_is_corrupt_and_named(table, opened):
+def test_a_committed_entry_that_is_no_entry_is_corrupt_and_named(table, handle):
     write(table, 0)
     key = wal_entry(table.regions()[0].id, Position(1))
-    opened.storage.objects.delete([key])
-    opened.storage.objects.create(key, b"not an entry")
+    handle.context.objects.delete([key])
+    handle.context.objects.create(key, b"not an entry")
 
     with pytest.raises(Corrupt, match="not a WAL entry") as caught:
         seen(table.changes())
@@ -284,15 +284,15 @@ def test_a_cursor_that_is_set_is_at_its_old_or_its_new_place_wherever_that_ends(
         plan = FaultPlan.at(number, (CRASH_BEFORE, CRASH_AFTER, FAIL_AFTER, DENY)[number % 4])
         try:
             setting = open_table(place, ports=faulty(plan))
-            set_cursor(setting.storage, "sink", start=lambda *at: changes_first_position(*at, start))
+            set_cursor(setting.context, "sink", start=lambda *at: changes_first_position(*at, start))
         except (Crash, LsmError) as error:
             print(number, repr(error))
         table = lancelsm.open(place)
         later = replace(Ports(), clock=FakeClock(FakeClock().now() + 7200))
         fold(lancelsm.open(place, ports=later))
-        assert [pin.name for pin in read_pins(table._storage)] == ["sink"]
+        assert [pin.name for pin in read_pins(table._context)] == ["sink"]
         assert seen(table.changes(cursor="sink")) in [[4, 5], {2: [2, 3, 4, 5], "latest": []}[start]]
-        keys = [key.sort for key, _ in table._storage.registry.list(cursors(table.config.table))]
+        keys = [key.sort for key, _ in table._context.registry.list(cursors(table.config.table))]
         assert len(keys) == 2, keys
         if not plan.injected:
             assert number > 5
@@ -304,12 +304,12 @@ def test_a_cursor_that_is_set_is_at_its_old_or_its_new_place_wherever_that_ends(
 def test_where_a_cursor_is_being_moved_to_is_kept_too(table):
     write(table, 1, 2, 3)
     table.set_cursor("sink", start="latest")
-    pin = find_cursor(table._storage, "sink")
+    pin = find_cursor(table._context, "sink")
 
-    moving = cursor.announce(table._storage, pin)
+    moving = cursor.announce(table._context, pin)
     fold(table)
     assert first_position(table) == 1
-    cursor.withdraw(table._storage, moving)
+    cursor.withdraw(table._context, moving)
     fold(table)
     assert first_position(table) == 4
 
@@ -322,13 +322,13 @@ def test_a_region_in_which_a_cursor_is_not_set_stays_where_it_was_read_to_meanwh
     consumer = by_id.set_cursor("sink")
     announce = cursor.announce
 
-    def saved_first(storage, pin):
+    def saved_first(context, pin):
         monkeypatch.undo()
-        save_cursor(storage, consumer, {two: Position(3)})
-        return announce(storage, pin)
+        save_cursor(context, consumer, {two: Position(3)})
+        return announce(context, pin)
 
     monkeypatch.setattr(cursor, "announce", saved_first)
-    set_cursor(by_id._storage, "sink", start=lambda *_: Position(2), only=one)
+    set_cursor(by_id._context, "sink", start=lambda *_: Position(2), only=one)
 
-    pin = find_cursor(by_id._storage, "sink")
+    pin = find_cursor(by_id._context, "sink")
     assert (pin.of(one).first_position, pin.of(two).first_position) == (2, 3)

@@ -26,31 +26,31 @@ def table(tmp_path):
 
 
 @pytest.fixture
-def opened(table):
+def handle(table):
     return open_table(table.uri)
 
 
-def stream(opened, **how):
-    return Changes(opened.storage, opened.config.schema, **how)
+def stream(handle, **how):
+    return Changes(handle.context, handle.config.schema, **how)
 
 
 def seen(changes):
     return [(row["id"], row["v"], row["_op"]) for change in changes for row in change.rows.to_pylist()]
 
 
-def test_upserts_and_deletes_come_in_the_order_of_their_commits(table, opened):
+def test_upserts_and_deletes_come_in_the_order_of_their_commits(table, handle):
     table.upsert([{"id": 1, "v": 1}])
     table.delete([1])
     table.upsert([{"id": 1, "v": 2}])
 
-    changes = list(stream(opened))
+    changes = list(stream(handle))
 
     assert seen(changes) == [(1, 1, "upsert"), (1, None, "delete"), (1, 2, "upsert")]
     assert [(change.position, change.epoch) for change in changes] == [(1, 1), (2, 1), (3, 1)]
     assert all(change.at is not None for change in changes)
 
 
-def test_flushes_merges_and_fences_are_no_changes(table, opened):
+def test_flushes_merges_and_fences_are_no_changes(table, handle):
     table.upsert([{"id": 1, "v": 1}])
     for region in table.regions():
         table.claim(region, owner="another")
@@ -58,29 +58,29 @@ def test_flushes_merges_and_fences_are_no_changes(table, opened):
     table.run()
     table.upsert([{"id": 1, "v": 2}])
 
-    assert seen(stream(opened)) == [(1, 1, "upsert"), (1, 2, "upsert")]
+    assert seen(stream(handle)) == [(1, 1, "upsert"), (1, 2, "upsert")]
 
 
-def test_a_stream_starts_where_it_is_told(table, opened):
+def test_a_stream_starts_where_it_is_told(table, handle):
     clock, moments = FakeClock(), []
     table = lancelsm.open(table.uri, ports=faulty(FaultPlan(), clock=clock))
     for value in range(4):
         moments.append(clock.now())
         table.upsert([{"id": 1, "v": value}])
         clock.advance(1)
-    (region,) = {change.region for change in stream(opened)}
+    (region,) = {change.region for change in stream(handle)}
 
-    assert seen(stream(opened, start="latest")) == []
-    assert [v for _, v, _ in seen(stream(opened, start=3))] == [2, 3]
-    assert [v for _, v, _ in seen(stream(opened, start={region: Position(4)}))] == [3]
-    assert [v for _, v, _ in seen(stream(opened, start=moments[1]))] == [1, 2, 3]
-    assert seen(stream(opened, start=clock.now())) == []
+    assert seen(stream(handle, start="latest")) == []
+    assert [v for _, v, _ in seen(stream(handle, start=3))] == [2, 3]
+    assert [v for _, v, _ in seen(stream(handle, start={region: Position(4)}))] == [3]
+    assert [v for _, v, _ in seen(stream(handle, start=moments[1]))] == [1, 2, 3]
+    assert seen(stream(handle, start=clock.now())) == []
     for wrong in ("soon", 0, -1, -1.0, float("nan"), True, False, None):
         with pytest.raises(Invalid, match="can't start at"):
-            seen(stream(opened, start=wrong))
+            seen(stream(handle, start=wrong))
 
 
-def test_a_time_is_found_between_fences(table, opened):
+def test_a_time_is_found_between_fences(table, handle):
     (entry,) = table.upsert([{"id": 1, "v": 0}]).entries
     region = table.region(entry.region)
     for _ in range(3):
@@ -88,16 +88,16 @@ def test_a_time_is_found_between_fences(table, opened):
         table.claim(region)
     table.upsert([{"id": 1, "v": 1}])
 
-    assert [v for _, v, _ in seen(stream(opened, start=1.0))] == [0, 1]
+    assert [v for _, v, _ in seen(stream(handle, start=1.0))] == [0, 1]
 
 
-def test_a_limit_ends_a_stream_after_so_many_rows_and_it_can_go_on(table, opened):
+def test_a_limit_ends_a_stream_after_so_many_rows_and_it_can_go_on(table, handle):
     for value in range(5):
         table.upsert([{"id": 1, "v": value}])
-    first = stream(opened, limit=2)
+    first = stream(handle, limit=2)
 
     assert [v for _, v, _ in seen(first)] == [0, 1]
-    assert [v for _, v, _ in seen(stream(opened, start=first.positions))] == [2, 3, 4]
+    assert [v for _, v, _ in seen(stream(handle, start=first.positions))] == [2, 3, 4]
 
 
 def test_a_stream_that_does_not_follow_ends_however_much_is_written_meanwhile(tmp_path):
@@ -112,34 +112,34 @@ def test_a_stream_that_does_not_follow_ends_however_much_is_written_meanwhile(tm
     assert (sorted(found)[:2], len(found)) == ([1, 2], 3)  # the second region is looked at after the first write
 
 
-def test_a_following_stream_waits_for_what_comes(table, opened):
-    changes = iter(stream(opened, follow=True))
+def test_a_following_stream_waits_for_what_comes(table, handle):
+    changes = iter(stream(handle, follow=True))
     table.upsert([{"id": 1, "v": 1}])
     assert seen([next(changes)]) == [(1, 1, "upsert")]
     table.upsert([{"id": 2, "v": 2}])
     assert seen([next(changes)]) == [(2, 2, "upsert")]
 
 
-def test_only_the_regions_that_are_asked_for_are_read(table, opened):
+def test_only_the_regions_that_are_asked_for_are_read(table, handle):
     table.upsert([{"id": n, "v": n} for n in range(20)])
-    one = regions(opened.storage)[0].id
+    one = regions(handle.context)[0].id
 
-    assert {change.region for change in stream(opened, only=[one])} == {one}
+    assert {change.region for change in stream(handle, only=[one])} == {one}
 
 
-def test_a_damaged_or_missing_entry_is_named_once_all_before_it_were_read(table, opened):
+def test_a_damaged_or_missing_entry_is_named_once_all_before_it_were_read(table, handle):
     for value in range(3):
         table.upsert([{"id": 1, "v": value}])
     (entry,) = table.upsert([{"id": 1, "v": 3}]).entries
-    store, key = opened.storage.objects, wal_entry(entry.region, entry.position)
+    store, key = handle.context.objects, wal_entry(entry.region, entry.position)
     body = bytearray(store.get(key).body)
     body[-20] ^= 1
     store.delete([key])
     with pytest.raises(Corrupt, match="a committed entry is gone"):
-        seen(stream(opened))
+        seen(stream(handle))
 
     store.create(key, body)
-    changes = stream(opened, cursor="sink")
+    changes = stream(handle, cursor="sink")
     read = iter(changes)
     assert [next(read).position for _ in range(3)] == [1, 2, 3]
     changes.save()
@@ -148,49 +148,49 @@ def test_a_damaged_or_missing_entry_is_named_once_all_before_it_were_read(table,
     assert caught.value.where["object"] == key
 
 
-def test_what_was_collected_is_refused_and_earliest_is_what_is_left(table, opened):
+def test_what_was_collected_is_refused_and_earliest_is_what_is_left(table, handle):
     for value in range(3):
         (entry,) = table.upsert([{"id": 1, "v": value}]).entries
     table.flush()
-    collect(opened, entry.region, 3)
+    collect(handle, entry.region, 3)
 
-    assert [v for _, v, _ in seen(stream(opened))] == [2]
+    assert [v for _, v, _ in seen(stream(handle))] == [2]
     with pytest.raises(Invalid, match="collected below position 3"):
-        seen(stream(opened, start=2))
+        seen(stream(handle, start=2))
 
 
-def collect(opened, region, floor):
-    key = head_key(opened.storage.table, region)
-    opened.storage.registry.swap(key, expect={}, change={"first_position": floor})
-    opened.storage.objects.delete([wal_entry(region, Position(n)) for n in range(1, floor)])
+def collect(handle, region, floor):
+    key = head_key(handle.context.table, region)
+    handle.context.registry.swap(key, expect={}, change={"first_position": floor})
+    handle.context.objects.delete([wal_entry(region, Position(n)) for n in range(1, floor)])
 
 
-def test_a_cursor_goes_on_after_what_was_saved_last(table, opened):
+def test_a_cursor_goes_on_after_what_was_saved_last(table, handle):
     for value in range(4):
         table.upsert([{"id": 1, "v": value}])
-    first = stream(opened, cursor="sink")
+    first = stream(handle, cursor="sink")
     assert seen(islice(first, 2)) == [(1, 0, "upsert"), (1, 1, "upsert")]
     first.save()
-    assert [v for _, v, _ in seen(stream(opened, cursor="sink"))] == [2, 3]  # and does not save
+    assert [v for _, v, _ in seen(stream(handle, cursor="sink"))] == [2, 3]  # and does not save
 
-    again = stream(opened, cursor="sink")
+    again = stream(handle, cursor="sink")
     assert [v for _, v, _ in seen(again)] == [2, 3]
     again.save()
-    assert seen(stream(opened, cursor="sink")) == []
+    assert seen(stream(handle, cursor="sink")) == []
 
 
-def test_a_cursor_pins_what_it_has_not_read_and_whole_regions_that_it_does_not_know(table, opened):
+def test_a_cursor_pins_what_it_has_not_read_and_whole_regions_that_it_does_not_know(table, handle):
     table.upsert([{"id": 1, "v": 1}])
-    pin = make_cursor(opened.storage, "sink", start=lambda region, head: head.next_position)
+    pin = make_cursor(handle.context, "sink", start=lambda region, head: head.next_position)
 
-    assert read_pins(opened.storage) == [pin]
-    assert {pin.of(region.id).first_position for region in regions(opened.storage)} == {1, 2}
+    assert read_pins(handle.context) == [pin]
+    assert {pin.of(region.id).first_position for region in regions(handle.context)} == {1, 2}
     assert pin.of("a region made later").first_position == 1
 
 
-def test_two_consumers_of_one_cursor_do_not_both_save(table, opened):
+def test_two_consumers_of_one_cursor_do_not_both_save(table, handle):
     table.upsert([{"id": 1, "v": 1}])
-    one, other = stream(opened, cursor="sink"), stream(opened, cursor="sink")
+    one, other = stream(handle, cursor="sink"), stream(handle, cursor="sink")
     assert seen(one) == seen(other)
     one.save()
 
@@ -198,20 +198,20 @@ def test_two_consumers_of_one_cursor_do_not_both_save(table, opened):
         other.save()
 
 
-def test_a_cursor_that_another_consumer_makes_first_is_read_from(table, opened, monkeypatch):
+def test_a_cursor_that_another_consumer_makes_first_is_read_from(table, handle, monkeypatch):
     table.upsert([{"id": 1, "v": 1}])
     make = cursor.make_cursor
 
-    def late(storage, name, *, start):
-        make(storage, name, start=from_start)
-        return make(storage, name, start=start)
+    def late(context, name, *, start):
+        make(context, name, start=from_start)
+        return make(context, name, start=start)
 
     monkeypatch.setattr(cursor, "make_cursor", late)
 
-    assert seen(stream(opened, cursor="mine")) == [(1, 1, "upsert")]
+    assert seen(stream(handle, cursor="mine")) == [(1, 1, "upsert")]
 
 
-def test_a_save_whose_reply_is_lost_is_recognised(table, opened, tmp_path):
+def test_a_save_whose_reply_is_lost_is_recognised(table, handle, tmp_path):
     table.upsert([{"id": 1, "v": 1}])
     plan = FaultPlan()
     reading = open_table(table.uri, ports=faulty(plan))
@@ -221,39 +221,39 @@ def test_a_save_whose_reply_is_lost_is_recognised(table, opened, tmp_path):
     changes.save()
     changes.save()
 
-    assert seen(stream(opened, cursor="sink")) == []
+    assert seen(stream(handle, cursor="sink")) == []
 
 
-def test_a_dropped_cursor_is_gone_and_its_name_free(opened):
-    make_cursor(opened.storage, "sink", start=from_start)
+def test_a_dropped_cursor_is_gone_and_its_name_free(handle):
+    make_cursor(handle.context, "sink", start=from_start)
     with pytest.raises(Invalid, match="a cursor of this name exists"):
-        make_cursor(opened.storage, "sink", start=from_start)
+        make_cursor(handle.context, "sink", start=from_start)
 
-    drop_cursor(opened.storage, "sink")
+    drop_cursor(handle.context, "sink")
 
-    assert opened.storage.registry.list(cursors(opened.storage.table)) == []
-    assert find_cursor(opened.storage, "sink") is None
+    assert handle.context.registry.list(cursors(handle.context.table)) == []
+    assert find_cursor(handle.context, "sink") is None
     with pytest.raises(Invalid, match="no such cursor"):
-        drop_cursor(opened.storage, "sink")
+        drop_cursor(handle.context, "sink")
 
 
-def test_a_cursor_is_set_back(table, opened):
+def test_a_cursor_is_set_back(table, handle):
     table.upsert([{"id": 1, "v": 1}])
-    changes = stream(opened, cursor="sink")
+    changes = stream(handle, cursor="sink")
     seen(changes)
     changes.save()
 
-    set_cursor(opened.storage, "sink", start=from_start)
+    set_cursor(handle.context, "sink", start=from_start)
 
-    assert seen(stream(opened, cursor="sink")) == [(1, 1, "upsert")]
-    assert len(list_cursors(opened.storage)) == 1
+    assert seen(stream(handle, cursor="sink")) == [(1, 1, "upsert")]
+    assert len(list_cursors(handle.context)) == 1
 
 
-def test_a_cursor_that_was_made_anew_is_not_moved_by_who_held_the_old_one(table, opened):
+def test_a_cursor_that_was_made_anew_is_not_moved_by_who_held_the_old_one(table, handle):
     table.upsert([{"id": 1, "v": 1}])
-    changes = stream(opened, cursor="sink")
+    changes = stream(handle, cursor="sink")
     seen(changes)
-    set_cursor(opened.storage, "sink", start=from_start)
+    set_cursor(handle.context, "sink", start=from_start)
 
     with pytest.raises(Contended):
         changes.save()
@@ -261,34 +261,34 @@ def test_a_cursor_that_was_made_anew_is_not_moved_by_who_held_the_old_one(table,
 
 def test_a_region_made_after_the_cursor_is_saved_too(tmp_path):
     table = lancelsm.create(tmp_path / "t", [{"id": 0, "v": 0}], primary_key="id", regions="identity(id)")
-    opened = open_table(table.uri)
-    pin = make_cursor(opened.storage, "sink", start=from_start)
+    handle = open_table(table.uri)
+    pin = make_cursor(handle.context, "sink", start=from_start)
     (entry,) = table.upsert([{"id": 5, "v": 1}]).entries
 
-    saved = save_cursor(opened.storage, pin, {entry.region: Position(2)})
+    saved = save_cursor(handle.context, pin, {entry.region: Position(2)})
 
-    assert find_cursor(opened.storage, "sink") == saved
-    assert seen(stream(opened, cursor="sink")) == []
+    assert find_cursor(handle.context, "sink") == saved
+    assert seen(stream(handle, cursor="sink")) == []
 
 
-def test_saving_needs_a_cursor(opened):
+def test_saving_needs_a_cursor(handle):
     with pytest.raises(Invalid, match="no cursor"):
-        stream(opened).save()
+        stream(handle).save()
 
 
 @pytest.mark.parametrize("limit", [0, -1])
 def test_a_limit_that_lets_nothing_come_is_refused_and_makes_no_cursor(table, limit):
-    with pytest.raises(Invalid, match=f"the limit is {limit}") as told:
+    with pytest.raises(Invalid, match=f"the limit is {limit}") as raised:
         table.changes(limit=limit, cursor="sink")
 
-    assert (told.value.where["field"], told.value.remedy) == ("limit", "Give 1 or more")
+    assert (raised.value.where["field"], raised.value.remedy) == ("limit", "Give 1 or more")
     assert table.cursors() == []
 
 
 @pytest.mark.parametrize("start", [datetime(2026, 1, 1, tzinfo=UTC), "2026-01-01T00:00:00Z"])
 def test_a_time_that_is_no_number_is_refused_with_the_form_that_is_one(table, start):
-    with pytest.raises(Invalid, match="can't start at") as told:
+    with pytest.raises(Invalid, match="can't start at") as raised:
         table.changes(start=start)
 
     remedy = "Give earliest, latest, a position from 1 on, or a time from 1970 on in Unix seconds, as a float"
-    assert told.value.remedy == remedy
+    assert raised.value.remedy == remedy

@@ -17,7 +17,7 @@ from lancelsm.admin.clone import clone_snapshot
 from lancelsm.admin.drop import drop_table
 from lancelsm.backup import back_up, restore
 from lancelsm.errors import Ambiguous, Contended, Unavailable
-from lancelsm.objects import Body, ObjectStore, Refused, Unknown, Written
+from lancelsm.objects import Body, ObjectStore, PreconditionFailed, WriteUnknown, Written
 from lancelsm.objects.filesystem import LocalStore
 from lancelsm.region.catalog import regions
 from lancelsm.region.handle import Ports, open_table
@@ -46,34 +46,34 @@ class ConflictingStore(LocalStore):
         super().__init__(place)
         self._conflicts = conflicts
 
-    def create(self, key: str, body: Body) -> Written | Refused | Unknown:
+    def create(self, key: str, body: Body) -> Written | PreconditionFailed | WriteUnknown:
         if self.get(key) is not None:
-            return Refused()
+            return PreconditionFailed()
         self._conflicts.puts += 1
-        return Refused() if self._conflicts.puts - 1 == self._conflicts.at else super().create(key, body)
+        return PreconditionFailed() if self._conflicts.puts - 1 == self._conflicts.at else super().create(key, body)
 
 
 def create(place: Path, ports: Ports) -> None:
     lancelsm.create(place / "table", FIRST, primary_key="id", registry="object", ports=ports)
 
 
-def opened(act: Callable[[Table], Any]) -> Callable[[Path, Ports], None]:
+def handle(act: Callable[[Table], Any]) -> Callable[[Path, Ports], None]:
     return lambda place, ports: act(lancelsm.open(place / "table", ports=ports))
 
 
 STEPS: dict[str, Callable[[Path, Ports], Any]] = {
     "create": create,
-    "upsert": opened(lambda table: table.upsert([row(0, "b"), row(4, "b")])),
-    "claim": opened(lambda table: table.claim(*regions(table._storage))),
-    "flush": opened(lambda table: table.flush()),
-    "snapshot": opened(lambda table: table.snapshot("monday", "1h")),
-    "merge": opened(lambda table: table.merge(engine="inprocess")),
+    "upsert": handle(lambda table: table.upsert([row(0, "b"), row(4, "b")])),
+    "claim": handle(lambda table: table.claim(*regions(table._context))),
+    "flush": handle(lambda table: table.flush()),
+    "snapshot": handle(lambda table: table.snapshot("monday", "1h")),
+    "merge": handle(lambda table: table.merge(engine="inprocess")),
     "clone": lambda place, ports: clone_snapshot(
         open_table(place / "table", ports=ports), "monday", place / "clone", ports=ports
     ),
-    "back up": opened(lambda table: back_up(table, f"{table.uri}/../backup")),
+    "back up": handle(lambda table: back_up(table, f"{table.uri}/../backup")),
     "restore": lambda place, ports: restore(place / "backup", place / "restored", ports=ports),
-    "collect": opened(lambda table: table.collect(yes=True, interval_seconds=0)),
+    "collect": handle(lambda table: table.collect(yes=True, interval_seconds=0)),
     "drop": lambda place, ports: drop_table(place / "restored", ports=ports),
 }
 SHOWS = {"clone": "clone", "restore": "restored"}

@@ -26,9 +26,9 @@ from lancelsm.dataset.cleanup import clean_versions, stored_versions
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, Unavailable
 from lancelsm.gc.collect import collect
 from lancelsm.region import config as configs
-from lancelsm.region.catalog import Storage, regions
+from lancelsm.region.catalog import TableContext, regions
 from lancelsm.region.handle import Ports, open_table
-from lancelsm.registry import Lost
+from lancelsm.registry import SwapLost
 from lancelsm.registry.sqlite import SqliteRegistry
 from lancelsm.table import Table
 from tests.simulation.faults import CRASH_AFTER, CRASH_BEFORE, FAIL_AFTER, Crash, FakeClock, FaultPlan
@@ -88,7 +88,7 @@ def test_a_clone_that_lands_while_it_is_made_again_has_no_older_row_in_front(sou
     late[0]()
 
     assert values(lancelsm.open(to)) == NOW
-    appended = sum(region.head().wal_rows for region in regions(open_table(to).storage))
+    appended = sum(region.head().wal_rows for region in regions(open_table(to).context))
     assert appended == len(NOW) + 2  # once: with a row that was updated, and a tombstone
 
 
@@ -135,13 +135,13 @@ def test_a_clone_begins_without_counters_of_the_source(source, tmp_path):
 
 
 def test_a_collector_that_judged_the_snapshot_before_the_clone_was_pinned_does_not_remove_it(source, tmp_path):
-    storage = open_table(source.uri).storage
-    key = pin_key(snapshots(storage.table), "monday")
-    judged = storage.registry.read(key)
+    context = open_table(source.uri).context
+    key = pin_key(snapshots(context.table), "monday")
+    judged = context.registry.read(key)
     cloned(source, tmp_path / "clone")
 
     witness = {"version": judged["version"], "nonce": judged["nonce"]}
-    assert isinstance(storage.registry.delete(key, expect=witness), Lost)
+    assert isinstance(context.registry.delete(key, expect=witness), SwapLost)
 
 
 def test_a_clone_of_a_snapshot_that_is_collected_meanwhile_is_refused_and_pins_nothing(source, tmp_path, monkeypatch):
@@ -353,7 +353,7 @@ def test_a_restore_that_ended_at_any_call_is_no_table_until_the_same_call_finish
 def test_a_dropped_table_is_gone_and_its_place_free(source):
     place = Path(source.uri)
     (place / "notes.txt").write_text("not of the table")
-    storage = open_table(place).storage
+    context = open_table(place).context
 
     assert drop_table(place) > 10
 
@@ -362,7 +362,7 @@ def test_a_dropped_table_is_gone_and_its_place_free(source):
     with pytest.raises(Invalid, match="no table is there"):
         drop_table(place)
     for partition in ("S", "C", "T", "L"):
-        assert storage.registry.list(f"{partition}#{storage.table}") == []
+        assert context.registry.list(f"{partition}#{context.table}") == []
     left = {path.relative_to(place).parts[0] for path in place.rglob("*") if path.is_file()}
     assert left == {"notes.txt", "_lancelsm"}
     assert {path.name.partition("-")[0] for path in (place / "_lancelsm").iterdir()} == {"lock", "registry.sqlite"}
@@ -391,8 +391,8 @@ def test_a_drop_that_ended_at_any_call_is_finished_by_the_same_call_and_nothing_
 
 def test_a_head_that_could_not_be_deleted_is_found_by_the_next_drop(source):
     """Heads are found by the catalog alone: that goes only once they are gone, however many threads delete."""
-    storage = open_table(source.uri).storage
-    heads = [head_key(storage.table, region.id) for region in source.regions()]
+    context = open_table(source.uri).context
+    heads = [head_key(context.table, region.id) for region in source.regions()]
     others = threading.Event()
 
     class Failing(SqliteRegistry):
@@ -409,21 +409,21 @@ def test_a_head_that_could_not_be_deleted_is_found_by_the_next_drop(source):
 
     with pytest.raises(Unavailable):
         drop_table(source.uri, ports=Ports(registry=failing))
-    assert storage.registry.read(heads[0]) is not None
+    assert context.registry.read(heads[0]) is not None
     drop_table(source.uri)
 
-    assert [storage.registry.read(key) for key in heads] == [None, None]
+    assert [context.registry.read(key) for key in heads] == [None, None]
 
 
 def test_a_drop_that_another_finished_leaves_alone_what_is_made_there_since(source, monkeypatch):
     place, finished = Path(source.uri), []
 
-    def overtaken(storage: Storage) -> int:
+    def overtaken(context: TableContext) -> int:
         monkeypatch.undo()
-        later = replace(Ports(), clock=FakeClock(storage.clock.now() + 120))  # the first one's lease has run out
+        later = replace(Ports(), clock=FakeClock(context.clock.now() + 120))  # the first one's lease has run out
         finished.append(drop_table(place, ports=later))
         lancelsm.create(place, [{"id": 1, "v": 1}], primary_key="id").upsert([{"id": 2, "v": 2}])
-        return drop.delete_objects(storage)
+        return drop.delete_objects(context)
 
     monkeypatch.setattr(drop, "delete_objects", overtaken)
     with pytest.raises(Contended, match="another process has finished the drop"):
@@ -434,14 +434,14 @@ def test_a_drop_that_another_finished_leaves_alone_what_is_made_there_since(sour
 
 
 def test_a_clone_that_is_made_while_its_source_is_dropped_keeps_it_or_is_not_made(source, tmp_path, monkeypatch):
-    opened, place = open_table(source.uri), Path(source.uri)
+    handle, place = open_table(source.uri), Path(source.uri)
     unshared = drop._check_unshared
 
-    def cloned_before(storage: Storage, options: None) -> None:  # the drop is noted, and has not looked at pins
+    def cloned_before(context: TableContext, options: None) -> None:  # the drop is noted, and has not looked at pins
         with pytest.raises(Invalid, match="being dropped"):
-            clone_snapshot(opened, "monday", tmp_path / "late")
+            clone_snapshot(handle, "monday", tmp_path / "late")
         monkeypatch.undo()
-        unshared(storage, options)
+        unshared(context, options)
 
     with monkeypatch.context() as patched:
         patched.setattr(drop, "read_origin", lambda _: cloned(source, tmp_path / "early") and None)
@@ -463,18 +463,18 @@ def test_a_source_that_lost_its_registry_still_keeps_what_its_clone_shares(sourc
     shared = source.snapshots()[-1].base_version
     for file in Path(source.uri, "_lancelsm").glob("registry.sqlite*"):
         file.unlink()
-    opened = open_table(source.uri, settings={"keep_versions_seconds": 1e-3})
-    rebuild(opened)
+    handle = open_table(source.uri, settings={"keep_versions_seconds": 1e-3})
+    rebuild(handle)
     for number in range(2):  # the first collection removes the tags of pins that are gone, and any may be the second
         for again in range(16):
             lance.dataset(source.uri).update_config({"more": f"{number} {again}"})
-        collect(opened, yes=True, interval_seconds=0)
+        collect(handle, yes=True, interval_seconds=0)
 
     assert next(iter(stored_versions(uri=source.uri))).version == shared
     assert values(lancelsm.open(copy.uri)) == NOW
-    with pytest.raises(Invalid, match="a clone shares its files") as told:
+    with pytest.raises(Invalid, match="a clone shares its files") as raised:
         drop_table(source.uri)
     assert version.facts is not None
-    assert version.facts.table in told.value.remedy
+    assert version.facts.table in raised.value.remedy
     drop_table(copy.uri)
     drop_table(source.uri)

@@ -66,18 +66,18 @@ class Counted:
         )
         self.append()  # the region exists and is marked
         self.tables = Tables("s3://bucket", storage_options=server.options, ports=ports)
-        self.opened = self.tables.open("table")
+        self.handle = self.tables.open("table")
 
     def append(self) -> None:
         self._seed += 1
         self.table.upsert(tables.changes(_BASE, _ROWS, seed=self._seed))
 
     def rows(self) -> pa.Table:
-        return upserts(tables.changes(_BASE, 100, seed=0), schema=self.opened.config.schema)
+        return upserts(tables.changes(_BASE, 100, seed=0), schema=self.handle.config.schema)
 
     def write(self) -> None:
         """As the function does that is invoked directly."""
-        write(self.rows(), opened=self.opened, seconds=30)
+        write(self.rows(), handle=self.handle, seconds=30)
 
     def during(self, act: Callable[[], Any]) -> Requests:
         before = Counter(self._server.requests), Counter(self._registry.units)
@@ -114,12 +114,12 @@ def test_a_write_by_the_queue_makes_the_requests_that_are_charged(server: Server
     inbox: Any = None
 
     def ingest() -> None:
-        send(counted.rows(), opened=counted.opened, queue=queue, inbox=inbox, producer="p", sequence=0, seconds=30)
+        send(counted.rows(), handle=counted.handle, queue=queue, inbox=inbox, producer="p", sequence=0, seconds=30)
 
     def apply_batch() -> None:
         (message,) = queue.sent
         delivery = Delivery(id="m", receipt="r", body=message.body, group=message.group, sequence=1)
-        ports = apply.Ports(tables=counted.tables, inbox=inbox, dead_letters=queue, source="q")  # type: ignore[arg-type]
+        ports = apply.BatchPorts(tables=counted.tables, inbox=inbox, dead_letters=queue, source="q")  # type: ignore[arg-type]
         assert apply.apply([delivery], ports=ports, seconds=30).entries
 
     assert counted.during(ingest) == requests.INGEST
@@ -181,14 +181,14 @@ def test_a_collection_makes_the_requests_that_are_charged(server: Server, old: i
     for _ in range(young):
         merge()
     clock = Stopped()
-    settings = replace(counted.opened.settings, keep_versions_seconds=clock.now() - between)
-    opened = replace(counted.opened, settings=settings, storage=replace(counted.opened.storage, clock=clock))
+    settings = replace(counted.handle.settings, keep_versions_seconds=clock.now() - between)
+    handle = replace(counted.handle, settings=settings, context=replace(counted.handle.context, clock=clock))
 
     def collected() -> None:
-        rounds = collect.mark(opened).rounds
+        rounds = collect.mark(handle).rounds
         assert len(rounds) == 2, "of the region and of the base"
         for act in (collect.verify, collect.commit, collect.sweep):
-            act(opened, rounds)
+            act(handle, rounds)
 
     assert counted.during(collected) == (
         requests.COLLECT
@@ -258,7 +258,7 @@ def test_what_was_done_costs_what_a_stream_of_the_same_does() -> None:
     calls, folds = round(work.calls), round(per_row.MONTH_SECONDS / per_row.SCHEDULE_SECONDS)
     merges = round(per_row.MONTH_SECONDS / Settings().merge_age_seconds)
 
-    done = per_row.Counted(
+    done = per_row.MeasuredWork(
         rows=round(work.rows), row_bytes=1000, requests=calls, messages=calls, entries=calls, flushes=folds,
         generations=folds, merges=merges, jobs=0, merged_rows=0,
     )  # fmt: skip
@@ -273,7 +273,7 @@ def test_what_was_done_costs_what_a_stream_of_the_same_does() -> None:
 def test_a_job_is_charged_beside_merges_in_the_function() -> None:
     def dollars(**more: int) -> float:
         counted = dict.fromkeys(("requests", "messages", "entries", "flushes", "generations"), 10)
-        return total(per_row.spent(per_row.Counted(rows=10_000, row_bytes=100, **counted, **more)))
+        return total(per_row.spent(per_row.MeasuredWork(rows=10_000, row_bytes=100, **counted, **more)))
 
     in_function = dollars(merges=2, jobs=0, merged_rows=0)
     assert dollars(merges=1, jobs=1, merged_rows=5_000) > in_function + 0.02

@@ -66,25 +66,25 @@ def stub():
         yield stub
 
 
-def opened(stub, *, at=FAR_AHEAD, **more):
+def handle(stub, *, at=FAR_AHEAD, **more):
     options = {"aws_endpoint": stub.endpoint, "allow_http": "true"} | more
     return CloudStore(URL, options, clock=FakeClock(at), ids=SeededIds(1))
 
 
 def test_the_session_signs_where_nothing_names_keys(session, stub):
-    assert isinstance(opened(stub).create("k", b"x"), Written)
+    assert isinstance(handle(stub).create("k", b"x"), Written)
 
     assert stub.signers == [("KEY1/eu-west-3", "token 1")]
 
 
 def test_an_option_s_region_comes_before_the_session_s(session, stub):
-    opened(stub, aws_region="us-west-1").get("k")
+    handle(stub, aws_region="us-west-1").get("k")
 
     assert stub.signers == [("KEY1/us-west-1", "token 1")]
 
 
 def test_keys_that_last_are_not_asked_for_again(session, stub):
-    store = opened(stub, at=FAR_AHEAD)
+    store = handle(stub, at=FAR_AHEAD)
     for _ in range(5):
         store.get("k")
 
@@ -92,7 +92,7 @@ def test_keys_that_last_are_not_asked_for_again(session, stub):
 
 
 def test_keys_that_may_have_ended_are_asked_for_again(session, stub):
-    store = opened(stub, at=LONG_AGO)
+    store = handle(stub, at=LONG_AGO)
     for _ in range(3):
         store.get("k")
 
@@ -106,7 +106,7 @@ def test_keys_are_said_to_last_no_longer_than_botocore_promises():
 
 
 def test_threads_share_one_store(session, stub):
-    store = opened(stub, at=LONG_AGO)
+    store = handle(stub, at=LONG_AGO)
 
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(store.get, [f"k{number}" for number in range(40)]))
@@ -117,7 +117,7 @@ def test_threads_share_one_store(session, stub):
 
 def test_keys_that_cannot_be_renewed_are_unavailable_and_nothing_is_sent(session, stub):
     session.credentials.broken = True
-    store = opened(stub)
+    store = handle(stub)
 
     for call in (lambda: store.get("k"), lambda: store.create("k", b"x"), lambda: list(store.list(""))):
         with pytest.raises(Unavailable, match="the login has expired") as raised:
@@ -128,7 +128,7 @@ def test_keys_that_cannot_be_renewed_are_unavailable_and_nothing_is_sent(session
 
 @pytest.mark.parametrize("name", ["aws_access_key_id", "access_key_id", "AWS_ACCESS_KEY_ID"])
 def test_keys_in_options_need_no_session(session, stub, name):
-    opened(stub, **{name: "OPTION", "aws_secret_access_key": "s", "aws_region": "us-east-1"}).get("k")
+    handle(stub, **{name: "OPTION", "aws_secret_access_key": "s", "aws_region": "us-east-1"}).get("k")
 
     assert stub.signers == [("OPTION/us-east-1", None)]
     assert session.asked == 0
@@ -139,14 +139,14 @@ def test_keys_in_the_environment_need_no_session(session, stub, monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
     monkeypatch.setenv("AWS_REGION", "us-east-2")
 
-    opened(stub).get("k")
+    handle(stub).get("k")
 
     assert stub.signers == [("ENVIRONMENT/us-east-2", None)]
     assert session.asked == 0
 
 
 def test_requests_that_go_unsigned_need_no_session(session, stub):
-    opened(stub, aws_skip_signature="true").get("k")
+    handle(stub, aws_skip_signature="true").get("k")
 
     assert stub.signers == [("", None)]
     assert session.asked == 0

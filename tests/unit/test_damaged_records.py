@@ -15,7 +15,7 @@ from lancelsm.admin.drop import drop_table
 from lancelsm.admin.rebuild import rebuild
 from lancelsm.common.layout import SQLITE, Key, cursors, head_key, lease_key, pin_key, region_key, snapshots
 from lancelsm.errors import Corrupt, LsmError
-from lancelsm.region.catalog import Storage
+from lancelsm.region.catalog import TableContext
 from lancelsm.region.handle import open_table
 from lancelsm.region.lease import lease
 from lancelsm.registry.object import object_key
@@ -31,8 +31,8 @@ def table(tmp_path: Path, request: pytest.FixtureRequest) -> Table:
     return three_levels(tmp_path / "table", registry=request.param)
 
 
-def storage_of(table: Table) -> Storage:
-    return open_table(table.uri).storage
+def storage_of(table: Table) -> TableContext:
+    return open_table(table.uri).context
 
 
 def rows_now(table: Table) -> dict[int, object]:
@@ -85,8 +85,8 @@ def part_of(table: Table, partition: str) -> Key:
     ],
 )
 def test_a_head_with_a_field_that_is_wrong_is_corrupt_and_rebuilt(table: Table, field: str, value: object) -> None:
-    storage = storage_of(table)
-    change(table, head_key(storage.table, table.regions()[0].id), **{field: value})
+    context = storage_of(table)
+    change(table, head_key(context.table, table.regions()[0].id), **{field: value})
 
     with pytest.raises(Corrupt, match="registry rebuild"):
         rows_now(table)
@@ -98,8 +98,8 @@ def test_a_head_with_a_field_that_is_wrong_is_corrupt_and_rebuilt(table: Table, 
 @pytest.mark.parametrize("fields", NO_RECORDS)
 @pytest.mark.parametrize("of", [head_key, region_key])
 def test_what_is_no_record_is_corrupt_and_made_anew(table: Table, of: Callable[..., Key], fields: str) -> None:
-    storage = storage_of(table)
-    key = of(storage.table, table.regions()[0].id)
+    context = storage_of(table)
+    key = of(context.table, table.regions()[0].id)
     write(table, key, fields)
 
     with pytest.raises(Corrupt, match="registry rebuild"):
@@ -111,12 +111,12 @@ def test_what_is_no_record_is_corrupt_and_made_anew(table: Table, of: Callable[.
 
 @pytest.mark.parametrize("fields", [*NO_RECORDS, '{"holder": "a", "expires": "5", "version": "1"}'])
 def test_a_lease_that_is_none_is_taken(table: Table, fields: str) -> None:
-    storage = storage_of(table)
-    with lease(storage, "base"):
+    context = storage_of(table)
+    with lease(context, "base"):
         pass
-    write(table, lease_key(storage.table, "base"), fields)
+    write(table, lease_key(context.table, "base"), fields)
 
-    with lease(storage, "base"):
+    with lease(context, "base"):
         pass
     assert table.scrub().ok
 
@@ -180,12 +180,12 @@ def test_a_record_of_a_region_belongs_to_the_pin_that_its_key_names(table: Table
 
 @pytest.mark.parametrize("of", ["head", "lease"])
 def test_a_table_with_a_damaged_record_is_dropped(table: Table, of: str) -> None:
-    storage = storage_of(table)
-    with lease(storage, "merge"):
+    context = storage_of(table)
+    with lease(context, "merge"):
         pass
-    key = {"head": head_key(storage.table, table.regions()[0].id), "lease": lease_key(storage.table, "base")}[of]
+    key = {"head": head_key(context.table, table.regions()[0].id), "lease": lease_key(context.table, "base")}[of]
     if of == "lease":
-        with lease(storage, "base"):
+        with lease(context, "base"):
             pass
     write(table, key, "[]")
 

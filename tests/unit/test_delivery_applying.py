@@ -14,13 +14,13 @@ from lancelsm.errors import Ambiguous, Corrupt, Fenced, Invalid, Unavailable
 from lancelsm.record.normalize import upserts
 from lancelsm.record.schema import TableSchema
 from lancelsm.region import config as configs
-from lancelsm.registry import Applied as Swapped
+from lancelsm.registry import SwapApplied as Swapped
 from lancelsm.routing.spec import RegionSpec, parse_regions
 from lancelsm.stack.delivery import apply as applying
 from lancelsm.stack.delivery import quarantine
 from lancelsm.stack.delivery.apply import apply
 from lancelsm.stack.delivery.message import packed, unpacked
-from lancelsm.stack.delivery.quarantine import read_letter
+from lancelsm.stack.delivery.quarantine import read_dead_letter
 from lancelsm.wal.claim import claim, seal
 from tests.simulation.deployment import TABLE, URI, Deployment
 from tests.simulation.faults import CRASH_AFTER, FAIL_AFTER, FAIL_BEFORE, Call, Crash, FaultPlan
@@ -40,7 +40,7 @@ def test_a_batch_of_two_regions_becomes_one_entry_in_each():
 
     outcomes = deployment.deliver()
 
-    assert [(outcome.misfit, outcome.again) for outcome in outcomes] == [(None, None)] * 4
+    assert [(outcome.rejection, outcome.again) for outcome in outcomes] == [(None, None)] * 4
     assert [deployment.entries(deployment.region(key)) for key in (one, other)] == [
         [[(one, 1), (one, 2)]],
         [[(other, 1), (other, 2)]],
@@ -54,7 +54,7 @@ def test_the_head_remembers_the_highest_sequence_of_the_queue():
 
     deployment.deliver()
 
-    assert deployment.region(1).head().source == {"q": sent[-1].sequence}
+    assert deployment.region(1).head().applied_sequences == {"q": sent[-1].sequence}
 
 
 def test_a_batch_whose_first_message_was_applied_already_appends_the_rest():
@@ -156,7 +156,7 @@ def test_a_region_that_does_not_exist_yet_is_made():
 # What never fits
 
 
-def letter(deployment: Deployment):
+def dead_letter(deployment: Deployment):
     (body,) = deployment.dead_letters.bodies
     return json.loads(body)
 
@@ -170,12 +170,12 @@ def test_a_bad_row_in_the_middle_goes_alone_and_the_rest_is_applied_in_order():
     outcomes = deployment.deliver()
 
     assert deployment.log() == {7: [1, 2], 9: [2], 8: [3]}
-    assert [type(outcome.misfit) for outcome in outcomes] == [type(None), Invalid, type(None)]
+    assert [type(outcome.rejection) for outcome in outcomes] == [type(None), Invalid, type(None)]
     assert deployment.queue.held == []
-    found = letter(deployment)
+    found = dead_letter(deployment)
     assert found["reason"]["field"] == "v"
     assert (found["position"], found["table"]) == (2, URI)
-    assert read_letter(deployment.dead_letters.bodies[0]).sequence == outcomes[1].delivery.sequence
+    assert read_dead_letter(deployment.dead_letters.bodies[0]).sequence == outcomes[1].delivery.sequence
 
 
 def test_a_row_of_another_region_goes_alone():
@@ -186,7 +186,7 @@ def test_a_row_of_another_region_goes_alone():
     deployment.deliver()
 
     assert deployment.log() == {one: [1]}
-    assert "another region" in letter(deployment)["reason"]["message"]
+    assert "another region" in dead_letter(deployment)["reason"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -205,10 +205,10 @@ def test_what_is_no_message_is_set_aside_as_it_came(body, reason):
 
     first, second = deployment.deliver()
 
-    assert isinstance(first.misfit, Invalid)
-    assert second.misfit is second.again is None
-    assert letter(deployment)["body"] == body
-    assert reason in letter(deployment)["reason"]["message"]
+    assert isinstance(first.rejection, Invalid)
+    assert second.rejection is second.again is None
+    assert dead_letter(deployment)["body"] == body
+    assert reason in dead_letter(deployment)["reason"]["message"]
     assert deployment.log() == {7: [1]}
 
 
@@ -219,10 +219,10 @@ def test_what_is_no_message_and_too_large_for_a_letter_is_set_aside_in_the_inbox
 
     (outcome,) = deployment.deliver()
 
-    assert isinstance(outcome.misfit, Invalid)
-    letter = json.loads(deployment.dead_letters.bodies[0])
-    assert letter["inbox"] == deployment.inbox.uri
-    assert deployment.inbox.get(letter["object"]) == body.encode()
+    assert isinstance(outcome.rejection, Invalid)
+    dead_letter = json.loads(deployment.dead_letters.bodies[0])
+    assert dead_letter["inbox"] == deployment.inbox.uri
+    assert deployment.inbox.get(dead_letter["object"]) == body.encode()
     assert deployment.queue.held == []
 
 
@@ -232,7 +232,7 @@ def test_a_message_for_what_is_no_table_is_set_aside():
 
     (outcome,) = deployment.deliver()
 
-    assert isinstance(outcome.misfit, Invalid)
+    assert isinstance(outcome.rejection, Invalid)
     assert deployment.log() == {}
 
 
@@ -261,11 +261,11 @@ def test_messages_of_an_earlier_division_keep_their_region_and_position_on_the_d
     outcomes = deployment.deliver(tables=deployment.container("new", faulty=False))
 
     # Then what was applied is done, and the letter of the other says where it belongs
-    assert [type(outcome.misfit) for outcome in outcomes] == [type(None), Invalid]
-    (letter,) = [read_letter(body) for body in deployment.dead_letters.bodies]
-    assert (letter.message.region, letter.position, letter.whole) == (region.id, 2, True)
-    assert letter.entry_setsum == region.head().entry_setsum
-    assert unpacked(letter.message.rows).column("id").to_pylist() == [7, 8]
+    assert [type(outcome.rejection) for outcome in outcomes] == [type(None), Invalid]
+    (dead_letter,) = [read_dead_letter(body) for body in deployment.dead_letters.bodies]
+    assert (dead_letter.message.region, dead_letter.position, dead_letter.whole) == (region.id, 2, True)
+    assert dead_letter.entry_setsum == region.head().entry_setsum
+    assert unpacked(dead_letter.message.rows).column("id").to_pylist() == [7, 8]
     assert deployment.queue.held == []
 
 
@@ -278,7 +278,7 @@ def test_a_message_in_the_group_of_another_region_is_set_aside_since_its_sequenc
 
     outcomes = deployment.deliver()
 
-    assert [type(outcome.misfit) for outcome in outcomes] == [type(None), Invalid]
+    assert [type(outcome.rejection) for outcome in outcomes] == [type(None), Invalid]
     assert deployment.log() == {one: [1]}
 
 
@@ -289,7 +289,7 @@ def test_rows_with_a_column_whose_name_is_no_text_are_set_aside():
 
     (outcome,) = deployment.deliver()
 
-    assert isinstance(outcome.misfit, Invalid)
+    assert isinstance(outcome.rejection, Invalid)
     assert deployment.queue.held == []
 
 
@@ -300,7 +300,7 @@ def test_rows_without_columns_are_set_aside():
 
     (outcome,) = deployment.deliver()
 
-    assert isinstance(outcome.misfit, Invalid)
+    assert isinstance(outcome.rejection, Invalid)
     assert deployment.queue.held == []
 
 
@@ -311,7 +311,7 @@ def test_broken_rows_and_a_lost_object_are_set_aside():
 
     outcomes = deployment.deliver()
 
-    assert [type(outcome.misfit) for outcome in outcomes] == [Invalid, Invalid]
+    assert [type(outcome.rejection) for outcome in outcomes] == [Invalid, Invalid]
     assert len(deployment.dead_letters.bodies) == 2
 
 
@@ -325,9 +325,9 @@ def test_a_sealed_region_sets_its_messages_aside_but_not_those_it_has_applied():
 
     outcomes = deployment.deliver()
 
-    assert [type(outcome.misfit) for outcome in outcomes] == [type(None), Invalid, Invalid]
+    assert [type(outcome.rejection) for outcome in outcomes] == [type(None), Invalid, Invalid]
     assert deployment.log() == {7: [1]}
-    assert [read_letter(body).position for body in deployment.dead_letters.bodies] == [2, 2]
+    assert [read_dead_letter(body).position for body in deployment.dead_letters.bodies] == [2, 2]
 
 
 def test_a_crash_between_setting_aside_and_appending_loses_nothing():
@@ -392,7 +392,7 @@ def test_what_a_letter_names_in_the_inbox_is_as_young_as_the_letter(text, monkey
     deployment.deliver()
 
     # Then the letter doesn't name what was put there before
-    found = letter(deployment)
+    found = dead_letter(deployment)
     named = found["object"] if text else found["message"]["object"]
     assert len(early) == 1
     assert {named} == inbox_keys(deployment) - early
@@ -410,13 +410,13 @@ def test_rows_of_a_schema_that_this_container_has_not_seen_are_judged_by_the_new
     found = deployment.store.get(configs.CONFIG)
     deployment.store.replace(configs.CONFIG, configs.encode(changed), expect=found.etag)
     deployment.send([(6, 1)], sequence=1)  # by the old schema
-    deployment.opened = deployment.container("new", faulty=False).open(URI)
+    deployment.handle = deployment.container("new", faulty=False).open(URI)
     deployment.config = changed
     deployment.send_rows(upserts([{"id": 7, "v": 2, "note": "x"}], schema=newer), sequence=2)
 
     outcomes = deployment.deliver(tables=old)
 
-    assert [(outcome.misfit, outcome.again) for outcome in outcomes] == [(None, None)] * 2
+    assert [(outcome.rejection, outcome.again) for outcome in outcomes] == [(None, None)] * 2
     assert deployment.log() == {6: [1], 7: [2]}
 
 

@@ -21,7 +21,7 @@ from lancelsm.stack.delivery import events
 from lancelsm.stack.delivery.message import packed
 from lancelsm.stack.delivery.queue import Delivery, Outgoing, Sent, SqsQueue, identity
 from lancelsm.stack.delivery.request import Op, over_http, stored_rows, write
-from lancelsm.stack.function import Call
+from lancelsm.stack.function import FunctionCall
 from lancelsm.stack.telemetry import Telemetry
 from tests.simulation.deployment import URI, Deployment
 from tests.simulation.faults import FakeClock
@@ -38,8 +38,8 @@ class Request:
     op: Op = "upsert"
 
 
-def call() -> Call:
-    return Call(id="request", seconds=30.0, telemetry=Telemetry(function="test"))
+def call() -> FunctionCall:
+    return FunctionCall(id="request", seconds=30.0, telemetry=Telemetry(function="test"))
 
 
 def records(deliveries: list[Delivery]) -> dict[str, Any]:
@@ -160,7 +160,7 @@ class Heard:
 
 
 def stored(deployment: Deployment, **given: Any) -> list[tuple[int, int | None, bool]]:
-    rows = stored_rows(Request(**given), opened=deployment.opened, inbox=deployment.inbox).to_pylist()
+    rows = stored_rows(Request(**given), handle=deployment.handle, inbox=deployment.inbox).to_pylist()
     return [(row["id"], row["v"], row["_tombstone"]) for row in rows]
 
 
@@ -205,9 +205,9 @@ def test_what_does_not_fit_is_refused_with_the_table(given):
 
 def test_a_direct_write_says_where_its_rows_are():
     deployment = Deployment(buckets=1)
-    rows = stored_rows(Request(upserts=[{"id": 7, "v": 1}]), opened=deployment.opened, inbox=deployment.inbox)
+    rows = stored_rows(Request(upserts=[{"id": 7, "v": 1}]), handle=deployment.handle, inbox=deployment.inbox)
 
-    answer = write(rows, opened=deployment.opened, seconds=10)
+    answer = write(rows, handle=deployment.handle, seconds=10)
 
     region = deployment.region(7).id
     assert answer == {"rows": 1, "entries": [{"region": region, "position": 1, "rows": 1}]}
@@ -215,7 +215,7 @@ def test_a_direct_write_says_where_its_rows_are():
 
 @pytest.mark.parametrize(("error", "status"), [(Invalid("no"), 400), (Fenced("no"), 409), (Unavailable("no"), 503)])
 def test_an_error_of_a_call_by_url_is_an_answer(error, status):
-    def work(event: object, call: Call) -> dict[str, Any]:
+    def work(event: object, call: FunctionCall) -> dict[str, Any]:
         raise error
 
     answer = over_http({"requestContext": {}, "body": "{}"}, call(), work)

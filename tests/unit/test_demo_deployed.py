@@ -19,7 +19,7 @@ from lancelsm.common.clock import SeededIds
 from lancelsm.compaction.maintenance import flush_table, merge_table
 from lancelsm.demo import deployed
 from lancelsm.demo.flights import KEY, flown, read_flights
-from lancelsm.demo.stack_calls import Place
+from lancelsm.demo.stack_calls import DeployedStage
 from lancelsm.errors import Contended, Invalid, LsmError
 from lancelsm.record.json_lines import json_objects
 from lancelsm.region.handle import open_table
@@ -50,8 +50,8 @@ class FakeStack:
         self.failure: Event | None = None
 
     @property
-    def place(self) -> Place:
-        return Place(stage="dev", tables=str(self.tables), registry="sqlite", machine="merge")
+    def place(self) -> DeployedStage:
+        return DeployedStage(stage="dev", tables=str(self.tables), registry="sqlite", machine="merge")
 
     def service(self, name: str, **_: object) -> FakeStack:
         assert name in ("lambda", "stepfunctions")
@@ -216,7 +216,7 @@ def test_a_place_is_read_from_the_stack_that_every_deployment_has() -> None:
     def service(*_: object) -> Stacks:
         return Stacks()
 
-    place = Place(stage="dev", tables="s3://lake/tables", registry="dynamodb:names", machine="arn:merge")
-    assert Place.of("dev", service=service) == place
+    place = DeployedStage(stage="dev", tables="s3://lake/tables", registry="dynamodb:names", machine="arn:merge")
+    assert DeployedStage.of("dev", service=service) == place
     with pytest.raises(Invalid, match="lancelsm-test-pipeline"):
-        Place.of("test", service=service)
+        DeployedStage.of("test", service=service)

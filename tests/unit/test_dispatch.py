@@ -16,7 +16,7 @@ from lancelsm.common.layout import CONFIG, Generation, Key, RegionId, TableId, t
 from lancelsm.common.settings import Settings
 from lancelsm.compaction.maintenance import merge_table
 from lancelsm.errors import Invalid, Unavailable
-from lancelsm.region.handle import Opened, open_configured, open_table
+from lancelsm.region.handle import TableHandle, open_configured, open_table
 from lancelsm.registry import Record
 from lancelsm.stack.dispatch import Elsewhere, Lag, dispatch, due, next_collection
 from lancelsm.table import Table
@@ -139,7 +139,7 @@ class Work:
 
 
 def opening(**settings: float) -> Any:
-    def open_it(uri: str) -> Opened:
+    def open_it(uri: str) -> TableHandle:
         return open_configured(uri, settings=settings)
 
     return open_it

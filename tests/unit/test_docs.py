@@ -183,9 +183,9 @@ def names_in_first_cell(line: str) -> list[str]:
 
 def test_the_design_shows_every_kind_of_error_with_its_exit_code() -> None:
     section = DESIGN.read_text().partition("\n## Errors\n")[2].partition("\n## ")[0]
-    told = dict(re.findall(r"^\| `(\w+)` \|.*\| (\d) \|$", section, re.MULTILINE))
+    raised = dict(re.findall(r"^\| `(\w+)` \|.*\| (\d) \|$", section, re.MULTILINE))
 
-    assert told == {one.kind: str(one.exit_code) for one in errors.LsmError.__subclasses__()}
+    assert raised == {one.kind: str(one.exit_code) for one in errors.LsmError.__subclasses__()}
 
 
 def test_the_page_of_functions_shows_every_function() -> None:

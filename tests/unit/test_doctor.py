@@ -16,7 +16,7 @@ import lancelsm
 from lancelsm.common.clock import SeededIds
 from lancelsm.stack.doctor import Check
 from lancelsm.stack.doctor.checks import checks
-from lancelsm.stack.doctor.facts import FUNCTIONS, Facts, Refused, fetch
+from lancelsm.stack.doctor.facts import FUNCTIONS, CallFailed, DeploymentFacts, fetch
 from lancelsm.stack.doctor.table_checks import table_checks
 from tests.cli.conftest import as_json, run  # noqa: F401 - fixtures
 from tests.cli.console import Json, Run
@@ -26,7 +26,7 @@ from tests.unit import tables
 ARN = "arn:aws:{}:us-east-1:111111111111:{}"
 WRITES = ARN.format("sqs", "lancelsm-prod-writes.fifo")
 LETTERS = ARN.format("sqs", "lancelsm-prod-dead-letters.fifo")
-GONE = Refused(code="ResourceNotFoundException", message="not found")
+GONE = CallFailed(code="ResourceNotFoundException", message="not found")
 
 Change = Callable[[dict[str, Any]], Any]
 
@@ -44,7 +44,7 @@ def function(name: str) -> dict[str, Any]:
     }
 
 
-def healthy() -> Facts:
+def healthy() -> DeploymentFacts:
     queue = {
         "FifoQueue": "true",
         "ContentBasedDeduplication": "false",
@@ -71,7 +71,7 @@ def healthy() -> Facts:
         "GlobalSecondaryIndexes": [{"IndexName": "dirty"}],
         "DeletionProtectionEnabled": True,
     }
-    return Facts(
+    return DeploymentFacts(
         stage="prod",
         region="us-east-1",
         caller={"Arn": "arn:aws:iam::111111111111:user/me"},
@@ -96,11 +96,11 @@ def healthy() -> Facts:
     )
 
 
-def wrong(facts: Facts) -> dict[str, Check]:
+def wrong(facts: DeploymentFacts) -> dict[str, Check]:
     return {check.name: check for check in checks(facts) if not check.ok}
 
 
-def changed(field: str, *path: Any, to: Any) -> Facts:
+def changed(field: str, *path: Any, to: Any) -> DeploymentFacts:
     """Healthy facts but for one value."""
     facts = healthy()
     value = deepcopy(getattr(facts, field))
@@ -120,19 +120,24 @@ def test_nothing_is_wrong_with_a_healthy_deployment() -> None:
 @pytest.mark.parametrize(
     ("facts", "name", "found", "remedy"),
     [
-        (changed("caller", to=Refused(code="ExpiredToken", message="old")), "credentials", "ExpiredToken", "sso login"),
+        (
+            changed("caller", to=CallFailed(code="ExpiredToken", message="old")),
+            "credentials",
+            "ExpiredToken",
+            "sso login",
+        ),
         (changed("bucket", "BucketRegion", to="eu-west-1"), "region", "bucket in eu-west-1", "one region"),
         (changed("region", to="us-west-2"), "region", "ingest in us-east-1", "one region"),
         (changed("skew_seconds", to=-120.0), "clock", "120 s off", "NTP"),
         (changed("stacks", "state", "StackStatus", to="ROLLBACK_COMPLETE"), "stack state", "ROLLBACK", "events"),
         (
-            changed("stacks", "pipeline", to=Refused(code="ValidationError", message="does not exist")),
+            changed("stacks", "pipeline", to=CallFailed(code="ValidationError", message="does not exist")),
             "stack pipeline",
             "does not exist",
             "cdk deploy --all -c stage=prod",
         ),
-        (changed("bucket", to=Refused(code="403", message="Forbidden")), "bucket", "403", "may read it"),
-        (changed("bucket", to=Refused(code="404", message="no")), "bucket", "404", "network"),
+        (changed("bucket", to=CallFailed(code="403", message="Forbidden")), "bucket", "403", "may read it"),
+        (changed("bucket", to=CallFailed(code="404", message="no")), "bucket", "404", "network"),
         (changed("probe", "absent", to=403), "absent objects", "403", "s3:ListBucket"),
         (changed("probe", "created", to=403), "conditional writes", "403", "s3:PutObject"),
         (changed("probe", "again", to=200), "conditional writes", "second create is 200", "If-None-Match"),
@@ -170,7 +175,7 @@ def test_nothing_is_wrong_with_a_healthy_deployment() -> None:
         ),
         (changed("functions", "query", "Architectures", to=["x86_64"]), "function query", "x86_64", "cdk deploy"),
         (
-            changed("invocable", "ingest", to=Refused(code="AccessDeniedException", message="no")),
+            changed("invocable", "ingest", to=CallFailed(code="AccessDeniedException", message="no")),
             "invocation",
             "ingest (AccessDeniedException)",
             "lambda:InvokeFunction",
@@ -186,7 +191,7 @@ def test_nothing_is_wrong_with_a_healthy_deployment() -> None:
         (changed("application", "initialCapacity", to={"D": {}}), "Spark application", "cost", "cdk deploy"),
     ],
 )
-def test_what_is_wrong_is_found_and_has_a_remedy(facts: Facts, name: str, found: str, remedy: str) -> None:
+def test_what_is_wrong_is_found_and_has_a_remedy(facts: DeploymentFacts, name: str, found: str, remedy: str) -> None:
     check = wrong(facts)[name]
 
     assert found in check.found

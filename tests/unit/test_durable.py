@@ -24,10 +24,10 @@ def failing(kind: OSError, monkeypatch: pytest.MonkeyPatch) -> None:
     ("number", "told"), [(errno.ENOENT, Corrupt), (errno.EIO, Unavailable), (errno.ENOSPC, Unavailable)]
 )
 def test_what_keeps_files_from_being_durable_is_told_as_one_of_our_errors(
-    number: int, told: type[LsmError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    number: int, raised: type[LsmError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
     failing(OSError(number, os.strerror(number), str(tmp_path / "file")), monkeypatch)
 
-    with pytest.raises(told, match="durable"):
+    with pytest.raises(raised, match="durable"):
         make_durable(str(tmp_path))

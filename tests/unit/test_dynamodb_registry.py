@@ -25,8 +25,8 @@ from lancelsm.common.layout import (
 from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Corrupt, Invalid
 from lancelsm.region import head as heads
-from lancelsm.region.head import Head, Status
-from lancelsm.registry import Lost
+from lancelsm.region.head import Head, RegionState
+from lancelsm.registry import SwapLost
 from lancelsm.registry.dynamodb import DynamoRegistry
 from lancelsm.registry.open import open_registry
 from tests.simulation.faults import FakeClock, MemoryStore
@@ -95,10 +95,10 @@ def test_what_refused_a_swap_tells_a_lost_one_from_one_that_would_go_back():
     failed = refusal("ConditionalCheckFailedException", Item=item)
     _, registry = over(failed, failed, refusal("ConditionalCheckFailedException"))
 
-    assert registry.swap(KEY, expect={"owner": "p"}, change={"epoch": 4}) == Lost(record={"epoch": 5, "owner": "o"})
+    assert registry.swap(KEY, expect={"owner": "p"}, change={"epoch": 4}) == SwapLost(record={"epoch": 5, "owner": "o"})
     with pytest.raises(Corrupt, match="epoch would go back from 5 to 4"):
         registry.swap(KEY, expect={"owner": "o"}, change={"epoch": 4})
-    assert registry.swap(KEY, expect={"owner": "o"}, change={"epoch": 4}) == Lost(record=None)
+    assert registry.swap(KEY, expect={"owner": "o"}, change={"epoch": 4}) == SwapLost(record=None)
 
 
 @pytest.mark.parametrize("attribute", [{"N": "1.5"}, {"BOOL": True}, {"M": {}}])
@@ -140,12 +140,12 @@ def test_a_full_head_is_one_unit_of_capacity():
     head = Head(
         epoch=Epoch(_LARGE),
         owner="o" * 100,
-        status=Status.SEALED,
+        status=RegionState.SEALED,
         next_position=Position(_LARGE),
         entry_setsum=Setsum(),
         wal_rows=_LARGE,
         wal_bytes=_LARGE * 1000,
-        source={f"{number:016x}": "9" * 20 for number in range(4)},
+        applied_sequences={f"{number:016x}": "9" * 20 for number in range(4)},
         nonce=nonce,
         first_position=Position(_LARGE),
         manifest_version=Version(_LARGE),
@@ -175,7 +175,7 @@ def test_a_registry_is_opened_by_the_name_of_its_table(monkeypatch):
     asked = []
     monkeypatch.setattr(aws, "client", lambda service: asked.append(service) or Client({}))
 
-    registry = opened("dynamodb:lancelsm-dev-registry")
+    registry = handle("dynamodb:lancelsm-dev-registry")
 
     assert registry.read(KEY) is None
     assert asked == ["dynamodb"]
@@ -187,9 +187,9 @@ def test_a_registry_is_opened_by_the_name_of_its_table(monkeypatch):
 )
 def test_a_registry_without_a_name_or_of_no_kind_is_invalid(kind, remedy):
     with pytest.raises(Invalid) as raised:
-        opened(kind)
+        handle(kind)
     assert remedy in raised.value.remedy
 
 
-def opened(kind):
+def handle(kind):
     return open_registry(kind, uri=Path("t"), store=MemoryStore(), clock=FakeClock(), ids=SeededIds(1))

@@ -11,7 +11,7 @@ from lancelsm.errors import Invalid
 from local.emr import EmrServerless
 from local.emr_parameters import Capacity, spark_properties, workers
 from local.emr_runner import last_words, log_uri, submission
-from local.emr_states import Application, JobRun, Outcome, Refused
+from local.emr_states import ApiError, Application, JobResult, JobRun
 
 ROLE = "arn:aws:iam::111111111111:role/job"
 
@@ -36,16 +36,16 @@ class HandRun:
     """A run that ends when a test says so; stopping it ends it."""
 
     def __init__(self) -> None:
-        self.end: Outcome | None = None
+        self.end: JobResult | None = None
 
-    def outcome(self) -> Outcome | None:
+    def outcome(self) -> JobResult | None:
         return self.end
 
     def stop(self) -> None:
-        self.end = Outcome(succeeded=False, details="stopped")
+        self.end = JobResult(succeeded=False, details="stopped")
 
 
-class World:
+class Environment:
     """EMR Serverless with one application, under a hand-moved clock and hand-ended runs."""
 
     def __init__(self, **application: object) -> None:
@@ -90,16 +90,16 @@ class World:
 
 def test_a_job_starts_its_application_and_goes_through_every_state() -> None:
     # Given a job of an application that never started
-    world = World()
-    job = world.submit("t")
+    environment = Environment()
+    job = environment.submit("t")
 
     # When it is looked at after every step, and its run ends
-    seen = [(world.application_state(), world.state(job))]
+    seen = [(environment.application_state(), environment.state(job))]
     for _ in range(12):
-        world.step()
-        seen.append((world.application_state(), world.state(job)))
-        if world.runs:
-            world.runs[0].end = Outcome(succeeded=True)
+        environment.step()
+        seen.append((environment.application_state(), environment.state(job)))
+        if environment.runs:
+            environment.runs[0].end = JobResult(succeeded=True)
 
     # Then no state was left out
     applications, jobs = (list(dict.fromkeys(column)) for column in zip(*seen, strict=True))
@@ -108,167 +108,171 @@ def test_a_job_starts_its_application_and_goes_through_every_state() -> None:
 
 
 def test_the_same_client_token_starts_no_second_job() -> None:
-    world = World()
+    environment = Environment()
 
-    first, again = world.submit("t"), world.submit("t")
+    first, again = environment.submit("t"), environment.submit("t")
 
     assert first == again
-    assert len(world.emr.list_job_runs({"applicationId": world.application})["jobRuns"]) == 1
+    assert len(environment.emr.list_job_runs({"applicationId": environment.application})["jobRuns"]) == 1
 
 
 def test_a_client_token_with_other_parameters_is_a_conflict() -> None:
-    world = World()
-    world.submit("t")
+    environment = Environment()
+    environment.submit("t")
 
-    with pytest.raises(Refused) as refused:
-        world.submit("t", name="another")
+    with pytest.raises(ApiError) as refused:
+        environment.submit("t", name="another")
 
     assert (refused.value.name, refused.value.status) == ("ConflictException", 409)
 
 
 def test_a_job_that_fails_is_tried_as_often_as_its_retry_policy_says() -> None:
     # Given a job with two attempts
-    world = World()
-    job = world.submit("t", retryPolicy={"maxAttempts": 2})
+    environment = Environment()
+    job = environment.submit("t", retryPolicy={"maxAttempts": 2})
 
     # When each fails
     for attempt in (1, 2):
-        world.step(8)
-        assert (len(world.runs), world.job(job)["attempt"]) == (attempt, attempt)
-        world.runs[-1].end = Outcome(succeeded=False, details=f"exit code {attempt}")
-    world.step(8)
+        environment.step(8)
+        assert (len(environment.runs), environment.job(job)["attempt"]) == (attempt, attempt)
+        environment.runs[-1].end = JobResult(succeeded=False, details=f"exit code {attempt}")
+    environment.step(8)
 
     # Then it failed, with the words of the last
-    assert (world.state(job), world.job(job)["stateDetails"], len(world.runs)) == ("FAILED", "exit code 2", 2)
+    assert (environment.state(job), environment.job(job)["stateDetails"], len(environment.runs)) == (
+        "FAILED",
+        "exit code 2",
+        2,
+    )
 
 
 def test_a_job_is_cancelled_through_cancelling_and_its_run_is_stopped() -> None:
-    world = World()
-    job = world.submit("t")
-    world.step(8)
+    environment = Environment()
+    job = environment.submit("t")
+    environment.step(8)
 
-    world.cancel(job)
-    between = world.state(job)
-    world.step()
+    environment.cancel(job)
+    between = environment.state(job)
+    environment.step()
 
-    assert (between, world.state(job)) == ("CANCELLING", "CANCELLED")
-    assert world.runs[0].end is not None
+    assert (between, environment.state(job)) == ("CANCELLING", "CANCELLED")
+    assert environment.runs[0].end is not None
 
 
 def test_a_job_that_waits_is_cancelled_without_ever_running() -> None:
-    world = World()
-    job = world.submit("t")
+    environment = Environment()
+    job = environment.submit("t")
 
-    world.cancel(job)
-    world.step(8)
+    environment.cancel(job)
+    environment.step(8)
 
-    assert (world.state(job), world.runs) == ("CANCELLED", [])
+    assert (environment.state(job), environment.runs) == ("CANCELLED", [])
 
 
 def test_a_job_in_a_final_state_can_not_be_cancelled() -> None:
-    world = World()
-    job = world.submit("t")
-    world.cancel(job)
-    world.step()
+    environment = Environment()
+    job = environment.submit("t")
+    environment.cancel(job)
+    environment.step()
 
-    with pytest.raises(Refused, match="CANCELLED"):
-        world.cancel(job)
+    with pytest.raises(ApiError, match="CANCELLED"):
+        environment.cancel(job)
 
 
 def test_a_job_that_runs_longer_than_its_limit_is_cancelled() -> None:
     # Given a job of at most two minutes that runs
-    world = World()
-    job = world.submit("t", executionTimeoutMinutes=2)
-    world.step(8)
+    environment = Environment()
+    job = environment.submit("t", executionTimeoutMinutes=2)
+    environment.step(8)
 
     # When one minute passes, then another
-    world.clock.at += 60
-    world.step(2)
-    before = world.state(job)
-    world.clock.at += 60
-    world.step(2)
+    environment.clock.at += 60
+    environment.step(2)
+    before = environment.state(job)
+    environment.clock.at += 60
+    environment.step(2)
 
     # Then only the second ended it
-    assert (before, world.state(job)) == ("RUNNING", "CANCELLED")
-    assert "2 min" in str(world.job(job)["stateDetails"])
+    assert (before, environment.state(job)) == ("RUNNING", "CANCELLED")
+    assert "2 min" in str(environment.job(job)["stateDetails"])
 
 
 def test_jobs_beyond_the_maximum_capacity_are_queued_and_none_overtakes() -> None:
     # Given room for 16 vCPU, a job of 8, one of 16 and one of 8
-    world = World(maximumCapacity={"cpu": "16 vCPU", "memory": "999 GB"})
-    first = world.submit("1")
-    large = world.submit("2", "--conf spark.driver.cores=8 --conf spark.executor.cores=8")
-    small = world.submit("3")
+    environment = Environment(maximumCapacity={"cpu": "16 vCPU", "memory": "999 GB"})
+    first = environment.submit("1")
+    large = environment.submit("2", "--conf spark.driver.cores=8 --conf spark.executor.cores=8")
+    small = environment.submit("3")
 
     # When the first runs, ends, and the large one runs
-    world.step(8)
-    together = [world.state(job) for job in (first, large, small)]
-    world.runs[0].end = Outcome(succeeded=True)
-    world.step(8)
+    environment.step(8)
+    together = [environment.state(job) for job in (first, large, small)]
+    environment.runs[0].end = JobResult(succeeded=True)
+    environment.step(8)
 
     # Then the small one, which would have fitted beside the first, came after the large one
     assert together == ["RUNNING", "QUEUED", "QUEUED"]
-    assert [world.state(job) for job in (first, large, small)] == ["SUCCESS", "RUNNING", "QUEUED"]
+    assert [environment.state(job) for job in (first, large, small)] == ["SUCCESS", "RUNNING", "QUEUED"]
 
 
 def test_a_job_that_can_never_fit_fails() -> None:
-    world = World(maximumCapacity={"cpu": "4 vCPU", "memory": "999 GB"})
-    job = world.submit("t")
+    environment = Environment(maximumCapacity={"cpu": "4 vCPU", "memory": "999 GB"})
+    job = environment.submit("t")
 
-    world.step(3)
+    environment.step(3)
 
-    assert (world.state(job), world.runs) == ("FAILED", [])
+    assert (environment.state(job), environment.runs) == ("FAILED", [])
 
 
 def test_no_more_jobs_run_at_once_than_the_application_allows() -> None:
-    world = World(schedulerConfiguration={"maxConcurrentRuns": 1})
-    first, second = world.submit("1"), world.submit("2")
+    environment = Environment(schedulerConfiguration={"maxConcurrentRuns": 1})
+    first, second = environment.submit("1"), environment.submit("2")
 
-    world.step(8)
+    environment.step(8)
 
-    assert (world.state(first), world.state(second)) == ("RUNNING", "QUEUED")
+    assert (environment.state(first), environment.state(second)) == ("RUNNING", "QUEUED")
 
 
 def test_an_application_stops_when_it_was_idle_for_its_limit() -> None:
-    world = World(autoStopConfiguration={"enabled": True, "idleTimeoutMinutes": 1})
-    world.step()
-    world.emr.start_application({"applicationId": world.application})
-    world.step(3)
-    started = world.application_state()
+    environment = Environment(autoStopConfiguration={"enabled": True, "idleTimeoutMinutes": 1})
+    environment.step()
+    environment.emr.start_application({"applicationId": environment.application})
+    environment.step(3)
+    started = environment.application_state()
 
-    world.clock.at += 60
-    world.step(2)
+    environment.clock.at += 60
+    environment.step(2)
 
-    assert (started, world.application_state()) == ("STARTED", "STOPPED")
+    assert (started, environment.application_state()) == ("STARTED", "STOPPED")
 
 
 def test_an_application_is_deleted_only_when_it_is_stopped() -> None:
-    world = World()
-    world.step()
-    world.emr.start_application({"applicationId": world.application})
+    environment = Environment()
+    environment.step()
+    environment.emr.start_application({"applicationId": environment.application})
 
-    with pytest.raises(Refused, match="CREATED or STOPPED"):
-        world.emr.delete_application({"applicationId": world.application})
-    world.step()
-    world.emr.stop_application({"applicationId": world.application})
-    world.step()
-    world.emr.delete_application({"applicationId": world.application})
+    with pytest.raises(ApiError, match="CREATED or STOPPED"):
+        environment.emr.delete_application({"applicationId": environment.application})
+    environment.step()
+    environment.emr.stop_application({"applicationId": environment.application})
+    environment.step()
+    environment.emr.delete_application({"applicationId": environment.application})
 
-    with pytest.raises(Refused) as gone:
-        world.emr.get_application({"applicationId": world.application})
+    with pytest.raises(ApiError) as gone:
+        environment.emr.get_application({"applicationId": environment.application})
     assert gone.value.status == 404
 
 
 def test_a_stack_removes_an_application_with_its_jobs() -> None:
-    world = World()
-    job = world.submit("t")
-    world.step(8)
+    environment = Environment()
+    job = environment.submit("t")
+    environment.step(8)
 
-    world.emr.remove(world.application)
-    world.step()
+    environment.emr.remove(environment.application)
+    environment.step()
 
-    assert world.state(job) == "CANCELLED"
-    assert world.runs[0].end is not None
+    assert environment.state(job) == "CANCELLED"
+    assert environment.runs[0].end is not None
 
 
 def test_spark_properties_come_from_options_and_defaults_and_options_win() -> None:
@@ -285,10 +289,10 @@ def test_spark_properties_come_from_options_and_defaults_and_options_win() -> No
 
 
 def test_a_spark_submit_option_that_can_not_be_honoured_is_refused_when_the_job_is_submitted() -> None:
-    world = World()
+    environment = Environment()
 
-    with pytest.raises(Refused, match="--master") as refused:
-        world.submit("t", "--master yarn")
+    with pytest.raises(ApiError, match="--master") as refused:
+        environment.submit("t", "--master yarn")
 
     assert refused.value.name == "ValidationException"
 

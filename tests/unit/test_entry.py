@@ -28,8 +28,8 @@ def table(kind, values):
     return pa.table(columns, schema=pa.schema([key, field("x", kind, 1), pa.field("_tombstone", pa.bool_(), False)]))
 
 
-def entry_of(rows, *, position=7, epoch=3, source=None):
-    made = draft(rows, source=source)
+def entry_of(rows, *, position=7, epoch=3, applied_sequences=None):
+    made = draft(rows, applied_sequences=applied_sequences)
     return encode(made, position=Position(position), epoch=Epoch(epoch), nonce=NONCE)
 
 
@@ -109,7 +109,7 @@ def test_a_row_of_ten_megabytes_comes_back_without_a_copy():
 @pytest.mark.parametrize("name", COLUMNS)
 def test_the_bytes_are_those_of_arrow_s_own_writer(name):
     rows = table(COLUMNS[name].type, COLUMNS[name])
-    body = entry_of(rows, source={"q": "12"}).body
+    body = entry_of(rows, applied_sequences={"q": "12"}).body
     schema = pa.ipc.open_stream(body).schema
 
     sink = pa.BufferOutputStream()
@@ -121,7 +121,7 @@ def test_the_bytes_are_those_of_arrow_s_own_writer(name):
 
 def test_the_schema_s_metadata_is_lance_s_and_ours_rides_on_the_last_field():
     rows = table(pa.utf8(), pa.array(["a"]))
-    body = entry_of(rows, source={"queue": "000123"}).body
+    body = entry_of(rows, applied_sequences={"queue": "000123"}).body
     schema = pa.ipc.open_stream(body).schema
     entry = read(body)
     assert schema.metadata == {b"writer_epoch": b"3"}
@@ -133,7 +133,7 @@ def test_the_schema_s_metadata_is_lance_s_and_ours_rides_on_the_last_field():
         b"lancelsm.sequence": b"000123",
     }
     assert schema.field("id").metadata == {b"lance:field_id": b"0", b"lance-schema:unenforced-primary-key": b"true"}
-    assert (entry.nonce, entry.summary.source, entry.summary.epoch) == (NONCE, {"queue": "000123"}, 3)
+    assert (entry.nonce, entry.summary.applied_sequences, entry.summary.epoch) == (NONCE, {"queue": "000123"}, 3)
 
 
 def test_a_fence_has_neither_fields_nor_batches():
@@ -191,7 +191,7 @@ def test_any_flipped_bit_behind_the_schema_is_corrupt_or_unsound():
 
 
 def test_any_flipped_bit_in_the_schema_raises_corrupt_if_anything():
-    whole = entry_of(table(pa.utf8(), pa.array(["a", "bc"])), source={"q": "1"}).body
+    whole = entry_of(table(pa.utf8(), pa.array(["a", "bc"])), applied_sequences={"q": "1"}).body
     schema = 8 + int.from_bytes(whole[4:8], "little")
     outcomes = {"corrupt": 0, "unsound": 0, "sound": 0}
     for place in range(schema * 8):

@@ -31,7 +31,11 @@ def test_the_text_says_what_where_and_what_next():
 
 
 def test_an_error_learns_on_its_way_up_where_it_happened():
-    with pytest.raises(Invalid) as caught, errors.placed(table="t", region="r"), errors.placed(region="of rows"):
+    with (
+        pytest.raises(Invalid) as caught,
+        errors.error_context(table="t", region="r"),
+        errors.error_context(region="of rows"),
+    ):
         raise Invalid("wrong", row=3)
     assert caught.value.where == {"table": "t", "region": "of rows", "row": 3}
 

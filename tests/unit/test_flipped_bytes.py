@@ -35,7 +35,7 @@ REPORT = "report of problems", "report of none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class Raised:
     """What came of one flip: the name of an error, or that there was none; empty where the process ended."""
 
     kind: str
@@ -60,19 +60,19 @@ def offsets(size: int) -> list[int]:
     return sorted({*range(0, size, -(-size // 20)), *range(end, size, -(-(size - end) // 20))})
 
 
-def tell(kind: str, offset: int, call: str, place: str) -> Told:
+def tell(kind: str, offset: int, call: str, place: str) -> Raised:
     try:
         if call == "scrub":
-            return Told(kind=kind, offset=offset, call=call, outcome=REPORT[scrub_place(place).ok])
+            return Raised(kind=kind, offset=offset, call=call, outcome=REPORT[scrub_place(place).ok])
         if call == "scan":
             lancelsm.open(place).scan(where="n >= 0").to_arrow()
         else:
             lancelsm.open(place).get(list(range(25)))
     except LsmError as error:
-        return Told(kind=kind, offset=offset, call=call, outcome=error.kind, words=str(error))
+        return Raised(kind=kind, offset=offset, call=call, outcome=error.kind, words=str(error))
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is told
-        return Told(kind=kind, offset=offset, call=call, outcome=repr(error))
-    return Told(kind=kind, offset=offset, call=call, outcome=ANSWER)
+        return Raised(kind=kind, offset=offset, call=call, outcome=repr(error))
+    return Raised(kind=kind, offset=offset, call=call, outcome=ANSWER)
 
 
 def work(place: str, done: int) -> None:
@@ -90,12 +90,12 @@ def work(place: str, done: int) -> None:
                     continue
                 print(json.dumps([kind, offset, call]), flush=True)
                 path.write_bytes(flipped)
-                told = tell(kind, offset, call, place)
+                raised = tell(kind, offset, call, place)
                 path.write_bytes(whole)
-                print(json.dumps([told.outcome, told.words]), flush=True)
+                print(json.dumps([raised.outcome, raised.words]), flush=True)
 
 
-def told_by_others(place: Path) -> Iterator[Told]:
+def raised_by_others(place: Path) -> Iterator[Raised]:
     whole = {path: path.read_bytes() for pattern in KINDS.values() for path in place.glob(pattern)}
     done = 0
     while True:
@@ -109,7 +109,7 @@ def told_by_others(place: Path) -> Iterator[Told]:
             lines.append(["", ended.stderr])
         for (kind, offset, call), (outcome, words) in zip(lines[::2], lines[1::2], strict=True):
             done += 1
-            yield Told(kind=kind, offset=offset, call=call, outcome=outcome, words=words)
+            yield Raised(kind=kind, offset=offset, call=call, outcome=outcome, words=words)
         if not has_ended:
             assert ended.returncode == 0, ended.stderr
             return
@@ -120,20 +120,22 @@ def told_by_others(place: Path) -> Iterator[Told]:
 def test_a_flipped_byte_is_told_as_corrupt_if_it_is_told_and_scrub_always_reports(tmp_path: Path) -> None:
     make(tmp_path / "table")
 
-    found = list(told_by_others(tmp_path / "table"))
+    found = list(raised_by_others(tmp_path / "table"))
 
-    assert {told.kind for told in found} == set(KINDS)
-    assert {told.kind for told in found if told.outcome == Corrupt.kind} == set(KINDS)
-    for told in found:
-        if told.call == "scrub":
-            assert told.outcome in REPORT, told
-        elif told.outcome or (told.kind, told.call) not in ENDS:
-            assert told.outcome in (ANSWER, Corrupt.kind), told
-        if told.outcome == Corrupt.kind and told.kind != "manifest":  # by that one the configuration may be to blame
-            assert "object " in told.words, told
-            assert "lancelsm scrub" in told.words, told
-        if told.call == "scrub" and told.kind == "generation":
-            assert told.outcome == REPORT[False], told
+    assert {raised.kind for raised in found} == set(KINDS)
+    assert {raised.kind for raised in found if raised.outcome == Corrupt.kind} == set(KINDS)
+    for raised in found:
+        if raised.call == "scrub":
+            assert raised.outcome in REPORT, raised
+        elif raised.outcome or (raised.kind, raised.call) not in ENDS:
+            assert raised.outcome in (ANSWER, Corrupt.kind), raised
+        if (
+            raised.outcome == Corrupt.kind and raised.kind != "manifest"
+        ):  # by that one the configuration may be to blame
+            assert "object " in raised.words, raised
+            assert "lancelsm scrub" in raised.words, raised
+        if raised.call == "scrub" and raised.kind == "generation":
+            assert raised.outcome == REPORT[False], raised
 
 
 def test_a_deletion_file_over_which_lance_would_end_the_process_is_told_before(tmp_path: Path) -> None:
@@ -142,13 +144,13 @@ def test_a_deletion_file_over_which_lance_would_end_the_process_is_told_before(t
     whole = path.read_bytes()
     assert arrow_problem(whole, rows=20, hidden=10) == ""
 
-    told = set()
+    raised = set()
     for offset in range(len(whole)):
         flipped = bytearray(whole)
         flipped[offset] ^= 0xFF
-        told.add(arrow_problem(bytes(flipped), rows=20, hidden=10))
+        raised.add(arrow_problem(bytes(flipped), rows=20, hidden=10))
 
-    assert "it asks for more memory than its rows need" in told
+    assert "it asks for more memory than its rows need" in raised
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from lancelsm.dataset.base_table import VersionGone
 from lancelsm.errors import Contended, Invalid
-from lancelsm.stack.function import Call, Internal, function, parsed, place, settings
+from lancelsm.stack.function import FunctionCall, Internal, function, parsed, place, settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,14 +106,14 @@ def test_a_setting_of_pace_that_is_wrong_is_found_at_the_start(monkeypatch: pyte
 
 @pytest.mark.parametrize(("left", "seconds"), [(60_000, 55.0), (6_000, 1.0), (100, 1.0)])
 def test_the_work_gets_the_time_that_is_left_less_a_margin(left: int, seconds: float) -> None:
-    def work(_event: dict[str, Any], call: Call) -> dict[str, Any]:
+    def work(_event: dict[str, Any], call: FunctionCall) -> dict[str, Any]:
         return {"id": call.id, "seconds": call.seconds}
 
     assert function(work)({}, Context(left=left)) == {"id": "one", "seconds": seconds}
 
 
 def test_an_error_has_its_kind_as_type_and_its_document_as_text() -> None:
-    def work(_event: dict[str, Any], _call: Call) -> dict[str, Any]:
+    def work(_event: dict[str, Any], _call: FunctionCall) -> dict[str, Any]:
         raise Contended("others were faster", table="s3://t", region="r")
 
     with pytest.raises(Contended) as failure:
@@ -125,25 +125,25 @@ def test_an_error_has_its_kind_as_type_and_its_document_as_text() -> None:
 
 def test_an_error_that_tells_our_own_code_more_is_of_its_kind_outside() -> None:
     @function
-    def handler(event: Any, call: Call) -> Any:
+    def handler(event: Any, call: FunctionCall) -> Any:
         raise VersionGone("version 3 of the base is gone", table="t")
 
-    with pytest.raises(Invalid) as told:
+    with pytest.raises(Invalid) as raised:
         handler({}, Context())
 
-    assert type(told.value) is Invalid
-    assert json.loads(str(told.value))["error"]["kind"] == "Invalid"
+    assert type(raised.value) is Invalid
+    assert json.loads(str(raised.value))["error"]["kind"] == "Invalid"
 
 
 def test_no_value_of_a_row_is_in_an_error_or_in_the_log(capsys: pytest.CaptureFixture[str]) -> None:
     secret = "a-secret-value"
 
-    def refusing(event: dict[str, Any], _call: Call) -> dict[str, Any]:
+    def refusing(event: dict[str, Any], _call: FunctionCall) -> dict[str, Any]:
         if event:
             parsed(Input, event)
-        raise Invalid(f"row 3: {secret} is no number", discreet="row 3 has no number", row=3)
+        raise Invalid(f"row 3: {secret} is no number", redacted="row 3 has no number", row=3)
 
-    def failing(_event: dict[str, Any], _call: Call) -> dict[str, Any]:
+    def failing(_event: dict[str, Any], _call: FunctionCall) -> dict[str, Any]:
         raise ValueError(f"could not convert {secret}")
 
     texts = []
@@ -161,7 +161,7 @@ def test_no_value_of_a_row_is_in_an_error_or_in_the_log(capsys: pytest.CaptureFi
 
 
 def test_a_bug_keeps_the_trace_that_leads_to_it() -> None:
-    def deep(_event: dict[str, Any], _call: Call) -> dict[str, Any]:
+    def deep(_event: dict[str, Any], _call: FunctionCall) -> dict[str, Any]:
         raise KeyError("gone")
 
     with pytest.raises(Internal) as failure:

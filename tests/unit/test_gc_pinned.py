@@ -10,80 +10,86 @@ import pytest
 from lancelsm.common.layout import Position
 from lancelsm.gc import collect as collection
 from lancelsm.table import Table
-from tests.simulation.collecting import Lake, filled
+from tests.simulation.collecting import TableEnv, filled
 from tests.unit.tables import NOW, by_key, three_levels
 
 NEEDED = Position(3)  # from here on the pin needs the log
 
 
 @pytest.fixture
-def lake() -> Lake:
-    """A lake with a pin that was made between the verification of a round and its commit, which is swept."""
-    lake = filled()
-    needs = replace(lake.needs(lake.region("holder")), first_position=NEEDED)
-    opened = lake.opened("collector", faulty=False)
-    with lake.collecting():
-        rounds = collection.mark(opened).rounds
-        collection.verify(opened, rounds)
-        assert lake.end_pin(lake.begin_pin("held", needs))
-        collection.commit(opened, rounds)
-        collection.sweep(opened, rounds)
-    assert lake.audit().first_position == 9
-    assert logged(lake) == 8
-    return lake
+def table_env() -> TableEnv:
+    """A table environment with a pin that was made between the verification of a round and its commit, which is
+    swept.
+    """
+    table_env = filled()
+    needs = replace(table_env.needs(table_env.region("holder")), first_position=NEEDED)
+    handle = table_env.handle("collector", faulty=False)
+    with table_env.collecting():
+        rounds = collection.mark(handle).rounds
+        collection.verify(handle, rounds)
+        assert table_env.end_pin(table_env.begin_pin("held", needs))
+        collection.commit(handle, rounds)
+        collection.sweep(handle, rounds)
+    assert table_env.audit().first_position == 9
+    assert logged(table_env) == 8
+    return table_env
 
 
-def logged(lake: Lake) -> int:
-    return sum("wal/" in key for key in lake.stored())
+def logged(table_env: TableEnv) -> int:
+    return sum("wal/" in key for key in table_env.stored())
 
 
-def test_what_a_pin_needs_below_the_floor_is_kept_with_the_reason_and_makes_no_round(lake: Lake) -> None:
-    before = lake.stored()
+def test_what_a_pin_needs_below_the_floor_is_kept_with_the_reason_and_makes_no_round(table_env: TableEnv) -> None:
+    before = table_env.stored()
 
-    looked, done = lake.look(), [lake.collect() for _ in range(3)]
+    looked, done = table_env.look(), [table_env.collect() for _ in range(3)]
 
     why = "snapshot held needs it from position 3 on"
     for one in (looked, *done):
         assert not [item for item in one.candidates if item.kind == "entry"]
         assert [(item.path, item.why) for item in one.kept if why in item.why] == [
-            (f"_mem_wal/{lake.world.id}/wal/", why)
+            (f"_mem_wal/{table_env.environment.id}/wal/", why)
         ]
-    assert (lake.audit().collector_round, lake.stored()) == (1, before)
+    assert (table_env.audit().collector_round, table_env.stored()) == (1, before)
 
 
-def test_what_a_pin_needed_below_the_floor_goes_with_the_first_collection_after_it(lake: Lake) -> None:
-    lake.collect()
-    lake.unpin("held")
+def test_what_a_pin_needed_below_the_floor_goes_with_the_first_collection_after_it(table_env: TableEnv) -> None:
+    table_env.collect()
+    table_env.unpin("held")
 
-    lake.collect()
+    table_env.collect()
 
-    assert (lake.audit().collector_round, logged(lake)) == (1, 2), "by the list of its round"
+    assert (table_env.audit().collector_round, logged(table_env)) == (1, 2), "by the list of its round"
 
 
-def test_what_a_pin_needed_below_the_floor_is_found_by_rank_once_other_rounds_were_committed(lake: Lake) -> None:
+def test_what_a_pin_needed_below_the_floor_is_found_by_rank_once_other_rounds_were_committed(
+    table_env: TableEnv,
+) -> None:
     for number in range(4):
-        lake.world.store.create(f"_mem_wal/{lake.world.id}/manifest/staged/1-{number:032x}.binpb", b"never named")
-    lake.collect()
-    assert (lake.audit().collector_round, logged(lake)) == (2, 8)
-    lake.unpin("held")
+        table_env.environment.store.create(
+            f"_mem_wal/{table_env.environment.id}/manifest/staged/1-{number:032x}.binpb", b"never named"
+        )
+    table_env.collect()
+    assert (table_env.audit().collector_round, logged(table_env)) == (2, 8)
+    table_env.unpin("held")
 
-    lake.collect()
+    table_env.collect()
 
-    assert (lake.audit().collector_round, logged(lake)) == (3, 2)
+    assert (table_env.audit().collector_round, logged(table_env)) == (3, 2)
 
 
-def test_the_log_goes_on_past_what_a_pin_needed_below_the_floor(lake: Lake) -> None:
-    lake.collect()
-    lake.write(100, 101)
-    lake.flush(rows_max=100)
-    lake.merge()
-    lake.collect()
-    assert (lake.audit().first_position, logged(lake)) == (9, 10)
-    lake.unpin("held")
+def test_the_log_goes_on_past_what_a_pin_needed_below_the_floor(table_env: TableEnv) -> None:
+    table_env.collect()
+    table_env.write(100, 101)
+    table_env.flush(rows_max=100)
+    table_env.merge()
+    table_env.collect()
+    assert (table_env.audit().first_position, logged(table_env)) == (9, 10)
+    table_env.unpin("held")
 
-    lake.collect()
+    table_env.collect()
 
-    assert (lake.audit().first_position, logged(lake)) == (13, 0), "summed and verified"
+    assert (table_env.audit().first_position, logged(table_env)) == (13, 0), "summed and verified"
 
 
 @pytest.mark.parametrize("merged", [True, False])

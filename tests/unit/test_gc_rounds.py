@@ -22,22 +22,24 @@ from lancelsm.dataset.cleanup import StoredVersion
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, Unavailable
 from lancelsm.gc import base, lists, mark
 from lancelsm.gc.base import Floor, mark_base
-from lancelsm.gc.lists import Item, Kind, Round
+from lancelsm.gc.lists import GarbageItem, GarbageKind, Round
 from lancelsm.gc.mark import Progress
 from lancelsm.history.pins import Pin
 from lancelsm.objects import Listed
 from tests.simulation.memory_base import in_place_of_lance
-from tests.simulation.whole_lake import WholeLake
+from tests.simulation.whole_table_env import WholeTableEnv
 from tests.unit.tables import create, row
 
 REGION = RegionId("d00cc65e-1b58-41a4-a929-5096334c8657")
-ITEM = Item(kind=Kind.ENTRY, path="_mem_wal/x/wal/1.arrow", number=1, bytes=7, why="it is in a generation")
+ITEM = GarbageItem(
+    kind=GarbageKind.ENTRY, path="_mem_wal/x/wal/1.arrow", number=1, bytes=7, why="it is in a generation"
+)
 ROUND = Round(region=REGION, number=3, floor=9, items=(ITEM,), marked=1.5, discarded=Setsum.of([b"entry"]), fence=0)
 SOURCE = Path(lancelsm.__file__).parent
 
 
 def test_a_list_is_read_as_it_was_written() -> None:
-    base = replace(ROUND, region=None, fence=4, items=tuple(replace(ITEM, kind=kind) for kind in Kind))
+    base = replace(ROUND, region=None, fence=4, items=tuple(replace(ITEM, kind=kind) for kind in GarbageKind))
     for found in (ROUND, base):
         assert lists.decode(lists.encode(found), key="x") == found
 
@@ -133,7 +135,7 @@ def base_round(**how: Any) -> Any:
 
 
 def versions_of(marked: Any) -> list[int]:
-    return [item.number for item in marked.round.items if item.kind is Kind.BASE_VERSION]
+    return [item.number for item in marked.round.items if item.kind is GarbageKind.BASE_VERSION]
 
 
 def test_versions_of_a_base_go_by_age_and_never_the_newest() -> None:
@@ -165,7 +167,7 @@ def test_a_round_of_the_base_is_bounded_lists_before_versions_before_files(monke
 
     assert [item.number for item in found.round.items] == [9, 10, *range(1, 17)]
     assert [kept.why for kept in found.kept] == ["a round takes 18 objects: 1 more go with later ones"]
-    assert found.worth_it
+    assert found.worthwhile
 
 
 def test_the_floor_of_a_base_never_falls() -> None:
@@ -174,9 +176,9 @@ def test_the_floor_of_a_base_never_falls() -> None:
 
 
 def test_a_round_of_the_base_is_not_worth_the_version_that_it_makes_for_a_few_versions() -> None:
-    assert not base_round(now=15.0, keep_seconds=1.0).worth_it
-    assert base_round().worth_it
-    assert base_round(keep_seconds=1e9, unnamed=[Listed(key="data/x.lance", size=1)]).worth_it
+    assert not base_round(now=15.0, keep_seconds=1.0).worthwhile
+    assert base_round().worthwhile
+    assert base_round(keep_seconds=1e9, unnamed=[Listed(key="data/x.lance", size=1)]).worthwhile
     assert base_round().round.fence == 7
 
 
@@ -190,11 +192,11 @@ def test_a_round_of_the_base_is_not_worth_the_version_that_it_makes_for_a_few_ve
 def test_a_fence_that_can_not_be_raised_says_why_once_the_budget_is_spent(
     last: Any, kind: type[LsmError], says: str
 ) -> None:
-    lake = WholeLake()
-    opened = lake.opened("committer", faulty=False)
-    key = lists.write_list(opened.storage, replace(ROUND, region=None, number=1, items=(), fence=1)).key
+    table_env = WholeTableEnv()
+    handle = table_env.handle("committer", faulty=False)
+    key = lists.write_list(handle.context, replace(ROUND, region=None, number=1, items=(), fence=1)).key
     outcomes = iter((Preempted(reason="a merge was faster"), Unavailable("no answer")))
-    begun = opened.storage.clock.monotonic()
+    begun = handle.context.clock.monotonic()
 
     def refused(*_: Any, **__: Any) -> Any:
         outcome = next(outcomes, last)
@@ -202,9 +204,9 @@ def test_a_fence_that_can_not_be_raised_says_why_once_the_budget_is_spent(
             raise outcome
         return outcome
 
-    with in_place_of_lance(lake.base), mock.patch.object(base, "commit", refused), pytest.raises(kind, match=says):
-        base.commit_base(opened, key)
-    assert opened.storage.clock.monotonic() - begun >= opened.storage.budget_seconds
+    with in_place_of_lance(table_env.base), mock.patch.object(base, "commit", refused), pytest.raises(kind, match=says):
+        base.commit_base(handle, key)
+    assert handle.context.clock.monotonic() - begun >= handle.context.budget_seconds
 
 
 def test_lists_of_rounds_of_the_base_that_are_over_go_and_the_named_one_stays() -> None:
@@ -213,7 +215,7 @@ def test_lists_of_rounds_of_the_base_that_are_over_go_and_the_named_one_stays() 
         lists=[Listed(key=name, size=1) for name in names],
         floor=Floor(version=0, round=4, key=names[1], setsum=Setsum.ZERO),
     )
-    assert [item.path for item in found.round.items if item.kind is Kind.LIST] == names[:1]
+    assert [item.path for item in found.round.items if item.kind is GarbageKind.LIST] == names[:1]
 
 
 def test_only_the_collector_calls_the_deletion_of_objects() -> None:
@@ -221,7 +223,7 @@ def test_only_the_collector_calls_the_deletion_of_objects() -> None:
     callers = {path.relative_to(SOURCE).parts[0] for path in SOURCE.rglob("*.py") if calls.search(path.read_text())}
     assert callers == {"gc", "objects", "registry"}, "beside the collector only the adapters, of what they adapt"
     steps = {path.name for path in (SOURCE / "gc").glob("*.py") if ".delete(" in path.read_text()}
-    assert steps == {"sweep.py", "whole.py"}
+    assert steps == {"sweep.py", "delete_table.py"}
 
 
 def test_a_table_that_is_collected_keeps_its_rows_and_says_what_it_did(tmp_path: Path) -> None:
@@ -246,7 +248,7 @@ def test_a_table_that_is_collected_keeps_its_rows_and_says_what_it_did(tmp_path:
 @pytest.mark.parametrize("yes", [False, True])
 @pytest.mark.parametrize("seconds", [-1, -0.5, float("nan")])
 def test_an_interval_that_is_none_is_refused(tmp_path: Path, seconds: float, yes: bool) -> None:
-    with pytest.raises(Invalid, match="the interval is") as told:
+    with pytest.raises(Invalid, match="the interval is") as raised:
         create(tmp_path).collect(yes=yes, interval_seconds=seconds)
 
-    assert (told.value.where["field"], told.value.remedy) == ("interval_seconds", "Give 0 seconds or more")
+    assert (raised.value.where["field"], raised.value.remedy) == ("interval_seconds", "Give 0 seconds or more")

@@ -21,7 +21,7 @@ from lancelsm.common.layout import CLONE, CONFIG, DROPPING, RESTORED, SQLITE
 from lancelsm.dataset import copies
 from lancelsm.dataset.tags import tags
 from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
-from lancelsm.gc.delete_table import keep_table
+from lancelsm.gc.delete_table import cancel_drop
 from lancelsm.objects.open import open_store
 from lancelsm.region.handle import Ports, open_table
 from lancelsm.registry.sqlite import SqliteRegistry
@@ -72,9 +72,9 @@ def test_a_clone_that_was_begun_is_no_other_table_and_is_finished_or_dropped(sou
     for other in others:
         with pytest.raises(Invalid, match="was begun there"):
             other()
-    with pytest.raises(Invalid, match="a clone was begun there") as told:
+    with pytest.raises(Invalid, match="a clone was begun there") as raised:
         others[0]()
-    assert f"lancelsm drop {place}" in told.value.remedy
+    assert f"lancelsm drop {place}" in raised.value.remedy
 
     clone_snapshot(open_table(source.uri), "monday", place)
     assert ids(place) == [0, 1, 2]
@@ -154,9 +154,9 @@ def test_what_a_source_keeps_for_a_clone_whose_place_is_empty_ends_by_hand(sourc
     if left == "another clone":
         clone_snapshot(open_table(source.uri), "monday", place)
 
-    with pytest.raises(Invalid, match="a clone shares its files") as told:
+    with pytest.raises(Invalid, match="a clone shares its files") as raised:
         drop_table(source.uri)
-    assert f"snapshot drop {source.uri} --name " in told.value.remedy
+    assert f"snapshot drop {source.uri} --name " in raised.value.remedy
     source.drop_snapshot(kept)
 
     assert kept not in [pin.name for pin in source.snapshots()]
@@ -182,10 +182,10 @@ UNREADABLE = [b"", b'{"table": "a', b"\xff", b"{}", b"[]", b'{"table": "a"}', b'
 
 def names(note: str, *calls: Callable[[], Any]) -> None:
     for call in calls:
-        with pytest.raises(Corrupt) as told:
+        with pytest.raises(Corrupt) as raised:
             call()
-        assert told.value.where["object"] == note
-        assert "that object" in told.value.remedy
+        assert raised.value.where["object"] == note
+        assert "that object" in raised.value.remedy
 
 
 @pytest.mark.parametrize("left", UNREADABLE)
@@ -205,13 +205,13 @@ def test_a_note_of_a_copy_that_can_t_be_read_is_named(source, tmp_path, interrup
 def test_a_note_of_a_drop_that_can_t_be_read_or_is_another_table_s_is_named_and_nothing_deleted(
     source, tmp_path, interrupted, left
 ):
-    storage, place = open_table(source.uri).storage, Path(source.uri)
+    context, place = open_table(source.uri).context, Path(source.uri)
     interrupted(drop, "close_table", lambda: drop_table(source.uri))
     (place / DROPPING).write_bytes(left)
 
     names(DROPPING, lambda: drop_table(source.uri))
     if left in UNREADABLE:
-        names(DROPPING, lambda: keep_table(storage))
+        names(DROPPING, lambda: cancel_drop(context))
     assert (place / CONFIG).exists()
 
     (place / DROPPING).unlink()
@@ -227,9 +227,9 @@ def test_what_is_left_of_a_clone_whose_note_was_removed_is_not_dropped_by_the_id
     interrupted(copies, "commit", lambda: clone_snapshot(open_table(source.uri), "monday", place))
     (place / CLONE).unlink()
 
-    with pytest.raises(Corrupt, match="a clone was begun there") as told:
+    with pytest.raises(Corrupt, match="a clone was begun there") as raised:
         drop_table(place, ports=Ports(registry=lambda *_, **__: shared))
-    assert told.value.where["object"] == CLONE
+    assert raised.value.where["object"] == CLONE
     assert ids(source.uri) == [0, 1, 2]
 
 
@@ -243,10 +243,10 @@ def test_a_clone_whose_source_can_t_be_told_of_its_end_is_dropped_once_it_can(so
         return open_store(uri, options)
 
     def refused(why: str, ports: Ports | None = None) -> None:
-        with pytest.raises(Invalid, match=why) as told:
+        with pytest.raises(Invalid, match=why) as raised:
             drop_table(place, ports=ports)
-        assert told.value.where["object"] == CLONE
-        assert "drop its snapshot in the source" in told.value.remedy
+        assert raised.value.where["object"] == CLONE
+        assert "drop its snapshot in the source" in raised.value.remedy
 
     refused("access denied", Ports(store=denied))
     kept = config.read_bytes()
@@ -281,11 +281,11 @@ def test_who_meets_another_that_is_making_a_table_is_told_to_run_it_again(tmp_pa
 
     with monkeypatch.context() as patched:
         patched.setattr(create, "find_base", lambda **_: None)  # as if that base had come right after the look
-        with pytest.raises(Contended) as told:
+        with pytest.raises(Contended) as raised:
             lancelsm.create(place, ROWS, primary_key="id")
 
-    assert told.value.message == "another process is making a table there"
-    assert told.value.remedy == "Run it again: it finishes what is there"
+    assert raised.value.message == "another process is making a table there"
+    assert raised.value.remedy == "Run it again: it finishes what is there"
     lancelsm.create(place, ROWS, primary_key="id")
     assert ids(place) == [0, 1, 2, 3]
 
@@ -296,10 +296,10 @@ def test_who_meets_another_that_is_making_a_clone_is_told_to_run_it_again(source
 
     with monkeypatch.context() as patched:
         patched.setattr(copies, "find_base", lambda **_: None)
-        with pytest.raises(Contended, match="another process is making a table there") as told:
+        with pytest.raises(Contended, match="another process is making a table there") as raised:
             clone_snapshot(open_table(source.uri), "monday", place)
 
-    assert told.value.where["table"] == str(place)
+    assert raised.value.where["table"] == str(place)
     clone_snapshot(open_table(source.uri), "monday", place)
     assert ids(place) == [0, 1, 2]
 
@@ -318,9 +318,9 @@ def test_nothing_is_made_inside_a_table_whose_drop_may_delete_it(source, tmp_pat
         lambda: restore(tmp_path / "backup", place),
         lambda: adopt(place.with_name("dataset")),
     ):
-        with pytest.raises(Invalid, match=f"it lies inside the table at {source.uri}") as told:
+        with pytest.raises(Invalid, match=f"it lies inside the table at {source.uri}") as raised:
             make()
-        assert told.value.remedy == "Choose another place"
+        assert raised.value.remedy == "Choose another place"
     assert not place.exists()
 
 

@@ -10,19 +10,19 @@ from lancelsm.common.layout import Epoch, Generation, Key, Nonce, Position, Vers
 from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Corrupt, Invalid
 from lancelsm.region import head as heads
-from lancelsm.region.head import Head, LogTotals, Status, Summary
+from lancelsm.region.head import Head, LogTotals, RegionState, Summary
 from lancelsm.registry import NEVER_DECREASE, swapped
 
 NONCE = Nonce("ab" * 16)
 HEAD = Head(
     epoch=Epoch(4),
     owner="default",
-    status=Status.OPEN,
+    status=RegionState.OPEN,
     next_position=Position(10),
     entry_setsum=Setsum.of([b"x"]),
     wal_rows=100,
     wal_bytes=1000,
-    source={"q": "9"},
+    applied_sequences={"q": "9"},
     nonce=Nonce("01" * 16),
     first_position=Position(3),
     manifest_version=Version(6),
@@ -37,14 +37,14 @@ HEAD = Head(
 NOW = 123.4
 
 
-def summary(position, *, epoch=4, rows=7, source=None):
+def summary(position, *, epoch=4, rows=7, applied_sequences=None):
     return Summary(
         position=Position(position),
         epoch=Epoch(epoch),
         rows=rows,
         bytes=70,
         entry_setsum=Setsum.of([str(position).encode()]),
-        source=source or {},
+        applied_sequences=applied_sequences or {},
     )
 
 
@@ -106,16 +106,20 @@ def test_only_the_entries_that_follow_in_this_epoch_are_appended(entries):
         heads.appended(HEAD, entries, nonce=NONCE, at=NOW)
 
 
-def test_the_source_of_a_queue_is_the_highest_number_ever_applied():
-    entries = [summary(10, source={"q": "10"}), summary(11, source={"q": "8"}), summary(12, source={"other": "0001"})]
-    assert applied(heads.appended(HEAD, entries, nonce=NONCE, at=NOW)).source == {"q": "10", "other": "0001"}
+def test_the_applied_sequence_of_a_queue_is_the_highest_ever_applied():
+    entries = [
+        summary(10, applied_sequences={"q": "10"}),
+        summary(11, applied_sequences={"q": "8"}),
+        summary(12, applied_sequences={"other": "0001"}),
+    ]
+    assert applied(heads.appended(HEAD, entries, nonce=NONCE, at=NOW)).applied_sequences == {"q": "10", "other": "0001"}
 
 
-def test_the_source_remembers_four_queues_and_forgets_the_one_that_counts_lowest():
-    full = replace(HEAD, source={"a": "7", "b": "30", "c": "200", "d": "9"})
-    entries = [summary(10, source={"e": "5"}), summary(11, source={"b": "31"})]
-    source = applied(heads.appended(full, entries, nonce=NONCE, at=NOW), full).source
-    assert source == {"b": "31", "c": "200", "d": "9", "e": "5"}
+def test_a_head_remembers_four_queues_and_forgets_the_one_that_counts_lowest():
+    full = replace(HEAD, applied_sequences={"a": "7", "b": "30", "c": "200", "d": "9"})
+    entries = [summary(10, applied_sequences={"e": "5"}), summary(11, applied_sequences={"b": "31"})]
+    remembered = applied(heads.appended(full, entries, nonce=NONCE, at=NOW), full).applied_sequences
+    assert remembered == {"b": "31", "c": "200", "d": "9", "e": "5"}
 
 
 def test_a_head_is_dirty_since_the_first_append_that_the_base_lacks():
@@ -153,7 +157,7 @@ def test_a_claim_relies_on_the_epoch_alone():
 
 def test_a_sealed_head_belongs_to_nobody_and_refuses_claim_and_seal():
     sealed = applied(heads.sealed(HEAD, nonce=NONCE))
-    assert sealed == replace(HEAD, epoch=Epoch(5), owner="", status=Status.SEALED, nonce=NONCE)
+    assert sealed == replace(HEAD, epoch=Epoch(5), owner="", status=RegionState.SEALED, nonce=NONCE)
     for swap in (heads.claimed(sealed, owner="b", nonce=NONCE), heads.sealed(sealed, nonce=NONCE)):
         with pytest.raises(AssertionError):
             applied(swap, sealed)
@@ -224,8 +228,8 @@ def test_a_head_is_created_only_where_there_is_none():
 
 
 def test_totals_add_up_in_order():
-    entries = [summary(1, epoch=1, source={"q": "2"}), summary(2, epoch=3, source={"q": "1"})]
+    entries = [summary(1, epoch=1, applied_sequences={"q": "2"}), summary(2, epoch=3, applied_sequences={"q": "1"})]
     assert LogTotals().after(entries) == LogTotals(
-        entry_setsum=Setsum.of([b"1", b"2"]), wal_rows=14, wal_bytes=140, source={"q": "2"}, epoch=Epoch(3)
+        entry_setsum=Setsum.of([b"1", b"2"]), wal_rows=14, wal_bytes=140, applied_sequences={"q": "2"}, epoch=Epoch(3)
     )
     assert LogTotals().after(entries) == LogTotals().after(entries[:1]).after(entries[1:])

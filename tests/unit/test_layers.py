@@ -142,10 +142,10 @@ def test_a_real_library_works_without_its_sections(tmp_path: Path) -> None:
         (elf(content=b"GLIBC_2.4\0GLIBC_2.35\0"), r"needs glibc 2\.35"),
     ],
 )
-def test_a_library_that_the_runtime_can_not_load_ends_the_build(tmp_path: Path, library: bytes, told: str) -> None:
+def test_a_library_that_the_runtime_can_not_load_ends_the_build(tmp_path: Path, library: bytes, raised: str) -> None:
     (tmp_path / "a.so").write_bytes(library)
 
-    with pytest.raises(BuildError, match=told):
+    with pytest.raises(BuildError, match=raised):
         check_libraries(tmp_path, "x86_64")
 
 

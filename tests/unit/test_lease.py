@@ -9,7 +9,7 @@ import pytest
 from lancelsm.common.clock import SeededIds
 from lancelsm.common.layout import TableId, lease_key
 from lancelsm.errors import Contended
-from lancelsm.region.catalog import Storage
+from lancelsm.region.catalog import TableContext
 from lancelsm.region.lease import LEASE_SECONDS, lease
 from tests.simulation.faults import (
     FAIL_AFTER,
@@ -31,8 +31,8 @@ class Place:
         self.registry = MemoryRegistry()
         self.clock = FakeClock()
 
-    def process(self, name: str, plan: FaultPlan | None = None) -> Storage:
-        return Storage(
+    def process(self, name: str, plan: FaultPlan | None = None) -> TableContext:
+        return TableContext(
             uri="memory://t",
             table=TABLE,
             objects=MemoryStore(),
@@ -53,11 +53,11 @@ def test_it_keeps_others_away_for_as_long_as_it_is_held() -> None:
     place = Place()
     with lease(place.process("a"), "base"):
         with (
-            pytest.raises(Contended, match="another process holds the lease 'base'") as told,
+            pytest.raises(Contended, match="another process holds the lease 'base'") as raised,
             lease(place.process("b"), "base"),
         ):
             pass
-        assert "60 s" in told.value.remedy
+        assert "60 s" in raised.value.remedy
         with lease(place.process("b"), "another name"):
             pass
     with lease(place.process("b"), "base"):

@@ -16,7 +16,7 @@ from lancelsm.admin.drop import drop_table
 from lancelsm.common.layout import DROPPING
 from lancelsm.dataset import copies
 from lancelsm.errors import Contended, Invalid, LsmError
-from lancelsm.gc.delete_table import keep_table
+from lancelsm.gc.delete_table import cancel_drop
 from lancelsm.objects import Written
 from lancelsm.objects.open import open_store
 from lancelsm.record.normalize import upserts
@@ -84,7 +84,7 @@ def delivered(place: Path, queue: str, value: int) -> None:
     rows = upserts([{"id": key, "v": value} for key in KEYS], schema=target.schema)
     writers = RegionWriters(target, owner=target.owner)
     for part in route(rows, target.regions):
-        encoded = draft(part.rows, source={queue: str(10**19 + value)})
+        encoded = draft(part.rows, applied_sequences={queue: str(10**19 + value)})
         writers.of(part.values).append_after(lambda _, encoded=encoded: encoded)
 
 
@@ -157,7 +157,7 @@ def test_a_clone_whose_drop_is_refused_while_another_maker_ends_keeps_its_files_
     before(clone.configs, "create", others)
     with pytest.raises(Contended, match="dropped while it was made"):
         make(source, place)
-    keep_table(open_table(place).storage)
+    cancel_drop(open_table(place).context)
 
     assert values(place) == NOW
     assert f"clone-{noted(place)[:8]}" in [pin.name for pin in source.snapshots()]
@@ -171,17 +171,17 @@ def test_a_maker_that_meets_the_finished_clone_is_not_told_to_drop_it(source, pl
 
 
 def test_of_two_makers_one_is_told_to_do_it_again(source, place, before):
-    before(clone.pins, "begin", lambda: clone.pins.begin(source._storage, "snapshot", f"clone-{noted(place)[:8]}"))
+    before(clone.pins, "begin", lambda: clone.pins.begin(source._context, "snapshot", f"clone-{noted(place)[:8]}"))
 
-    with pytest.raises(Contended, match="another call is making the clone") as told:
+    with pytest.raises(Contended, match="another call is making the clone") as raised:
         make(source, place)
-    assert told.value.remedy == "Clone it again"
+    assert raised.value.remedy == "Clone it again"
 
     make(source, place)
     assert values(place) == NOW
 
 
 def noted(place: Path) -> str:
-    origin = clone.read_origin(open_store(str(place)))
-    assert origin is not None
-    return origin.table
+    lineage = clone.read_origin(open_store(str(place)))
+    assert lineage is not None
+    return lineage.table

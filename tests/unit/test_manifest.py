@@ -34,7 +34,11 @@ def generation(number, first, last):
 
 def totals(through):
     return LogTotals(
-        entry_setsum=sums(1, through), wal_rows=through, wal_bytes=10 * through, source={"q": str(through)}, epoch=1
+        entry_setsum=sums(1, through),
+        wal_rows=through,
+        wal_bytes=10 * through,
+        applied_sequences={"q": str(through)},
+        epoch=1,
     )
 
 
@@ -67,7 +71,7 @@ def test_a_flush_moves_the_replay_point_to_its_last_entry():
         entry_setsum=sums(1, 4),
         wal_rows=4,
         wal_bytes=40,
-        source={"q": "4"},
+        applied_sequences={"q": "4"},
         replay_epoch=Epoch(1),
     )
     assert expected == SECOND
@@ -221,7 +225,7 @@ FULL = replace(
     collector_committed=1.5,
     collected_rows=Setsum.of([b"rows"]),
     last_seen=Position(20),
-    source={"a": "1", "b": "2"},
+    applied_sequences={"a": "1", "b": "2"},
     values=(("a", b""), ("b", b"\0\xff")),
 )
 
@@ -242,7 +246,7 @@ def test_every_field_is_in_the_bytes():
 
 
 def test_equal_manifests_have_equal_bytes_whatever_the_order_of_their_sources():
-    turned = replace(FULL, source={"b": "2", "a": "1"})
+    turned = replace(FULL, applied_sequences={"b": "2", "a": "1"})
     assert manifests.encode(turned) == manifests.encode(FULL)
 
 

@@ -18,17 +18,17 @@ from lancelsm.compaction.plan import RegionPending
 from lancelsm.compaction.runner import Item, Result
 from lancelsm.dataset import base_rows
 from lancelsm.dataset.base_rows import CommittedVersion, Preempted
-from lancelsm.dataset.base_table import Facts, create_base
+from lancelsm.dataset.base_table import BaseFacts, create_base
 from lancelsm.dataset.generation import write_generation
 from lancelsm.dataset.merged_generations import read_markers
 from lancelsm.errors import Ambiguous, Contended, Corrupt, Unavailable
 from lancelsm.record.schema import TOMBSTONE
-from tests.unit.merge_world import A, B, Interrupted, World, row
+from tests.unit.merge_environment import A, B, Environment, Interrupted, row
 
 
-def world(path: Path, **others: Any) -> World:
+def environment(path: Path, **others: Any) -> Environment:
     """Ten rows in fragments of four, and two regions with generations that upsert, insert and delete."""
-    made = World(path, rows=[row(key, 0) for key in range(10)], per_fragment=4, **others)
+    made = Environment(path, rows=[row(key, 0) for key in range(10)], per_fragment=4, **others)
     made.flush(A, [row(1, 1), row(2, 1), row(100, 1)], deleted=[3, 999])
     made.flush(A, [row(2, 2), row(3, 2)], deleted=[1])
     made.flush(B, [row(8, 9), row(200, 9)])
@@ -36,7 +36,7 @@ def world(path: Path, **others: Any) -> World:
 
 
 def test_the_newest_row_of_each_key_of_every_region_is_in_the_base_once(tmp_path: Path) -> None:
-    table = world(tmp_path)
+    table = environment(tmp_path)
 
     merged = table.merge()
 
@@ -49,7 +49,7 @@ def test_the_newest_row_of_each_key_of_every_region_is_in_the_base_once(tmp_path
 
 
 def test_data_and_counters_move_in_one_version(tmp_path: Path) -> None:
-    table = world(tmp_path)
+    table = environment(tmp_path)
 
     merged = table.merge()
 
@@ -61,7 +61,7 @@ def test_data_and_counters_move_in_one_version(tmp_path: Path) -> None:
 
 
 def test_a_finished_merge_run_again_changes_nothing(tmp_path: Path) -> None:
-    table = world(tmp_path)
+    table = environment(tmp_path)
     table.merge()
     version, files = table.dataset().version, sorted(os.listdir(f"{table.uri}/data"))
 
@@ -74,7 +74,7 @@ def test_a_finished_merge_run_again_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_later_generations_are_merged_onto_earlier_ones(tmp_path: Path) -> None:
-    table = world(tmp_path)
+    table = environment(tmp_path)
     table.merge()
     table.flush(A, [row(1, 3)], deleted=[100, 2])
 
@@ -86,7 +86,7 @@ def test_later_generations_are_merged_onto_earlier_ones(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rows", [4, 70_000, 200_000])
 def test_a_fragment_that_loses_every_row_is_hidden_whole(tmp_path: Path, rows: int) -> None:
-    table = World(tmp_path, rows=[row(key, 0) for key in range(rows + 1)], per_fragment=rows)
+    table = Environment(tmp_path, rows=[row(key, 0) for key in range(rows + 1)], per_fragment=rows)
     table.flush(A, [row(key, 1) for key in range(0, rows, 2)], deleted=range(1, rows, 2))
 
     table.merge()
@@ -97,7 +97,7 @@ def test_a_fragment_that_loses_every_row_is_hidden_whole(tmp_path: Path, rows: i
 
 
 def test_every_row_of_the_base_may_go(tmp_path: Path) -> None:
-    table = World(tmp_path, rows=[row(key, 0) for key in range(10)], per_fragment=4)
+    table = Environment(tmp_path, rows=[row(key, 0) for key in range(10)], per_fragment=4)
     table.flush(A, deleted=range(10))
 
     merged = table.merge()
@@ -110,7 +110,7 @@ def test_every_row_of_the_base_may_go(tmp_path: Path) -> None:
 
 
 def test_an_empty_base_takes_its_first_rows(tmp_path: Path) -> None:
-    table = World(tmp_path)
+    table = Environment(tmp_path)
     table.flush(A, [row(1, 1)], deleted=[2])
 
     table.merge()
@@ -119,7 +119,7 @@ def test_an_empty_base_takes_its_first_rows(tmp_path: Path) -> None:
 
 
 def test_every_copy_of_a_key_that_another_tool_repeated_is_replaced(tmp_path: Path) -> None:
-    table = World(tmp_path, rows=[row(1, 0)])
+    table = Environment(tmp_path, rows=[row(1, 0)])
     table.append([row(1, 7), row(1, 8)])
     table.flush(A, [row(1, 9)])
 
@@ -132,7 +132,7 @@ def test_keys_of_several_columns_are_compared_whole(tmp_path: Path) -> None:
     columns = pa.schema([pa.field("v", pa.int64()), pa.field("day", pa.date32()), pa.field("name", pa.string())])
     days = pa.array([10, 11], pa.date32()).to_pylist()
     rows = [{"v": 0, "day": day, "name": name} for day in days for name in ("a", "b", "a\0b", "")]
-    table = World(tmp_path, rows=rows, columns=columns, key=("name", "day"), per_fragment=3)
+    table = Environment(tmp_path, rows=rows, columns=columns, key=("name", "day"), per_fragment=3)
     table.flush(A, [{"v": 1, "day": days[0], "name": "a"}], deleted=[("a\0b", days[1]), ("b", days[0])])
     table.flush(A, [{"v": 2, "day": days[1], "name": "b"}, {"v": 2, "day": days[0], "name": "new"}])
 
@@ -147,7 +147,7 @@ def test_keys_of_any_type_are_merged(tmp_path: Path, kind: pa.DataType) -> None:
     columns = pa.schema([pa.field("id", kind), pa.field("v", pa.int64())])
     raw = pa.array([0, 1]).cast(kind) if kind != pa.binary() else pa.array([b"", b"\0"])
     first, second = raw.to_pylist()
-    table = World(tmp_path, rows=[{"id": key, "v": 0} for key in (first, second)], columns=columns)
+    table = Environment(tmp_path, rows=[{"id": key, "v": 0} for key in (first, second)], columns=columns)
     table.flush(A, [{"id": first, "v": 1}], deleted=[second])
 
     table.merge()
@@ -163,7 +163,7 @@ def test_nested_and_vector_columns_arrive_as_they_were(tmp_path: Path) -> None:
         pa.field("ages", pa.map_(pa.string(), pa.int32())),
     ])  # fmt: skip
     full = {"point": {"x": 1, "tags": ["a", None]}, "vector": [1.0, 2.0], "ages": [("k", 1)]}
-    table = World(tmp_path, rows=[{"id": key, **full} for key in range(3)], columns=columns)
+    table = Environment(tmp_path, rows=[{"id": key, **full} for key in range(3)], columns=columns)
     table.flush(A, [{"id": 1, **full, "vector": [3.0, 4.0]}, {"id": 7, "point": None, "vector": None, "ages": None}])
     table.flush(A, [], deleted=[2])
 
@@ -174,7 +174,7 @@ def test_nested_and_vector_columns_arrive_as_they_were(tmp_path: Path) -> None:
 
 def test_columns_are_matched_by_field_id_after_the_base_was_altered(tmp_path: Path) -> None:
     columns = pa.schema([pa.field(name, pa.int64()) for name in ("gone", "id", "v")])
-    table = World(tmp_path, rows=[{"gone": 1, "id": key, "v": 0} for key in range(3)], columns=columns)
+    table = Environment(tmp_path, rows=[{"gone": 1, "id": key, "v": 0} for key in range(3)], columns=columns)
     table.flush(A, [{"gone": 1, "id": 1, "v": 5}])
     table.dataset().drop_columns(["gone"])
     table.dataset().alter_columns({"path": "v", "name": "w"})
@@ -188,7 +188,7 @@ def test_columns_are_matched_by_field_id_after_the_base_was_altered(tmp_path: Pa
 
 
 def test_a_base_with_stable_row_ids_is_merged(tmp_path: Path) -> None:
-    table = World(tmp_path)
+    table = Environment(tmp_path)
     schema = table.dataset().schema
     lance.write_dataset(
         table.table([row(key, 0) for key in range(5)]).cast(schema).replace_schema_metadata(schema.metadata),
@@ -216,7 +216,7 @@ def test_a_task_that_ran_twice_counts_once(tmp_path: Path) -> None:
                 function(item)
             return [function(item) for item in items]
 
-    table = world(tmp_path)
+    table = environment(tmp_path)
 
     merged = table.merge(runner=Repeating())
 
@@ -224,9 +224,9 @@ def test_a_task_that_ran_twice_counts_once(tmp_path: Path) -> None:
     assert (merged.rows_upserted, merged.rows_deleted) == (5, 1)
 
 
-def indexed(path: Path, *, rows: int = 100_000) -> World:
+def indexed(path: Path, *, rows: int = 100_000) -> Environment:
     """A base so large that a few keys are worth an index lookup, and a small fragment that the index misses."""
-    table = World(path, rows=[row(key, 0) for key in range(rows)], per_fragment=rows // 2)
+    table = Environment(path, rows=[row(key, 0) for key in range(rows)], per_fragment=rows // 2)
     table.dataset().create_scalar_index("id", "BTREE")
     table.append([row(rows, 0), row(rows + 1, 0)])
     table.expected |= {(key,): row(key, 0) for key in (rows, rows + 1)}
@@ -264,7 +264,7 @@ Step = pytest.mark.parametrize("step", [1, 2, 3])
 
 @Step
 def test_of_two_racing_mergers_one_commits_and_the_other_finds_nothing_to_do(tmp_path: Path, step: int) -> None:
-    table = world(tmp_path)
+    table = environment(tmp_path)
 
     merged = table.merge(runner=Interrupted(step, table.merge))
 
@@ -275,7 +275,7 @@ def test_of_two_racing_mergers_one_commits_and_the_other_finds_nothing_to_do(tmp
 
 @Step
 def test_a_merger_whose_counter_moved_plans_anew_from_fresh_heads(tmp_path: Path, step: int) -> None:
-    table = world(tmp_path)
+    table = environment(tmp_path)
     older = [RegionPending(region=A, newest=Generation(1), generations=tuple(table.pending[A][:1]))]
 
     def other() -> None:
@@ -293,7 +293,7 @@ def test_a_merger_whose_counter_moved_plans_anew_from_fresh_heads(tmp_path: Path
 
 @Step
 def test_a_slower_merger_with_older_heads_moves_no_counter_back(tmp_path: Path, step: int) -> None:
-    table = world(tmp_path)
+    table = environment(tmp_path)
     reads = iter([[RegionPending(region=A, newest=Generation(1), generations=tuple(table.pending[A][:1]))]])
 
     table.merge(runner=Interrupted(step, table.merge), read_regions=lambda: next(reads, table.read_regions()))
@@ -307,7 +307,7 @@ def test_a_slower_merger_with_older_heads_moves_no_counter_back(tmp_path: Path, 
 def test_another_tools_commit_makes_the_lookup_anew_and_keeps_the_written_rows(
     tmp_path: Path, step: int, change: str
 ) -> None:
-    table = world(tmp_path)
+    table = environment(tmp_path)
     files: set[str] = set()
 
     def other() -> None:
@@ -334,7 +334,7 @@ def test_another_tools_commit_makes_the_lookup_anew_and_keeps_the_written_rows(
 
 @Step
 def test_an_index_made_in_between_disturbs_nothing(tmp_path: Path, step: int) -> None:
-    table = world(tmp_path)
+    table = environment(tmp_path)
     runner = Interrupted(step, lambda: table.dataset().create_scalar_index("id", "BTREE"))
 
     table.merge(runner=runner)
@@ -346,7 +346,7 @@ def test_an_index_made_in_between_disturbs_nothing(tmp_path: Path, step: int) ->
 
 @Step
 def test_a_column_added_in_between_makes_everything_anew(tmp_path: Path, step: int) -> None:
-    table = world(tmp_path)
+    table = environment(tmp_path)
     runner = Interrupted(step, lambda: table.dataset().add_columns(pa.field("w", pa.string())))
 
     table.merge(runner=runner)
@@ -356,7 +356,7 @@ def test_a_column_added_in_between_makes_everything_anew(tmp_path: Path, step: i
     table.check()
 
 
-def raise_fence_and_sweep(table: World) -> None:
+def raise_fence_and_sweep(table: Environment) -> None:
     """What the collector does with files of the base that nothing refers to."""
     data = f"{table.uri}/data"
     listed = set(os.listdir(data))
@@ -373,7 +373,7 @@ def raise_fence_and_sweep(table: World) -> None:
 
 @Step
 def test_rows_written_before_a_raised_fence_are_written_again(tmp_path: Path, step: int) -> None:
-    table = world(tmp_path)
+    table = environment(tmp_path)
     runner = Interrupted(step, lambda: raise_fence_and_sweep(table))
 
     table.merge(runner=runner)
@@ -387,7 +387,7 @@ def test_rows_written_before_a_raised_fence_are_written_again(tmp_path: Path, st
 def test_rows_written_before_a_fence_that_a_restored_base_no_longer_shows_are_written_again(
     tmp_path: Path, step: int
 ) -> None:
-    table = world(tmp_path)
+    table = environment(tmp_path)
 
     def raise_fence_and_restore() -> None:
         before = table.base().version
@@ -411,7 +411,7 @@ def crash() -> None:
 
 @Step
 def test_a_merge_that_crashed_before_its_commit_left_no_trace_and_is_run_again(tmp_path: Path, step: int) -> None:
-    table = world(tmp_path)
+    table = environment(tmp_path)
     before = table.rows()
 
     with pytest.raises(Crash):
@@ -424,7 +424,7 @@ def test_a_merge_that_crashed_before_its_commit_left_no_trace_and_is_run_again(t
 
 
 def test_a_merge_that_crashed_after_its_commit_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = world(tmp_path)
+    table = environment(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(merge_commit, "_merged", lambda *_: crash())
         with pytest.raises(Crash):
@@ -462,7 +462,7 @@ def losing_replies(
 def test_a_commit_without_an_answer_is_recognised_by_its_counters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, applied: bool
 ) -> None:
-    table = world(tmp_path)
+    table = environment(tmp_path)
     losing_replies(monkeypatch, applied=applied)
 
     merged = table.merge()
@@ -472,7 +472,7 @@ def test_a_commit_without_an_answer_is_recognised_by_its_counters(
 
 
 def test_no_answer_from_the_base_either_is_ambiguous(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = world(tmp_path)
+    table = environment(tmp_path)
 
     def unreachable(**_: object) -> None:
         raise Unavailable("no answer")
@@ -495,12 +495,12 @@ def test_a_base_that_never_rests_is_contended_after_bounded_attempts(tmp_path: P
             raise_fence(table)
             return results
 
-    def raise_fence(table: World) -> None:
+    def raise_fence(table: Environment) -> None:
         base = table.base()
         metadata = {**base.metadata, "lancelsm.fence": str(base.fence + 1)}
         base_rows.commit(base_rows.Base.of(base), changed={}, new=(), metadata=metadata, properties={})
 
-    table = world(tmp_path)
+    table = environment(tmp_path)
 
     with pytest.raises(Contended):
         table.merge(runner=Restless())
@@ -509,13 +509,13 @@ def test_a_base_that_never_rests_is_contended_after_bounded_attempts(tmp_path: P
     assert table.clock.slept > 0
 
 
-def overwrite(table: World) -> None:
+def overwrite(table: Environment) -> None:
     lance.write_dataset(pa.table({"id": [1], "v": [1]}), table.uri, mode="overwrite")
 
 
 @pytest.mark.parametrize("step", [0, 1, 2, 3])
 def test_a_base_that_another_tool_replaced_is_corrupt(tmp_path: Path, step: int) -> None:
-    table = world(tmp_path)
+    table = environment(tmp_path)
     if step == 0:
         overwrite(table)
 
@@ -526,13 +526,15 @@ def test_a_base_that_another_tool_replaced_is_corrupt(tmp_path: Path, step: int)
 
 
 def test_a_merge_whose_table_was_dropped_and_made_anew_meanwhile_leaves_the_new_base_alone(tmp_path: Path) -> None:
-    table = World(tmp_path)
+    table = Environment(tmp_path)
     table.flush(A, [row(1, 1)])
     version = table.base().version
 
     def made_anew() -> None:
         shutil.rmtree(Path(table.uri, "_versions"))
-        other = Facts(table=TableId("7d2c0f6e-8f57-4a29-9c7c-0e6a4d1f3b11"), registry="sqlite", owner="x", regions="{}")
+        other = BaseFacts(
+            table=TableId("7d2c0f6e-8f57-4a29-9c7c-0e6a4d1f3b11"), registry="sqlite", owner="x", regions="{}"
+        )
         create_base(uri=table.uri, columns=table.columns, primary_key=table.key, facts=other)
         assert table.base().version == version
 
@@ -544,7 +546,7 @@ def test_a_merge_whose_table_was_dropped_and_made_anew_meanwhile_leaves_the_new_
 
 
 def test_a_base_restored_to_an_older_version_is_merged_forward(tmp_path: Path) -> None:
-    table = world(tmp_path)
+    table = environment(tmp_path)
     merged = table.merge()
     table.flush(A, [row(2, 3)])
 
@@ -556,7 +558,7 @@ def test_a_base_restored_to_an_older_version_is_merged_forward(tmp_path: Path) -
 
 
 def test_a_restored_base_whose_next_generation_is_gone_is_corrupt(tmp_path: Path) -> None:
-    table = world(tmp_path)
+    table = environment(tmp_path)
     merged = table.merge()
     del table.pending[A][0]
     lance.dataset(table.uri, version=merged.base_version - 1).restore()
@@ -566,7 +568,7 @@ def test_a_restored_base_whose_next_generation_is_gone_is_corrupt(tmp_path: Path
 
 
 def test_heads_older_than_the_base_are_read_again(tmp_path: Path) -> None:
-    table = world(tmp_path)
+    table = environment(tmp_path)
     table.merge()
     old = [RegionPending(region=A, newest=Generation(1), generations=tuple(table.pending[A][:1]))]
     reads = iter([old])
@@ -577,7 +579,7 @@ def test_heads_older_than_the_base_are_read_again(tmp_path: Path) -> None:
         table.merge(read_regions=lambda: old)
 
 
-def flush_raw(table: World, rows: list[dict[str, object]], schema: pa.Schema) -> None:
+def flush_raw(table: Environment, rows: list[dict[str, object]], schema: pa.Schema) -> None:
     """A generation as no flush writes it."""
     path = f"_mem_wal/{A}/0000000f_gen_1"
     write_generation(
@@ -590,7 +592,7 @@ def flush_raw(table: World, rows: list[dict[str, object]], schema: pa.Schema) ->
 
 
 def test_a_generation_that_holds_a_key_twice_is_corrupt(tmp_path: Path) -> None:
-    table = World(tmp_path, rows=[row(1, 0)])
+    table = Environment(tmp_path, rows=[row(1, 0)])
     flush_raw(table, [{**row(1, value), TOMBSTONE: False} for value in (1, 2)], table.base().schema.stored)
 
     with pytest.raises(Corrupt, match="twice"):
@@ -601,7 +603,7 @@ def test_a_generation_that_holds_a_key_twice_is_corrupt(tmp_path: Path) -> None:
 
 def test_a_generation_with_null_where_the_base_has_none_is_corrupt(tmp_path: Path) -> None:
     columns = pa.schema([pa.field("id", pa.int64()), pa.field("v", pa.int64(), nullable=False)])
-    table = World(tmp_path, rows=[row(1, 0)], columns=columns)
+    table = Environment(tmp_path, rows=[row(1, 0)], columns=columns)
     flush_raw(table, [{"id": 1, "v": None, TOMBSTONE: False}], table.base().schema.stored)
 
     with pytest.raises(Corrupt, match="null in column 'v'"):
@@ -610,7 +612,7 @@ def test_a_generation_with_null_where_the_base_has_none_is_corrupt(tmp_path: Pat
 
 def test_a_tombstone_of_a_table_with_required_columns_deletes(tmp_path: Path) -> None:
     columns = pa.schema([pa.field("id", pa.int64()), pa.field("v", pa.int64(), nullable=False)])
-    table = World(tmp_path, rows=[row(1, 0), row(2, 0)], columns=columns)
+    table = Environment(tmp_path, rows=[row(1, 0), row(2, 0)], columns=columns)
     table.flush(A, [row(2, 1)], deleted=[1])
 
     table.merge()
@@ -619,7 +621,7 @@ def test_a_tombstone_of_a_table_with_required_columns_deletes(tmp_path: Path) ->
 
 
 def test_a_missing_generation_directory_is_corrupt(tmp_path: Path) -> None:
-    table = World(tmp_path, rows=[row(1, 0)])
+    table = Environment(tmp_path, rows=[row(1, 0)])
     table.pending[A] = [(Generation(1), f"_mem_wal/{A}/00000000_gen_1")]
 
     with pytest.raises(Corrupt):

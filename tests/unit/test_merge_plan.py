@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lancelsm.common.layout import Generation, RegionId
-from lancelsm.compaction.plan import Behind, MergePlan, RegionPending, balanced, index_pays, plan_merge
+from lancelsm.compaction.plan import MergePlan, RegionPending, StaleHeads, balanced, index_pays, plan_merge
 from lancelsm.errors import Corrupt
 
 A, B = RegionId("a"), RegionId("b")
@@ -43,7 +43,7 @@ def test_a_due_generation_that_is_not_listed_is_corrupt(listed: range) -> None:
 
 
 def test_a_counter_above_the_newest_generation_asks_for_the_heads_again() -> None:
-    assert plan_merge([pending(A, 1, range(1, 2))], {A: Generation(2)}, table="t") == Behind(A)
+    assert plan_merge([pending(A, 1, range(1, 2))], {A: Generation(2)}, table="t") == StaleHeads(A)
 
 
 def test_counters_of_other_regions_are_carried_and_none_decreases() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from lancelsm.compaction.maintenance import merge_table
 from lancelsm.errors import Corrupt, Invalid
-from lancelsm.region.handle import Opened, open_table
+from lancelsm.region.handle import TableHandle, open_table
 from lancelsm.stack.merge_request import (
     MergeRequest,
     folder,
@@ -27,7 +27,7 @@ def table(tmp_path: Path) -> Table:
     return create(tmp_path, regions="bucket(id, 2)")
 
 
-def opened(table: Table, **settings: int) -> Opened:
+def handle(table: Table, **settings: int) -> TableHandle:
     return open_table(table.uri, settings=settings)
 
 
@@ -40,7 +40,7 @@ def test_nothing_pending_asks_for_no_engine_whichever_is_wanted(table: Table) ->
     table.upsert([row(1)])
 
     for engine in ("auto", "inprocess", "spark"):
-        request = plan_request(opened(table), execution="one", engine=engine)  # type: ignore[arg-type]
+        request = plan_request(handle(table), execution="one", engine=engine)  # type: ignore[arg-type]
         assert (request.engine, request.regions) == ("none", ())
 
 
@@ -50,31 +50,31 @@ def test_what_is_pending_and_its_size_decide_the_engine(table: Table) -> None:
     flushed(table, *range(8))
     flushed(table, *range(8))
 
-    small = plan_request(opened(table), execution="one")
-    large_delta = plan_request(opened(table, merge_inprocess_delta_rows=16), execution="one")
-    heavy_delta = plan_request(opened(table, merge_inprocess_delta_bytes=64), execution="one")
-    large_base = plan_request(opened(table, merge_inprocess_base_rows=8), execution="one")
+    small = plan_request(handle(table), execution="one")
+    large_delta = plan_request(handle(table, merge_inprocess_delta_rows=16), execution="one")
+    heavy_delta = plan_request(handle(table, merge_inprocess_delta_bytes=64), execution="one")
+    large_base = plan_request(handle(table, merge_inprocess_base_rows=8), execution="one")
 
     assert {(span.after, span.through) for span in small.regions} == {(1, 3)}
     assert len(small.regions) == 2
     large = (large_delta, heavy_delta, large_base)
     assert [request.engine for request in (small, *large)] == ["inprocess", "spark", "spark", "spark"]
-    assert plan_request(opened(table), execution="one", engine="spark").engine == "spark"
+    assert plan_request(handle(table), execution="one", engine="spark").engine == "spark"
 
 
 def test_an_unknown_engine_is_refused(table: Table) -> None:
     with pytest.raises(Invalid, match="no engine 'rocket'"):
-        plan_request(opened(table), execution="one", engine="rocket")  # type: ignore[arg-type]
+        plan_request(handle(table), execution="one", engine="rocket")  # type: ignore[arg-type]
 
 
 def test_the_token_names_the_work_and_the_execution(table: Table) -> None:
     flushed(table, *range(8))
-    first = plan_request(opened(table), execution="one")
+    first = plan_request(handle(table), execution="one")
 
-    assert plan_request(opened(table), execution="one") == first
-    assert plan_request(opened(table), execution="two").token != first.token
+    assert plan_request(handle(table), execution="one") == first
+    assert plan_request(handle(table), execution="two").token != first.token
     flushed(table, *range(8))
-    assert plan_request(opened(table), execution="one").token != first.token
+    assert plan_request(handle(table), execution="one").token != first.token
     assert len(f"{first.token}-99") <= 64
     assert first.token.isalnum()
 
@@ -82,10 +82,10 @@ def test_the_token_names_the_work_and_the_execution(table: Table) -> None:
 def test_a_plan_is_kept_as_it_was_first_written(table: Table, tmp_path: Path) -> None:
     uri = f"{folder(str(tmp_path / 'work'), 'one')}/plan.json"
     flushed(table, *range(8))
-    first = keep_request(plan_request(opened(table), execution="one"), uri)
+    first = keep_request(plan_request(handle(table), execution="one"), uri)
     flushed(table, *range(8))
 
-    again = keep_request(plan_request(opened(table), execution="one"), uri)
+    again = keep_request(plan_request(handle(table), execution="one"), uri)
 
     assert first == again == read_request(uri)
     assert MergeRequest.from_json(first.to_json()) == first
@@ -93,19 +93,19 @@ def test_a_plan_is_kept_as_it_was_first_written(table: Table, tmp_path: Path) ->
 
 def test_an_execution_that_planned_another_table_is_refused(table: Table, tmp_path: Path) -> None:
     uri = f"{folder(str(tmp_path / 'work'), 'one')}/plan.json"
-    keep_request(plan_request(opened(table), execution="one"), uri)
+    keep_request(plan_request(handle(table), execution="one"), uri)
     other = create(tmp_path / "other")
 
     with pytest.raises(Invalid, match="another table"):
-        keep_request(plan_request(opened(other), execution="one"), uri)
+        keep_request(plan_request(handle(other), execution="one"), uri)
 
 
 def test_the_account_of_the_run_that_merged_outlives_one_that_found_nothing_to_do(table: Table, tmp_path: Path) -> None:
     uri = f"{folder(str(tmp_path / 'work'), 'one')}/result.json"
     flushed(table, *range(8))
 
-    did = keep_result(merge_table(opened(table), engine="inprocess"), uri)
-    again = keep_result(merge_table(opened(table), engine="inprocess"), uri)
+    did = keep_result(merge_table(handle(table), engine="inprocess"), uri)
+    again = keep_result(merge_table(handle(table), engine="inprocess"), uri)
 
     assert did["rows_upserted"] == 8
     assert did == again == read_result(uri)

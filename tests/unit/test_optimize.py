@@ -10,17 +10,17 @@ from lancelsm.compaction import optimize
 from lancelsm.compaction.optimize import Optimized, optimize_base
 from lancelsm.dataset.merged_generations import Markers, read_markers
 from lancelsm.errors import Contended
-from tests.unit.merge_world import A, B, World, row
+from tests.unit.merge_environment import A, B, Environment, row
 
 
-def markers(table: World) -> Markers:
+def markers(table: Environment) -> Markers:
     found = read_markers(objects=table.objects, version=table.dataset().version)
     assert found is not None
     return found
 
 
-def merged_table(path: Path) -> World:
-    table = World(path, rows=[row(key, 0) for key in range(40)], per_fragment=10)
+def merged_table(path: Path) -> Environment:
+    table = Environment(path, rows=[row(key, 0) for key in range(40)], per_fragment=10)
     table.dataset().create_scalar_index("id", "BTREE", name="by_id")
     table.flush(A, [row(1, 1)], deleted=range(20, 30))
     table.flush(B, [row(100, 1)])
@@ -74,7 +74,7 @@ def test_nothing_to_do_commits_nothing(tmp_path: Path) -> None:
 def test_compaction_is_due_by_small_fragments_or_by_the_share_of_hidden_rows(
     tmp_path: Path, deleted: int, small_fragments: int, due: bool
 ) -> None:
-    table = World(tmp_path, rows=[row(key, 0) for key in range(100)], per_fragment=10)
+    table = Environment(tmp_path, rows=[row(key, 0) for key in range(100)], per_fragment=10)
     table.dataset().delete(f"id < {deleted} * 10 AND id % 10 = 0")
 
     assert optimize.compaction_is_due(table.base(), small_fragments, 0.10) is due
@@ -97,7 +97,7 @@ def test_a_base_that_changes_meanwhile_is_contended_and_stays_whole(
 
 
 def test_a_merge_that_meets_a_compaction_looks_up_anew(tmp_path: Path) -> None:
-    from tests.unit.merge_world import Interrupted
+    from tests.unit.merge_environment import Interrupted
 
     table = merged_table(tmp_path)
     table.flush(B, [row(3, 3)], deleted=[4])

@@ -29,7 +29,7 @@ from lancelsm.history.snapshot import (
 )
 from lancelsm.read import reader
 from lancelsm.region.catalog import regions
-from lancelsm.region.handle import Opened, open_table
+from lancelsm.region.handle import TableHandle, open_table
 from tests.simulation.faults import CRASH_AFTER, CRASH_BEFORE, FAIL_AFTER, Crash, FakeClock, Fault, FaultPlan, late
 from tests.unit.tables import COLUMNS, NOW, by_key, faulty, three_levels
 
@@ -55,20 +55,20 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def opened(place: Path, clock: FakeClock) -> Opened:
+def handle(place: Path, clock: FakeClock) -> TableHandle:
     return process(place, clock, "quiet")
 
 
-def process(place: Path, clock: FakeClock, name: str, plan: FaultPlan | None = None) -> Opened:
+def process(place: Path, clock: FakeClock, name: str, plan: FaultPlan | None = None) -> TableHandle:
     return open_table(place, ports=faulty(plan or FaultPlan(clock=clock), process=name, clock=clock))
 
 
-def values(opened: Opened, name: str) -> dict[int, int]:
-    view = snapshot_view(opened, find_snapshot(opened.storage, name))
-    return by_key(reader.scan(view, uri=opened.storage.uri).read_all())
+def values(handle: TableHandle, name: str) -> dict[int, int]:
+    view = snapshot_view(handle, find_snapshot(handle.context, name))
+    return by_key(reader.scan(view, uri=handle.context.uri).read_all())
 
 
-def disturbed(place: Path, clock: FakeClock, act: Callable[[Opened, str], Any]) -> list[tuple[str, bool]]:
+def disturbed(place: Path, clock: FakeClock, act: Callable[[TableHandle, str], Any]) -> list[tuple[str, bool]]:
     """`act` once for every fault at every one of its calls: under which name, and whether it said that it was done."""
     plan = FaultPlan()
     undisturbed = process(place, clock, "undisturbed", plan)
@@ -84,7 +84,7 @@ def disturbed(place: Path, clock: FakeClock, act: Callable[[Opened, str], Any]) 
 
 
 def _disturbed(
-    place: Path, clock: FakeClock, name: str, fault: Fault, index: int, act: Callable[[Opened, str], Any]
+    place: Path, clock: FakeClock, name: str, fault: Fault, index: int, act: Callable[[TableHandle, str], Any]
 ) -> bool:
     plan = FaultPlan(clock=clock)
     acting = process(place, clock, name, plan)
@@ -99,59 +99,59 @@ def _disturbed(
     return True
 
 
-def test_a_maker_disturbed_at_any_call_leaves_a_whole_snapshot_or_nothing_that_lasts(place, opened, clock):
+def test_a_maker_disturbed_at_any_call_leaves_a_whole_snapshot_or_nothing_that_lasts(place, handle, clock):
     done = disturbed(place, clock, lambda acting, name: make_snapshot(acting, name, ttl_seconds=None))
 
-    kept = {pin.name for pin in list_snapshots(opened.storage)}
+    kept = {pin.name for pin in list_snapshots(handle.context)}
     assert {name for name, made in done if made} <= kept
     assert len(done) > 40
     assert len(kept) > 10
     for name in kept:
-        assert values(opened, name) == NOW, name
+        assert values(handle, name) == NOW, name
     clock.advance(7200)
-    sweep.expire_pins(opened.storage, skew_seconds=SKEW)
-    sweep.sweep_leftovers(opened.storage)
-    left = opened.storage.registry.list(snapshots(opened.storage.table))
+    sweep.expire_pins(handle.context, skew_seconds=SKEW)
+    sweep.sweep_leftovers(handle.context)
+    left = handle.context.registry.list(snapshots(handle.context.table))
     assert {key.sort.partition("#")[0] for key, _ in left} == kept
 
 
-def test_a_drop_disturbed_at_any_call_leaves_a_whole_snapshot_or_none(place, opened, clock):
-    def make_and_drop(acting: Opened, name: str) -> None:
+def test_a_drop_disturbed_at_any_call_leaves_a_whole_snapshot_or_none(place, handle, clock):
+    def make_and_drop(acting: TableHandle, name: str) -> None:
         if name not in there:
             there.append(name)
-            make_snapshot(opened, name, ttl_seconds=None)
+            make_snapshot(handle, name, ttl_seconds=None)
         drop_snapshot(acting, name)
 
     there: list[str] = []
     done = disturbed(place, clock, make_and_drop)
 
-    kept = {pin.name for pin in list_snapshots(opened.storage)}
+    kept = {pin.name for pin in list_snapshots(handle.context)}
     assert not {name for name, dropped in done if dropped} & kept
     for name in kept:
-        assert values(opened, name) == NOW, name
-        drop_snapshot(opened, name)
-    sweep.sweep_leftovers(opened.storage)
-    assert opened.storage.registry.list(snapshots(opened.storage.table)) == []
+        assert values(handle, name) == NOW, name
+        drop_snapshot(handle, name)
+    sweep.sweep_leftovers(handle.context)
+    assert handle.context.registry.list(snapshots(handle.context.table)) == []
 
 
-def test_a_save_disturbed_at_any_call_leaves_each_region_at_its_old_or_its_new_position(place, opened, clock):
-    ids = [region.id for region in regions(opened.storage)]
+def test_a_save_disturbed_at_any_call_leaves_each_region_at_its_old_or_its_new_position(place, handle, clock):
+    ids = [region.id for region in regions(handle.context)]
     there: dict[str, Any] = {}
 
-    def save(acting: Opened, name: str) -> None:
-        there[name] = make_cursor(opened.storage, name, start=lambda region, head: head.first_position)
-        save_cursor(acting.storage, there[name], dict.fromkeys(ids, Position(2)))
+    def save(acting: TableHandle, name: str) -> None:
+        there[name] = make_cursor(handle.context, name, start=lambda region, head: head.first_position)
+        save_cursor(acting.context, there[name], dict.fromkeys(ids, Position(2)))
 
     done = disturbed(place, clock, save)
 
     for name, saved in done:
-        pin = find_cursor(opened.storage, name)
+        pin = find_cursor(handle.context, name)
         assert pin is not None
         found = {pin.of(region).first_position for region in ids}
         assert found == {2} if saved else found <= {1, 2}, name
 
 
-def test_chroma_5781_a_merge_between_heads_and_base_does_not_mix_two_states(place, opened, monkeypatch):
+def test_chroma_5781_a_merge_between_heads_and_base_does_not_mix_two_states(place, handle, monkeypatch):
     """The base would hold what the pinned log overwrites with older rows."""
     newest, writer, calls = lancelsm.history.snapshot.newest, lancelsm.open(place), []
 
@@ -165,144 +165,144 @@ def test_chroma_5781_a_merge_between_heads_and_base_does_not_mix_two_states(plac
         return found
 
     monkeypatch.setattr("lancelsm.history.snapshot.newest", newest_then_merged)
-    make_snapshot(opened, "monday", ttl_seconds=None)
+    make_snapshot(handle, "monday", ttl_seconds=None)
 
     assert len(calls) == 4
-    assert values(opened, "monday") == {0: 3, 1: 3, 2: 1}
+    assert values(handle, "monday") == {0: 3, 1: 3, 2: 1}
 
 
-def test_a_maker_of_a_name_that_wakes_late_takes_nothing_from_the_next_one(opened, clock):
-    late_one = pins.begin(opened.storage, "snapshot", "monday")
+def test_a_maker_of_a_name_that_wakes_late_takes_nothing_from_the_next_one(handle, clock):
+    late_one = pins.begin(handle.context, "snapshot", "monday")
     clock.advance(7200)
-    sweep.expire_pins(opened.storage, skew_seconds=SKEW)
-    pin = make_snapshot(opened, "monday", ttl_seconds=None)
+    sweep.expire_pins(handle.context, skew_seconds=SKEW)
+    pin = make_snapshot(handle, "monday", ttl_seconds=None)
 
-    needs = {region.id: RegionPin(first_position=Position(9)) for region in regions(opened.storage)}
-    stale = replace(late_one, regions=pins.pin_regions(opened.storage, late_one, needs))
+    needs = {region.id: RegionPin(first_position=Position(9)) for region in regions(handle.context)}
+    stale = replace(late_one, regions=pins.pin_regions(handle.context, late_one, needs))
     with pytest.raises(Contended):
-        pins.step(opened.storage, stale)
-    pins.forget(opened.storage, stale)
+        pins.step(handle.context, stale)
+    pins.forget(handle.context, stale)
 
-    assert read_pins(opened.storage) == [pin]
-    assert values(opened, "monday") == NOW
+    assert read_pins(handle.context) == [pin]
+    assert values(handle, "monday") == NOW
 
 
-def test_a_snapshot_for_ever_whose_maker_crashed_keeps_nothing_for_ever(opened, clock):
-    pins.begin(opened.storage, "snapshot", "monday")
+def test_a_snapshot_for_ever_whose_maker_crashed_keeps_nothing_for_ever(handle, clock):
+    pins.begin(handle.context, "snapshot", "monday")
 
     with pytest.raises(Invalid, match="being made"):
-        make_snapshot(opened, "monday", ttl_seconds=None)
-    assert len(sweep.expire_pins(opened.storage, skew_seconds=SKEW)) == 1
+        make_snapshot(handle, "monday", ttl_seconds=None)
+    assert len(sweep.expire_pins(handle.context, skew_seconds=SKEW)) == 1
     clock.advance(7200)
-    assert sweep.expire_pins(opened.storage, skew_seconds=SKEW) == ()
-    make_snapshot(opened, "monday", ttl_seconds=None)
+    assert sweep.expire_pins(handle.context, skew_seconds=SKEW) == ()
+    make_snapshot(handle, "monday", ttl_seconds=None)
 
 
-def test_what_is_being_made_can_be_dropped_and_its_maker_does_not_confirm_it(opened):
-    begun = pins.begin(opened.storage, "snapshot", "monday")
-    drop_snapshot(opened, "monday")
+def test_what_is_being_made_can_be_dropped_and_its_maker_does_not_confirm_it(handle):
+    begun = pins.begin(handle.context, "snapshot", "monday")
+    drop_snapshot(handle, "monday")
 
     with pytest.raises(Contended, match="changed or removed"):
-        pins.confirm(opened.storage, begun, ttl_seconds=None)
-    assert list_snapshots(opened.storage) == []
+        pins.confirm(handle.context, begun, ttl_seconds=None)
+    assert list_snapshots(handle.context) == []
 
 
-def test_a_renewal_that_comes_before_the_collectors_deletion_keeps_the_snapshot(opened, clock, monkeypatch):
-    make_snapshot(opened, "monday", ttl_seconds=60)
+def test_a_renewal_that_comes_before_the_collectors_deletion_keeps_the_snapshot(handle, clock, monkeypatch):
+    make_snapshot(handle, "monday", ttl_seconds=60)
     clock.advance(3600)
     read = sweep.read_pins
 
-    def read_then_renewed(storage):
-        found = read(storage)
-        renew_snapshot(opened, "monday", ttl_seconds=60)
+    def read_then_renewed(context):
+        found = read(context)
+        renew_snapshot(handle, "monday", ttl_seconds=60)
         return found
 
     monkeypatch.setattr(sweep, "read_pins", read_then_renewed)
-    counting = sweep.expire_pins(opened.storage, skew_seconds=SKEW)
+    counting = sweep.expire_pins(handle.context, skew_seconds=SKEW)
 
     assert [pin.name for pin in counting] == ["monday"]
-    assert values(opened, "monday") == NOW
+    assert values(handle, "monday") == NOW
 
 
-def test_a_renewal_that_comes_after_the_collectors_deletion_fails(opened, clock):
-    pin = make_snapshot(opened, "monday", ttl_seconds=60)
+def test_a_renewal_that_comes_after_the_collectors_deletion_fails(handle, clock):
+    pin = make_snapshot(handle, "monday", ttl_seconds=60)
     clock.advance(3600)
-    assert sweep.expire_pins(opened.storage, skew_seconds=SKEW) == ()
+    assert sweep.expire_pins(handle.context, skew_seconds=SKEW) == ()
 
     for renew in (
-        lambda: renew_snapshot(opened, "monday", ttl_seconds=60),
-        lambda: keep_standing(opened, pin),
-        lambda: snapshot_view(opened, pin),
+        lambda: renew_snapshot(handle, "monday", ttl_seconds=60),
+        lambda: keep_standing(handle, pin),
+        lambda: snapshot_view(handle, pin),
     ):
         with pytest.raises(Invalid, match="dropped or has expired"):
             renew()
 
 
-def test_two_renewals_at_once_both_hold(opened, monkeypatch):
-    make_snapshot(opened, "monday", ttl_seconds=60)
+def test_two_renewals_at_once_both_hold(handle, monkeypatch):
+    make_snapshot(handle, "monday", ttl_seconds=60)
     step, raced = pins.step, []
 
-    def step_after_another(storage, following):
+    def step_after_another(context, following):
         if not raced:
             raced.append(following)
-            renew_snapshot(opened, "monday", ttl_seconds=600)
-        return step(storage, following)
+            renew_snapshot(handle, "monday", ttl_seconds=600)
+        return step(context, following)
 
     monkeypatch.setattr(pins, "step", step_after_another)
-    renewed = renew_snapshot(opened, "monday", ttl_seconds=6000)
+    renewed = renew_snapshot(handle, "monday", ttl_seconds=6000)
 
-    assert list_snapshots(opened.storage) == [renewed]
+    assert list_snapshots(handle.context) == [renewed]
     assert renewed.version == raced[0].version + 2
 
 
-def test_a_holder_whose_snapshot_expired_leaves_the_next_one_of_its_name_alone(opened, clock):
-    with holding_snapshot(opened, "job", ttl_seconds=60) as pin:
+def test_a_holder_whose_snapshot_expired_leaves_the_next_one_of_its_name_alone(handle, clock):
+    with holding_snapshot(handle, "job", ttl_seconds=60) as pin:
         clock.advance(3600)
-        sweep.expire_pins(opened.storage, skew_seconds=SKEW)
-        other = make_snapshot(opened, "job", ttl_seconds=60)
+        sweep.expire_pins(handle.context, skew_seconds=SKEW)
+        other = make_snapshot(handle, "job", ttl_seconds=60)
         with pytest.raises(Invalid, match="dropped or has expired"):
-            snapshot_view(opened, pin)
+            snapshot_view(handle, pin)
         with pytest.raises(Invalid, match="dropped or has expired"):
-            keep_standing(opened, pin)
+            keep_standing(handle, pin)
 
-    assert list_snapshots(opened.storage) == [other]
+    assert list_snapshots(handle.context) == [other]
 
 
-def test_a_listing_that_saw_a_snapshot_half_made_is_no_view(opened, monkeypatch):
-    make_snapshot(opened, "monday", ttl_seconds=None)
-    inner, seen = opened.storage.registry.list, []
+def test_a_listing_that_saw_a_snapshot_half_made_is_no_view(handle, monkeypatch):
+    make_snapshot(handle, "monday", ttl_seconds=None)
+    inner, seen = handle.context.registry.list, []
 
     def partial(partition):
         seen.append(partition)
         return inner(partition)[: 2 if len(seen) == 1 else None]
 
-    monkeypatch.setattr(opened.storage.registry, "list", partial)
-    assert find_snapshot(opened.storage, "monday").whole
+    monkeypatch.setattr(handle.context.registry, "list", partial)
+    assert find_snapshot(handle.context, "monday").complete
     assert len(seen) == 2
-    monkeypatch.setattr(opened.storage.registry, "list", lambda partition: inner(partition)[:2])
+    monkeypatch.setattr(handle.context.registry, "list", lambda partition: inner(partition)[:2])
     with pytest.raises(Corrupt, match="records of the snapshot are missing"):
-        find_snapshot(opened.storage, "monday")
+        find_snapshot(handle.context, "monday")
 
 
-def test_a_snapshot_that_listings_saw_half_made_and_then_half_dropped_is_gone_and_not_corrupt(opened, monkeypatch):
-    make_snapshot(opened, "monday", ttl_seconds=None)
-    inner, seen = opened.storage.registry.list, []
+def test_a_snapshot_that_listings_saw_half_made_and_then_half_dropped_is_gone_and_not_corrupt(handle, monkeypatch):
+    make_snapshot(handle, "monday", ttl_seconds=None)
+    inner, seen = handle.context.registry.list, []
 
     def partial(partition):
         seen.append(partition)
         found = inner(partition)[:2]
         if len(seen) == 2:
-            drop_snapshot(opened, "monday")
+            drop_snapshot(handle, "monday")
         return found
 
-    monkeypatch.setattr(opened.storage.registry, "list", partial)
+    monkeypatch.setattr(handle.context.registry, "list", partial)
     with pytest.raises(Invalid, match="there is no such snapshot"):
-        find_snapshot(opened.storage, "monday")
+        find_snapshot(handle.context, "monday")
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
-def test_a_clock_that_is_an_hour_off_costs_a_snapshot_but_never_shows_a_wrong_one(place, opened, hours):
-    make_snapshot(opened, "monday", ttl_seconds=60)
+def test_a_clock_that_is_an_hour_off_costs_a_snapshot_but_never_shows_a_wrong_one(place, handle, hours):
+    make_snapshot(handle, "monday", ttl_seconds=60)
     other = process(place, FakeClock(1_800_000_000.0 + 3600 * hours), "other")
 
     if hours < 0:
@@ -310,41 +310,41 @@ def test_a_clock_that_is_an_hour_off_costs_a_snapshot_but_never_shows_a_wrong_on
     else:
         with pytest.raises(Invalid, match="the snapshot has expired"):
             values(other, "monday")
-    sweep.expire_pins(other.storage, skew_seconds=SKEW)
-    assert len(list_snapshots(opened.storage)) == (hours < 0)
+    sweep.expire_pins(other.context, skew_seconds=SKEW)
+    assert len(list_snapshots(handle.context)) == (hours < 0)
 
 
-def test_a_cursor_is_not_confirmed_over_a_region_whose_start_was_collected_meanwhile(opened, monkeypatch):
+def test_a_cursor_is_not_confirmed_over_a_region_whose_start_was_collected_meanwhile(handle, monkeypatch):
     """A region that appears after the cursor's list is pinned from its first entry on."""
-    region = regions(opened.storage)[0]
-    storage, tried = opened.storage, []
+    region = regions(handle.context)[0]
+    context, tried = handle.context, []
     inner = pins.pin_regions
 
-    def without_the_region(storage, pin, needs):
+    def without_the_region(context, pin, needs):
         tried.append(pin)
         if len(tried) == 1:
             needs = {one: needed for one, needed in needs.items() if one != region.id}
-            storage.registry.swap(head_key(storage.table, region.id), expect={}, change={"first_position": 2})
-        return inner(storage, pin, needs)
+            context.registry.swap(head_key(context.table, region.id), expect={}, change={"first_position": 2})
+        return inner(context, pin, needs)
 
     monkeypatch.setattr(pins, "pin_regions", without_the_region)
-    pin = make_cursor(storage, "sink", start=lambda region, head: head.first_position)
+    pin = make_cursor(context, "sink", start=lambda region, head: head.first_position)
 
     assert len(tried) == 2
     assert pin.of(region.id).first_position == 2
-    assert {key.sort.split("#")[0] for key, _ in storage.registry.list(cursors(storage.table))} == {"sink"}
+    assert {key.sort.split("#")[0] for key, _ in context.registry.list(cursors(context.table))} == {"sink"}
 
 
-def test_a_snapshot_whose_record_is_unreadable_stops_collections_until_it_is_dropped(opened):
-    make_snapshot(opened, "monday", ttl_seconds=None)
-    key = pin_key(snapshots(opened.storage.table), "monday")
-    opened.storage.registry.swap(key, expect={}, change={"created": "yesterday"})
+def test_a_snapshot_whose_record_is_unreadable_stops_collections_until_it_is_dropped(handle):
+    make_snapshot(handle, "monday", ttl_seconds=None)
+    key = pin_key(snapshots(handle.context.table), "monday")
+    handle.context.registry.swap(key, expect={}, change={"created": "yesterday"})
 
-    for act in (lambda: sweep.expire_pins(opened.storage, skew_seconds=SKEW), lambda: list_snapshots(opened.storage)):
+    for act in (lambda: sweep.expire_pins(handle.context, skew_seconds=SKEW), lambda: list_snapshots(handle.context)):
         with pytest.raises(Corrupt, match="the record of snapshot 'monday' is unreadable"):
             act()
-    drop_snapshot(opened, "monday")
-    assert opened.storage.registry.list(snapshots(opened.storage.table)) == []
+    drop_snapshot(handle, "monday")
+    assert handle.context.registry.list(snapshots(handle.context.table)) == []
 
 
 def test_however_many_pins_came_and_went_their_names_alone_leave_an_object_each(tmp_path):

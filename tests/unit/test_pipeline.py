@@ -18,16 +18,16 @@ from lancelsm.common.settings import Settings
 from lancelsm.errors import Contended, Fenced, Invalid, Unavailable
 from lancelsm.record.normalize import upserts
 from lancelsm.record.schema import TableSchema, declare_primary_key, numbered
-from lancelsm.region.catalog import Directory, Storage, regions
-from lancelsm.region.handle import Target
+from lancelsm.region.catalog import Directory, TableContext, regions
+from lancelsm.region.handle import WriteTarget
 from lancelsm.routing.spec import parse_regions
 from lancelsm.wal.append import append
 from lancelsm.wal.claim import claim, create_region, seal
 from lancelsm.wal.entry import decode, draft
 from lancelsm.wal.pipeline import Pipeline
 from lancelsm.wal.writer import Writer
+from tests.simulation.environment import TABLE
 from tests.simulation.faults import FakeClock, MemoryRegistry, MemoryStore
-from tests.simulation.world import TABLE
 
 SECONDS = 20  # far more than anything here takes; a deadlock fails instead of hanging
 OWNER = "default"
@@ -72,14 +72,14 @@ def store() -> GatedStore:
 
 
 @pytest.fixture
-def target(store: GatedStore) -> Target:
+def target(store: GatedStore) -> WriteTarget:
     return _target(store, "bucket(id, 1)")
 
 
-def _target(store: GatedStore, spec: str) -> Target:
+def _target(store: GatedStore, spec: str) -> WriteTarget:
     registry = MemoryRegistry()
     registry.swap(table_key(TABLE), expect=None, change={"format": 1})
-    storage = Storage(
+    context = TableContext(
         uri="memory://t",
         table=TABLE,
         objects=store,
@@ -89,13 +89,13 @@ def _target(store: GatedStore, spec: str) -> Target:
         budget_seconds=0.05,
     )
     regions_of = parse_regions(spec, schema=SCHEMA)
-    return Target(
-        storage=storage,
+    return WriteTarget(
+        context=context,
         schema=SCHEMA,
         regions=regions_of,
         settings=Settings(group_commit_milliseconds=1),
         owner=OWNER,
-        directory=Directory(storage, spec_id=regions_of.spec_id),
+        directory=Directory(context, spec_id=regions_of.spec_id),
     )
 
 
@@ -107,21 +107,21 @@ def entry(number: int) -> Any:
     return draft(pa.table([[number], ["x"], [False]], schema=SCHEMA.stored))
 
 
-def in_log(target: Target) -> list[int]:
+def in_log(target: WriteTarget) -> list[int]:
     """Committed rows in order of the log, region by region."""
     numbers: list[int] = []
-    for region in sorted(regions(target.storage), key=lambda region: region.id):
+    for region in sorted(regions(target.context), key=lambda region: region.id):
         for position in map(Position, range(1, region.head().next_position)):
-            found = target.storage.objects.get(wal_entry(region.id, position))
+            found = target.context.objects.get(wal_entry(region.id, position))
             assert found is not None
             decoded = decode(found.body, position=position, key="")
             numbers += [] if decoded.fence else decoded.table().column("id").to_pylist()
     return numbers
 
 
-def made(target: Target) -> Any:
+def made(target: WriteTarget) -> Any:
     values = (("bucket", (0).to_bytes(4, "little")),)
-    return create_region(target.storage, spec_id=target.regions.spec_id, values=values, owner=OWNER)
+    return create_region(target.context, spec_id=target.regions.spec_id, values=values, owner=OWNER)
 
 
 @contextmanager
@@ -136,12 +136,12 @@ def failing(error: type[BaseException], writer: Writer):
 
 
 @contextmanager
-def pipeline_of(target: Target, *, depth: int = 2):
-    pipeline = Pipeline(made(target), owner="alone", lenders=(OWNER,), depth=depth)
+def pipeline_of(target: WriteTarget, *, depth: int = 2):
+    pipeline = Pipeline(made(target), owner="alone", previous_owners=(OWNER,), depth=depth)
     try:
         yield pipeline
     finally:
-        target.storage.objects.gate.set()
+        target.context.objects.gate.set()
         pipeline.close()
 
 
@@ -256,7 +256,7 @@ def test_rows_that_waited_behind_an_entry_do_not_wait_for_company_again(target, 
         full = writer.submit(two)
         assert store.arrived.acquire(timeout=SECONDS)
         alone = writer.submit(row(3))
-        target.storage.clock.advance(60)
+        target.context.clock.advance(60)
         store.gate.set()
         assert full.result(SECONDS).rows + alone.result(SECONDS).rows == 3
 
@@ -362,12 +362,12 @@ def test_exclusive_writers_give_back_every_region_even_if_one_is_sealed(store, d
     writer = Writer(target, pipeline_depth=depth, exclusive=True)
     futures = [writer.submit(row(number)) for number in range(40)]
     assert sum(future.result(SECONDS).rows for future in futures) == 40
-    holders = {region.head().owner for region in regions(target.storage)}
+    holders = {region.head().owner for region in regions(target.context)}
     assert len(holders) == 1
     assert holders != {OWNER}
-    seal(regions(target.storage)[0])
+    seal(regions(target.context)[0])
     within(writer.close)
-    assert {region.head().owner for region in regions(target.storage)[1:]} == {OWNER}
+    assert {region.head().owner for region in regions(target.context)[1:]} == {OWNER}
 
 
 def test_a_region_that_could_not_be_given_back_is_given_back_by_closing_again(target):
@@ -406,7 +406,7 @@ def test_many_threads_write_at_once_and_each_row_is_in_the_log_once(store, depth
 def test_no_rows_are_committed_at_once_and_take_no_entry(target):
     with Writer(target, pipeline_depth=2) as writer:
         assert writer.submit([]).result(SECONDS).entries == ()
-    assert regions(target.storage) == []
+    assert regions(target.context) == []
 
 
 def test_a_region_that_can_not_be_made_fails_its_rows_only(target, store, monkeypatch):

@@ -14,7 +14,7 @@ from lancelsm.common.layout import Position, RegionId, region_key
 from lancelsm.errors import Invalid
 from lancelsm.history.changes import Changes
 from lancelsm.region.catalog import regions
-from lancelsm.region.handle import Opened, open_table
+from lancelsm.region.handle import TableHandle, open_table
 from lancelsm.table import Table
 from tests.simulation.faults import FakeClock, FaultPlan
 from tests.unit.streams import fence, first_position, fold, made, seen, write
@@ -27,7 +27,7 @@ def table(tmp_path: Path) -> Table:
 
 
 @pytest.fixture
-def opened(table: Table) -> Opened:
+def handle(table: Table) -> TableHandle:
     return open_table(table.uri)
 
 
@@ -37,7 +37,7 @@ def by_id(tmp_path: Path) -> Table:
     return made(tmp_path / "t", regions="identity(id)")
 
 
-def test_a_stream_from_the_earliest_begins_where_the_log_begins_by_then(table, opened, monkeypatch):
+def test_a_stream_from_the_earliest_begins_where_the_log_begins_by_then(table, handle, monkeypatch):
     write(table, 0, 1, 2)
     inner, raced = Changes._first, []
 
@@ -167,12 +167,12 @@ def test_positions_of_a_table_that_was_there_before_are_refused_and_not_read_as_
     assert seen(again.changes(start={mine: Position(1)})) == [2]
 
 
-def test_a_position_of_a_region_that_is_not_created_to_the_end_is_no_other_tables(table, opened):
+def test_a_position_of_a_region_that_is_not_created_to_the_end_is_no_other_tables(table, handle):
     write(table, 1)
     begun = RegionId("0" * 32)
-    record = dict(opened.storage.registry.list(region_key(opened.storage.table, RegionId("")).partition)[0][1])
-    opened.storage.registry.swap(region_key(opened.storage.table, begun), expect=None, change=record)
-    positions = {region.id: Position(1) for region in regions(opened.storage)}
+    record = dict(handle.context.registry.list(region_key(handle.context.table, RegionId("")).partition)[0][1])
+    handle.context.registry.swap(region_key(handle.context.table, begun), expect=None, change=record)
+    positions = {region.id: Position(1) for region in regions(handle.context)}
 
     assert begun in positions
     assert seen(table.changes(start=positions)) == [1]

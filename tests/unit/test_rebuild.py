@@ -265,9 +265,9 @@ def zombie(region: Region, position: int, *, epoch: int, key: int) -> None:
     """An object of the log that nobody ever acknowledged."""
     stored = TableSchema(columns=numbered(COLUMNS), primary_key=("id",)).stored
     rows = draft(pa.table({"id": [key], "v": ["zombie"], TOMBSTONE: [False]}, schema=stored))
-    nonce = region.storage.ids.nonce()
+    nonce = region.context.ids.nonce()
     body = encode(rows, position=Position(position), epoch=Epoch(epoch), nonce=nonce).body
-    region.storage.objects.create(wal_entry(region.id, Position(position)), body)
+    region.context.objects.create(wal_entry(region.id, Position(position)), body)
 
 
 def test_leftovers_of_an_earlier_epoch_above_the_head_are_left_out(tmp_path: Path) -> None:
@@ -295,7 +295,7 @@ def test_an_entry_behind_a_seal_is_left_out(tmp_path: Path) -> None:
     head = table.seal(region)
     with pytest.raises(Invalid, match="sealed"):
         stalled.upsert([row(2)])
-    assert region.storage.objects.get(wal_entry(region.id, head.next_position)) is not None
+    assert region.context.objects.get(wal_entry(region.id, head.next_position)) is not None
     for _ in range(2):
         lose_registry(Path(table.uri))
         table = rebuilt(Path(table.uri))
@@ -485,13 +485,13 @@ def test_a_head_that_is_ahead_of_storage_is_never_taken_back(tmp_path: Path) -> 
     table.upsert([row(1)])
     table.upsert([row(2)])
     (region,) = table.regions()
-    before = region.storage.registry.read(head_key(table.config.table, region.id))
+    before = region.context.registry.read(head_key(table.config.table, region.id))
     (Path(table.uri) / wal_entry(region.id, Position(2))).unlink()
 
     with pytest.raises(LsmError):
         rebuild(open_table(table.uri))
 
-    assert region.storage.registry.read(head_key(table.config.table, region.id)) == before
+    assert region.context.registry.read(head_key(table.config.table, region.id)) == before
     assert set(positions(table).values()) == {3}
 
 
@@ -541,7 +541,7 @@ def test_regions_that_lance_named_come_back(tmp_path: Path, spec: dict[str, bool
 def test_a_table_s_record_that_can_t_be_read_is_made_anew(tmp_path: Path, registry: str) -> None:
     table = create(tmp_path, registry=registry)
     table.upsert([row(1)])
-    spoil(Path(table.uri), table_key(open_table(table.uri).storage.table))
+    spoil(Path(table.uri), table_key(open_table(table.uri).context.table))
 
     assert not table.scrub().ok
     again = rebuilt(Path(table.uri))
@@ -558,14 +558,14 @@ RECORDS = {"head": head_key, "catalog": region_key}
 def test_a_record_that_can_t_be_read_is_made_anew(tmp_path: Path, registry: str, of: str, damage: str) -> None:
     table = create(tmp_path, regions="bucket(id, 2)", registry=registry)
     table.upsert([row(key) for key in range(8)])
-    storage = table.regions()[0].storage
-    key = RECORDS[of](storage.table, table.regions()[0].id)
+    context = table.regions()[0].context
+    key = RECORDS[of](context.table, table.regions()[0].id)
     name = {"head": "entry_setsum", "catalog": "values"}[of]
     if damage == "no record":
         spoil(Path(table.uri), key)
     else:
         change = {name: "zz" if damage == "another type" else None}
-        storage.registry.swap(key, expect={}, change=change)
+        context.registry.swap(key, expect={}, change=change)
     with pytest.raises(Corrupt):
         lancelsm.open(table.uri).scan().to_arrow()
 
@@ -591,9 +591,9 @@ def test_a_registry_s_file_that_is_none_is_made_anew_as_the_error_says(tmp_path:
         beside.unlink()
     file.write_bytes(b"no registry" * 1000)
 
-    with pytest.raises(Corrupt, match="the registry can't be read") as told:
+    with pytest.raises(Corrupt, match="the registry can't be read") as raised:
         rebuild(open_table(tmp_path / "table"))
-    assert "move this file and those beside it" in told.value.remedy
+    assert "move this file and those beside it" in raised.value.remedy
     file.unlink()
 
     assert rows_of(rebuilt(tmp_path / "table")) == [row(1)]

@@ -446,13 +446,13 @@ USE = """
 import sys
 sys.modules["numpy"] = None
 import pyarrow as pa
-from lancelsm.record import casts, files, key, rows, rowsum, schema, values
+from lancelsm.record import casts, files, key, normalize, rowsum, schema, values
 def field(name, kind, number):
     return pa.field(name, kind, metadata={"lance:field_id": str(number)})
 items = pa.list_(field("item", pa.int8(), 9))
 fields = [field("a", pa.int64(), 0), field("b", pa.string(), 1), field("c", items, 2)]
 table = schema.TableSchema(columns=pa.schema(fields), primary_key=("a", "b"))
-stored = rows.upserts([{"a": 1, "b": "x", "c": [1]}, {"a": 1, "b": "x", "c": None}], schema=table)
+stored = normalize.upserts([{"a": 1, "b": "x", "c": [1]}, {"a": 1, "b": "x", "c": None}], schema=table)
 assert stored.num_rows == 1
 assert rowsum.row_setsum(stored)
 assert key.key_column(stored, ("a", "b"))

@@ -11,7 +11,7 @@ from lancelsm.common.layout import Position, head_key, wal_entry
 from lancelsm.errors import LsmError, Unavailable
 from lancelsm.objects import ObjectStore
 from lancelsm.record.normalize import upserts
-from lancelsm.region.handle import Opened
+from lancelsm.region.handle import TableHandle
 from lancelsm.routing.route import route
 from lancelsm.stack.delivery.message import decode, encode, packed, unpacked
 from lancelsm.stack.delivery.redrive import Places, Redriven, Verdict, redrive
@@ -21,7 +21,7 @@ from tests.simulation.deployment import TABLE, URI, Deployment
 
 
 def places(deployment: Deployment) -> Places:
-    def table(uri: str) -> Opened:
+    def table(uri: str) -> TableHandle:
         return deployment.container("redriver", faulty=False).open(uri)
 
     def inbox(_: str) -> ObjectStore:
@@ -50,17 +50,17 @@ def mended(deployment: Deployment) -> None:
     for held in deployment.dead_letters.held:
         document = json.loads(held.message.body)
         message = document["message"]
-        told = decode(json.dumps(message))
-        keys = unpacked(told.rows).column("id").to_pylist()
+        raised = decode(json.dumps(message))
+        keys = unpacked(raised.rows).column("id").to_pylist()
         document["message"] = json.loads(
-            encode(replace(told, rows=packed(deployment.stored(*((k, 99) for k in keys)))))
+            encode(replace(raised, rows=packed(deployment.stored(*((k, 99) for k in keys)))))
         )
         held.message = replace(held.message, body=json.dumps(document))
 
 
 def write(deployment: Deployment, key: int, value: int) -> None:
     """A row past the queue."""
-    target = deployment.opened.target()
+    target = deployment.handle.target()
     rows = upserts([{"id": key, "v": value}], schema=target.schema)
     RegionWriters(target, owner=target.owner).append_all(route(rows, target.regions))
 
@@ -155,9 +155,9 @@ def test_a_newer_row_that_comes_between_the_look_and_the_append_wins():
                 write(deployment, 7, 2)
             return self.inner.create(key, body)
 
-    def table(uri: str) -> Opened:
-        opened = deployment.container("redriver", faulty=False).open(uri)
-        return replace(opened, storage=replace(opened.storage, objects=Overtaken(opened.storage.objects)))
+    def table(uri: str) -> TableHandle:
+        handle = deployment.container("redriver", faulty=False).open(uri)
+        return replace(handle, context=replace(handle.context, objects=Overtaken(handle.context.objects)))
 
     deployment.clock.sleep(61)
     done = list(redrive(deployment.dead_letters, places=Places(table=table, inbox=places(deployment).inbox), dry=False))
@@ -188,8 +188,8 @@ def test_of_two_letters_of_one_key_the_newer_row_wins_whichever_is_driven_back_f
 
 def _value(deployment: Deployment, held, value: int | None) -> None:
     document = json.loads(held.message.body)
-    told = replace(decode(json.dumps(document["message"])), rows=packed(deployment.stored((7, value))))
-    held.message = replace(held.message, body=json.dumps(document | {"message": json.loads(encode(told))}))
+    raised = replace(decode(json.dumps(document["message"])), rows=packed(deployment.stored((7, value))))
+    held.message = replace(held.message, body=json.dumps(document | {"message": json.loads(encode(raised))}))
 
 
 def test_a_letter_twice_is_appended_once():
@@ -371,7 +371,7 @@ def test_letters_that_are_left_and_come_again_are_told_once():
     deployment.clock.sleep(61)
     slow = places(deployment)
 
-    def table(uri: str) -> Opened:
+    def table(uri: str) -> TableHandle:
         deployment.clock.sleep(20)
         return slow.table(uri)
 
@@ -386,7 +386,7 @@ def test_an_error_of_a_store_leaves_the_letter():
     set_aside(deployment, (7, None))
     mended(deployment)
 
-    def table(uri: str) -> Opened:
+    def table(uri: str) -> TableHandle:
         raise LsmError("not today")
 
     deployment.clock.sleep(61)

@@ -107,7 +107,7 @@ def test_what_is_wrong_with_the_records_of_a_snapshot_is_named_when_it_is_asked_
 ) -> None:
     table = filled(tmp_path)
     table.snapshot("before")
-    registry, partition = table._storage.registry, snapshots(table.config.table)
+    registry, partition = table._context.registry, snapshots(table.config.table)
     key = next(key for key, _ in registry.list(partition) if "#" in key.sort)
     if damage is None:
         registry.discard(key)
@@ -196,10 +196,10 @@ def test_a_collection_beside_it_is_no_problem(tmp_path: Path) -> None:
     table = filled(tmp_path)
     table.flush()
     table.merge(engine="inprocess")
-    opened = open_configured(table.uri)
-    collecting = _Collecting(opened.storage.objects, table)
+    handle = open_configured(table.uri)
+    collecting = _Collecting(handle.context.objects, table)
 
-    report = scrub(replace(opened, storage=replace(opened.storage, objects=collecting, parallel=1)))
+    report = scrub(replace(handle, context=replace(handle.context, objects=collecting, parallel=1)))
 
     assert collecting.done
     assert report.problems == ()
@@ -233,6 +233,6 @@ def test_a_limit_that_lets_nothing_be_read_is_refused(tmp_path: Path, limit: int
         (Path(table.uri) / CONFIG).unlink()
 
     for read in (table.scrub, lambda limit: scrub_place(table.uri, limit=limit)):
-        with pytest.raises(Invalid, match=f"the limit is {limit}") as told:
+        with pytest.raises(Invalid, match=f"the limit is {limit}") as raised:
             read(limit=limit)
-        assert (told.value.where["field"], told.value.remedy) == ("limit", "Give 1 or more")
+        assert (raised.value.where["field"], raised.value.remedy) == ("limit", "Give 1 or more")

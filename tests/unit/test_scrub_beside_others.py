@@ -19,7 +19,7 @@ from lancelsm.region import compare_and_swap
 from lancelsm.region.catalog import Region
 from lancelsm.region.handle import open_configured
 from lancelsm.registry.object import object_key
-from lancelsm.scrub.report import Kind, Report
+from lancelsm.scrub.report import ObjectKind, Report
 from lancelsm.scrub.table import scrub
 from lancelsm.table import Table
 from tests.unit.tables import create, row
@@ -110,10 +110,10 @@ def test_region_and_base_are_read_anew_until_they_are_one_state(table: Table, mo
 def test_a_version_that_goes_between_its_listing_and_its_reading_was_the_newest_no_more(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened, calls = lance.dataset, [0]
+    handle, calls = lance.dataset, [0]
 
     def late(uri: str, version: int | None = None, **options: Any) -> Any:
-        found = opened(uri, version=version, **options)
+        found = handle(uri, version=version, **options)
         if version is None and uri == table.uri:
             calls[0] += 1
             if calls[0] == 1:
@@ -153,16 +153,16 @@ class _Acting:
 
 
 def scrubbed(table: Table, port: str, *act: Any, after: bool) -> Report:
-    opened = open_configured(table.uri)
-    acting = _Acting(getattr(opened.storage, port), *act, after=after)
-    report = scrub(replace(opened, storage=replace(opened.storage, parallel=1, **{port: acting})))
+    handle = open_configured(table.uri)
+    acting = _Acting(getattr(handle.context, port), *act, after=after)
+    report = scrub(replace(handle, context=replace(handle.context, parallel=1, **{port: acting})))
     assert acting.done
     return report
 
 
 def test_a_published_version_that_is_swept_below_a_hint_that_was_raised_meanwhile_is_no_problem(table: Table) -> None:
     (region,) = table.regions()
-    objects, key = region.storage.objects, version_hint(region.id)
+    objects, key = region.context.objects, version_hint(region.id)
     newest = region.head().manifest_version
     raised = objects.get(key)
     assert raised is not None
@@ -204,22 +204,22 @@ def test_a_manifest_that_a_crash_left_unpublished_is_no_problem_and_the_next_com
         crashed.setattr(compare_and_swap, "publish", lambda *_, **__: None)
         table.flush()
     left = published_manifest(region.id, region.head().manifest_version)
-    assert region.storage.objects.get(left) is None
+    assert region.context.objects.get(left) is None
     assert table.scrub().problems == ()
 
     table.upsert([row(1)])
     table.flush()
 
-    assert region.storage.objects.get(left) is not None
+    assert region.context.objects.get(left) is not None
     assert table.scrub().problems == ()
 
 
 def test_a_manifest_that_was_published_and_is_gone_is_a_problem(table: Table) -> None:
     (region,) = table.regions()
     newest = published_manifest(region.id, region.head().manifest_version)
-    region.storage.objects.delete([newest])
+    region.context.objects.delete([newest])
 
-    assert [(one.path, one.kind) for one in table.scrub().problems] == [(newest, Kind.PUBLISHED)]
+    assert [(one.path, one.kind) for one in table.scrub().problems] == [(newest, ObjectKind.PUBLISHED)]
 
 
 def test_a_hint_that_a_crash_left_unwritten_is_no_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,19 +229,19 @@ def test_a_hint_that_a_crash_left_unwritten_is_no_problem(tmp_path: Path, monkey
         table.upsert([row(1)])
         table.flush()
     (region,) = table.regions()
-    assert region.storage.objects.get(version_hint(region.id)) is None
+    assert region.context.objects.get(version_hint(region.id)) is None
     assert table.scrub().problems == ()
 
-    region.storage.objects.delete([published_manifest(region.id, Version(1))])
+    region.context.objects.delete([published_manifest(region.id, Version(1))])
 
-    assert {one.kind for one in table.scrub().problems} == {Kind.HINT}
+    assert {one.kind for one in table.scrub().problems} == {ObjectKind.HINT}
 
 
 def test_a_region_that_is_made_and_written_while_its_head_is_looked_for_is_no_problem(tmp_path: Path) -> None:
     table = create(tmp_path, registry="object")
     table.upsert([row(1)])
     (region,) = table.regions()
-    head = Path(table.uri) / object_key(head_key(region.storage.table, region.id))
+    head = Path(table.uri) / object_key(head_key(region.context.table, region.id))
     not_yet = head.rename(head.with_name("not yet"))
 
     report = scrubbed(table, "objects", "list", region.id, lambda: not_yet.rename(head), after=False)

@@ -9,8 +9,8 @@ import pytest
 import lancelsm
 from lancelsm.common.layout import SQLITE
 from lancelsm.errors import Corrupt
-from lancelsm.registry import Applied
-from lancelsm.scrub.report import Kind
+from lancelsm.registry import SwapApplied
+from lancelsm.scrub.report import ObjectKind
 from lancelsm.scrub.table import scrub_place
 from lancelsm.table import Table
 from tests.unit.tables import create, row, rows_of
@@ -30,7 +30,7 @@ def filled(path: Path, value: str) -> Table:
 
 
 def body_of(table: Table) -> bytes:
-    table._opened.storage.registry.close()  # type: ignore[attr-defined]
+    table._opened.context.registry.close()  # type: ignore[attr-defined]
     return (Path(table.uri) / SQLITE).read_bytes()
 
 
@@ -67,10 +67,12 @@ def flipped(body: bytes, at: int) -> bytes:
 
 def test_a_sum_that_is_none_in_a_record_of_a_snapshot_is_named(tmp_path: Path) -> None:
     table = filled(tmp_path, "ours")
-    registry = table._opened.storage.registry
+    registry = table._opened.context.registry
     (first, *_) = [found for found in registry.list(f"S#{table.config.table}") if "#" in found[0].sort]
     key, record = first
     changed = registry.swap(key, expect={"version": record["version"]}, change={"version": 9, "entry_setsum": "x"})
-    assert isinstance(changed, Applied)
+    assert isinstance(changed, SwapApplied)
 
-    assert [(one.path, one.kind) for one in table.scrub().problems] == [(f"{key.partition}/{key.sort}", Kind.SNAPSHOT)]
+    assert [(one.path, one.kind) for one in table.scrub().problems] == [
+        (f"{key.partition}/{key.sort}", ObjectKind.SNAPSHOT)
+    ]

@@ -41,78 +41,78 @@ def table(tmp_path):
 
 
 @pytest.fixture
-def opened(table):
+def handle(table):
     return open_table(table.uri)
 
 
-def values(opened, pin):
-    return by_key(reader.scan(snapshot_view(opened, pin), uri=opened.storage.uri).read_all())
+def values(handle, pin):
+    return by_key(reader.scan(snapshot_view(handle, pin), uri=handle.context.uri).read_all())
 
 
-def test_a_snapshot_shows_base_generations_and_tail_as_they_were(table, opened):
-    pin = make_snapshot(opened, "monday", ttl_seconds=60)
+def test_a_snapshot_shows_base_generations_and_tail_as_they_were(table, handle):
+    pin = make_snapshot(handle, "monday", ttl_seconds=60)
 
     table.upsert([{"id": 0, "v": 9}, {"id": 7, "v": 9}])
     table.run()
     table.upsert([{"id": 1, "v": 9}])
 
-    assert values(opened, pin) == values(opened, find_snapshot(opened.storage, "monday")) == NOW
+    assert values(handle, pin) == values(handle, find_snapshot(handle.context, "monday")) == NOW
 
 
-def test_a_snapshot_pins_what_it_reads_of_every_region(opened):
-    pin = make_snapshot(opened, "monday", ttl_seconds=None)
+def test_a_snapshot_pins_what_it_reads_of_every_region(handle):
+    pin = make_snapshot(handle, "monday", ttl_seconds=None)
 
-    assert read_pins(opened.storage) == [pin]
-    assert set(pin.regions) == {region.id for region in regions(opened.storage)}
+    assert read_pins(handle.context) == [pin]
+    assert set(pin.regions) == {region.id for region in regions(handle.context)}
     assert pin.expires is None
-    assert tags(uri=opened.storage.uri) == {tag_of(pin.nonce): opened.read_base().version}
+    assert tags(uri=handle.context.uri) == {tag_of(pin.nonce): handle.read_base().version}
 
 
-def test_a_name_is_taken_once(opened):
-    make_snapshot(opened, "monday", ttl_seconds=60)
+def test_a_name_is_taken_once(handle):
+    make_snapshot(handle, "monday", ttl_seconds=60)
 
     with pytest.raises(Invalid, match="a snapshot of this name exists"):
-        make_snapshot(opened, "monday", ttl_seconds=60)
+        make_snapshot(handle, "monday", ttl_seconds=60)
     with pytest.raises(Invalid, match="is no name"):
-        make_snapshot(opened, "mon day", ttl_seconds=60)
+        make_snapshot(handle, "mon day", ttl_seconds=60)
 
 
-def test_a_dropped_snapshot_leaves_nothing_and_its_name_is_free(opened):
-    make_snapshot(opened, "monday", ttl_seconds=60)
-    drop_snapshot(opened, "monday")
+def test_a_dropped_snapshot_leaves_nothing_and_its_name_is_free(handle):
+    make_snapshot(handle, "monday", ttl_seconds=60)
+    drop_snapshot(handle, "monday")
 
-    assert opened.storage.registry.list(snapshots(opened.storage.table)) == []
-    assert tags(uri=opened.storage.uri) == {}
-    make_snapshot(opened, "monday", ttl_seconds=60)
+    assert handle.context.registry.list(snapshots(handle.context.table)) == []
+    assert tags(uri=handle.context.uri) == {}
+    make_snapshot(handle, "monday", ttl_seconds=60)
 
 
-def test_a_renewed_snapshot_expires_later(opened):
-    pin = make_snapshot(opened, "monday", ttl_seconds=60)
-    renewed = renew_snapshot(opened, "monday", ttl_seconds=3600)
+def test_a_renewed_snapshot_expires_later(handle):
+    pin = make_snapshot(handle, "monday", ttl_seconds=60)
+    renewed = renew_snapshot(handle, "monday", ttl_seconds=3600)
 
     assert renewed.expires > pin.expires
-    assert list_snapshots(opened.storage) == [renewed]
+    assert list_snapshots(handle.context) == [renewed]
 
 
-def test_a_snapshot_that_the_collector_removed_is_not_renewed_or_read(opened):
-    pin = make_snapshot(opened, "monday", ttl_seconds=60)
-    key = pin_key(snapshots(opened.storage.table), "monday")
-    opened.storage.registry.delete(key, expect={"version": pin.version})
-    for item in opened.storage.objects.list("_mem_wal/"):
-        opened.storage.objects.delete([item.key])
+def test_a_snapshot_that_the_collector_removed_is_not_renewed_or_read(handle):
+    pin = make_snapshot(handle, "monday", ttl_seconds=60)
+    key = pin_key(snapshots(handle.context.table), "monday")
+    handle.context.registry.delete(key, expect={"version": pin.version})
+    for item in handle.context.objects.list("_mem_wal/"):
+        handle.context.objects.delete([item.key])
 
     for act in (
-        lambda: renew_snapshot(opened, "monday", ttl_seconds=60),
-        lambda: drop_snapshot(opened, "monday"),
-        lambda: snapshot_view(opened, pin),
+        lambda: renew_snapshot(handle, "monday", ttl_seconds=60),
+        lambda: drop_snapshot(handle, "monday"),
+        lambda: snapshot_view(handle, pin),
     ):
         with pytest.raises(Invalid, match="dropped or has expired"):
             act()
 
 
-def test_a_snapshot_that_a_floor_has_passed_is_taken_anew(opened, monkeypatch):
+def test_a_snapshot_that_a_floor_has_passed_is_taken_anew(handle, monkeypatch):
     """As when a round of collection is committed between its reads and its confirmation."""
-    region = regions(opened.storage)[0]
+    region = regions(handle.context)[0]
     tag_version = lancelsm.history.snapshot.tag_version
     overtaken = []
 
@@ -122,31 +122,31 @@ def test_a_snapshot_that_a_floor_has_passed_is_taken_anew(opened, monkeypatch):
             overtaken.append(raise_floor(region))
 
     monkeypatch.setattr("lancelsm.history.snapshot.tag_version", overtake)
-    pin = make_snapshot(opened, "monday", ttl_seconds=60)
+    pin = make_snapshot(handle, "monday", ttl_seconds=60)
 
     assert pin.regions[region.id].collector_round == 1
-    assert read_pins(opened.storage) == [pin]
-    assert list(tags(uri=opened.storage.uri)) == [tag_of(pin.nonce)]
+    assert read_pins(handle.context) == [pin]
+    assert list(tags(uri=handle.context.uri)) == [tag_of(pin.nonce)]
 
 
-def test_a_snapshot_that_is_overtaken_for_ever_is_contended_and_leaves_nothing(opened, monkeypatch):
-    opened.storage.registry.swap(table_key(opened.storage.table), expect={}, change={"base_floor": 1_000})
+def test_a_snapshot_that_is_overtaken_for_ever_is_contended_and_leaves_nothing(handle, monkeypatch):
+    handle.context.registry.swap(table_key(handle.context.table), expect={}, change={"base_floor": 1_000})
 
     with pytest.raises(Contended, match="the collector was faster"):
-        make_snapshot(opened, "monday", ttl_seconds=60)
+        make_snapshot(handle, "monday", ttl_seconds=60)
 
-    assert opened.storage.registry.list(snapshots(opened.storage.table)) == []
-    assert tags(uri=opened.storage.uri) == {}
+    assert handle.context.registry.list(snapshots(handle.context.table)) == []
+    assert tags(uri=handle.context.uri) == {}
 
 
-def test_what_an_older_snapshot_of_the_name_left_is_not_counted(opened):
-    pin = make_snapshot(opened, "monday", ttl_seconds=60)
-    storage = opened.storage
-    storage.registry.delete(pin_key(snapshots(storage.table), "monday"), expect={"version": pin.version})
-    assert read_pins(storage) == []
+def test_what_an_older_snapshot_of_the_name_left_is_not_counted(handle):
+    pin = make_snapshot(handle, "monday", ttl_seconds=60)
+    context = handle.context
+    context.registry.delete(pin_key(snapshots(context.table), "monday"), expect={"version": pin.version})
+    assert read_pins(context) == []
 
-    again = make_snapshot(opened, "monday", ttl_seconds=60)
-    assert read_pins(storage) == [again]
+    again = make_snapshot(handle, "monday", ttl_seconds=60)
+    assert read_pins(context) == [again]
 
 
 class Beats:
@@ -182,15 +182,15 @@ def beats(monkeypatch):
     return beating(monkeypatch, 3)
 
 
-def test_a_held_snapshot_is_renewed_at_each_third_of_its_time_and_dropped_at_its_end(opened, beats):
-    with holding_snapshot(opened, "job", ttl_seconds=60) as pin:
+def test_a_held_snapshot_is_renewed_at_each_third_of_its_time_and_dropped_at_its_end(handle, beats):
+    with holding_snapshot(handle, "job", ttl_seconds=60) as pin:
         assert beats.over.wait(PATIENCE), "no beat came"
-        held = find_snapshot(opened.storage, "job")
+        held = find_snapshot(handle.context, "job")
         assert held.version == pin.version + 3
         assert held.expires > pin.expires
         assert beats.waits == [20.0] * 4
-        assert values(opened, pin) == NOW
-    assert list_snapshots(opened.storage) == []
+        assert values(handle, pin) == NOW
+    assert list_snapshots(handle.context) == []
 
 
 def test_slatedb_1750_a_beat_reads_one_record_and_writes_one_and_no_object(table, monkeypatch):
@@ -205,21 +205,21 @@ def test_slatedb_1750_a_beat_reads_one_record_and_writes_one_and_no_object(table
 
 def test_a_heartbeat_that_fails_for_a_while_goes_on(table, beats):
     plan = FaultPlan(lambda call: DENY if beats.waits and not plan.injected else None)
-    opened = open_table(table.uri, ports=faulty(plan))
-    with holding_snapshot(opened, "job", ttl_seconds=60) as pin:
+    handle = open_table(table.uri, ports=faulty(plan))
+    with holding_snapshot(handle, "job", ttl_seconds=60) as pin:
         assert beats.over.wait(PATIENCE), "no beat came"
-        assert find_snapshot(opened.storage, "job").version == pin.version + 2
+        assert find_snapshot(handle.context, "job").version == pin.version + 2
     assert len(plan.injected) == 1
 
 
 def raise_floor(region) -> Head:
     head = region.head()
-    key = lancelsm.common.layout.head_key(region.storage.table, region.id)
-    region.storage.registry.swap(key, expect={}, change={"collector_round": head.collector_round + 1})
+    key = lancelsm.common.layout.head_key(region.context.table, region.id)
+    region.context.registry.swap(key, expect={}, change={"collector_round": head.collector_round + 1})
     return region.head()
 
 
-def test_a_tag_that_is_refused_is_told_as_it_is_and_leaves_no_snapshot(opened, monkeypatch):
+def test_a_tag_that_is_refused_is_told_as_it_is_and_leaves_no_snapshot(handle, monkeypatch):
     """Only a version that was cleaned up is looked for anew: who may not write is not too slow."""
 
     def denied(**_):
@@ -228,11 +228,11 @@ def test_a_tag_that_is_refused_is_told_as_it_is_and_leaves_no_snapshot(opened, m
     monkeypatch.setattr(snapshot_module, "tag_version", denied)
 
     with pytest.raises(Invalid, match="access denied"):
-        make_snapshot(opened, "monday", ttl_seconds=60)
-    assert read_pins(opened.storage) == []
+        make_snapshot(handle, "monday", ttl_seconds=60)
+    assert read_pins(handle.context) == []
 
 
-def test_a_snapshot_whose_confirmation_had_no_answer_and_is_there_stays_with_its_tag(opened, monkeypatch):
+def test_a_snapshot_whose_confirmation_had_no_answer_and_is_there_stays_with_its_tag(handle, monkeypatch):
     confirm = pins.confirm
 
     def unanswered(*given, **how):
@@ -242,8 +242,8 @@ def test_a_snapshot_whose_confirmation_had_no_answer_and_is_there_stays_with_its
     with monkeypatch.context() as patch:
         patch.setattr(pins, "confirm", unanswered)
         with pytest.raises(Unavailable, match="no answer"):
-            make_snapshot(opened, "monday", ttl_seconds=60)
+            make_snapshot(handle, "monday", ttl_seconds=60)
 
-    pin = find_snapshot(opened.storage, "monday")
-    assert values(opened, pin) == NOW
-    assert tag_of(pin.nonce) in tags(uri=opened.storage.uri)
+    pin = find_snapshot(handle.context, "monday")
+    assert values(handle, pin) == NOW
+    assert tag_of(pin.nonce) in tags(uri=handle.context.uri)

@@ -559,7 +559,7 @@ def test_a_region_is_named_by_its_id(tmp_path: Path) -> None:
 
     assert [table.region(one.id) for one in table.regions()] == table.regions()
     with pytest.raises(Invalid, match="no such region"):
-        table.region("0")
+        table.region("no hexadecimal")
 
 
 def test_an_owner_of_ones_own_claims_at_the_first_write_and_fences_all_others(tmp_path: Path) -> None:

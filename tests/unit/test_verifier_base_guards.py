@@ -11,110 +11,110 @@ import pytest
 from lancelsm.common.layout import RegionId, round_list
 from lancelsm.gc import base, verify_base
 from lancelsm.gc import collect as collection
-from lancelsm.gc.lists import Item, Kind, Round, encode, write_list
+from lancelsm.gc.lists import GarbageItem, GarbageKind, Round, encode, write_list
 from lancelsm.region import config as configs
 from tests.simulation.memory_base import in_place_of_lance
 from tests.simulation.removal import Check, carries_weight
-from tests.simulation.whole_lake import WholeLake
+from tests.simulation.whole_table_env import WholeTableEnv
 
 VERIFY = verify_base.verify_base
 WHY_NOT = verify_base._why_not
 NEWEST = 3  # version of the base
 
 
-def merged_twice() -> WholeLake:
-    lake = WholeLake()
-    with in_place_of_lance(lake.base):
+def merged_twice() -> WholeTableEnv:
+    table_env = WholeTableEnv()
+    with in_place_of_lance(table_env.base):
         for key in range(2):
-            lake.put("writer", {key: True})
-            lake.flush()
-            lake.merge()
-    assert lake.base.newest == NEWEST
-    return lake
+            table_env.put("writer", {key: True})
+            table_env.flush()
+            table_env.merge()
+    assert table_env.base.newest == NEWEST
+    return table_env
 
 
-def judged(lake: WholeLake, key: str) -> None:
-    with in_place_of_lance(lake.base), mock.patch.object(base, "read_progress", lake.progress):
-        collection.verify(lake.opened("verifier", faulty=False), [key])
+def judged(table_env: WholeTableEnv, key: str) -> None:
+    with in_place_of_lance(table_env.base), mock.patch.object(base, "read_progress", table_env.progress):
+        collection.verify(table_env.handle("verifier", faulty=False), [key])
 
 
 def forged(
-    *items: tuple[Kind, str, int],
+    *items: tuple[GarbageKind, str, int],
     floor: int = NEWEST,
     number: int = 1,
     fence: int = 1,
     region: RegionId | None = None,
-    change: Callable[[WholeLake], None] = lambda lake: None,
+    change: Callable[[WholeTableEnv], None] = lambda table_env: None,
 ) -> Callable[[], None]:
-    """A round of the base that takes these items, of a lake that was changed."""
-    lake = merged_twice()
-    with in_place_of_lance(lake.base):
-        change(lake)
+    """A round of the base that takes these items, of a table environment that was changed."""
+    table_env = merged_twice()
+    with in_place_of_lance(table_env.base):
+        change(table_env)
     found = Round(
         region=region,
         number=number,
         floor=floor,
-        items=tuple(Item(kind=kind, path=path, number=of, bytes=0, why="a bug") for kind, path, of in items),
+        items=tuple(GarbageItem(kind=kind, path=path, number=of, bytes=0, why="a bug") for kind, path, of in items),
         marked=0.0,
         fence=fence,
     )
-    storage = lake.storage("marker", faulty=False)
-    key = round_list(None, number, storage.ids.nonce())
-    storage.objects.create(key, encode(found))
-    return partial(judged, lake, key)
+    context = table_env.context("marker", faulty=False)
+    key = round_list(None, number, context.ids.nonce())
+    context.objects.create(key, encode(found))
+    return partial(judged, table_env, key)
 
 
-def version(number: int) -> tuple[Kind, str, int]:
-    return Kind.BASE_VERSION, f"version {number}", number
+def version(number: int) -> tuple[GarbageKind, str, int]:
+    return GarbageKind.BASE_VERSION, f"version {number}", number
 
 
-def held(lake: WholeLake) -> None:
+def held(table_env: WholeTableEnv) -> None:
     """A snapshot of the newest version, which is not the newest any more."""
-    lake.hold("holder", "held", ttl_seconds=3600.0)
-    lake.put("writer", {7: True})
-    lake.flush()
-    lake.merge()
+    table_env.hold("holder", "held", ttl_seconds=3600.0)
+    table_env.put("writer", {7: True})
+    table_env.flush()
+    table_env.merge()
 
 
-def overwritten(lake: WholeLake) -> None:
+def overwritten(table_env: WholeTableEnv) -> None:
     """By another tool: the configuration is there, so the table was not dropped."""
-    configs.create(lake.world.store, lake.opened("reader").config, uri=lake.storage("reader").uri)
-    lake.base._add("data/first.lance", {})
+    configs.create(table_env.environment.store, table_env.handle("reader").config, uri=table_env.context("reader").uri)
+    table_env.base._add("data/first.lance", {})
 
 
 def named_list() -> Callable[[], None]:
     """The second round takes the list of the first, which the catalog names."""
-    lake = merged_twice()
-    opened = lake.opened("committer", faulty=False)
-    first = write_list(opened.storage, Round(region=None, number=1, floor=1, items=(), marked=0.0, fence=1))
-    with in_place_of_lance(lake.base):
-        assert base.commit_base(opened, first.key)
-    item = Item(kind=Kind.LIST, path=first.key, number=1, bytes=0, why="a bug")
-    second = write_list(opened.storage, Round(region=None, number=2, floor=1, items=(item,), marked=0.0, fence=2))
-    return partial(judged, lake, second.key)
+    table_env = merged_twice()
+    handle = table_env.handle("committer", faulty=False)
+    first = write_list(handle.context, Round(region=None, number=1, floor=1, items=(), marked=0.0, fence=1))
+    with in_place_of_lance(table_env.base):
+        assert base.commit_base(handle, first.key)
+    item = GarbageItem(kind=GarbageKind.LIST, path=first.key, number=1, bytes=0, why="a bug")
+    second = write_list(handle.context, Round(region=None, number=2, floor=1, items=(item,), marked=0.0, fence=2))
+    return partial(judged, table_env, second.key)
 
 
 def fallen_floor() -> Callable[[], None]:
     """A round after one with a higher floor."""
-    lake = merged_twice()
-    opened = lake.opened("committer", faulty=False)
-    with in_place_of_lance(lake.base):
+    table_env = merged_twice()
+    handle = table_env.handle("committer", faulty=False)
+    with in_place_of_lance(table_env.base):
         for number, floor in ((1, 2), (2, 1)):
             found = Round(region=None, number=number, floor=floor, items=(), marked=0.0, fence=number)
-            key = write_list(opened.storage, found).key
+            key = write_list(handle.context, found).key
             if number == 1:
-                assert base.commit_base(opened, key)
-    return partial(judged, lake, key)
+                assert base.commit_base(handle, key)
+    return partial(judged, table_env, key)
 
 
 def own_list() -> Callable[[], None]:
     """Its list is listed in itself."""
-    lake = merged_twice()
-    storage = lake.storage("marker", faulty=False)
-    key = round_list(None, 1, storage.ids.nonce())
-    item = Item(kind=Kind.LIST, path=key, number=1, bytes=0, why="a bug")
-    storage.objects.create(key, encode(Round(region=None, number=1, floor=1, items=(item,), marked=0.0, fence=1)))
-    return partial(judged, lake, key)
+    table_env = merged_twice()
+    context = table_env.context("marker", faulty=False)
+    key = round_list(None, 1, context.ids.nonce())
+    item = GarbageItem(kind=GarbageKind.LIST, path=key, number=1, bytes=0, why="a bug")
+    context.objects.create(key, encode(Round(region=None, number=1, floor=1, items=(item,), marked=0.0, fence=1)))
+    return partial(judged, table_env, key)
 
 
 def a_list(of: int) -> str:
@@ -147,7 +147,7 @@ GUARDS: dict[str, Check] = {
         forged=partial(forged, floor=NEWEST + 1),
     ),
     "the base is the table's": Check(
-        edits=((VERIFY, "check_base(newest, opened.config)", "pass"),),
+        edits=((VERIFY, "check_base(newest, handle.config)", "pass"),),
         forged=partial(forged, change=overwritten),
     ),
     "versions from the floor on stay": Check(
@@ -156,25 +156,25 @@ GUARDS: dict[str, Check] = {
     ),
     "a version has its number": Check(
         edits=((WHY_NOT, 'return "" if item.path == f"version {item.number}" else', 'return "" if True else'),),
-        forged=partial(forged, (Kind.BASE_VERSION, "version 2", 1)),
+        forged=partial(forged, (GarbageKind.BASE_VERSION, "version 2", 1)),
     ),
     "of Lance's files those of rows alone go": Check(
         edits=((WHY_NOT, "if _ROWS.fullmatch(item.path) else", "if True else"),),
-        forged=partial(forged, (Kind.BASE_FILE, "_indices/1/page.lance", 0)),
+        forged=partial(forged, (GarbageKind.BASE_FILE, "_indices/1/page.lance", 0)),
     ),
     "a file that a version names stays": Check(
-        edits=((VERIFY, "if item.kind is Kind.BASE_FILE and item.path in named:", "if False:"),),
-        forged=partial(forged, (Kind.BASE_FILE, "data/first.lance", 0)),
+        edits=((VERIFY, "if item.kind is GarbageKind.BASE_FILE and item.path in named:", "if False:"),),
+        forged=partial(forged, (GarbageKind.BASE_FILE, "data/first.lance", 0)),
     ),
     "a list lies where lists of the base do": Check(
         edits=((WHY_NOT, f"if not {NAMED}:", "if False:"),),
-        forged=partial(forged, (Kind.LIST, "_lancelsm/config.json", 0)),
+        forged=partial(forged, (GarbageKind.LIST, "_lancelsm/config.json", 0)),
     ),
     "a list has its round": Check(
         edits=((WHY_NOT, NAMED, 'item.path.startswith("_lancelsm/gc/")'),),
-        forged=partial(forged, (Kind.LIST, a_list(1), 0)),
+        forged=partial(forged, (GarbageKind.LIST, a_list(1), 0)),
     ),
-    "a list's round is over": Check(edits=OVER, forged=partial(forged, (Kind.LIST, a_list(4), 4))),
+    "a list's round is over": Check(edits=OVER, forged=partial(forged, (GarbageKind.LIST, a_list(4), 4))),
     "a round leaves its own list": Check(edits=OVER, forged=own_list),
     "the list that the catalog names stays": Check(
         edits=((WHY_NOT, "if item.path == floor.key:", "if False:"),),
@@ -182,7 +182,7 @@ GUARDS: dict[str, Check] = {
     ),
     "what is a region's is none of the base's": Check(
         edits=((WHY_NOT, 'return "it is none of the base\'s"', 'return ""'),),
-        forged=partial(forged, (Kind.ENTRY, "_mem_wal/x/wal/1.arrow", 1)),
+        forged=partial(forged, (GarbageKind.ENTRY, "_mem_wal/x/wal/1.arrow", 1)),
     ),
     "a pin's version stays": Check(
         edits=((VERIFY, "if pin.base_version in going:", "if False:"),),

@@ -31,116 +31,118 @@ from lancelsm.common.setsum import Setsum
 from lancelsm.common.settings import Settings
 from lancelsm.gc import collect as collection
 from lancelsm.gc import verify
-from lancelsm.gc.lists import Item, Kind, Round, read_list
+from lancelsm.gc.lists import GarbageItem, GarbageKind, Round, read_list
 from lancelsm.gc.lists import encode as encode_list
 from lancelsm.gc.mark import Progress
 from lancelsm.region import manifest as manifests
 from lancelsm.region.compare_and_swap import newest
 from lancelsm.region.manifest import Manifest
 from lancelsm.wal.entry import encode
-from tests.simulation.collecting import Lake, filled
+from tests.simulation.collecting import TableEnv, filled
+from tests.simulation.environment import a_nonce, row
 from tests.simulation.removal import Check, carries_weight
-from tests.simulation.world import a_nonce, row
 
 Verify = Callable[[], None]  # of a round that is made
 
 CHECK = verify._Check
 
 
-def in_lake(lake: Lake, change: Callable[[Round], Round]) -> Verify:
-    """The round that mark makes of the lake, changed."""
-    storage = lake.region("marker").storage
-    with lake.collecting():
-        (key,) = collection.mark(lake.opened("marker", faulty=False)).rounds
-    found = change(read_list(storage, key).round)
-    key = round_list(lake.world.id, found.number, storage.ids.nonce())
-    storage.objects.create(key, encode_list(found))
-    return partial(judged, lake, key)
+def in_table_env(table_env: TableEnv, change: Callable[[Round], Round]) -> Verify:
+    """The round that mark makes of the table environment, changed."""
+    context = table_env.region("marker").context
+    with table_env.collecting():
+        (key,) = collection.mark(table_env.handle("marker", faulty=False)).rounds
+    found = change(read_list(context, key).round)
+    key = round_list(table_env.environment.id, found.number, context.ids.nonce())
+    context.objects.create(key, encode_list(found))
+    return partial(judged, table_env, key)
 
 
-def judged(lake: Lake, key: str) -> None:
-    with lake.collecting():
-        collection.verify(lake.opened("verifier", faulty=False), [key])
+def judged(table_env: TableEnv, key: str) -> None:
+    with table_env.collecting():
+        collection.verify(table_env.handle("verifier", faulty=False), [key])
 
 
-def more(kind: Kind, path: str, number: int) -> Callable[[Round], Round]:
+def more(kind: GarbageKind, path: str, number: int) -> Callable[[Round], Round]:
     """The round with one item more."""
-    item = Item(kind=kind, path=path, number=number, bytes=1, why="a bug")
+    item = GarbageItem(kind=kind, path=path, number=number, bytes=1, why="a bug")
     return lambda found: replace(found, items=(*found.items, item))
 
 
 # Items
 
 
-def below(kind: Kind, name: str, number: int) -> Verify:
-    lake = filled()
-    return in_lake(lake, more(kind, f"_mem_wal/{lake.world.id}/{name}", number))
+def below(kind: GarbageKind, name: str, number: int) -> Verify:
+    table_env = filled()
+    return in_table_env(table_env, more(kind, f"_mem_wal/{table_env.environment.id}/{name}", number))
 
 
-def outside(kind: Kind, path: str, number: int) -> Verify:
-    return in_lake(filled(), more(kind, path, number))
+def outside(kind: GarbageKind, path: str, number: int) -> Verify:
+    return in_table_env(filled(), more(kind, path, number))
 
 
 def under_another_number() -> Verify:
-    lake = filled()
-    return in_lake(lake, more(Kind.GENERATION, path_of(lake, 3), 1))
+    table_env = filled()
+    return in_table_env(table_env, more(GarbageKind.GENERATION, path_of(table_env, 3), 1))
 
 
-def path_of(lake: Lake, number: int) -> str:
-    region = lake.region("x")
+def path_of(table_env: TableEnv, number: int) -> str:
+    region = table_env.region("x")
     _, manifest = newest(region, region.head())
     return next(generation_path(region.id, g.path) for g in manifest.generations if g.generation == number)
 
 
 def entry(position: int, number: int) -> Verify:
-    lake = filled()
-    return in_lake(lake, more(Kind.ENTRY, wal_entry(lake.world.id, Position(position)), number))
+    table_env = filled()
+    return in_table_env(
+        table_env, more(GarbageKind.ENTRY, wal_entry(table_env.environment.id, Position(position)), number)
+    )
 
 
 def published(version: int, *, hint: int, number: int | None = None) -> Verify:
-    lake = filled()
-    store, key = lake.world.store, version_hint(lake.world.id)
+    table_env = filled()
+    store, key = table_env.environment.store, version_hint(table_env.environment.id)
     store.remove(key)
     store.create(key, b'{"version":%d}' % hint)
-    path = published_manifest(lake.world.id, Version(version))
-    return in_lake(lake, more(Kind.PUBLISHED, path, number or version))
+    path = published_manifest(table_env.environment.id, Version(version))
+    return in_table_env(table_env, more(GarbageKind.PUBLISHED, path, number or version))
 
 
 def named_manifest() -> Verify:
-    lake = filled()
-    head = lake.region("x").head()
-    return in_lake(lake, more(Kind.STAGED, head.manifest_key, head.manifest_version))
+    table_env = filled()
+    head = table_env.region("x").head()
+    return in_table_env(table_env, more(GarbageKind.STAGED, head.manifest_key, head.manifest_version))
 
 
 def named_list() -> Verify:
-    lake = collected_once()
-    region = lake.region("x")
+    table_env = collected_once()
+    region = table_env.region("x")
     _, manifest = newest(region, region.head())
-    return in_lake(lake, more(Kind.LIST, manifest.collector_key, manifest.collector_round))
+    return in_table_env(table_env, more(GarbageKind.LIST, manifest.collector_key, manifest.collector_round))
 
 
-def collected_once() -> Lake:
-    lake = filled()
-    lake.collect()
-    lake.merge()
-    return lake
+def collected_once() -> TableEnv:
+    table_env = filled()
+    table_env.collect()
+    table_env.merge()
+    return table_env
 
 
-def pinned(of_kind: Kind) -> Verify:
+def pinned(of_kind: GarbageKind) -> Verify:
     """A snapshot from before a flush and two merges."""
-    lake = filled()
-    needs = lake.pin("held").regions[lake.world.id]
-    lake.merge()
-    lake.write(100, 101)
-    lake.flush()
-    lake.merge()
+    table_env = filled()
+    needs = table_env.pin("held").regions[table_env.environment.id]
+    table_env.merge()
+    table_env.write(100, 101)
+    table_env.flush()
+    table_env.merge()
     version = needs.manifest_version
     items = {
-        Kind.GENERATION: more(of_kind, path_of(lake, 3), 3),
-        Kind.STAGED: more(of_kind, needs.manifest_key, version),
-        Kind.PUBLISHED: more(of_kind, published_manifest(lake.world.id, version), version),
+        GarbageKind.GENERATION: more(of_kind, path_of(table_env, 3), 3),
+        GarbageKind.STAGED: more(of_kind, needs.manifest_key, version),
+        GarbageKind.PUBLISHED: more(of_kind, published_manifest(table_env.environment.id, version), version),
     }
-    return in_lake(lake, items[of_kind])
+    return in_table_env(table_env, items[of_kind])
 
 
 # Generations
@@ -148,16 +150,16 @@ def pinned(of_kind: Kind) -> Verify:
 
 def ahead() -> Verify:
     """The base is of later heads: the registry is an older copy."""
-    lake = filled()
-    verified = in_lake(lake, lambda found: found)
-    lake.counter = Generation(7)
+    table_env = filled()
+    verified = in_table_env(table_env, lambda found: found)
+    table_env.counter = Generation(7)
     return verified
 
 
 def lagging(what: str) -> Verify:
-    lake = filled()
-    verified = in_lake(lake, lambda found: found)
-    held, lags = {lake.world.id: Generation(2)}, {lake.world.id: Generation(1)}
+    table_env = filled()
+    verified = in_table_env(table_env, lambda found: found)
+    held, lags = {table_env.environment.id: Generation(2)}, {table_env.environment.id: Generation(1)}
     progress = Progress(
         version=1,
         counters=lags if what == "counter" else held,
@@ -166,7 +168,7 @@ def lagging(what: str) -> Verify:
     )
 
     def judged_late() -> None:
-        with mock.patch.object(lake, "progress", return_value=progress):
+        with mock.patch.object(table_env, "progress", return_value=progress):
             verified()
 
     return judged_late
@@ -174,9 +176,9 @@ def lagging(what: str) -> Verify:
 
 def from_the_middle() -> Verify:
     def without_the_oldest(found: Round) -> Round:
-        return replace(found, items=tuple(i for i in found.items if (i.kind, i.number) != (Kind.GENERATION, 1)))
+        return replace(found, items=tuple(i for i in found.items if (i.kind, i.number) != (GarbageKind.GENERATION, 1)))
 
-    return in_lake(filled(merged=4), without_the_oldest)
+    return in_table_env(filled(merged=4), without_the_oldest)
 
 
 # Log
@@ -184,61 +186,65 @@ def from_the_middle() -> Verify:
 
 def floor(position: int, *, through: int | None = None, generations: bool = False) -> Verify:
     """A round of nothing but the log below a floor, which says that it takes the entries through a position."""
-    lake = filled()
+    table_env = filled()
 
     def changed(found: Round) -> Round:
-        items = tuple(i for i in found.items if i.kind is Kind.GENERATION) if generations else ()
-        return replace(found, floor=position, items=items, discarded=logged(lake, through or position - 1))
+        items = tuple(i for i in found.items if i.kind is GarbageKind.GENERATION) if generations else ()
+        return replace(found, floor=position, items=items, discarded=logged(table_env, through or position - 1))
 
-    return in_lake(lake, changed)
+    return in_table_env(table_env, changed)
 
 
-def logged(lake: Lake, through: int) -> Setsum:
-    entries = [entry.summary.entry_setsum for position, entry in lake.world.log.items() if position <= through]
+def logged(table_env: TableEnv, through: int) -> Setsum:
+    entries = [
+        entry.summary.entry_setsum for position, entry in table_env.environment.log.items() if position <= through
+    ]
     return sum(entries, start=Setsum.ZERO)
 
 
 def pinned_log() -> Verify:
     """A pin of the log that was recorded after mark had read the pins."""
-    lake = filled()
-    verified = in_lake(lake, lambda found: found)
-    lake.begin_pin("late", replace(lake.needs(lake.region("x")), first_position=Position(3)))
+    table_env = filled()
+    verified = in_table_env(table_env, lambda found: found)
+    table_env.begin_pin("late", replace(table_env.needs(table_env.region("x")), first_position=Position(3)))
     return verified
 
 
 def another_entry() -> Verify:
     """The floor lies within a generation, and one of its entries that stay is not what was folded."""
-    lake = filled()
-    verified = in_lake(lake, lambda found: replace(found, floor=4, items=(), discarded=logged(lake, 3)))
-    key = wal_entry(lake.world.id, Position(4))
-    lake.world.store.remove(key)
-    other = encode(row(999), position=Position(4), epoch=lake.world.log[Position(4)].summary.epoch, nonce=a_nonce(999))
-    lake.world.store.create(key, other.body)
+    table_env = filled()
+    verified = in_table_env(table_env, lambda found: replace(found, floor=4, items=(), discarded=logged(table_env, 3)))
+    key = wal_entry(table_env.environment.id, Position(4))
+    table_env.environment.store.remove(key)
+    other = encode(
+        row(999), position=Position(4), epoch=table_env.environment.log[Position(4)].summary.epoch, nonce=a_nonce(999)
+    )
+    table_env.environment.store.create(key, other.body)
     return verified
 
 
 def unbalanced() -> Verify:
     """A manifest whose newest generation has another sum than the log; the round ends before that."""
-    lake = filled()
-    verified = in_lake(lake, lambda found: replace(found, floor=3, items=(), discarded=logged(lake, 2)))
-    region = lake.region("x")
+    table_env = filled()
+    verified = in_table_env(table_env, lambda found: replace(found, floor=3, items=(), discarded=logged(table_env, 2)))
+    region = table_env.region("x")
     head, manifest = newest(region, region.head())
     *elder, last = manifest.generations
     assert last.folded is not None
     last = replace(last, folded=replace(last.folded, entry_setsum=Setsum.of([b"x"])))
-    rewrite(lake, head.manifest_key, replace(manifest, generations=(*elder, last)))
+    rewrite(table_env, head.manifest_key, replace(manifest, generations=(*elder, last)))
     return verified
 
 
-def rewrite(lake: Lake, key: str, manifest: Manifest) -> None:
-    lake.world.store.remove(key)
-    lake.world.store.create(key, manifests.encode(manifest))
+def rewrite(table_env: TableEnv, key: str, manifest: Manifest) -> None:
+    table_env.environment.store.remove(key)
+    table_env.environment.store.create(key, manifests.encode(manifest))
 
 
 def whole_log() -> Verify:
-    lake = filled()
-    verified = in_lake(lake, lambda found: found)
-    lake.settings = Settings(collect_floor_bytes=1000)
+    table_env = filled()
+    verified = in_table_env(table_env, lambda found: found)
+    table_env.settings = Settings(collect_floor_bytes=1000)
     return verified
 
 
@@ -246,13 +252,13 @@ def whole_log() -> Verify:
 
 
 def another_round() -> Verify:
-    return in_lake(filled(), lambda found: replace(found, number=3))
+    return in_table_env(filled(), lambda found: replace(found, number=3))
 
 
 def another_region() -> Verify:
     other = filled().region("x").id.replace("-", "")[::-1]
     stranger = f"{other[:8]}-{other[8:12]}-{other[12:16]}-{other[16:20]}-{other[20:]}"
-    return in_lake(filled(), lambda found: replace(found, region=stranger, items=()))  # type: ignore[arg-type]
+    return in_table_env(filled(), lambda found: replace(found, region=stranger, items=()))  # type: ignore[arg-type]
 
 
 NONCE = "0" * 32
@@ -270,12 +276,12 @@ GUARDS: dict[str, Check] = {
     "an item lies below the region": Check(
         edits=((CHECK.items, "if not item.path.startswith(place) or ", "if "),),
         behind=ANY_NAME,
-        forged=partial(outside, Kind.ENTRY, "_lancelsm/config.json", 1),
+        forged=partial(outside, GarbageKind.ENTRY, "_lancelsm/config.json", 1),
     ),
     "a path does not lead out of the region": Check(
         edits=((CHECK.items, ' or ".." in item.path:', ":"),),
         behind=ANY_NAME,
-        forged=partial(below, Kind.GENERATION, "../other/00000000_gen_1", 1),
+        forged=partial(below, GarbageKind.GENERATION, "../other/00000000_gen_1", 1),
     ),
     "the manifest that the head names stays": Check(
         edits=(
@@ -313,7 +319,7 @@ GUARDS: dict[str, Check] = {
                 "return True",
             ),
         ),
-        forged=partial(below, Kind.STAGED, f"manifest/staged/6-{NONCE}.binpb", 1),
+        forged=partial(below, GarbageKind.STAGED, f"manifest/staged/6-{NONCE}.binpb", 1),
     ),
     "a published manifest has its version": Check(
         edits=((CHECK._is_named_as, 'return name == f"manifest/{digits}.binpb"', "return True"),),
@@ -327,25 +333,25 @@ GUARDS: dict[str, Check] = {
                 "return True",
             ),
         ),
-        forged=partial(below, Kind.LIST, f"gc/1-{NONCE}.binpb", 0),
+        forged=partial(below, GarbageKind.LIST, f"gc/1-{NONCE}.binpb", 0),
     ),
     "what is the base's is none of a region's": Check(
         edits=((CHECK._is_named_as, "return False", "return True"),),
-        forged=partial(below, Kind.BASE_FILE, "data/x.lance", 0),
+        forged=partial(below, GarbageKind.BASE_FILE, "data/x.lance", 0),
     ),
     "entries from the floor on stay": Check(
-        edits=((CHECK.items, "if item.kind is Kind.ENTRY and item.number >= self._round.floor:", "if False:"),),
+        edits=((CHECK.items, "if item.kind is GarbageKind.ENTRY and item.number >= self._round.floor:", "if False:"),),
         forged=partial(entry, 9, 9),
     ),
     "a staged manifest's version is taken": Check(
         edits=(
             (
                 CHECK.items,
-                "if item.kind is Kind.STAGED and item.number > self._head.manifest_version:",
+                "if item.kind is GarbageKind.STAGED and item.number > self._head.manifest_version:",
                 "if False:",
             ),
         ),
-        forged=partial(below, Kind.STAGED, f"manifest/staged/6-{NONCE}.binpb", 6),
+        forged=partial(below, GarbageKind.STAGED, f"manifest/staged/6-{NONCE}.binpb", 6),
     ),
     "published manifests stay from the hint on": Check(
         edits=((CHECK.items, "min(hint, self._head.manifest_version)", "self._head.manifest_version"),),
@@ -359,17 +365,21 @@ GUARDS: dict[str, Check] = {
         edits=(
             (CHECK.items, "if published or item.path == needs.manifest_key:", "if item.path == needs.manifest_key:"),
         ),
-        forged=partial(pinned, Kind.PUBLISHED),
+        forged=partial(pinned, GarbageKind.PUBLISHED),
     ),
     "a pin's manifest stays": Check(
         edits=((CHECK.items, "if published or item.path == needs.manifest_key:", "if published:"),),
-        forged=partial(pinned, Kind.STAGED),
+        forged=partial(pinned, GarbageKind.STAGED),
     ),
     "a list's round is over": Check(
         edits=(
-            (CHECK.items, "if item.kind is Kind.LIST and item.number > self._manifest.collector_round:", "if False:"),
+            (
+                CHECK.items,
+                "if item.kind is GarbageKind.LIST and item.number > self._manifest.collector_round:",
+                "if False:",
+            ),
         ),
-        forged=partial(below, Kind.LIST, f"gc/1-{NONCE}.binpb", 1),
+        forged=partial(below, GarbageKind.LIST, f"gc/1-{NONCE}.binpb", 1),
     ),
     "the base is not ahead of the head": Check(
         edits=((CHECK.generations, "if counter >= self._manifest.current_generation and ", "if False and "),),
@@ -377,11 +387,11 @@ GUARDS: dict[str, Check] = {
     ),
     "a flush may be writing a generation": Check(
         edits=((CHECK.generations, "if item.number >= self._manifest.current_generation:", "if False:"),),
-        forged=partial(below, Kind.GENERATION, "00000000_gen_5", 5),
+        forged=partial(below, GarbageKind.GENERATION, "00000000_gen_5", 5),
     ),
     "a pin's generations stay": Check(
         edits=((CHECK.generations, "if needs.after < item.number <= needs.through:", "if False:"),),
-        forged=partial(pinned, Kind.GENERATION),
+        forged=partial(pinned, GarbageKind.GENERATION),
     ),
     "the base has a generation that goes": Check(
         edits=((CHECK.generations, "[progress.counters, progress.markers, ", "[progress.markers, "),),

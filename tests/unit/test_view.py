@@ -17,14 +17,14 @@ from lancelsm.dataset.base_table import BaseTable, open_base
 from lancelsm.errors import Corrupt, Unavailable
 from lancelsm.read.view import View, take_view
 from lancelsm.region.catalog import regions
-from lancelsm.region.handle import Opened, open_table
+from lancelsm.region.handle import TableHandle, open_table
 from lancelsm.table import Table
 from tests.simulation.faults import FAIL_BEFORE, FakeClock, FaultPlan
 from tests.unit.tables import create, faulty, row, rows_of
 
 
-def view_of(opened: Opened, read_base: Callable[[], BaseTable] | None = None) -> View:
-    return take_view(opened.storage, lambda: regions(opened.storage), read_base or opened.read_base)
+def view_of(handle: TableHandle, read_base: Callable[[], BaseTable] | None = None) -> View:
+    return take_view(handle.context, lambda: regions(handle.context), read_base or handle.read_base)
 
 
 @pytest.fixture
@@ -50,13 +50,13 @@ def test_a_view_has_what_is_newer_than_the_base(table: Table) -> None:
 
 def test_a_merge_between_heads_and_base_is_no_contradiction(table: Table) -> None:
     """The counter is then newer than the manifest's generations were when the head was read, or as new."""
-    opened = open_table(table.uri)
+    handle = open_table(table.uri)
 
     def merged_meanwhile() -> BaseTable:
         table.merge(engine="inprocess")
-        return opened.read_base()
+        return handle.read_base()
 
-    view = view_of(opened, merged_meanwhile)
+    view = view_of(handle, merged_meanwhile)
 
     (region,) = view.regions
     assert (region.counter, region.generations) == (2, [])
@@ -64,17 +64,17 @@ def test_a_merge_between_heads_and_base_is_no_contradiction(table: Table) -> Non
 
 
 def test_a_flush_and_a_merge_between_heads_and_base_make_a_view_start_again(table: Table) -> None:
-    opened = open_table(table.uri)
+    handle = open_table(table.uri)
     reads = []
 
     def folded_meanwhile() -> BaseTable:
         if not reads:
             table.flush()
             table.merge(engine="inprocess")
-        reads.append(opened.read_base())
+        reads.append(handle.read_base())
         return reads[-1]
 
-    view = view_of(opened, folded_meanwhile)
+    view = view_of(handle, folded_meanwhile)
 
     assert len(reads) == 2
     (region,) = view.regions
@@ -82,17 +82,17 @@ def test_a_flush_and_a_merge_between_heads_and_base_make_a_view_start_again(tabl
 
 
 def test_a_counter_that_stays_ahead_is_corrupt_after_bounded_tries(table: Table) -> None:
-    opened = open_table(table.uri, ports=faulty(FaultPlan()))
-    (region,) = regions(opened.storage)
+    handle = open_table(table.uri, ports=faulty(FaultPlan()))
+    (region,) = regions(handle.context)
     lance.dataset(table.uri).update_schema_metadata({f"lancelsm.merged.{region.id}": "9"})
     reads = []
 
     def counted() -> BaseTable:
-        reads.append(opened.read_base())
+        reads.append(handle.read_base())
         return reads[-1]
 
     with pytest.raises(Corrupt, match="through generation 9, its manifest has") as error:
-        view_of(opened, counted)
+        view_of(handle, counted)
 
     assert 2 <= len(reads) <= 10
     assert "registry rebuild" in error.value.remedy
@@ -101,10 +101,10 @@ def test_a_counter_that_stays_ahead_is_corrupt_after_bounded_tries(table: Table)
 
 def test_a_base_of_another_table_is_never_read(tmp_path: Path, table: Table) -> None:
     other = create(tmp_path / "other", [row(66)])
-    opened = open_table(table.uri, ports=faulty(FaultPlan(), clock=FakeClock()))
+    handle = open_table(table.uri, ports=faulty(FaultPlan(), clock=FakeClock()))
 
     with pytest.raises(Corrupt, match="another tool has overwritten it"):
-        view_of(opened, lambda: open_base(uri=other.uri))
+        view_of(handle, lambda: open_base(uri=other.uri))
 
 
 def test_an_entry_that_nobody_committed_does_not_pass_for_one(table: Table) -> None:

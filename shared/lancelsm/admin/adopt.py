@@ -16,9 +16,9 @@ from lancelsm.admin.rebuild import newest_published, rebuild, regions_in_storage
 from lancelsm.common.layout import Epoch, Generation, Position, Version, published_manifest, table_id, wal_entry
 from lancelsm.compaction.maintenance import flush_table, merge_table
 from lancelsm.dataset.adoption import read_adoptable, take_over, write_facts
-from lancelsm.dataset.base_table import REGIONS, Facts
-from lancelsm.errors import Contended, Corrupt, Invalid, placed
-from lancelsm.objects import Refused, Written
+from lancelsm.dataset.base_table import REGIONS, BaseFacts
+from lancelsm.errors import Contended, Corrupt, Invalid, error_context
+from lancelsm.objects import PreconditionFailed, Written
 from lancelsm.read.status import read_status
 from lancelsm.record.key import check_primary_key
 from lancelsm.region import config as configs
@@ -26,7 +26,15 @@ from lancelsm.region import manifest as manifests
 from lancelsm.region.catalog import Region, regions
 from lancelsm.region.compare_and_swap import load, stage
 from lancelsm.region.config import Config
-from lancelsm.region.handle import DEFAULT_OWNER, Opened, Ports, canonical, catalogue_table, open_table, opened
+from lancelsm.region.handle import (
+    DEFAULT_OWNER,
+    Ports,
+    TableHandle,
+    canonical,
+    catalogue_table,
+    open_table,
+    table_handle,
+)
 from lancelsm.region.head import check_owner
 from lancelsm.region.manifest import Manifest
 from lancelsm.registry.open import default_registry
@@ -34,7 +42,7 @@ from lancelsm.routing.route import all_values
 from lancelsm.routing.spec import RegionSpec, from_lance, parse_regions
 from lancelsm.wal.claim import catalogue, create_head, create_region, derived_head, seal
 from lancelsm.wal.entry import decode, encode, fence
-from lancelsm.wal.recovery import counted
+from lancelsm.wal.recovery import recover_log
 
 
 def adopt(
@@ -44,7 +52,7 @@ def adopt(
     owner: str = DEFAULT_OWNER,
     storage_options: Mapping[str, str] | None = None,
     ports: Ports | None = None,
-) -> Opened:
+) -> TableHandle:
     """Make a Lance table with a MemWAL index a table of lancelsm. Lance's writers are fenced, not asked.
 
     In a table of lancelsm, the regions that Lance wrote to are taken back: what it wrote is kept, and their heads are
@@ -74,7 +82,7 @@ def adopt(
     adoptable = read_adoptable(uri=place, objects=store, storage_options=storage_options)
     schema = adoptable.base.schema
     check_primary_key(schema)
-    facts = adoptable.base.facts or Facts(
+    facts = adoptable.base.facts or BaseFacts(
         table=table_id(ports.ids.nonce()),
         registry=registry or default_registry(place),
         owner=owner,
@@ -88,7 +96,7 @@ def adopt(
         schema_version=1,
         regions=None,
     )
-    table = opened(config, store, place, storage_options=storage_options, ports=ports)
+    table = table_handle(config, store, place, storage_options=storage_options, ports=ports)
     lance_spec = None if adoptable.spec is None else from_lance(adoptable.spec, schema=schema)
     known = adoptable.base.facts is not None
     fenced = [_fence_lance(region, lance_spec, known=known) for region in _regions(table)]
@@ -104,7 +112,7 @@ def adopt(
     return replace(table, config=config)
 
 
-def set_regions(table: Opened, text: str) -> Opened:
+def set_regions(table: TableHandle, text: str) -> TableHandle:
     """Give an adopted table a region spec, so that it takes rows: its old regions are sealed, flushed and merged first.
 
     Args:
@@ -121,29 +129,29 @@ def set_regions(table: Opened, text: str) -> Opened:
         raise Invalid(
             f"the table has the region spec {table.config.regions}",
             remedy="Leave --regions out: a spec is for ever",
-            table=table.storage.uri,
+            table=table.context.uri,
             field="regions",
         )
     # Lance's index doesn't know this spec, so its number is Lance's for "none of mine".
-    with placed(table=table.storage.uri):
+    with error_context(table=table.context.uri):
         spec = replace(parse_regions(text, schema=table.config.schema), spec_id=0)
-    for region in regions(table.storage):
+    for region in regions(table.context):
         if region.find_head() is not None:
             seal(region)
     flush_table(table)
     merge_table(table)
     if any(region.wal_rows or region.generations for region in read_status(table).regions):
-        raise Contended("rows arrived while the regions were sealed", remedy="Run it again", table=table.storage.uri)
+        raise Contended("rows arrived while the regions were sealed", remedy="Run it again", table=table.context.uri)
     write_facts(table.read_base(), {REGIONS: configs.regions_text(spec)})
     config = replace(table.config, regions=spec)
-    configs.rewrite(table.storage.objects, config, uri=table.storage.uri)
+    configs.rewrite(table.context.objects, config, uri=table.context.uri)
     for values in all_values(spec) or []:
-        create_region(table.storage, spec_id=spec.spec_id, values=values, owner=config.owner)
+        create_region(table.context, spec_id=spec.spec_id, values=values, owner=config.owner)
     return replace(table, config=config)
 
 
-def _take_back(table: Opened) -> Opened:
-    place = table.storage.uri
+def _take_back(table: TableHandle) -> TableHandle:
+    place = table.context.uri
     taken = [region for region in _regions(table) if _was_written_by_lance(region)]
     if not taken:
         raise Invalid("a table of lancelsm is there, which Lance did not touch", remedy="Open it", table=place)
@@ -165,8 +173,8 @@ def _was_written_by_lance(region: Region) -> bool:
     return ahead > 0 or (ahead == 0 and staged is not None and staged.body != published.body)
 
 
-def _regions(table: Opened) -> list[Region]:
-    return [Region(storage=table.storage, id=name, spec_id=0, values=()) for name in regions_in_storage(table.storage)]
+def _regions(table: TableHandle) -> list[Region]:
+    return [Region(context=table.context, id=name, spec_id=0, values=()) for name in regions_in_storage(table.context)]
 
 
 def _usable(spec: RegionSpec | None, found: Sequence[Manifest]) -> RegionSpec | None:
@@ -188,7 +196,7 @@ def _fence_lance(region: Region, spec: RegionSpec | None, *, known: bool) -> tup
         known: the table has been one of ours, so that the region may have been collected. Lance's writer does not carry
             on how far: the head says it, or without one our newest manifest.
     """
-    for _ in region.storage.budget().attempts():
+    for _ in region.context.budget().attempts():
         found = newest_published(region)
         if found is None:
             raise Corrupt("the region has no manifest", **region.where)
@@ -205,7 +213,7 @@ def _fence_lance(region: Region, spec: RegionSpec | None, *, known: bool) -> tup
                 collector_round=ours.collector_round if ours else 0,
             )
             key = published_manifest(region.id, manifest.version)
-            written = isinstance(region.storage.objects.create(key, manifests.encode(manifest)), Written)
+            written = isinstance(region.context.objects.create(key, manifests.encode(manifest)), Written)
         if written:
             _append_sentinel(region, manifest)
             return replace(region, spec_id=manifest.spec_id, values=manifest.values), manifest
@@ -229,9 +237,9 @@ def _only_values(spec: RegionSpec | None) -> tuple[tuple[str, bytes], ...]:
 
 def _append_sentinel(region: Region, manifest: Manifest) -> None:
     """A fence in the manifest's epoch behind everything that is in the log. One that is there already is as good."""
-    objects = region.storage.objects
-    for _ in region.storage.budget().attempts():
-        log = counted(region, manifest)
+    objects = region.context.objects
+    for _ in region.context.budget().attempts():
+        log = recover_log(region, manifest)
         newest = log.entries[-1].epoch if log.entries else Epoch(0)
         if newest == manifest.epoch:
             return
@@ -242,18 +250,21 @@ def _append_sentinel(region: Region, manifest: Manifest) -> None:
             fence(),
             position=position,
             epoch=manifest.epoch,
-            nonce=region.storage.ids.nonce(),
+            nonce=region.context.ids.nonce(),
         )
         key = wal_entry(region.id, position)
-        if isinstance(objects.create(key, sentinel.body), Refused) and (found := objects.get(key)) is not None:
+        if (
+            isinstance(objects.create(key, sentinel.body), PreconditionFailed)
+            and (found := objects.get(key)) is not None
+        ):
             decode(found.body, position=position, key=key)  # an object that can't be read would be in the way for ever
     raise Contended("writers of Lance kept appending to the region", remedy="Stop them", **region.where)
 
 
 def _create_head(region: Region, manifest: Manifest, counter: Generation, *, owner: str) -> None:
     """Count what follows the manifest's replay point, and make catalog record and head of it."""
-    budget = region.storage.budget()
-    log = counted(region, manifest)
+    budget = region.context.budget()
+    log = recover_log(region, manifest)
     staged = stage(region, manifest, after=None, budget=budget)
     head = derived_head(region, staged, log.entries, epoch=manifest.epoch, owner=owner, merged=counter)
     catalogue(region, budget=budget)

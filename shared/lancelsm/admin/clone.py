@@ -20,12 +20,12 @@ import pyarrow as pa
 
 from lancelsm.admin.create import begin_copy, catalogued, check_free, sharding_of
 from lancelsm.common.layout import CLONE, DROPPING, TableId, table_id
-from lancelsm.dataset.base_table import Facts
+from lancelsm.dataset.base_table import BaseFacts
 from lancelsm.dataset.copies import share_base
 from lancelsm.dataset.generation import read_generation
 from lancelsm.dataset.tags import remove_tag, tag_version
 from lancelsm.errors import Contended, Corrupt, Invalid
-from lancelsm.gc.delete_table import close_table, keep_table
+from lancelsm.gc.delete_table import cancel_drop, delete_config
 from lancelsm.history import pins
 from lancelsm.history.pins import Pin
 from lancelsm.history.snapshot import find_snapshot, forget_snapshot, keep_standing, snapshot_view, standing
@@ -35,9 +35,9 @@ from lancelsm.read.view import View, take_view
 from lancelsm.region import config as configs
 from lancelsm.region.catalog import regions
 from lancelsm.region.config import Config
-from lancelsm.region.handle import Opened, Ports, canonical
+from lancelsm.region.handle import Ports, TableHandle, canonical
 from lancelsm.region.head import Head
-from lancelsm.region.lineage import Origin, read_origin
+from lancelsm.region.lineage import CloneLineage, read_lineage
 from lancelsm.registry.open import default_registry
 from lancelsm.routing.route import route
 from lancelsm.routing.spec import parse_regions
@@ -59,7 +59,7 @@ class Copied:
 
 
 def clone_snapshot(
-    opened: Opened,
+    handle: TableHandle,
     name: str,
     to: str | Path,
     *,
@@ -69,7 +69,7 @@ def clone_snapshot(
     """Make a new table of a snapshot without copying its base.
 
     Args:
-        opened: the source.
+        handle: the source.
         to: a path or URL, in a store that reaches the source's with the same options.
         registry: the clone's; by default as for a new table.
 
@@ -81,37 +81,37 @@ def clone_snapshot(
     A crash at any line leaves no table at `to`; the same call goes on where it stopped.
     """
     ports, place = ports or Ports(), canonical(to)
-    store = ports.store(place, opened.storage_options)
-    check_free(store, uri=place, note=CLONE)
-    pin = find_snapshot(opened.storage, name)
-    view = snapshot_view(opened, pin)
-    origin = _begun(store, opened, pin, registry=registry or default_registry(place), place=place, ports=ports)
-    _keep_files(opened, pin, origin, place)
+    store = ports.store(place, handle.storage_options)
+    check_free(store, uri=place, marker=CLONE)
+    pin = find_snapshot(handle.context, name)
+    view = snapshot_view(handle, pin)
+    lineage = _begun(store, handle, pin, registry=registry or default_registry(place), place=place, ports=ports)
+    _keep_files(handle, pin, lineage, place)
     schema = view.base.schema
     config = Config(
-        table=TableId(origin.table),
-        registry=origin.registry,
-        owner=opened.config.owner,
+        table=TableId(lineage.table),
+        registry=lineage.registry,
+        owner=handle.config.owner,
         schema=schema,
-        schema_version=opened.config.schema_version,
-        regions=opened.config.regions or parse_regions(None, schema=schema),
-        settings=opened.config.settings,
+        schema_version=handle.config.schema_version,
+        regions=handle.config.regions or parse_regions(None, schema=schema),
+        settings=handle.config.settings,
     )
     share_base(
         source=view.base,
         to=place,
         facts=facts_of(config),
         sharding=None if config.regions is None else sharding_of(config.regions, schema),
-        storage_options=opened.storage_options,
+        storage_options=handle.storage_options,
     )
-    _check_begun(store, opened, origin, place)
-    table = catalogued(config, store, place, storage_options=opened.storage_options, ports=ports)
-    with standing(opened.storage, pin):
-        _append(table, view, source=opened)
-        rows = _count(view, opened)
-    found = _count(take_view(table.storage, lambda: regions(table.storage), table.read_base), table)
+    _check_begun(store, handle, lineage, place)
+    table = catalogued(config, store, place, storage_options=handle.storage_options, ports=ports)
+    with standing(handle.context, pin):
+        _append(table, view, source=handle)
+        rows = _count(view, handle)
+    found = _count(take_view(table.context, lambda: regions(table.context), table.read_base), table)
     if found != rows:
-        check_free(store, uri=place, note=CLONE)  # another call may have made it, and it was written to since
+        check_free(store, uri=place, marker=CLONE)  # another call may have made it, and it was written to since
         raise Corrupt(
             f"the clone has {found} rows, the snapshot {rows}",
             remedy="Scrub the source; then clone it to another place",
@@ -119,26 +119,26 @@ def clone_snapshot(
         )
     configs.create(store, config, uri=place)
     try:
-        _check_begun(store, opened, origin, place)
+        _check_begun(store, handle, lineage, place)
     except Contended:
         _take_back(table)
         raise
-    return Copied(uri=place, rows=rows, source=opened.storage.uri)
+    return Copied(uri=place, rows=rows, source=handle.context.uri)
 
 
-def release(source: Opened, origin: Origin) -> None:
+def release(source: TableHandle, lineage: CloneLineage) -> None:
     """End the pin of a clone that is gone; nothing happens if there is none. Raises as
     `history.snapshot.forget_snapshot`.
     """
-    remove_tag(uri=source.storage.uri, tag=origin.tag, storage_options=source.storage_options)
-    pin = pins.named(source.storage, "snapshot", origin.pin)
+    remove_tag(uri=source.context.uri, tag=lineage.tag, storage_options=source.storage_options)
+    pin = pins.named(source.context, "snapshot", lineage.pin)
     if pin is not None:
         forget_snapshot(source, pin)
 
 
-def facts_of(config: Config) -> Facts:
+def facts_of(config: Config) -> BaseFacts:
     """What the base says of a table of this configuration."""
-    return Facts(
+    return BaseFacts(
         table=config.table,
         registry=config.registry,
         owner=config.owner,
@@ -146,70 +146,72 @@ def facts_of(config: Config) -> Facts:
     )
 
 
-def _begun(store: ObjectStore, opened: Opened, pin: Pin, *, registry: str, place: str, ports: Ports) -> Origin:
+def _begun(
+    store: ObjectStore, handle: TableHandle, pin: Pin, *, registry: str, place: str, ports: Ports
+) -> CloneLineage:
     """The clone's identity, written before anything else of it, or as an earlier call wrote it."""
-    wanted = Origin(
+    wanted = CloneLineage(
         table=table_id(ports.ids.nonce()),
-        source=opened.storage.uri,
+        source=handle.context.uri,
         snapshot=pin.name,
         nonce=pin.nonce,
         registry=registry,
     )
-    return Origin(**begin_copy(store, CLONE, asdict(wanted), uri=place, storage_options=opened.storage_options))
+    return CloneLineage(**begin_copy(store, CLONE, asdict(wanted), uri=place, storage_options=handle.storage_options))
 
 
-def _keep_files(opened: Opened, pin: Pin, origin: Origin, place: str) -> None:
+def _keep_files(handle: TableHandle, pin: Pin, lineage: CloneLineage, place: str) -> None:
     """Pin the snapshot's version of the base for the clone, for ever.
 
     The snapshot still stands after the new pin's records are written, by a swap of its own record: a collector that
     counts neither has not read the pins yet. Nor has a drop whose note is not there yet.
     """
-    storage = opened.storage
-    found = pins.named(storage, "snapshot", origin.pin)
-    if found is not None and (found.confirmed or not pins.abandon(storage, found)):  # else its maker has crashed
+    context = handle.context
+    found = pins.named(context, "snapshot", lineage.pin)
+    if found is not None and (found.confirmed or not pins.abandon(context, found)):  # else its maker has crashed
         return
     assert pin.base_version is not None, "a snapshot pins a version of the base"
     try:
-        made = pins.begin(storage, "snapshot", origin.pin)
+        made = pins.begin(context, "snapshot", lineage.pin)
     except Invalid as error:
         raise Contended("another call is making the clone", remedy="Clone it again", table=place) from error
-    made = pins.step(storage, replace(made, base_version=pin.base_version, clone=place))
-    keep_standing(opened, pin)
-    if storage.objects.get(DROPPING) is not None:
-        pins.forget(storage, made)
-        raise Invalid("the table is being dropped", remedy="Clone another", table=storage.uri, snapshot=pin.name)
-    tag_version(uri=storage.uri, version=pin.base_version, tag=origin.tag, storage_options=opened.storage_options)
-    pins.confirm(storage, made, ttl_seconds=None)
+    made = pins.step(context, replace(made, base_version=pin.base_version, clone=place))
+    keep_standing(handle, pin)
+    if context.objects.get(DROPPING) is not None:
+        pins.forget(context, made)
+        raise Invalid("the table is being dropped", remedy="Clone another", table=context.uri, snapshot=pin.name)
+    tag_version(uri=context.uri, version=pin.base_version, tag=lineage.tag, storage_options=handle.storage_options)
+    pins.confirm(context, made, ttl_seconds=None)
 
 
-def _check_begun(store: ObjectStore, opened: Opened, origin: Origin, place: str) -> None:
+def _check_begun(store: ObjectStore, handle: TableHandle, lineage: CloneLineage, place: str) -> None:
     """Raise `Contended` for a clone that is or was dropped while it is made: nothing keeps its files any more.
 
     What this call has pinned for one that is gone ends, too. A drop that is at work may be refused, and ends it itself.
     """
-    gone = read_origin(store) != origin
+    gone = read_lineage(store) != lineage
     if gone:
-        release(opened, origin)
-    pin = pins.named(opened.storage, "snapshot", origin.pin)
+        release(handle, lineage)
+    pin = pins.named(handle.context, "snapshot", lineage.pin)
     if gone or store.get(DROPPING) is not None or pin is None or not pin.confirmed:
         raise Contended("the clone was dropped while it was made", remedy="Clone it again", table=place)
 
 
-def _take_back(table: Opened) -> None:
+def _take_back(table: TableHandle) -> None:
     """Delete the configuration of a clone that nothing keeps, under the note of a drop: what is there is no table.
 
     Not if it is another table's by now, nor beside a drop of the clone, which takes it along unless it is refused.
     """
-    store = table.storage.objects
-    found = configs.read(store, uri=table.storage.uri)
-    note = json.dumps({"table": table.config.table, "registry": table.config.registry}).encode()
+    store = table.context.objects
+    found = configs.read(store, uri=table.context.uri)
+    marker = json.dumps({"table": table.config.table, "registry": table.config.registry}).encode()
     ours = found is not None and found.table == table.config.table
-    if ours and isinstance(store.create(DROPPING, note), Written):
-        close_table(table.storage)
-        keep_table(table.storage)
+    if ours and isinstance(store.create(DROPPING, marker), Written):
+        delete_config(table.context)
+        cancel_drop(table.context)
 
 
-def _append(table: Opened, view: View, *, source: Opened) -> None:
+def _append(table: TableHandle, view: View, *, source: TableHandle) -> None:
     """Append what a view has above its base, once, whoever else makes the clone or has made it.
 
     A call that had no answer may have made the table already, or make it at any moment, and a maker may stall. So the
@@ -219,22 +221,22 @@ def _append(table: Opened, view: View, *, source: Opened) -> None:
     writers = RegionWriters(target, owner=table.config.owner)
     for number, rows in enumerate(_above_base(view, source), start=_BEFORE + 1):
         for part in route(rows, target.regions):
-            next_draft = partial(_unless_there, number, part.rows, at=table.storage.clock.now())
+            next_draft = partial(_unless_there, number, part.rows, at=table.context.clock.now())
             writers.of(part.values).append_after(next_draft)
 
 
 def _unless_there(number: int, rows: pa.Table, head: Head, *, at: float) -> Draft | None:
     if number <= head.applied(_QUEUE):
         return None
-    return draft(rows, source={_QUEUE: str(number)}, at=at)
+    return draft(rows, applied_sequences={_QUEUE: str(number)}, at=at)
 
 
-def _above_base(view: View, source: Opened) -> Iterator[pa.Table]:
+def _above_base(view: View, source: TableHandle) -> Iterator[pa.Table]:
     """Rows in stored form, level by level of each region, oldest first; the same ones each time."""
     for region in view.regions:
         for generation in region.generations:
             batches = read_generation(
-                uri=f"{source.storage.uri}/{region.path(generation)}",
+                uri=f"{source.context.uri}/{region.path(generation)}",
                 schema=view.base.schema,
                 storage_options=source.storage_options,
             )
@@ -247,6 +249,6 @@ def _slices(rows: pa.Table) -> Iterator[pa.Table]:
         yield rows.slice(start, _ROWS_AT_ONCE)
 
 
-def _count(view: View, opened: Opened) -> int:
+def _count(view: View, handle: TableHandle) -> int:
     key = list(view.base.schema.primary_key)
-    return sum(batch.num_rows for batch in reader.scan(view, uri=opened.storage.uri, columns=key))
+    return sum(batch.num_rows for batch in reader.scan(view, uri=handle.context.uri, columns=key))

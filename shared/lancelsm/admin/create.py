@@ -19,10 +19,10 @@ from lancelsm.common import settings as setting
 from lancelsm.common.layout import CLONE, CONFIG, DROPPING, RESTORED, TableId, table_id
 from lancelsm.common.setsum import Setsum
 from lancelsm.dataset.base_reads import scan_base
-from lancelsm.dataset.base_table import BaseTable, Facts, Sharding, create_base, ensure_mem_wal, find_base
+from lancelsm.dataset.base_table import BaseFacts, BaseTable, Sharding, create_base, ensure_mem_wal, find_base
 from lancelsm.dataset.fields import check_storable
 from lancelsm.dataset.scrub_reads import shared_places
-from lancelsm.errors import Corrupt, Invalid, Unavailable, placed
+from lancelsm.errors import Corrupt, Invalid, Unavailable, error_context
 from lancelsm.objects import ObjectStore, put_once
 from lancelsm.objects.open import local_path
 from lancelsm.record.key import check_primary_key, foreign_to_lance
@@ -31,9 +31,9 @@ from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TableSchema, check_names, declare_primary_key, numbered
 from lancelsm.region import config as configs
 from lancelsm.region.config import Config
-from lancelsm.region.handle import DEFAULT_OWNER, Opened, Ports, canonical, catalogue_table, opened
+from lancelsm.region.handle import DEFAULT_OWNER, Ports, TableHandle, canonical, catalogue_table, table_handle
 from lancelsm.region.head import check_owner
-from lancelsm.region.markers import decode_note, read_note
+from lancelsm.region.markers import decode_marker, read_marker
 from lancelsm.registry.open import default_registry
 from lancelsm.routing.route import all_values
 from lancelsm.routing.spec import RegionSpec, carried_by_lance, parse_regions
@@ -54,21 +54,21 @@ def make_table(
     settings: Mapping[str, object] | None = None,
     storage_options: Mapping[str, str] | None = None,
     ports: Ports | None = None,
-) -> Opened:
+) -> TableHandle:
     """As `table.create`, for whoever needs no object to read and write by."""
     ports = ports or Ports()
     place = canonical(uri)
     store = ports.store(place, storage_options)
     check_free(store, uri=place)
     kind = registry or default_registry(place)
-    with placed(table=place):  # all that can be refused is, before anything is written
+    with error_context(table=place):  # all that can be refused is, before anything is written
         schema, data = _schema_and_data(data_or_schema, (primary_key,) if isinstance(primary_key, str) else primary_key)
         spec = parse_regions(regions, schema=schema)
         check_owner(owner)
         ports.registry(kind, uri=place, store=store, clock=ports.clock, ids=ports.ids)
         texts = {name: str(value) for name, value in setting.checked(settings or {}).items()}
         rows = None if data is None else upserts(data, schema=schema).select(schema.names)
-    wanted = Facts(
+    wanted = BaseFacts(
         table=table_id(ports.ids.nonce()),
         registry=kind,
         owner=owner,
@@ -92,18 +92,18 @@ def make_table(
     return table
 
 
-def check_free(store: ObjectStore, *, uri: str, note: str = "") -> None:
+def check_free(store: ObjectStore, *, uri: str, marker: str = "") -> None:
     """Raise `Invalid` for a place where a table is, or is being dropped, or a copy was begun; or inside a table.
 
     Args:
-        note: of the copy that the caller makes.
+        marker: of the copy that the caller makes.
     """
     _check_outside(uri)
     if configs.read(store, uri=uri) is not None:
         raise Invalid("a table exists there already", remedy="Open it, or choose another place", table=uri)
     if store.get(DROPPING) is not None:
         raise Invalid("a table is being dropped there", remedy=f"Finish that: lancelsm drop {uri}", table=uri)
-    _check_unbegun(store, uri=uri, note=note)
+    _check_unbegun(store, uri=uri, marker=marker)
 
 
 def _check_outside(uri: str) -> None:
@@ -114,10 +114,10 @@ def _check_outside(uri: str) -> None:
             raise Invalid(f"it lies inside the table at {parent}", remedy="Choose another place", table=uri)
 
 
-def _check_unbegun(store: ObjectStore, *, uri: str, note: str) -> None:
+def _check_unbegun(store: ObjectStore, *, uri: str, marker: str) -> None:
     """Raise `Invalid` for a place where another copy was begun: what is there is no other table's."""
     for other, what in _COPIES.items():
-        if other != note and store.get(other) is not None:
+        if other != marker and store.get(other) is not None:
             raise Invalid(
                 f"a {what} was begun there",
                 remedy=f"Finish it by the call that began it, or give it up: lancelsm drop {uri}",
@@ -127,7 +127,7 @@ def _check_unbegun(store: ObjectStore, *, uri: str, note: str) -> None:
 
 def begin_copy(
     store: ObjectStore,
-    note: str,
+    marker: str,
     wanted: Mapping[str, str],
     *,
     uri: str,
@@ -136,7 +136,7 @@ def begin_copy(
     """Note of what a copy is made, before anything else of it is; the place is free but for the note.
 
     Args:
-        note: `common.layout.CLONE` or `common.layout.RESTORED`.
+        marker: `common.layout.CLONE` or `common.layout.RESTORED`.
         wanted: what to note: the copy's `table` and `registry`, and its source.
 
     Returns:
@@ -148,21 +148,21 @@ def begin_copy(
         Unavailable: make the copy again.
     """
     base = find_base(uri=uri, storage_options=storage_options)
-    if base is not None and store.get(note) is None:  # in this order: a copy's note is older than its base
+    if base is not None and store.get(marker) is None:  # in this order: a copy's note is older than its base
         raise _begun("another table was begun there", uri)
-    found = put_once(store, note, json.dumps(dict(wanted)).encode(), attempts=range(2))
+    found = put_once(store, marker, json.dumps(dict(wanted)).encode(), attempts=range(2))
     if found is None:
-        raise Unavailable(f"the {_COPIES[note]} could not be begun", remedy="Do it again", table=uri)
-    noted = decode_note(found, note)
-    if {**noted, "table": wanted["table"]} != wanted:
-        raise _begun(f"another {_COPIES[note]} was begun there", uri)
-    return noted
+        raise Unavailable(f"the {_COPIES[marker]} could not be begun", remedy="Do it again", table=uri)
+    recorded = decode_marker(found, marker)
+    if {**recorded, "table": wanted["table"]} != wanted:
+        raise _begun(f"another {_COPIES[marker]} was begun there", uri)
+    return recorded
 
 
 def begun_copy(store: ObjectStore) -> tuple[TableId, str] | None:
-    """Id and registry of the copy that was begun there, whether it is finished or not; raises as `read_note`."""
-    noted = next(filter(None, (read_note(store, note) for note in _COPIES)), None)
-    return None if noted is None else (TableId(noted["table"]), noted["registry"])
+    """Id and registry of the copy that was begun there, whether it is finished or not; raises as `read_marker`."""
+    recorded = next(filter(None, (read_marker(store, marker) for marker in _COPIES)), None)
+    return None if recorded is None else (TableId(recorded["table"]), recorded["registry"])
 
 
 def _begun(problem: str, uri: str) -> Invalid:
@@ -171,16 +171,16 @@ def _begun(problem: str, uri: str) -> Invalid:
 
 def catalogued(
     config: Config, store: ObjectStore, place: str, *, storage_options: Mapping[str, str] | None, ports: Ports
-) -> Opened:
+) -> TableHandle:
     """A table whose base is made, in its registry with the regions that are known: a no-op where that is done.
 
     Nobody can open it before its configuration is written.
     """
-    table = opened(config, store, place, storage_options=storage_options, ports=ports)
+    table = table_handle(config, store, place, storage_options=storage_options, ports=ports)
     catalogue_table(table)
     if config.regions is not None:
         for values in all_values(config.regions) or []:
-            create_region(table.storage, spec_id=config.regions.spec_id, values=values, owner=config.owner)
+            create_region(table.context, spec_id=config.regions.spec_id, values=values, owner=config.owner)
     return table
 
 
@@ -207,17 +207,17 @@ def begin_base(
     store: ObjectStore,
     place: str,
     schema: TableSchema,
-    wanted: Facts,
+    wanted: BaseFacts,
     spec: RegionSpec,
     *,
     rows: Iterable[pa.RecordBatch],
-    note: str = "",
+    marker: str = "",
     storage_options: Mapping[str, str] | None,
 ) -> BaseTable:
     """The base of a new table, with these rows; or what an earlier, interrupted call for the same table left, finished.
 
     Args:
-        note: of the copy that the table is, as `begin_copy` wrote it; by default it is none.
+        marker: of the copy that the table is, as `begin_copy` wrote it; by default it is none.
 
     Raises:
         Invalid: another dataset is there, or a table with other rows, schema, region spec, registry or owner was begun.
@@ -225,7 +225,7 @@ def begin_base(
     """
     sharding = sharding_of(spec, schema)
     base = find_base(uri=place, storage_options=storage_options)
-    _check_unbegun(store, uri=place, note=note)  # after the look at the base: a copy's note is older than its base
+    _check_unbegun(store, uri=place, marker=marker)  # after the look at the base: a copy's note is older than its base
     if base is not None:
         _check_begun(base, schema, wanted, rows)
         ensure_mem_wal(uri=place, sharding=sharding, storage_options=storage_options)
@@ -241,7 +241,7 @@ def begin_base(
     )
 
 
-def _check_begun(base: BaseTable, schema: TableSchema, wanted: Facts, rows: Iterable[pa.RecordBatch]) -> None:
+def _check_begun(base: BaseTable, schema: TableSchema, wanted: BaseFacts, rows: Iterable[pa.RecordBatch]) -> None:
     """Raise `Invalid` for a base that an earlier call left, unless all but its id is as wanted now."""
     place = base.uri
     if base.facts is None:

@@ -22,17 +22,17 @@ from lancelsm.dataset.base_table import find_base
 from lancelsm.dataset.scrub_reads import shared_places
 from lancelsm.dataset.tags import tags
 from lancelsm.errors import Corrupt, Invalid, LsmError, Unavailable
-from lancelsm.gc.delete_table import close_table, delete_objects, delete_records, keep_table
+from lancelsm.gc.delete_table import cancel_drop, delete_config, delete_objects, delete_records
 from lancelsm.history.pins import pins_of
 from lancelsm.objects import ObjectStore, put_once
 from lancelsm.objects.filesystem import TEMPORARY
 from lancelsm.objects.open import local_path
 from lancelsm.region import config as configs
-from lancelsm.region.catalog import Storage
+from lancelsm.region.catalog import TableContext
 from lancelsm.region.handle import Ports, canonical, open_configured
 from lancelsm.region.lease import lease
-from lancelsm.region.lineage import TAGS, Origin, read_origin
-from lancelsm.region.markers import REMEDY, read_note
+from lancelsm.region.lineage import TAGS, CloneLineage, read_lineage
+from lancelsm.region.markers import REMEDY, read_marker
 
 
 def drop_table(uri: str | Path, *, storage_options: Mapping[str, str] | None = None, ports: Ports | None = None) -> int:
@@ -54,7 +54,7 @@ def drop_table(uri: str | Path, *, storage_options: Mapping[str, str] | None = N
     ports, place = ports or Ports(), canonical(uri)
     store = ports.store(place, storage_options)
     table, kind = _doomed(store, place, storage_options)
-    storage = Storage(
+    context = TableContext(
         uri=place,
         table=table,
         objects=store,
@@ -63,22 +63,22 @@ def drop_table(uri: str | Path, *, storage_options: Mapping[str, str] | None = N
         ids=ports.ids,
         parallel=ports.parallel,
     )
-    origin = read_origin(store)
-    if origin is not None and origin.table != table:
-        what = f"what the clone remembers of its source is of another clone, {origin.table}"
+    lineage = read_lineage(store)
+    if lineage is not None and lineage.table != table:
+        what = f"what the clone remembers of its source is of another clone, {lineage.table}"
         raise Corrupt(what, remedy=REMEDY, table=place, object=CLONE)
-    with lease(storage, BASE):
-        note = json.dumps({"table": table, "registry": kind}).encode()
-        if put_once(store, DROPPING, note, attempts=range(2)) is None:
+    with lease(context, BASE):
+        marker = json.dumps({"table": table, "registry": kind}).encode()
+        if put_once(store, DROPPING, marker, attempts=range(2)) is None:
             raise Unavailable("the drop could not be begun", remedy="Drop it again", table=place)
         if store.get(CONFIG) is not None:  # else that was asked before it was closed
-            _check_unshared(storage, storage_options)
-        close_table(storage)
-        if origin is not None:
-            _release(origin, storage_options=storage_options, ports=ports)
-        delete_records(storage)
+            _check_unshared(context, storage_options)
+        delete_config(context)
+        if lineage is not None:
+            _release(lineage, storage_options=storage_options, ports=ports)
+        delete_records(context)
         _remove_temporary(place)
-        return delete_objects(storage)
+        return delete_objects(context)
 
 
 def _remove_temporary(place: str) -> None:
@@ -91,12 +91,12 @@ def _remove_temporary(place: str) -> None:
 
 def _doomed(store: ObjectStore, place: str, storage_options: Mapping[str, str] | None) -> tuple[TableId, str]:
     """Id and registry of the table that is there, or that was being dropped or made."""
-    note, config = read_note(store, DROPPING), configs.read(store, uri=place)
-    if note is not None:
-        if config is not None and config.table != note["table"]:
-            what = f"another table, {note['table']}, is noted as being dropped"
+    marker, config = read_marker(store, DROPPING), configs.read(store, uri=place)
+    if marker is not None:
+        if config is not None and config.table != marker["table"]:
+            what = f"another table, {marker['table']}, is noted as being dropped"
             raise Corrupt(what, remedy=REMEDY, table=place, object=DROPPING)
-        return TableId(note["table"]), note["registry"]
+        return TableId(marker["table"]), marker["registry"]
     if config is not None:
         return config.table, config.registry
     base = find_base(uri=place, storage_options=storage_options)
@@ -111,39 +111,39 @@ def _doomed(store: ObjectStore, place: str, storage_options: Mapping[str, str] |
     raise Invalid("no table is there", remedy="Check the place", table=place)
 
 
-def _check_unshared(storage: Storage, storage_options: Mapping[str, str] | None) -> None:
+def _check_unshared(context: TableContext, storage_options: Mapping[str, str] | None) -> None:
     try:
-        for pin in pins_of(storage.registry.list(snapshots(storage.table))):
+        for pin in pins_of(context.registry.list(snapshots(context.table))):
             if pin.clone:
                 raise _shared(
-                    storage,
+                    context,
                     f"Drop the clone first: lancelsm drop {pin.clone}. If it was removed by hand, end what is kept for "
-                    f"it: lancelsm snapshot drop {storage.uri} --name {pin.name}",
+                    f"it: lancelsm snapshot drop {context.uri} --name {pin.name}",
                     snapshot=pin.name,
                 )
-        if find_base(uri=storage.uri, storage_options=storage_options) is not None:
-            for tag in tags(uri=storage.uri, storage_options=storage_options):
+        if find_base(uri=context.uri, storage_options=storage_options) is not None:
+            for tag in tags(uri=context.uri, storage_options=storage_options):
                 if tag.startswith(TAGS):  # of a clone that a lost registry knew
                     remedy = f"Drop the clone with the id {tag.removeprefix(TAGS)} first; if it is gone, remove its tag"
-                    raise _shared(storage, remedy, tag=tag)
+                    raise _shared(context, remedy, tag=tag)
     except LsmError:
-        keep_table(storage)
+        cancel_drop(context)
         raise
 
 
-def _shared(storage: Storage, remedy: str, **where: str) -> Invalid:
-    return Invalid("a clone shares its files", remedy=remedy, table=storage.uri, **where)
+def _shared(context: TableContext, remedy: str, **where: str) -> Invalid:
+    return Invalid("a clone shares its files", remedy=remedy, table=context.uri, **where)
 
 
-def _release(origin: Origin, *, storage_options: Mapping[str, str] | None, ports: Ports) -> None:
+def _release(lineage: CloneLineage, *, storage_options: Mapping[str, str] | None, ports: Ports) -> None:
     """End the pin in the source; a source that is gone has none."""
     try:
-        if configs.read(ports.store(origin.source, storage_options), uri=origin.source) is not None:
-            release(open_configured(origin.source, storage_options=storage_options, ports=ports), origin)
+        if configs.read(ports.store(lineage.source, storage_options), uri=lineage.source) is not None:
+            release(open_configured(lineage.source, storage_options=storage_options, ports=ports), lineage)
     except Invalid as error:
         raise Invalid(
             f"the source can't be told that its clone is gone: {error.message}",
             remedy=f"Correct that, then drop the clone again; if that can't be: {REMEDY}",
-            source=origin.source,
+            source=lineage.source,
             object=CLONE,
         ) from error

@@ -82,7 +82,7 @@ def _tail(
     from lancelsm.region.catalog import chosen
 
     table, place = session.open(uri), _start(start)
-    only = None if region is None else [one.id for one in chosen(session.opened(uri).storage, region)]
+    only = None if region is None else [one.id for one in chosen(session.handle(uri).context, region)]
     if cursor is not None and start is not None and any(one.name == cursor for one in table.cursors()):
         print(f"Cursor {cursor} goes on where it is; --start is for a new one", file=sys.stderr)
     changes = table.changes(cursor=cursor, start=place, regions=only, follow=follow, limit=limit)
@@ -118,8 +118,8 @@ def list_(session: Session, uri: Uri) -> None:
     from lancelsm.history.cursor import list_cursors
     from lancelsm.stack import documents
 
-    storage = session.opened(uri).storage
-    found = [documents.cursor(pin) | documents.behind(behind(storage, pin)) for pin in list_cursors(storage)]
+    context = session.handle(uri).context
+    found = [documents.cursor(pin) | documents.behind(behind(context, pin)) for pin in list_cursors(context)]
     columns = ("name", "created", "behind", "since", "positions")
     session.show(
         {"cursors": found}, lambda: listing(map(_short, found), columns=columns) if found else "There are no cursors"

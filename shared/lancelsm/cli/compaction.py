@@ -34,9 +34,9 @@ def flush(session: Session, uri: Uri) -> None:
     from lancelsm.compaction.maintenance import flush_table
     from lancelsm.stack import documents
 
-    opened = session.opened(uri)
+    handle = session.handle(uri)
     with session.working("Flushing"):
-        document = documents.flushed(flush_table(opened))
+        document = documents.flushed(flush_table(handle))
     made, columns = document["generations"], ("region", "generation", "rows", "path")
     session.show(document, lambda: listing(made, columns=columns) if made else "Nothing was in the log to flush")
 
@@ -56,9 +56,9 @@ def merge(
     from lancelsm.compaction.maintenance import merge_table
     from lancelsm.stack import documents
 
-    opened = session.opened(uri)
+    handle = session.handle(uri)
     with session.working("Merging"):
-        merged = merge_table(opened, engine=engine.value)
+        merged = merge_table(handle, engine=engine.value)
 
     def text() -> str:
         if not merged.generations:
@@ -82,9 +82,9 @@ def optimize(session: Session, uri: Uri) -> None:
     from lancelsm.compaction.maintenance import optimize_table
     from lancelsm.stack import documents
 
-    opened = session.opened(uri)
+    handle = session.handle(uri)
     with session.working("Optimizing"):
-        done = documents.optimized(optimize_table(opened))
+        done = documents.optimized(optimize_table(handle))
     session.show(done, lambda: facts(done))
 
 
@@ -105,14 +105,14 @@ def run(
     from lancelsm.cli.text import counted
     from lancelsm.compaction.background import run as run_loop
 
-    opened = session.opened(uri)
+    handle = session.handle(uri)
     with session.working("Running"):
-        ran = run_loop(opened, until_idle=not forever, engine=engine.value)
+        ran = run_loop(handle, until_idle=not forever, engine=engine.value)
     title = (
         f"Flushed {counted(ran.generations, 'generation')}, merged {ran.merged_generations:,} in "
         f"{counted(ran.merges, 'merge')}, compacted {counted(ran.compactions, 'time')}"
     )
-    show_held(session, opened, [(one, one.head()) for one in chosen(opened, None)], title=title, **asdict(ran))
+    show_held(session, handle, [(one, one.head()) for one in chosen(handle, None)], title=title, **asdict(ran))
 
 
 @command(commands, "demo", example="lancelsm demo --dir /tmp/flights")
@@ -134,11 +134,11 @@ def demo(
 
     if directory is not None and stage is not None:
         raise typer.BadParameter("the table of a deployment is in its bucket", param_hint="--dir")
-    told = console(sys.stderr if session.json else sys.stdout)
+    progress = console(sys.stderr if session.json else sys.stdout)
     shown: year.Shown
     if stage is not None:
-        shown = deployed.run_demo(stage=stage, console=told)
+        shown = deployed.run_demo(stage=stage, console=progress)
     else:
-        shown = embedded.run_demo(directory=None if directory is None else Path(directory), console=told)
+        shown = embedded.run_demo(directory=None if directory is None else Path(directory), console=progress)
     if session.json:
         session.show(asdict(shown), str)

@@ -10,7 +10,7 @@ import typer
 from lancelsm.cli.session import Session, command
 
 if TYPE_CHECKING:
-    from lancelsm.stack.cost import Item
+    from lancelsm.stack.cost import CostItem
 
 commands = typer.Typer()
 
@@ -67,7 +67,7 @@ def cost(
     session.show(document, lambda: _text(document))
 
 
-def _line(item: Item) -> dict[str, Any]:
+def _line(item: CostItem) -> dict[str, Any]:
     price = item.price
     known = {"price": price.name, "price_usd": price.usd, "price_compared": price.compared}
     return {

@@ -43,9 +43,9 @@ def gc(
     from lancelsm.stack import documents
 
     seconds = None if interval is None else seconds_of(interval, field="interval")
-    opened = session.opened(uri)
+    handle = session.handle(uri)
     with session.working("Collecting"):
-        done = collect(opened, yes=yes, interval_seconds=seconds)
+        done = collect(handle, yes=yes, interval_seconds=seconds)
     if not session.json:
         for found, columns in (
             (done.candidates, ("kind", "path", "bytes", "why")),

@@ -14,7 +14,7 @@ import pyarrow as pa
 from lancelsm.cli.session import console
 from lancelsm.common.committed import Committed
 from lancelsm.common.settings import Settings
-from lancelsm.errors import LsmError, placed
+from lancelsm.errors import LsmError, error_context
 from lancelsm.record.files import read_file, read_ndjson
 from lancelsm.record.normalize import deletes, upserts
 from lancelsm.stack.query import key_rows
@@ -86,7 +86,7 @@ def key_row(table: Table, text: str) -> pa.Table:
 
 
 def _checked(file: str, columns: pa.Schema, check: Callable[[pa.Table], pa.Table]) -> pa.Table:
-    with placed(file=file):
+    with error_context(file=file):
         return check(read_file(file, schema=columns))
 
 
@@ -106,7 +106,7 @@ def _from_stdin(columns: pa.Schema, *, bytes_max: int) -> Iterator[pa.Table]:
 
 
 def _part(lines: list[bytes], columns: pa.Schema, before: int) -> pa.Table:
-    with placed(file="stdin", **({"lines_before": before} if before else {})):
+    with error_context(file="stdin", **({"lines_before": before} if before else {})):
         return read_ndjson(lines, schema=columns)
 
 

@@ -13,7 +13,7 @@ from lancelsm.cli.session import Session, command
 
 if TYPE_CHECKING:
     from lancelsm.region.catalog import Region as RegionOfTable
-    from lancelsm.region.handle import Opened
+    from lancelsm.region.handle import TableHandle
 
 commands = typer.Typer()
 group = typer.Typer()
@@ -28,8 +28,8 @@ def manifest(session: Session, uri: Uri, region: Region = None) -> None:
     """
     from lancelsm.cli.text import facts
 
-    opened = session.opened(uri)
-    found = [_manifest(one, opened) for one in chosen(opened, region)]
+    handle = session.handle(uri)
+    found = [_manifest(one, handle) for one in chosen(handle, region)]
 
     def text() -> Any:
         from rich.console import Group
@@ -41,7 +41,7 @@ def manifest(session: Session, uri: Uri, region: Region = None) -> None:
             parts += [facts({**{k: v for k, v in document.items() if k != "head"}, "generations": named, **head}), ""]
         return Group(*parts[:-1])
 
-    session.show({"table": opened.storage.uri, "manifests": found}, text)
+    session.show({"table": handle.context.uri, "manifests": found}, text)
 
 
 @command(group, "entries", example="lancelsm inspect entries orders --output json | jq '.entries[] | select(.fence)'")
@@ -53,10 +53,10 @@ def entries(session: Session, uri: Uri, region: Region = None) -> None:
     """
     from lancelsm.scrub.inspection import find_entries
 
-    opened = session.opened(uri)
-    found = [asdict(entry) for one in chosen(opened, region) for entry in find_entries(one)]
+    handle = session.handle(uri)
+    found = [asdict(entry) for one in chosen(handle, region) for entry in find_entries(one)]
     columns = ("region", "position", "state", "epoch", "rows", "bytes", "fence", "sound", "writer")
-    _show(session, opened, "entries", found, columns)
+    _show(session, handle, "entries", found, columns)
 
 
 @command(group, "generations", example="lancelsm inspect generations orders")
@@ -69,37 +69,39 @@ def generations(session: Session, uri: Uri, region: Region = None) -> None:
     from lancelsm.common.layout import Generation
     from lancelsm.scrub.inspection import find_generations
 
-    opened = session.opened(uri)
-    regions = chosen(opened, region)
-    counters = opened.read_base().counters
+    handle = session.handle(uri)
+    regions = chosen(handle, region)
+    counters = handle.read_base().counters
     found = [
         asdict(generation)
         for one in regions
         for generation in find_generations(one, merged=counters.get(one.id, Generation(0)))
     ]
     columns = ("region", "generation", "state", "rows", "first_position", "last_position", "objects", "bytes", "path")
-    _show(session, opened, "generations", found, columns)
+    _show(session, handle, "generations", found, columns)
 
 
-def chosen(opened: Opened, region: str | None) -> list[RegionOfTable]:
+def chosen(handle: TableHandle, region: str | None) -> list[RegionOfTable]:
     """All regions with a head, or the one whose id is or starts with this."""
     from lancelsm.region.catalog import chosen as chosen_regions
 
-    return chosen_regions(opened.storage, region)
+    return chosen_regions(handle.context, region)
 
 
-def _show(session: Session, opened: Opened, what: str, found: list[dict[str, Any]], columns: Iterable[str]) -> None:
+def _show(
+    session: Session, handle: TableHandle, what: str, found: list[dict[str, Any]], columns: Iterable[str]
+) -> None:
     from lancelsm.cli.text import listing
 
     text: Callable[[], Any] = lambda: listing(found, columns=list(columns)) if found else f"No {what}"  # noqa: E731
-    session.show({"table": opened.storage.uri, what: found}, text)
+    session.show({"table": handle.context.uri, what: found}, text)
 
 
-def _manifest(region: RegionOfTable, opened: Opened) -> dict[str, Any]:
+def _manifest(region: RegionOfTable, handle: TableHandle) -> dict[str, Any]:
     from lancelsm.routing.route import values_json
     from lancelsm.scrub.inspection import find_manifest
 
-    found, spec = find_manifest(region), opened.config.regions
+    found, spec = find_manifest(region), handle.config.regions
     return {
         **_plain(asdict(found.manifest)),
         "values": values_json(region.values, spec) if spec else {},

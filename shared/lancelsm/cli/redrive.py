@@ -28,7 +28,7 @@ def redrive(
 
     As JSON: {"letters": [{"id", "table", "region", "rows", "verdict", "reason", "set_aside"}], "dry"}: the reason is of
     the verdict, `set_aside` says why the rows are here at all, if the letter does. An error on the way has the
-    `letters` of which it is known what became of them.
+    `dead_letters` of which it is known what became of them.
     """
     from lancelsm.common.clock import SystemClock
     from lancelsm.errors import LsmError
@@ -41,7 +41,7 @@ def redrive(
     if (stage is None) == (queue is None):
         raise typer.BadParameter("give one of --stage and --queue", param_hint="--stage")
     clock = SystemClock()
-    letters = SqsQueue(queue, clock=clock) if queue else named(f"lancelsm-{stage}-dead-letters.fifo", clock=clock)
+    dead_letters = SqsQueue(queue, clock=clock) if queue else named(f"lancelsm-{stage}-dead-letters.fifo", clock=clock)
     places = Places(
         table=lambda uri: open_configured(uri, storage_options=session.storage_options),
         inbox=lambda uri: open_store(uri, session.storage_options),
@@ -49,7 +49,7 @@ def redrive(
     done: list[Redriven] = []
     failure: LsmError | None = None
     try:
-        done.extend(redrive_letters(letters, places=places, dry=not yes))
+        done.extend(redrive_letters(dead_letters, places=places, dry=not yes))
     except LsmError as error:
         failure = error
     found: list[dict[str, Any]] = [asdict(one) | {"verdict": one.verdict.value} for one in done]

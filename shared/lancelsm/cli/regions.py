@@ -14,7 +14,7 @@ from lancelsm.cli.session import Session, command
 
 if TYPE_CHECKING:
     from lancelsm.region.catalog import Region as RegionOfTable
-    from lancelsm.region.handle import Opened
+    from lancelsm.region.handle import TableHandle
     from lancelsm.region.head import Head
 
 commands = typer.Typer()
@@ -28,8 +28,8 @@ def list_regions(session: Session, uri: Uri, region: Region = None) -> None:
 
     As JSON: {"regions": [{"region", "epoch", "owner", "status", "values"}]}.
     """
-    opened = session.opened(uri)
-    show_held(session, opened, ((one, one.head()) for one in chosen(opened, region)))
+    handle = session.handle(uri)
+    show_held(session, handle, ((one, one.head()) for one in chosen(handle, region)))
 
 
 @command(group, "claim", example="lancelsm region claim orders --region 1f0a")
@@ -47,9 +47,9 @@ def claim(
     """
     from lancelsm.wal.claim import claim as claim_region
 
-    opened = session.opened(uri)
-    name = owner or opened.config.owner
-    show_held(session, opened, [(one, claim_region(one, owner=name)) for one in chosen(opened, region)])
+    handle = session.handle(uri)
+    name = owner or handle.config.owner
+    show_held(session, handle, [(one, claim_region(one, owner=name)) for one in chosen(handle, region)])
 
 
 @command(group, "seal", example="lancelsm region seal orders --region 1f0a")
@@ -65,12 +65,12 @@ def seal(
     """
     from lancelsm.wal.claim import seal as seal_region
 
-    opened = session.opened(uri)
+    handle = session.handle(uri)
     if region is None and not yes:
         if not sys.stdin.isatty():
             raise typer.BadParameter("this seals every region, for ever: name one, or say so", param_hint="--yes")
-        typer.confirm(f"Seal every region of {opened.storage.uri}, for ever?", abort=True, err=True)
-    show_held(session, opened, [(one, seal_region(one)) for one in chosen(opened, region)])
+        typer.confirm(f"Seal every region of {handle.context.uri}, for ever?", abort=True, err=True)
+    show_held(session, handle, [(one, seal_region(one)) for one in chosen(handle, region)])
 
 
 @command(group, "adopt", example="lancelsm region adopt vectors.lance")
@@ -103,12 +103,12 @@ def adopt(
 
     known = regions is not None and read(open_store(uri, session.storage_options), uri=uri) is not None
     if known:
-        opened = session.opened(uri)
+        handle = session.handle(uri)
     else:
-        opened = adopt_table(uri, registry=registry_kind, owner=owner, storage_options=session.storage_options)
-    if regions is not None and (known or opened.config.regions is None):
-        opened = set_regions(opened, regions)
-    show_held(session, opened, ((one, one.head()) for one in chosen(opened, None)))
+        handle = adopt_table(uri, registry=registry_kind, owner=owner, storage_options=session.storage_options)
+    if regions is not None and (known or handle.config.regions is None):
+        handle = set_regions(handle, regions)
+    show_held(session, handle, ((one, one.head()) for one in chosen(handle, None)))
 
 
 @command(registry, "rebuild", example="lancelsm registry rebuild orders")
@@ -122,16 +122,21 @@ def rebuild(session: Session, uri: Uri) -> None:
     """
     from lancelsm.admin.rebuild import rebuild as rebuild_heads
 
-    opened = session.opened(uri)
-    rebuilt = rebuild_heads(opened)
+    handle = session.handle(uri)
+    rebuilt = rebuild_heads(handle)
     left = [{"region": one.region.id, "position": position} for one in rebuilt for position in one.left]
     named = ", ".join(f"{one['region']} {one['position']}" for one in left)
     title = f"Fenced off, above the end of their logs: {named}" if left else ""
-    show_held(session, opened, [(one.region, one.head) for one in rebuilt], title=title, left=left)
+    show_held(session, handle, [(one.region, one.head) for one in rebuilt], title=title, left=left)
 
 
 def show_held(
-    session: Session, opened: Opened, held: Iterable[tuple[RegionOfTable, Head]], *, title: str = "", **more: object
+    session: Session,
+    handle: TableHandle,
+    held: Iterable[tuple[RegionOfTable, Head]],
+    *,
+    title: str = "",
+    **more: object,
 ) -> None:
     """Show who holds these regions: for people below a title, in JSON beside something more."""
     from rich.console import Group
@@ -139,7 +144,7 @@ def show_held(
     from lancelsm.cli.text import listing
     from lancelsm.stack import documents
 
-    document = documents.held(held, opened.config.regions)
+    document = documents.held(held, handle.config.regions)
     found = document["regions"]
     columns = ("region", "epoch", "owner", "status", "values")
 

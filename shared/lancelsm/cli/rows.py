@@ -8,7 +8,7 @@ import typer
 
 from lancelsm.cli.arguments import At, Uri
 from lancelsm.cli.session import Session, command, names
-from lancelsm.errors import placed
+from lancelsm.errors import error_context
 
 if TYPE_CHECKING:
     from lancelsm.common.committed import Committed
@@ -40,7 +40,7 @@ def write(
     from lancelsm.cli.input import feed, upserts_of
 
     table = session.open(uri)
-    with placed(table=table.uri):
+    with error_context(table=table.uri):
         committed = feed(table.upsert, upserts_of(table, files), settings=table.settings)
     _show_committed(session, "Wrote", committed)
 
@@ -66,7 +66,7 @@ def delete(
     if [keys, key, where].count(None) != 2:
         raise typer.BadParameter("give one of --keys, --key and --where")
     table = session.open(uri)
-    with placed(table=table.uri):
+    with error_context(table=table.uri):
         if keys is not None:
             committed = feed(table.delete, deletes_of(table, keys), settings=table.settings)
         elif key is not None:
@@ -130,7 +130,7 @@ def get(session: Session, uri: Uri, key: _Key = None, at: At = None) -> None:
     if key is None:
         raise typer.BadParameter("give the --key to look up")
     table = session.open(uri, at=at)
-    with placed(table=table.uri):
+    with error_context(table=table.uri):
         row = next(json_objects(table.get(key_row(table, key))), None)
     session.show(row, lambda: "There is no row with this key" if row is None else facts(row, absent="null"))
 

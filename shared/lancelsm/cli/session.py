@@ -18,7 +18,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from lancelsm.region.handle import Opened
+    from lancelsm.region.handle import TableHandle
     from lancelsm.table import Table
 
 _BROKEN_PIPE = 141  # what a shell reports of a program that SIGPIPE ends
@@ -56,7 +56,7 @@ class Session:
 
         return lancelsm.open(uri, at=at, storage_options=self.storage_options)
 
-    def opened(self, uri: str) -> Opened:
+    def handle(self, uri: str) -> TableHandle:
         """A table's configuration and storage, for what is not about rows; raises as `lancelsm.open`."""
         from lancelsm.region.handle import open_table
 

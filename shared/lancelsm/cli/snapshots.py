@@ -57,8 +57,8 @@ def list_(session: Session, uri: Uri) -> None:
     from lancelsm.history.snapshot import list_snapshots
     from lancelsm.stack import documents
 
-    storage = session.opened(uri).storage
-    pins, now = list_snapshots(storage), storage.clock.now()
+    context = session.handle(uri).context
+    pins, now = list_snapshots(context), context.clock.now()
 
     found = [documents.snapshot(pin) | {"expired": pin.expires is not None and pin.expires <= now} for pin in pins]
 
@@ -101,9 +101,9 @@ def clone(
     """
     from lancelsm.admin.clone import clone_snapshot
 
-    opened = session.opened(uri)
+    handle = session.handle(uri)
     with session.working(f"Cloning {uri}"):
-        copied = clone_snapshot(opened, name, to)
+        copied = clone_snapshot(handle, name, to)
     _show_copied(session, "Cloned", copied)
 
 

@@ -12,7 +12,7 @@ from lancelsm.cli.session import Session, command, names, pairs
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from lancelsm.region.handle import Opened
+    from lancelsm.region.handle import TableHandle
 
 commands = typer.Typer()
 config = typer.Typer()
@@ -50,7 +50,7 @@ def init(  # noqa: PLR0917 - one for each option
     rows = inferred(read_file(schema, schema=None))
     _check_typed(rows, file=schema)
     with session.working(f"Making {uri}"):
-        opened = make_table(
+        handle = make_table(
             uri,
             rows if load else rows.schema,
             primary_key=names(primary_key) or [],
@@ -60,8 +60,8 @@ def init(  # noqa: PLR0917 - one for each option
             settings=chosen,
             storage_options=session.storage_options,
         )
-        place, number = opened.storage.uri, len(catalogued(opened.storage))
-        loaded = opened.read_base().rows if load else 0
+        place, number = handle.context.uri, len(catalogued(handle.context))
+        loaded = handle.read_base().rows if load else 0
     session.show(
         {"table": place, "regions": number, "rows": loaded},
         lambda: f"Made {place}: {counted(number, 'region')}, {counted(loaded, 'row')}",
@@ -83,7 +83,7 @@ def status(session: Session, uri: Uri) -> None:
     from lancelsm.cli.text import counted, listing
     from lancelsm.read.status import read_status
 
-    found = asdict(read_status(session.opened(uri)))
+    found = asdict(read_status(session.handle(uri)))
     regions = found["regions"]
     waiting = sum(region["wal_rows"] for region in regions), sum(region["generations"] for region in regions)
     title = f"{found['table']}: base version {found['base_version']}, {counted(len(regions), 'region')}"
@@ -103,7 +103,7 @@ def describe(session: Session, uri: Uri) -> None:
 
     from lancelsm.cli.text import facts, listing
 
-    document = described(session.opened(uri))
+    document = described(session.handle(uri))
 
     def text() -> Group:
         shown = {**document, "primary_key": ", ".join(document["primary_key"])}
@@ -130,7 +130,7 @@ def history(
     from lancelsm.dataset.versions import base_versions
     from lancelsm.stack import documents
 
-    place = session.opened(uri).storage.uri
+    place = session.handle(uri).context.uri
     versions = [
         {
             "version": found.version,
@@ -162,19 +162,19 @@ def config_set(
     from lancelsm.region.config import change_settings
 
     texts = {name: str(value) for name, value in checked(chosen).items()}
-    storage = session.opened(uri).storage
-    kept = dict(change_settings(storage.objects, texts, uri=storage.uri, budget=storage.budget()).settings)
-    session.show({"table": storage.uri, "settings": kept}, lambda: facts(kept))
+    context = session.handle(uri).context
+    kept = dict(change_settings(context.objects, texts, uri=context.uri, budget=context.budget()).settings)
+    session.show({"table": context.uri, "settings": kept}, lambda: facts(kept))
 
 
-def described(opened: Opened) -> dict[str, Any]:
+def described(handle: TableHandle) -> dict[str, Any]:
     """The document of `describe`."""
     from lancelsm.record.schema import field_id
     from lancelsm.region.config import FORMAT
 
-    known, base = opened.config, opened.read_base()
+    known, base = handle.config, handle.read_base()
     return {
-        "table": opened.storage.uri,
+        "table": handle.context.uri,
         "id": known.table,
         "format": FORMAT,
         "registry": known.registry,

@@ -19,8 +19,8 @@ from types import TracebackType
 from typing import Any, Final, Self, cast
 
 from lancelsm.client.batching import ATTEMPT_SECONDS, RETRY_SECONDS, Lane, Request
-from lancelsm.client.encoding import LARGE_BYTES, Op, Rows, event, packed, plain, stream
-from lancelsm.client.invoke import Answered, Document, Failed, Functions, Lost, Outcome, Refused, Service
+from lancelsm.client.encoding import LARGE_BYTES, EncodedRows, Op, event, packed, plain, stream
+from lancelsm.client.invoke import Answered, Document, Failed, Functions, NoResponse, NotStarted, Response, Service
 from lancelsm.client.large_payloads import Fetch, fetched, put, work_of
 from lancelsm.common import aws
 from lancelsm.common.clock import Budget, Clock, Ids, SystemClock, SystemIds
@@ -232,15 +232,15 @@ class Client:
             for lane in lanes:
                 lane.send_aged(interval)
 
-    def _ingest(self, table: str, request: Request) -> Outcome:
+    def _ingest(self, table: str, request: Request) -> Response:
         more = {"producer": request.producer, "sequence": request.sequence}
         try:
             payload = self._event(table, [request.rows], name=f"{request.producer}-{request.sequence}", **more)
         except Unavailable as error:
-            return Refused(cause=str(error))
+            return NotStarted(cause=str(error))
         return self._functions.invoke("ingest", payload, read_seconds=ATTEMPT_SECONDS)
 
-    def _event(self, table: str, pieces: list[Rows], *, name: str = "", **more: object) -> bytes:
+    def _event(self, table: str, pieces: list[EncodedRows], *, name: str = "", **more: object) -> bytes:
         """An event with the rows in it, or with the object that has them."""
         payload = event(table, *pieces, **more)
         by_queue = "sequence" in more
@@ -264,7 +264,7 @@ class Client:
             if isinstance(outcome, Failed):
                 raise outcome.error
             cause = outcome.cause
-            if isinstance(outcome, Lost):
+            if isinstance(outcome, NoResponse):
                 raise Ambiguous(f"the rows may have been written, once: {cause}", table=table)
         raise Unavailable(f"nothing was written: {cause}", table=table)
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from lancelsm.client.encoding import Rows
-from lancelsm.client.invoke import Answered, Failed, Lost, Outcome
+from lancelsm.client.encoding import EncodedRows
+from lancelsm.client.invoke import Answered, Failed, NoResponse, Response
 from lancelsm.common.clock import Budget, Clock, Ids
 from lancelsm.errors import Ambiguous, LsmError, Unavailable
 
@@ -27,7 +27,7 @@ RETRY_SECONDS: Final = DEDUP_SECONDS - ATTEMPT_SECONDS
 class Request:
     """Rows that travel together, and the time of their first attempt on both clocks."""
 
-    rows: Rows
+    rows: EncodedRows
     producer: str
     sequence: int
     first_row: int  # number of its first row among all that were given for this table, from 0
@@ -47,7 +47,7 @@ class Lane:
     def __init__(
         self,
         table: str,
-        invoke: Callable[[Request], Outcome],
+        invoke: Callable[[Request], Response],
         *,
         producer: Callable[[], str],
         retry_seconds: float,
@@ -61,7 +61,7 @@ class Lane:
         self._clock = clock
         self._ids = ids
         self._lock = threading.RLock()
-        self._waiting: deque[Rows] = deque()
+        self._waiting: deque[EncodedRows] = deque()
         self._bytes = 0
         self._since = 0.0
         self._pending: Request | None = None
@@ -69,7 +69,7 @@ class Lane:
         self._sequence = 0
         self._first_row = 0
 
-    def add(self, pieces: Iterable[Rows]) -> None:
+    def add(self, pieces: Iterable[EncodedRows]) -> None:
         """Take rows, and send what fills requests. Raises as `send`."""
         with self._lock:
             self._raise_unheard()
@@ -159,7 +159,7 @@ class Lane:
                 lost = cause = str(outcome.error)
             else:
                 cause = outcome.cause
-                lost = cause if isinstance(outcome, Lost) else lost
+                lost = cause if isinstance(outcome, NoResponse) else lost
         if lost is not None:
             remedy = "Read the table, then decide whether to send these rows again"
             raise Ambiguous(f"the rows may be on the queue, once: {lost}", remedy=remedy)

@@ -24,7 +24,7 @@ _FIELD = {"upsert": "upserts", "delete": "deletes"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
+class EncodedRows:
     """Some rows for one operation, in the order given.
 
     Attributes:
@@ -45,14 +45,14 @@ class Rows:
     def is_large(self) -> bool:
         return self.rows == 1 and self.bytes > LARGE_BYTES
 
-    def joins(self, other: Rows) -> bool:
+    def joins(self, other: EncodedRows) -> bool:
         """Whether one request can hold both."""
         if (self.op, self.is_arrow) != (other.op, other.is_arrow) or self.is_large or other.is_large:
             return False
         return not self.is_arrow or bool(self.parts[0].schema.equals(other.parts[0].schema))
 
-    def joined(self, other: Rows) -> Rows:
-        return Rows(
+    def joined(self, other: EncodedRows) -> EncodedRows:
+        return EncodedRows(
             op=self.op,
             parts=[*self.parts, *other.parts],
             rows=self.rows + other.rows,
@@ -60,7 +60,7 @@ class Rows:
         )
 
 
-def packed(data: Any, *, op: Op, limit: int) -> Iterator[Rows]:
+def packed(data: Any, *, op: Op, limit: int) -> Iterator[EncodedRows]:
     """Rows in pieces of up to so many bytes; a row that is larger is a piece of its own.
 
     Args:
@@ -77,7 +77,7 @@ def packed(data: Any, *, op: Op, limit: int) -> Iterator[Rows]:
     return _runs(texts, op=op, limit=limit)
 
 
-def event(table: str, *pieces: Rows, **more: object) -> bytes:
+def event(table: str, *pieces: EncodedRows, **more: object) -> bytes:
     """The event that carries rows to `ingest` or `writer_flush`."""
     head = json.dumps({"table": table, **more}, ensure_ascii=False)[:-1]
     fields = []
@@ -89,7 +89,7 @@ def event(table: str, *pieces: Rows, **more: object) -> bytes:
     return f"{', '.join([head, *fields])}}}".encode()
 
 
-def stream(rows: Rows) -> bytes:
+def stream(rows: EncodedRows) -> bytes:
     """Arrow rows as one compressed IPC stream."""
     import pyarrow as pa  # noqa: PLC0415 - an app without it sends dicts
 
@@ -113,28 +113,28 @@ def _table(data: Any) -> Any:
         raise Invalid(f"{type(data).__name__} can't be read as Arrow: {error}") from error
 
 
-def _slices(table: Any, *, op: Op, limit: int) -> Iterator[Rows]:
+def _slices(table: Any, *, op: Op, limit: int) -> Iterator[EncodedRows]:
     if not table.num_rows:
         return
     if table.nbytes <= limit or table.num_rows == 1:
-        yield Rows(op=op, parts=[table], rows=table.num_rows, bytes=table.nbytes)
+        yield EncodedRows(op=op, parts=[table], rows=table.num_rows, bytes=table.nbytes)
         return
     step = min(max(1, table.num_rows * limit // table.nbytes), table.num_rows - 1)
     for start in range(0, table.num_rows, step):
         yield from _slices(table.slice(start, step), op=op, limit=limit)
 
 
-def _runs(texts: list[tuple[str, int]], *, op: Op, limit: int) -> Iterator[Rows]:
+def _runs(texts: list[tuple[str, int]], *, op: Op, limit: int) -> Iterator[EncodedRows]:
     run: list[str] = []
     size = 0
     for text, length in texts:
         if run and size + length > limit:
-            yield Rows(op=op, parts=run, rows=len(run), bytes=size)
+            yield EncodedRows(op=op, parts=run, rows=len(run), bytes=size)
             run, size = [], 0
         run.append(text)
         size += length
     if run:
-        yield Rows(op=op, parts=run, rows=len(run), bytes=size)
+        yield EncodedRows(op=op, parts=run, rows=len(run), bytes=size)
 
 
 def _text(row: object, number: int) -> tuple[str, int]:

@@ -35,20 +35,20 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class NotStarted:
     """The function did not run and never will for this call: throttled, or no connection."""
 
     cause: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lost:
+class NoResponse:
     """No answer that proves anything: the function may have run, or may still."""
 
     cause: str
 
 
-Outcome = Answered | Failed | Refused | Lost
+Response = Answered | Failed | NotStarted | NoResponse
 
 
 class Functions:
@@ -62,11 +62,11 @@ class Functions:
         self._names = names
         self._service = service
 
-    def invoke(self, function: str, payload: bytes, *, read_seconds: int) -> Outcome:
+    def invoke(self, function: str, payload: bytes, *, read_seconds: int) -> Response:
         """Invoke a function once and wait for its answer.
 
         Args:
-            read_seconds: how long; what takes longer is `Lost`.
+            read_seconds: how long; what takes longer is `NoResponse`.
         """
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - an extra
 
@@ -80,7 +80,7 @@ class Functions:
         except BotoCoreError as error:
             return _broken(error, name)
         except OSError as error:  # a stream that breaks off
-            return Lost(cause=f"{name} gave no answer: {error}")
+            return NoResponse(cause=f"{name} gave no answer: {error}")
         return _told(reply, body, name)
 
     def answer(
@@ -110,18 +110,18 @@ class Functions:
         raise Unavailable(cause, **where)
 
 
-def _told(reply: Mapping[str, Any], body: bytes, name: str) -> Outcome:
+def _told(reply: Mapping[str, Any], body: bytes, name: str) -> Response:
     try:
         document = json.loads(body)
     except ValueError as error:
-        return Lost(cause=f"{name} answered what is no JSON: {error}")
+        return NoResponse(cause=f"{name} answered what is no JSON: {error}")
     if "FunctionError" not in reply:
         return Answered(document=document)
     kind, message = str(document.get("errorType", "")), str(document.get("errorMessage", ""))
     if kind in _KINDS:
         return Failed(error=_error(kind, message), again=kind in _AGAIN)
     if not kind or kind.startswith(("Sandbox.", "Runtime.")):  # killed, or out of time or memory
-        return Lost(cause=f"{name} ended without an answer: {kind} {message}".rstrip())
+        return NoResponse(cause=f"{name} ended without an answer: {kind} {message}".rstrip())
     remedy = "Read, then decide whether to do it again; the function's log has the reason"
     return Failed(error=Ambiguous(f"{name} failed: {kind}: {message}", remedy=remedy), again=False)
 
@@ -138,13 +138,13 @@ def _error(kind: str, message: str) -> LsmError:
     return error
 
 
-def _denied(response: Mapping[str, Any], name: str) -> Outcome:
+def _denied(response: Mapping[str, Any], name: str) -> Response:
     code, said = str(response["Error"].get("Code", "")), str(response["Error"].get("Message", ""))
     status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     if status == _TOO_MANY or "Throttl" in code or "TooManyRequests" in code:
-        return Refused(cause=f"{name} is throttled: {code}")
+        return NotStarted(cause=f"{name} is throttled: {code}")
     if status >= _SERVER_ERROR or code in ("ServiceException", "InternalFailure"):
-        return Lost(cause=f"the service failed: {code} {said}".rstrip())
+        return NoResponse(cause=f"the service failed: {code} {said}".rstrip())
     remedies = {
         "ResourceNotFoundException": "Name the stage or the function as it was deployed, and its region",
         "AccessDeniedException": "Grant lambda:InvokeFunction on it",
@@ -155,7 +155,7 @@ def _denied(response: Mapping[str, Any], name: str) -> Outcome:
     return Failed(error=Invalid(what, remedy=remedies.get(code, "See what AWS says")), again=False)
 
 
-def _broken(error: Exception, name: str) -> Outcome:
+def _broken(error: Exception, name: str) -> Response:
     """What a failure of the client library itself means."""
     from botocore.exceptions import ConnectionError as NoConnection  # noqa: PLC0415
     from botocore.exceptions import HTTPClientError, IncompleteReadError, SSLError  # noqa: PLC0415
@@ -163,8 +163,8 @@ def _broken(error: Exception, name: str) -> Outcome:
     # TLS may break on the answer, too; only without trust nothing is ever sent.
     broke = isinstance(error, SSLError) and "CERTIFICATE_VERIFY_FAILED" not in str(error)
     if isinstance(error, NoConnection) and not broke:
-        return Refused(cause=f"no connection: {error}")
+        return NotStarted(cause=f"no connection: {error}")
     if broke or isinstance(error, HTTPClientError | IncompleteReadError):
-        return Lost(cause=f"{name} gave no answer: {error}")
+        return NoResponse(cause=f"{name} gave no answer: {error}")
     what = f"{name} can't be invoked: {error}"
     return Failed(error=Invalid(what, remedy="Check credentials, profile and region"), again=False)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from lancelsm.errors import Invalid, placed
+from lancelsm.errors import Invalid, error_context
 
 _PREFIX = "LANCELSM_"
 
@@ -66,7 +66,7 @@ def resolve(
     }
     known = {field.name for field in fields(Settings)}
     for name in known & named.keys() - (arguments or {}).keys():
-        with placed(variable=f"{_PREFIX}{name.upper()}"):
+        with error_context(variable=f"{_PREFIX}{name.upper()}"):
             checked({name: named[name]})
     chosen = {name: value for name, value in {**table, **named}.items() if name in known}
     return replace(Settings(), **checked({**chosen, **(arguments or {})}))

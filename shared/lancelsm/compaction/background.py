@@ -14,7 +14,7 @@ from lancelsm.compaction.maintenance import Engine, flush_region, merge_table, o
 from lancelsm.errors import Ambiguous, Contended, Unavailable
 from lancelsm.read.status import RegionStatus, read_status
 from lancelsm.region.catalog import regions
-from lancelsm.region.handle import Opened
+from lancelsm.region.handle import TableHandle
 
 _TICK_SECONDS = 1.0
 
@@ -43,7 +43,7 @@ class _Ages:
         return now - since
 
 
-def run(opened: Opened, *, until_idle: bool = True, engine: Engine = "auto") -> Ran:
+def run(handle: TableHandle, *, until_idle: bool = True, engine: Engine = "auto") -> Ran:
     """Keep a table folded.
 
     Args:
@@ -59,27 +59,27 @@ def run(opened: Opened, *, until_idle: bool = True, engine: Engine = "auto") -> 
     while True:
         before = done
         try:
-            done = _round(opened, ages, done, everything=until_idle, engine=engine)
+            done = _round(handle, ages, done, everything=until_idle, engine=engine)
         except (Ambiguous, Contended, Unavailable):  # the next round recognises what this one did
             if until_idle:
                 raise
         if done == before:
             if until_idle:
                 return done
-            opened.storage.clock.sleep(_TICK_SECONDS)
+            handle.context.clock.sleep(_TICK_SECONDS)
 
 
-def _round(opened: Opened, ages: _Ages, done: Ran, *, everything: bool, engine: Engine) -> Ran:
-    now = opened.storage.clock.monotonic()
-    located = {region.id: region for region in regions(opened.storage)}
-    for status in read_status(opened).regions:
-        if status.wal_rows and (everything or _flush_is_due(status, opened.settings, ages, now)):
-            made = flush_region(opened, located[status.region])
+def _round(handle: TableHandle, ages: _Ages, done: Ran, *, everything: bool, engine: Engine) -> Ran:
+    now = handle.context.clock.monotonic()
+    located = {region.id: region for region in regions(handle.context)}
+    for status in read_status(handle).regions:
+        if status.wal_rows and (everything or _flush_is_due(status, handle.settings, ages, now)):
+            made = flush_region(handle, located[status.region])
             done = replace(done, generations=done.generations + (made is not None))
-    pending = [status for status in read_status(opened).regions if status.generations]
-    if any(everything or _merge_is_due(status, opened.settings, ages, now) for status in pending):
-        merged = merge_table(opened, engine=engine)
-        optimized = optimize_table(opened)
+    pending = [status for status in read_status(handle).regions if status.generations]
+    if any(everything or _merge_is_due(status, handle.settings, ages, now) for status in pending):
+        merged = merge_table(handle, engine=engine)
+        optimized = optimize_table(handle)
         done = replace(
             done,
             merges=done.merges + 1,

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from lancelsm.common.layout import Generation, Position, generation_name, generation_path
 from lancelsm.common.setsum import Setsum
-from lancelsm.errors import Contended, Corrupt, LsmError, placed
+from lancelsm.errors import Contended, Corrupt, LsmError, error_context
 from lancelsm.record.key import fold
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TableSchema
@@ -104,7 +104,7 @@ def flush(
     if plan is None:
         return None
     rows, row_sum = _folded(region, schema, plan)
-    name = generation_name(plan.generation, region.storage.ids.nonce())
+    name = generation_name(plan.generation, region.context.ids.nonce())
     try:
         stored = write(generation_path(region.id, name), rows, row_sum)
     except LsmError:
@@ -138,7 +138,7 @@ def _is_dead(region: Region, plan: FlushPlan) -> bool:
 
 
 def _planned(region: Region, *, rows_max: int, bytes_max: int) -> FlushPlan | None:
-    for _ in region.storage.budget().attempts():
+    for _ in region.context.budget().attempts():
         head, manifest = newest(region, region.head())
         entries = tail(region, head, manifest)
         if entries is not None:
@@ -151,7 +151,7 @@ def _folded(region: Region, schema: TableSchema, plan: FlushPlan) -> tuple[pa.Ta
     tables, replayed = [], Setsum()
     for entry in plan.entries:
         if entry.summary.rows:
-            with placed(**region.where):
+            with error_context(**region.where):
                 table = stored_rows(entry, schema)
             tables.append(table)
             replayed += row_setsum(table) if entry.row_setsum is None else entry.row_setsum
@@ -160,7 +160,7 @@ def _folded(region: Region, schema: TableSchema, plan: FlushPlan) -> tuple[pa.Ta
     if kept + row_setsum(folded.superseded) != replayed:
         raise Corrupt(
             "the rows of the log don't add up to what its entries declare",
-            remedy=f"See which, then restore it: lancelsm inspect entries {region.storage.uri} --region {region.id}",
+            remedy=f"See which, then restore it: lancelsm inspect entries {region.context.uri} --region {region.id}",
             **region.where,
             position=f"{plan.after + 1}..{plan.through}",
         )

@@ -16,14 +16,14 @@ from lancelsm.compaction.inprocess import InProcess
 from lancelsm.compaction.merge import Merged, merge_generations
 from lancelsm.compaction.optimize import Optimized, optimize_base
 from lancelsm.compaction.plan import RegionPending, Sums
-from lancelsm.compaction.runner import Runner
+from lancelsm.compaction.runner import TaskRunner
 from lancelsm.dataset.generation import check_generation, write_generation
-from lancelsm.errors import Corrupt, Invalid, placed
+from lancelsm.errors import Corrupt, Invalid, error_context
 from lancelsm.objects.filesum import sum_files
 from lancelsm.region import head as heads
 from lancelsm.region.catalog import Region, chosen, regions, with_heads
 from lancelsm.region.compare_and_swap import newest
-from lancelsm.region.handle import Opened, check_base
+from lancelsm.region.handle import TableHandle, check_base
 from lancelsm.region.lease import lease
 from lancelsm.region.manifest import Manifest
 
@@ -52,7 +52,7 @@ class PendingMerge:
     base_rows: int
 
 
-def flush_table(opened: Opened, *, region: str | None = None) -> list[Flushed]:
+def flush_table(handle: TableHandle, *, region: str | None = None) -> list[Flushed]:
     """Fold every region's WAL into generations; returns once nothing that was acknowledged before is left in it.
 
     Args:
@@ -63,13 +63,13 @@ def flush_table(opened: Opened, *, region: str | None = None) -> list[Flushed]:
         Corrupt, Contended, Ambiguous, Unavailable: as `compaction.flush.flush`, or the base has other columns than the
             table.
     """
-    write = _writing(opened)
-    wanted = regions(opened.storage) if region is None else chosen(opened.storage, region)
-    made = opened.storage.each(lambda one: _flush_log(opened, one, write), wanted)
+    write = _writing(handle)
+    wanted = regions(handle.context) if region is None else chosen(handle.context, region)
+    made = handle.context.each(lambda one: _flush_log(handle, one, write), wanted)
     return [flushed for of_region in made for flushed in of_region]
 
 
-def _flush_log(opened: Opened, region: Region, write: Write) -> list[Flushed]:
+def _flush_log(handle: TableHandle, region: Region, write: Write) -> list[Flushed]:
     """Flush one region until all that was committed when this began is in generations, whoever made them."""
     made: list[Flushed] = []
     head = region.find_head()
@@ -78,7 +78,7 @@ def _flush_log(opened: Opened, region: Region, write: Write) -> list[Flushed]:
     head, manifest = newest(region, head)
     end, reached = head.next_position - 1, manifest.replay_after
     while reached < end:
-        built = flush_region(opened, region, write=write)
+        built = flush_region(handle, region, write=write)
         if built is not None:
             made.append(built)
             reached = built.through
@@ -91,15 +91,15 @@ def _flush_log(opened: Opened, region: Region, write: Write) -> list[Flushed]:
     return made
 
 
-def flush_region(opened: Opened, region: Region, *, write: Write | None = None) -> Flushed | None:
+def flush_region(handle: TableHandle, region: Region, *, write: Write | None = None) -> Flushed | None:
     """Fold the start of one region's WAL into a generation; as `compaction.flush.flush`."""
-    with placed(**region.where):
+    with error_context(**region.where):
         built = flush(
             region,
-            opened.config.schema,
-            write=write or _writing(opened),
-            rows_max=opened.settings.flush_rows,
-            bytes_max=opened.settings.flush_bytes,
+            handle.config.schema,
+            write=write or _writing(handle),
+            rows_max=handle.settings.flush_rows,
+            bytes_max=handle.settings.flush_bytes,
         )
     if built is None or built.folded is None:
         return None
@@ -112,7 +112,7 @@ def flush_region(opened: Opened, region: Region, *, write: Write | None = None) 
     )
 
 
-def merge_table(opened: Opened, *, engine: Engine = "auto") -> Merged:
+def merge_table(handle: TableHandle, *, engine: Engine = "auto") -> Merged:
     """Fold all generations of all regions into the base.
 
     Args:
@@ -121,69 +121,69 @@ def merge_table(opened: Opened, *, engine: Engine = "auto") -> Merged:
     Raises:
         Contended, Ambiguous, Unavailable, Corrupt: as `compaction.merge.merge_generations`.
     """
-    storage = opened.storage
-    with placed(table=storage.uri), lease(storage, BASE):
+    context = handle.context
+    with error_context(table=context.uri), lease(context, BASE):
         merged = merge_generations(
-            uri=storage.uri,
-            table=storage.table,
-            read_regions=lambda: [_pending(region, manifest) for region, manifest in _manifests(opened)],
-            objects=storage.objects,
-            runner=_runner(opened, engine),
-            clock=storage.clock,
-            ids=storage.ids,
-            storage_options=opened.storage_options,
+            uri=context.uri,
+            table=context.table,
+            read_regions=lambda: [_pending(region, manifest) for region, manifest in _manifests(handle)],
+            objects=context.objects,
+            runner=_runner(handle, engine),
+            clock=context.clock,
+            ids=context.ids,
+            storage_options=handle.storage_options,
         )
-    for region in regions(storage):
+    for region in regions(context):
         _report(region, merged.regions.get(region.id, Generation(0)))
     return merged
 
 
-def optimize_table(opened: Opened) -> Optimized:
+def optimize_table(handle: TableHandle) -> Optimized:
     """Let the base's indexes catch up and compact it if that is due; as `compaction.optimize.optimize_base`.
 
     Raises:
         Contended: a merge or another optimize is under way.
     """
-    with lease(opened.storage, BASE):
+    with lease(handle.context, BASE):
         return optimize_base(
-            uri=opened.storage.uri,
-            small_fragments=opened.settings.optimize_small_fragments,
-            deleted_share=opened.settings.optimize_deleted_percent / 100,
-            storage_options=opened.storage_options,
+            uri=handle.context.uri,
+            small_fragments=handle.settings.optimize_small_fragments,
+            deleted_share=handle.settings.optimize_deleted_percent / 100,
+            storage_options=handle.storage_options,
         )
 
 
-def _writing(opened: Opened) -> Write:
+def _writing(handle: TableHandle) -> Write:
     """How a flush writes a generation of this table, and reads it back."""
-    schema, options = opened.config.schema, opened.storage_options
-    base = opened.read_base()
-    check_base(base, opened.config)
+    schema, options = handle.config.schema, handle.storage_options
+    base = handle.read_base()
+    check_base(base, handle.config)
     if base.schema != schema:
         raise Corrupt(
             "the base has other columns than the table's configuration",
             remedy="Restore the base to a version with the columns that `lancelsm describe` shows",
-            table=opened.storage.uri,
+            table=handle.context.uri,
             version=base.version,
         )
 
     def write(key: str, rows: pa.Table, setsum: Setsum) -> Stored:
-        uri = f"{opened.storage.uri}/{key}"
+        uri = f"{handle.context.uri}/{key}"
         version = base.data_storage_version
         built = write_generation(
             uri=uri, rows=rows, schema=schema, data_storage_version=version, storage_options=options
         )
         # First the files, then the rows in them: what changes in between doesn't pass for what was written.
-        summed = sum_files(opened.storage.objects, key)
+        summed = sum_files(handle.context.objects, key)
         check_generation(uri=uri, schema=schema, rows=rows.num_rows, setsum=setsum, storage_options=options)
         return Stored(bytes=built.in_memory_bytes, file_setsum=summed.setsum, bloom_setsum=built.bloom_setsum)
 
     return write
 
 
-def _manifests(opened: Opened) -> list[tuple[Region, Manifest]]:
+def _manifests(handle: TableHandle) -> list[tuple[Region, Manifest]]:
     """Every region with the manifest that its head names now."""
-    found = with_heads(opened.storage, regions(opened.storage))
-    named = opened.storage.each(lambda pair: newest(*pair)[1], found)
+    found = with_heads(handle.context, regions(handle.context))
+    named = handle.context.each(lambda pair: newest(*pair)[1], found)
     return [(region, manifest) for (region, _), manifest in zip(found, named, strict=True)]
 
 
@@ -197,14 +197,14 @@ def _pending(region: Region, manifest: Manifest) -> RegionPending:
     return RegionPending(region=region.id, newest=manifest.newest, generations=listed, sums=sums)
 
 
-def pending_merge(opened: Opened) -> PendingMerge:
+def pending_merge(handle: TableHandle) -> PendingMerge:
     """What a merge would find now: all heads first, then the base.
 
     Raises:
         Corrupt, Unavailable: heads, manifests or the base could not be read.
     """
-    manifests = _manifests(opened)
-    base = opened.read_base()
+    manifests = _manifests(handle)
+    base = handle.read_base()
     counters = {region.id: base.counters.get(region.id, Generation(0)) for region, _ in manifests}
     delta = [
         generation
@@ -241,8 +241,8 @@ def choose_engine(
     return "inprocess" if small else "spark"
 
 
-def _runner(opened: Opened, engine: Engine) -> Runner:
-    if choose_engine(engine, opened.settings, lambda: pending_merge(opened)) == "inprocess":
+def _runner(handle: TableHandle, engine: Engine) -> TaskRunner:
+    if choose_engine(engine, handle.settings, lambda: pending_merge(handle)) == "inprocess":
         return InProcess()
     from lancelsm.compaction.spark import Spark  # noqa: PLC0415 - Spark is an extra
 

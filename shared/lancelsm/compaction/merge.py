@@ -25,9 +25,9 @@ from functools import partial
 from lancelsm.common.clock import Clock, Ids
 from lancelsm.common.layout import Generation, RegionId, TableId
 from lancelsm.compaction import tasks
-from lancelsm.compaction.plan import Behind, MergePlan, RegionPending, RegionPlan, balanced, index_pays, plan_merge
-from lancelsm.compaction.runner import Runner
-from lancelsm.compaction.tasks import Delta, Ground, Hidden, Source
+from lancelsm.compaction.plan import MergePlan, RegionPending, RegionPlan, StaleHeads, balanced, index_pays, plan_merge
+from lancelsm.compaction.runner import TaskRunner
+from lancelsm.compaction.tasks import Delta, Hidden, MergeBase, Source
 from lancelsm.dataset import base_rows
 from lancelsm.dataset.base_rows import Base, CommittedVersion, NewFragment, Preempted
 from lancelsm.dataset.base_table import MERGED, BaseTable, StorageOptions, open_base
@@ -69,7 +69,7 @@ class _Merger:
     uri: str
     table: TableId
     objects: ObjectStore
-    runner: Runner
+    runner: TaskRunner
     ids: Ids
     storage_options: StorageOptions
 
@@ -94,7 +94,7 @@ def merge_generations(
     table: TableId,
     read_regions: Callable[[], Iterable[RegionPending]],
     objects: ObjectStore,
-    runner: Runner,
+    runner: TaskRunner,
     clock: Clock,
     ids: Ids,
     storage_options: StorageOptions = None,
@@ -120,7 +120,7 @@ def merge_generations(
     merge repairs. Run again, a finished merge changes nothing.
     """
     merger = _Merger(uri=uri, table=table, objects=objects, runner=runner, ids=ids, storage_options=storage_options)
-    behind: Behind | None = None
+    behind: StaleHeads | None = None
     for attempt in range(ATTEMPTS):
         if attempt:
             clock.sleep(_FIRST_WAIT_S * 2**attempt * ids.uniform())
@@ -136,7 +136,7 @@ def merge_generations(
                 rows_deleted=0,
                 base_version=base.version,
             )
-        behind = plan if isinstance(plan, Behind) else None
+        behind = plan if isinstance(plan, StaleHeads) else None
         if isinstance(plan, MergePlan) and (merged := _attempt(merger, plan, base)) is not None:
             # Done is done: a marker that stays behind is repaired by the next merge.
             with suppress(Contended, Unavailable):
@@ -169,7 +169,7 @@ def _carry_out(merger: _Merger, plan: MergePlan, planned: BaseTable) -> Merged |
     new = _write(merger, delta)
     base = planned
     for _ in range(ATTEMPTS):
-        delta = Delta(ground=Ground(base=Base.of(base), schema=base.schema), parts=delta.parts)
+        delta = Delta(merge_base=MergeBase(base=Base.of(base), schema=base.schema), parts=delta.parts)
         hidden = _hide(merger, delta, base)
         outcome = _commit(merger, plan, base, hidden, new)
         if isinstance(outcome, CommittedVersion):
@@ -230,10 +230,10 @@ def _look_again(merger: _Merger, outcome: Preempted | None) -> BaseTable:
 
 
 def _fold(merger: _Merger, plan: MergePlan, base: BaseTable) -> Delta:
-    ground = Ground(base=Base.of(base), schema=base.schema)
+    merge_base = MergeBase(base=Base.of(base), schema=base.schema)
     sources = [_newest_first(region, merger.uri) for region in plan.regions]
-    folded = merger.runner.map(partial(tasks.fold_delta, ground), sources)
-    return Delta(ground=ground, parts=tuple(part for parts in folded for part in parts))
+    folded = merger.runner.map(partial(tasks.fold_delta, merge_base), sources)
+    return Delta(merge_base=merge_base, parts=tuple(part for parts in folded for part in parts))
 
 
 def _newest_first(region: RegionPlan, uri: str) -> tuple[Source, ...]:
@@ -252,7 +252,7 @@ def _newest_first(region: RegionPlan, uri: str) -> tuple[Source, ...]:
 def _write(merger: _Merger, delta: Delta) -> list[NewFragment]:
     writers = min(merger.runner.parallelism, -(-delta.live // _ROWS_PER_WRITER))
     shares = balanced(delta.parts, [part.live for part in delta.parts], max(writers, 1))
-    written = merger.runner.map(partial(tasks.write_live_rows, delta.ground), shares)
+    written = merger.runner.map(partial(tasks.write_live_rows, delta.merge_base), shares)
     return [fragment for fragments in written for fragment in fragments]
 
 
@@ -267,7 +267,7 @@ def _hide(merger: _Merger, delta: Delta, base: BaseTable) -> list[Hidden]:
         found = run(find, [(number, shares) for number in range(shares)])
         finds = tasks.merged_finds(find for finds in found for find in finds)
         groups = balanced(finds, [len(find.offsets) for find in finds], parallelism)
-        hidden += [one for many in run(partial(tasks.hide_rows, delta.ground.base), groups) for one in many]
+        hidden += [one for many in run(partial(tasks.hide_rows, delta.merge_base.base), groups) for one in many]
     others = [fragment for fragment in base.fragments if fragment.id not in indexed]
     groups_of_ids = balanced([one.id for one in others], [one.rows for one in others], parallelism)
     hidden += [one for many in run(partial(tasks.hide_by_scan, delta), groups_of_ids) for one in many]
@@ -278,7 +278,7 @@ def _worth_looking_up(delta: Delta, base: BaseTable) -> frozenset[int]:
     """The fragments whose rows are found by an index on the key; the others are scanned."""
     if len(base.schema.primary_key) != 1:
         return frozenset()
-    covered = base_rows.indexed_fragments(delta.ground.base, base.schema.primary_key[0])
+    covered = base_rows.indexed_fragments(delta.merge_base.base, base.schema.primary_key[0])
     present = {fragment.id: fragment.rows for fragment in base.fragments if fragment.id in covered}
     keys = sum(part.rows for part in delta.parts)
     mean = sum(part.key_bytes for part in delta.parts) / max(keys, 1)

@@ -83,7 +83,7 @@ class MergePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Behind:
+class StaleHeads:
     """A counter is above the newest generation that was read: the heads are older than the base. Read them again."""
 
     region: RegionId
@@ -91,7 +91,7 @@ class Behind:
 
 def plan_merge(
     pending: Iterable[RegionPending], counters: Mapping[RegionId, Generation], *, table: str
-) -> MergePlan | Behind | None:
+) -> MergePlan | StaleHeads | None:
     """All pending generations of all regions, or None if there are none.
 
     Args:
@@ -107,7 +107,7 @@ def plan_merge(
     for region in sorted(pending, key=lambda found: found.region):
         counter = counters.get(region.region, Generation(0))
         if counter > region.newest:
-            return Behind(region.region)
+            return StaleHeads(region.region)
         listed = dict(region.generations)
         wanted = [Generation(number) for number in range(counter + 1, region.newest + 1)]
         if missing := [number for number in wanted if number not in listed]:

@@ -9,7 +9,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class Runner(Protocol):
+class TaskRunner(Protocol):
     """Applies a function to items, somewhere. Function, items and results are pickled if it is elsewhere."""
 
     @property

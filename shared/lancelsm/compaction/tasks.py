@@ -26,7 +26,7 @@ from lancelsm.dataset.base_rows import ROW_ADDRESS, Base, NewFragment
 from lancelsm.dataset.generation import read_generation
 from lancelsm.dataset.key_lookup import ABSENT, Keys
 from lancelsm.dataset.scrub_reads import own_row_setsum
-from lancelsm.errors import Corrupt, placed
+from lancelsm.errors import Corrupt, error_context
 from lancelsm.objects.filesum import check_files
 from lancelsm.objects.open import open_store
 from lancelsm.record.key import key_column
@@ -57,7 +57,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
+class MergeBase:
     """What a merge stands on: one version of the base and its schema."""
 
     base: Base
@@ -87,7 +87,7 @@ class Part:
 class Delta:
     """The folded rows of all regions: each key once."""
 
-    ground: Ground
+    merge_base: MergeBase
     parts: tuple[Part, ...]
 
     @property
@@ -118,7 +118,7 @@ class Hidden:
     metadata: str | None
 
 
-def fold_delta(ground: Ground, sources: tuple[Source, ...]) -> tuple[Part, ...]:
+def fold_delta(merge_base: MergeBase, sources: tuple[Source, ...]) -> tuple[Part, ...]:
     """Fold the pending generations of one region. Holds their keys in memory, not their rows.
 
     Args:
@@ -128,14 +128,14 @@ def fold_delta(ground: Ground, sources: tuple[Source, ...]) -> tuple[Part, ...]:
         Corrupt: a key is null or twice in one generation, or a generation is gone or unreadable.
     """
     try:
-        return _folded(ground, sources)
+        return _folded(merge_base, sources)
     except Exception:
-        _check_files(ground, sources)  # what can't be read may say anything: that it changed comes first
+        _check_files(merge_base, sources)  # what can't be read may say anything: that it changed comes first
         raise
 
 
-def _folded(ground: Ground, sources: tuple[Source, ...]) -> tuple[Part, ...]:
-    columns = [_keys_and_tombstones(ground, source) for source in sources]
+def _folded(merge_base: MergeBase, sources: tuple[Source, ...]) -> tuple[Part, ...]:
+    columns = [_keys_and_tombstones(merge_base, source) for source in sources]
     keys = pa.chunked_array([chunk for keys, _ in columns for chunk in keys.chunks], columns[0][0].type)
     if keys.null_count:
         raise Corrupt("a pending generation holds a null key", region=sources[0].region)
@@ -161,7 +161,7 @@ def _folded(ground: Ground, sources: tuple[Source, ...]) -> tuple[Part, ...]:
     return tuple(parts)
 
 
-def write_live_rows(ground: Ground, parts: tuple[Part, ...]) -> tuple[NewFragment, ...]:
+def write_live_rows(merge_base: MergeBase, parts: tuple[Part, ...]) -> tuple[NewFragment, ...]:
     """Write the winning rows that are no tombstones as new fragments, streamed, and check every generation beside that.
 
     The files of a generation are summed, and where no sum of them is known its rows, tombstones too.
@@ -170,22 +170,22 @@ def write_live_rows(ground: Ground, parts: tuple[Part, ...]) -> tuple[NewFragmen
         Corrupt: a generation changed since it was flushed, or holds what the base can't.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="lancelsm-sum") as pool:
-        check = pool.submit(_check_files, ground, [part.source for part in parts])
+        check = pool.submit(_check_files, merge_base, [part.source for part in parts])
         try:
-            return _written(ground, parts)
+            return _written(merge_base, parts)
         finally:
             check.result()
 
 
-def _written(ground: Ground, parts: tuple[Part, ...]) -> tuple[NewFragment, ...]:
+def _written(merge_base: MergeBase, parts: tuple[Part, ...]) -> tuple[NewFragment, ...]:
     wanted = sum(part.live for part in parts)
-    batches = (batch for part in parts for batch in _live_rows(ground, part))
+    batches = (batch for part in parts for batch in _live_rows(merge_base, part))
     if not wanted:
         deque(batches, maxlen=0)
         return ()
-    written = base_rows.write_rows(ground.base, ground.schema.columns, batches)
+    written = base_rows.write_rows(merge_base.base, merge_base.schema.columns, batches)
     if (rows := sum(fragment.rows for fragment in written)) != wanted:
-        raise Corrupt(f"{rows} rows were written to the base, the delta has {wanted}", table=ground.base.uri)
+        raise Corrupt(f"{rows} rows were written to the base, the delta has {wanted}", table=merge_base.base.uri)
     return written
 
 
@@ -193,7 +193,7 @@ def hide_by_scan(delta: Delta, fragments: tuple[int, ...]) -> tuple[Hidden, ...]
     """Hide the rows of these fragments whose key is in the delta. Reads their key columns whole."""
     winners, dead = _winning_keys(delta)
     keys = Keys(winners)
-    base, key = delta.ground.base, delta.ground.schema.primary_key
+    base, key = delta.merge_base.base, delta.merge_base.schema.primary_key
     addresses, flags = [], []
     rows_at_once = max(base_rows.BATCH_ROWS, _SCAN_ROWS_PER_KEY * len(keys))
     for table in _gathered(base_rows.scan(base, key, fragments), rows_at_once):
@@ -218,8 +218,8 @@ def find_by_index(delta: Delta, share: tuple[int, int], fragments: tuple[int, ..
         ordered = chosen.take(pc.sort_indices(chosen))
         first, last = len(ordered) * number // count, len(ordered) * (number + 1) // count
         runs = [ordered.slice(at, min(INDEX_RUN_KEYS, last - at)) for at in range(first, last, INDEX_RUN_KEYS)]
-        (column,) = delta.ground.schema.primary_key
-        for found in base_rows.look_up(delta.ground.base, column, runs, fragments):
+        (column,) = delta.merge_base.schema.primary_key
+        for found in base_rows.look_up(delta.merge_base.base, column, runs, fragments):
             addresses.append(found)
             flags.append(np.full(len(found), flag))
     return _grouped(addresses, flags)
@@ -270,19 +270,19 @@ def _winning_keys(delta: Delta) -> tuple[pa.ChunkedArray, Flags]:
     """Every key of the delta once, and whether its newest row is a tombstone."""
     keys, dead = [], []
     for part in delta.parts:
-        own, tombstones = _keys_and_tombstones(delta.ground, part.source)
+        own, tombstones = _keys_and_tombstones(delta.merge_base, part.source)
         wins = _wins(part)
         keys += own.filter(pa.array(wins)).chunks
         dead.append(tombstones[wins])
     return pa.chunked_array(keys), np.concatenate(dead)
 
 
-def _keys_and_tombstones(ground: Ground, source: Source) -> tuple[pa.ChunkedArray, Flags]:
+def _keys_and_tombstones(merge_base: MergeBase, source: Source) -> tuple[pa.ChunkedArray, Flags]:
     batches = read_generation(
-        uri=source.uri, schema=ground.schema, columns=(), storage_options=dict(ground.base.storage_options)
+        uri=source.uri, schema=merge_base.schema, columns=(), storage_options=dict(merge_base.base.storage_options)
     )
-    table = pa.Table.from_batches(batches, schema=_key_schema(ground.schema))
-    keys = pa.chunked_array([key_column(table, ground.schema.primary_key)])
+    table = pa.Table.from_batches(batches, schema=_key_schema(merge_base.schema))
+    keys = pa.chunked_array([key_column(table, merge_base.schema.primary_key)])
     return keys, table[TOMBSTONE].to_numpy().astype(np.bool_)
 
 
@@ -291,13 +291,13 @@ def _key_schema(schema: TableSchema) -> pa.Schema:
     return pa.schema([field for field in schema.stored if field.name in names])
 
 
-def _live_rows(ground: Ground, part: Part) -> Iterator[pa.RecordBatch]:
+def _live_rows(merge_base: MergeBase, part: Part) -> Iterator[pa.RecordBatch]:
     """The rows of a part in the base's columns, summed beside their writing if the sum of its files is not known."""
     wins, start = _wins(part), 0
-    columns, sums = ground.schema.columns, part.source.sums
+    columns, sums = merge_base.schema.columns, part.source.sums
     with _Summing(sums.rows if sums and sums.files is None else None) as summing:
         for batch in read_generation(
-            uri=part.source.uri, schema=ground.schema, storage_options=dict(ground.base.storage_options)
+            uri=part.source.uri, schema=merge_base.schema, storage_options=dict(merge_base.base.storage_options)
         ):
             own = wins[start : start + batch.num_rows]
             start += batch.num_rows
@@ -310,7 +310,7 @@ def _live_rows(ground: Ground, part: Part) -> Iterator[pa.RecordBatch]:
         if start != part.rows:
             raise Corrupt(f"a generation does not hold the {part.rows} rows that it had", object=part.source.uri)
         if not summing.holds():
-            _check_rows(ground, part.source)
+            _check_rows(merge_base, part.source)
 
 
 class _Summing:
@@ -342,10 +342,10 @@ class _Summing:
         return self._expected in (None, self._total)
 
 
-def _check_rows(ground: Ground, source: Source) -> None:
+def _check_rows(merge_base: MergeBase, source: Source) -> None:
     """Sum the columns that a generation was flushed with: the base may have dropped one since, or given it a type."""
-    options = dict(ground.base.storage_options)
-    found = own_row_setsum(uri=source.uri, schema=ground.schema, storage_options=options)
+    options = dict(merge_base.base.storage_options)
+    found = own_row_setsum(uri=source.uri, schema=merge_base.schema, storage_options=options)
     if source.sums is not None and found != source.sums.rows:
         raise Corrupt(
             "a generation holds other rows than were flushed",
@@ -355,12 +355,12 @@ def _check_rows(ground: Ground, source: Source) -> None:
         )
 
 
-def _check_files(ground: Ground, sources: Iterable[Source]) -> None:
+def _check_files(merge_base: MergeBase, sources: Iterable[Source]) -> None:
     """Compare the files of generations with those that were flushed, where a sum of them is known."""
-    objects = open_store(ground.base.uri, dict(ground.base.storage_options))
+    objects = open_store(merge_base.base.uri, dict(merge_base.base.storage_options))
     for source in sources:
         if source.sums is not None and source.sums.files is not None:
-            with placed(region=source.region):
+            with error_context(region=source.region):
                 check_files(objects, source.key, source.sums.files)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from lancelsm.common.layout import Generation, RegionId
 from lancelsm.dataset.base_rows import Base, Preempted, commit
-from lancelsm.dataset.base_table import MERGED, BaseTable, Facts, StorageOptions, open_base, open_dataset
+from lancelsm.dataset.base_table import MERGED, BaseFacts, BaseTable, StorageOptions, open_base, open_dataset
 from lancelsm.dataset.merged_generations import read_markers
 from lancelsm.dataset.native import native_errors, read_errors
 from lancelsm.errors import Contended, Invalid
@@ -44,7 +44,7 @@ def read_adoptable(*, uri: str, objects: ObjectStore, storage_options: StorageOp
     return Adoptable(base=base, spec=specs[0] if specs else None, markers={} if found is None else found.merged)
 
 
-def take_over(adoptable: Adoptable, facts: Facts) -> None:
+def take_over(adoptable: Adoptable, facts: BaseFacts) -> None:
     """Write the table's facts and the counters, from the markers, into the base as one version.
 
     Automatic cleanup is taken out of its configuration: any commit would delete behind readers.

@@ -26,7 +26,7 @@ from lancelsm.dataset import deletions
 from lancelsm.dataset.base_table import TABLE, BaseTable, Fragment, open_dataset
 from lancelsm.dataset.native import Carried, native_errors, read_errors
 from lancelsm.errors import Contended, Corrupt, Unavailable
-from lancelsm.objects import ObjectStore, Unknown, Written
+from lancelsm.objects import ObjectStore, WriteUnknown, Written
 
 Offsets = npt.NDArray[np.uint32]
 
@@ -181,7 +181,7 @@ def hide_all_rows(base: Base, fragment: Fragment, *, objects: ObjectStore, nonce
     key = str(file.path(fragment.id))
     outcome = objects.create(key, deletions.every_row(fragment.physical_rows))
     if not isinstance(outcome, Written):
-        cause = outcome.cause if isinstance(outcome, Unknown) else "its name is taken"
+        cause = outcome.cause if isinstance(outcome, WriteUnknown) else "its name is taken"
         raise Unavailable(f"a deletion file can't be written: {cause}", table=base.uri, object=key)
     with read_errors("the base can't be opened", table=base.uri):
         metadata = _fragment(base.open(), fragment.id).metadata

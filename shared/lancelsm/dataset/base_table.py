@@ -43,7 +43,7 @@ class VersionGone(Invalid):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class BaseFacts:
     """What a base says about its table to whoever opens it.
 
     `registry` names kind and place, `regions` is the region spec as JSON, `format` the version of our own files.
@@ -102,11 +102,11 @@ class BaseTable:
     storage_options: StorageOptions = field(default=None, repr=False)
 
     @property
-    def facts(self) -> Facts | None:
+    def facts(self) -> BaseFacts | None:
         """None for a dataset that is no table of lancelsm."""
         if TABLE not in self.metadata:
             return None
-        return Facts(
+        return BaseFacts(
             table=TableId(self.metadata[TABLE]),
             registry=self.metadata.get(REGISTRY, ""),
             owner=self.metadata.get(OWNER, ""),
@@ -143,7 +143,7 @@ def create_base(
     uri: str,
     columns: pa.Schema,
     primary_key: Iterable[str],
-    facts: Facts,
+    facts: BaseFacts,
     sharding: Sharding | None = Sharding(),
     rows: Iterable[pa.RecordBatch] = (),
     storage_options: StorageOptions = None,

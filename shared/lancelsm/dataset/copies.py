@@ -12,8 +12,8 @@ from lancelsm.dataset.base_table import (
     FENCE,
     MEM_WAL_INDEX,
     MERGED,
+    BaseFacts,
     BaseTable,
-    Facts,
     Sharding,
     StorageOptions,
     ensure_mem_wal,
@@ -33,7 +33,7 @@ def share_base(
     *,
     source: BaseTable,
     to: str,
-    facts: Facts,
+    facts: BaseFacts,
     sharding: Sharding | None,
     storage_options: StorageOptions = None,
 ) -> BaseTable:

@@ -163,7 +163,7 @@ def _of_condition(words: str, condition: str, columns: pa.Schema | None, where: 
     return Invalid(
         f"the condition {condition!r} can't be applied: {_USER.sub('', problem).rstrip('.')}",
         remedy="Correct it: text stands in 'quotes', a column name that is no plain word in `backticks`",
-        discreet="the condition can't be applied",
+        redacted="the condition can't be applied",
         **where,
     )
 

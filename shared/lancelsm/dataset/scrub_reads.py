@@ -96,7 +96,7 @@ def own_row_setsum(*, uri: str, schema: TableSchema, storage_options: StorageOpt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class BaseDirectory:
     """A table's directory, in which files of a base lie: its own, or one of a table of which it is a clone.
 
     Args:
@@ -109,7 +109,7 @@ class Place:
     sizes: Mapping[str, int]
 
 
-Places = Mapping[int | None, Place]
+BaseDirectories = Mapping[int | None, BaseDirectory]
 """By the number under which a version names them; None for the base's own. A file elsewhere is read, but not judged."""
 
 
@@ -117,7 +117,7 @@ Places = Mapping[int | None, Place]
 class _File:
     """A file that a version names. `size` is None if it is gone."""
 
-    place: Place
+    place: BaseDirectory
     key: str
 
     @property
@@ -134,7 +134,7 @@ def shared_places(base: BaseTable) -> dict[int | None, str]:
     return {number: one.path for number, one in base.dataset.base_paths().items() if one.is_dataset_root}
 
 
-def examine_base(base: BaseTable, *, places: Places) -> Iterator[tuple[str, Wrong | None]]:
+def examine_base(base: BaseTable, *, places: BaseDirectories) -> Iterator[tuple[str, Wrong | None]]:
     """Read every fragment whole: its path, and what is wrong with it or with another file; then the keys.
 
     Raises:
@@ -153,7 +153,7 @@ def examine_base(base: BaseTable, *, places: Places) -> Iterator[tuple[str, Wron
     yield from _doubled(keys)
 
 
-def examine_indexes(base: BaseTable, *, places: Places) -> Iterator[Wrong | None]:
+def examine_indexes(base: BaseTable, *, places: BaseDirectories) -> Iterator[Wrong | None]:
     """Read every index of a version whole: what is wrong with each; the MemWAL index if the version lacks it.
 
     Whether an index finds the rows that it should is not asked: Lance keeps no sum of one.
@@ -180,7 +180,7 @@ def examine_indexes(base: BaseTable, *, places: Places) -> Iterator[Wrong | None
             yield Wrong(path=path, problem=f"index {index.name} {problem}") if problem else None
 
 
-def _segment(base: BaseTable, place: Place, directory: str, written: int | None) -> str:
+def _segment(base: BaseTable, place: BaseDirectory, directory: str, written: int | None) -> str:
     sizes = {key: size for key, size in place.sizes.items() if key.startswith(directory)}
     if not sizes:
         return "has no files"
@@ -246,7 +246,9 @@ def _filter(bloom: bytes | None, keys: pa.Table, exact: bool) -> list[Wrong]:
     return []
 
 
-def _fragment(base: BaseTable, fragment: LanceFragment, places: Places) -> tuple[pa.Array | None, Wrong | None]:
+def _fragment(
+    base: BaseTable, fragment: LanceFragment, places: BaseDirectories
+) -> tuple[pa.Array | None, Wrong | None]:
     """The keys of a fragment's live rows, or which of its files is wrong."""
     metadata = fragment.metadata
     data, hidden = _files(metadata, places)
@@ -288,7 +290,7 @@ def _hiding(base: BaseTable, file: _File, metadata: FragmentMetadata) -> str:
     return arrow_problem(body, rows=metadata.physical_rows, hidden=metadata.num_deletions)
 
 
-def _guilty(base: BaseTable, metadata: FragmentMetadata, places: Places, problem: str) -> Wrong:
+def _guilty(base: BaseTable, metadata: FragmentMetadata, places: BaseDirectories, problem: str) -> Wrong:
     """Which file of a fragment is to blame: the first of its rows that can't be read alone, else what hides rows."""
     data, hidden = _files(metadata, places)
     for file, _ in data:
@@ -304,7 +306,7 @@ def _guilty(base: BaseTable, metadata: FragmentMetadata, places: Places, problem
     return Wrong(path=blamed.path if blamed else VERSIONS, problem=problem)
 
 
-def _files(metadata: FragmentMetadata, places: Places) -> tuple[list[tuple[_File, int | None]], _File | None]:
+def _files(metadata: FragmentMetadata, places: BaseDirectories) -> tuple[list[tuple[_File, int | None]], _File | None]:
     """A fragment's files of rows, each with the size that was written, and the one that hides rows."""
     data = [
         (_File(place, f"data/{file.path}"), file.file_size_bytes)

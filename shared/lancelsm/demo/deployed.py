@@ -19,12 +19,12 @@ from lancelsm.client.invoke import Service
 from lancelsm.common import aws
 from lancelsm.common.clock import Clock, Ids, SystemClock, SystemIds
 from lancelsm.compaction.maintenance import Engine
-from lancelsm.demo.flights import KEY, Day, read_flights, told
+from lancelsm.demo.flights import KEY, Day, described, read_flights
 from lancelsm.demo.progress import Teller, check, looking
-from lancelsm.demo.stack_calls import Document, Place, Stack
+from lancelsm.demo.stack_calls import DeployedStage, Document, Stack
 from lancelsm.demo.year import Month, Shown, lay_schedule, take_year
 from lancelsm.stack.cost import total
-from lancelsm.stack.cost.per_row import Counted, spent
+from lancelsm.stack.cost.per_row import MeasuredWork, spent
 from lancelsm.table import Table
 
 MONTHS_OF_FLUSHES: Final = (3, 6, 9, 11)  # so that the year ends with rows at every level
@@ -48,7 +48,7 @@ def run_demo(
     console: Console,
     flights: pa.Table | None = None,
     engine: Engine = "spark",
-    place: Place | None = None,
+    place: DeployedStage | None = None,
     service: Service = aws.client,
     clock: Clock | None = None,
     ids: Ids | None = None,
@@ -67,7 +67,7 @@ def run_demo(
     """
     flights = read_flights() if flights is None else flights
     clock, ids = clock or SystemClock(), ids or SystemIds()
-    stack = Stack(place or Place.of(stage, service=service), service=service, clock=clock, ids=ids)
+    stack = Stack(place or DeployedStage.of(stage, service=service), service=service, clock=clock, ids=ids)
     teller, name = Teller(console, clock=clock), f"flights-{ids.nonce()[:8]}"
     table = lay_schedule(f"{stack.place.tables}/{name}", flights, registry=stack.place.registry, teller=teller)
     with Client(stage=stack.place.stage, service=stack.service, interval_seconds=None) as client:
@@ -140,9 +140,9 @@ class _ThroughStack:
         self._merge(self._engine)
         self.entries = sum(region.next_position - 1 for region in self._table.status().regions)
 
-    def counted(self, shown: Shown, *, row_bytes: float) -> Counted:
+    def counted(self, shown: Shown, *, row_bytes: float) -> MeasuredWork:
         """What AWS charges for."""
-        return Counted(
+        return MeasuredWork(
             rows=shown.events,
             row_bytes=row_bytes,
             requests=self._stack.requests,
@@ -173,7 +173,7 @@ class _ThroughStack:
                 break
         check(there, f"other rows than those that were sent last until {month[-1].date}", self._table.uri)
         check(rows == expected, f"{rows} rows on {month[-1].date} instead of {expected}", self._table.uri)
-        self._teller.did(start, f"{month[-1].date}: {rows:,} rows are read; {told(newest)}")
+        self._teller.did(start, f"{month[-1].date}: {rows:,} rows are read; {described(newest)}")
 
     def _flush(self) -> None:
         start = self._teller.now()

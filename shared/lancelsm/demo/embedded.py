@@ -12,7 +12,7 @@ from rich.console import Console
 
 from lancelsm.common.clock import Clock, SystemClock
 from lancelsm.compaction.maintenance import Engine
-from lancelsm.demo.flights import KEY, Day, read_flights, told
+from lancelsm.demo.flights import KEY, Day, described, read_flights
 from lancelsm.demo.progress import Teller, check, looking
 from lancelsm.demo.year import Month, Shown, lay_schedule, take_year
 from lancelsm.table import Table
@@ -96,7 +96,7 @@ class _InDirectory:
         found = self._table.get(last.select(KEY))
         check(rows == expected, f"{rows} rows on {day.date}", self._table.uri)
         check(found.equals(last), f"another row than the one that was written last on {day.date}", self._table.uri)
-        self._teller.did(start, f"{day.date}: {rows:,} rows; {told(last)}")
+        self._teller.did(start, f"{day.date}: {rows:,} rows; {described(last)}")
 
     def _flush(self) -> None:
         self.generations += len(self._table.flush())

@@ -96,7 +96,7 @@ def days(flights: pa.Table) -> Iterator[Day]:
         )
 
 
-def told(flight: pa.Table) -> str:
+def described(flight: pa.Table) -> str:
     """One flight as a sentence."""
     (row,) = flight.to_pylist()
     name = f"{row['carrier']} {row['flight']} {row['origin']}-{row['dest']}"

@@ -22,7 +22,7 @@ Document = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class DeployedStage:
     """Where a stage's tables, registry and merge machine are, as the outputs of its stack say."""
 
     stage: str
@@ -45,7 +45,7 @@ class Place:
 class Stack:
     """One deployment. Counts the requests to `ingest` made from here, and the messages that came of them."""
 
-    def __init__(self, place: Place, *, service: Service, clock: Clock, ids: Ids) -> None:
+    def __init__(self, place: DeployedStage, *, service: Service, clock: Clock, ids: Ids) -> None:
         self.place = place
         self.requests = self.messages = 0
         self._service = service

@@ -24,16 +24,16 @@ from lancelsm.dataset.cleanup import StoredVersion, clean_versions, named_files,
 from lancelsm.dataset.merged_generations import read_markers
 from lancelsm.dataset.tags import remove_tag, tags
 from lancelsm.errors import Ambiguous, Contended, Corrupt, Invalid, Unavailable
-from lancelsm.gc.lists import Item, Kind, Round, RoundList, find_list
-from lancelsm.gc.mark import Kept, Marked, Progress, bounded, passed_lists
+from lancelsm.gc.lists import GarbageItem, GarbageKind, Round, RoundList, find_list
+from lancelsm.gc.mark import Kept, MarkedRound, Progress, bounded, passed_lists
 from lancelsm.gc.survey import seen
 from lancelsm.gc.sweep import Sweep, Swept, Waiting, delete_all, nothing
 from lancelsm.history.pins import Pin
 from lancelsm.history.snapshot import tag_of
 from lancelsm.objects import Listed
-from lancelsm.region.handle import Opened, check_base
+from lancelsm.region.handle import TableHandle, check_base
 from lancelsm.region.lease import lease
-from lancelsm.registry import Applied, Fields, Record
+from lancelsm.registry import Fields, Record, SwapApplied
 
 _FILE = re.compile(r"data/[^/]+\.lance|_deletions/[^/]+\.(arrow|bin)")
 _VERSIONS_MIN = 16  # a round makes a version itself
@@ -53,16 +53,16 @@ class Floor:
     committed: int = 0
 
 
-def read_progress(opened: Opened) -> Progress:
+def read_progress(handle: TableHandle) -> Progress:
     """What the newest base has of each region.
 
     Raises:
         Corrupt: the base is not this table's.
         Unavailable: the store did not answer.
     """
-    base = opened.read_base()
-    check_base(base, opened.config)
-    markers = read_markers(objects=opened.storage.objects, version=base.version)
+    base = handle.read_base()
+    check_base(base, handle.config)
+    markers = read_markers(objects=handle.context.objects, version=base.version)
     indexes = searched_indexes(base)
     if markers is not None and markers.maintained is not None:
         indexes &= markers.maintained
@@ -74,29 +74,29 @@ def read_progress(opened: Opened) -> Progress:
     )
 
 
-def survey_base(opened: Opened, pins: Iterable[Pin]) -> Marked:
+def survey_base(handle: TableHandle, pins: Iterable[Pin]) -> MarkedRound:
     """What a round of the base would delete now. While a merge is under way its files look like nobody's.
 
     Raises:
         Corrupt, Unavailable: catalog, base or store could not be read.
     """
-    storage, options = opened.storage, opened.storage_options
-    listed = [one for place in ("data/", "_deletions/") for one in seen(storage, place) if _FILE.fullmatch(one.key)]
+    context, options = handle.context, handle.storage_options
+    listed = [one for place in ("data/", "_deletions/") for one in seen(context, place) if _FILE.fullmatch(one.key)]
     # Only now: what is listed was there before a fence above this one is raised.
-    base = opened.read_base()
-    versions = stored_versions(uri=storage.uri, storage_options=options)
-    tagged = frozenset(tags(uri=storage.uri, storage_options=options).values())
-    named = _named_by(opened, (one.version for one in versions))
+    base = handle.read_base()
+    versions = stored_versions(uri=context.uri, storage_options=options)
+    tagged = frozenset(tags(uri=context.uri, storage_options=options).values())
+    named = _named_by(handle, (one.version for one in versions))
     return mark_base(
         base=base,
         versions=versions,
         tagged=tagged,
         unnamed=[one for one in listed if one.key not in named],
-        lists=seen(storage, round_prefix(None)),
-        floor=read_floor(opened),
+        lists=seen(context, round_prefix(None)),
+        floor=read_floor(handle),
         pins=pins,
-        keep_seconds=opened.settings.keep_versions_seconds,
-        now=storage.clock.now(),
+        keep_seconds=handle.settings.keep_versions_seconds,
+        now=context.clock.now(),
     )
 
 
@@ -111,7 +111,7 @@ def mark_base(
     pins: Iterable[Pin],
     keep_seconds: float,
     now: float,
-) -> Marked:
+) -> MarkedRound:
     """Decide what one round of the base deletes: pure.
 
     Args:
@@ -128,34 +128,34 @@ def mark_base(
             continue
         if one.version in pinned:
             pin = pinned[one.version]
-            kept.append(Kept(path=path, kind=Kind.BASE_VERSION, why=f"{pin.kind} {pin.name} needs it"))
+            kept.append(Kept(path=path, kind=GarbageKind.BASE_VERSION, why=f"{pin.kind} {pin.name} needs it"))
         elif one.version in tagged:
-            kept.append(Kept(path=path, kind=Kind.BASE_VERSION, why="it is tagged"))
+            kept.append(Kept(path=path, kind=GarbageKind.BASE_VERSION, why="it is tagged"))
         else:
             why = f"it is older than the versions that are kept, from {oldest} on"
-            items.append(Item(kind=Kind.BASE_VERSION, path=path, number=one.version, bytes=0, why=why))
+            items.append(GarbageItem(kind=GarbageKind.BASE_VERSION, path=path, number=one.version, bytes=0, why=why))
     files = [
-        Item(kind=Kind.BASE_FILE, path=one.key, number=0, bytes=one.size, why="no version names it")
+        GarbageItem(kind=GarbageKind.BASE_FILE, path=one.key, number=0, bytes=one.size, why="no version names it")
         for one in sorted(unnamed, key=lambda found: found.key)
     ]
     passed = passed_lists(lists, newest=floor.round, named=floor.key)
     taken, later = bounded("data", [*passed, *items, *files])
-    return Marked(
+    return MarkedRound(
         round=Round(
             region=None, number=floor.round + 1, floor=oldest, items=tuple(taken), marked=now, fence=base.fence + 1
         ),
         kept=(*kept, *later),
-        worth_it=bool(files) or len(items) >= _VERSIONS_MIN,
+        worthwhile=bool(files) or len(items) >= _VERSIONS_MIN,
     )
 
 
-def mark_in_base(opened: Opened, pins: Iterable[Pin]) -> Marked:
+def mark_in_base(handle: TableHandle, pins: Iterable[Pin]) -> MarkedRound:
     """As `survey_base`, under the lease of whoever rewrites the base; raises `Contended` while another holds it."""
-    with lease(opened.storage, BASE):
-        return survey_base(opened, pins)
+    with lease(handle.context, BASE):
+        return survey_base(handle, pins)
 
 
-def commit_base(opened: Opened, key: str) -> bool:
+def commit_base(handle: TableHandle, key: str) -> bool:
     """Raise the fence of the base, then the floor in the catalog; False if another round came first.
 
     Raises:
@@ -163,48 +163,48 @@ def commit_base(opened: Opened, key: str) -> bool:
         Ambiguous: the registry gave no answer that proves anything. Run it again.
         Unavailable, Corrupt: as `verify_base`.
     """
-    storage = opened.storage
-    listed, record_key = find_base_list(opened, key), table_key(storage.table)
+    context = handle.context
+    listed, record_key = find_base_list(handle, key), table_key(context.table)
     if listed is None:
         return False
     if listed.round.region is not None:
-        raise Corrupt("the list of a region's round", table=storage.uri, object=key)
+        raise Corrupt("the list of a region's round", table=context.uri, object=key)
     number = listed.round.number
-    if read_floor(opened).round < number:
-        with lease(storage, BASE):
-            _raise_fence(opened, listed.round.fence)
+    if read_floor(handle).round < number:
+        with lease(context, BASE):
+            _raise_fence(handle, listed.round.fence)
     change: Fields = {
         "base_floor": listed.round.floor,
         "base_round": number,
         "base_list": key,
         "base_list_setsum": listed.setsum.hex(),
     }
-    for _ in storage.budget().attempts():
-        record = _record(opened)
+    for _ in context.budget().attempts():
+        record = _record(handle)
         floor = _floor_of(record)
         if floor.key == key:
             return True
         if floor.round != number - 1:
             return False
         expect: Fields = {"base_round": record.get("base_round")}
-        noted = {**change, "base_committed": ceil(storage.clock.now())}
-        if isinstance(storage.registry.swap(record_key, expect=expect, change=noted), Applied):
+        recorded = {**change, "base_committed": ceil(context.clock.now())}
+        if isinstance(context.registry.swap(record_key, expect=expect, change=recorded), SwapApplied):
             return True
-    raise Ambiguous("the floor of the base may or may not be raised", remedy="Run it again", table=storage.uri)
+    raise Ambiguous("the floor of the base may or may not be raised", remedy="Run it again", table=context.uri)
 
 
-def confirm_base(opened: Opened, key: str) -> Sweep:
+def confirm_base(handle: TableHandle, key: str) -> Sweep:
     """As `sweep.confirm_region`, of a round of the base."""
-    floor = read_floor(opened)
+    floor = read_floor(handle)
     if floor.key != key:
         if (round_number(key) or 0) > floor.round:
-            raise Invalid("the round is not committed", remedy="Commit it first", table=opened.storage.uri, object=key)
+            raise Invalid("the round is not committed", remedy="Commit it first", table=handle.context.uri, object=key)
         return nothing
-    tagged = tags(uri=opened.storage.uri, storage_options=opened.storage_options)
-    return partial(sweep_base, opened, floor, tuple(tagged))
+    tagged = tags(uri=handle.context.uri, storage_options=handle.storage_options)
+    return partial(sweep_base, handle, floor, tuple(tagged))
 
 
-def sweep_base(opened: Opened, floor: Floor, tagged: Iterable[str], pins: Sequence[Pin]) -> Swept:
+def sweep_base(handle: TableHandle, floor: Floor, tagged: Iterable[str], pins: Sequence[Pin]) -> Swept:
     """Delete what the committed round of the base lists, but for what pins hold; repeatable as `sweep.sweep_region`.
 
     Args:
@@ -213,43 +213,47 @@ def sweep_base(opened: Opened, floor: Floor, tagged: Iterable[str], pins: Sequen
     Raises:
         Corrupt, Unavailable: as `sweep.sweep_region`.
     """
-    storage, options = opened.storage, opened.storage_options
-    listed = find_base_list(opened, floor.key, setsum=floor.setsum)
+    context, options = handle.context, handle.storage_options
+    listed = find_base_list(handle, floor.key, setsum=floor.setsum)
     if listed is None:
         return nothing(pins)
     found = listed.round
-    _drop_tags(opened, tagged, pins)
+    _drop_tags(handle, tagged, pins)
     pinned = _pinned(pins)
-    base = opened.read_base()
+    base = handle.read_base()
     if base.fence < found.fence:
         raise Corrupt(
             "the base was restored to a version before the fence of this round",
             remedy="Nothing was deleted. Mark a new round",
-            table=storage.uri,
+            table=context.uri,
             version=base.version,
         )
-    versions = [i for i in found.items if i.kind is Kind.BASE_VERSION and i.number not in pinned]
-    removed = clean_versions(uri=storage.uri, versions=[i.number for i in versions], storage_options=options)
-    named = named_now(opened, found.items)
-    files = [i for i in found.items if i.kind is Kind.LIST or (i.kind is Kind.BASE_FILE and i.path not in named)]
-    delete_all(storage, [item.path for item in files])
+    versions = [i for i in found.items if i.kind is GarbageKind.BASE_VERSION and i.number not in pinned]
+    removed = clean_versions(uri=context.uri, versions=[i.number for i in versions], storage_options=options)
+    named = named_now(handle, found.items)
+    files = [
+        i
+        for i in found.items
+        if i.kind is GarbageKind.LIST or (i.kind is GarbageKind.BASE_FILE and i.path not in named)
+    ]
+    delete_all(context, [item.path for item in files])
     return Swept(deleted=removed + len(files), kept=_kept(found, pinned))
 
 
-def waiting_base(opened: Opened, pins: Sequence[Pin]) -> Waiting | None:
+def waiting_base(handle: TableHandle, pins: Sequence[Pin]) -> Waiting | None:
     """As `sweep.waiting_region`, of the base; None too if it was restored to before the fence: that is never swept."""
-    storage, floor = opened.storage, read_floor(opened)
-    listed = find_base_list(opened, floor.key, setsum=floor.setsum) if floor.key else None
-    if listed is None or opened.read_base().fence < listed.round.fence:
+    context, floor = handle.context, read_floor(handle)
+    listed = find_base_list(handle, floor.key, setsum=floor.setsum) if floor.key else None
+    if listed is None or handle.read_base().fence < listed.round.fence:
         return None
-    keys = {one.key for place in ("data/", "_deletions/", round_prefix(None)) for one in seen(storage, place)}
-    versions = [one.version for one in _versions(opened)]
-    tagged = set(tags(uri=storage.uri, storage_options=opened.storage_options).values())
+    keys = {one.key for place in ("data/", "_deletions/", round_prefix(None)) for one in seen(context, place)}
+    versions = [one.version for one in _versions(handle)]
+    tagged = set(tags(uri=context.uri, storage_options=handle.storage_options).values())
     pinned, there = _pinned(pins), [one for one in listed.round.items if one.path in keys]
-    named = _named_by(opened, versions if any(one.kind is Kind.BASE_FILE for one in there) else ())
+    named = _named_by(handle, versions if any(one.kind is GarbageKind.BASE_FILE for one in there) else ())
     going = set(versions) - tagged - pinned.keys()
     left = [
-        *(item for item in listed.round.items if item.kind is Kind.BASE_VERSION and item.number in going),
+        *(item for item in listed.round.items if item.kind is GarbageKind.BASE_VERSION and item.number in going),
         *(item for item in there if item.path not in named),
     ]
     if not left:
@@ -268,21 +272,21 @@ def _kept(found: Round, pinned: Mapping[int, Pin]) -> tuple[Kept, ...]:
     return tuple(
         Kept(path=i.path, kind=i.kind, why=f"{pinned[i.number].kind} {pinned[i.number].name} needs it")
         for i in found.items
-        if i.kind is Kind.BASE_VERSION and i.number in pinned
+        if i.kind is GarbageKind.BASE_VERSION and i.number in pinned
     )
 
 
-def find_base_list(opened: Opened, key: str, *, setsum: Setsum | None = None) -> RoundList | None:
+def find_base_list(handle: TableHandle, key: str, *, setsum: Setsum | None = None) -> RoundList | None:
     """As `lists.find_list`, of the base."""
-    return find_list(opened.storage, key, newest=lambda: read_floor(opened).round, setsum=setsum)
+    return find_list(handle.context, key, newest=lambda: read_floor(handle).round, setsum=setsum)
 
 
-def _raise_fence(opened: Opened, fence: int) -> None:
+def _raise_fence(handle: TableHandle, fence: int) -> None:
     """Commit a version that has this fence and is otherwise the newest; nothing if the fence is there or past."""
     unanswered: Unavailable | None = None
-    for _ in opened.storage.budget().attempts():
-        base = opened.read_base()
-        check_base(base, opened.config)
+    for _ in handle.context.budget().attempts():
+        base = handle.read_base()
+        check_base(base, handle.config)
         if base.fence >= fence:
             return
         metadata = {**base.metadata, FENCE: str(fence)}
@@ -296,55 +300,55 @@ def _raise_fence(opened: Opened, fence: int) -> None:
         unanswered = None
     if unanswered is not None:
         raise unanswered
-    raise Contended("others kept changing the base", remedy="Commit the round again", table=opened.storage.uri)
+    raise Contended("others kept changing the base", remedy="Commit the round again", table=handle.context.uri)
 
 
-def _drop_tags(opened: Opened, tagged: Iterable[str], pins: Iterable[Pin]) -> None:
+def _drop_tags(handle: TableHandle, tagged: Iterable[str], pins: Iterable[Pin]) -> None:
     """Remove the tags of pins that are gone. A pin is recorded before it tags, and tags were listed before pins."""
     held = {tag_of(pin.nonce) for pin in pins}
     prefix = tag_of(Nonce(""))
     for tag in tagged:
         if tag.startswith(prefix) and tag not in held:
-            remove_tag(uri=opened.storage.uri, tag=tag, storage_options=opened.storage_options)
+            remove_tag(uri=handle.context.uri, tag=tag, storage_options=handle.storage_options)
 
 
-def _versions(opened: Opened) -> tuple[StoredVersion, ...]:
-    return stored_versions(uri=opened.storage.uri, storage_options=opened.storage_options)
+def _versions(handle: TableHandle) -> tuple[StoredVersion, ...]:
+    return stored_versions(uri=handle.context.uri, storage_options=handle.storage_options)
 
 
-def named_now(opened: Opened, items: Iterable[Item]) -> frozenset[str]:
+def named_now(handle: TableHandle, items: Iterable[GarbageItem]) -> frozenset[str]:
     """What any version names that is there now, if there are files among these items; else nobody reads the versions.
 
     Raises:
         Contended, Corrupt, Unavailable: as `collecting.named_files`.
     """
-    if all(item.kind is not Kind.BASE_FILE for item in items):
+    if all(item.kind is not GarbageKind.BASE_FILE for item in items):
         return frozenset()
-    return _named_by(opened, (one.version for one in _versions(opened)))
+    return _named_by(handle, (one.version for one in _versions(handle)))
 
 
-def _named_by(opened: Opened, versions: Iterable[int]) -> frozenset[str]:
+def _named_by(handle: TableHandle, versions: Iterable[int]) -> frozenset[str]:
     def named(version: int) -> frozenset[str]:
-        return named_files(uri=opened.storage.uri, version=version, storage_options=opened.storage_options)
+        return named_files(uri=handle.context.uri, version=version, storage_options=handle.storage_options)
 
-    return frozenset().union(*opened.storage.each(named, list(versions)))
+    return frozenset().union(*handle.context.each(named, list(versions)))
 
 
-def _record(opened: Opened) -> Record:
-    storage = opened.storage
-    record = storage.registry.read(table_key(storage.table))
+def _record(handle: TableHandle) -> Record:
+    context = handle.context
+    record = context.registry.read(table_key(context.table))
     if record is None:
         raise Corrupt(
             "the registry does not know the table",
-            remedy=f"Stop all writers, then: lancelsm registry rebuild {storage.uri}",
-            table=storage.uri,
+            remedy=f"Stop all writers, then: lancelsm registry rebuild {context.uri}",
+            table=context.uri,
         )
     return record
 
 
-def read_floor(opened: Opened) -> Floor:
+def read_floor(handle: TableHandle) -> Floor:
     """What the catalog says now; `Corrupt` if the registry does not know the table."""
-    return _floor_of(_record(opened))
+    return _floor_of(_record(handle))
 
 
 def _floor_of(record: Record) -> Floor:

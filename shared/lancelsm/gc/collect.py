@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from lancelsm.errors import Contended, Corrupt, Invalid
-from lancelsm.gc.lists import Item, write_list
-from lancelsm.gc.mark import Kept, Marked
-from lancelsm.gc.scopes import Place, all_places, places_of, read_progress
+from lancelsm.gc.lists import GarbageItem, write_list
+from lancelsm.gc.mark import Kept, MarkedRound
+from lancelsm.gc.scopes import CollectionScope, all_places, places_of, read_progress
 from lancelsm.gc.sweep import Swept, Waiting, expire_pins, has_expired, sweep_leftovers
 from lancelsm.history.pins import Pin, read_pins
-from lancelsm.region.catalog import Storage
-from lancelsm.region.handle import Opened
+from lancelsm.region.catalog import TableContext
+from lancelsm.region.handle import TableHandle
 
 T = TypeVar("T")
 
@@ -73,11 +73,11 @@ def step_document(done: Collected) -> dict[str, Any]:
 
 
 def _failure(error: Corrupt) -> dict[str, str]:
-    document = json.dumps(error.document(discreet=True), default=str)
+    document = json.dumps(error.document(redacted=True), default=str)
     return {"Error": error.kind, "Cause": json.dumps({"errorType": error.kind, "errorMessage": document})}
 
 
-def collect(opened: Opened, *, yes: bool, interval_seconds: float | None = None) -> Collected:
+def collect(handle: TableHandle, *, yes: bool, interval_seconds: float | None = None) -> Collected:
     """Collect what nothing needs any more, as far as the interval allows.
 
     Args:
@@ -96,25 +96,25 @@ def collect(opened: Opened, *, yes: bool, interval_seconds: float | None = None)
         raise Invalid(
             f"the interval is {interval_seconds} seconds",
             remedy="Give 0 seconds or more",
-            table=opened.storage.uri,
+            table=handle.context.uri,
             field="interval_seconds",
         )
     if not yes:
-        return _looked(opened)
-    interval = opened.settings.collect_interval_seconds if interval_seconds is None else interval_seconds
-    tour = _Tour(opened.storage)
-    pins = expire_pins(opened.storage, skew_seconds=opened.settings.skew_allowance_seconds, removed=tour.removed)
-    progress = read_progress(opened)
-    found = tour.each(lambda place: place.waiting(pins), all_places(opened))
+        return _looked(handle)
+    interval = handle.settings.collect_interval_seconds if interval_seconds is None else interval_seconds
+    tour = _Tour(handle.context)
+    pins = expire_pins(handle.context, skew_seconds=handle.settings.skew_allowance_seconds, removed=tour.removed)
+    progress = read_progress(handle)
+    found = tour.each(lambda place: place.waiting(pins), all_places(handle))
     waiting = {place: one for place, one in found.items() if one is not None}
-    now = opened.storage.clock.now()
+    now = handle.context.clock.now()
     young = {place: one for place, one in waiting.items() if interval > max(0.0, now - one.since)}
-    due = _swept(opened, tour, {place: one.key for place, one in waiting.items() if place not in young})
+    due = _swept(handle, tour, {place: one.key for place, one in waiting.items() if place not in young})
     free = [place for place in found if place not in waiting or place in due]
-    marked = tour.each(lambda place: _written(opened, place.mark(pins, progress)), free)
-    committed = _committed(tour, _verified(opened, tour, _rounds(marked)))
-    swept = _swept(opened, tour, committed) if interval <= 0 else {}
-    sweep_leftovers(opened.storage)
+    marked = tour.each(lambda place: _written(handle, place.mark(pins, progress)), free)
+    committed = _committed(tour, _verified(handle, tour, _rounds(marked)))
+    swept = _swept(handle, tour, committed) if interval <= 0 else {}
+    sweep_leftovers(handle.context)
     tour.end(Corrupt)
     return tour.result(
         [
@@ -127,7 +127,7 @@ def collect(opened: Opened, *, yes: bool, interval_seconds: float | None = None)
     )
 
 
-def mark(opened: Opened) -> Collected:
+def mark(handle: TableHandle) -> Collected:
     """The first step of a collection: write the list of each round that is worth it. Nothing names them yet.
 
     Where a committed round waits for its sweep, that one is given in place of a new one, at phase `committed`: the
@@ -138,19 +138,19 @@ def mark(opened: Opened) -> Collected:
         Corrupt: something is missing or wrong, and there is no round of any other place. Nothing was deleted.
         Unavailable: run it again.
     """
-    tour = _Tour(opened.storage)
-    pins = expire_pins(opened.storage, skew_seconds=opened.settings.skew_allowance_seconds, removed=tour.removed)
-    progress = read_progress(opened)
+    tour = _Tour(handle.context)
+    pins = expire_pins(handle.context, skew_seconds=handle.settings.skew_allowance_seconds, removed=tour.removed)
+    progress = read_progress(handle)
 
-    def act(place: Place) -> Collected:
+    def act(place: CollectionScope) -> Collected:
         waiting = place.waiting(pins)
-        return _waits(waiting) if waiting else _written(opened, place.mark(pins, progress))
+        return _waits(waiting) if waiting else _written(handle, place.mark(pins, progress))
 
-    marked = tour.each(act, all_places(opened))
+    marked = tour.each(act, all_places(handle))
     return tour.step(tour.result(list(marked.values())), Corrupt)
 
 
-def verify(opened: Opened, rounds: Iterable[str]) -> Collected:
+def verify(handle: TableHandle, rounds: Iterable[str]) -> Collected:
     """The second step: recompute from storage that these rounds delete nothing that is needed; returns those.
 
     Raises:
@@ -159,13 +159,13 @@ def verify(opened: Opened, rounds: Iterable[str]) -> Collected:
         Invalid: one takes too much of the log, or is no round of this table.
         Unavailable: run it again.
     """
-    tour = _Tour(opened.storage)
-    passed = _verified(opened, tour, places_of(opened, tuple(rounds)))
+    tour = _Tour(handle.context)
+    passed = _verified(handle, tour, places_of(handle, tuple(rounds)))
     found = tour.result([Collected(rounds=tuple(passed.values()), phase="marked")])
     return tour.step(found, Corrupt, Contended)
 
 
-def commit(opened: Opened, rounds: Iterable[str]) -> Collected:
+def commit(handle: TableHandle, rounds: Iterable[str]) -> Collected:
     """The third step: drop from manifests and catalog what these rounds delete; returns those that are committed.
 
     One that came too late is left out, as is one where a merge is at work; something is wrong where `corrupt` tells it.
@@ -174,13 +174,13 @@ def commit(opened: Opened, rounds: Iterable[str]) -> Collected:
         Corrupt, Contended: none is committed.
         Ambiguous, Unavailable: run it again: what was committed is recognised.
     """
-    tour = _Tour(opened.storage)
-    committed = _committed(tour, places_of(opened, tuple(rounds)))
+    tour = _Tour(handle.context)
+    committed = _committed(tour, places_of(handle, tuple(rounds)))
     found = tour.result([Collected(rounds=tuple(committed.values()), phase="committed")])
     return tour.step(found, Corrupt, Contended)
 
 
-def sweep(opened: Opened, rounds: Iterable[str]) -> Collected:
+def sweep(handle: TableHandle, rounds: Iterable[str]) -> Collected:
     """The last step: delete, but for what pins hold. Rounds that others have finished since are left out.
 
     Raises:
@@ -188,9 +188,9 @@ def sweep(opened: Opened, rounds: Iterable[str]) -> Collected:
         Corrupt: the list of one has what its region needs, or is another one; the others were swept.
         Unavailable: run it again.
     """
-    rounds, tour = tuple(rounds), _Tour(opened.storage)
-    swept = _swept(opened, tour, places_of(opened, rounds)).values()
-    sweep_leftovers(opened.storage)
+    rounds, tour = tuple(rounds), _Tour(handle.context)
+    swept = _swept(handle, tour, places_of(handle, rounds)).values()
+    sweep_leftovers(handle.context)
     tour.end(Corrupt, Contended)
     return Collected(
         rounds=rounds,
@@ -207,23 +207,25 @@ class _Tour:
     `removed` are the expired pins that were removed on the way.
     """
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, context: TableContext) -> None:
         self.removed: list[Pin] = []
-        self._storage = storage
+        self._context = context
         self._errors: list[Contended | Corrupt] = []
         self._kept: list[Kept] = []
 
-    def each(self, act: Callable[[Place], T], places: Collection[Place]) -> dict[Place, T]:
+    def each(
+        self, act: Callable[[CollectionScope], T], places: Collection[CollectionScope]
+    ) -> dict[CollectionScope, T]:
         """What came of the places with which nothing is wrong."""
 
-        def tried(place: Place) -> T | Contended | Corrupt:
+        def tried(place: CollectionScope) -> T | Contended | Corrupt:
             try:
                 return act(place)
             except (Contended, Corrupt) as error:
                 return error
 
         done = {}
-        for place, outcome in zip(places, self._storage.each(tried, places), strict=True):
+        for place, outcome in zip(places, self._context.each(tried, places), strict=True):
             if isinstance(outcome, Contended | Corrupt):  # another collector is at it, a merge has the base; or damage
                 self._errors.append(outcome)
                 self.leave(place, outcome.message)
@@ -231,7 +233,7 @@ class _Tour:
                 done[place] = outcome
         return done
 
-    def leave(self, place: Place, why: str) -> None:
+    def leave(self, place: CollectionScope, why: str) -> None:
         """Say why no round is taken of a place."""
         self._kept.append(Kept(path=place.path, kind="round", why=why))
 
@@ -256,17 +258,17 @@ class _Tour:
         return _sum([removed, *parts, Collected(kept=tuple(self._kept))])
 
 
-def _verified(opened: Opened, tour: _Tour, rounds: Mapping[Place, str]) -> Mapping[Place, str]:
+def _verified(handle: TableHandle, tour: _Tour, rounds: Mapping[CollectionScope, str]) -> Mapping[CollectionScope, str]:
     """The rounds that may be committed. A pin that comes after this read of them is seen by the sweep."""
     if not rounds:
         return rounds
-    pins, progress = read_pins(opened.storage), read_progress(opened)
+    pins, progress = read_pins(handle.context), read_progress(handle)
     return {
         place: rounds[place] for place in tour.each(lambda place: place.verify(rounds[place], pins, progress), rounds)
     }
 
 
-def _committed(tour: _Tour, rounds: Mapping[Place, str]) -> dict[Place, str]:
+def _committed(tour: _Tour, rounds: Mapping[CollectionScope, str]) -> dict[CollectionScope, str]:
     """The rounds that are committed, if others did not come first."""
     done = tour.each(lambda place: place.commit(rounds[place]), rounds)
     for place, ours in done.items():
@@ -275,30 +277,30 @@ def _committed(tour: _Tour, rounds: Mapping[Place, str]) -> dict[Place, str]:
     return {place: rounds[place] for place, ours in done.items() if ours}
 
 
-def _swept(opened: Opened, tour: _Tour, rounds: Mapping[Place, str]) -> dict[Place, Swept]:
+def _swept(handle: TableHandle, tour: _Tour, rounds: Mapping[CollectionScope, str]) -> dict[CollectionScope, Swept]:
     """Sweep rounds: every floor is committed and published before any pin is read, and pins are before any deletion."""
     if not rounds:
         return {}
     confirmed = tour.each(lambda place: place.confirm(rounds[place]), rounds)
-    counting = expire_pins(opened.storage, skew_seconds=opened.settings.skew_allowance_seconds, removed=tour.removed)
+    counting = expire_pins(handle.context, skew_seconds=handle.settings.skew_allowance_seconds, removed=tour.removed)
     return tour.each(lambda place: confirmed[place](counting), confirmed)
 
 
-def _looked(opened: Opened) -> Collected:
+def _looked(handle: TableHandle) -> Collected:
     """A dry run."""
-    storage, now = opened.storage, opened.storage.clock.now()
-    skew = opened.settings.skew_allowance_seconds
-    pins = read_pins(storage)
+    context, now = handle.context, handle.context.clock.now()
+    skew = handle.settings.skew_allowance_seconds
+    pins = read_pins(context)
     expired = [pin for pin in pins if has_expired(pin, now=now, skew_seconds=skew)]
     counting = [pin for pin in pins if pin not in expired]
-    progress = read_progress(opened)
+    progress = read_progress(handle)
 
-    def look(place: Place) -> Collected:
+    def look(place: CollectionScope) -> Collected:
         waiting = place.waiting(counting)
         return _waits(waiting) if waiting else _shown(place.look(counting, progress))
 
-    tour = _Tour(storage)
-    looked = tour.each(look, all_places(opened))
+    tour = _Tour(context)
+    looked = tour.each(look, all_places(handle))
     tour.end(Corrupt)
     found = tour.result([Collected(candidates=_expired(expired)), *looked.values()])
     return replace(found, phase="marked") if found.phase == "idle" else found
@@ -308,15 +310,15 @@ def _expired(pins: Iterable[Pin]) -> tuple[Candidate, ...]:
     return tuple(Candidate(path=pin.name, kind=pin.kind, bytes=0, why="it has expired") for pin in pins)
 
 
-def _written(opened: Opened, marked: Marked) -> Collected:
+def _written(handle: TableHandle, marked: MarkedRound) -> Collected:
     """A round as a result, once its list is written; there is none if it is not worth it."""
     shown = _shown(marked)
-    return replace(shown, rounds=(write_list(opened.storage, marked.round).key,)) if marked.worth_it else shown
+    return replace(shown, rounds=(write_list(handle.context, marked.round).key,)) if marked.worthwhile else shown
 
 
-def _shown(marked: Marked) -> Collected:
+def _shown(marked: MarkedRound) -> Collected:
     """A round as a result, without a list."""
-    if not marked.worth_it:
+    if not marked.worthwhile:
         few = tuple(
             Kept(path=i.path, kind=i.kind, why=f"{i.why}; too little for a round of its own")
             for i in marked.round.items
@@ -335,11 +337,11 @@ def _waits(waiting: Waiting) -> Collected:
     )
 
 
-def _candidates(items: Iterable[Item], *, but: str = "") -> tuple[Candidate, ...]:
+def _candidates(items: Iterable[GarbageItem], *, but: str = "") -> tuple[Candidate, ...]:
     return tuple(Candidate(path=i.path, kind=i.kind, bytes=i.bytes, why=f"{i.why}{but}") for i in items)
 
 
-def _rounds(marked: Mapping[Place, Collected]) -> dict[Place, str]:
+def _rounds(marked: Mapping[CollectionScope, Collected]) -> dict[CollectionScope, str]:
     return {place: key for place, one in marked.items() for key in one.rounds}
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from lancelsm.common.layout import Position
 from lancelsm.errors import Corrupt
-from lancelsm.gc.lists import Kind, RoundList, find_list
+from lancelsm.gc.lists import GarbageKind, RoundList, find_list
 from lancelsm.region import manifest as manifests
 from lancelsm.region.catalog import Region
 from lancelsm.region.compare_and_swap import CommittedManifest, commit
@@ -25,14 +25,14 @@ def commit_round(region: Region, key: str) -> CommittedManifest | Dead:
         Contended, Unavailable, Ambiguous: as `region.compare_and_swap.commit`; run it again: a committed round is
             recognised by its key.
     """
-    listed = find_list(region.storage, key, newest=lambda: region.head().collector_round)
+    listed = find_list(region.context, key, newest=lambda: region.head().collector_round)
     if listed is None:
         return Dead(why="a later round is committed")
     if listed.round.region != region.id:
         raise Corrupt("the list of another region's round", **region.where, object=key)
 
     def transition(manifest: Manifest) -> Manifest | Dead:
-        return after_round(manifest, listed, at=region.storage.clock.now())
+        return after_round(manifest, listed, at=region.context.clock.now())
 
     return commit(region, transition)
 
@@ -40,7 +40,7 @@ def commit_round(region: Region, key: str) -> CommittedManifest | Dead:
 def after_round(manifest: Manifest, listed: RoundList, *, at: float) -> Manifest | Dead:
     """The manifest after a round that is committed at this time, in Unix seconds: pure."""
     directories = {
-        item.path.rpartition("/")[2] for item in listed.round.items if item.kind is Kind.GENERATION
+        item.path.rpartition("/")[2] for item in listed.round.items if item.kind is GarbageKind.GENERATION
     }  # orphans are among them, which no manifest names
     return manifests.collected(
         manifest,

@@ -24,39 +24,39 @@ from lancelsm.common.layout import (
 )
 from lancelsm.errors import Contended, Corrupt
 from lancelsm.gc.sweep import BATCH, delete_all
-from lancelsm.region.catalog import Storage
-from lancelsm.region.markers import read_note
+from lancelsm.region.catalog import TableContext
+from lancelsm.region.markers import read_marker
 
 _OF_LANCE = ("_versions", "_transactions", "_indices", "_deletions", "_refs", "data", "tree")
 
 
-def close_table(storage: Storage) -> None:
+def delete_config(context: TableContext) -> None:
     """Delete the configuration: from now on nobody can open the table. Raises as `delete_objects`."""
-    _delete(storage, [CONFIG])
+    _delete(context, [CONFIG])
 
 
-def keep_table(storage: Storage) -> None:
+def cancel_drop(context: TableContext) -> None:
     """Take back the note of a table that is not to be dropped after all. Raises as `delete_objects`."""
-    _delete(storage, [DROPPING])
+    _delete(context, [DROPPING])
 
 
-def delete_records(storage: Storage) -> int:
+def delete_records(context: TableContext) -> int:
     """Delete every record of a table, and the catalog by which heads are found after them; returns how many.
 
     Raises:
         Contended: others kept changing one.
         Unavailable: the registry did not answer.
     """
-    registry, table = storage.registry, storage.table
+    registry, table = context.registry, context.table
     catalog = [key for key, _ in registry.list(region_key(table, RegionId("")).partition)]
     heads = [head_key(table, RegionId(key.sort)) for key in catalog]
     pinned = [key for partition in (snapshots(table), cursors(table)) for key, _ in registry.list(partition)]
     leases = [key for key, _ in registry.list(lease_key(table, "").partition)]
     ordered: tuple[Sequence[Key], ...] = ([*pinned, *heads], catalog, [*leases, table_key(table)])
-    return sum(sum(storage.each(lambda key: _delete_record(storage, key), keys)) for keys in ordered)
+    return sum(sum(context.each(lambda key: _delete_record(context, key), keys)) for keys in ordered)
 
 
-def delete_objects(storage: Storage) -> int:
+def delete_objects(context: TableContext) -> int:
     """Delete every object of a table, last what says that it is being dropped; returns how many.
 
     Nothing else that lies below the table's place is touched.
@@ -68,32 +68,32 @@ def delete_objects(storage: Storage) -> int:
     """
     found = 0
     for place in (*_OF_LANCE, MEM_WAL, PRIVATE):
-        keys = [line.key for line in storage.objects.list(f"{place}/") if line.key != DROPPING]
+        keys = [line.key for line in context.objects.list(f"{place}/") if line.key != DROPPING]
         found += len(keys)
-        _delete(storage, keys)
-    _delete(storage, [DROPPING])
+        _delete(context, keys)
+    _delete(context, [DROPPING])
     return found
 
 
-def _delete(storage: Storage, keys: Sequence[str]) -> None:
+def _delete(context: TableContext, keys: Sequence[str]) -> None:
     """Delete objects a few at a time, as long as the note says that this table is being dropped."""
     for start in range(0, len(keys), BATCH):
-        note = read_note(storage.objects, DROPPING)
-        if note is None or note["table"] != storage.table:
+        marker = read_marker(context.objects, DROPPING)
+        if marker is None or marker["table"] != context.table:
             raise Contended(
                 "another process has finished the drop",
                 remedy="See what is there: if a table is, it was made since",
-                table=storage.uri,
+                table=context.uri,
             )
-        delete_all(storage, keys[start : start + BATCH])
+        delete_all(context, keys[start : start + BATCH])
 
 
-def _delete_record(storage: Storage, key: Key) -> bool:
-    for _ in storage.budget().attempts():
+def _delete_record(context: TableContext, key: Key) -> bool:
+    for _ in context.budget().attempts():
         try:
-            if storage.registry.read(key) is None:
+            if context.registry.read(key) is None:
                 return True
-            storage.registry.delete(key, expect={})
+            context.registry.delete(key, expect={})
         except Corrupt:
-            storage.registry.discard(key)
-    raise Contended("others kept changing a record", remedy="Stop them, then drop the table again", table=storage.uri)
+            context.registry.discard(key)
+    raise Contended("others kept changing a record", remedy="Stop them, then drop the table again", table=context.uri)

@@ -17,12 +17,12 @@ from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Corrupt, Invalid, Unavailable
 from lancelsm.generated.lancelsm.v1 import round_pb2 as pb
 from lancelsm.objects import put_once
-from lancelsm.region.catalog import Storage
+from lancelsm.region.catalog import TableContext
 
 FORMAT = 1
 
 
-class Kind(StrEnum):
+class GarbageKind(StrEnum):
     GENERATION = "generation"  # a directory: everything below it
     ENTRY = "entry"
     STAGED = "staged"
@@ -33,22 +33,22 @@ class Kind(StrEnum):
 
 
 _NUMBERS = {
-    Kind.GENERATION: pb.GENERATION,
-    Kind.ENTRY: pb.ENTRY,
-    Kind.STAGED: pb.STAGED,
-    Kind.PUBLISHED: pb.PUBLISHED,
-    Kind.LIST: pb.LIST,
-    Kind.BASE_FILE: pb.BASE_FILE,
-    Kind.BASE_VERSION: pb.BASE_VERSION,
+    GarbageKind.GENERATION: pb.GENERATION,
+    GarbageKind.ENTRY: pb.ENTRY,
+    GarbageKind.STAGED: pb.STAGED,
+    GarbageKind.PUBLISHED: pb.PUBLISHED,
+    GarbageKind.LIST: pb.LIST,
+    GarbageKind.BASE_FILE: pb.BASE_FILE,
+    GarbageKind.BASE_VERSION: pb.BASE_VERSION,
 }
 _KINDS = {number: kind for kind, number in _NUMBERS.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
+class GarbageItem:
     """One thing to delete. `path` is below the table; `number` is its generation, position, version or round."""
 
-    kind: Kind
+    kind: GarbageKind
     path: str
     number: int
     bytes: int
@@ -68,7 +68,7 @@ class Round:
     region: RegionId | None  # None: the base
     number: int
     floor: int
-    items: tuple[Item, ...]
+    items: tuple[GarbageItem, ...]
     marked: float
     discarded: Setsum = Setsum.ZERO
     fence: int = 0
@@ -84,20 +84,20 @@ class RoundList:
     round: Round
 
 
-def write_list(storage: Storage, found: Round) -> RoundList:
+def write_list(context: TableContext, found: Round) -> RoundList:
     """Write a round's list under a name of its own, which nothing names yet.
 
     Raises:
         Unavailable: the store gave no answer.
     """
-    key = round_list(found.region, found.number, storage.ids.nonce())
+    key = round_list(found.region, found.number, context.ids.nonce())
     body = encode(found)
-    if put_once(storage.objects, key, body, attempts=storage.budget().attempts()) is None:
-        raise Unavailable("the list of a round could not be written", remedy="Retry", table=storage.uri, object=key)
+    if put_once(context.objects, key, body, attempts=context.budget().attempts()) is None:
+        raise Unavailable("the list of a round could not be written", remedy="Retry", table=context.uri, object=key)
     return RoundList(key=key, setsum=Setsum.of_item(body), round=found)
 
 
-def read_list(storage: Storage, key: str, *, setsum: Setsum | None = None) -> RoundList:
+def read_list(context: TableContext, key: str, *, setsum: Setsum | None = None) -> RoundList:
     """The list at a key.
 
     Args:
@@ -109,17 +109,17 @@ def read_list(storage: Storage, key: str, *, setsum: Setsum | None = None) -> Ro
     """
     if round_number(key) is None:
         raise Invalid(f"{key!r:.200} names no round", remedy="Give what mark returned", field="round")
-    found = storage.objects.get(key)
+    found = context.objects.get(key)
     if found is None:
-        raise Corrupt("the list of a round is gone", remedy="Mark a new one", table=storage.uri, object=key)
+        raise Corrupt("the list of a round is gone", remedy="Mark a new one", table=context.uri, object=key)
     read = Setsum.of_item(found.body)
     if setsum is not None and read != setsum:
-        raise Corrupt("the list of a round is not the one that was committed", table=storage.uri, object=key)
+        raise Corrupt("the list of a round is not the one that was committed", table=context.uri, object=key)
     return RoundList(key=key, setsum=read, round=decode(found.body, key=key))
 
 
 def find_list(
-    storage: Storage, key: str, *, newest: Callable[[], int], setsum: Setsum | None = None
+    context: TableContext, key: str, *, newest: Callable[[], int], setsum: Setsum | None = None
 ) -> RoundList | None:
     """As `read_list`, but None if a later round is committed by now: it deletes the lists of those before.
 
@@ -127,7 +127,7 @@ def find_list(
         newest: reads the number of the newest committed round.
     """
     try:
-        return read_list(storage, key, setsum=setsum)
+        return read_list(context, key, setsum=setsum)
     except Corrupt:
         if newest() > (round_number(key) or 0):
             return None
@@ -168,7 +168,7 @@ def decode(body: bytes, *, key: str) -> Round:
             number=message.round,
             floor=message.floor,
             items=tuple(
-                Item(kind=_KINDS[one.kind], path=one.path, number=one.number, bytes=one.bytes, why=one.why)
+                GarbageItem(kind=_KINDS[one.kind], path=one.path, number=one.number, bytes=one.bytes, why=one.why)
                 for one in message.items
             ),
             marked=message.marked,

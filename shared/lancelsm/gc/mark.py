@@ -27,7 +27,7 @@ from lancelsm.common.layout import (
     wal_prefix,
 )
 from lancelsm.common.setsum import Setsum
-from lancelsm.gc.lists import Item, Kind, Round
+from lancelsm.gc.lists import GarbageItem, GarbageKind, Round
 from lancelsm.history.pins import Pin
 from lancelsm.objects import Listed
 from lancelsm.region.head import Head
@@ -104,12 +104,12 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Marked:
-    """What a round would delete, and what stays; `worth_it` is False if the round would leave as much as it takes."""
+class MarkedRound:
+    """What a round would delete, and what stays; `worthwhile` is False if the round would leave as much as it takes."""
 
     round: Round
     kept: tuple[Kept, ...]
-    worth_it: bool
+    worthwhile: bool
 
 
 def log_end(manifest: Manifest, pins: Iterable[Pin]) -> Position:
@@ -137,12 +137,12 @@ def log_objects(region: RegionId, listed: Iterable[Listed]) -> dict[Position, in
     return {position: found.size for found in inside if (position := wal_position(found.key)) is not None}
 
 
-def mark_region(survey: Survey, *, now: float) -> Marked:
+def mark_region(survey: Survey, *, now: float) -> MarkedRound:
     """Decide what one round of a region deletes."""
     marking = _Marking(survey)
     items, kept = marking.items(), marking.kept
-    big = any(item.kind in (Kind.GENERATION, Kind.ENTRY) for item in items)
-    return Marked(
+    big = any(item.kind in (GarbageKind.GENERATION, GarbageKind.ENTRY) for item in items)
+    return MarkedRound(
         round=Round(
             region=survey.manifest.region,
             number=survey.manifest.collector_round + 1,
@@ -153,7 +153,7 @@ def mark_region(survey: Survey, *, now: float) -> Marked:
             standing=survey.standing_bytes,
         ),
         kept=tuple(kept),
-        worth_it=big or len(items) > _OWN_OBJECTS,
+        worthwhile=big or len(items) > _OWN_OBJECTS,
     )
 
 
@@ -166,7 +166,7 @@ class _Marking:
         self.kept: list[Kept] = []
         self.floor, self.discarded = self._floor()
 
-    def items(self) -> list[Item]:
+    def items(self) -> list[GarbageItem]:
         # Entries come last: they alone are so many that they would leave no room for others, round after round.
         manifests = sorted(self._manifests(), key=lambda item: item.number)
         found = [*self._lists(), *manifests, *self._generations(), *self._entries()]
@@ -191,9 +191,11 @@ class _Marking:
         pinned = self._log_pin(Position(min(floor, manifest.replay_after)))
         if pinned or floor <= manifest.replay_after:
             why = "the share of the log that one round may take is reached: it goes with a later one"
-            self._keep(wal_prefix(self._region), Kind.ENTRY, pinned or why)
+            self._keep(wal_prefix(self._region), GarbageKind.ENTRY, pinned or why)
         if manifest.replay_after < floor < survey.head.next_position:
-            self._keep(wal_prefix(self._region), Kind.ENTRY, f"from position {floor} on it is in no generation yet")
+            self._keep(
+                wal_prefix(self._region), GarbageKind.ENTRY, f"from position {floor} on it is in no generation yet"
+            )
         return floor, discarded
 
     def _log_pin(self, floor: Position) -> str:
@@ -203,7 +205,7 @@ class _Marking:
                 return f"{_named(pin)} needs it from position {needs.first_position} on"
         return ""
 
-    def _generations(self) -> Iterator[Item]:
+    def _generations(self) -> Iterator[GarbageItem]:
         survey, manifest = self._survey, self._survey.manifest
         sizes: dict[str, int] = {}
         prefix = f"{region_prefix(self._region)}/"
@@ -220,9 +222,9 @@ class _Marking:
         numbers = [(number, name) for name in sizes if (number := generation_number(name)) is not None]
         for number, name in sorted(numbers):
             if number >= manifest.current_generation:
-                self._keep(generation_path(self._region, name), Kind.GENERATION, "a flush may be writing it")
+                self._keep(generation_path(self._region, name), GarbageKind.GENERATION, "a flush may be writing it")
             elif pinned := self._generation_pin(number):
-                self._keep(generation_path(self._region, name), Kind.GENERATION, pinned)
+                self._keep(generation_path(self._region, name), GarbageKind.GENERATION, pinned)
             else:
                 why = "the manifest does not name it, and its number is taken"
                 yield self._generation(name, number, sizes[name], why)
@@ -234,7 +236,7 @@ class _Marking:
         if not why and last >= self.floor:
             why = f"its entries are still in the log, up to position {last}"
         if why:
-            self._keep(generation_path(self._region, one.path), Kind.GENERATION, why)
+            self._keep(generation_path(self._region, one.path), GarbageKind.GENERATION, why)
         return not why
 
     def _generation_pin(self, number: Generation) -> str:
@@ -244,10 +246,12 @@ class _Marking:
                 return f"{_named(pin)} needs it"
         return ""
 
-    def _generation(self, name: str, number: int, size: int, why: str) -> Item:
-        return Item(kind=Kind.GENERATION, path=generation_path(self._region, name), number=number, bytes=size, why=why)
+    def _generation(self, name: str, number: int, size: int, why: str) -> GarbageItem:
+        return GarbageItem(
+            kind=GarbageKind.GENERATION, path=generation_path(self._region, name), number=number, bytes=size, why=why
+        )
 
-    def _entries(self) -> Iterator[Item]:
+    def _entries(self) -> Iterator[GarbageItem]:
         """Objects of the log below the floor, without the two fences that Lance's own writers run into.
 
         Nor what a pin needs that the floor has passed: it would make a round, of which nothing could be swept.
@@ -262,14 +266,16 @@ class _Marking:
         for position in sorted({*(at for at in sizes if at < end), *committed}):
             key = wal_entry(self._region, Position(position))
             if position in stay:
-                self._keep(key, Kind.ENTRY, "the oldest and the newest fence stay: they stop a writer of Lance's")
+                self._keep(
+                    key, GarbageKind.ENTRY, "the oldest and the newest fence stay: they stop a writer of Lance's"
+                )
                 continue
             why = "it is in a generation" if position in committed else "it is below the floor of the log"
             entry = survey.entries.get(Position(position))
             size = entry.bytes if entry else sizes.get(Position(position), 0)
-            yield Item(kind=Kind.ENTRY, path=key, number=position, bytes=size, why=why)
+            yield GarbageItem(kind=GarbageKind.ENTRY, path=key, number=position, bytes=size, why=why)
 
-    def _manifests(self) -> Iterator[Item]:
+    def _manifests(self) -> Iterator[GarbageItem]:
         head, pins = self._survey.head, self._survey.pins
         needs = [needed for pin in pins if (needed := pin.of(self._region)) is not None]
         keys, versions = {one.manifest_key for one in needs}, {one.manifest_version for one in needs}
@@ -279,25 +285,27 @@ class _Marking:
             staged, published = staged_version(found.key), published_version(found.key)
             if staged is not None and staged <= head.manifest_version and found.key != head.manifest_key:
                 if found.key in keys:
-                    self._keep(found.key, Kind.STAGED, "a snapshot needs it")
+                    self._keep(found.key, GarbageKind.STAGED, "a snapshot needs it")
                 else:
-                    yield _item(Kind.STAGED, found, staged, "the head names another manifest, and its version is taken")
+                    yield _item(
+                        GarbageKind.STAGED, found, staged, "the head names another manifest, and its version is taken"
+                    )
             elif published is not None and published < min(self._survey.hint, head.manifest_version):
                 if published in versions:
-                    self._keep(found.key, Kind.PUBLISHED, "a snapshot needs it")
+                    self._keep(found.key, GarbageKind.PUBLISHED, "a snapshot needs it")
                 else:
-                    yield _item(Kind.PUBLISHED, found, published, "readers of files start at a later version")
+                    yield _item(GarbageKind.PUBLISHED, found, published, "readers of files start at a later version")
 
-    def _lists(self) -> list[Item]:
+    def _lists(self) -> list[GarbageItem]:
         manifest, prefix = self._survey.manifest, round_prefix(self._region)
         lists = [found for found in self._survey.listed if found.key.startswith(prefix)]
         return passed_lists(lists, newest=manifest.collector_round, named=manifest.collector_key)
 
-    def _keep(self, path: str, kind: Kind, why: str) -> None:
+    def _keep(self, path: str, kind: GarbageKind, why: str) -> None:
         self.kept.append(Kept(path=path, kind=kind, why=why))
 
 
-def passed_lists(lists: Iterable[Listed], *, newest: int, named: str) -> list[Item]:
+def passed_lists(lists: Iterable[Listed], *, newest: int, named: str) -> list[GarbageItem]:
     """The lists of rounds, oldest first, that are over or were never committed: all but the newest round's.
 
     Args:
@@ -306,18 +314,20 @@ def passed_lists(lists: Iterable[Listed], *, newest: int, named: str) -> list[It
     """
     numbers = sorted((number, found.key, found) for found in lists if (number := round_number(found.key)) is not None)
     why = "its round is over, or was never committed"
-    return [_item(Kind.LIST, one, number, why) for number, key, one in numbers if number <= newest and key != named]
+    return [
+        _item(GarbageKind.LIST, one, number, why) for number, key, one in numbers if number <= newest and key != named
+    ]
 
 
-def bounded(place: str, items: Sequence[Item]) -> tuple[list[Item], list[Kept]]:
+def bounded(place: str, items: Sequence[GarbageItem]) -> tuple[list[GarbageItem], list[Kept]]:
     """As many as one round takes, and a word about the rest: rank finds it again."""
     left = len(items) - ITEMS_MAX
     why = f"a round takes {ITEMS_MAX} objects: {left} more go with later ones"
     return list(items[:ITEMS_MAX]), [Kept(path=place, kind="round", why=why)] if left > 0 else []
 
 
-def _item(kind: Kind, found: Listed, number: int, why: str) -> Item:
-    return Item(kind=kind, path=found.key, number=number, bytes=found.size, why=why)
+def _item(kind: GarbageKind, found: Listed, number: int, why: str) -> GarbageItem:
+    return GarbageItem(kind=kind, path=found.key, number=number, bytes=found.size, why=why)
 
 
 def _named(pin: Pin) -> str:

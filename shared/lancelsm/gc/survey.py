@@ -13,7 +13,7 @@ from lancelsm.gc.lists import read_list
 from lancelsm.gc.mark import EntryFacts, Progress, Survey, log_end, log_objects
 from lancelsm.history.pins import Pin
 from lancelsm.objects import Listed
-from lancelsm.region.catalog import Region, Storage
+from lancelsm.region.catalog import Region, TableContext
 from lancelsm.region.compare_and_swap import hinted, newest
 from lancelsm.region.head import Head
 from lancelsm.region.manifest import Manifest
@@ -50,13 +50,13 @@ def contended_if_overtaken(region: Region, head: Head) -> Iterator[None]:
 def _survey(
     region: Region, head: Head, manifest: Manifest, *, pins: Sequence[Pin], progress: Progress, settings: Settings
 ) -> Survey:
-    storage = region.storage
-    listed = seen(storage, f"{region_prefix(region.id)}/")
+    context = region.context
+    listed = seen(context, f"{region_prefix(region.id)}/")
     log = log_objects(region.id, listed)
     standing = sum(log.values())
     below = [position for position in log if position < manifest.first_position]
     positions = sorted({*below, *range(manifest.first_position, log_end(manifest, pins))})
-    facts = storage.each(lambda position: _facts(region, Position(position)), positions)
+    facts = context.each(lambda position: _facts(region, Position(position)), positions)
     entries = dict(zip(map(Position, positions), facts, strict=True))
     _require(region, manifest, entries)
     return Survey(
@@ -67,20 +67,20 @@ def _survey(
         progress=progress,
         listed=listed,
         entries=entries,
-        discarded=discarded(storage, manifest),
+        discarded=discarded(context, manifest),
         standing_bytes=standing,
         bytes_max=max(settings.collect_floor_bytes, standing * settings.collect_share_percent // 100),
     )
 
 
-def seen(storage: Storage, prefix: str) -> list[Listed]:
+def seen(context: TableContext, prefix: str) -> list[Listed]:
     """What a listing shows, if it fails in the middle what it showed until then.
 
     Nothing is concluded from what was not seen, so a listing that never comes to its end stops nobody for ever.
     """
     found: list[Listed] = []
     try:
-        for line in storage.objects.list(prefix):
+        for line in context.objects.list(prefix):
             found.append(line)  # noqa: PERF402 - what came before a failure counts
     except Unavailable:
         if not found:
@@ -88,16 +88,16 @@ def seen(storage: Storage, prefix: str) -> list[Listed]:
     return found
 
 
-def discarded(storage: Storage, manifest: Manifest) -> Setsum:
+def discarded(context: TableContext, manifest: Manifest) -> Setsum:
     """The sum of what the rounds before took from the log."""
     if not manifest.collector_key:
         return Setsum.ZERO
-    return read_list(storage, manifest.collector_key, setsum=manifest.collector_setsum).round.discarded
+    return read_list(context, manifest.collector_key, setsum=manifest.collector_setsum).round.discarded
 
 
 def _facts(region: Region, position: Position) -> EntryFacts | None:
     key = wal_entry(region.id, position)
-    found = region.storage.objects.get(key)
+    found = region.context.objects.get(key)
     if found is None:
         return None
     try:
@@ -124,5 +124,5 @@ def _require(region: Region, manifest: Manifest, entries: dict[Position, EntryFa
 
 
 def _hint(region: Region) -> int:
-    found = region.storage.objects.get(version_hint(region.id))
+    found = region.context.objects.get(version_hint(region.id))
     return 0 if found is None else hinted(found.body)

@@ -14,16 +14,16 @@ from functools import partial
 
 from lancelsm.common.layout import Generation, Key, cursors, pin_key, region_prefix, round_number, snapshots
 from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
-from lancelsm.gc.lists import Item, Kind, RoundList, find_list
+from lancelsm.gc.lists import GarbageItem, GarbageKind, RoundList, find_list
 from lancelsm.gc.mark import Kept
 from lancelsm.gc.survey import seen
 from lancelsm.history.cursor import withdraw
 from lancelsm.history.pins import Pin, RegionPin, is_of, read_pins
-from lancelsm.region.catalog import Region, Storage
+from lancelsm.region.catalog import Region, TableContext
 from lancelsm.region.compare_and_swap import CommittedManifest, commit, newest
 from lancelsm.region.head import Head
 from lancelsm.region.manifest import Manifest
-from lancelsm.registry import Applied, Fields
+from lancelsm.registry import Fields, SwapApplied
 
 BATCH = 1_000  # keys in one call
 
@@ -45,7 +45,7 @@ class Waiting:
 
     key: str
     since: float
-    items: tuple[Item, ...]
+    items: tuple[GarbageItem, ...]
     kept: tuple[Kept, ...]
 
 
@@ -90,13 +90,13 @@ def sweep_region(region: Region, head: Head, manifest: Manifest, pins: Sequence[
         Corrupt: the list is not the one that was committed, or has something that the region needs.
         Unavailable: a store or the registry did not answer; some of it is deleted. Sweep again.
     """
-    storage, listed = region.storage, _named_list(region, manifest)
+    context, listed = region.context, _named_list(region, manifest)
     if listed is None:
         return nothing(pins)
     doomed, kept = _divided(region, listed.round.items, head, manifest, pins)
-    directories = [f"{item.path}/" for item in doomed if item.kind is Kind.GENERATION]
-    storage.each(partial(delete_below, storage), directories)
-    delete_all(storage, [item.path for item in doomed if item.kind is not Kind.GENERATION])
+    directories = [f"{item.path}/" for item in doomed if item.kind is GarbageKind.GENERATION]
+    context.each(partial(delete_below, context), directories)
+    delete_all(context, [item.path for item in doomed if item.kind is not GarbageKind.GENERATION])
     return Swept(deleted=len(doomed), kept=tuple(kept))
 
 
@@ -112,7 +112,7 @@ def waiting_region(region: Region, pins: Sequence[Pin]) -> Waiting | None:
         return None
     doomed, kept = _divided(region, listed.round.items, head, manifest, pins)
     prefix = f"{region_prefix(region.id)}/"
-    names = [one.key.removeprefix(prefix) for one in seen(region.storage, prefix)]
+    names = [one.key.removeprefix(prefix) for one in seen(region.context, prefix)]
     there = {*names, *(name.partition("/")[0] for name in names)}
     left = tuple(item for item in doomed if item.path.removeprefix(prefix) in there)
     # A release that did not note the commit left the time of the mark alone.
@@ -122,14 +122,14 @@ def waiting_region(region: Region, pins: Sequence[Pin]) -> Waiting | None:
 
 def _named_list(region: Region, manifest: Manifest) -> RoundList | None:
     return find_list(
-        region.storage,
+        region.context,
         manifest.collector_key,
         newest=lambda: region.head().collector_round,
         setsum=manifest.collector_setsum,
     )
 
 
-def expire_pins(storage: Storage, *, skew_seconds: float, removed: list[Pin] | None = None) -> tuple[Pin, ...]:
+def expire_pins(context: TableContext, *, skew_seconds: float, removed: list[Pin] | None = None) -> tuple[Pin, ...]:
     """The pins that count, once the expired ones are removed.
 
     An expired pin is removed under its witness before it stops counting: if its holder renewed it meanwhile, or nobody
@@ -143,21 +143,21 @@ def expire_pins(storage: Storage, *, skew_seconds: float, removed: list[Pin] | N
     """
     counting: list[Pin] = []
     removed = [] if removed is None else removed
-    for pin in read_pins(storage):
-        if not has_expired(pin, now=storage.clock.now(), skew_seconds=skew_seconds):
+    for pin in read_pins(context):
+        if not has_expired(pin, now=context.clock.now(), skew_seconds=skew_seconds):
             counting.append(pin)
             continue
         if pin.replaces is not None:
             try:
-                withdraw(storage, pin)
+                withdraw(context, pin)
             except (Contended, Unavailable):
                 counting.append(pin)
             else:
                 removed.append(pin)
             continue
-        key = pin_key(pin.partition(storage.table), pin.name)
+        key = pin_key(pin.partition(context.table), pin.name)
         witness: Fields = {"version": pin.version, "nonce": pin.nonce}
-        if not isinstance(storage.registry.delete(key, expect=witness), Applied):
+        if not isinstance(context.registry.delete(key, expect=witness), SwapApplied):
             counting.append(pin)
         else:
             removed.append(pin)
@@ -168,51 +168,51 @@ def has_expired(pin: Pin, *, now: float, skew_seconds: float) -> bool:
     return pin.expires is not None and pin.expires + skew_seconds < now
 
 
-def sweep_leftovers(storage: Storage) -> int:
+def sweep_leftovers(context: TableContext) -> int:
     """Remove the records of regions whose pin is gone; returns how many. A pin's own record is written first."""
     left: list[Key] = []
-    for partition in (snapshots(storage.table), cursors(storage.table)):
-        records = storage.registry.list(partition)
+    for partition in (snapshots(context.table), cursors(context.table)):
+        records = context.registry.list(partition)
         owns = {key.sort: record for key, record in records if "#" not in key.sort}
         for key, _ in records:
             name, inside, _ = key.sort.partition("#")
             if inside and not is_of(owns.get(name), key):
                 left.append(key)
-    return sum(storage.each(partial(_sweep_leftover, storage), left))
+    return sum(context.each(partial(_sweep_leftover, context), left))
 
 
-def _sweep_leftover(storage: Storage, key: Key) -> bool:
+def _sweep_leftover(context: TableContext, key: Key) -> bool:
     # Once more, since the listing is no moment: its pin may have been begun behind the place where it was.
-    own = storage.registry.read(pin_key(key.partition, key.sort.partition("#")[0]))
+    own = context.registry.read(pin_key(key.partition, key.sort.partition("#")[0]))
     if not is_of(own, key):
-        storage.registry.discard(key)
+        context.registry.discard(key)
         return True
     return False
 
 
-def delete_all(storage: Storage, keys: Sequence[str]) -> None:
+def delete_all(context: TableContext, keys: Sequence[str]) -> None:
     """Delete objects, many in one call; raises `Unavailable` after some of them."""
     for start in range(0, len(keys), BATCH):
-        storage.objects.delete(keys[start : start + BATCH])
+        context.objects.delete(keys[start : start + BATCH])
 
 
-def delete_below(storage: Storage, prefix: str) -> None:
+def delete_below(context: TableContext, prefix: str) -> None:
     """Delete every object below a prefix. A listing that fails in the middle loses only what it did not show."""
     found: list[str] = []
     failed: Unavailable | None = None
     try:
-        for line in storage.objects.list(prefix):
+        for line in context.objects.list(prefix):
             found.append(line.key)  # noqa: PERF401 - what came before a failure counts
     except Unavailable as error:
         failed = error
-    delete_all(storage, found)
+    delete_all(context, found)
     if failed is not None:
         raise failed
 
 
 def _divided(
-    region: Region, items: Iterable[Item], head: Head, manifest: Manifest, pins: Sequence[Pin]
-) -> tuple[list[Item], list[Kept]]:
+    region: Region, items: Iterable[GarbageItem], head: Head, manifest: Manifest, pins: Sequence[Pin]
+) -> tuple[list[GarbageItem], list[Kept]]:
     """What goes and what a pin keeps.
 
     Raises:
@@ -237,29 +237,29 @@ def _divided(
     return doomed, kept
 
 
-def _is_needed(item: Item, head: Head, manifest: Manifest, named: set[str]) -> bool:
+def _is_needed(item: GarbageItem, head: Head, manifest: Manifest, named: set[str]) -> bool:
     match item.kind:
-        case Kind.GENERATION:
+        case GarbageKind.GENERATION:
             return item.path.rpartition("/")[2] in named or item.number >= manifest.current_generation
-        case Kind.ENTRY:
+        case GarbageKind.ENTRY:
             return item.number >= manifest.first_position
-        case Kind.STAGED:
+        case GarbageKind.STAGED:
             return item.path == head.manifest_key or item.number > head.manifest_version
-        case Kind.PUBLISHED:
+        case GarbageKind.PUBLISHED:
             return item.number >= head.manifest_version
-        case Kind.LIST:
+        case GarbageKind.LIST:
             return item.path == manifest.collector_key
     return True  # the base's are not a region's
 
 
-def _holds(needs: RegionPin, item: Item) -> bool:
+def _holds(needs: RegionPin, item: GarbageItem) -> bool:
     match item.kind:
-        case Kind.GENERATION:
+        case GarbageKind.GENERATION:
             return needs.needs(Generation(item.number))
-        case Kind.ENTRY:
+        case GarbageKind.ENTRY:
             return item.number >= needs.first_position
-        case Kind.STAGED:
+        case GarbageKind.STAGED:
             return item.path == needs.manifest_key
-        case Kind.PUBLISHED:
+        case GarbageKind.PUBLISHED:
             return item.number == needs.manifest_version
     return False

@@ -17,7 +17,7 @@ from lancelsm.common.layout import Position, head_key, version_hint, wal_entry
 from lancelsm.common.setsum import Setsum
 from lancelsm.common.settings import Settings
 from lancelsm.errors import Contended, Corrupt, Invalid
-from lancelsm.gc.lists import Item, Kind, Round, find_list, read_list
+from lancelsm.gc.lists import GarbageItem, GarbageKind, Round, find_list, read_list
 from lancelsm.gc.mark import Progress
 from lancelsm.gc.survey import contended_if_overtaken
 from lancelsm.history.pins import Pin
@@ -43,13 +43,13 @@ def verify_region(region: Region, key: str, *, pins: Sequence[Pin], progress: Pr
         Invalid: it takes more of the log than one round may.
         Unavailable: a store or the registry did not answer.
     """
-    storage = region.storage
-    listed = find_list(storage, key, newest=lambda: region.head().collector_round)
-    record = storage.registry.read(head_key(storage.table, region.id))
+    context = region.context
+    listed = find_list(context, key, newest=lambda: region.head().collector_round)
+    record = context.registry.read(head_key(context.table, region.id))
     if record is None:
         raise Corrupt("the region has no head", **region.where)
     head = heads.from_record(record)
-    named = storage.objects.get(head.manifest_key)
+    named = context.objects.get(head.manifest_key)
     if named is None:
         raise Contended("the manifest was replaced meanwhile", remedy="Verify again", **region.where)
     manifest = manifests.decode(named.body, key=head.manifest_key)
@@ -88,17 +88,17 @@ class _Check:
                 self._refuse(item, "something names it")
             if not self._is_named_as(item, name):
                 self._refuse(item, f"it is no {item.kind.value} {item.number}")
-            if item.kind is Kind.ENTRY and item.number >= self._round.floor:
+            if item.kind is GarbageKind.ENTRY and item.number >= self._round.floor:
                 self._refuse(item, f"it is not below the floor {self._round.floor}")
-            if item.kind is Kind.STAGED and item.number > self._head.manifest_version:
+            if item.kind is GarbageKind.STAGED and item.number > self._head.manifest_version:
                 self._refuse(item, "its version is still free")
-            if item.kind is Kind.PUBLISHED and item.number >= min(hint, self._head.manifest_version):
+            if item.kind is GarbageKind.PUBLISHED and item.number >= min(hint, self._head.manifest_version):
                 self._refuse(item, "readers of files may start there")
             for pin, needs in self._needs:
-                published = item.kind is Kind.PUBLISHED and item.number == needs.manifest_version
+                published = item.kind is GarbageKind.PUBLISHED and item.number == needs.manifest_version
                 if published or item.path == needs.manifest_key:
                     self._overtaken(item, pin)
-            if item.kind is Kind.LIST and item.number > self._manifest.collector_round:
+            if item.kind is GarbageKind.LIST and item.number > self._manifest.collector_round:
                 self._refuse(item, "its round may still be committed")
 
     def generations(self, progress: Progress) -> None:
@@ -110,7 +110,9 @@ class _Check:
                 remedy="Run `lancelsm registry rebuild` with all writers stopped",
                 **self._region.where,
             )
-        listed = {item.path.rpartition("/")[2]: item for item in self._round.items if item.kind is Kind.GENERATION}
+        listed = {
+            item.path.rpartition("/")[2]: item for item in self._round.items if item.kind is GarbageKind.GENERATION
+        }
         for name, item in listed.items():
             if item.number >= self._manifest.current_generation:
                 self._refuse(item, "a flush may be writing it")
@@ -145,7 +147,7 @@ class _Check:
         begin = _begin(manifest)
         boundary = min(position for position in bounds if position >= floor - 1)
         positions = [Position(at) for at in range(manifest.first_position, boundary + 1)]
-        summed = self._region.storage.each(self._summed, positions)
+        summed = self._region.context.each(self._summed, positions)
         for position, (entry_sum, entry_bytes, sound) in zip(positions, summed, strict=True):
             if position == floor and taken != self._round.discarded:
                 self._not_there("what the list says it takes from the log is not what is there", position - 1)
@@ -163,7 +165,7 @@ class _Check:
     def _parts(self, floor: int) -> None:
         """Parts + collected = total, before and after; no part leaves while its entries stay."""
         manifest = self._manifest
-        listed = {item.path.rpartition("/")[2] for item in self._round.items if item.kind is Kind.GENERATION}
+        listed = {item.path.rpartition("/")[2] for item in self._round.items if item.kind is GarbageKind.GENERATION}
         total = manifest.collected_entries
         for g in manifest.generations:
             last = g.folded.last if g.folded else _begin(manifest) - 1
@@ -176,7 +178,7 @@ class _Check:
     def _share(self, size: int, settings: Settings) -> None:
         if size <= settings.collect_floor_bytes:
             return
-        standing = sum(found.size for found in self._region.storage.objects.list(f"_mem_wal/{self._region.id}/wal/"))
+        standing = sum(found.size for found in self._region.context.objects.list(f"_mem_wal/{self._region.id}/wal/"))
         if size * 100 > standing * settings.collect_share_percent:
             what = f"the round takes {size} of the {standing} bytes of the log"
             if size * 100 <= self._round.standing * settings.collect_share_percent:
@@ -197,12 +199,12 @@ class _Check:
         if not self._manifest.collector_key:
             return Setsum.ZERO
         key = self._manifest.collector_key
-        return read_list(self._region.storage, key, setsum=self._manifest.collector_setsum).round.discarded
+        return read_list(self._region.context, key, setsum=self._manifest.collector_setsum).round.discarded
 
     def _summed(self, position: Position) -> tuple[Setsum, int, bool]:
         """The sum and the size of a committed entry, from its bytes, and whether it declares that sum, or none."""
         key = wal_entry(self._region.id, position)
-        found = self._region.storage.objects.get(key)
+        found = self._region.context.objects.get(key)
         if found is None:
             raise Corrupt("a committed entry is gone", **self._region.where, position=position, object=key)
         body = found.body
@@ -220,29 +222,29 @@ class _Check:
         return summed, len(body), declared in (None, summed.hex().encode())
 
     def _hint(self) -> int:
-        found = self._region.storage.objects.get(version_hint(self._region.id))
+        found = self._region.context.objects.get(version_hint(self._region.id))
         numbers = _NUMBER.findall(found.body.decode(errors="replace")) if found else []
         return int(numbers[0]) if len(numbers) == 1 else 0
 
-    def _is_named_as(self, item: Item, name: str) -> bool:
+    def _is_named_as(self, item: GarbageItem, name: str) -> bool:
         digits = format(item.number, "064b")[::-1]
         match item.kind:
-            case Kind.GENERATION:
+            case GarbageKind.GENERATION:
                 return re.fullmatch(rf"[0-9a-f]{{8}}_gen_{item.number}", name) is not None
-            case Kind.ENTRY:
+            case GarbageKind.ENTRY:
                 return name == f"wal/{digits}.arrow"
-            case Kind.STAGED:
+            case GarbageKind.STAGED:
                 return re.fullmatch(rf"manifest/staged/{item.number}-[0-9a-f]{{32}}\.binpb", name) is not None
-            case Kind.PUBLISHED:
+            case GarbageKind.PUBLISHED:
                 return name == f"manifest/{digits}.binpb"
-            case Kind.LIST:
+            case GarbageKind.LIST:
                 return re.fullmatch(rf"gc/{item.number}-[0-9a-f]{{32}}\.binpb", name) is not None
         return False
 
     def _path(self) -> str:
         return f"_mem_wal/{self._region.id}/gc/{self._round.number}"
 
-    def _refuse(self, item: Item, why: str) -> NoReturn:
+    def _refuse(self, item: GarbageItem, why: str) -> NoReturn:
         raise Corrupt(
             f"round {self._round.number} would delete {item.kind.value} {item.number}: {why}",
             remedy="Nothing was deleted. Mark a new round",
@@ -250,7 +252,7 @@ class _Check:
             object=item.path,
         )
 
-    def _overtaken(self, item: Item, pin: Pin) -> NoReturn:
+    def _overtaken(self, item: GarbageItem, pin: Pin) -> NoReturn:
         raise Contended(
             f"{pin.kind} {pin.name} needs {item.path}",
             remedy="Mark a new round",

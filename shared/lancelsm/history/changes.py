@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancelsm.common.layout import Epoch, Position, RegionId, wal_entry
-from lancelsm.errors import Corrupt, Invalid, placed
+from lancelsm.errors import Corrupt, Invalid, error_context
 from lancelsm.history import cursor as cursors
 from lancelsm.history.pins import Pin
 from lancelsm.objects import Object
 from lancelsm.record.schema import TOMBSTONE, TableSchema
-from lancelsm.region.catalog import Region, Storage, regions, with_heads
+from lancelsm.region.catalog import Region, TableContext, regions, with_heads
 from lancelsm.region.compare_and_swap import newest
 from lancelsm.region.head import Head
 from lancelsm.wal.entry import Entry, decode
@@ -55,7 +55,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Behind:
+class CursorLag:
     """What a cursor has yet to read: so many entries, fences among them.
 
     `since` is when the oldest of their rows were written, by the writer's clock; None if there are none, or unknown.
@@ -70,7 +70,7 @@ class Changes:
 
     def __init__(
         self,
-        storage: Storage,
+        context: TableContext,
         schema: TableSchema,
         *,
         start: Start = "earliest",
@@ -79,17 +79,17 @@ class Changes:
         follow: bool = False,
         limit: int | None = None,
     ) -> None:
-        self._storage = storage
+        self._context = context
         self._schema = schema
         self._only = only
         self._follow = follow
         self._left = limit
         if limit is not None and limit < 1:
-            raise Invalid(f"the limit is {limit}", remedy="Give 1 or more", table=storage.uri, field="limit")
-        check_start(storage, start)
+            raise Invalid(f"the limit is {limit}", remedy="Give 1 or more", table=context.uri, field="limit")
+        check_start(context, start)
         self._start = start
-        self._consumer = storage.ids.nonce()
-        self._pin = None if cursor is None else _opened(storage, cursor, start)
+        self._consumer = context.ids.nonce()
+        self._pin = None if cursor is None else _opened(context, cursor, start)
         self._next: dict[RegionId, Position] = {}
         self._passed: dict[RegionId, Position] = {}  # the same, but before the fences that follow what was yielded
         self._begun = False
@@ -123,9 +123,9 @@ class Changes:
         Raises: as `history.cursor.save_cursor`, and `Invalid` without a cursor.
         """
         if self._pin is None:
-            raise Invalid("the stream has no cursor", remedy="Name one: changes(cursor=...)", table=self._storage.uri)
+            raise Invalid("the stream has no cursor", remedy="Name one: changes(cursor=...)", table=self._context.uri)
         positions = self._next if fences else self._passed
-        self._pin = cursors.save_cursor(self._storage, self._pin, positions, consumer=self._consumer)
+        self._pin = cursors.save_cursor(self._context, self._pin, positions, consumer=self._consumer)
 
     def __iter__(self) -> Iterator[Change]:
         pause = _POLL_SECONDS
@@ -143,12 +143,12 @@ class Changes:
                 return
             pause = min(pause * 2, _POLL_LONGEST) if idle else _POLL_SECONDS
             if idle:
-                self._storage.clock.sleep(pause)
+                self._context.clock.sleep(pause)
 
     def _regions(self) -> list[Region]:
         """The regions to read, as of now; those that are there at first get their start before anything is read."""
-        found = [one for one in regions(self._storage) if self._only is None or one.id in self._only]
-        begin = with_heads(self._storage, [one for one in found if one.id not in self._next])
+        found = [one for one in regions(self._context) if self._only is None or one.id in self._only]
+        begin = with_heads(self._context, [one for one in found if one.id not in self._next])
         ends = [head.next_position for _, head in begin]
         for region, head in begin:
             self._next[region.id] = self._passed[region.id] = self._first(region, head, ends)
@@ -167,7 +167,7 @@ class Changes:
             if not entry.summary.rows:
                 self._next[region.id] = Position(position + 1)
                 continue
-            with placed(**region.where):
+            with error_context(**region.where):
                 rows = _shown(stored_rows(entry, self._schema), self._schema)
             if self._left is not None:
                 self._left -= rows.num_rows
@@ -212,7 +212,7 @@ class Changes:
         return first_position(region, head, start)
 
     def _keeps(self, region: Region, position: Position) -> bool:
-        return self._pin is not None and cursors.keeps(self._storage, self._pin, region.id, position)
+        return self._pin is not None and cursors.keeps(self._context, self._pin, region.id, position)
 
 
 def committed(
@@ -235,14 +235,14 @@ def committed(
     if not positions:
         return []
     keys = [wal_entry(region.id, Position(position)) for position in positions]
-    found = region.storage.each(region.storage.objects.get, keys)
+    found = region.context.each(region.context.objects.get, keys)
     # Nothing of them is looked at before a head that is read after them: a swept slot may hold what came late.
     if region.head().first_position > positions[0] and not kept():
         return None
     entries: list[Entry] = []
     for position, key, stored in zip(positions, keys, found, strict=True):
         try:
-            with placed(**region.where, position=position, object=key):
+            with error_context(**region.where, position=position, object=key):
                 entries.append(_sound(stored, position=Position(position), key=key))
         except Corrupt:
             if not entries:
@@ -260,7 +260,7 @@ def _sound(stored: Object | None, *, position: Position, key: str) -> Entry:
     return entry
 
 
-def behind(storage: Storage, cursor: Pin) -> Behind:
+def behind(context: TableContext, cursor: Pin) -> CursorLag:
     """How far a cursor is behind the logs as of now.
 
     Raises:
@@ -269,7 +269,7 @@ def behind(storage: Storage, cursor: Pin) -> Behind:
 
     def oldest(region: Region, unread: Sequence[int]) -> float | None:
         for position in map(Position, unread):
-            entries = committed(region, [position], kept=partial(cursors.keeps, storage, cursor, region.id, position))
+            entries = committed(region, [position], kept=partial(cursors.keeps, context, cursor, region.id, position))
             if entries is None:  # its consumer has just moved it
                 return None
             if entries[0].summary.rows:
@@ -285,14 +285,14 @@ def behind(storage: Storage, cursor: Pin) -> Behind:
             at = oldest(region, range(needs.first_position, head.next_position))
         return head.next_position - needs.first_position, at
 
-    found = storage.each(of_region, regions(storage))
-    return Behind(
+    found = context.each(of_region, regions(context))
+    return CursorLag(
         entries=sum(entries for entries, _ in found),
         since=min((at for _, at in found if at is not None), default=None),
     )
 
 
-def check_start(storage: Storage, start: Start) -> None:
+def check_start(context: TableContext, start: Start) -> None:
     """Refuse what is no start of this table's streams, before anything is read or made by it.
 
     A region that is in the catalog but not created to the end is one of the table's.
@@ -303,14 +303,14 @@ def check_start(storage: Storage, start: Start) -> None:
         Corrupt, Unavailable: the catalog could not be read for it.
     """
     if not isinstance(start, Mapping):
-        _check_form(start, table=storage.uri)
+        _check_form(start, table=context.uri)
         return
-    if start and (unknown := sorted(start.keys() - {region.id for region in regions(storage)}, key=str)):
+    if start and (unknown := sorted(start.keys() - {region.id for region in regions(context)}, key=str)):
         raise Invalid(
             "a stream can't start at a position of a region that the table does not have",
             remedy="Positions belong to the table that they were read from; a restored one begins anew: start at "
             "earliest",
-            table=storage.uri,
+            table=context.uri,
             region=unknown[0],
             field="start",
         )
@@ -319,7 +319,7 @@ def check_start(storage: Storage, start: Start) -> None:
             raise Invalid(
                 f"a stream can't start at {position!r} in a region",
                 remedy="Give the next position of each region, from 1 on, as Changes.positions does",
-                table=storage.uri,
+                table=context.uri,
                 region=region,
                 field="start",
             )
@@ -347,7 +347,7 @@ def first_position(region: Region, head: Head, start: Start) -> Position:
     """
     if isinstance(start, Mapping):
         start = start.get(region.id, Position(1))
-    _check_form(start, table=region.storage.uri)
+    _check_form(start, table=region.context.uri)
     if isinstance(start, str):
         return head.first_position if start == "earliest" else head.next_position
     if isinstance(start, float):
@@ -405,15 +405,15 @@ def _collected(region: Region, head: Head, position: Position) -> Invalid:
     )
 
 
-def _opened(storage: Storage, name: str, start: Start) -> Pin:
+def _opened(context: TableContext, name: str, start: Start) -> Pin:
     """The cursor of this name, made at `start` if there is none."""
-    found = cursors.find_cursor(storage, name)
+    found = cursors.find_cursor(context, name)
     if found is not None:
         return found
     try:
-        return cursors.make_cursor(storage, name, start=lambda region, head: first_position(region, head, start))
+        return cursors.make_cursor(context, name, start=lambda region, head: first_position(region, head, start))
     except Invalid:
-        found = cursors.find_cursor(storage, name)  # another consumer of it may have made it since
+        found = cursors.find_cursor(context, name)  # another consumer of it may have made it since
         if found is None:
             raise
         return found

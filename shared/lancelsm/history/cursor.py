@@ -15,9 +15,9 @@ from lancelsm.common.layout import Nonce, Position, RegionId, cursors, region_pi
 from lancelsm.errors import Contended, Invalid, LsmError, Unavailable
 from lancelsm.history import pins
 from lancelsm.history.pins import Pin, RegionPin, checked_name, pins_of
-from lancelsm.region.catalog import Region, Storage, regions, with_heads
+from lancelsm.region.catalog import Region, TableContext, regions, with_heads
 from lancelsm.region.head import Head
-from lancelsm.registry import Applied, Fields, Unknown
+from lancelsm.registry import Fields, SwapApplied, SwapUnknown
 
 SAVER = "saver"  # who wrote a region's record
 
@@ -26,7 +26,7 @@ _TRIES = 5
 Start = Callable[[Region, Head], Position]
 
 
-def make_cursor(storage: Storage, name: str, *, start: Start) -> Pin:
+def make_cursor(context: TableContext, name: str, *, start: Start) -> Pin:
     """Make a cursor, every region at the position where `start` puts it.
 
     Raises:
@@ -38,30 +38,30 @@ def make_cursor(storage: Storage, name: str, *, start: Start) -> Pin:
     """
 
     def place(pin: Pin) -> Pin:
-        return replace(pin, regions=pins.pin_regions(storage, pin, _starts(storage, start)))
+        return replace(pin, regions=pins.pin_regions(context, pin, _starts(context, start)))
 
-    return pins.make(storage, "cursor", name, place=place, withdraw=partial(pins.abandon, storage), ttl_seconds=None)
+    return pins.make(context, "cursor", name, place=place, withdraw=partial(pins.abandon, context), ttl_seconds=None)
 
 
-def list_cursors(storage: Storage) -> list[Pin]:
+def list_cursors(context: TableContext) -> list[Pin]:
     """Every cursor, by name."""
-    return [pin for pin in pins_of(storage.registry.list(cursors(storage.table))) if pin.confirmed]
+    return [pin for pin in pins_of(context.registry.list(cursors(context.table))) if pin.confirmed]
 
 
-def find_cursor(storage: Storage, name: str) -> Pin | None:
+def find_cursor(context: TableContext, name: str) -> Pin | None:
     """The cursor of this name, or None."""
-    return next((pin for pin in list_cursors(storage) if pin.name == name), None)
+    return next((pin for pin in list_cursors(context) if pin.name == name), None)
 
 
-def keeps(storage: Storage, pin: Pin, region: RegionId, position: Position) -> bool:
+def keeps(context: TableContext, pin: Pin, region: RegionId, position: Position) -> bool:
     """Whether a cursor, as it is recorded now, keeps the log of a region from this position on."""
-    found = find_cursor(storage, pin.name)
+    found = find_cursor(context, pin.name)
     needs = found.of(region) if found is not None and found.nonce == pin.nonce else None
     return needs is not None and needs.first_position <= position
 
 
 def save_cursor(
-    storage: Storage, pin: Pin, positions: Mapping[RegionId, Position], *, consumer: Nonce | None = None
+    context: TableContext, pin: Pin, positions: Mapping[RegionId, Position], *, consumer: Nonce | None = None
 ) -> Pin:
     """Move a cursor forward to the next positions to read.
 
@@ -85,21 +85,21 @@ def save_cursor(
         if position < _position(pin, region):
             raise Invalid(
                 f"position {position} lies before the cursor",
-                remedy=f"Set it back: lancelsm cursor set {storage.uri} --name {pin.name} --start {position} "
+                remedy=f"Set it back: lancelsm cursor set {context.uri} --name {pin.name} --start {position} "
                 f"--region {region}",
-                table=storage.uri,
+                table=context.uri,
                 region=region,
                 cursor=pin.name,
             )
     moved = {region: position for region, position in positions.items() if position != _position(pin, region)}
-    saver = consumer or storage.ids.nonce()
-    saved = storage.each(lambda item: _move(storage, pin, *item, saver=saver), list(moved.items()))
-    if moved and not pins.held(storage, pin):
-        raise _moved(storage, pin)
+    saver = consumer or context.ids.nonce()
+    saved = context.each(lambda item: _move(context, pin, *item, saver=saver), list(moved.items()))
+    if moved and not pins.held(context, pin):
+        raise _moved(context, pin)
     return replace(pin, regions={**pin.regions, **dict(zip(moved, saved, strict=True))})
 
 
-def set_cursor(storage: Storage, name: str, *, start: Start, only: RegionId | None = None) -> Pin:
+def set_cursor(context: TableContext, name: str, *, start: Start, only: RegionId | None = None) -> Pin:
     """Put a cursor somewhere else, backwards too as far as the logs are kept.
 
     Args:
@@ -112,61 +112,61 @@ def set_cursor(storage: Storage, name: str, *, start: Start, only: RegionId | No
     """
     checked_name(name)
     for _ in range(_TRIES):
-        before = find_cursor(storage, name)
+        before = find_cursor(context, name)
         if before is not None:
-            moved = _moved_to(storage, before, start, only)
+            moved = _moved_to(context, before, start, only)
             if moved is not None:
                 return moved
             continue
         if only is not None:
             raise Invalid(
                 "there is no such cursor, and only one that is there is moved in one region",
-                remedy=f"Make it first, in all regions: lancelsm cursor set {storage.uri} --name {name}",
-                table=storage.uri,
+                remedy=f"Make it first, in all regions: lancelsm cursor set {context.uri} --name {name}",
+                table=context.uri,
                 cursor=name,
             )
-        left = pins.named(storage, "cursor", name)
-        if left is not None and (left.confirmed or not pins.abandon(storage, left)):
+        left = pins.named(context, "cursor", name)
+        if left is not None and (left.confirmed or not pins.abandon(context, left)):
             continue  # somebody has just made it; else its maker has crashed, or begins anew
         try:
-            return make_cursor(storage, name, start=start)
+            return make_cursor(context, name, start=start)
         except Invalid:
-            if pins.named(storage, "cursor", name) is None:
+            if pins.named(context, "cursor", name) is None:
                 raise
             # Somebody else was faster.
-    raise Contended("the collector or a consumer was faster", remedy="Set it again", table=storage.uri, cursor=name)
+    raise Contended("the collector or a consumer was faster", remedy="Set it again", table=context.uri, cursor=name)
 
 
-def _moved_to(storage: Storage, before: Pin, start: Start, only: RegionId | None) -> Pin | None:
+def _moved_to(context: TableContext, before: Pin, start: Start, only: RegionId | None) -> Pin | None:
     """The cursor at its new place; None if that was collected, or the old one moved, before both were kept."""
 
     def place(region: Region, head: Head) -> Position:
         return start(region, head) if only in (None, region.id) else _position(before, region.id)
 
-    _starts(storage, place, before)  # what is to be refused is, before anything is written
-    moving = announce(storage, before)
+    _starts(context, place, before)  # what is to be refused is, before anything is written
+    moving = announce(context, before)
     try:
-        needs = pins.pin_regions(storage, moving, _starts(storage, place, before))
+        needs = pins.pin_regions(context, moving, _starts(context, place, before))
         moving = replace(moving, regions=needs)
-        now = find_cursor(storage, before.name)
-        if now is not None and now.nonce == before.nonce and _is_kept(storage, moving, now, only):
+        now = find_cursor(context, before.name)
+        if now is not None and now.nonce == before.nonce and _is_kept(context, moving, now, only):
             if only is not None:
-                _hold(storage, now, but=only)
-            moved = arrive(storage, moving)
+                _hold(context, now, but=only)
+            moved = arrive(context, moving)
             with suppress(LsmError):  # a collection removes them too
-                pins.discard_regions(storage, before)
+                pins.discard_regions(context, before)
             return moved
     except BaseException as error:
         with suppress(LsmError):
-            withdraw(storage, moving)
+            withdraw(context, moving)
         if isinstance(error, Contended):
             return None
         raise
-    withdraw(storage, moving)
+    withdraw(context, moving)
     return None
 
 
-def _is_kept(storage: Storage, moving: Pin, now: Pin, only: RegionId | None) -> bool:
+def _is_kept(context: TableContext, moving: Pin, now: Pin, only: RegionId | None) -> bool:
     """Whether nothing of the new place was collected before it counted: no floor passed it, or the old one held it.
 
     Args:
@@ -180,22 +180,22 @@ def _is_kept(storage: Storage, moving: Pin, now: Pin, only: RegionId | None) -> 
         head = region.find_head()
         return head is None or place >= min(head.first_position, old)
 
-    return all(storage.each(holds, regions(storage)))
+    return all(context.each(holds, regions(context)))
 
 
-def _hold(storage: Storage, now: Pin, *, but: RegionId) -> None:
+def _hold(context: TableContext, now: Pin, *, but: RegionId) -> None:
     """Keep its consumers from saving a cursor in other regions than this one: it moves on from where it is now.
 
     Raises:
         Contended: one of them has just saved it.
         Unavailable: the registry gave no answer.
     """
-    saver = storage.ids.nonce()
-    others = [region.id for region in regions(storage) if region.id != but]
-    storage.each(lambda region: _move(storage, now, region, _position(now, region), saver=saver), others)
+    saver = context.ids.nonce()
+    others = [region.id for region in regions(context) if region.id != but]
+    context.each(lambda region: _move(context, now, region, _position(now, region), saver=saver), others)
 
 
-def announce(storage: Storage, cursor: Pin) -> Pin:
+def announce(context: TableContext, cursor: Pin) -> Pin:
     """Begin to move a cursor: it is kept at both places until `arrive` or `withdraw`, or until the new one expires.
 
     Returns:
@@ -203,62 +203,62 @@ def announce(storage: Storage, cursor: Pin) -> Pin:
     """
     moving = replace(
         cursor,
-        nonce=storage.ids.nonce(),
+        nonce=context.ids.nonce(),
         version=cursor.version + 1,
-        expires=pins.expiry(storage, pins.MAKING_SECONDS),
+        expires=pins.expiry(context, pins.MAKING_SECONDS),
         confirmed=False,
         regions={},
         replaces=cursor.nonce,
     )
     change: Fields = {"version": moving.version, pins.NEXT: moving.nonce, pins.NEXT_EXPIRES: str(moving.expires)}
-    pins.change_record(storage, moving, expect={"version": cursor.version, "nonce": cursor.nonce}, change=change)
+    pins.change_record(context, moving, expect={"version": cursor.version, "nonce": cursor.nonce}, change=change)
     return moving
 
 
-def arrive(storage: Storage, moving: Pin) -> Pin:
+def arrive(context: TableContext, moving: Pin) -> Pin:
     """The cursor at the place that was announced; raises as `history.pins.step`. A collection removes the old one's
     records.
     """
     pin = replace(moving, version=moving.version + 1, confirmed=True, expires=None, replaces=None)
     witness: Fields = {"version": moving.version, "nonce": moving.replaces, pins.NEXT: moving.nonce}
     change: Fields = {"version": pin.version, "nonce": pin.nonce, pins.NEXT: None, pins.NEXT_EXPIRES: None}
-    pins.change_record(storage, pin, expect=witness, change=change)
+    pins.change_record(context, pin, expect=witness, change=change)
     return pin
 
 
-def withdraw(storage: Storage, moving: Pin) -> None:
+def withdraw(context: TableContext, moving: Pin) -> None:
     """Leave a cursor where it was; raises as `history.pins.step`. A collection removes the records of the announced
     place.
     """
     witness: Fields = {"version": moving.version, "nonce": moving.replaces, pins.NEXT: moving.nonce}
     # The nonce, though it stays: the record of a cursor that has arrived has the rest in common.
     change: Fields = {"version": moving.version + 1, "nonce": moving.replaces, pins.NEXT: None, pins.NEXT_EXPIRES: None}
-    pins.change_record(storage, moving, expect=witness, change=change)
+    pins.change_record(context, moving, expect=witness, change=change)
 
 
-def drop_cursor(storage: Storage, name: str) -> None:
+def drop_cursor(context: TableContext, name: str) -> None:
     """End a cursor, also one that is being made.
 
     Raises:
         Invalid: there is none of this name.
         Contended, Unavailable: it may still be there; drop it again.
     """
-    pin = pins.named(storage, "cursor", name)
+    pin = pins.named(context, "cursor", name)
     if pin is None:
-        raise _unknown(storage, name)
-    pins.forget(storage, pin)
+        raise _unknown(context, name)
+    pins.forget(context, pin)
 
 
-def _unknown(storage: Storage, name: str) -> Invalid:
+def _unknown(context: TableContext, name: str) -> Invalid:
     return Invalid(
-        "there is no such cursor", remedy=f"See lancelsm cursor list {storage.uri}", table=storage.uri, cursor=name
+        "there is no such cursor", remedy=f"See lancelsm cursor list {context.uri}", table=context.uri, cursor=name
     )
 
 
-def _starts(storage: Storage, start: Start, before: Pin | None = None) -> dict[RegionId, RegionPin]:
+def _starts(context: TableContext, start: Start, before: Pin | None = None) -> dict[RegionId, RegionPin]:
     """Where a cursor begins in each region; raises `Invalid` if that was collected and is not kept by where it was."""
     found = {}
-    for region, head in with_heads(storage, regions(storage)):
+    for region, head in with_heads(context, regions(context)):
         position = start(region, head)
         if position < head.first_position and (before is None or position < _position(before, region.id)):
             raise Invalid(
@@ -277,31 +277,31 @@ def _position(pin: Pin, region: RegionId) -> Position:
     return needs.first_position
 
 
-def _move(storage: Storage, pin: Pin, region: RegionId, position: Position, *, saver: Nonce) -> RegionPin:
+def _move(context: TableContext, pin: Pin, region: RegionId, position: Position, *, saver: Nonce) -> RegionPin:
     """Swap one region's position, from the record that the pin was read with or one that the same saver wrote since."""
-    key = region_pin_key(cursors(storage.table), pin.name, pin.nonce, region)
+    key = region_pin_key(cursors(context.table), pin.name, pin.nonce, region)
     before = pin.regions.get(region)
     version = before.version if before else 0
-    for _ in storage.budget().attempts():
+    for _ in context.budget().attempts():
         wanted = RegionPin(first_position=position, version=version + 1)
         change = {**wanted.to_record(nonce=pin.nonce), SAVER: saver}
-        outcome = storage.registry.swap(key, expect={"version": version} if version else None, change=change)
-        if isinstance(outcome, Applied):
+        outcome = context.registry.swap(key, expect={"version": version} if version else None, change=change)
+        if isinstance(outcome, SwapApplied):
             return wanted
-        if isinstance(outcome, Unknown):
+        if isinstance(outcome, SwapUnknown):
             continue
         if outcome.record == change:
             return wanted
         if outcome.record is None or outcome.record.get(SAVER) != saver:
-            raise _moved(storage, pin)
+            raise _moved(context, pin)
         version = int(outcome.record["version"])
-    raise Unavailable("the cursor could not be saved", remedy="Save it again", table=storage.uri, cursor=pin.name)
+    raise Unavailable("the cursor could not be saved", remedy="Save it again", table=context.uri, cursor=pin.name)
 
 
-def _moved(storage: Storage, pin: Pin) -> Contended:
+def _moved(context: TableContext, pin: Pin) -> Contended:
     return Contended(
         "somebody else has moved or dropped the cursor",
         remedy="Read from the cursor again; let one consumer use it, or give each one of its own",
-        table=storage.uri,
+        table=context.uri,
         cursor=pin.name,
     )

@@ -33,8 +33,8 @@ from lancelsm.common.layout import (
 )
 from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, Unavailable
-from lancelsm.region.catalog import Region, Storage, regions
-from lancelsm.registry import Applied, Fields, Lost, Record, Value, holds, number, text
+from lancelsm.region.catalog import Region, TableContext, regions
+from lancelsm.registry import Fields, Record, SwapApplied, SwapLost, Value, holds, number, text
 
 NEVER = ""  # no expiry
 NEXT = "next"  # field of a cursor's record: the nonce of where it is being moved, which expires then
@@ -106,7 +106,7 @@ class RegionPin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Named:
+class PinIdentity:
     """What tells one pin from another: of the same name there may have been others, with another nonce.
 
     One that is not `confirmed` is being made. One with `clone` keeps the version of the base that the table at this
@@ -125,13 +125,14 @@ class Named:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pin(Named):
+class Pin(PinIdentity):
     """A snapshot or a cursor as one listing saw it.
 
     `version` is the witness of the record; `expires` is in Unix seconds, None for never; `confirmed` is False while it
     is being made: it counts all the same, and what it does not name yet it will find passed when it confirms. A cursor
-    needs all of a region that it has no record of. A snapshot is not `whole` if the listing saw fewer regions than it
-    has: it was made or dropped meanwhile, and is no view of the table. One that `replaces` another nonce is where the
+    needs all of a region that it has no record of. A snapshot is not `complete` if the listing saw fewer regions than
+    it has: it was made or dropped meanwhile, and is no view of the table. One that `replaces` another nonce is where
+        the
     cursor of its name is being moved: it counts beside it, by the same record, so that no listing misses both.
     """
 
@@ -140,7 +141,7 @@ class Pin(Named):
     expires: float | None
     base_version: int | None
     regions: Mapping[RegionId, RegionPin]
-    whole: bool = True
+    complete: bool = True
     replaces: Nonce | None = None
 
     def of(self, region: RegionId) -> RegionPin | None:
@@ -161,7 +162,7 @@ class Pin(Named):
         }
 
 
-def read_pins(storage: Storage) -> list[Pin]:
+def read_pins(context: TableContext) -> list[Pin]:
     """Every pin of a table by strong reads, expired ones included: those are deleted before they stop to count.
 
     Raises:
@@ -170,8 +171,8 @@ def read_pins(storage: Storage) -> list[Pin]:
     """
     return [
         pin
-        for partition in (snapshots(storage.table), cursors(storage.table))
-        for pin in pins_of(storage.registry.list(partition))
+        for partition in (snapshots(context.table), cursors(context.table))
+        for pin in pins_of(context.registry.list(partition))
     ]
 
 
@@ -196,19 +197,19 @@ def pins_of(records: Iterable[tuple[Key, Record]]) -> list[Pin]:
     return found
 
 
-def named(storage: Storage, kind: str, name: str) -> Named | None:
+def named(context: TableContext, kind: str, name: str) -> PinIdentity | None:
     """The pin that has this name now, also one that is being made: for whoever ends it, however broken the rest.
 
     One whose record can't be read has no nonce. A tag keeps the files of a clone all the same.
     """
-    key = pin_key(snapshots(storage.table) if kind == "snapshot" else cursors(storage.table), name)
+    key = pin_key(snapshots(context.table) if kind == "snapshot" else cursors(context.table), name)
     try:
-        record = storage.registry.read(key)
+        record = context.registry.read(key)
     except Corrupt:
         record = {}
     if record is None:
         return None
-    return Named(
+    return PinIdentity(
         kind=kind,
         name=name,
         nonce=_nonce(record),
@@ -231,7 +232,7 @@ def checked_name(name: str) -> str:
 
 
 def make(
-    storage: Storage,
+    context: TableContext,
     kind: str,
     name: str,
     *,
@@ -258,31 +259,31 @@ def make(
     live.
     """
     for _ in range(_TRIES):
-        pin = begin(storage, kind, name)
+        pin = begin(context, kind, name)
         try:
             placed = place(pin)
-            if placed is not None and not overtaken(storage, placed):
-                return confirm(storage, placed, ttl_seconds=ttl_seconds)
+            if placed is not None and not overtaken(context, placed):
+                return confirm(context, placed, ttl_seconds=ttl_seconds)
         except BaseException:
             with suppress(LsmError):
                 withdraw(pin)
             raise
         withdraw(pin)
-    raise Contended(f"the collector was faster than the {kind}", remedy="Make it again", table=storage.uri)
+    raise Contended(f"the collector was faster than the {kind}", remedy="Make it again", table=context.uri)
 
 
-def begin(storage: Storage, kind: str, name: str) -> Pin:
+def begin(context: TableContext, kind: str, name: str) -> Pin:
     """Write the record of a pin that is to be made.
 
     Raises:
         Invalid: the name is taken, or no name.
         Unavailable: the registry gave no answer.
     """
-    now = storage.clock.now()
+    now = context.clock.now()
     pin = Pin(
         kind=kind,
         name=checked_name(name),
-        nonce=storage.ids.nonce(),
+        nonce=context.ids.nonce(),
         version=1,
         created=now,
         expires=now + MAKING_SECONDS,
@@ -290,24 +291,24 @@ def begin(storage: Storage, kind: str, name: str) -> Pin:
         base_version=None,
         regions={},
     )
-    key = pin_key(pin.partition(storage.table), name)
-    for _ in storage.budget().attempts():
-        outcome = storage.registry.swap(key, expect=None, change=pin.to_record())
-        if isinstance(outcome, Applied) or (isinstance(outcome, Lost) and outcome.record == pin.to_record()):
+    key = pin_key(pin.partition(context.table), name)
+    for _ in context.budget().attempts():
+        outcome = context.registry.swap(key, expect=None, change=pin.to_record())
+        if isinstance(outcome, SwapApplied) or (isinstance(outcome, SwapLost) and outcome.record == pin.to_record()):
             return pin
-        if isinstance(outcome, Lost) and outcome.record is not None:
-            raise _taken(storage, pin, outcome.record)
-    raise Unavailable(f"the {kind}'s record could not be written", remedy="Make it again", table=storage.uri)
+        if isinstance(outcome, SwapLost) and outcome.record is not None:
+            raise _taken(context, pin, outcome.record)
+    raise Unavailable(f"the {kind}'s record could not be written", remedy="Make it again", table=context.uri)
 
 
-def _taken(storage: Storage, pin: Pin, record: Record) -> Invalid:
+def _taken(context: TableContext, pin: Pin, record: Record) -> Invalid:
     problem, remedy = f"a {pin.kind} of this name exists", "Take another name, or drop it first"
     if not record.get("confirmed"):
         problem, remedy = f"a {pin.kind} of this name is being made", "If its maker has crashed, drop it first"
-    return Invalid(problem, remedy=remedy, table=storage.uri, **{pin.kind: pin.name})
+    return Invalid(problem, remedy=remedy, table=context.uri, **{pin.kind: pin.name})
 
 
-def pin_regions(storage: Storage, pin: Pin, needs: Mapping[RegionId, RegionPin]) -> dict[RegionId, RegionPin]:
+def pin_regions(context: TableContext, pin: Pin, needs: Mapping[RegionId, RegionPin]) -> dict[RegionId, RegionPin]:
     """Write what a pin that is being made needs of each region.
 
     Returns:
@@ -317,25 +318,25 @@ def pin_regions(storage: Storage, pin: Pin, needs: Mapping[RegionId, RegionPin])
         Unavailable: the registry gave no answer.
     """
     wanted = {region: replace(needed, version=1) for region, needed in needs.items()}
-    storage.each(lambda item: _pin_region(storage, pin, *item), list(wanted.items()))
+    context.each(lambda item: _pin_region(context, pin, *item), list(wanted.items()))
     return wanted
 
 
-def _pin_region(storage: Storage, pin: Pin, region: RegionId, needs: RegionPin) -> None:
+def _pin_region(context: TableContext, pin: Pin, region: RegionId, needs: RegionPin) -> None:
     key, record = (
-        region_pin_key(pin.partition(storage.table), pin.name, pin.nonce, region),
+        region_pin_key(pin.partition(context.table), pin.name, pin.nonce, region),
         needs.to_record(nonce=pin.nonce),
     )
-    for _ in storage.budget().attempts():
-        outcome = storage.registry.swap(key, expect=None, change=record)
-        if isinstance(outcome, Applied | Lost):  # nobody else writes it before the pin is confirmed
+    for _ in context.budget().attempts():
+        outcome = context.registry.swap(key, expect=None, change=record)
+        if isinstance(outcome, SwapApplied | SwapLost):  # nobody else writes it before the pin is confirmed
             return
-    raise Unavailable(f"the {pin.kind}'s records could not be written", remedy="Make it again", table=storage.uri)
+    raise Unavailable(f"the {pin.kind}'s records could not be written", remedy="Make it again", table=context.uri)
 
 
-def overtaken(storage: Storage, pin: Pin) -> bool:
+def overtaken(context: TableContext, pin: Pin) -> bool:
     """Whether a floor that is committed by now has passed what the pin needs. Read after its records were written."""
-    record = storage.registry.read(table_key(storage.table)) or {}
+    record = context.registry.read(table_key(context.table)) or {}
     if pin.base_version is not None and int(record.get("base_floor", 0)) > pin.base_version:
         return True
 
@@ -346,15 +347,15 @@ def overtaken(storage: Storage, pin: Pin) -> bool:
         collected = needs.manifest_key and head.collector_round != needs.collector_round
         return head.first_position > needs.first_position or bool(collected)
 
-    return any(storage.each(passed, regions(storage)))
+    return any(context.each(passed, regions(context)))
 
 
-def confirm(storage: Storage, pin: Pin, *, ttl_seconds: float | None) -> Pin:
+def confirm(context: TableContext, pin: Pin, *, ttl_seconds: float | None) -> Pin:
     """The pin, which was not overtaken, as one that may be relied on, for so long or for ever; raises as `step`."""
-    return step(storage, replace(pin, confirmed=True, expires=expiry(storage, ttl_seconds)))
+    return step(context, replace(pin, confirmed=True, expires=expiry(context, ttl_seconds)))
 
 
-def step(storage: Storage, following: Pin) -> Pin:
+def step(context: TableContext, following: Pin) -> Pin:
     """Replace the record of a pin by what follows from it, unless it was changed or removed.
 
     Args:
@@ -368,25 +369,25 @@ def step(storage: Storage, following: Pin) -> Pin:
         Unavailable: the registry gave no answer.
     """
     pin = replace(following, version=following.version + 1)
-    change_record(storage, pin, expect={"version": following.version, "nonce": pin.nonce}, change=pin.to_record())
+    change_record(context, pin, expect={"version": following.version, "nonce": pin.nonce}, change=pin.to_record())
     return pin
 
 
-def change_record(storage: Storage, pin: Pin, *, expect: Fields, change: Fields) -> None:
+def change_record(context: TableContext, pin: Pin, *, expect: Fields, change: Fields) -> None:
     """Change a pin's own record under a witness; a lost reply is recognised by what is there. Raises as `step`."""
-    key = pin_key(pin.partition(storage.table), pin.name)
-    for _ in storage.budget().attempts():
-        outcome = storage.registry.swap(key, expect=expect, change=change)
-        if isinstance(outcome, Applied):
+    key = pin_key(pin.partition(context.table), pin.name)
+    for _ in context.budget().attempts():
+        outcome = context.registry.swap(key, expect=expect, change=change)
+        if isinstance(outcome, SwapApplied):
             return
-        if isinstance(outcome, Lost):
+        if isinstance(outcome, SwapLost):
             if outcome.record is not None and holds(outcome.record, change):
                 return
-            raise Contended(f"the {pin.kind} was changed or removed meanwhile", remedy="Try again", table=storage.uri)
-    raise Unavailable(f"the {pin.kind}'s record could not be written", remedy="Try again", table=storage.uri)
+            raise Contended(f"the {pin.kind} was changed or removed meanwhile", remedy="Try again", table=context.uri)
+    raise Unavailable(f"the {pin.kind}'s record could not be written", remedy="Try again", table=context.uri)
 
 
-def forget(storage: Storage, pin: Named) -> None:
+def forget(context: TableContext, pin: PinIdentity) -> None:
     """Remove the records of a pin, its own first, however it was renewed; nothing happens to another one of its name.
 
     A crash leaves records of regions that nobody counts, which a collection removes.
@@ -394,10 +395,10 @@ def forget(storage: Storage, pin: Named) -> None:
     Raises:
         Unavailable, Contended: it may still be there.
     """
-    _end(storage, pin, confirmed=True)
+    _end(context, pin, confirmed=True)
 
 
-def abandon(storage: Storage, pin: Named) -> bool:
+def abandon(context: TableContext, pin: PinIdentity) -> bool:
     """As `forget`, by who has made a pin and was not told that it is confirmed: if it is all the same, it stays.
 
     Somebody may rely on it by then.
@@ -405,52 +406,52 @@ def abandon(storage: Storage, pin: Named) -> bool:
     Returns:
         Whether it is gone.
     """
-    return _end(storage, pin, confirmed=False)
+    return _end(context, pin, confirmed=False)
 
 
-def _end(storage: Storage, pin: Named, *, confirmed: bool) -> bool:
-    partition = pin.partition(storage.table)
+def _end(context: TableContext, pin: PinIdentity, *, confirmed: bool) -> bool:
+    partition = pin.partition(context.table)
     key = pin_key(partition, pin.name)
-    for _ in storage.budget().attempts():
+    for _ in context.budget().attempts():
         try:
-            record = storage.registry.read(key)
+            record = context.registry.read(key)
         except Corrupt:
             if pin.nonce or not confirmed:
                 raise
-            storage.registry.discard(key)  # it has no witness, and while it is there no pin can be read
+            context.registry.discard(key)  # it has no witness, and while it is there no pin can be read
             return True
         if record is None or _nonce(record) != pin.nonce:
-            discard_regions(storage, pin)
+            discard_regions(context, pin)
             return True
         if record.get("confirmed") and not confirmed:
             return False
-        storage.registry.delete(key, expect={"version": record.get("version"), "nonce": record.get("nonce")})
-    raise Contended(f"others kept changing the {pin.kind}", remedy="Drop it again", table=storage.uri)
+        context.registry.delete(key, expect={"version": record.get("version"), "nonce": record.get("nonce")})
+    raise Contended(f"others kept changing the {pin.kind}", remedy="Drop it again", table=context.uri)
 
 
-def discard_regions(storage: Storage, pin: Named) -> None:
+def discard_regions(context: TableContext, pin: PinIdentity) -> None:
     """Remove the records of regions of a pin that is over: nobody else's keys carry its nonce.
 
     Raises:
         Unavailable: some may still be there; a collection removes them.
     """
-    partition, prefix = pin.partition(storage.table), region_pin_prefix(pin.name, pin.nonce)
+    partition, prefix = pin.partition(context.table), region_pin_prefix(pin.name, pin.nonce)
     try:
-        keys = [key for key, _ in storage.registry.list(partition) if key.sort.startswith(prefix)]
+        keys = [key for key, _ in context.registry.list(partition) if key.sort.startswith(prefix)]
     except Corrupt:  # one of them can't be read, or one of another pin
-        keys = [region_pin_key(partition, pin.name, pin.nonce, region.id) for region in regions(storage)]
-    storage.each(storage.registry.discard, keys)
+        keys = [region_pin_key(partition, pin.name, pin.nonce, region.id) for region in regions(context)]
+    context.each(context.registry.discard, keys)
 
 
-def held(storage: Storage, pin: Named) -> bool:
+def held(context: TableContext, pin: PinIdentity) -> bool:
     """Whether the pin's record is still there: what was read before this call was not collected before it."""
-    record = storage.registry.read(pin_key(pin.partition(storage.table), pin.name))
+    record = context.registry.read(pin_key(pin.partition(context.table), pin.name))
     return record is not None and _nonce(record) == pin.nonce
 
 
-def expiry(storage: Storage, ttl_seconds: float | None) -> float | None:
+def expiry(context: TableContext, ttl_seconds: float | None) -> float | None:
     """When a pin expires that lives so long from now on; None for never."""
-    return None if ttl_seconds is None else storage.clock.now() + ttl_seconds
+    return None if ttl_seconds is None else context.clock.now() + ttl_seconds
 
 
 def is_of(own: Record | None, key: Key) -> bool:
@@ -473,7 +474,7 @@ def _pin(kind: str, name: str, record: Record, parts: Mapping[RegionId, Record])
             confirmed=bool(number(record, "confirmed")),
             base_version=number(record, "base_version") or None,
             regions={region: RegionPin.from_record(part) for region, part in parts.items()},
-            whole=kind == "cursor" or len(parts) == number(record, "regions"),
+            complete=kind == "cursor" or len(parts) == number(record, "regions"),
             clone=text(record, "clone"),
         )
     except (KeyError, ValueError, Corrupt) as error:  # a sum that is none is Corrupt

@@ -39,7 +39,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class PreconditionFailed:
     """The condition did not hold: this attempt changed nothing and never will.
 
     It says nothing about the object there, which may be our own from an earlier attempt: read it and compare its nonce.
@@ -47,7 +47,7 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unknown:
+class WriteUnknown:
     """No answer that proves anything: the write may have been applied, or may still be."""
 
     cause: str
@@ -57,20 +57,20 @@ class ObjectStore(Protocol):
     """Objects of one table. Every adapter passes tests/conformance/test_objects.py, races included.
 
     Reads are strongly consistent and retried within the adapter; they raise `Unavailable` when the store does not
-    answer. Writes return `Unknown` then. A store that refuses us altogether (credentials, no bucket) raises `Invalid`
-    or `Unavailable` with the remedy. A write that was answered by `Written` is durable. Safe to use from several
-    threads.
+    answer. Writes return `WriteUnknown` then. A store that refuses us altogether (credentials, no bucket) raises
+    `Invalid` or `Unavailable` with the remedy. A write that was answered by `Written` is durable. Safe to use from
+    several threads.
     """
 
     def get(self, key: str) -> Object | None:
         """The object, or None if there is none."""
         ...
 
-    def create(self, key: str, body: Body) -> Written | Refused | Unknown:
+    def create(self, key: str, body: Body) -> Written | PreconditionFailed | WriteUnknown:
         """Write the object if the key has none."""
         ...
 
-    def replace(self, key: str, body: Body, *, expect: ETag) -> Written | Refused | Unknown:
+    def replace(self, key: str, body: Body, *, expect: ETag) -> Written | PreconditionFailed | WriteUnknown:
         """Write the object if the one there has this ETag; a key without an object refuses."""
         ...
 
@@ -104,6 +104,6 @@ def put_once(store: ObjectStore, key: str, body: Body, *, attempts: Iterable[obj
         outcome = store.create(key, body)
         if isinstance(outcome, Written):
             return bytes(body)
-        if isinstance(outcome, Refused) and (found := store.get(key)) is not None:
+        if isinstance(outcome, PreconditionFailed) and (found := store.get(key)) is not None:
             return found.body
     return None

@@ -24,7 +24,7 @@ from obstore.store import from_url
 
 from lancelsm.common.clock import Budget, Clock, Ids, SystemClock, SystemIds
 from lancelsm.errors import Invalid, LsmError, Unavailable
-from lancelsm.objects import Body, ETag, Listed, Object, Refused, Unknown, Written
+from lancelsm.objects import Body, ETag, Listed, Object, PreconditionFailed, WriteUnknown, Written
 from lancelsm.objects.credentials import find_credentials
 from lancelsm.objects.keys import checked
 
@@ -119,10 +119,10 @@ class CloudStore:
 
         return self._repeated(once, key)
 
-    def create(self, key: str, body: Body) -> Written | Refused | Unknown:
+    def create(self, key: str, body: Body) -> Written | PreconditionFailed | WriteUnknown:
         return self._put(key, body, "create")
 
-    def replace(self, key: str, body: Body, *, expect: ETag) -> Written | Refused | Unknown:
+    def replace(self, key: str, body: Body, *, expect: ETag) -> Written | PreconditionFailed | WriteUnknown:
         return self._put(key, body, {"e_tag": expect})
 
     def list(self, prefix: str) -> Iterator[Listed]:
@@ -155,7 +155,7 @@ class CloudStore:
             return [Listed(key=meta["path"], size=meta["size"]) for meta in chunk]
         return []
 
-    def _put(self, key: str, body: Body, mode: str | dict[str, str]) -> Written | Refused | Unknown:
+    def _put(self, key: str, body: Body, mode: str | dict[str, str]) -> Written | PreconditionFailed | WriteUnknown:
         try:
             answer = self._store.put(checked(key), body, mode=mode, use_multipart=False)
         except (BaseError, OSError) as error:
@@ -163,8 +163,8 @@ class CloudStore:
             if denied is not None:
                 raise denied from error
             if isinstance(error, AlreadyExistsError | PreconditionError):
-                return Refused()
-            return Unknown(cause=_first_line(error))
+                return PreconditionFailed()
+            return WriteUnknown(cause=_first_line(error))
         return Written(etag=ETag(answer["e_tag"]))
 
     def _repeated(self, once: Callable[[], T], key: str) -> T:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from lancelsm.common.layout import LOCK, PRIVATE, SQLITE
 from lancelsm.errors import Invalid
-from lancelsm.objects import Body, ETag, Listed, Object, Refused, Unknown, Written
+from lancelsm.objects import Body, ETag, Listed, Object, PreconditionFailed, WriteUnknown, Written
 from lancelsm.objects.keys import checked
 from lancelsm.objects.posix import Fsync, explained, held, locked, make_directory, sync_directory
 
@@ -30,8 +30,9 @@ _RESERVED = frozenset({LOCK, TEMPORARY, *(SQLITE + suffix for suffix in ("", "-w
 class LocalStore:
     """Objects below `root`; the directory is made by the first write.
 
-    ETag = SHA-256 of the content. `Refused` is said only when what refused us is durable. A reader may see an object a
-    moment before its writer knows that it is durable. Other programs may create files beside ours at any time.
+    ETag = SHA-256 of the content. `PreconditionFailed` is said only when what refused us is durable. A reader may see
+    an object a moment before its writer knows that it is durable. Other programs may create files beside ours at any
+    time.
 
     Args:
         root: the table's directory.
@@ -57,7 +58,7 @@ class LocalStore:
             raise explained(error, path) from error
         return Object(body=body, etag=etag_of(body))
 
-    def create(self, key: str, body: Body) -> Written | Refused | Unknown:
+    def create(self, key: str, body: Body) -> Written | PreconditionFailed | WriteUnknown:
         path = self._path(key)
         try:
             if self._stands(path):
@@ -70,7 +71,7 @@ class LocalStore:
             raise explained(error, path) from error
         return self._written(path, body)
 
-    def replace(self, key: str, body: Body, *, expect: ETag) -> Written | Refused | Unknown:
+    def replace(self, key: str, body: Body, *, expect: ETag) -> Written | PreconditionFailed | WriteUnknown:
         path = self._path(key)
         try:
             if _etag_at(path) != expect:
@@ -194,17 +195,17 @@ class LocalStore:
             sync_directory(above, self._fsync)
         self._settled.add(directory)
 
-    def _written(self, path: str, body: Body) -> Written | Unknown:
+    def _written(self, path: str, body: Body) -> Written | WriteUnknown:
         try:
             sync_directory(os.path.dirname(path), self._fsync)
         except OSError as error:
-            return Unknown(cause=f"{path} was written but may not survive a power failure: {error.strerror}")
+            return WriteUnknown(cause=f"{path} was written but may not survive a power failure: {error.strerror}")
         return Written(etag=etag_of(body))
 
-    def _refused(self, path: str) -> Refused:
+    def _refused(self, path: str) -> PreconditionFailed:
         with suppress(FileNotFoundError, NotADirectoryError):
             sync_directory(os.path.dirname(path), self._fsync)
-        return Refused()
+        return PreconditionFailed()
 
     def _walk(self, directory: str, prefix: str, start: str) -> Iterator[Listed]:
         for name, size_of in _entries(directory, start):

@@ -10,7 +10,7 @@ from lancelsm.common.layout import Generation, RegionId
 from lancelsm.dataset.base_table import BaseTable
 from lancelsm.region.catalog import Region, regions, with_heads
 from lancelsm.region.compare_and_swap import newest
-from lancelsm.region.handle import Opened
+from lancelsm.region.handle import TableHandle
 from lancelsm.region.head import Head
 from lancelsm.region.manifest import Manifest
 from lancelsm.routing.route import values_json
@@ -34,7 +34,7 @@ class RegionStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
+class TableStatus:
     """A table at a glance."""
 
     table: str
@@ -42,22 +42,22 @@ class Status:
     regions: tuple[RegionStatus, ...]
 
 
-def read_status(opened: Opened) -> Status:
+def read_status(handle: TableHandle) -> TableStatus:
     """Every region as of now: heads first, then the base.
 
     Raises:
         Corrupt: a head or the manifest that it names is missing or unreadable.
         Unavailable: a store or the registry did not answer.
     """
-    storage = opened.storage
-    heads = with_heads(storage, regions(storage))
-    named = storage.each(lambda found: newest(*found), heads)
-    base = opened.read_base()
-    return Status(
-        table=storage.uri,
+    context = handle.context
+    heads = with_heads(context, regions(context))
+    named = context.each(lambda found: newest(*found), heads)
+    base = handle.read_base()
+    return TableStatus(
+        table=context.uri,
         base_version=base.version,
         regions=tuple(
-            _region_status(region, head, manifest, base, opened.config.regions)
+            _region_status(region, head, manifest, base, handle.config.regions)
             for (region, _), (head, manifest) in zip(heads, named, strict=True)
         ),
     )

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from lancelsm.common.layout import Generation, Position, RegionId, generation_path, wal_entry
 from lancelsm.dataset.base_table import BaseTable
-from lancelsm.errors import Corrupt, placed
+from lancelsm.errors import Corrupt, error_context
 from lancelsm.record.key import fold
-from lancelsm.region.catalog import Region, Storage
+from lancelsm.region.catalog import Region, TableContext
 from lancelsm.region.compare_and_swap import ensure_unused, newest
 from lancelsm.region.manifest import FlushedGeneration, Manifest
 from lancelsm.wal.entry import Entry
@@ -53,7 +53,7 @@ class View:
     regions: tuple[RegionView, ...]
 
 
-def take_view(storage: Storage, regions: Callable[[], Sequence[Region]], read_base: ReadBase) -> View:
+def take_view(context: TableContext, regions: Callable[[], Sequence[Region]], read_base: ReadBase) -> View:
     """Read heads and tails, then the base.
 
     Args:
@@ -65,20 +65,20 @@ def take_view(storage: Storage, regions: Callable[[], Sequence[Region]], read_ba
         Unavailable: a store or the registry did not answer.
     """
     problem = ""
-    waits = storage.budget().attempts()
+    waits = context.budget().attempts()
     for _ in range(_TRIES):
         next(waits, None)  # past the budget it waits no more, but tries: it may have stalled between head and base
-        found = storage.each(_read, regions())
+        found = context.each(_read, regions())
         base = read_base()
-        problem = _problem(found, base, storage)
+        problem = _problem(found, base, context)
         if not problem:
             reads = [read for read in found if isinstance(read, _Read)]
             return View(base=base, regions=tuple(region_view(r.region, r.manifest, r.entries, base) for r in reads))
     raise Corrupt(
         problem,
         remedy="If the registry is an older copy, stop all writers, then: "
-        f"lancelsm registry rebuild {storage.uri}. Else restore the base to a version whose next generations are kept",
-        table=storage.uri,
+        f"lancelsm registry rebuild {context.uri}. Else restore the base to a version whose next generations are kept",
+        table=context.uri,
     )
 
 
@@ -110,7 +110,7 @@ def _read(region: Region) -> _Read | _Absent | _Overtaken:
 
 def _without_head(region: Region) -> _Absent | _Overtaken:
     """A region that nobody has finished making; raises `Corrupt` if it was written to, so that its head is lost."""
-    written = region.storage.objects.get(wal_entry(region.id, Position(1))) is not None
+    written = region.context.objects.get(wal_entry(region.id, Position(1))) is not None
     try:
         ensure_unused(region)
     except Corrupt:
@@ -121,9 +121,9 @@ def _without_head(region: Region) -> _Absent | _Overtaken:
     return _Overtaken()
 
 
-def _problem(found: Sequence[_Read | _Absent | _Overtaken], base: BaseTable, storage: Storage) -> str:
+def _problem(found: Sequence[_Read | _Absent | _Overtaken], base: BaseTable, context: TableContext) -> str:
     """Why these reads don't make a view, empty if they do. All may pass when everything is read anew."""
-    if base.facts is None or base.facts.table != storage.table:
+    if base.facts is None or base.facts.table != context.table:
         return "the base is not this table's: another tool has overwritten it"
     for read in found:
         if isinstance(read, _Overtaken):
@@ -148,7 +148,7 @@ def mismatch(manifest: Manifest, base: BaseTable) -> str:
 
 def region_view(region: Region, manifest: Manifest, entries: Sequence[Entry], base: BaseTable) -> RegionView:
     """One region of a view, from the entries after the manifest's replay point."""
-    with placed(**region.where):
+    with error_context(**region.where):
         tables = [stored_rows(entry, base.schema) for entry in entries if entry.summary.rows]
     rows = pa.concat_tables(tables) if tables else base.schema.stored.empty_table()
     return RegionView(

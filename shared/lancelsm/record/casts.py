@@ -74,7 +74,7 @@ def null_row(array: pa.Array, field: pa.Field) -> int | None:
     """The first row with a null that `field` or a field inside it forbids, or None."""
     if not field.nullable and array.null_count:
         return int(pc.index(array.is_null(), True).as_py())
-    array = array.storage if isinstance(array, pa.ExtensionArray) else array
+    array = array.context if isinstance(array, pa.ExtensionArray) else array
     if pa.types.is_struct(array.type):
         rows = [_null_child(array, child, i) for i, child in enumerate(array.type)]
         return min((row for row in rows if row is not None), default=None)
@@ -153,7 +153,7 @@ def attempt(rows: Any, step: Callable[[Any], Any], field: pa.Field) -> Any:
             reason = f"{rows[start]} does not fit {field.type}"
         raise Invalid(
             f"column {field.name!r}, row {start}: {reason}",
-            discreet=f"column {field.name!r}, row {start}: the value does not fit {field.type}",
+            redacted=f"column {field.name!r}, row {start}: the value does not fit {field.type}",
             field=field.name,
             row=start,
         ) from error
@@ -174,7 +174,7 @@ def _check_unchanged(before: pa.Array, after: pa.Array, field: pa.Field) -> None
     if (row := pc.index(differs, True).as_py()) >= 0:
         raise Invalid(
             f"column {field.name!r}, row {row}: {before[row]} would change from {given} to {field.type}",
-            discreet=f"column {field.name!r}, row {row}: the value would change from {given} to {field.type}",
+            redacted=f"column {field.name!r}, row {row}: the value would change from {given} to {field.type}",
             field=field.name,
             row=row,
         )

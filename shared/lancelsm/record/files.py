@@ -207,7 +207,7 @@ def _check_infinity(file: Path, field: pa.Field, numbers: pa.Array) -> None:
         if not text.strip(" +-").lower().startswith("inf"):
             raise Invalid(
                 f"column {field.name!r}, row {row}: {text} is beyond {field.type}",
-                discreet=f"column {field.name!r}, row {row}: the number is beyond {field.type}",
+                redacted=f"column {field.name!r}, row {row}: the number is beyond {field.type}",
                 field=field.name,
                 row=row,
             )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from lancelsm.common.clock import Budget
 from lancelsm.common.layout import Version, published_manifest, staged_manifest, version_hint
-from lancelsm.errors import Ambiguous, Contended, Corrupt, Invalid, LsmError, Unavailable, placed
+from lancelsm.errors import Ambiguous, Contended, Corrupt, Invalid, LsmError, Unavailable, error_context
 from lancelsm.objects import put_once
 from lancelsm.region import head as heads
 from lancelsm.region import manifest as manifests
@@ -61,7 +61,7 @@ def commit(region: Region, transition: Transition) -> CommittedManifest | Dead:
     A crash at any line leaves the old manifest or the new one; a staged file that no head names is an orphan. A
     committed manifest that was not published yet is published by the next committer before it commits.
     """
-    budget = region.storage.budget()
+    budget = region.context.budget()
     for _ in budget.attempts():
         head, current = _named(region, region.head(), budget=budget)
         proposed = transition(current.manifest)
@@ -92,10 +92,10 @@ def load(region: Region, key: str) -> Staged | None:
     Raises:
         Corrupt: it is no manifest, or another region's.
     """
-    found = region.storage.objects.get(key)
+    found = region.context.objects.get(key)
     if found is None:
         return None
-    with placed(**region.where):
+    with error_context(**region.where):
         manifest = manifests.decode(found.body, key=key)
     if manifest.region != region.id:
         raise Corrupt(f"a manifest of region {manifest.region}", **region.where, object=key)
@@ -104,7 +104,7 @@ def load(region: Region, key: str) -> Staged | None:
 
 def newest(region: Region, head: Head) -> tuple[Head, Manifest]:
     """The manifest that the head names; if it was swept since the head was read, a fresh head and its manifest."""
-    head, staged = _named(region, head, budget=region.storage.budget())
+    head, staged = _named(region, head, budget=region.context.budget())
     return head, staged.manifest
 
 
@@ -123,9 +123,9 @@ def stage(
     broken = manifests.violations(after, manifest)
     if broken:
         raise Corrupt(f"manifest {manifest.version} would break: {'; '.join(broken)}", **region.where)
-    key = staged_manifest(region.id, manifest.version, region.storage.ids.nonce())
+    key = staged_manifest(region.id, manifest.version, region.context.ids.nonce())
     body = manifests.encode(manifest) if body is None else body
-    if put_once(region.storage.objects, key, body, attempts=budget.attempts()) is None:
+    if put_once(region.context.objects, key, body, attempts=budget.attempts()) is None:
         raise Unavailable("the manifest could not be staged", remedy="Retry", **region.where, object=key)
     return Staged(key=key, manifest=manifest, body=body)
 
@@ -139,7 +139,7 @@ def publish(region: Region, staged: Staged, *, budget: Budget) -> None:
     """
     version = staged.manifest.version
     key = published_manifest(region.id, version)
-    found = put_once(region.storage.objects, key, staged.body, attempts=budget.attempts())
+    found = put_once(region.context.objects, key, staged.body, attempts=budget.attempts())
     if found is None:
         raise Unavailable("the manifest could not be published", remedy="Retry", **region.where, object=key)
     if found != staged.body:
@@ -153,13 +153,13 @@ def ensure_unused(region: Region) -> None:
     Raises:
         Corrupt: manifests beyond the first one were published.
     """
-    objects = region.storage.objects
+    objects = region.context.objects
     hint = objects.get(version_hint(region.id))
     second = published_manifest(region.id, Version(2))
     if (hint is not None and hinted(hint.body) > 1) or objects.get(second) is not None:
         raise Corrupt(
             "the registry does not know the region, but its manifests are there",
-            remedy=f"Stop all writers, then: lancelsm registry rebuild {region.storage.uri}",
+            remedy=f"Stop all writers, then: lancelsm registry rebuild {region.context.uri}",
             **region.where,
         )
 
@@ -187,7 +187,7 @@ def _named(region: Region, head: Head, *, budget: Budget) -> tuple[Head, Staged]
 
 
 def _ensure_published(region: Region, staged: Staged, *, budget: Budget) -> None:
-    found = region.storage.objects.get(published_manifest(region.id, staged.manifest.version))
+    found = region.context.objects.get(published_manifest(region.id, staged.manifest.version))
     if found is None or found.body != staged.body:
         publish(region, staged, budget=budget)
 
@@ -199,7 +199,7 @@ def _is_taken(region: Region, head: Head, version: Version) -> bool:
         Corrupt: it is published, and the head doesn't know of it: a writer works outside the registry, or the registry
             is an older copy. A generation with a number that the base has merged already must not come to be.
     """
-    if region.storage.objects.get(published_manifest(region.id, version)) is None:
+    if region.context.objects.get(published_manifest(region.id, version)) is None:
         return False
     if region.head().manifest_version == head.manifest_version:
         raise _foreign(region, version)
@@ -209,7 +209,7 @@ def _is_taken(region: Region, head: Head, version: Version) -> bool:
 def _foreign(region: Region, version: Version) -> Corrupt:
     return Corrupt(
         f"version {version} of the manifest was written outside the registry, or the registry is an older copy",
-        remedy=f"Stop that writer, or all of them, then: lancelsm region adopt {region.storage.uri}",
+        remedy=f"Stop that writer, or all of them, then: lancelsm region adopt {region.context.uri}",
         **region.where,
         object=published_manifest(region.id, version),
     )
@@ -226,7 +226,7 @@ def _swap(region: Region, head: Head, staged: Staged, *, budget: Budget) -> Head
         first_position=manifest.first_position,
         current_generation=manifest.current_generation,
         collector_round=manifest.collector_round,
-        nonce=region.storage.ids.nonce(),
+        nonce=region.context.ids.nonce(),
     )
     cause: LsmError | None = None
     for _ in budget.attempts():
@@ -252,7 +252,7 @@ def _swap(region: Region, head: Head, staged: Staged, *, budget: Budget) -> Head
 
 def _was_published(region: Region, staged: Staged) -> bool:
     """Whether our version was ours, now that it has successors: it was published before the first of them."""
-    found = region.storage.objects.get(published_manifest(region.id, staged.manifest.version))
+    found = region.context.objects.get(published_manifest(region.id, staged.manifest.version))
     if found is None:
         raise Ambiguous(
             "the manifest may or may not have been committed: the log was collected meanwhile",
@@ -264,7 +264,7 @@ def _was_published(region: Region, staged: Staged) -> bool:
 
 def _raise_hint(region: Region, version: Version) -> None:
     """Tell Lance's readers where to start; upwards only. They walk up from there, so a lost write costs little."""
-    objects = region.storage.objects
+    objects = region.context.objects
     key = version_hint(region.id)
     body = json.dumps({"version": version}, separators=(",", ":")).encode()  # as Lance writes it, to the byte
     found = objects.get(key)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from lancelsm.common.clock import Budget
 from lancelsm.common.layout import CONFIG, TableId
 from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
-from lancelsm.objects import ObjectStore, Refused, Written, put_once
+from lancelsm.objects import ObjectStore, PreconditionFailed, Written, put_once
 from lancelsm.record.schema import TableSchema
 from lancelsm.routing import spec as region_specs
 from lancelsm.routing.spec import RegionSpec
@@ -152,7 +152,7 @@ def rewrite(objects: ObjectStore, config: Config, *, uri: str) -> None:
     if found.body == body:
         return
     outcome = objects.replace(CONFIG, body, expect=found.etag)
-    if isinstance(outcome, Refused):
+    if isinstance(outcome, PreconditionFailed):
         raise Contended("the table's configuration changed meanwhile", remedy="Run it again", table=uri)
     if not isinstance(outcome, Written):
         raise Unavailable("the table's configuration could not be written", remedy="Run it again", table=uri)

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 from lancelsm.common import settings as setting
 from lancelsm.common.clock import Clock, Ids, SystemClock, SystemIds
 from lancelsm.common.layout import CONFIG, table_key
-from lancelsm.errors import Corrupt, Invalid, Unavailable, placed
+from lancelsm.errors import Corrupt, Invalid, Unavailable, error_context
 from lancelsm.objects import ObjectStore
 from lancelsm.objects.open import local_path, open_store
 from lancelsm.record.schema import TableSchema
 from lancelsm.region import config as configs
-from lancelsm.region.catalog import Directory, Storage, check_there
+from lancelsm.region.catalog import Directory, TableContext, check_there
 from lancelsm.region.config import Config
-from lancelsm.registry import Record, Registry, Unknown
+from lancelsm.registry import Record, Registry, SwapUnknown
 from lancelsm.registry.open import open_registry
 from lancelsm.routing.spec import RegionSpec
 
@@ -42,10 +42,10 @@ class Ports:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class WriteTarget:
     """What a writer needs to know of its table."""
 
-    storage: Storage
+    context: TableContext
     schema: TableSchema
     regions: RegionSpec
     settings: setting.Settings
@@ -54,11 +54,11 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
+class TableHandle:
     """A table's configuration and storage."""
 
     config: Config
-    storage: Storage
+    context: TableContext
     settings: setting.Settings
     storage_options: Mapping[str, str] | None
 
@@ -66,29 +66,29 @@ class Opened:
         """The newest version of the base; raises as `dataset.base_table.open_base`, and `Invalid` after a drop."""
         from lancelsm.dataset.base_table import find_base, no_dataset  # noqa: PLC0415 - a writer never loads Lance
 
-        base = find_base(uri=self.storage.uri, storage_options=self.storage_options)
+        base = find_base(uri=self.context.uri, storage_options=self.storage_options)
         if base is None or base.facts is None or base.facts.table != self.config.table:
-            check_there(self.storage)
+            check_there(self.context)
         if base is None:
-            raise no_dataset(self.storage.uri)
+            raise no_dataset(self.context.uri)
         return base
 
-    def target(self) -> Target:
+    def target(self) -> WriteTarget:
         """What writers need; raises `Invalid` while the region of a key is unknown."""
         spec = self.config.regions
         if spec is None:
             raise Invalid(
                 "the table was adopted from Lance without a spec that says which region a key is in",
-                remedy=f'Set one: lancelsm region adopt {self.storage.uri} --regions "bucket(column, 4)"',
-                table=self.storage.uri,
+                remedy=f'Set one: lancelsm region adopt {self.context.uri} --regions "bucket(column, 4)"',
+                table=self.context.uri,
             )
-        return Target(
-            storage=self.storage,
+        return WriteTarget(
+            context=self.context,
             schema=self.config.schema,
             regions=spec,
             settings=self.settings,
             owner=self.config.owner,
-            directory=Directory(self.storage, spec_id=spec.spec_id),
+            directory=Directory(self.context, spec_id=spec.spec_id),
         )
 
 
@@ -98,7 +98,7 @@ def open_table(
     settings: Mapping[str, object] | None = None,
     storage_options: Mapping[str, str] | None = None,
     ports: Ports = Ports(),
-) -> Opened:
+) -> TableHandle:
     """Read a table's configuration, and hold it against the base: a registry that the base doesn't name is never used.
 
     Args:
@@ -120,7 +120,7 @@ def open_configured(
     settings: Mapping[str, object] | None = None,
     storage_options: Mapping[str, str] | None = None,
     ports: Ports = Ports(),
-) -> Opened:
+) -> TableHandle:
     """As `open_table`, from the configuration alone: for those who only write, without Lance.
 
     A flush compares the two before it folds what was written.
@@ -134,7 +134,7 @@ def open_configured(
             remedy="Make it with lancelsm init, or bring in one that Lance wrote with lancelsm region adopt",
             table=place,
         )
-    return opened(config, store, place, settings=settings, storage_options=storage_options, ports=ports)
+    return table_handle(config, store, place, settings=settings, storage_options=storage_options, ports=ports)
 
 
 def check_base(base: BaseTable, config: Config) -> None:
@@ -178,17 +178,17 @@ def canonical(uri: str | Path) -> str:
     return str(uri).rstrip("/") if path is None else str(path.absolute())
 
 
-def catalogue_table(table: Opened) -> None:
+def catalogue_table(table: TableHandle) -> None:
     """Make sure that the registry knows the table; raises `Unavailable` if it gave no answer."""
-    storage = table.storage
-    record: Record = {"format": configs.FORMAT, "uri": storage.uri}  # where it was made: for schedules, not decisions
-    for _ in storage.budget().attempts():
-        if not isinstance(storage.registry.swap(table_key(storage.table), expect=None, change=record), Unknown):
+    context = table.context
+    record: Record = {"format": configs.FORMAT, "uri": context.uri}  # where it was made: for schedules, not decisions
+    for _ in context.budget().attempts():
+        if not isinstance(context.registry.swap(table_key(context.table), expect=None, change=record), SwapUnknown):
             return
-    raise Unavailable("the table could not be catalogued", remedy="Run it again", table=storage.uri)
+    raise Unavailable("the table could not be catalogued", remedy="Run it again", table=context.uri)
 
 
-def opened(
+def table_handle(
     config: Config,
     store: ObjectStore,
     place: str,
@@ -196,11 +196,11 @@ def opened(
     settings: Mapping[str, object] | None = None,
     storage_options: Mapping[str, str] | None,
     ports: Ports,
-) -> Opened:
+) -> TableHandle:
     """A table of which the configuration is known."""
-    with placed(table=place):
+    with error_context(table=place):
         pace = setting.resolve(table=config.settings, arguments=settings)
-    storage = Storage(
+    context = TableContext(
         uri=place,
         table=config.table,
         objects=store,
@@ -210,4 +210,4 @@ def opened(
         budget_seconds=pace.retry_budget_seconds,
         parallel=ports.parallel,
     )
-    return Opened(config=config, storage=storage, settings=pace, storage_options=storage_options)
+    return TableHandle(config=config, context=context, settings=pace, storage_options=storage_options)

@@ -23,7 +23,7 @@ NOBODY = ""  # the owner of a sealed region
 _NONE = Epoch(0)
 _OWNER_MAX = 100
 _QUEUES = 4
-SINCE_EVER = "0"
+SINCE_UNKNOWN = "0"
 
 _TEXTS = frozenset({"owner", "nonce", "manifest_key", "manifest_nonce", "dirty", "status", "entry_setsum", "source"})
 _POSITIONS = frozenset({"next_position", "first_position"})
@@ -35,7 +35,7 @@ def check_owner(owner: str) -> None:
         raise Invalid(f"{owner!r} is no owner", remedy=f"Give a name of 1 to {_OWNER_MAX} characters", field="owner")
 
 
-class Status(StrEnum):
+class RegionState(StrEnum):
     OPEN = "open"
     SEALED = "sealed"
 
@@ -49,7 +49,7 @@ class Summary:
     rows: int
     bytes: int
     entry_setsum: Setsum
-    source: Mapping[str, str] = field(default_factory=dict)  # queue id -> highest sequence in the entry
+    applied_sequences: Mapping[str, str] = field(default_factory=dict)  # queue id -> highest sequence in the entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class LogTotals:
     entry_setsum: Setsum = field(default_factory=Setsum)
     wal_rows: int = 0
     wal_bytes: int = 0
-    source: Mapping[str, str] = field(default_factory=dict)
+    applied_sequences: Mapping[str, str] = field(default_factory=dict)
     epoch: Epoch = _NONE
 
     def after(self, entries: Iterable[Summary]) -> LogTotals:
@@ -70,16 +70,16 @@ class LogTotals:
         """
         totals = self
         for entry in entries:
-            source = dict(totals.source)
-            for queue, sequence in entry.source.items():
-                source[queue] = max(source.get(queue, sequence), sequence, key=int)
-            for _ in range(len(source) - _QUEUES):
-                del source[min(source.keys() - entry.source.keys(), key=lambda queue: int(source[queue]))]
+            applied = dict(totals.applied_sequences)
+            for queue, sequence in entry.applied_sequences.items():
+                applied[queue] = max(applied.get(queue, sequence), sequence, key=int)
+            for _ in range(len(applied) - _QUEUES):
+                del applied[min(applied.keys() - entry.applied_sequences.keys(), key=lambda queue: int(applied[queue]))]
             totals = LogTotals(
                 entry_setsum=totals.entry_setsum + entry.entry_setsum,
                 wal_rows=totals.wal_rows + entry.rows,
                 wal_bytes=totals.wal_bytes + entry.bytes,
-                source=source,
+                applied_sequences=applied,
                 epoch=entry.epoch,
             )
         return totals
@@ -90,20 +90,20 @@ class Head:
     """One read of a head.
 
     Log half: `next_position` is the first uncommitted position; `entry_setsum`, `wal_rows`, `wal_bytes` sum every
-    entry ever committed; `source` holds the highest sequence applied per queue; `nonce` is the last committer's.
-    Manifest half: `first_position` is the floor below which WAL objects may be gone; `manifest_key` names the staged
-    manifest; `manifest_epoch` < `epoch` means that a claim is unfinished. Advisory: `merged`, and `dirty`, since when
-    (Unix seconds as text) there has been something that the base lacks, empty if nothing.
+    entry ever committed; `applied_sequences` holds the highest sequence applied per queue; `nonce` is the last
+    committer's. Manifest half: `first_position` is the floor below which WAL objects may be gone; `manifest_key` names
+    the staged manifest; `manifest_epoch` < `epoch` means that a claim is unfinished. Advisory: `merged`, and `dirty`,
+    since when (Unix seconds as text) there has been something that the base lacks, empty if nothing.
     """
 
     epoch: Epoch
     owner: str
-    status: Status
+    status: RegionState
     next_position: Position
     entry_setsum: Setsum
     wal_rows: int
     wal_bytes: int
-    source: Mapping[str, str]
+    applied_sequences: Mapping[str, str]
     nonce: Nonce
     first_position: Position
     manifest_version: Version
@@ -123,13 +123,13 @@ class Head:
             entry_setsum=self.entry_setsum,
             wal_rows=self.wal_rows,
             wal_bytes=self.wal_bytes,
-            source=self.source,
+            applied_sequences=self.applied_sequences,
             epoch=self.epoch,
         )
 
     def applied(self, queue: str) -> int:
         """The highest sequence of a queue that the log has; 0 if none of it."""
-        return int(self.source.get(queue, 0))
+        return int(self.applied_sequences.get(queue, 0))
 
     @property
     def pending_generations(self) -> int:
@@ -160,10 +160,10 @@ def from_record(record: Record) -> Head:
             field="format",
         )
     try:
-        values = {f.name: _value({"dirty": "", **record}, f.name) for f in fields(Head)}
-        values["status"] = Status(str(record["status"]))
+        values = {f.name: _value({"dirty": "", **record}, _stored_name(f.name)) for f in fields(Head)}
+        values["status"] = RegionState(str(record["status"]))
         values["entry_setsum"] = Setsum.from_hex(str(record["entry_setsum"]))
-        values["source"] = _source(str(record["source"]))
+        values["applied_sequences"] = _sequences(str(record["source"]))
     except (ValueError, Corrupt) as error:  # a sum that is none is Corrupt
         raise Corrupt(
             f"the head's record is unreadable: {error!r}",
@@ -172,23 +172,29 @@ def from_record(record: Record) -> Head:
     return Head(**values)
 
 
+def _stored_name(field: str) -> str:
+    return "source" if field == "applied_sequences" else field
+
+
 def _value(record: Record, name: str) -> Any:
     return text(record, name) if name in _TEXTS else number(record, name, least=int(name in _POSITIONS | {"format"}))
 
 
-def _source(document: str) -> dict[str, str]:
-    source = json.loads(document)
-    if not isinstance(source, dict) or not all(isinstance(one, str) and one.isdecimal() for one in source.values()):
+def _sequences(document: str) -> dict[str, str]:
+    sequences = json.loads(document)
+    if not isinstance(sequences, dict) or not all(
+        isinstance(one, str) and one.isdecimal() for one in sequences.values()
+    ):
         raise ValueError(f"source is {document!r}")
-    return source
+    return sequences
 
 
 def to_record(head: Head) -> dict[str, Value]:
     """The record of a head, each field short text or a number."""
-    record: dict[str, Value] = {f.name: getattr(head, f.name) for f in fields(Head)}
+    record: dict[str, Value] = {_stored_name(f.name): getattr(head, f.name) for f in fields(Head)}
     record["status"] = head.status.value
     record["entry_setsum"] = head.entry_setsum.hex()
-    record["source"] = _source_text(head.source)
+    record["source"] = _sequences_text(head.applied_sequences)
     if not head.dirty:
         del record["dirty"]  # an index holds what is dirty and nothing else
     return record
@@ -221,7 +227,7 @@ def appended(head: Head, entries: Sequence[Summary], *, nonce: Nonce, at: float)
             "entry_setsum": totals.entry_setsum.hex(),
             "wal_rows": totals.wal_rows,
             "wal_bytes": totals.wal_bytes,
-            "source": _source_text(totals.source),
+            "source": _sequences_text(totals.applied_sequences),
             "nonce": nonce,
             "dirty": head.dirty or str(int(at)),  # always written: `cleaned` may have come in between
         },
@@ -231,7 +237,7 @@ def appended(head: Head, entries: Sequence[Summary], *, nonce: Nonce, at: float)
 def claimed(head: Head, *, owner: str, nonce: Nonce) -> Swap:
     """A fresh epoch for `owner`. Conditional on the epoch alone, else a busy appender would starve it."""
     return Swap(
-        expect={"epoch": head.epoch, "status": Status.OPEN.value},
+        expect={"epoch": head.epoch, "status": RegionState.OPEN.value},
         change={"epoch": head.epoch + 1, "owner": owner, "nonce": nonce},
     )
 
@@ -239,8 +245,8 @@ def claimed(head: Head, *, owner: str, nonce: Nonce) -> Swap:
 def sealed(head: Head, *, nonce: Nonce) -> Swap:
     """No further append, claim or creation, for ever; what is in flight is fenced by the fresh epoch."""
     return Swap(
-        expect={"epoch": head.epoch, "status": Status.OPEN.value},
-        change={"epoch": head.epoch + 1, "owner": NOBODY, "status": Status.SEALED.value, "nonce": nonce},
+        expect={"epoch": head.epoch, "status": RegionState.OPEN.value},
+        change={"epoch": head.epoch + 1, "owner": NOBODY, "status": RegionState.SEALED.value, "nonce": nonce},
     )
 
 
@@ -283,5 +289,5 @@ def cleaned(head: Head) -> Swap:
     return Swap(expect=expect, change={"dirty": None})
 
 
-def _source_text(source: Mapping[str, str]) -> str:
-    return json.dumps(dict(source), sort_keys=True, separators=(",", ":"))
+def _sequences_text(sequences: Mapping[str, str]) -> str:
+    return json.dumps(dict(sequences), sort_keys=True, separators=(",", ":"))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from lancelsm.common.layout import CLONE
 from lancelsm.errors import Corrupt
 from lancelsm.objects import ObjectStore
-from lancelsm.region.markers import REMEDY, read_note
+from lancelsm.region.markers import REMEDY, read_marker
 
 TAGS = "lancelsm.clone."  # of versions that clones share, before the clones' ids
 
@@ -15,7 +15,7 @@ _PINS = "clone-"  # the same of pins, before what the ids begin with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
+class CloneLineage:
     """What a clone remembers of its making: the table it is, the source, and the source's snapshot and pin."""
 
     table: str
@@ -35,11 +35,11 @@ class Origin:
         return f"{TAGS}{self.table}"
 
 
-def read_origin(store: ObjectStore) -> Origin | None:
+def read_lineage(store: ObjectStore) -> CloneLineage | None:
     """Of what a clone was made; None for a table that is no clone. Raises `Corrupt` if it can't be read."""
-    note = read_note(store, CLONE)
+    marker = read_marker(store, CLONE)
     try:
-        return None if note is None else Origin(**note)
+        return None if marker is None else CloneLineage(**marker)
     except TypeError as error:
         raise Corrupt(f"what the clone remembers of its source: {error}", remedy=REMEDY, object=CLONE) from error
 

@@ -65,8 +65,8 @@ class Manifest:
     """What one version of a region's manifest says.
 
     `replay_after` is the last position that is in a generation (0: none); entries after it are the tail.
-    `entry_setsum`, `wal_rows`, `wal_bytes` and `source` are the head's values at that position: head - manifest =
-    tail. `collected_*` sum what left with collected generations, so that parts + collected = total.
+    `entry_setsum`, `wal_rows`, `wal_bytes` and `applied_sequences` are the head's values at that position: head -
+    manifest = tail. `collected_*` sum what left with collected generations, so that parts + collected = total.
     `collector_committed` is when the newest round was committed, in Unix seconds.
     """
 
@@ -83,7 +83,7 @@ class Manifest:
     entry_setsum: Setsum = field(default_factory=Setsum)
     wal_rows: int = 0
     wal_bytes: int = 0
-    source: Mapping[str, str] = field(default_factory=dict)
+    applied_sequences: Mapping[str, str] = field(default_factory=dict)
     replay_epoch: Epoch = _BEFORE  # of the entry at the replay point
     collected_entries: Setsum = field(default_factory=Setsum)
     collected_rows: Setsum = field(default_factory=Setsum)
@@ -100,7 +100,7 @@ class Manifest:
             entry_setsum=self.entry_setsum,
             wal_rows=self.wal_rows,
             wal_bytes=self.wal_bytes,
-            source=self.source,
+            applied_sequences=self.applied_sequences,
             epoch=self.replay_epoch,
         )
 
@@ -147,7 +147,7 @@ def flushed(manifest: Manifest, *, after: Position, built: FlushedGeneration, at
         entry_setsum=at_end.entry_setsum,
         wal_rows=at_end.wal_rows,
         wal_bytes=at_end.wal_bytes,
-        source=at_end.source,
+        applied_sequences=at_end.applied_sequences,
         replay_epoch=at_end.epoch,
     )
 
@@ -282,7 +282,7 @@ def encode(manifest: Manifest) -> bytes:
         entry_setsum=manifest.entry_setsum.digest(),
         wal_rows=manifest.wal_rows,
         wal_bytes=manifest.wal_bytes,
-        source=dict(manifest.source),
+        source=dict(manifest.applied_sequences),
         collected_entries=manifest.collected_entries.digest(),
         collected_rows=manifest.collected_rows.digest(),
         collector_round=manifest.collector_round,
@@ -335,7 +335,7 @@ def _manifest_value(message: pb.Manifest) -> Manifest:
         entry_setsum=_sum(message.entry_setsum),
         wal_rows=message.wal_rows,
         wal_bytes=message.wal_bytes,
-        source=dict(message.source),
+        applied_sequences=dict(message.source),
         collected_entries=_sum(message.collected_entries),
         collected_rows=_sum(message.collected_rows),
         collector_round=message.collector_round,

@@ -13,22 +13,22 @@ from lancelsm.objects import ObjectStore
 REMEDY = "Remove that object, then drop what is there; if that is a clone, drop its snapshot in the source too"
 
 
-def read_note(store: ObjectStore, key: str) -> dict[str, str] | None:
-    """What a note says, or None if there is none; raises as `decode_note`."""
+def read_marker(store: ObjectStore, key: str) -> dict[str, str] | None:
+    """What a note says, or None if there is none; raises as `decode_marker`."""
     found = store.get(key)
-    return None if found is None else decode_note(found.body, key)
+    return None if found is None else decode_marker(found.body, key)
 
 
-def decode_note(body: bytes, key: str) -> dict[str, str]:
+def decode_marker(body: bytes, key: str) -> dict[str, str]:
     """What a note says, whose bytes were read; raises `Corrupt` for what is none."""
     try:
-        note = json.loads(body)
+        marker = json.loads(body)
     except ValueError:
-        note = None
+        marker = None
     if (
-        not isinstance(note, dict)
-        or not {"table", "registry"} <= note.keys()
-        or not all(isinstance(value, str) for value in note.values())
+        not isinstance(marker, dict)
+        or not {"table", "registry"} <= marker.keys()
+        or not all(isinstance(value, str) for value in marker.values())
     ):
         raise Corrupt("the note of what was begun there is unreadable", remedy=REMEDY, object=key)
-    return note
+    return marker

@@ -23,21 +23,21 @@ NEVER_DECREASE = ("epoch", "next_position", "first_position", "manifest_version"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Applied:
+class SwapApplied:
     """The swap happened; `record` is the record right after it."""
 
     record: Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lost:
+class SwapLost:
     """An expected field differed; nothing changed. `record` is what stood there, None if nothing."""
 
     record: Record | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unknown:
+class SwapUnknown:
     """No answer: the swap may have been applied, or may still be. Read, then decide by what was written."""
 
     cause: str
@@ -53,7 +53,7 @@ class Registry(Protocol):
         """The record as of now, or None."""
         ...
 
-    def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> Applied | Lost | Unknown:
+    def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> SwapApplied | SwapLost | SwapUnknown:
         """Write the fields of `change` if the record has all fields of `expect`, atomically.
 
         Args:
@@ -67,8 +67,9 @@ class Registry(Protocol):
         """
         ...
 
-    def delete(self, key: Key, *, expect: Fields) -> Applied | Lost | Unknown:
-        """Remove the record if it has all fields of `expect`; `Applied` holds what was removed. Heads stay for ever.
+    def delete(self, key: Key, *, expect: Fields) -> SwapApplied | SwapLost | SwapUnknown:
+        """Remove the record if it has all fields of `expect`; `SwapApplied` holds what was removed. Heads stay for
+        ever.
 
         A record may be created again under the key, so `expect` names what no later record has: a version or a nonce.
         """

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from lancelsm.common.clock import Budget, Clock, Ids
 from lancelsm.common.layout import Key, RegionId, TableId
 from lancelsm.errors import Corrupt, Invalid, LsmError, Unavailable
-from lancelsm.registry import NEVER_DECREASE, Applied, Fields, Lost, Record, Unknown, Value, swapped
+from lancelsm.registry import NEVER_DECREASE, Fields, Record, SwapApplied, SwapLost, SwapUnknown, Value, swapped
 
 T = TypeVar("T")
 Item = dict[str, dict[str, Any]]
@@ -49,8 +49,8 @@ class DynamoRegistry:
 
     A swap is one conditional UpdateItem, a deletion one DeleteItem, and it is sent once: whoever calls knows how to
     recognise its own write, and an attempt that was not heard of may land later. So a timeout, a dropped connection or
-    a server's error is `Unknown` at once. A throttled attempt is known to have changed nothing: it is repeated until
-    the budget is spent, then `Unavailable` is raised and nothing was written.
+    a server's error is `SwapUnknown` at once. A throttled attempt is known to have changed nothing: it is repeated
+    until the budget is spent, then `Unavailable` is raised and nothing was written.
 
     Args:
         name: the table's.
@@ -101,15 +101,15 @@ class DynamoRegistry:
         keyed = [(Key(partition=partition, sort=item["sk"]["S"]), item) for item in items]
         return [(key, _record(key, item)) for key, item in keyed]
 
-    def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> Applied | Lost | Unknown:
+    def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> SwapApplied | SwapLost | SwapUnknown:
         outcome = self._write(
             "UpdateItem", self._client.update_item, key, _update(expect, change) | {"ReturnValues": "ALL_NEW"}
         )
-        if isinstance(outcome, Lost):  # to what it expects, or to a number that never decreases: then this raises
+        if isinstance(outcome, SwapLost):  # to what it expects, or to a number that never decreases: then this raises
             swapped(key, outcome.record, expect=expect, change=change)
         return outcome
 
-    def delete(self, key: Key, *, expect: Fields) -> Applied | Lost | Unknown:
+    def delete(self, key: Key, *, expect: Fields) -> SwapApplied | SwapLost | SwapUnknown:
         condition = _Expression()
         condition.require(expect)
         return self._write(
@@ -126,7 +126,7 @@ class DynamoRegistry:
 
     def _write(
         self, action: str, call: Callable[..., Any], key: Key, request: dict[str, Any]
-    ) -> Applied | Lost | Unknown:
+    ) -> SwapApplied | SwapLost | SwapUnknown:
         """Send a conditional write once, and again only while it is known to have been turned away."""
         request = request | {
             "TableName": self._name,
@@ -138,16 +138,16 @@ class DynamoRegistry:
             try:
                 answer = call(**request)
                 if "Attributes" not in answer:
-                    return Unknown(cause="the answer lacks the record")
-                return Applied(record=_record(key, answer["Attributes"]))
+                    return SwapUnknown(cause="the answer lacks the record")
+                return SwapApplied(record=_record(key, answer["Attributes"]))
             except _errors() as error:
                 if _code(error) == "ConditionalCheckFailedException":
                     item = _answer(error).get("Item")
-                    return Lost(record=_record(key, item) if item else None)
+                    return SwapLost(record=_record(key, item) if item else None)
                 if _code(error) not in _BUSY:
                     refusal = self._refusal(action, error)
                     if refusal is None:
-                        return Unknown(cause=str(error))
+                        return SwapUnknown(cause=str(error))
                     raise refusal from error
                 failed = error
         raise self._unavailable(f"{action} was throttled, so nothing was written: {failed}") from failed

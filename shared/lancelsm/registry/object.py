@@ -18,9 +18,20 @@ from urllib.parse import quote, unquote
 from lancelsm.common.clock import Budget, Clock, Ids
 from lancelsm.common.layout import REGISTRY_OBJECTS, Key, Nonce
 from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
-from lancelsm.objects import ETag, ObjectStore, Refused, Written
-from lancelsm.objects import Unknown as UnknownWrite
-from lancelsm.registry import Applied, Fields, Lost, Record, Unknown, checked, holds, number, remedy, swapped, text
+from lancelsm.objects import ETag, ObjectStore, PreconditionFailed, WriteUnknown, Written
+from lancelsm.registry import (
+    Fields,
+    Record,
+    SwapApplied,
+    SwapLost,
+    SwapUnknown,
+    checked,
+    holds,
+    number,
+    remedy,
+    swapped,
+    text,
+)
 
 FORMAT = 1
 
@@ -50,8 +61,8 @@ class _Next:
 class ObjectRegistry:
     """Records under `_lancelsm/registry/` of a store.
 
-    `Unknown` only when the reply of a write was lost and later writes hide whether it happened, or the store stopped
-    answering.
+    `SwapUnknown` only when the reply of a write was lost and later writes hide whether it happened, or the store
+    stopped answering.
 
     Args:
         store: the table's objects.
@@ -88,14 +99,14 @@ class ObjectRegistry:
             if stored is not None and stored.record is not None
         )
 
-    def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> Applied | Lost | Unknown:
+    def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> SwapApplied | SwapLost | SwapUnknown:
         def next_record(old: Record | None) -> _Next | None:
             new = swapped(key, old, expect=expect, change=change)
             return None if new is None else _Next(record=new, answer=new)
 
         return self._write_next(key, next_record)
 
-    def delete(self, key: Key, *, expect: Fields) -> Applied | Lost | Unknown:
+    def delete(self, key: Key, *, expect: Fields) -> SwapApplied | SwapLost | SwapUnknown:
         def next_record(old: Record | None) -> _Next | None:
             return None if old is None or not holds(old, expect) else _Next(record=None, answer=old)
 
@@ -106,7 +117,9 @@ class ObjectRegistry:
         self._remembered.pop(name, None)
         self._store.delete([name])
 
-    def _write_next(self, key: Key, next_record: Callable[[Record | None], _Next | None]) -> Applied | Lost | Unknown:
+    def _write_next(
+        self, key: Key, next_record: Callable[[Record | None], _Next | None]
+    ) -> SwapApplied | SwapLost | SwapUnknown:
         """Write what follows the record that stands there, or lose to it."""
         name = object_key(key)
         remembered = self._remembered.pop(name, None)
@@ -118,17 +131,17 @@ class ObjectRegistry:
             try:
                 found, remembered = remembered or self._stored(name), None
                 if sent is not None and found is None and sent[0].version > 1:
-                    return Unknown(cause=f"{name}: {cause}; the record was discarded since")
+                    return SwapUnknown(cause=f"{name}: {cause}; the record was discarded since")
                 if sent is not None and found is not None and found.version >= sent[0].version:
                     if found.nonce == sent[0].nonce:
-                        return Applied(record=sent[1])
+                        return SwapApplied(record=sent[1])
                     if found.version > sent[0].version:
-                        return Unknown(cause=f"{name}: {cause}; later writes hide whether it happened")
+                        return SwapUnknown(cause=f"{name}: {cause}; later writes hide whether it happened")
                     sent = None  # another write took its version
                 old = None if found is None else found.record
                 following = next_record(old)
                 if following is None:
-                    return Lost(record=old)
+                    return SwapLost(record=old)
                 # An unanswered write goes out again as it was: whichever arrives is recognised, the other is refused.
                 version = 1 if found is None else found.version + 1
                 fresh = _Stored(version=version, nonce=self._ids.nonce(), record=following.record)
@@ -137,21 +150,21 @@ class ObjectRegistry:
             except Unavailable as error:
                 if sent is None:
                     raise
-                return Unknown(cause=f"{name}: {cause}; then {error}")
+                return SwapUnknown(cause=f"{name}: {cause}; then {error}")
             if isinstance(outcome, Written):
                 self._remembered[name] = replace(send, etag=outcome.etag)
-                return Applied(record=answer)
-            if isinstance(outcome, UnknownWrite):
+                return SwapApplied(record=answer)
+            if isinstance(outcome, WriteUnknown):
                 sent, cause = (send, answer), outcome.cause
         if sent is not None:
-            return Unknown(cause=f"{name}: {cause}")
+            return SwapUnknown(cause=f"{name}: {cause}")
         raise Contended(
             f"other writers were faster for {self._budget_seconds:g} s",
             remedy="Retry",
             record=f"{key.partition}/{key.sort}",
         )
 
-    def _write(self, name: str, found: _Stored | None, send: _Stored) -> Written | Refused | UnknownWrite:
+    def _write(self, name: str, found: _Stored | None, send: _Stored) -> Written | PreconditionFailed | WriteUnknown:
         if found is None or found.etag is None:
             return self._store.create(name, send.encoded())
         return self._store.replace(name, send.encoded(), expect=found.etag)

@@ -20,7 +20,7 @@ from pathlib import Path
 from lancelsm.common.layout import LOCK, Key
 from lancelsm.errors import Corrupt, Invalid, LsmError, Unavailable
 from lancelsm.objects.posix import explained, locked, locks_hold, make_directory, sync_directory
-from lancelsm.registry import Applied, Fields, Lost, Record, Unknown, checked, holds, remedy, swapped
+from lancelsm.registry import Fields, Record, SwapApplied, SwapLost, SwapUnknown, checked, holds, remedy, swapped
 
 FORMAT = 1
 _CHECKPOINT_BYTES = 4 << 20
@@ -54,7 +54,8 @@ class _Handle:
 class SqliteRegistry:
     """Records in the file at `path`, which the first swap makes; reading never makes it.
 
-    Safe between threads and processes: a forked child opens its own connection. `Unknown` only when a commit failed;
+    Safe between threads and processes: a forked child opens its own connection. `SwapUnknown` only when a commit
+        failed;
     a file that stays busy raises `Unavailable`, and nothing was written.
 
     Args:
@@ -101,7 +102,7 @@ class SqliteRegistry:
         keyed = [(Key(partition=partition, sort=sort), fields) for sort, fields in rows]
         return [(key, _fields(key, fields)) for key, fields in keyed]
 
-    def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> Applied | Lost | Unknown:
+    def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> SwapApplied | SwapLost | SwapUnknown:
         def write(connection: sqlite3.Connection, old: Record | None) -> Record | None:
             new = swapped(key, old, expect=expect, change=change)
             if new is not None:
@@ -110,7 +111,7 @@ class SqliteRegistry:
 
         return self._transaction(key, write)
 
-    def delete(self, key: Key, *, expect: Fields) -> Applied | Lost | Unknown:
+    def delete(self, key: Key, *, expect: Fields) -> SwapApplied | SwapLost | SwapUnknown:
         def write(connection: sqlite3.Connection, old: Record | None) -> Record | None:
             if old is None or not holds(old, expect):
                 return None
@@ -125,7 +126,7 @@ class SqliteRegistry:
 
     def _transaction(
         self, key: Key, write: Callable[[sqlite3.Connection, Record | None], Record | None]
-    ) -> Applied | Lost | Unknown:
+    ) -> SwapApplied | SwapLost | SwapUnknown:
         """Write what depends on the record there; `write` returns what is applied, or None if the condition fails."""
         with self._connection() as connection:
             connection.execute("BEGIN IMMEDIATE")
@@ -134,7 +135,7 @@ class SqliteRegistry:
                 new = write(connection, old)
                 if new is None:
                     connection.execute("ROLLBACK")
-                    return Lost(record=old)
+                    return SwapLost(record=old)
             except BaseException:
                 self.close()  # ends the transaction, whatever state it is in
                 raise
@@ -142,9 +143,9 @@ class SqliteRegistry:
                 connection.execute("COMMIT")
             except sqlite3.Error as error:
                 self.close()
-                return Unknown(cause=f"commit to {self._path} failed: {error}")
+                return SwapUnknown(cause=f"commit to {self._path} failed: {error}")
             self._checkpoint(connection)
-            return Applied(record=new)
+            return SwapApplied(record=new)
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:

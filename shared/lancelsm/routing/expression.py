@@ -84,7 +84,7 @@ def evaluated(sql: str, columns: Sequence[tuple[str, pa.Array]], kind: pa.DataTy
         raise Invalid(
             f"region expression {sql!r} fails on a row: {error}",
             remedy="Correct the row's key",
-            discreet=f"region expression {sql!r} fails on a row",
+            redacted=f"region expression {sql!r} fails on a row",
         ) from error
     return pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], kind)
 

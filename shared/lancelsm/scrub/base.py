@@ -12,7 +12,15 @@ from lancelsm.common.layout import CLONE, CONFIG, NO_GENERATION, table_key
 from lancelsm.common.setsum import Setsum
 from lancelsm.dataset.base_table import BaseTable, VersionGone, open_base
 from lancelsm.dataset.merged_generations import read_markers
-from lancelsm.dataset.scrub_reads import VERSIONS, Place, Places, Wrong, examine_base, examine_indexes, shared_places
+from lancelsm.dataset.scrub_reads import (
+    VERSIONS,
+    BaseDirectories,
+    BaseDirectory,
+    Wrong,
+    examine_base,
+    examine_indexes,
+    shared_places,
+)
 from lancelsm.dataset.tags import tags
 from lancelsm.errors import Corrupt, Invalid
 from lancelsm.gc.lists import read_list
@@ -22,68 +30,70 @@ from lancelsm.history.snapshot import tag_of
 from lancelsm.objects import ObjectStore
 from lancelsm.objects.open import open_store
 from lancelsm.read.view import mismatch
-from lancelsm.region.handle import Opened, check_base
-from lancelsm.region.lineage import read_origin
+from lancelsm.region.handle import TableHandle, check_base
+from lancelsm.region.lineage import read_lineage
 from lancelsm.registry import Record
 from lancelsm.scrub.region import RegionScrub
-from lancelsm.scrub.report import Kind, Tally, record_path, told
+from lancelsm.scrub.report import ObjectKind, Tally, problem_of, record_path
 
 _TAGS = "_refs/tags"  # where Lance keeps them
 _TRIES = 5
-_KINDS = {"data": Kind.BASE_FILE, "_deletions": Kind.DELETION, "_indices": Kind.INDEX}
+_KINDS = {"data": ObjectKind.BASE_FILE, "_deletions": ObjectKind.DELETION, "_indices": ObjectKind.INDEX}
 
 
-def open_version(opened: Opened, version: int | None, tally: Tally) -> BaseTable | None:
+def open_version(handle: TableHandle, version: int | None, tally: Tally) -> BaseTable | None:
     """A version of the base, the newest by default, if it is this table's."""
     tally.take()
     try:
-        base = _read_version(opened, version)
-        if base.facts is not None and base.facts.table != opened.config.table:
-            tally.add(CONFIG, Kind.CONFIG, f"it is of table {opened.config.table}, the base of {base.facts.table}")
-        check_base(base, opened.config)
+        base = _read_version(handle, version)
+        if base.facts is not None and base.facts.table != handle.config.table:
+            tally.add(
+                CONFIG, ObjectKind.CONFIG, f"it is of table {handle.config.table}, the base of {base.facts.table}"
+            )
+        check_base(base, handle.config)
     except (Corrupt, Invalid) as error:
         config = error.where.get("object") == CONFIG
-        tally.add(CONFIG if config else VERSIONS, Kind.CONFIG if config else Kind.BASE, told(error))
+        tally.add(CONFIG if config else VERSIONS, ObjectKind.CONFIG if config else ObjectKind.BASE, problem_of(error))
         return None
-    if version is None and not _fits(opened, base):
-        tally.add(CONFIG, Kind.CONFIG, "its schema is not the base's")
+    if version is None and not _fits(handle, base):
+        tally.add(CONFIG, ObjectKind.CONFIG, "its schema is not the base's")
     return base
 
 
-def _read_version(opened: Opened, version: int | None) -> BaseTable:
+def _read_version(handle: TableHandle, version: int | None) -> BaseTable:
     """As `open_base`; the newest version may be cleaned up behind a newer one between its listing and its reading."""
     try:
-        return open_base(uri=opened.storage.uri, version=version, storage_options=opened.storage_options)
+        return open_base(uri=handle.context.uri, version=version, storage_options=handle.storage_options)
     except (Corrupt, Invalid):
         if version is not None:
             raise
-        return opened.read_base()
+        return handle.read_base()
 
 
-def scrub_facts(opened: Opened, base: BaseTable, states: Iterable[RegionScrub], tally: Tally) -> None:
+def scrub_facts(handle: TableHandle, base: BaseTable, states: Iterable[RegionScrub], tally: Tally) -> None:
     """Counters against newest generations, markers against counters, and the list of the base's newest round."""
     for state in states:
-        if state.manifest is not None and mismatch(state.manifest, base) and (problem := _mismatch(opened, state)):
-            tally.add(VERSIONS, Kind.BASE, problem)
+        if state.manifest is not None and mismatch(state.manifest, base) and (problem := _mismatch(handle, state)):
+            tally.add(VERSIONS, ObjectKind.BASE, problem)
     try:
-        markers = read_markers(objects=opened.storage.objects, version=base.version)
+        markers = read_markers(objects=handle.context.objects, version=base.version)
     except Corrupt as error:
-        if _is_there(opened, base):
-            tally.add(str(error.where.get("object", VERSIONS)), Kind.BASE, told(error))
+        if _is_there(handle, base):
+            tally.add(str(error.where.get("object", VERSIONS)), ObjectKind.BASE, problem_of(error))
         return
     for region, marker in (markers.merged if markers else {}).items():
         if marker > (counter := base.counters.get(region, NO_GENERATION)):
-            tally.add(VERSIONS, Kind.BASE, f"the marker of region {region} is {marker}, its counter {counter}")
+            tally.add(VERSIONS, ObjectKind.BASE, f"the marker of region {region} is {marker}, its counter {counter}")
 
 
-def _mismatch(opened: Opened, state: RegionScrub) -> str:
+def _mismatch(handle: TableHandle, state: RegionScrub) -> str:
     """Why a region and the base are not one state when both are read anew, in this order; empty if they are.
 
     Merges and collections may come between: only what stays so is wrong.
     """
     problem = ""
     for _ in range(_TRIES):
-        manifest, base = state.reread(), open_version(opened, None, Tally())
+        manifest, base = state.reread(), open_version(handle, None, Tally())
         if manifest is None or base is None:
             return ""  # named already
         problem = mismatch(manifest, base)
@@ -92,47 +102,47 @@ def _mismatch(opened: Opened, state: RegionScrub) -> str:
     return problem
 
 
-def scrub_list(opened: Opened, record: Record, tally: Tally) -> None:
+def scrub_list(handle: TableHandle, record: Record, tally: Tally) -> None:
     """The list of the base's newest round, which the catalog's record of the table names."""
     key, setsum = str(record.get("base_list", "")), str(record.get("base_list_setsum", ""))
     if not key:
         return
     tally.take()
     try:
-        read_list(opened.storage, key, setsum=Setsum.from_hex(setsum))
+        read_list(handle.context, key, setsum=Setsum.from_hex(setsum))
     except (Corrupt, Invalid) as error:
-        if opened.storage.registry.read(table_key(opened.storage.table)) == record:
-            tally.add(key, Kind.LIST, told(error))
-            path = record_path(table_key(opened.storage.table))
-            tally.add(path, Kind.CATALOG, f"the list that it names is wrong: {key}")
+        if handle.context.registry.read(table_key(handle.context.table)) == record:
+            tally.add(key, ObjectKind.LIST, problem_of(error))
+            path = record_path(table_key(handle.context.table))
+            tally.add(path, ObjectKind.CATALOG, f"the list that it names is wrong: {key}")
 
 
-def scrub_origin(opened: Opened, base: BaseTable, tally: Tally) -> None:
+def scrub_origin(handle: TableHandle, base: BaseTable, tally: Tally) -> None:
     """What a clone remembers of its making: by that its drop ends what the source keeps for it."""
     tally.take()
     try:
-        origin = read_origin(opened.storage.objects)
+        lineage = read_lineage(handle.context.objects)
     except Corrupt as error:
-        tally.add(CLONE, Kind.CONFIG, told(error))
+        tally.add(CLONE, ObjectKind.CONFIG, problem_of(error))
         return
-    if origin is None:
-        stores = (open_store(uri, opened.storage_options) for uri in shared_places(base).values())
+    if lineage is None:
+        stores = (open_store(uri, handle.storage_options) for uri in shared_places(base).values())
         problem = "it is gone, the base shares files with a table" if any(s.get(CONFIG) for s in stores) else ""
     else:
-        problem = "" if origin.table == opened.config.table else f"it is of table {origin.table}"
+        problem = "" if lineage.table == handle.config.table else f"it is of table {lineage.table}"
     if problem:
-        tally.add(CLONE, Kind.CONFIG, problem)
+        tally.add(CLONE, ObjectKind.CONFIG, problem)
 
 
-def scrub_files(opened: Opened, base: BaseTable, tally: Tally) -> None:
+def scrub_files(handle: TableHandle, base: BaseTable, tally: Tally) -> None:
     """Every fragment and deletion file, the keys, and the indexes of a version; what it shares where that lies.
 
     What looks wrong in a version that was cleaned up meanwhile is not.
     """
-    places = _places(opened, base)
+    places = _places(handle, base)
     wrong = [*_wrong((found for _, found in examine_base(base, places=places)), tally)]
     wrong += _wrong(examine_indexes(base, places=places), tally)
-    if wrong and not _is_there(opened, base):
+    if wrong and not _is_there(handle, base):
         return
     for one in wrong:
         tally.add(one.path, _kind(one.path), one.problem)
@@ -147,7 +157,7 @@ def _wrong(examined: Iterable[Wrong | None], tally: Tally) -> Iterator[Wrong]:
             break
 
 
-def scrub_tags(opened: Opened, held: Iterable[Pin], tally: Tally) -> None:
+def scrub_tags(handle: TableHandle, held: Iterable[Pin], tally: Tally) -> None:
     """The tags on versions that snapshots need: Lance's own clean-up, whoever runs it, leaves these versions alone.
 
     A snapshot has its tag before it is confirmed, and for longer than its record. Not so the pin of a clone, whose tag
@@ -155,22 +165,22 @@ def scrub_tags(opened: Opened, held: Iterable[Pin], tally: Tally) -> None:
     """
     tally.take()
     try:
-        found = tags(uri=opened.storage.uri, storage_options=opened.storage_options)
+        found = tags(uri=handle.context.uri, storage_options=handle.storage_options)
     except Corrupt as error:
-        tally.add(_TAGS, Kind.TAG, told(error))
+        tally.add(_TAGS, ObjectKind.TAG, problem_of(error))
         return
     for pin in held:
         tag = tag_of(pin.nonce)
-        if found.get(tag) != pin.base_version and pins.held(opened.storage, pin):
+        if found.get(tag) != pin.base_version and pins.held(handle.context, pin):
             problem = f"it is not on version {pin.base_version}, which {pin.kind} {pin.name} needs"
-            tally.add(f"{_TAGS}/{tag}.json", Kind.TAG, problem)
+            tally.add(f"{_TAGS}/{tag}.json", ObjectKind.TAG, problem)
 
 
-def _places(opened: Opened, base: BaseTable) -> Places:
+def _places(handle: TableHandle, base: BaseTable) -> BaseDirectories:
     """Where the files of a version lie, with what lies there by now."""
-    own = Place(uri=base.uri, prefix="", sizes=_sizes(opened.storage.objects))
-    shared: dict[int | None, Place] = {
-        number: Place(uri=uri, prefix=f"{uri}/", sizes=_sizes(open_store(uri, opened.storage_options)))
+    own = BaseDirectory(uri=base.uri, prefix="", sizes=_sizes(handle.context.objects))
+    shared: dict[int | None, BaseDirectory] = {
+        number: BaseDirectory(uri=uri, prefix=f"{uri}/", sizes=_sizes(open_store(uri, handle.storage_options)))
         for number, uri in shared_places(base).items()
     }
     return {None: own, **shared}
@@ -180,9 +190,9 @@ def _sizes(objects: ObjectStore) -> dict[str, int]:
     return {found.key: found.size for folder in _KINDS for found in objects.list(f"{folder}/")}
 
 
-def _is_there(opened: Opened, base: BaseTable) -> bool:
+def _is_there(handle: TableHandle, base: BaseTable) -> bool:
     try:
-        open_base(uri=opened.storage.uri, version=base.version, storage_options=opened.storage_options)
+        open_base(uri=handle.context.uri, version=base.version, storage_options=handle.storage_options)
     except VersionGone:
         return False
     except Corrupt:
@@ -190,12 +200,12 @@ def _is_there(opened: Opened, base: BaseTable) -> bool:
     return True
 
 
-def _kind(path: str) -> Kind:
+def _kind(path: str) -> ObjectKind:
     """Of a file of the base, or the directory of an index, by the folder that it lies in."""
-    return _KINDS.get(path.rpartition("/")[0].rpartition("/")[2], Kind.BASE)
+    return _KINDS.get(path.rpartition("/")[0].rpartition("/")[2], ObjectKind.BASE)
 
 
-def _fits(opened: Opened, base: BaseTable) -> bool:
+def _fits(handle: TableHandle, base: BaseTable) -> bool:
     """Whether the configuration has the base's columns and key; one of an older schema waits for the next writer."""
-    ours, theirs = opened.config.schema, base.schema
+    ours, theirs = handle.config.schema, base.schema
     return ours.primary_key == theirs.primary_key and ours.columns.equals(theirs.columns.remove_metadata())

@@ -8,7 +8,7 @@ from itertools import pairwise
 from lancelsm.common.layout import Position
 from lancelsm.common.setsum import Setsum
 from lancelsm.region import manifest as manifests
-from lancelsm.region.head import Head, Status, Summary
+from lancelsm.region.head import Head, RegionState, Summary
 from lancelsm.region.manifest import Manifest
 
 _SAME = ("first_position", "current_generation", "collector_round")
@@ -34,7 +34,7 @@ def head_problems(head: Head, manifest: Manifest) -> list[str]:
         found.append(f"the epoch {head.epoch} is below the manifest's, {head.manifest_epoch}")
     if head.next_position <= manifest.replay_after:
         found.append(f"the log ends at {head.next_position - 1}, before the replay point {manifest.replay_after}")
-    if manifest.sealed and head.status is not Status.SEALED:
+    if manifest.sealed and head.status is not RegionState.SEALED:
         found.append("it is open, the manifest is sealed")
     if not 0 <= head.merged <= manifest.newest:
         found.append(f"merged is {head.merged}, the newest generation {manifest.newest}")
@@ -49,8 +49,10 @@ def tail_problems(head: Head, manifest: Manifest, entries: Sequence[Summary]) ->
         for name in ("wal_rows", "wal_bytes")
         if getattr(head, name) != getattr(counted, name)
     ]
-    if dict(head.source) != dict(counted.source):
-        found.append(f"source is {dict(head.source)}, manifest and log say {dict(counted.source)}")
+    if dict(head.applied_sequences) != dict(counted.applied_sequences):
+        found.append(
+            f"source is {dict(head.applied_sequences)}, manifest and log say {dict(counted.applied_sequences)}"
+        )
     return found
 
 

@@ -9,13 +9,13 @@ from lancelsm.common.layout import generation_path
 from lancelsm.dataset.scrub_reads import BLOOM, PK_INDEX, Examined, examine_generation
 from lancelsm.objects.filesum import sum_files
 from lancelsm.region.catalog import Region
-from lancelsm.region.handle import Opened
+from lancelsm.region.handle import TableHandle
 from lancelsm.region.manifest import FlushedGeneration
 from lancelsm.routing.route import route
-from lancelsm.scrub.report import Kind, Tally
+from lancelsm.scrub.report import ObjectKind, Tally
 from lancelsm.scrub.suspects import Suspects
 
-_KINDS = {BLOOM: Kind.BLOOM, PK_INDEX: Kind.PK_INDEX}
+_KINDS = {BLOOM: ObjectKind.BLOOM, PK_INDEX: ObjectKind.PK_INDEX}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class GenerationScrub:
     """Reads the generations of one region, each once whoever needs it."""
 
     region: Region
-    opened: Opened
+    handle: TableHandle
     tally: Tally
     suspects: Suspects
     _read: set[str] = field(default_factory=set)
@@ -33,21 +33,23 @@ class GenerationScrub:
         if generation.path in self._read or not self.tally.take():
             return
         self._read.add(generation.path)
-        storage, place = self.region.storage, generation_path(self.region.id, generation.path)
-        bloom = storage.objects.get(f"{place}/{BLOOM}")
+        context, place = self.region.context, generation_path(self.region.id, generation.path)
+        bloom = context.objects.get(f"{place}/{BLOOM}")
         found = examine_generation(
-            uri=f"{storage.uri}/{place}",
-            schema=self.opened.config.schema,
-            files=frozenset(found.key.rpartition("/")[2] for found in storage.objects.list(f"{place}/data/")),
+            uri=f"{context.uri}/{place}",
+            schema=self.handle.config.schema,
+            files=frozenset(found.key.rpartition("/")[2] for found in context.objects.list(f"{place}/data/")),
             bloom=None if bloom is None else bloom.body,
             exact=generation.folded is not None,
-            storage_options=self.opened.storage_options,
+            storage_options=self.handle.storage_options,
         )
-        wrong = [(f"{place}/{one.path}", _KINDS.get(one.path, Kind.GENERATION), one.problem) for one in found.wrong]
+        wrong = [
+            (f"{place}/{one.path}", _KINDS.get(one.path, ObjectKind.GENERATION), one.problem) for one in found.wrong
+        ]
         if found.keys is not None:
-            wrong += [(f"{place}/data", Kind.GENERATION, problem) for problem in self._rows(generation, found)]
-        if Kind.GENERATION not in {kind for _, kind, _ in wrong}:  # else a file is named already
-            wrong += [(place, Kind.GENERATION, problem) for problem in self._files(generation, place)]
+            wrong += [(f"{place}/data", ObjectKind.GENERATION, problem) for problem in self._rows(generation, found)]
+        if ObjectKind.GENERATION not in {kind for _, kind, _ in wrong}:  # else a file is named already
+            wrong += [(place, ObjectKind.GENERATION, problem) for problem in self._files(generation, place)]
         for path, kind, problem in wrong:
             self.suspects.add(
                 path,
@@ -58,7 +60,7 @@ class GenerationScrub:
 
     def _files(self, generation: FlushedGeneration, place: str) -> Iterable[str]:
         wanted = generation.folded.file_setsum if generation.folded else None
-        if wanted is not None and (found := sum_files(self.region.storage.objects, place)).setsum != wanted:
+        if wanted is not None and (found := sum_files(self.region.context.objects, place)).setsum != wanted:
             yield f"its files are not those that were flushed; there are {found}"
 
     def _rows(self, generation: FlushedGeneration, found: Examined) -> Iterable[str]:
@@ -67,10 +69,10 @@ class GenerationScrub:
                 yield f"it holds {found.rows} rows, the manifest says {generation.rows}"
             elif generation.folded.row_setsum != found.row_setsum:
                 yield "its rows are not those that the manifest sums"
-        spec = self.opened.config.regions
+        spec = self.handle.config.regions
         if spec is None or spec.spec_id != self.region.spec_id or not found.keys:
             return
-        keys = found.keys.cast(self.opened.config.schema.key)
+        keys = found.keys.cast(self.handle.config.schema.key)
         elsewhere = [part for part in route(keys, spec) if part.values != self.region.values]
         if elsewhere:
             yield f"{sum(part.rows.num_rows for part in elsewhere)} rows belong to other regions"

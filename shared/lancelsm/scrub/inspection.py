@@ -91,8 +91,8 @@ def find_manifest(region: Region) -> ManifestFound:
     """
     head, manifest = newest(region, region.head())
     staged = load(region, head.manifest_key)
-    found = region.storage.objects.get(published_manifest(region.id, Version(manifest.version)))
-    names = region.storage.objects.list(f"{manifest_prefix(region.id)}staged/")
+    found = region.context.objects.get(published_manifest(region.id, Version(manifest.version)))
+    names = region.context.objects.list(f"{manifest_prefix(region.id)}staged/")
     return ManifestFound(
         head=head,
         manifest=manifest,
@@ -104,9 +104,9 @@ def find_manifest(region: Region) -> ManifestFound:
 def find_entries(region: Region) -> list[EntryFound]:
     """Every object in the region's log, by position; errors as `find_manifest`."""
     head, manifest = newest(region, region.head())
-    listed = region.storage.objects.list(wal_prefix(region.id))
+    listed = region.context.objects.list(wal_prefix(region.id))
     positions = sorted(position for item in listed if (position := wal_position(item.key)) is not None)
-    found = region.storage.each(lambda position: _entry(region, position, head, manifest), positions)
+    found = region.context.each(lambda position: _entry(region, position, head, manifest), positions)
     return [entry for entry in found if entry is not None]
 
 
@@ -121,7 +121,7 @@ def find_generations(region: Region, *, merged: Generation) -> list[GenerationFo
     _, manifest = newest(region, region.head())
     prefix = f"{region_prefix(region.id)}/"
     sizes: dict[str, list[int]] = {}
-    for item in region.storage.objects.list(prefix):
+    for item in region.context.objects.list(prefix):
         name = item.key.removeprefix(prefix).partition("/")[0]
         if generation_number(name) is not None:
             sizes.setdefault(name, []).append(item.size)
@@ -132,7 +132,7 @@ def find_generations(region: Region, *, merged: Generation) -> list[GenerationFo
 
 def _entry(region: Region, position: Position, head: Head, manifest: Manifest) -> EntryFound | None:
     key = wal_entry(region.id, position)
-    found = region.storage.objects.get(key)
+    found = region.context.objects.get(key)
     if found is None:
         return None
     try:

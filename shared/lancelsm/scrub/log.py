@@ -16,8 +16,8 @@ from lancelsm.region.catalog import Region
 from lancelsm.region.head import Head, Summary
 from lancelsm.region.manifest import Manifest
 from lancelsm.scrub.consistency import epoch_falls, ranges, tail_problems
-from lancelsm.scrub.report import Kind, Tally, head_path, told
-from lancelsm.scrub.suspects import Still, Suspects, whatever_comes, while_named
+from lancelsm.scrub.report import ObjectKind, Tally, head_path, problem_of
+from lancelsm.scrub.suspects import Still, Suspects, always, while_named
 from lancelsm.wal.entry import Entry, decode
 from lancelsm.wal.replay import LogEnd
 
@@ -35,14 +35,14 @@ class LogScrub:
 
     def reaches(self, position: Position) -> bool:
         """Whether an object is there."""
-        return self.region.storage.objects.get(wal_entry(self.region.id, position)) is not None
+        return self.region.context.objects.get(wal_entry(self.region.id, position)) is not None
 
     def read(self, end: LogEnd, *, first: Position) -> None:
         """Read the entries from `first` to the end that were not read before."""
         wanted = [Position(p) for p in range(first, end.next_position) if Position(p) not in self._entries]
         for at in range(0, len(wanted), _AT_ONCE):
             chunk = [p for p in wanted[at : at + _AT_ONCE] if self.tally.take()]
-            for position, summary in self.region.storage.each(self._entry, chunk):
+            for position, summary in self.region.context.each(self._entry, chunk):
                 self._entries[position] = summary
         found = {p: s for p, s in self._entries.items() if s is not None}
         for position in epoch_falls(found):
@@ -58,13 +58,13 @@ class LogScrub:
             for first, last, wanted in ranges(manifest, first=head.first_position, discarded=discarded):
                 self._stretch(first, last, wanted)
         path, still = head_path(self.region), while_named(head.manifest_key)
-        if self.check_tail(manifest, head, record=path, kind=Kind.HEAD, still=still):
+        if self.check_tail(manifest, head, record=path, kind=ObjectKind.HEAD, still=still):
             tail = [self._entries[Position(p)] for p in range(manifest.replay_after + 1, head.next_position)]
             for problem in tail_problems(head, manifest, [summary for summary in tail if summary is not None]):
-                self.suspects.add(path, Kind.HEAD, problem, still=still)
+                self.suspects.add(path, ObjectKind.HEAD, problem, still=still)
 
     def check_tail(
-        self, manifest: Manifest, end: LogEnd, *, record: str, kind: Kind, still: Still = whatever_comes
+        self, manifest: Manifest, end: LogEnd, *, record: str, kind: ObjectKind, still: Still = always
     ) -> bool:
         """Whether the entries after the replay point were all read and sum to what `end` says.
 
@@ -84,7 +84,7 @@ class LogScrub:
             position = wal_position(found.key) if found.key.startswith(wal_prefix(self.region.id)) else None
             if position is None or position < head.next_position or not self.tally.take():
                 continue
-            body = self.region.storage.objects.get(found.key)
+            body = self.region.context.objects.get(found.key)
             if body is None:
                 continue
             try:
@@ -93,12 +93,12 @@ class LogScrub:
                     continue
                 problem = "it is not one that a writer of this epoch puts there, and in the way of the next entry"
             except Corrupt as error:
-                problem = f"in the way of the next entry: {told(error)}"
-            self.suspects.add(found.key, Kind.FOREIGN, problem, still=lambda later, _: later.epoch == head.epoch)
+                problem = f"in the way of the next entry: {problem_of(error)}"
+            self.suspects.add(found.key, ObjectKind.FOREIGN, problem, still=lambda later, _: later.epoch == head.epoch)
 
     def _entry(self, position: Position) -> tuple[Position, Summary | None]:
         key = wal_entry(self.region.id, position)
-        found = self.region.storage.objects.get(key)
+        found = self.region.context.objects.get(key)
         if found is None:
             self._suspect_entry(position, "it is gone")
             return position, None
@@ -106,7 +106,7 @@ class LogScrub:
             entry = decode(found.body, position=position, key=key)
             problem = _unsound(entry)
         except Corrupt as error:
-            entry, problem = None, told(error)
+            entry, problem = None, problem_of(error)
         if problem:
             self._suspect_entry(position, problem)
             return position, None
@@ -122,12 +122,12 @@ class LogScrub:
             return True
         path = wal_entry(self.region.id, first) if first == last else wal_prefix(self.region.id)
         problem = f"the entries {first}..{last} are not those that were committed"
-        self.suspects.add(path, Kind.ENTRY, problem, still=_while_kept(first))
+        self.suspects.add(path, ObjectKind.ENTRY, problem, still=_while_kept(first))
         return False
 
     def _suspect_entry(self, position: Position, problem: str) -> None:
         path = wal_entry(self.region.id, position)
-        self.suspects.add(path, Kind.ENTRY, problem, still=_while_kept(position))
+        self.suspects.add(path, ObjectKind.ENTRY, problem, still=_while_kept(position))
 
 
 def _while_kept(position: Position) -> Still:

@@ -14,7 +14,7 @@ from lancelsm.region.catalog import Region
 from lancelsm.region.head import Head
 from lancelsm.region.manifest import Manifest
 from lancelsm.scrub.consistency import manifest_problems
-from lancelsm.scrub.report import Kind, Tally, head_path, told
+from lancelsm.scrub.report import ObjectKind, Tally, head_path, problem_of
 from lancelsm.scrub.suspects import Suspects, while_named
 
 
@@ -29,7 +29,7 @@ class ManifestScrub:
     def named(self, key: str) -> Manifest | None:
         """The manifest at a key that a head or a pin names; suspect unless a later head names another."""
         self.tally.take()
-        found = self.region.storage.objects.get(key)
+        found = self.region.context.objects.get(key)
         problem, manifest = "it is gone", None
         if found is not None:
             try:
@@ -41,9 +41,9 @@ class ManifestScrub:
                     broken.append(f"it is version {manifest.version}")
                 problem = "; ".join(broken)
             except (Corrupt, Invalid) as error:
-                problem = told(error)
+                problem = problem_of(error)
         if problem:
-            self.suspects.add(key, Kind.STAGED, problem, still=while_named(key))
+            self.suspects.add(key, ObjectKind.STAGED, problem, still=while_named(key))
             return None
         return manifest
 
@@ -56,9 +56,9 @@ class ManifestScrub:
         for version in sorted(versions):
             if version > current:
                 key = published_manifest(self.region.id, version)
-                self._suspect(key, Kind.FOREIGN, "a version that the head does not know", head)
+                self._suspect(key, ObjectKind.FOREIGN, "a version that the head does not know", head)
                 known = f"version {version} of the manifest was published"
-                self._suspect(head_path(self.region), Kind.HEAD, known, head)
+                self._suspect(head_path(self.region), ObjectKind.HEAD, known, head)
 
     def _hinted(self, head: Head) -> int:
         """The version that the hint says; the newest one if it says none that can be."""
@@ -68,12 +68,12 @@ class ManifestScrub:
         if start is not None and not 1 <= start <= current:
             problem = f"it says {start}, the newest version is {current}"
         if problem:
-            self._suspect(key, Kind.HINT, problem, head)
+            self._suspect(key, ObjectKind.HINT, problem, head)
         return current if problem or start is None else start
 
     def _read_hint(self) -> tuple[int | None, str]:
         """Where Lance's readers start to walk up, or why they find no place."""
-        objects, first = self.region.storage.objects, Version(1)
+        objects, first = self.region.context.objects, Version(1)
         hint = objects.get(version_hint(self.region.id))
         if hint is None:  # then they start at the first version: a crash comes between that one and its hint
             there = objects.get(published_manifest(self.region.id, first)) is not None
@@ -94,26 +94,26 @@ class ManifestScrub:
         if not self.tally.take():
             return
         key = published_manifest(self.region.id, version)
-        found = self.region.storage.objects.get(key)
-        named = self.region.storage.objects.get(head.manifest_key) if version == head.manifest_version else None
+        found = self.region.context.objects.get(key)
+        named = self.region.context.objects.get(head.manifest_key) if version == head.manifest_version else None
         if found is None:
             # Below a hint that was raised meanwhile a version may be swept, also while the head stays.
             passed = (self._read_hint()[0] or 0) > version
             problem = "it is gone: Lance's readers stop before it" if promised and not passed else ""
         elif named is not None and found.body != named.body:
             problem = "it is not the one that the head names"
-            self._suspect(head.manifest_key, Kind.STAGED, "it is not what was published", head)
+            self._suspect(head.manifest_key, ObjectKind.STAGED, "it is not what was published", head)
         else:
             try:
                 manifest = manifests.decode(found.body, key=key)
                 right = (manifest.region, manifest.version) == (self.region.id, version)
                 problem = "" if right else f"it is version {manifest.version} of region {manifest.region}"
             except (Corrupt, Invalid) as error:
-                problem = told(error)
+                problem = problem_of(error)
         if problem:
-            self._suspect(key, Kind.PUBLISHED, problem, head)
+            self._suspect(key, ObjectKind.PUBLISHED, problem, head)
 
-    def _suspect(self, path: str, kind: Kind, problem: str, head: Head) -> None:
+    def _suspect(self, path: str, kind: ObjectKind, problem: str, head: Head) -> None:
         """What later manifests explain: they are published after a head names them."""
         version = head.manifest_version
         self.suspects.add(path, kind, problem, still=lambda later, _: later.manifest_version == version)

@@ -22,14 +22,14 @@ from lancelsm.history.pins import RegionPin
 from lancelsm.objects import Listed
 from lancelsm.region.catalog import Region
 from lancelsm.region.compare_and_swap import newest
-from lancelsm.region.handle import Opened
+from lancelsm.region.handle import TableHandle
 from lancelsm.region.head import Head
 from lancelsm.region.manifest import Manifest
 from lancelsm.scrub.consistency import head_problems
 from lancelsm.scrub.generations import GenerationScrub
 from lancelsm.scrub.log import LogScrub
 from lancelsm.scrub.manifests import ManifestScrub
-from lancelsm.scrub.report import Kind, Tally, head_path, told
+from lancelsm.scrub.report import ObjectKind, Tally, head_path, problem_of
 from lancelsm.scrub.suspects import Suspects, while_named
 
 
@@ -41,7 +41,7 @@ class RegionScrub:
         manifest: the one that the head names; None if it is wrong by itself.
     """
 
-    def __init__(self, region: Region, *, opened: Opened, tally: Tally) -> None:
+    def __init__(self, region: Region, *, handle: TableHandle, tally: Tally) -> None:
         self.region = region
         self.head: Head | None = None
         self.manifest: Manifest | None = None
@@ -49,7 +49,7 @@ class RegionScrub:
         self._suspects = Suspects()
         self._manifests = ManifestScrub(region=region, tally=tally, suspects=self._suspects)
         self._log = LogScrub(region=region, tally=tally, suspects=self._suspects)
-        self._generations = GenerationScrub(region=region, opened=opened, tally=tally, suspects=self._suspects)
+        self._generations = GenerationScrub(region=region, handle=handle, tally=tally, suspects=self._suspects)
 
     def run(self) -> None:
         """Read everything that the head needs, and report what a later head needs still.
@@ -60,7 +60,7 @@ class RegionScrub:
         self.head = head = self._read_head()
         if head is None:
             return
-        listed = list(self.region.storage.objects.list(f"{region_prefix(self.region.id)}/"))
+        listed = list(self.region.context.objects.list(f"{region_prefix(self.region.id)}/"))
         self.manifest = manifest = self._manifests.named(head.manifest_key)
         if manifest is not None:
             self._check_head(head, manifest)
@@ -80,10 +80,10 @@ class RegionScrub:
         """Read everything that a snapshot needs of the region, and report nothing yet: see `settle_pinned`."""
         manifest = self._manifests.named(pin.manifest_key)
         if manifest is None:
-            self._suspects.add(record, Kind.SNAPSHOT, f"the manifest that it names is wrong: {pin.manifest_key}")
+            self._suspects.add(record, ObjectKind.SNAPSHOT, f"the manifest that it names is wrong: {pin.manifest_key}")
             return
         self._log.read(pin, first=pin.first_position)
-        self._log.check_tail(manifest, pin, record=record, kind=Kind.SNAPSHOT)
+        self._log.check_tail(manifest, pin, record=record, kind=ObjectKind.SNAPSHOT)
         for generation in manifest.generations:
             if pin.needs(generation.generation):
                 self._generations.read(generation)
@@ -101,7 +101,7 @@ class RegionScrub:
         if not problem:
             self._log.read(head, first=position)
         for record in records if problem else ():
-            self._suspects.add(record, Kind.CURSOR, problem)
+            self._suspects.add(record, ObjectKind.CURSOR, problem)
 
     def settle_pinned(self, *, held: bool) -> None:
         """What a pin needs is there for as long as the pin is, whatever heads say."""
@@ -126,18 +126,18 @@ class RegionScrub:
         try:
             head = self.region.find_head()
         except (Corrupt, Invalid) as error:
-            self._tally.add(path, Kind.HEAD, told(error))
+            self._tally.add(path, ObjectKind.HEAD, problem_of(error))
             return None
         if head is None:
             used = any(
                 wal_position(found.key) is not None or (published_version(found.key) or 0) > 1
-                for found in self.region.storage.objects.list(f"{region_prefix(self.region.id)}/")
+                for found in self.region.context.objects.list(f"{region_prefix(self.region.id)}/")
             )
             if used and self._is_lost():
-                self._tally.add(path, Kind.HEAD, "it is gone")
+                self._tally.add(path, ObjectKind.HEAD, "it is gone")
             return None
         if not head.manifest_key.startswith(manifest_prefix(self.region.id)):
-            self._tally.add(path, Kind.HEAD, f"it names another region's manifest: {head.manifest_key}")
+            self._tally.add(path, ObjectKind.HEAD, f"it names another region's manifest: {head.manifest_key}")
             return None
         return head
 
@@ -149,9 +149,9 @@ class RegionScrub:
         """Whether catalog, head and manifest agree."""
         values = tuple((name, value) for name, value in self.region.values if value is not None)
         if manifest.values != values or manifest.spec_id != self.region.spec_id:
-            self._suspects.add(head.manifest_key, Kind.STAGED, "its region values are not those of the catalog")
+            self._suspects.add(head.manifest_key, ObjectKind.STAGED, "its region values are not those of the catalog")
         for problem in head_problems(head, manifest):
-            self._suspects.add(head_path(self.region), Kind.HEAD, problem, still=while_named(head.manifest_key))
+            self._suspects.add(head_path(self.region), ObjectKind.HEAD, problem, still=while_named(head.manifest_key))
 
     def _read_list(self, manifest: Manifest) -> Setsum | None:
         """The newest round's list; returns what it says left the log."""
@@ -160,14 +160,17 @@ class RegionScrub:
             return Setsum.ZERO
         self._tally.take()
         try:
-            found = read_list(self.region.storage, key, setsum=manifest.collector_setsum).round
+            found = read_list(self.region.context, key, setsum=manifest.collector_setsum).round
         except (Corrupt, Invalid) as error:
             self._suspects.add(
-                key, Kind.LIST, told(error), still=lambda _, later: later is None or later.collector_key == key
+                key,
+                ObjectKind.LIST,
+                problem_of(error),
+                still=lambda _, later: later is None or later.collector_key == key,
             )
             return None
         if (found.region, found.number) != (self.region.id, manifest.collector_round):
-            self._suspects.add(key, Kind.LIST, f"it is of round {found.number} of region {found.region}")
+            self._suspects.add(key, ObjectKind.LIST, f"it is of round {found.number} of region {found.region}")
         return found.discarded
 
     def _count_orphans(self, head: Head, manifest: Manifest, listed: Iterable[Listed]) -> None:

@@ -10,7 +10,7 @@ from lancelsm.errors import LsmError
 from lancelsm.region.catalog import Region
 
 
-class Kind(StrEnum):
+class ObjectKind(StrEnum):
     CONFIG = "config"
     CATALOG = "catalog"
     HEAD = "head"
@@ -38,7 +38,7 @@ class Problem:
     """An object that is wrong. `path` is its key below the table, of a record `partition/sort`."""
 
     path: str
-    kind: Kind
+    kind: ObjectKind
     problem: str
 
 
@@ -80,7 +80,7 @@ class Tally:
         self.checked += objects
         return True
 
-    def add(self, path: str, kind: Kind, problem: str) -> None:
+    def add(self, path: str, kind: ObjectKind, problem: str) -> None:
         self._problems[Problem(path=path, kind=kind, problem=problem)] = None
 
     def names(self, path: str) -> bool:
@@ -110,9 +110,9 @@ def record_path(key: Key) -> str:
 
 def head_path(region: Region) -> str:
     """The record of a region's head."""
-    return record_path(head_key(region.storage.table, region.id))
+    return record_path(head_key(region.context.table, region.id))
 
 
-def told(error: LsmError) -> str:
+def problem_of(error: LsmError) -> str:
     """An error as a sentence of a report."""
     return error.message

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 from lancelsm.region.head import Head
 from lancelsm.region.manifest import Manifest
-from lancelsm.scrub.report import Kind, Tally
+from lancelsm.scrub.report import ObjectKind, Tally
 
 Still = Callable[[Head, Manifest | None], bool]
 """Whether a problem is one, given a later head and the manifest that this one names: None if it can't be read."""
 
 
-def whatever_comes(_head: Head, _manifest: Manifest | None) -> bool:
+def always(_head: Head, _manifest: Manifest | None) -> bool:
     """No head explains it."""
     return True
 
@@ -26,7 +26,7 @@ def while_named(key: str) -> Still:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspect:
     path: str
-    kind: Kind
+    kind: ObjectKind
     problem: str
     still: Still
 
@@ -40,7 +40,7 @@ class Suspects:
     def __bool__(self) -> bool:
         return bool(self._found)
 
-    def add(self, path: str, kind: Kind, problem: str, *, still: Still = whatever_comes) -> None:
+    def add(self, path: str, kind: ObjectKind, problem: str, *, still: Still = always) -> None:
         self._found.append(Suspect(path=path, kind=kind, problem=problem, still=still))
 
     def settle(self, tally: Tally, head: Head, manifest: Manifest | None) -> None:

@@ -27,12 +27,12 @@ from lancelsm.errors import Corrupt, Invalid, LsmError
 from lancelsm.history import pins
 from lancelsm.history.pins import Pin, RegionPin
 from lancelsm.history.snapshot import find_snapshot
-from lancelsm.region.catalog import Region, check_there, region_from_record, the_one
-from lancelsm.region.handle import Opened, Ports, canonical, open_configured
+from lancelsm.region.catalog import Region, check_there, region_from_record, resolve_region
+from lancelsm.region.handle import Ports, TableHandle, canonical, open_configured
 from lancelsm.registry import Record, number, text
 from lancelsm.scrub.base import open_version, scrub_facts, scrub_files, scrub_list, scrub_origin, scrub_tags
 from lancelsm.scrub.region import RegionScrub
-from lancelsm.scrub.report import Kind, Report, Tally, record_path, told
+from lancelsm.scrub.report import ObjectKind, Report, Tally, problem_of, record_path
 
 
 def scrub_place(
@@ -52,20 +52,20 @@ def scrub_place(
     ports = ports or Ports()
     tally = _tally(limit, canonical(uri))
     try:
-        opened = open_configured(uri, storage_options=storage_options, ports=ports)
+        handle = open_configured(uri, storage_options=storage_options, ports=ports)
     except (Corrupt, Invalid) as error:
         place = canonical(uri)
         base = find_base(uri=place, storage_options=storage_options)
         if base is None or base.facts is None:
             raise
-        problem = "it is gone" if ports.store(place, storage_options).get(CONFIG) is None else told(error)
+        problem = "it is gone" if ports.store(place, storage_options).get(CONFIG) is None else problem_of(error)
         tally.take()
-        tally.add(CONFIG, Kind.CONFIG, problem)
+        tally.add(CONFIG, ObjectKind.CONFIG, problem)
         return tally.report()
-    return scrub(opened, region=region, at=at, limit=limit)
+    return scrub(handle, region=region, at=at, limit=limit)
 
 
-def scrub(opened: Opened, *, region: str | None = None, at: str | None = None, limit: int | None = None) -> Report:
+def scrub(handle: TableHandle, *, region: str | None = None, at: str | None = None, limit: int | None = None) -> Report:
     """Read what a table consists of, and say of each object that is wrong what is wrong with it.
 
     Args:
@@ -77,25 +77,25 @@ def scrub(opened: Opened, *, region: str | None = None, at: str | None = None, l
         Invalid: no such region or snapshot, a limit below 1, or the table was dropped.
         Unavailable: a store or the registry did not answer.
     """
-    tally = _tally(limit, opened.storage.uri)
+    tally = _tally(limit, handle.context.uri)
     tally.take()  # the configuration
-    record = _table_record(opened, tally)
-    named = _catalog(opened, tally)
+    record = _table_record(handle, tally)
+    named = _catalog(handle, tally)
     if region is not None:
-        named = [the_one(named, region, table=opened.storage.uri)]
-    states = {one.id: RegionScrub(one, opened=opened, tally=tally) for one in named}
+        named = [resolve_region(named, region, table=handle.context.uri)]
+    states = {one.id: RegionScrub(one, handle=handle, tally=tally) for one in named}
     if at is not None:
-        _only(opened, at, states, tally, files=region is None)
+        _only(handle, at, states, tally, files=region is None)
         return tally.report()
     for state in states.values():
         state.run()
-    base = open_version(opened, None, tally)
+    base = open_version(handle, None, tally)
     if base is not None:
-        scrub_facts(opened, base, states.values(), tally)
+        scrub_facts(handle, base, states.values(), tally)
     if region is None:
         if record is not None:
-            scrub_list(opened, record, tally)
-        _whole(opened, base, states, tally)
+            scrub_list(handle, record, tally)
+        _whole(handle, base, states, tally)
     return tally.report()
 
 
@@ -105,119 +105,119 @@ def _tally(limit: int | None, table: str) -> Tally:
     return Tally(limit=limit)
 
 
-def _only(opened: Opened, name: str, states: Mapping[RegionId, RegionScrub], tally: Tally, *, files: bool) -> None:
+def _only(handle: TableHandle, name: str, states: Mapping[RegionId, RegionScrub], tally: Tally, *, files: bool) -> None:
     """What one snapshot needs; raises `Invalid` if there is none of this name."""
-    partition = snapshots(opened.storage.table)
-    found = _pins(opened, partition, Kind.SNAPSHOT, tally)
+    partition = snapshots(handle.context.table)
+    found = _pins(handle, partition, ObjectKind.SNAPSHOT, tally)
     pin = next((pin for pin in found if pin.name == name and pin.confirmed), None)
     if pin is not None:
-        _snapshot(opened, pin, states, tally, files=files)
+        _snapshot(handle, pin, states, tally, files=files)
     elif not tally.names(record_path(pin_key(partition, name))):  # of a record that can't be read
-        find_snapshot(opened.storage, name)
+        find_snapshot(handle.context, name)
 
 
-def _whole(opened: Opened, base: BaseTable | None, states: Mapping[RegionId, RegionScrub], tally: Tally) -> None:
+def _whole(handle: TableHandle, base: BaseTable | None, states: Mapping[RegionId, RegionScrub], tally: Tally) -> None:
     """What no single region has: rows of the base, and what pins need besides."""
     if base is not None:
-        scrub_origin(opened, base, tally)
-        scrub_files(opened, base, tally)
-    table = opened.storage.table
-    _leases(opened, tally)
-    found = _pins(opened, snapshots(table), Kind.SNAPSHOT, tally)
+        scrub_origin(handle, base, tally)
+        scrub_files(handle, base, tally)
+    table = handle.context.table
+    _leases(handle, tally)
+    found = _pins(handle, snapshots(table), ObjectKind.SNAPSHOT, tally)
     kept = [pin for pin in found if pin.confirmed and not pin.clone]
     if base is not None:
-        scrub_tags(opened, kept, tally)
+        scrub_tags(handle, kept, tally)
     for pin in kept:
-        _snapshot(opened, pin, states, tally, files=base is None or pin.base_version != base.version)
-    for pin in _pins(opened, cursors(table), Kind.CURSOR, tally):
+        _snapshot(handle, pin, states, tally, files=base is None or pin.base_version != base.version)
+    for pin in _pins(handle, cursors(table), ObjectKind.CURSOR, tally):
         if pin.confirmed:
-            _cursor(opened, pin, states)
+            _cursor(handle, pin, states)
 
 
-def _table_record(opened: Opened, tally: Tally) -> Record | None:
+def _table_record(handle: TableHandle, tally: Tally) -> Record | None:
     """The catalog's record of the table."""
     tally.take()
-    key = table_key(opened.storage.table)
+    key = table_key(handle.context.table)
     try:
-        record = opened.storage.registry.read(key)
+        record = handle.context.registry.read(key)
     except Corrupt as error:
-        tally.add(record_path(key), Kind.CATALOG, told(error))
+        tally.add(record_path(key), ObjectKind.CATALOG, problem_of(error))
         return None
     if record is None:
-        check_there(opened.storage)
-        tally.add(record_path(key), Kind.CATALOG, "the registry does not know the table")
+        check_there(handle.context)
+        tally.add(record_path(key), ObjectKind.CATALOG, "the registry does not know the table")
     return record
 
 
-def _catalog(opened: Opened, tally: Tally) -> list[Region]:
+def _catalog(handle: TableHandle, tally: Tally) -> list[Region]:
     """Regions in the catalog; problems of its records, and regions that are missing there."""
-    storage = opened.storage
-    partition = region_key(storage.table, RegionId("")).partition
+    context = handle.context
+    partition = region_key(context.table, RegionId("")).partition
     try:
-        records = storage.registry.list(partition)
+        records = context.registry.list(partition)
     except Corrupt as error:
-        tally.add(_path(error) or partition, Kind.CATALOG, told(error))
+        tally.add(_path(error) or partition, ObjectKind.CATALOG, problem_of(error))
         return []
-    found = [region for key, record in records if (region := _catalogued(opened, key, record, tally)) is not None]
+    found = [region for key, record in records if (region := _catalogued(handle, key, record, tally)) is not None]
     known = {region.id for region in found}
-    for name in regions_of_table(opened):
-        key = region_key(storage.table, name)
+    for name in regions_of_table(handle):
+        key = region_key(context.table, name)
         # Read again: a region that was created meanwhile has its record first.
-        if name not in known and _is_region(opened, name) and not _exists(opened, key):
-            tally.add(record_path(key), Kind.CATALOG, "it is gone, its region is there")
+        if name not in known and _is_region(handle, name) and not _exists(handle, key):
+            tally.add(record_path(key), ObjectKind.CATALOG, "it is gone, its region is there")
     return found
 
 
-def _catalogued(opened: Opened, key: Key, record: Record, tally: Tally) -> Region | None:
+def _catalogued(handle: TableHandle, key: Key, record: Record, tally: Tally) -> Region | None:
     tally.take()
-    path, storage = record_path(key), opened.storage
+    path, context = record_path(key), handle.context
     try:
-        region = region_from_record(storage, RegionId(key.sort), record)
+        region = region_from_record(context, RegionId(key.sort), record)
     except Corrupt as error:
-        tally.add(path, Kind.CATALOG, error.message)
+        tally.add(path, ObjectKind.CATALOG, error.message)
         return None
-    derived = region_id(table=storage.table, spec_id=region.spec_id, values=region.values)
-    twin = region_key(storage.table, derived)
-    if derived != region.id and _exists(opened, twin):
-        tally.add(path, Kind.CATALOG, f"it has the values of region {derived}")
+    derived = region_id(table=context.table, spec_id=region.spec_id, values=region.values)
+    twin = region_key(context.table, derived)
+    if derived != region.id and _exists(handle, twin):
+        tally.add(path, ObjectKind.CATALOG, f"it has the values of region {derived}")
         return None
     return region
 
 
-def _exists(opened: Opened, key: Key) -> bool:
-    return opened.storage.registry.read(key) is not None
+def _exists(handle: TableHandle, key: Key) -> bool:
+    return handle.context.registry.read(key) is not None
 
 
-def _is_region(opened: Opened, name: RegionId) -> bool:
+def _is_region(handle: TableHandle, name: RegionId) -> bool:
     """Whether a directory below `_mem_wal` is a region's: it has a head or a manifest."""
-    storage = opened.storage
-    return _exists(opened, head_key(storage.table, name)) or (
-        storage.objects.get(published_manifest(name, Version(1))) is not None
+    context = handle.context
+    return _exists(handle, head_key(context.table, name)) or (
+        context.objects.get(published_manifest(name, Version(1))) is not None
     )
 
 
-def _leases(opened: Opened, tally: Tally) -> None:
+def _leases(handle: TableHandle, tally: Tally) -> None:
     """The advisory locks: whoever needs one that can't be read removes it."""
-    partition = lease_key(opened.storage.table, "").partition
+    partition = lease_key(handle.context.table, "").partition
     try:
-        records = opened.storage.registry.list(partition)
+        records = handle.context.registry.list(partition)
     except Corrupt as error:
-        tally.add(_path(error) or partition, Kind.LEASE, told(error))
+        tally.add(_path(error) or partition, ObjectKind.LEASE, problem_of(error))
         return
     tally.checked += len(records)
     for key, record in records:
         try:
             text(record, "holder"), float(text(record, "expires")), number(record, "version")
         except ValueError as error:
-            tally.add(record_path(key), Kind.LEASE, f"it is unreadable: {error!r}")
+            tally.add(record_path(key), ObjectKind.LEASE, f"it is unreadable: {error!r}")
 
 
-def _pins(opened: Opened, partition: str, kind: Kind, tally: Tally) -> list[Pin]:
+def _pins(handle: TableHandle, partition: str, kind: ObjectKind, tally: Tally) -> list[Pin]:
     """The pins of one kind that can be read; problems of the records of others."""
     try:
-        records = opened.storage.registry.list(partition)
+        records = handle.context.registry.list(partition)
     except Corrupt as error:
-        tally.add(_path(error) or partition, kind, told(error))
+        tally.add(_path(error) or partition, kind, problem_of(error))
         return []
     tally.checked += len(records)
     groups: dict[str, list[tuple[Key, Record]]] = {}
@@ -229,7 +229,7 @@ def _pins(opened: Opened, partition: str, kind: Kind, tally: Tally) -> list[Pin]
             found += pins.pins_of(group)
         except Corrupt as error:
             for key in [key for key, record in group if _is_broken(key, record)] or [pin_key(partition, name)]:
-                tally.add(record_path(key), kind, told(error))
+                tally.add(record_path(key), kind, problem_of(error))
     return found
 
 
@@ -244,46 +244,46 @@ def _is_broken(key: Key, record: Record) -> bool:
 
 
 def _snapshot(
-    opened: Opened, pin: Pin, states: Mapping[RegionId, RegionScrub], tally: Tally, *, files: bool = True
+    handle: TableHandle, pin: Pin, states: Mapping[RegionId, RegionScrub], tally: Tally, *, files: bool = True
 ) -> None:
     """What a snapshot needs: a version of the base, and of each region its manifest, generations and tail."""
-    storage = opened.storage
+    context = handle.context
     for region, needs in sorted(pin.regions.items()):
         if (state := states.get(region)) is not None:
-            state.run_pinned(needs, record=_part(opened, pin, region))
-            state.settle_pinned(held=pins.held(storage, pin))
+            state.run_pinned(needs, record=_part(handle, pin, region))
+            state.settle_pinned(held=pins.held(context, pin))
     found = tally.apart()  # of what no region has
-    if not pin.whole:
-        own = record_path(pin_key(pin.partition(storage.table), pin.name))
-        found.add(own, Kind.SNAPSHOT, "records of its regions are missing")
+    if not pin.complete:
+        own = record_path(pin_key(pin.partition(context.table), pin.name))
+        found.add(own, ObjectKind.SNAPSHOT, "records of its regions are missing")
         for region in states.keys() - pin.regions.keys():
             text = "it is gone, unless the region is newer than the snapshot"
-            found.add(_part(opened, pin, region), Kind.SNAPSHOT, text)
-    base = open_version(opened, pin.base_version, found)
+            found.add(_part(handle, pin, region), ObjectKind.SNAPSHOT, text)
+    base = open_version(handle, pin.base_version, found)
     if base is not None and files:
-        scrub_files(opened, base, found)
-    tally.adopt(found, held=pins.held(storage, pin))
+        scrub_files(handle, base, found)
+    tally.adopt(found, held=pins.held(context, pin))
 
 
-def _cursor(opened: Opened, pin: Pin, states: Mapping[RegionId, RegionScrub]) -> None:
+def _cursor(handle: TableHandle, pin: Pin, states: Mapping[RegionId, RegionScrub]) -> None:
     """Where a cursor stands there is a log, and all of it from there on."""
-    storage = opened.storage
+    context = handle.context
     for region, state in sorted(states.items()):
         needs = pin.of(region)
         if needs is None or state.head is None:
             continue
-        records = [_part(opened, pin, region)]
+        records = [_part(handle, pin, region)]
         if region not in pin.regions:  # then it begins with the first entry
-            records.append(record_path(pin_key(pin.partition(storage.table), pin.name)))
+            records.append(record_path(pin_key(pin.partition(context.table), pin.name)))
         state.run_followed(state.head, needs, records=records)
-        now = storage.registry.read(region_pin_key(pin.partition(storage.table), pin.name, pin.nonce, region))
+        now = context.registry.read(region_pin_key(pin.partition(context.table), pin.name, pin.nonce, region))
         moved = needs.version != (0 if now is None else int(now["version"]))
-        state.settle_pinned(held=not moved and pins.held(storage, pin))
+        state.settle_pinned(held=not moved and pins.held(context, pin))
 
 
-def _part(opened: Opened, pin: Pin, region: RegionId) -> str:
+def _part(handle: TableHandle, pin: Pin, region: RegionId) -> str:
     """The record of what a pin needs of a region."""
-    return record_path(region_pin_key(pin.partition(opened.storage.table), pin.name, pin.nonce, region))
+    return record_path(region_pin_key(pin.partition(handle.context.table), pin.name, pin.nonce, region))
 
 
 def _path(error: LsmError) -> str:

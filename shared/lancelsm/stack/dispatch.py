@@ -22,17 +22,17 @@ from typing import Any, Protocol
 from lancelsm.common import aws
 from lancelsm.common.layout import Generation, Key, RegionId, TableId, table_key
 from lancelsm.common.settings import Settings
-from lancelsm.errors import Invalid, placed
+from lancelsm.errors import Invalid, error_context
 from lancelsm.region.catalog import Region, regions, with_heads
 from lancelsm.region.compare_and_swap import newest
-from lancelsm.region.handle import Opened
+from lancelsm.region.handle import TableHandle
 from lancelsm.region.head import Head
 from lancelsm.registry import Record
 
 _NAME_DIGITS = 16
 
 
-class Marked(Protocol):
+class DirtyRegistry(Protocol):
     """The registry of a deployment, as a schedule sees it."""
 
     def read(self, key: Key) -> Record | None: ...
@@ -126,7 +126,7 @@ def next_collection(table: TableId, *, settings: Settings, now: float) -> tuple[
 
 
 def dispatch(
-    registry: Marked, *, open_table: Callable[[str], Opened], work: Work, only: str | None = None
+    registry: DirtyRegistry, *, open_table: Callable[[str], TableHandle], work: Work, only: str | None = None
 ) -> Dispatched:
     """Start what is due in every table that has something.
 
@@ -151,8 +151,8 @@ def dispatch(
             place = _place(registry, table)
             if only not in (None, place):
                 continue
-            opened = _opened(place, table, open_table)
-            needs = due(table, _lags(opened, wanted), settings=opened.settings, now=opened.storage.clock.now())
+            handle = _opened(place, table, open_table)
+            needs = due(table, _lags(handle, wanted), settings=handle.settings, now=handle.context.clock.now())
             if needs.flush:
                 work.flush(place)
                 flushed.append(place)
@@ -183,13 +183,13 @@ class Elsewhere:
         self._merging: list[str] | None = None
 
     def flush(self, table: str) -> None:
-        with _told("the flush can't be started", table=table):
+        with _aws_errors("the flush can't be started", table=table):
             body = json.dumps({"table": table}).encode()
             self._service("lambda").invoke(FunctionName=self._compaction, InvocationType="Event", Payload=body)
 
     def merging(self) -> Sequence[str]:
         if self._merging is None:
-            with _told("running merges can't be listed", machine=self._machine):
+            with _aws_errors("running merges can't be listed", machine=self._machine):
                 pages = self._service("stepfunctions").get_paginator("list_executions")
                 listed = pages.paginate(stateMachineArn=self._machine, statusFilter="RUNNING")
                 self._merging = [one["name"] for page in listed for one in page["executions"]]
@@ -197,13 +197,13 @@ class Elsewhere:
 
     def merge(self, table: str, *, name: str) -> str:
         states = self._service("stepfunctions")
-        with _told("the merge can't be started", table=table), suppress(states.exceptions.ExecutionAlreadyExists):
+        with _aws_errors("the merge can't be started", table=table), suppress(states.exceptions.ExecutionAlreadyExists):
             states.start_execution(stateMachineArn=self._machine, name=name, input=json.dumps({"table": table}))
         return f"{self._machine.replace(':stateMachine:', ':execution:')}:{name}"
 
 
 @contextmanager
-def _told(doing: str, **where: str) -> Iterator[None]:
+def _aws_errors(doing: str, **where: str) -> Iterator[None]:
     from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - an extra
 
     try:
@@ -212,29 +212,29 @@ def _told(doing: str, **where: str) -> Iterator[None]:
         raise aws.translated(error, doing=doing, **where) from error
 
 
-def _place(registry: Marked, table: TableId) -> str:
+def _place(registry: DirtyRegistry, table: TableId) -> str:
     record = registry.read(table_key(table))
     if record is None:
         raise Invalid("the registry has regions of a table that it does not know", remedy="Rebuild it", table=table)
     return str(record["uri"])
 
 
-def _opened(place: str, table: TableId, open_table: Callable[[str], Opened]) -> Opened:
-    opened = open_table(place)
-    if opened.config.table != table:
+def _opened(place: str, table: TableId, open_table: Callable[[str], TableHandle]) -> TableHandle:
+    handle = open_table(place)
+    if handle.config.table != table:
         raise Invalid(
-            f"another table, {opened.config.table}, is at the place of {table}",
+            f"another table, {handle.config.table}, is at the place of {table}",
             remedy="Remove the records of the old one from the registry",
             table=place,
         )
-    return opened
+    return handle
 
 
-def _lags(opened: Opened, wanted: set[RegionId]) -> list[Lag]:
+def _lags(handle: TableHandle, wanted: set[RegionId]) -> list[Lag]:
     """Of the marked regions, as their heads say now."""
 
     def lag(found: tuple[Region, Head]) -> Lag:
-        with placed(**found[0].where):
+        with error_context(**found[0].where):
             head, manifest = newest(*found)
             return Lag(
                 region=found[0].id,
@@ -245,5 +245,5 @@ def _lags(opened: Opened, wanted: set[RegionId]) -> list[Lag]:
                 since=float(head.dirty),
             )
 
-    heads = with_heads(opened.storage, [one for one in regions(opened.storage) if one.id in wanted])
-    return opened.storage.each(lag, [(region, head) for region, head in heads if head.dirty])
+    heads = with_heads(handle.context, [one for one in regions(handle.context) if one.id in wanted])
+    return handle.context.each(lag, [(region, head) for region, head in heads if head.dirty])

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lancelsm.compaction.merge import Merged
     from lancelsm.compaction.optimize import Optimized
     from lancelsm.gc.collect import Collected
-    from lancelsm.history.changes import Behind
+    from lancelsm.history.changes import CursorLag
     from lancelsm.history.pins import Pin
     from lancelsm.region.catalog import Region
     from lancelsm.region.head import Head
@@ -89,7 +89,7 @@ def cursor(pin: Pin) -> Document:
     return {"name": pin.name, "created": _moment(pin.created), "positions": positions}
 
 
-def behind(lag: Behind) -> Document:
+def behind(lag: CursorLag) -> Document:
     """{"behind": entries, "since"}: when the oldest of them was written, null if that is not known."""
     return {"behind": lag.entries, "since": None if lag.since is None else _moment(lag.since)}
 

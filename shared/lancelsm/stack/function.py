@@ -36,7 +36,7 @@ class Context(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class FunctionCall:
     """One invocation."""
 
     id: str  # the same when the service repeats an asynchronous invocation
@@ -61,11 +61,11 @@ def settings(*names: str) -> Mapping[str, str]:
             raise Invalid(f"the function lacks the settings {', '.join(missing)}", remedy="Deploy the stack again")
         resolve(table={})
     except Invalid as error:
-        raise _told(error) from error
+        raise _runtime_error(error) from error
     return {name: os.environ[name] for name in names}
 
 
-def function(work: Callable[[Document, Call], Document]) -> Callable[[Document, Context], Document]:
+def function(work: Callable[[Document, FunctionCall], Document]) -> Callable[[Document, Context], Document]:
     """Make a handler of a function from an event to a document.
 
     The handler raises errors of `lancelsm.errors`, with the document of `LsmError.document` in JSON as the message, and
@@ -77,13 +77,13 @@ def function(work: Callable[[Document, Call], Document]) -> Callable[[Document, 
     def handler(event: Document, context: Context) -> Document:
         left = context.get_remaining_time_in_millis() / 1000 - _MARGIN_SECONDS
         telemetry = Telemetry(function=context.function_name)
-        call = Call(id=context.aws_request_id, seconds=max(_SHORTEST_SECONDS, left), telemetry=telemetry)
+        call = FunctionCall(id=context.aws_request_id, seconds=max(_SHORTEST_SECONDS, left), telemetry=telemetry)
         with telemetry.invocation(call.id):
             try:
                 return work(event, call)
             except LsmError as error:
                 telemetry.failed(error)
-                raise _told(error) from error
+                raise _runtime_error(error) from error
             except Exception as error:  # noqa: BLE001 - the edge: whatever went wrong has one form
                 raise _bug(error).with_traceback(error.__traceback__) from None
 
@@ -91,12 +91,12 @@ def function(work: Callable[[Document, Call], Document]) -> Callable[[Document, 
     return handler
 
 
-def _told(error: LsmError) -> LsmError:
+def _runtime_error(error: LsmError) -> LsmError:
     """An error of the same kind, its text the document: a caller knows six by name, and none of their subclasses."""
     kind = next(kind for kind in type(error).__mro__ if kind.__name__ == error.kind)
-    told: LsmError = kind(json.dumps(error.document(discreet=True), default=str))
-    told.remedy = ""
-    return told
+    reported: LsmError = kind(json.dumps(error.document(redacted=True), default=str))
+    reported.remedy = ""
+    return reported
 
 
 def _bug(error: Exception) -> Internal:
@@ -128,7 +128,7 @@ def parsed(into: type[T], event: Mapping[str, Any]) -> T:
             raise Invalid(
                 f"{name} is {value!r:.80}",
                 remedy=f"Give {_described(kinds[name])}",
-                discreet=f"{name} is not what it has to be",
+                redacted=f"{name} is not what it has to be",
                 field=name,
             )
     return into(**event)

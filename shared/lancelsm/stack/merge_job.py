@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 from lancelsm.compaction.maintenance import merge_table
 from lancelsm.errors import Invalid, LsmError
-from lancelsm.objects import Refused
+from lancelsm.objects import PreconditionFailed
 from lancelsm.objects.open import open_store
-from lancelsm.region.handle import Opened, canonical, open_table
+from lancelsm.region.handle import TableHandle, canonical, open_table
 from lancelsm.stack.merge_request import keep_result, read_request
 
 ERROR = "error.json"  # beside the result
@@ -61,11 +61,11 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def with_session(asked: Asked, opened: Opened | None = None) -> None:
+def with_session(asked: Asked, handle: TableHandle | None = None) -> None:
     """Merge on the Spark session of this process, and keep the result.
 
     Args:
-        opened: the table, if it is open already.
+        handle: the table, if it is open already.
 
     Raises:
         Invalid: the plan is not there, or is another table's.
@@ -79,14 +79,14 @@ def with_session(asked: Asked, opened: Opened | None = None) -> None:
             table=asked.table,
             object=asked.plan,
         )
-    merged = merge_table(opened or open_table(asked.table), engine="spark")
+    merged = merge_table(handle or open_table(asked.table), engine="spark")
     _log.info(json.dumps(keep_result(merged, asked.result)))
 
 
 def _keep_error(result: str, document: bytes) -> None:
     """One try: the log has it too."""
     place = open_store(result.rpartition("/")[0])
-    if isinstance(place.create(ERROR, document), Refused) and (found := place.get(ERROR)) is not None:
+    if isinstance(place.create(ERROR, document), PreconditionFailed) and (found := place.get(ERROR)) is not None:
         place.replace(ERROR, document, expect=found.etag)
 
 

@@ -21,7 +21,7 @@ from lancelsm.compaction.merge import Merged
 from lancelsm.errors import Corrupt, Invalid, Unavailable
 from lancelsm.objects import put_once
 from lancelsm.objects.open import open_store
-from lancelsm.region.handle import Opened
+from lancelsm.region.handle import TableHandle
 from lancelsm.stack import documents
 
 FORMAT = 1
@@ -68,7 +68,7 @@ class MergeRequest:
             raise Corrupt(f"the plan of a merge is unreadable: {error!r}", remedy="Start the merge again") from error
 
 
-def plan_request(opened: Opened, *, execution: str, engine: Engine = "auto") -> MergeRequest:
+def plan_request(handle: TableHandle, *, execution: str, engine: Engine = "auto") -> MergeRequest:
     """What is pending now, and where it is to be merged: `none` if nothing is, else by the engine that is asked for.
 
     Args:
@@ -78,12 +78,12 @@ def plan_request(opened: Opened, *, execution: str, engine: Engine = "auto") -> 
         Invalid: there is no such engine.
         Corrupt, Unavailable: heads or base could not be read.
     """
-    table = opened.storage.uri
-    pending = pending_merge(opened)
+    table = handle.context.uri
+    pending = pending_merge(handle)
     spans = tuple(
         Span(region=region, after=after, through=through) for region, (after, through) in sorted(pending.spans.items())
     )
-    chosen = choose_engine(engine, opened.settings, lambda: pending)
+    chosen = choose_engine(engine, handle.settings, lambda: pending)
     return MergeRequest(
         table=table,
         engine=chosen if spans else "none",

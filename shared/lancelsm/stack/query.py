@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from lancelsm.common import aws
-from lancelsm.errors import Invalid, placed
+from lancelsm.errors import Invalid, error_context
 from lancelsm.record.files import json_rows
 from lancelsm.record.json_lines import json_lines, json_objects
 from lancelsm.record.schema import TableSchema
@@ -78,7 +78,7 @@ def key_rows(values: Sequence[Any], *, table: Table) -> pa.Table:
         Invalid: neither, or a value that doesn't fit its column.
     """
     schema = table.config.schema
-    with placed(table=table.uri):
+    with error_context(table=table.uri):
         return json_rows([_key_columns(value, schema) for value in values], schema=schema.key)
 
 

@@ -41,7 +41,7 @@ class Telemetry:
 
     def failed(self, error: LsmError) -> None:
         """Log an error of ours and count it by kind."""
-        _logger().warning(error.discreet, extra={"kind": error.kind, "remedy": error.remedy, "where": error.where})
+        _logger().warning(error.redacted, extra={"kind": error.kind, "remedy": error.remedy, "where": error.where})
         self.measure(error.kind, 1, table=str(error.where.get("table", "")))
 
     def bug(self, error: Exception, **facts: object) -> None:

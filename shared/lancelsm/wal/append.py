@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lancelsm.region.catalog import Region, admit
+from lancelsm.region.catalog import Region, check_writable
 from lancelsm.region.head import Head
 from lancelsm.wal.claim import finish_claim
 from lancelsm.wal.entry import Draft
@@ -51,10 +51,10 @@ def append_after(
     Returns:
         As `append`; or the head at which there was nothing to append.
     """
-    budget = region.storage.budget()
+    budget = region.context.budget()
     head = held or region.head()
     for _ in budget.attempts():
-        admit(region, head, owner=owner)
+        check_writable(region, head, owner=owner)
         if head.manifest_epoch < head.epoch:
             head = finish_claim(region, head, owner=owner)
         draft = next_draft(head)

@@ -25,17 +25,17 @@ from lancelsm.common.layout import (
 from lancelsm.errors import Ambiguous, Contended, Corrupt, Invalid, Unavailable
 from lancelsm.region import head as heads
 from lancelsm.region import manifest as manifests
-from lancelsm.region.catalog import Region, Storage, admit, catalog_record
+from lancelsm.region.catalog import Region, TableContext, catalog_record, check_writable
 from lancelsm.region.compare_and_swap import CommittedManifest, Staged, commit, ensure_unused, newest, publish, stage
-from lancelsm.region.head import Head, LogTotals, Status, Summary
+from lancelsm.region.head import Head, LogTotals, RegionState, Summary
 from lancelsm.region.manifest import Manifest
-from lancelsm.registry import Unknown
+from lancelsm.registry import SwapUnknown
 from lancelsm.wal.entry import fence
 from lancelsm.wal.replay import tail
 from lancelsm.wal.slot import Appended, contended, try_slot
 
 
-def create_region(storage: Storage, *, spec_id: int, values: RegionValues, owner: str) -> Region:
+def create_region(context: TableContext, *, spec_id: int, values: RegionValues, owner: str) -> Region:
     """The region with these values, made if there is none.
 
     Catalog record, then manifest, then head, each if absent: two creators make one region, and a creator that crashed
@@ -46,11 +46,11 @@ def create_region(storage: Storage, *, spec_id: int, values: RegionValues, owner
         Unavailable: the store or the registry gave no answer.
         Corrupt: another manifest stands where the first one goes.
     """
-    identity = region_id(table=storage.table, spec_id=spec_id, values=values)
-    region = Region(storage=storage, id=identity, spec_id=spec_id, values=values)
+    identity = region_id(table=context.table, spec_id=spec_id, values=values)
+    region = Region(context=context, id=identity, spec_id=spec_id, values=values)
     if _is_made(region):
         return region
-    budget = storage.budget()
+    budget = context.budget()
     catalogue(region, budget=budget)
     first = Manifest(
         region=region.id,
@@ -81,17 +81,17 @@ def derived_head(
     merged: Generation = NO_GENERATION,
 ) -> Head:
     """The head that names a manifest and has committed the entries that follow its replay point."""
-    manifest, nonce = staged.manifest, region.storage.ids.nonce
+    manifest, nonce = staged.manifest, region.context.ids.nonce
     totals = manifest.totals.after(entries)
     return Head(
         epoch=epoch,
         owner=heads.NOBODY if manifest.sealed else owner,
-        status=Status.SEALED if manifest.sealed else Status.OPEN,
+        status=RegionState.SEALED if manifest.sealed else RegionState.OPEN,
         next_position=Position(manifest.replay_after + len(entries) + 1),
         entry_setsum=totals.entry_setsum,
         wal_rows=totals.wal_rows,
         wal_bytes=totals.wal_bytes,
-        source=totals.source,
+        applied_sequences=totals.applied_sequences,
         nonce=nonce(),
         first_position=manifest.first_position,
         manifest_version=manifest.version,
@@ -101,24 +101,24 @@ def derived_head(
         collector_round=manifest.collector_round,
         manifest_nonce=nonce(),
         merged=merged,
-        dirty=heads.SINCE_EVER if entries or manifest.newest > merged else "",
+        dirty=heads.SINCE_UNKNOWN if entries or manifest.newest > merged else "",
     )
 
 
 def create_head(region: Region, head: Head, *, budget: Budget) -> None:
     """Make sure that the region has a head, this one if there is none; raises `Unavailable` if there was no answer."""
     for _ in budget.attempts():
-        if not isinstance(region.swap(heads.created(head)), Unknown):
+        if not isinstance(region.swap(heads.created(head)), SwapUnknown):
             return
     raise Unavailable("the region's head could not be created", remedy="Run it again", **region.where)
 
 
 def catalogue(region: Region, *, budget: Budget) -> None:
     """Make sure that the catalog has the region; raises `Unavailable` if the registry gave no answer."""
-    storage = region.storage
+    context = region.context
     for _ in budget.attempts():
-        key = region_key(storage.table, region.id)
-        if not isinstance(storage.registry.swap(key, expect=None, change=catalog_record(region)), Unknown):
+        key = region_key(context.table, region.id)
+        if not isinstance(context.registry.swap(key, expect=None, change=catalog_record(region)), SwapUnknown):
             return
     raise Unavailable("the region could not be catalogued", remedy="Retry", **region.where)
 
@@ -126,7 +126,7 @@ def catalogue(region: Region, *, budget: Budget) -> None:
 def _is_made(region: Region) -> bool:
     head = region.find_head()
     if head is not None:
-        admit(region, head, owner=head.owner)
+        check_writable(region, head, owner=head.owner)
     return head is not None
 
 
@@ -159,9 +159,9 @@ def claim_held(region: Region, *, owner: str, held_by: tuple[str, ...]) -> Head:
 
 def _summed(region: Region, *, held_by: tuple[str, ...]) -> Head:
     """A head whose log adds up, from the replay point on; one under which nothing can be claimed as it was read."""
-    for _ in region.storage.budget().attempts():
+    for _ in region.context.budget().attempts():
         head = region.head()
-        if head.status is Status.SEALED or (held_by and head.owner not in held_by):
+        if head.status is RegionState.SEALED or (held_by and head.owner not in held_by):
             return head
         head, manifest = newest(region, head)
         entries = tail(region, head, manifest)
@@ -177,7 +177,7 @@ def _check_counts(region: Region, head: Head, counted: LogTotals) -> None:
         if getattr(head, name) != getattr(counted, name):
             raise Corrupt(
                 f"{name} is {getattr(head, name)} in the head, {getattr(counted, name)} in manifest and log",
-                remedy=f"Stop all writers, then: lancelsm registry rebuild {region.storage.uri}",
+                remedy=f"Stop all writers, then: lancelsm registry rebuild {region.context.uri}",
                 **region.where,
                 position=Position(head.next_position - 1),
                 object=head.manifest_key,
@@ -202,14 +202,14 @@ def finish_claim(region: Region, head: Head, *, owner: str) -> Head:
             committed = commit(region, partial(manifests.with_epoch, epoch=epoch, last_seen=last_seen))
             assert isinstance(committed, CommittedManifest)
             head = committed.head
-            admit(region, head, owner=owner)
+            check_writable(region, head, owner=owner)
     return head
 
 
 def _fence(region: Region, head: Head, *, owner: str, through: Position) -> Head:
     """Append sentinels through this position, unless the claim is finished or overtaken."""
     epoch = head.epoch
-    budget = region.storage.budget()
+    budget = region.context.budget()
     tries = budget.attempts()
     while head.epoch == epoch and head.manifest_epoch < epoch and head.next_position <= through:
         outcome = try_slot(region, fence(), head, budget=budget, fencing=True)
@@ -219,7 +219,7 @@ def _fence(region: Region, head: Head, *, owner: str, through: Position) -> Head
             raise contended(region, head.next_position)
         else:
             head = outcome
-        admit(region, head, owner=owner)
+        check_writable(region, head, owner=owner)
     return head
 
 
@@ -230,13 +230,13 @@ def seal(region: Region) -> Head:
         Contended, Unavailable, Ambiguous: as `region.compare_and_swap.commit`; it may be sealed then. Sealing again
             finishes what was begun.
     """
-    storage = region.storage
-    for _ in storage.budget().attempts():
+    context = region.context
+    for _ in context.budget().attempts():
         head = region.head()
-        if head.status is Status.OPEN:
-            outcome = region.swap(heads.sealed(head, nonce=storage.ids.nonce()))
+        if head.status is RegionState.OPEN:
+            outcome = region.swap(heads.sealed(head, nonce=context.ids.nonce()))
             head = outcome if isinstance(outcome, Head) else region.head_after(outcome)
-        if head.status is Status.SEALED:
+        if head.status is RegionState.SEALED:
             last_seen = Position(head.next_position - 1)
             committed = commit(region, partial(manifests.with_seal, epoch=head.epoch, last_seen=last_seen))
             assert isinstance(committed, CommittedManifest)
@@ -249,17 +249,17 @@ def seal(region: Region) -> Head:
 
 
 def _swap_epoch(region: Region, head: Head, *, owner: str, held_by: tuple[str, ...]) -> Head:
-    storage = region.storage
-    for _ in storage.budget().attempts():
-        if head.status is Status.SEALED:
+    context = region.context
+    for _ in context.budget().attempts():
+        if head.status is RegionState.SEALED:
             raise Invalid(
                 "the region is sealed: nobody can hold it any more",
                 remedy="Leave it: flush and merge need no owner",
                 **region.where,
             )
         if held_by and head.owner not in held_by:
-            admit(region, head, owner=held_by[-1])
-        outcome = region.swap(heads.claimed(head, owner=owner, nonce=storage.ids.nonce()))
+            check_writable(region, head, owner=held_by[-1])
+        outcome = region.swap(heads.claimed(head, owner=owner, nonce=context.ids.nonce()))
         if isinstance(outcome, Head):
             return outcome
         now = region.head_after(outcome)
@@ -274,5 +274,5 @@ def _swap_epoch(region: Region, head: Head, *, owner: str, held_by: tuple[str, .
 
 
 def _highest_object(region: Region) -> Position:
-    listed = region.storage.objects.list(wal_prefix(region.id))
+    listed = region.context.objects.list(wal_prefix(region.id))
     return max((wal_position(item.key) or Position(0) for item in listed), default=Position(0))

@@ -43,7 +43,7 @@ class Draft:
     payload: bytes
     rows: int
     row_setsum: Setsum
-    source: Mapping[str, str] = field(default_factory=dict)  # at most one queue and its highest sequence
+    applied_sequences: Mapping[str, str] = field(default_factory=dict)  # at most one queue and its highest sequence
     at: float | None = None
     fence: bool = False
 
@@ -81,11 +81,11 @@ class Entry:
         return pa.Table.from_arrays(table.columns, schema=_without_ours(table.schema))
 
 
-def draft(rows: pa.Table, *, source: Mapping[str, str] | None = None, at: float | None = None) -> Draft:
+def draft(rows: pa.Table, *, applied_sequences: Mapping[str, str] | None = None, at: float | None = None) -> Draft:
     """Encode rows in stored form for an entry; see `record.normalize`. All chunks travel as they are, uncompressed.
 
     Args:
-        source: the queue that they came by, and their highest sequence in it.
+        applied_sequences: the queue that they came by, and their highest sequence in it.
         at: now, in Unix seconds; change streams can start at a time.
     """
     schema = rows.schema.remove_metadata()
@@ -98,7 +98,7 @@ def draft(rows: pa.Table, *, source: Mapping[str, str] | None = None, at: float 
         payload=bytes(stream[_schema_message_size(stream) :]),
         rows=rows.num_rows,
         row_setsum=row_setsum(rows),
-        source=dict(source or {}),
+        applied_sequences=dict(applied_sequences or {}),
         at=at,
     )
 
@@ -133,7 +133,7 @@ def encode(draft: Draft, *, position: Position, epoch: Epoch, nonce: Nonce) -> E
         lances[_FENCE] = "true"
     if draft.at is not None:
         ours[_TIME] = f"{draft.at:.3f}"
-    for queue, sequence in draft.source.items():
+    for queue, sequence in draft.applied_sequences.items():
         ours |= {_QUEUE: queue, _SEQUENCE: sequence}
     message = _with_metadata(draft.schema, lances=lances, ours=ours).serialize()
     body = b"".join((message, draft.payload))
@@ -143,7 +143,7 @@ def encode(draft: Draft, *, position: Position, epoch: Epoch, nonce: Nonce) -> E
         rows=draft.rows,
         bytes=len(body),
         entry_setsum=entry_setsum,
-        source=draft.source,
+        applied_sequences=draft.applied_sequences,
     )
     return Encoded(nonce=nonce, body=body, summary=summary)
 
@@ -173,7 +173,9 @@ def decode(body: bytes, *, position: Position, key: str) -> Entry:
                 rows=rows,
                 bytes=len(body),
                 entry_setsum=entry_setsum,
-                source={metadata[_QUEUE].decode(): metadata[_SEQUENCE].decode()} if _QUEUE in metadata else {},
+                applied_sequences={metadata[_QUEUE].decode(): metadata[_SEQUENCE].decode()}
+                if _QUEUE in metadata
+                else {},
             ),
             nonce=Nonce(metadata[_NONCE].decode()) if _NONCE in metadata else None,
             fence=metadata.get(_FENCE) == b"true",

@@ -18,11 +18,11 @@ from itertools import takewhile
 from lancelsm.common.layout import Epoch, Position
 from lancelsm.errors import Contended, Invalid, LsmError, Unavailable
 from lancelsm.region import head as heads
-from lancelsm.region.catalog import Region, admit
+from lancelsm.region.catalog import Region, check_writable
 from lancelsm.region.head import Head, Summary
 from lancelsm.wal.claim import claim, claim_held
 from lancelsm.wal.entry import Draft, Encoded, encode
-from lancelsm.wal.slot import Appended, ambiguous, contended, judge, move, place
+from lancelsm.wal.slot import Appended, advance_head, ambiguous, contended, put_entry, resolve_outcome
 
 
 def _running() -> Future[Summary]:
@@ -47,14 +47,14 @@ class Pipeline:
 
     Args:
         owner: a name that no other writer uses.
-        lenders: the owners that the region is taken from. Whoever else holds it keeps it.
+        previous_owners: the owners that the region is taken from. Whoever else holds it keeps it.
         depth: how many entries may be on their way at once.
     """
 
-    def __init__(self, region: Region, *, owner: str, lenders: tuple[str, ...], depth: int) -> None:
+    def __init__(self, region: Region, *, owner: str, previous_owners: tuple[str, ...], depth: int) -> None:
         self._region = region
         self._owner = owner
-        self._lenders = lenders
+        self._previous_owners = previous_owners
         self._depth = depth
         self._pool = ThreadPoolExecutor(depth, thread_name_prefix="lancelsm-pipeline")
         self._change = threading.Condition()
@@ -111,15 +111,15 @@ class Pipeline:
     def _claim(self) -> Head:
         """A fresh epoch. Once the region was ours, it is taken from nobody else: who has claimed it since keeps it."""
         if self._head is None:
-            return claim(self._region, owner=self._owner, held_by=(*self._lenders, self._owner))
+            return claim(self._region, owner=self._owner, held_by=(*self._previous_owners, self._owner))
         return claim_held(self._region, owner=self._owner, held_by=(self._owner,))
 
     def _carry(self, flight: _Flight, draft: Draft) -> None:
         """Encode and put one entry, then commit what is due."""
-        storage = self._region.storage
+        context = self._region.context
         try:
-            entry = encode(draft, position=flight.position, epoch=flight.epoch, nonce=storage.ids.nonce())
-            standing = place(self._region, entry, budget=storage.budget())
+            entry = encode(draft, position=flight.position, epoch=flight.epoch, nonce=context.ids.nonce())
+            standing = put_entry(self._region, entry, budget=context.budget())
             if isinstance(standing, Head):
                 raise self._overtaken(standing, flight)
             with self._change:
@@ -157,11 +157,11 @@ class Pipeline:
         if (head.epoch, head.next_position) != (first.epoch, first.position):  # as an elder's lost reply has shown
             raise self._overtaken(head, due[0])
         summaries, nonce = [entry.summary for entry in entries], entries[-1].nonce
-        swap = heads.appended(head, summaries, nonce=nonce, at=region.storage.clock.now())
+        swap = heads.appended(head, summaries, nonce=nonce, at=region.context.clock.now())
         cause: LsmError | None = None
-        for _ in region.storage.budget().attempts():
+        for _ in region.context.budget().attempts():
             try:
-                outcome = move(region, swap)
+                outcome = advance_head(region, swap)
                 if isinstance(outcome, Head):
                     self._acknowledge(entries, outcome)
                     return
@@ -180,7 +180,7 @@ class Pipeline:
     def _committed(self, entries: Sequence[Encoded], now: Head) -> list[Encoded]:
         """Those that the log holds under a head that some other swap moved, or one of ours whose reply was lost."""
         passed = [entry for entry in entries if entry.summary.position < now.next_position]
-        verdicts = [judge(self._region, entry) for entry in passed]
+        verdicts = [resolve_outcome(self._region, entry) for entry in passed]
         proven = takewhile(lambda pair: isinstance(pair[1], Appended), zip(passed, verdicts, strict=True))
         return [entry for entry, _ in proven]
 
@@ -210,7 +210,7 @@ class Pipeline:
     def _overtaken(self, head: Head, flight: _Flight) -> LsmError:
         """Why an entry can't be committed under this head any more."""
         try:
-            admit(self._region, head, owner=self._owner)
+            check_writable(self._region, head, owner=self._owner)
         except LsmError as error:
             return error
         return contended(self._region, flight.position)

@@ -28,7 +28,7 @@ from lancelsm.wal.entry import Entry, decode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
+class RecoveredLog:
     """The entries after a replay point that count, in order, and where objects lie above the last of them."""
 
     entries: list[Summary]
@@ -36,7 +36,7 @@ class Counted:
     left: tuple[Position, ...]
 
 
-def counted(region: Region, manifest: Manifest) -> Counted:
+def recover_log(region: Region, manifest: Manifest) -> RecoveredLog:
     """Count the entries after the manifest's replay point. Lance's writer may be appending; writers of ours must not.
 
     Raises:
@@ -47,7 +47,7 @@ def counted(region: Region, manifest: Manifest) -> Counted:
     # Listed before anything is read: an entry that is appended meanwhile can't look like one above a hole.
     listed = sorted(
         position
-        for item in region.storage.objects.list(wal_prefix(region.id))
+        for item in region.context.objects.list(wal_prefix(region.id))
         if (position := wal_position(item.key)) is not None
     )
     entries = list(_following(region, manifest, highest=listed[-1] if listed else Position(0)))
@@ -60,7 +60,7 @@ def counted(region: Region, manifest: Manifest) -> Counted:
         proof = _proof(region, position, next_one=position == end + 1)
         if proof:
             raise _hole(region, Position(end + 1), f"{proof} stands at {position}", above=position)
-    return Counted(entries=entries, end=end, left=left)
+    return RecoveredLog(entries=entries, end=end, left=left)
 
 
 def _following(region: Region, manifest: Manifest, *, highest: Position) -> Iterator[Summary]:
@@ -84,7 +84,7 @@ def _following(region: Region, manifest: Manifest, *, highest: Position) -> Iter
 def _entry(region: Region, position: Position, *, highest: Position) -> Entry | None:
     """The entry at a position, None at the end of the log. What can't be read may stand at the very end only."""
     key = wal_entry(region.id, position)
-    found = region.storage.objects.get(key)
+    found = region.context.objects.get(key)
     if found is None:
         return None
     try:
@@ -111,7 +111,7 @@ def _proof(region: Region, position: Position, *, next_one: bool) -> str:
         next_one: it is right behind the last entry, where a crash may leave a fence, or half an object.
     """
     key = wal_entry(region.id, position)
-    found = region.storage.objects.get(key)
+    found = region.context.objects.get(key)
     if found is None:
         return ""
     try:

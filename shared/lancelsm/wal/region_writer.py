@@ -12,7 +12,7 @@ from lancelsm.common.committed import Committed, CommittedEntry
 from lancelsm.common.layout import RegionValues
 from lancelsm.errors import Fenced, Invalid, LsmError, Unavailable
 from lancelsm.region.catalog import Region, check_there
-from lancelsm.region.handle import Target
+from lancelsm.region.handle import WriteTarget
 from lancelsm.region.head import Head, Summary
 from lancelsm.routing.route import Routed
 from lancelsm.wal.append import append_after
@@ -22,32 +22,36 @@ from lancelsm.wal.pipeline import Pipeline
 from lancelsm.wal.slot import Appended
 
 
-def region_of(target: Target, values: RegionValues) -> Region:
+def region_of(target: WriteTarget, values: RegionValues) -> Region:
     """The region with these values, created if there is none; raises as `wal.claim.create_region`."""
     region = target.directory.find(values)
     if region is not None and region.find_head() is not None:
         return region
     if region is not None:  # its creator crashed half-way, or the table was dropped
-        check_there(target.storage)
-    return create_region(target.storage, spec_id=target.regions.spec_id, values=values, owner=target.owner)
+        check_there(target.context)
+    return create_region(target.context, spec_id=target.regions.spec_id, values=values, owner=target.owner)
 
 
 class RegionWriter:
     """Appends to one region: one entry at a time, or, by its sole owner, several in flight. Thread-safe.
 
     Args:
-        lenders: whom the region is taken from at the first append, and from nobody else; the last one gets it back.
-            Without any, nothing is claimed.
+        previous_owners: whom the region is taken from at the first append, and from nobody else; the last one gets it
+            back. Without any, nothing is claimed.
     """
 
-    def __init__(self, region: Region, target: Target, *, owner: str, lenders: tuple[str, ...], depth: int) -> None:
+    def __init__(
+        self, region: Region, target: WriteTarget, *, owner: str, previous_owners: tuple[str, ...], depth: int
+    ) -> None:
         self._region = region
         self._settings = target.settings
         self._owner = owner
-        self._lenders = lenders
-        self._pipeline = Pipeline(region, owner=owner, lenders=lenders, depth=depth) if depth > 1 else None
+        self._previous_owners = previous_owners
+        self._pipeline = (
+            Pipeline(region, owner=owner, previous_owners=previous_owners, depth=depth) if depth > 1 else None
+        )
         self._held: Head | None = None
-        self._unclaimed = bool(lenders)
+        self._unclaimed = bool(previous_owners)
         self._lock = threading.Lock()
 
     def start(self, rows: pa.Table, then: Callable[[CommittedEntry | BaseException], None]) -> None:
@@ -58,7 +62,7 @@ class RegionWriter:
         if self._pipeline is None:
             then(self.append(rows))
             return
-        encoded = draft(rows, at=self._region.storage.clock.now())
+        encoded = draft(rows, at=self._region.context.clock.now())
         self._wait_for_base(self._pipeline.head)
         flight = self._pipeline.submit(encoded)
         flight.add_done_callback(lambda done: then(done.exception() or self._entry(done.result())))
@@ -72,7 +76,7 @@ class RegionWriter:
         Raises:
             Unavailable: too many generations wait to be merged.
         """
-        encoded = draft(rows, at=self._region.storage.clock.now())
+        encoded = draft(rows, at=self._region.context.clock.now())
         entry = self.append_after(lambda _: encoded)
         assert entry is not None
         return entry
@@ -81,7 +85,7 @@ class RegionWriter:
         """As `wal.append.append_after`, after waiting for the base; None if there was nothing to append."""
         with self._lock:
             if self._unclaimed:
-                self._held = claim(self._region, owner=self._owner, held_by=(*self._lenders, self._owner))
+                self._held = claim(self._region, owner=self._owner, held_by=(*self._previous_owners, self._owner))
                 self._unclaimed = False
             self._held = self._wait_for_base(self._held)
             try:
@@ -92,13 +96,13 @@ class RegionWriter:
             self._held = outcome.head if isinstance(outcome, Appended) else outcome
         return self._entry(outcome.summary) if isinstance(outcome, Appended) else None
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Let the last of the lenders have the region again, if it is still ours. Raises as `wal.claim.claim_held`."""
         if self._pipeline is not None:
             self._pipeline.close()
         with self._lock, suppress(Fenced, Invalid):  # taken over or sealed meanwhile
             self._held = None
-            claim_held(self._region, owner=self._lenders[-1], held_by=(self._owner,))
+            claim_held(self._region, owner=self._previous_owners[-1], held_by=(self._owner,))
 
     def _wait_for_base(self, held: Head | None) -> Head:
         """Push back while the base lags; returns a head for the next append."""
@@ -109,11 +113,11 @@ class RegionWriter:
         if pending >= stop:
             raise Unavailable(
                 f"{pending} generations wait to be merged",
-                remedy=f"Merge them: lancelsm merge {self._region.storage.uri}",
+                remedy=f"Merge them: lancelsm merge {self._region.context.uri}",
                 **self._region.where,
             )
         if pending >= slow:
-            self._region.storage.clock.sleep((pending - slow + 1) / (stop - slow))
+            self._region.context.clock.sleep((pending - slow + 1) / (stop - slow))
         return held
 
 
@@ -122,13 +126,15 @@ class RegionWriters:
 
     Args:
         owner: the name to write under; regions are taken from the table's owner if it is another.
-        lender: who has lent its regions besides, and gets them back.
+        previous_owner: who has lent its regions besides, and gets them back.
     """
 
-    def __init__(self, target: Target, *, owner: str, lender: str | None = None, depth: int = 1) -> None:
+    def __init__(self, target: WriteTarget, *, owner: str, previous_owner: str | None = None, depth: int = 1) -> None:
         self._target = target
         self._owner = owner
-        self._lenders = tuple(name for name in dict.fromkeys((target.owner, lender or target.owner)) if name != owner)
+        self._previous_owners = tuple(
+            name for name in dict.fromkeys((target.owner, previous_owner or target.owner)) if name != owner
+        )
         self._depth = depth
         self._writers: dict[RegionValues, RegionWriter] = {}
         self._lock = threading.Lock()
@@ -139,11 +145,13 @@ class RegionWriters:
             writer = self._writers.get(values)
             if writer is None:
                 region = region_of(self._target, values)
-                writer = RegionWriter(region, self._target, owner=self._owner, lenders=self._lenders, depth=self._depth)
+                writer = RegionWriter(
+                    region, self._target, owner=self._owner, previous_owners=self._previous_owners, depth=self._depth
+                )
                 self._writers[values] = writer
             return writer
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """End exclusive ownership.
 
         Raises: as `RegionWriter.give_back`, after all were tried. Another call tries those that are left.
@@ -152,7 +160,7 @@ class RegionWriters:
         with self._lock:
             for values, writer in list(self._writers.items()):
                 try:
-                    writer.give_back()
+                    writer.release()
                     del self._writers[values]
                 except LsmError as error:
                     failure = failure or error
@@ -165,7 +173,7 @@ class RegionWriters:
         Raises:
             The first failure, once every region has ended. It says how many rows other regions have acknowledged.
         """
-        outcomes = self._target.storage.each(self._append, list(parts))
+        outcomes = self._target.context.each(self._append, list(parts))
         entries = [outcome for outcome in outcomes if isinstance(outcome, CommittedEntry)]
         for outcome in outcomes:
             if isinstance(outcome, LsmError):

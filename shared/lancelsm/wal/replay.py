@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from lancelsm.common.layout import Position, wal_entry, wal_prefix
 from lancelsm.common.setsum import Setsum
-from lancelsm.errors import Corrupt, Invalid, placed
+from lancelsm.errors import Corrupt, Invalid, error_context
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TOMBSTONE, TableSchema, conform
 from lancelsm.region import manifest as manifests
@@ -57,7 +57,7 @@ def tail(region: Region, end: LogEnd, manifest: Manifest) -> list[Entry] | None:
     if not positions:
         return []
     try:
-        entries = region.storage.each(lambda position: _entry(region, Position(position)), positions)
+        entries = region.context.each(lambda position: _entry(region, Position(position)), positions)
         total = sum((entry.summary.entry_setsum for entry in entries), start=Setsum())
         if total != end.entry_setsum - manifest.entry_setsum:
             raise _other(region, entries)
@@ -98,10 +98,10 @@ def _unreadable(entry: Entry, message: str) -> Corrupt:
 
 def _entry(region: Region, position: Position) -> Entry:
     key = wal_entry(region.id, position)
-    found = region.storage.objects.get(key)
+    found = region.context.objects.get(key)
     if found is None:
         raise Corrupt("a committed entry is gone", **region.where, position=position, object=key)
-    with placed(**region.where):
+    with error_context(**region.where):
         return decode(found.body, position=position, key=key)
 
 
@@ -116,7 +116,7 @@ def _agree(region: Region, end: LogEnd, manifest: Manifest) -> None:
     if broken:
         raise Corrupt(
             f"manifest and head contradict each other: {'; '.join(broken)}",
-            remedy=f"Restore the object, or stop all writers, then: lancelsm registry rebuild {region.storage.uri}",
+            remedy=f"Restore the object, or stop all writers, then: lancelsm registry rebuild {region.context.uri}",
             **region.where,
             position=manifest.replay_after,
             object=end.manifest_key,

@@ -14,11 +14,11 @@ from lancelsm import registry
 from lancelsm.common.clock import Budget
 from lancelsm.common.layout import Position, wal_entry
 from lancelsm.errors import Ambiguous, Contended, Corrupt, Invalid, LsmError, Unavailable
-from lancelsm.objects import ETag, Unknown, Written
+from lancelsm.objects import ETag, WriteUnknown, Written
 from lancelsm.region import head as heads
 from lancelsm.region.catalog import Region
 from lancelsm.region.head import Head, Summary, Swap
-from lancelsm.registry import Lost
+from lancelsm.registry import SwapLost
 from lancelsm.wal.entry import Draft, Encoded, Entry, decode, encode
 
 _COUNTED = ("next_position", "entry_setsum", "wal_rows", "wal_bytes")
@@ -58,15 +58,15 @@ def try_slot(region: Region, draft: Draft, head: Head, *, budget: Budget, fencin
         draft,
         position=head.next_position,
         epoch=head.epoch,
-        nonce=region.storage.ids.nonce(),
+        nonce=region.context.ids.nonce(),
     )
-    outcome = place(region, entry, budget=budget, fencing=fencing)
+    outcome = put_entry(region, entry, budget=budget, fencing=fencing)
     return _commit(region, entry, head, budget=budget) if outcome is None else outcome
 
 
-def place(region: Region, entry: Encoded, *, budget: Budget, fencing: bool = False) -> Appended | Head | None:
+def put_entry(region: Region, entry: Encoded, *, budget: Budget, fencing: bool = False) -> Appended | Head | None:
     """Get our object to stand at its position: None once it does, else as `try_slot`, arguments and errors too."""
-    objects = region.storage.objects
+    objects = region.context.objects
     position = entry.summary.position
     key = wal_entry(region.id, position)
     maybe_written = False  # some attempt got no definite refusal
@@ -79,8 +79,8 @@ def place(region: Region, entry: Encoded, *, budget: Budget, fencing: bool = Fal
                 outcome = objects.replace(key, entry.body, expect=replacing)
             if isinstance(outcome, Written):
                 return None
-            maybe_written |= isinstance(outcome, Unknown)
-            standing = _look(region, position)
+            maybe_written |= isinstance(outcome, WriteUnknown)
+            standing = read_slot(region, position)
             if standing is None:
                 if not maybe_written:
                     return region.head()
@@ -89,7 +89,7 @@ def place(region: Region, entry: Encoded, *, budget: Budget, fencing: bool = Fal
                 _check_ours(region, standing.entry, entry)
                 return None
             else:
-                settled = _yield_to(region, standing, entry, maybe_written=maybe_written, fencing=fencing)
+                settled = resolve_conflict(region, standing, entry, maybe_written=maybe_written, fencing=fencing)
                 if settled is not None:
                     return settled
                 replacing = standing.etag
@@ -102,7 +102,7 @@ def place(region: Region, entry: Encoded, *, budget: Budget, fencing: bool = Fal
     raise contended(region, position)
 
 
-def _yield_to(
+def resolve_conflict(
     region: Region, standing: _Standing, entry: Encoded, *, maybe_written: bool, fencing: bool
 ) -> Appended | Head | None:
     """Another's object stands at our position. None if it is to be replaced, else what `try_slot` returns.
@@ -116,14 +116,14 @@ def _yield_to(
         return None
     fresh = region.head()
     if fresh.next_position > position:
-        return judge(region, entry) if maybe_written else fresh
+        return resolve_outcome(region, entry) if maybe_written else fresh
     if fresh.epoch != epoch:
         return fresh  # a claim came between: nothing of ours can be committed here any more
     if other is not None and other.summary.epoch > epoch:
         raise Corrupt(
             f"the log holds an entry of epoch {other.summary.epoch}, the head is in epoch {epoch}: "
             "a writer works outside the registry",
-            remedy=f"Stop it, then: lancelsm region adopt {region.storage.uri}",
+            remedy=f"Stop it, then: lancelsm region adopt {region.context.uri}",
             **region.where,
             position=position,
         )
@@ -133,13 +133,13 @@ def _yield_to(
             return None
         raise Corrupt(
             "the object at the next position of the log is not one that this release appends",
-            remedy=f"Take the region over: lancelsm region claim {region.storage.uri} --region {region.id}",
+            remedy=f"Take the region over: lancelsm region claim {region.context.uri} --region {region.id}",
             **region.where,
             position=position,
             object=wal_entry(region.id, position),
         )
-    step = heads.appended(fresh, [other.summary], nonce=other.nonce, at=region.storage.clock.now())
-    outcome = move(region, step)
+    step = heads.appended(fresh, [other.summary], nonce=other.nonce, at=region.context.clock.now())
+    outcome = advance_head(region, step)
     return outcome if isinstance(outcome, Head) else region.head_after(outcome)
 
 
@@ -149,13 +149,13 @@ def _commit(region: Region, entry: Encoded, head: Head, *, budget: Budget) -> Ap
     cause: LsmError | None = None
     for _ in budget.attempts():
         try:
-            step = heads.appended(head, [entry.summary], nonce=entry.nonce, at=region.storage.clock.now())
-            outcome = move(region, step)
+            step = heads.appended(head, [entry.summary], nonce=entry.nonce, at=region.context.clock.now())
+            outcome = advance_head(region, step)
             if isinstance(outcome, Head):
                 return Appended(summary=entry.summary, head=outcome)
             now = region.head_after(outcome)
             if now.next_position > position:
-                return judge(region, entry)
+                return resolve_outcome(region, entry)
             if now.epoch != entry.summary.epoch:
                 return now  # a claim came between: our object can't be committed any more
             head = now
@@ -164,7 +164,7 @@ def _commit(region: Region, entry: Encoded, head: Head, *, budget: Budget) -> Ap
     raise ambiguous(region, position, "the registry gave no answer that proves anything") from cause
 
 
-def move(region: Region, step: Swap) -> Head | Lost | registry.Unknown:
+def advance_head(region: Region, step: Swap) -> Head | SwapLost | registry.SwapUnknown:
     """Try to move the head past entries: the new head if it was applied, and says what it was told.
 
     Raises:
@@ -177,14 +177,14 @@ def move(region: Region, step: Swap) -> Head | Lost | registry.Unknown:
         if other:
             raise Corrupt(
                 f"the head counts other entries than were committed: {', '.join(other)} is not what was written",
-                remedy=f"Stop all writers, then: lancelsm registry rebuild {region.storage.uri}",
+                remedy=f"Stop all writers, then: lancelsm registry rebuild {region.context.uri}",
                 **region.where,
                 position=Position(outcome.next_position - 1),
             )
     return outcome
 
 
-def judge(region: Region, entry: Encoded) -> Appended | Head:
+def resolve_outcome(region: Region, entry: Encoded) -> Appended | Head:
     """The head is past our position: was it our entry that was committed there? Else a newer head to start afresh from.
 
     Raises:
@@ -192,7 +192,7 @@ def judge(region: Region, entry: Encoded) -> Appended | Head:
         Corrupt: a committed entry is gone.
     """
     position = entry.summary.position
-    standing = _look(region, position)
+    standing = read_slot(region, position)
     # The head is read after the object: a late put may have refilled a collected slot.
     head = region.head()
     if head.first_position > position:
@@ -217,16 +217,16 @@ def _check_ours(region: Region, standing: Entry, entry: Encoded) -> None:
     if standing.summary.entry_setsum != entry.summary.entry_setsum:
         raise Corrupt(
             "our entry was damaged on its way into the log",
-            remedy=f"Take the region over: lancelsm region claim {region.storage.uri} --region {region.id}",
+            remedy=f"Take the region over: lancelsm region claim {region.context.uri} --region {region.id}",
             **region.where,
             position=position,
             object=wal_entry(region.id, position),
         )
 
 
-def _look(region: Region, position: Position) -> _Standing | None:
+def read_slot(region: Region, position: Position) -> _Standing | None:
     key = wal_entry(region.id, position)
-    found = region.storage.objects.get(key)
+    found = region.context.objects.get(key)
     if found is None:
         return None
     try:

@@ -19,9 +19,9 @@ from lancelsm.common.clock import Clock
 from lancelsm.common.committed import Committed, CommittedEntry
 from lancelsm.common.layout import RegionValues
 from lancelsm.common.settings import Settings
-from lancelsm.errors import Invalid, Unavailable, placed
+from lancelsm.errors import Invalid, Unavailable, error_context
 from lancelsm.record.normalize import deletes, upserts
-from lancelsm.region.handle import Target
+from lancelsm.region.handle import WriteTarget
 from lancelsm.routing.route import route
 from lancelsm.wal.region_writer import RegionWriters, committed
 
@@ -43,16 +43,16 @@ class Writer:
     """
 
     def __init__(
-        self, target: Target, *, owner: str | None = None, pipeline_depth: int = 1, exclusive: bool = False
+        self, target: WriteTarget, *, owner: str | None = None, pipeline_depth: int = 1, exclusive: bool = False
     ) -> None:
         if pipeline_depth < 1:
             raise Invalid(f"a pipeline of depth {pipeline_depth}", remedy="Use 1 or more", field="pipeline_depth")
         shared = owner or target.owner
         self._alone = exclusive or pipeline_depth > 1
-        name = f"{shared}-{target.storage.ids.nonce()[:12]}" if self._alone else shared
+        name = f"{shared}-{target.context.ids.nonce()[:12]}" if self._alone else shared
         self._target = target
-        self._regions = RegionWriters(target, owner=name, lender=shared, depth=pipeline_depth)
-        self._pool = ThreadPoolExecutor(target.storage.parallel, thread_name_prefix="lancelsm-writer")
+        self._regions = RegionWriters(target, owner=name, previous_owner=shared, depth=pipeline_depth)
+        self._pool = ThreadPoolExecutor(target.context.parallel, thread_name_prefix="lancelsm-writer")
         self._lanes: dict[RegionValues, _Lane] = {}
         self._lock = threading.RLock()
         self._buffered = 0
@@ -75,7 +75,7 @@ class Writer:
 
     def delete(self, keys: Any) -> Committed:
         """As `Table.delete` of keys."""
-        with placed(table=self._target.storage.uri):
+        with error_context(table=self._target.context.uri):
             rows = deletes(keys, schema=self._target.schema)
         return self._submit(rows).result()
 
@@ -88,7 +88,7 @@ class Writer:
             Invalid: a row doesn't fit, or the writer is closed. Nothing was queued.
             Unavailable: the buffer is full. Nothing was queued: wait for earlier futures, then submit again.
         """
-        with placed(table=self._target.storage.uri):
+        with error_context(table=self._target.context.uri):
             rows = upserts(data, schema=self._target.schema)
         return self._submit(rows)
 
@@ -107,23 +107,23 @@ class Writer:
         # Each step may be interrupted and done again: one Ctrl-C must not keep a second call from giving back.
         self._pool.shutdown(wait=True)
         if self._alone:
-            self._regions.give_back()
+            self._regions.release()
 
     def _submit(self, rows: pa.Table) -> Future[Committed]:
         parts = route(rows, self._target.regions)
         with self._lock:
             if self._closed:
-                raise Invalid("the writer is closed", remedy="Open another one", table=self._target.storage.uri)
+                raise Invalid("the writer is closed", remedy="Open another one", table=self._target.context.uri)
             if self._buffered and self._buffered + rows.nbytes > self._target.settings.buffer_bytes:
                 raise Unavailable(
                     f"the writer holds {self._buffered} bytes that are not acknowledged yet",
                     remedy="Wait for earlier writes, then submit again",
-                    table=self._target.storage.uri,
+                    table=self._target.context.uri,
                 )
             self._buffered += rows.nbytes
             batch = _Batch(parts=len(parts), size=rows.nbytes, release=self._release)
             for part in parts:
-                lane = self._lanes.setdefault(part.values, _Lane(self._target.settings, self._target.storage.clock))
+                lane = self._lanes.setdefault(part.values, _Lane(self._target.settings, self._target.context.clock))
                 if lane.put(part.rows, batch):
                     self._pool.submit(lane.run, self._regions, part.values)
         return batch.future

@@ -13,7 +13,7 @@ from lancelsm.stack.cost.prices import Price
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
+class CostItem:
     """One line of the bill.
 
     Attributes:
@@ -32,5 +32,5 @@ class Item:
         return self.quantity * self.price.usd
 
 
-def total(items: Iterable[Item]) -> float:
+def total(items: Iterable[CostItem]) -> float:
     return sum(item.usd for item in items)

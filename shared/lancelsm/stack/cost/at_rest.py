@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from lancelsm.errors import Invalid
-from lancelsm.stack.cost import Item, prices
+from lancelsm.stack.cost import CostItem, prices
 from lancelsm.stack.cost.per_row import MEMORY_MB, MONTH_SECONDS
 
 Properties = Mapping[str, Any]
@@ -48,7 +48,7 @@ AT_REST: Final[Mapping[str, Inventory]] = {
 }
 
 
-def resting(held: Inventory) -> list[Item]:
+def resting(held: Inventory) -> list[CostItem]:
     """The bill of a month without a write, beside what is stored."""
     part = "at rest"
     polls = held.mappings * _POLLERS * MONTH_SECONDS / _POLL_SECONDS
@@ -66,7 +66,9 @@ def resting(held: Inventory) -> list[Item]:
         ("dashboards", max(0, held.dashboards - _FREE_DASHBOARDS), prices.DASHBOARD),
         ("keys", held.keys, prices.KEY),
     )
-    return [Item(part=part, what=what, quantity=quantity, price=price) for what, quantity, price in priced if quantity]
+    return [
+        CostItem(part=part, what=what, quantity=quantity, price=price) for what, quantity, price in priced if quantity
+    ]
 
 
 def inventory(templates: Iterable[Mapping[str, Any]]) -> Inventory:

@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 from lancelsm.common.settings import Settings
 from lancelsm.errors import Invalid
-from lancelsm.stack.cost import Item, prices, requests, total
+from lancelsm.stack.cost import CostItem, prices, requests, total
 from lancelsm.stack.cost.prices import Price
 from lancelsm.stack.cost.requests import Requests
 
@@ -77,14 +77,14 @@ class Workload:
         return self.rows / self.batch
 
 
-def running(work: Workload, settings: Settings) -> list[Item]:
+def running(work: Workload, settings: Settings) -> list[CostItem]:
     """The bill of a month in which nothing but this happens."""
     folding = _folding(work, settings)
     return [*_arriving(work), *_folded(work, settings, folding), *_collected(work, settings, folding), *_kept(work)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
+class MeasuredWork:
     """Work that was done once, by the queue, as it was counted. A merge is in the function or a job.
 
     Attributes:
@@ -105,7 +105,7 @@ class Counted:
     merged_rows: int
 
 
-def spent(done: Counted) -> list[Item]:
+def spent(done: MeasuredWork) -> list[CostItem]:
     """The bill of such work, without what rests: an entry is taken for one invocation, which writes several of them."""
     kilobytes = done.rows * done.row_bytes / 1000
     return [
@@ -123,24 +123,24 @@ def spent(done: Counted) -> list[Item]:
     ]
 
 
-def _arriving(work: Workload) -> Iterator[Item]:
+def _arriving(work: Workload) -> Iterator[CostItem]:
     kilobytes = work.rows * work.row_bytes / 1000
     if work.path == "queue":
         yield from _queued(work.calls, messages=work.calls, kilobytes=kilobytes)
     yield from _written(work.calls, kilobytes=kilobytes)
 
 
-def _queued(requests_made: float, *, messages: float, kilobytes: float) -> Iterator[Item]:
+def _queued(requests_made: float, *, messages: float, kilobytes: float) -> Iterator[CostItem]:
     part = "queue"
     chunks = ceil(1000 * kilobytes / messages * _COMPRESSED / CHUNK_BYTES)
     yield from _invoked(part, "ingest", requests_made, kilobytes / requests_made)
     yield from _asked(part, "heads", requests.INGEST * requests_made)
-    yield Item(part=part, what="messages sent", quantity=messages * chunks, price=prices.QUEUE_REQUEST)
-    yield Item(part=part, what="messages received", quantity=messages * chunks, price=prices.QUEUE_REQUEST)
-    yield Item(part=part, what="messages deleted", quantity=messages, price=prices.QUEUE_REQUEST)
+    yield CostItem(part=part, what="messages sent", quantity=messages * chunks, price=prices.QUEUE_REQUEST)
+    yield CostItem(part=part, what="messages received", quantity=messages * chunks, price=prices.QUEUE_REQUEST)
+    yield CostItem(part=part, what="messages deleted", quantity=messages, price=prices.QUEUE_REQUEST)
 
 
-def _written(entries: float, *, kilobytes: float) -> Iterator[Item]:
+def _written(entries: float, *, kilobytes: float) -> Iterator[CostItem]:
     part = "write"
     yield from _invoked(part, "writer_flush", entries, kilobytes / entries)
     yield from _asked(part, "entries", requests.WRITE * entries)
@@ -164,7 +164,7 @@ def _folding(work: Workload, settings: Settings) -> _Folding:
     return _Folding(flushes=flushes, generations=generations, merges=merges)
 
 
-def _folded(work: Workload, settings: Settings, folding: _Folding) -> Iterator[Item]:
+def _folded(work: Workload, settings: Settings, folding: _Folding) -> Iterator[CostItem]:
     kilobytes = work.rows * work.row_bytes / 1000
     generations, merges = folding.generations, folding.merges
     yield from _flushed(folding.flushes, generations=generations, entries=work.calls, kilobytes=kilobytes)
@@ -181,7 +181,7 @@ def _folded(work: Workload, settings: Settings, folding: _Folding) -> Iterator[I
     )
 
 
-def _collected(work: Workload, settings: Settings, folding: _Folding) -> Iterator[Item]:
+def _collected(work: Workload, settings: Settings, folding: _Folding) -> Iterator[CostItem]:
     """Merges start a round in each span of twice the interval, which reads every version of the base that is kept."""
     part, merges = "collect", folding.merges
     rounds = min(merges, MONTH_SECONDS / (2 * settings.collect_interval_seconds))
@@ -194,13 +194,15 @@ def _collected(work: Workload, settings: Settings, folding: _Folding) -> Iterato
         + requests.COLLECT_GONE * merges
     )
     seconds = 4 * rounds * _STEP_SECONDS + made.object_reads * _READ_SECONDS / _READS_AT_ONCE
-    yield Item(part=part, what="gc, gc_sweep", quantity=4 * rounds, price=prices.INVOCATION)
-    yield Item(part=part, what="gc, gc_sweep", quantity=seconds * MEMORY_MB["gc"] / 1024, price=prices.ARM_GB_SECOND)
-    yield Item(part=part, what="state machine", quantity=STEPS_OF_A_COLLECTION * rounds, price=prices.STEP)
+    yield CostItem(part=part, what="gc, gc_sweep", quantity=4 * rounds, price=prices.INVOCATION)
+    yield CostItem(
+        part=part, what="gc, gc_sweep", quantity=seconds * MEMORY_MB["gc"] / 1024, price=prices.ARM_GB_SECOND
+    )
+    yield CostItem(part=part, what="state machine", quantity=STEPS_OF_A_COLLECTION * rounds, price=prices.STEP)
     yield from _asked(part, "rounds", made)
 
 
-def _flushed(flushes: float, *, generations: float, entries: float, kilobytes: float) -> Iterator[Item]:
+def _flushed(flushes: float, *, generations: float, entries: float, kilobytes: float) -> Iterator[CostItem]:
     part = "flush"
     yield from _invoked(part, "compaction", flushes, kilobytes / flushes)
     yield from _asked(part, "generations", requests.FLUSH * generations + requests.FLUSH_ENTRY * entries)
@@ -208,33 +210,35 @@ def _flushed(flushes: float, *, generations: float, entries: float, kilobytes: f
 
 def _merged(
     in_function: float, *, jobs: float, job_rows: float, generations: float, kilobytes: float
-) -> Iterator[Item]:
+) -> Iterator[CostItem]:
     """So many kilobytes in the function, so many rows in jobs."""
     part, merges = "merge", in_function + jobs
     if in_function:
         yield from _invoked(part, "merger", in_function, kilobytes / in_function)
     if jobs:
         hours = (_JOB_SECONDS * jobs + _JOB_SECONDS_PER_MILLION_ROWS * job_rows / 1e6) / 3600
-        yield Item(part=part, what="job", quantity=_JOB_VCPUS * hours, price=prices.VCPU_HOUR)
-        yield Item(part=part, what="job", quantity=_JOB_GB * hours, price=prices.MEMORY_HOUR)
+        yield CostItem(part=part, what="job", quantity=_JOB_VCPUS * hours, price=prices.VCPU_HOUR)
+        yield CostItem(part=part, what="job", quantity=_JOB_GB * hours, price=prices.MEMORY_HOUR)
     others = 3 * merges * _STEP_SECONDS * MEMORY_MB["merger"] / 1024
-    yield Item(part=part, what="plan, optimize, record", quantity=3 * merges, price=prices.INVOCATION)
-    yield Item(part=part, what="plan, optimize, record", quantity=others, price=prices.ARM_GB_SECOND)
-    yield Item(part=part, what="state machine", quantity=STEPS_OF_A_MERGE * merges, price=prices.STEP)
+    yield CostItem(part=part, what="plan, optimize, record", quantity=3 * merges, price=prices.INVOCATION)
+    yield CostItem(part=part, what="plan, optimize, record", quantity=others, price=prices.ARM_GB_SECOND)
+    yield CostItem(part=part, what="state machine", quantity=STEPS_OF_A_MERGE * merges, price=prices.STEP)
     made = requests.MERGE * merges + requests.MERGE_GENERATION * generations + requests.WRITE_FIRST * merges
     yield from _asked(part, "merges", made)
 
 
-def _kept(work: Workload) -> Iterator[Item]:
+def _kept(work: Workload) -> Iterator[CostItem]:
     yield _logged(work.calls * (2 if work.path == "queue" else 1))
-    yield Item(part="keep", what="metrics of the table", quantity=_METRICS_OF_A_TABLE, price=prices.METRIC)
+    yield CostItem(part="keep", what="metrics of the table", quantity=_METRICS_OF_A_TABLE, price=prices.METRIC)
 
 
-def _logged(invocations: float) -> Item:
-    return Item(part="keep", what="logs of the functions", quantity=invocations * _LOG_BYTES / 1e9, price=prices.LOGS)
+def _logged(invocations: float) -> CostItem:
+    return CostItem(
+        part="keep", what="logs of the functions", quantity=invocations * _LOG_BYTES / 1e9, price=prices.LOGS
+    )
 
 
-def a_million_rows(work: Workload, items: Iterable[Item]) -> dict[str, float]:
+def a_million_rows(work: Workload, items: Iterable[CostItem]) -> dict[str, float]:
     """US dollars, without what a month costs anyway: until rows are acknowledged, are in the base, are nowhere else."""
     millions = work.rows / 1e6
     moved = [item for item in items if item.price != prices.METRIC]
@@ -242,21 +246,21 @@ def a_million_rows(work: Workload, items: Iterable[Item]) -> dict[str, float]:
     return {until: total(item for item in moved if item.part not in parts) / millions for until, parts in after.items()}
 
 
-def stored(work: Workload) -> Item:
+def stored(work: Workload) -> CostItem:
     """What a month's rows cost in each month that they stay, if none replaces another."""
     gigabytes = work.rows * work.row_bytes / 1e9
-    return Item(part="keep", what="rows of one month", quantity=gigabytes, price=prices.OBJECT_STORAGE)
+    return CostItem(part="keep", what="rows of one month", quantity=gigabytes, price=prices.OBJECT_STORAGE)
 
 
-def _invoked(part: str, function: str, calls: float, kilobytes: float) -> Iterator[Item]:
+def _invoked(part: str, function: str, calls: float, kilobytes: float) -> Iterator[CostItem]:
     memory = MEMORY_MB[function]
     cpu = _CPU_SECONDS_PER_KB[function] * kilobytes / min(1.0, memory / _CORE_MB)
     seconds = _WAIT_SECONDS[function] + cpu
-    yield Item(part=part, what=function, quantity=calls, price=prices.INVOCATION)
-    yield Item(part=part, what=function, quantity=calls * seconds * memory / 1024, price=prices.ARM_GB_SECOND)
+    yield CostItem(part=part, what=function, quantity=calls, price=prices.INVOCATION)
+    yield CostItem(part=part, what=function, quantity=calls * seconds * memory / 1024, price=prices.ARM_GB_SECOND)
 
 
-def _asked(part: str, what: str, made: Requests) -> Iterator[Item]:
+def _asked(part: str, what: str, made: Requests) -> Iterator[CostItem]:
     priced: tuple[tuple[float, Price], ...] = (
         (made.object_writes, prices.OBJECT_WRITE),
         (made.object_reads, prices.OBJECT_READ),
@@ -265,4 +269,4 @@ def _asked(part: str, what: str, made: Requests) -> Iterator[Item]:
     )
     for quantity, price in priced:
         if quantity:
-            yield Item(part=part, what=what, quantity=quantity, price=price)
+            yield CostItem(part=part, what=what, quantity=quantity, price=price)

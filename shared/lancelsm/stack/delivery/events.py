@@ -7,10 +7,10 @@ from typing import Any
 
 from lancelsm.common.clock import Ids
 from lancelsm.errors import LsmError
-from lancelsm.stack.delivery.apply import Outcome, Ports, apply
+from lancelsm.stack.delivery.apply import BatchPorts, MessageResult, apply
 from lancelsm.stack.delivery.queue import Delivery, Queue, delivery
 from lancelsm.stack.delivery.table_cache import Inbox, Tables
-from lancelsm.stack.function import Call, Document
+from lancelsm.stack.function import Document, FunctionCall
 
 _SECONDS_MAX = 60
 # The queue gives a message up at its 1,000th receive: with a minute each that came long before the 14 days it waits.
@@ -22,7 +22,9 @@ def is_batch(event: Mapping[str, Any]) -> bool:
     return "Records" in event
 
 
-def answer(event: Document, call: Call, *, tables: Tables, inbox: Inbox, queue: Queue, dead_letters: Queue) -> Document:
+def answer(
+    event: Document, call: FunctionCall, *, tables: Tables, inbox: Inbox, queue: Queue, dead_letters: Queue
+) -> Document:
     """Apply an SQS event as `applying.apply`, and put off what failed.
 
     Returns:
@@ -36,7 +38,7 @@ def answer(event: Document, call: Call, *, tables: Tables, inbox: Inbox, queue: 
         for record in event["Records"]
     ]
     begun = tables.ports.clock.monotonic()
-    ports = Ports(tables=tables, inbox=inbox, dead_letters=dead_letters, source=queue.identity())
+    ports = BatchPorts(tables=tables, inbox=inbox, dead_letters=dead_letters, source=queue.identity())
     applied = apply(deliveries, ports=ports, seconds=call.seconds - (tables.ports.clock.monotonic() - begun))
     for table, entry in applied.entries:
         call.telemetry.measure("rows", entry.rows, table=table)
@@ -46,18 +48,18 @@ def answer(event: Document, call: Call, *, tables: Tables, inbox: Inbox, queue: 
     try:
         postpone([outcome.delivery for outcome in failed], queue=queue, ids=tables.ports.ids)
     except LsmError as error:  # then it comes again when its time on the queue is over
-        call.telemetry.log("nothing was put off", reason=error.discreet)
+        call.telemetry.log("nothing was put off", reason=error.redacted)
     return {"batchItemFailures": [{"itemIdentifier": outcome.delivery.id} for outcome in failed]}
 
 
-def _tell(outcome: Outcome, call: Call) -> None:
+def _tell(outcome: MessageResult, call: FunctionCall) -> None:
     """Names only: what is wrong with a row may quote it."""
     if outcome.bug is not None:
         call.telemetry.bug(outcome.bug, table=outcome.table, message_id=outcome.delivery.id)
     if outcome.again is not None:
         call.telemetry.failed(outcome.again)
-    elif outcome.misfit is not None:
-        where = outcome.misfit.where
+    elif outcome.rejection is not None:
+        where = outcome.rejection.where
         facts = {"table": outcome.table, "message_id": outcome.delivery.id, "field": where.get("field", "")}
         call.telemetry.log("rows were set aside", **facts)
         call.telemetry.measure("quarantined", 1, table=outcome.table)

@@ -38,7 +38,7 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Letter:
+class DeadLetter:
     """Rows that were set aside, and where they belong in their region's log."""
 
     reason: str
@@ -56,12 +56,12 @@ def quarantine(
     delivery: Delivery, error: LsmError, *, nonce: Nonce, source: str, inbox: Inbox, dead_letters: Queue
 ) -> None:
     """Set a message aside of which nothing is known but its text; else as `quarantine_rows`."""
-    letter = {"body": delivery.body}
+    dead_letter = {"body": delivery.body}
     if len(json.dumps(delivery.body)) > BYTES_MAX - SPARE:  # as a text within a text it is larger than it was
         key = f"quarantine/{nonce}.json"
         inbox.put(key, delivery.body.encode())
-        letter = {"inbox": inbox.uri, "object": key}
-    _put(letter, delivery, error, contents=delivery.body, source=source, dead_letters=dead_letters)
+        dead_letter = {"inbox": inbox.uri, "object": key}
+    _put(dead_letter, delivery, error, contents=delivery.body, source=source, dead_letters=dead_letters)
 
 
 def quarantine_rows(
@@ -95,7 +95,7 @@ def quarantine_rows(
     if not fits(alone, stream):
         alone = replace(message, rows=None, object=f"quarantine/{nonce}.arrow")
         inbox.put(alone.object or "", stream)
-    letter = {
+    dead_letter = {
         "table": message.table,
         "region": message.region,
         "position": head.next_position,
@@ -104,10 +104,10 @@ def quarantine_rows(
         "inbox": inbox.uri,
         "message": json.loads(encode(alone)),
     }
-    _put(letter, delivery, error, contents=stream.hex(), source=source, dead_letters=dead_letters)
+    _put(dead_letter, delivery, error, contents=stream.hex(), source=source, dead_letters=dead_letters)
 
 
-def read_letter(body: str) -> Letter:
+def read_dead_letter(body: str) -> DeadLetter:
     """Read what `quarantine_rows` wrote.
 
     Raises:
@@ -118,7 +118,7 @@ def read_letter(body: str) -> Letter:
     if "position" not in document:
         raise Invalid("it is not known where in the log it belongs", remedy="Write its rows again, or drop it")
     try:
-        return Letter(
+        return DeadLetter(
             reason=str(document["reason"]["message"]),
             queue=str(document["queue"]),
             id=str(document["id"]),
@@ -134,7 +134,7 @@ def read_letter(body: str) -> Letter:
 
 
 def described(body: str) -> tuple[str, str]:
-    """The id of a letter's message, and why it was set aside, also of one that `read_letter` refuses.
+    """The id of a letter's message, and why it was set aside, also of one that `read_dead_letter` refuses.
 
     Both are empty where it does not say: the queue itself puts what was received too often there, as it is.
     """
@@ -146,7 +146,7 @@ def described(body: str) -> tuple[str, str]:
 
 
 def _put(
-    letter: Mapping[str, Any],
+    dead_letter: Mapping[str, Any],
     delivery: Delivery,
     error: LsmError,
     *,
@@ -161,7 +161,7 @@ def _put(
         "queue": source,
         "id": delivery.id,
         "sequence": str(delivery.sequence),
-        **letter,
+        **dead_letter,
     }
     name = digest((source, str(delivery.sequence), contents))
     body = json.dumps(document, separators=(",", ":"), default=str)

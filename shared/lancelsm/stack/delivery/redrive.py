@@ -21,13 +21,13 @@ from lancelsm.errors import Corrupt, Invalid, LsmError, Unavailable
 from lancelsm.objects import ObjectStore
 from lancelsm.record.key import key_column
 from lancelsm.record.schema import conform
-from lancelsm.region.catalog import Region, admit
-from lancelsm.region.handle import Opened, Target
+from lancelsm.region.catalog import Region, check_writable
+from lancelsm.region.handle import TableHandle, WriteTarget
 from lancelsm.region.head import Head
 from lancelsm.stack.delivery.message import unpacked
-from lancelsm.stack.delivery.quarantine import Letter, described, read_letter
+from lancelsm.stack.delivery.quarantine import DeadLetter, described, read_dead_letter
 from lancelsm.stack.delivery.queue import Delivery, Queue
-from lancelsm.stack.delivery.validation import sifted
+from lancelsm.stack.delivery.validation import partition_valid
 from lancelsm.wal.entry import Draft, Entry, decode, draft
 from lancelsm.wal.region_writer import RegionWriter
 
@@ -55,7 +55,7 @@ class Redriven:
 class Places:
     """How to get at what letters name by URI."""
 
-    table: Callable[[str], Opened]
+    table: Callable[[str], TableHandle]
     inbox: Callable[[str], ObjectStore]
 
 
@@ -93,7 +93,7 @@ def redrive(dead_letters: Queue, *, places: Places, dry: bool) -> Iterator[Redri
 def _redriven(one: Delivery, places: Places, *, dry: bool) -> Redriven:
     message, cause = described(one.body)
 
-    def told(verdict: Verdict, rows: int, reason: str, *, table: str = "", region: str = "") -> Redriven:
+    def explained(verdict: Verdict, rows: int, reason: str, *, table: str = "", region: str = "") -> Redriven:
         return Redriven(
             id=message or one.id,
             table=table,
@@ -105,51 +105,51 @@ def _redriven(one: Delivery, places: Places, *, dry: bool) -> Redriven:
         )
 
     try:
-        letter = read_letter(one.body)
+        dead_letter = read_dead_letter(one.body)
     except LsmError as error:
-        return told(Verdict.LEFT, 0, f"{error.message}. {error.remedy}")
-    told = partial(told, table=letter.message.table, region=letter.message.region)
+        return explained(Verdict.LEFT, 0, f"{error.message}. {error.remedy}")
+    explained = partial(explained, table=dead_letter.message.table, region=dead_letter.message.region)
 
     try:
-        target = places.table(letter.message.table).target()
-        attempt = _Attempt(letter, target, _rows(letter, target, places))
+        target = places.table(dead_letter.message.table).target()
+        attempt = _Attempt(dead_letter, target, _rows(dead_letter, target, places))
         rows = attempt.look() if dry else attempt.append()
     except LsmError as error:
-        return told(Verdict.LEFT, 0, error.message)
+        return explained(Verdict.LEFT, 0, error.message)
     if not rows:
-        return told(Verdict.SUPERSEDED, 0, "newer rows have its keys")
-    return told(Verdict.APPENDED, rows, "newer rows have its other keys" if rows < attempt.given else "")
+        return explained(Verdict.SUPERSEDED, 0, "newer rows have its keys")
+    return explained(Verdict.APPENDED, rows, "newer rows have its other keys" if rows < attempt.given else "")
 
 
-def _rows(letter: Letter, target: Target, places: Places) -> pa.Table:
+def _rows(dead_letter: DeadLetter, target: WriteTarget, places: Places) -> pa.Table:
     """The letter's rows in stored form; raises `Invalid` if one of them still doesn't fit."""
-    stream = letter.message.rows
-    if letter.message.object is not None:
-        found = places.inbox(letter.inbox).get(letter.message.object)
+    stream = dead_letter.message.rows
+    if dead_letter.message.object is not None:
+        found = places.inbox(dead_letter.inbox).get(dead_letter.message.object)
         stream = None if found is None else found.body
     if stream is None:
         raise Invalid("its object is not in the inbox any more")
-    rows, misfits = sifted(unpacked(stream), target=target, values=letter.message.values)
-    if misfits is not None:
-        raise misfits.error
+    rows, rejected = partition_valid(unpacked(stream), target=target, values=dead_letter.message.values)
+    if rejected is not None:
+        raise rejected.error
     return rows
 
 
 class _Attempt:
     """One letter on its way back, and what of its keys the log was seen to hold since."""
 
-    def __init__(self, letter: Letter, target: Target, rows: pa.Table) -> None:
-        region = target.directory.find(letter.message.values)
-        if region is None or region.id != letter.message.region:
+    def __init__(self, dead_letter: DeadLetter, target: WriteTarget, rows: pa.Table) -> None:
+        region = target.directory.find(dead_letter.message.values)
+        if region is None or region.id != dead_letter.message.region:
             raise Invalid("the table has no such region any more")
         self._region: Region = region
-        self._letter = letter
+        self._dead_letter = dead_letter
         self._target = target
         self._rows = rows
         self._keys = key_column(rows, target.schema.primary_key)
         self._newer = pa.repeat(False, rows.num_rows)
-        self._next = letter.position
-        self._sum = letter.entry_setsum
+        self._next = dead_letter.position
+        self._sum = dead_letter.entry_setsum
 
     @property
     def given(self) -> int:
@@ -158,17 +158,19 @@ class _Attempt:
     def look(self) -> int:
         """How many rows `append` would append now; raises as it."""
         head = self._region.head()
-        admit(self._region, head, owner=self._target.owner)
+        check_writable(self._region, head, owner=self._target.owner)
         return int(self._left(head).num_rows)
 
     def append(self) -> int:
         """Append the rows that nothing newer supersedes; returns their number. Raises as `wal.append.append_after`."""
-        letter = self._letter
-        writer = RegionWriter(self._region, self._target, owner=self._target.owner, lenders=(), depth=1)
+        dead_letter = self._dead_letter
+        writer = RegionWriter(self._region, self._target, owner=self._target.owner, previous_owners=(), depth=1)
 
         def next_draft(head: Head) -> Draft | None:
             left = self._left(head)
-            return draft(left, source={letter.queue: str(letter.sequence)}) if left.num_rows else None
+            return (
+                draft(left, applied_sequences={dead_letter.queue: str(dead_letter.sequence)}) if left.num_rows else None
+            )
 
         entry = writer.append_after(next_draft)
         return 0 if entry is None else entry.rows
@@ -177,9 +179,9 @@ class _Attempt:
         """The rows whose keys nothing in the log has that was committed after them, as of this head."""
         entries_sum = self._sum
         newer = self._newer
-        if head.first_position > self._letter.position:
+        if head.first_position > self._dead_letter.position:
             raise _collected(head)
-        if not self._letter.whole and self._letter.sequence > head.applied(self._letter.queue):
+        if not self._dead_letter.whole and self._dead_letter.sequence > head.applied(self._dead_letter.queue):
             raise Unavailable("other rows of its message are still to be applied")
         for number in range(self._next, head.next_position):
             entry = self._entry(Position(number))
@@ -188,14 +190,14 @@ class _Attempt:
                 entries_sum = entries_sum + entry.summary.entry_setsum
         if entries_sum != head.entry_setsum:
             fresh = self._region.head()
-            raise _collected(fresh) if fresh.first_position > self._letter.position else self._corrupt()
+            raise _collected(fresh) if fresh.first_position > self._dead_letter.position else self._corrupt()
         self._next, self._sum, self._newer = head.next_position, entries_sum, newer
         return self._rows.filter(pc.invert(newer))
 
     def _entry(self, position: Position) -> Entry | None:
         """The entry there, if one can be read; the sum tells whether that was all of them."""
         key = wal_entry(self._region.id, position)
-        found = self._region.storage.objects.get(key)
+        found = self._region.context.objects.get(key)
         try:
             return None if found is None else decode(found.body, position=position, key=key)
         except Corrupt:
@@ -203,7 +205,10 @@ class _Attempt:
 
     def _newer_keys(self, entry: Entry) -> pa.Array:
         """The keys in an entry, if what it holds is newer than the letter."""
-        older = int(entry.summary.source.get(self._letter.queue, self._letter.sequence)) < self._letter.sequence
+        older = (
+            int(entry.summary.applied_sequences.get(self._dead_letter.queue, self._dead_letter.sequence))
+            < self._dead_letter.sequence
+        )
         if entry.fence or older:
             return self._keys.slice(0, 0)
         schema = self._target.schema
@@ -211,7 +216,7 @@ class _Attempt:
 
     def _corrupt(self) -> Corrupt:
         return Corrupt(
-            f"the entries from position {self._letter.position} on don't add up to what was committed",
+            f"the entries from position {self._dead_letter.position} on don't add up to what was committed",
             **self._region.where,
         )
 

@@ -10,18 +10,18 @@ from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 
-from lancelsm.errors import Invalid, LsmError, placed
+from lancelsm.errors import Invalid, LsmError, error_context
 from lancelsm.objects.keys import checked
 from lancelsm.record.files import json_rows
 from lancelsm.record.key import newest
 from lancelsm.record.normalize import deletes, upserts
 from lancelsm.region.catalog import Directory
-from lancelsm.region.handle import Opened
+from lancelsm.region.handle import TableHandle
 from lancelsm.routing.route import route
 from lancelsm.stack.delivery.message import unpacked
 from lancelsm.stack.delivery.table_cache import Inbox
 from lancelsm.stack.documents import committed
-from lancelsm.stack.function import Call, Document
+from lancelsm.stack.function import Document, FunctionCall
 from lancelsm.wal.region_writer import RegionWriters
 
 Op = Literal["upsert", "delete"]
@@ -43,16 +43,16 @@ class Given(Protocol):
     def op(self) -> Op: ...  # of `arrow` and `object`
 
 
-def stored_rows(given: Given, *, opened: Opened, inbox: Inbox) -> pa.Table:
+def stored_rows(given: Given, *, handle: TableHandle, inbox: Inbox) -> pa.Table:
     """The rows in stored form, each key once: deletes win over upserts of the same request, later rows over earlier.
 
     Raises:
         Invalid: not exactly one form, or a row that doesn't fit; names column and row.
         Unavailable: the inbox did not answer.
     """
-    schema = opened.config.schema
+    schema = handle.config.schema
     forms = [given.upserts is not None or given.deletes is not None, given.arrow is not None, given.object is not None]
-    with placed(table=opened.storage.uri):
+    with error_context(table=handle.context.uri):
         if sum(forms) != 1:
             raise Invalid("rows come in one form", remedy="Give upserts and deletes, or arrow, or object")
         if given.arrow is not None or given.object is not None:
@@ -64,16 +64,16 @@ def stored_rows(given: Given, *, opened: Opened, inbox: Inbox) -> pa.Table:
         return newest(pa.concat_tables([live, dead]), schema.primary_key)
 
 
-def write(rows: pa.Table, *, opened: Opened, seconds: float) -> Document:
+def write(rows: pa.Table, *, handle: TableHandle, seconds: float) -> Document:
     """Append rows in stored form, one entry per region, regions in parallel; raises as `Table.upsert`."""
-    target = opened.target()
-    storage = replace(target.storage, budget_seconds=min(seconds, target.storage.budget_seconds))
-    directory = Directory(storage, spec_id=target.regions.spec_id)
-    writers = RegionWriters(replace(target, storage=storage, directory=directory), owner=target.owner)
+    target = handle.target()
+    context = replace(target.context, budget_seconds=min(seconds, target.context.budget_seconds))
+    directory = Directory(context, spec_id=target.regions.spec_id)
+    writers = RegionWriters(replace(target, context=context, directory=directory), owner=target.owner)
     return committed(writers.append_all(route(rows, target.regions)))
 
 
-def over_http(event: Document, call: Call, work: Callable[[Document, Call], Document]) -> Document:
+def over_http(event: Document, call: FunctionCall, work: Callable[[Document, FunctionCall], Document]) -> Document:
     """A call by function URL as well as by invoke: the body is the event, and an error is an answer with its status."""
     if "requestContext" not in event:
         return work(event, call)

@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from lancelsm.common.clock import Budget
 from lancelsm.common.layout import RegionId, region_id
-from lancelsm.errors import Invalid, LsmError, Unavailable, placed
-from lancelsm.region.catalog import admit
-from lancelsm.region.handle import Opened, Target
+from lancelsm.errors import Invalid, LsmError, Unavailable, error_context
+from lancelsm.region.catalog import check_writable
+from lancelsm.region.handle import TableHandle, WriteTarget
 from lancelsm.routing.route import Routed, route
 from lancelsm.stack.delivery.message import BYTES_MAX, Message, dedup_id, encode, fits, group_id, split
 from lancelsm.stack.delivery.queue import BATCH, Outgoing, Queue, Sent
@@ -44,7 +44,7 @@ class _Part:
 def send(
     rows: pa.Table,
     *,
-    opened: Opened,
+    handle: TableHandle,
     queue: Queue,
     inbox: Inbox,
     producer: str,
@@ -70,10 +70,10 @@ def send(
 
     A crash at any line leaves some of the messages sent; the same request again completes them.
     """
-    with placed(table=opened.storage.uri):
-        target = opened.target()
+    with error_context(table=handle.context.uri):
+        target = handle.target()
         routed = route(rows, target.regions)
-        for refusal in target.storage.each(partial(_refusal, target), routed):
+        for refusal in target.context.each(partial(_refusal, target), routed):
             if refusal is not None:
                 refusal.remedy = f"{refusal.remedy}. Nothing was sent"
                 raise refusal
@@ -82,22 +82,22 @@ def send(
             for one in routed
             for part in _parts(one, rows, target, inbox, producer, sequence, by_reference=by_reference)
         ]
-        budget = Budget(clock=target.storage.clock, ids=target.storage.ids, seconds=min(seconds, _SECONDS_MAX))
+        budget = Budget(clock=target.context.clock, ids=target.context.ids, seconds=min(seconds, _SECONDS_MAX))
         return _send(parts, queue=queue, budget=budget)
 
 
-def _refusal(target: Target, part: Routed) -> LsmError | None:
+def _refusal(target: WriteTarget, part: Routed) -> LsmError | None:
     """Why a region takes no rows now. One that doesn't exist yet takes them: the writer makes it."""
     try:
         region = target.directory.find(part.values)
         head = None if region is None else region.find_head()
         if region is None or head is None:
             return None
-        admit(region, head, owner=head.owner)
+        check_writable(region, head, owner=head.owner)
         if head.pending_generations >= target.settings.pending_generations_stop:
             return Unavailable(
                 f"{head.pending_generations} generations wait to be merged",
-                remedy=f"Merge them: lancelsm merge {target.storage.uri}, then send again",
+                remedy=f"Merge them: lancelsm merge {target.context.uri}, then send again",
                 **region.where,
             )
     except LsmError as error:
@@ -106,12 +106,19 @@ def _refusal(target: Target, part: Routed) -> LsmError | None:
 
 
 def _parts(
-    routed: Routed, rows: pa.Table, target: Target, inbox: Inbox, producer: str, sequence: int, *, by_reference: bool
+    routed: Routed,
+    rows: pa.Table,
+    target: WriteTarget,
+    inbox: Inbox,
+    producer: str,
+    sequence: int,
+    *,
+    by_reference: bool,
 ) -> Iterator[_Part]:
     """The messages of one region: the same request gives the same ones."""
-    region = region_id(table=target.storage.table, spec_id=target.regions.spec_id, values=routed.values)
+    region = region_id(table=target.context.table, spec_id=target.regions.spec_id, values=routed.values)
     frame = Message(
-        table=target.storage.uri, region=region, values=routed.values, producer=producer, sequence=sequence, object=""
+        table=target.context.uri, region=region, values=routed.values, producer=producer, sequence=sequence, object=""
     )
     first = 0
     for some, stream in split(routed.rows, frame=frame):
@@ -130,10 +137,10 @@ def _parts(
                     row=_place(some, rows),
                 )
             # A name of its own: after 5 minutes the same producer and sequence may stand for other rows.
-            packed_rows, key = None, f"parts/{dedup}-{target.storage.ids.nonce()}.arrow"
+            packed_rows, key = None, f"parts/{dedup}-{target.context.ids.nonce()}.arrow"
             inbox.put(key, stream)
         message = Message(
-            table=target.storage.uri,
+            table=target.context.uri,
             region=region,
             values=routed.values,
             producer=producer,
@@ -141,7 +148,7 @@ def _parts(
             rows=packed_rows,
             object=key,
         )
-        outgoing = Outgoing(body=encode(message), group=group_id(target.storage.table, region), dedup=dedup)
+        outgoing = Outgoing(body=encode(message), group=group_id(target.context.table, region), dedup=dedup)
         yield _Part(region=region, rows=some.num_rows, outgoing=outgoing)
 
 

@@ -9,7 +9,7 @@ from lancelsm.errors import Invalid, Unavailable
 from lancelsm.objects import ObjectStore, put_once
 from lancelsm.objects.open import open_store
 from lancelsm.region import config as configs
-from lancelsm.region.handle import Opened, Ports, open_configured
+from lancelsm.region.handle import Ports, TableHandle, open_configured
 from lancelsm.stack.function import place
 
 _SECONDS = 60.0
@@ -24,9 +24,9 @@ class Tables:
         self._root = root
         self._options = storage_options
         self.ports = ports or Ports()
-        self._opened: dict[str, tuple[Opened, float]] = {}
+        self._opened: dict[str, tuple[TableHandle, float]] = {}
 
-    def open(self, table: str, *, fresh: bool = False) -> Opened:
+    def open(self, table: str, *, fresh: bool = False) -> TableHandle:
         """A table by name or URI; raises as `open_configured`, and `Invalid` if it is not below the root."""
         uri = place(table, root=self._root)
         now = self.ports.clock.monotonic()
@@ -36,7 +36,7 @@ class Tables:
             self._opened[uri] = kept
         return kept[0]
 
-    def find(self, table: str, *, fresh: bool = False) -> Opened | None:
+    def find(self, table: str, *, fresh: bool = False) -> TableHandle | None:
         """As `open`; None if no table is there. One that is not below the root is another deployment's, or was this
         one's and will be again: nothing is known of it."""
         uri = place(table, root=self._root)

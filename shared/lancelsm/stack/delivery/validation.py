@@ -10,19 +10,21 @@ import pyarrow.compute as pc
 from lancelsm.common.layout import RegionValues
 from lancelsm.errors import Invalid
 from lancelsm.record.schema import FIELD_ID, TOMBSTONE, TableSchema, conform
-from lancelsm.region.handle import Target
+from lancelsm.region.handle import WriteTarget
 from lancelsm.routing.route import ready, route
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Misfits:
+class RejectedRows:
     """Rows, as they came, that don't fit, and what is wrong with the first."""
 
     rows: pa.Table
     error: Invalid
 
 
-def sifted(rows: pa.Table, *, target: Target, values: RegionValues) -> tuple[pa.Table, Misfits | None]:
+def partition_valid(
+    rows: pa.Table, *, target: WriteTarget, values: RegionValues
+) -> tuple[pa.Table, RejectedRows | None]:
     """Part rows into those that fit, in the form of the table's stored schema, and those that don't. Both keep order.
 
     Args:
@@ -34,14 +36,14 @@ def sifted(rows: pa.Table, *, target: Target, values: RegionValues) -> tuple[pa.
     """
     ready(target.regions, target.schema.stored)
     fitting: list[pa.Table] = []
-    misfits: list[tuple[pa.Table, Invalid]] = []
+    rejected: list[tuple[pa.Table, Invalid]] = []
 
     def sift(some: pa.Table) -> None:
         try:
             fitting.append(_fitting(some, target, values))
         except Invalid as error:
             if some.num_rows <= 1:
-                misfits.append((some, error))
+                rejected.append((some, error))
                 return
             half = some.num_rows // 2
             sift(some.slice(0, half))
@@ -50,20 +52,20 @@ def sifted(rows: pa.Table, *, target: Target, values: RegionValues) -> tuple[pa.
     try:
         _conforming(rows.slice(0, 0), target.schema)
     except Invalid as error:
-        return target.schema.stored.empty_table(), Misfits(rows=rows, error=error)
+        return target.schema.stored.empty_table(), RejectedRows(rows=rows, error=error)
     sift(rows)
     return (
         pa.concat_tables(fitting) if fitting else target.schema.stored.empty_table(),
-        Misfits(rows=pa.concat_tables([some for some, _ in misfits]), error=misfits[0][1]) if misfits else None,
+        RejectedRows(rows=pa.concat_tables([some for some, _ in rejected]), error=rejected[0][1]) if rejected else None,
     )
 
 
-def _fitting(rows: pa.Table, target: Target, values: RegionValues) -> pa.Table:
+def _fitting(rows: pa.Table, target: WriteTarget, values: RegionValues) -> pa.Table:
     """All rows in the form of the table's stored schema; raises `Invalid` if any doesn't fit."""
     found = _conforming(rows, target.schema)
     for routed in route(found, target.regions):
         if routed.values != values:
-            raise Invalid("the row belongs to another region", table=target.storage.uri)
+            raise Invalid("the row belongs to another region", table=target.context.uri)
     return found
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lancelsm.stack.doctor import Check, judged
-from lancelsm.stack.doctor.facts import NO_STACK, Answer, Facts, Refused
+from lancelsm.stack.doctor.facts import NO_STACK, Answer, CallFailed, DeploymentFacts
 
 _SKEW_SECONDS = 60
 _RECEIVES = 100  # fewer would drop what only waits
@@ -18,7 +18,7 @@ _DENIED = ("AccessDenied", "AccessDeniedException", "403", "Forbidden", "Unautho
 _DEPLOY = "Deploy the stack again: cdk deploy --all -c stage={stage}"
 
 
-def checks(facts: Facts) -> list[Check]:
+def checks(facts: DeploymentFacts) -> list[Check]:
     """Everything, in the order in which one thing rests on another."""
     return [
         _credentials(facts),
@@ -37,7 +37,7 @@ def checks(facts: Facts) -> list[Check]:
     ]
 
 
-def _unknown(facts: Facts, name: str, refused: Refused) -> Check:
+def _unknown(facts: DeploymentFacts, name: str, refused: CallFailed) -> Check:
     """What could not be asked."""
     if refused.code in _DENIED:
         remedy = "Run with credentials that may read it"
@@ -48,30 +48,30 @@ def _unknown(facts: Facts, name: str, refused: Refused) -> Check:
     return Check(name=name, ok=False, found=f"{refused.code}: {refused.message}", remedy=remedy)
 
 
-def _deploy(facts: Facts) -> str:
+def _deploy(facts: DeploymentFacts) -> str:
     return _DEPLOY.format(stage=facts.stage)
 
 
-def _credentials(facts: Facts) -> Check:
-    if isinstance(facts.caller, Refused):
+def _credentials(facts: DeploymentFacts) -> Check:
+    if isinstance(facts.caller, CallFailed):
         remedy = "Set credentials: AWS_PROFILE, `aws sso login`, or a role"
         found = f"{facts.caller.code}: {facts.caller.message}"
         return Check(name="credentials", ok=False, found=found, remedy=remedy)
     return Check(name="credentials", ok=True, found=str(facts.caller["Arn"]))
 
 
-def _region(facts: Facts) -> Check:
+def _region(facts: DeploymentFacts) -> Check:
     """Everything is in the region that is asked."""
     places: dict[str, str] = {}
     for name, answer in facts.functions.items():
-        if not isinstance(answer, Refused):
+        if not isinstance(answer, CallFailed):
             places[name] = _region_of(answer["FunctionArn"])
     for name, answer in facts.queues.items():
-        if not isinstance(answer, Refused):
+        if not isinstance(answer, CallFailed):
             places[name] = _region_of(answer["QueueArn"])
-    if not isinstance(facts.registry, Refused):
+    if not isinstance(facts.registry, CallFailed):
         places["registry"] = _region_of(facts.registry["TableArn"])
-    if not isinstance(facts.bucket, Refused) and (region := _bucket_region(facts.bucket)):
+    if not isinstance(facts.bucket, CallFailed) and (region := _bucket_region(facts.bucket)):
         places["bucket"] = region
     elsewhere = {name: region for name, region in places.items() if region != facts.region}
     what = ", ".join(f"{name} in {region}" for name, region in elsewhere.items())
@@ -92,7 +92,7 @@ def _bucket_region(answer: Mapping[str, Any]) -> str | None:
     return region
 
 
-def _clock(facts: Facts) -> Check:
+def _clock(facts: DeploymentFacts) -> Check:
     skew = facts.skew_seconds
     if skew is None:
         return Check(name="clock", ok=True, found="unknown: no answer said what time it is")
@@ -100,9 +100,9 @@ def _clock(facts: Facts) -> Check:
     return judged("clock", f"{abs(skew):.0f} s off", (abs(skew) > _SKEW_SECONDS, f"{abs(skew):.0f} s off", remedy))
 
 
-def _stack(facts: Facts, name: str, answer: Answer) -> Check:
+def _stack(facts: DeploymentFacts, name: str, answer: Answer) -> Check:
     name = f"stack {name}"
-    if isinstance(answer, Refused):
+    if isinstance(answer, CallFailed):
         if answer.code == NO_STACK:
             return Check(name=name, ok=False, found=answer.message, remedy=_deploy(facts))
         return _unknown(facts, name, answer)
@@ -112,14 +112,14 @@ def _stack(facts: Facts, name: str, answer: Answer) -> Check:
     return judged(name, status, (not good, status, remedy))
 
 
-def _bucket(facts: Facts) -> Check:
-    if isinstance(facts.bucket, Refused):
+def _bucket(facts: DeploymentFacts) -> Check:
+    if isinstance(facts.bucket, CallFailed):
         return _unknown(facts, "bucket", facts.bucket)
     return Check(name="bucket", ok=True, found=facts.outputs["Bucket"])
 
 
-def _probe(facts: Facts) -> Iterator[Check]:
-    if isinstance(facts.probe, Refused):
+def _probe(facts: DeploymentFacts) -> Iterator[Check]:
+    if isinstance(facts.probe, CallFailed):
         yield _unknown(facts, "conditional writes", facts.probe)
         return
     seen = facts.probe
@@ -138,9 +138,9 @@ def _probe(facts: Facts) -> Iterator[Check]:
     )
 
 
-def _registry(facts: Facts) -> Check:
+def _registry(facts: DeploymentFacts) -> Check:
     table, name = facts.registry, "registry"
-    if isinstance(table, Refused):
+    if isinstance(table, CallFailed):
         return _unknown(facts, name, table)
     keys = [(key["AttributeName"], key["KeyType"]) for key in table["KeySchema"]]
     indexes = {index["IndexName"] for index in table.get("GlobalSecondaryIndexes", ())}
@@ -168,22 +168,22 @@ def _registry(facts: Facts) -> Check:
 
 
 def _recovery(backups: Answer) -> str:
-    if isinstance(backups, Refused):
+    if isinstance(backups, CallFailed):
         return f"unknown ({backups.code})"
     described = backups["ContinuousBackupsDescription"].get("PointInTimeRecoveryDescription", {})
     return str(described.get("PointInTimeRecoveryStatus", "DISABLED"))
 
 
-def _queues(facts: Facts) -> Iterator[Check]:
-    writes, letters = facts.queues["QueueUrl"], facts.queues["DeadLetterUrl"]
+def _queues(facts: DeploymentFacts) -> Iterator[Check]:
+    writes, dead_letters = facts.queues["QueueUrl"], facts.queues["DeadLetterUrl"]
     again = _deploy(facts)
     writer = facts.functions["writer_flush"]
-    seconds = 0 if isinstance(writer, Refused) else int(writer["Timeout"])
-    if isinstance(writes, Refused):
+    seconds = 0 if isinstance(writer, CallFailed) else int(writer["Timeout"])
+    if isinstance(writes, CallFailed):
         yield _unknown(facts, "queue", writes)
     else:
         redrive = json.loads(writes.get("RedrivePolicy", "{}"))
-        target = None if isinstance(letters, Refused) else letters["QueueArn"]
+        target = None if isinstance(dead_letters, CallFailed) else dead_letters["QueueArn"]
         receives = int(redrive.get("maxReceiveCount", 0))
         hidden = int(writes["VisibilityTimeout"])
         yield judged(
@@ -198,14 +198,14 @@ def _queues(facts: Facts) -> Iterator[Check]:
             ),
             (hidden < _VISIBILITY * seconds, f"it hides messages for {hidden} s, the writer runs {seconds} s", again),
         )
-    if isinstance(letters, Refused):
-        yield _unknown(facts, "dead letters", letters)
+    if isinstance(dead_letters, CallFailed):
+        yield _unknown(facts, "dead letters", dead_letters)
     else:
-        waiting = int(letters.get("ApproximateNumberOfMessages", 0))
+        waiting = int(dead_letters.get("ApproximateNumberOfMessages", 0))
         yield judged(
             "dead letters",
-            f"{_name(letters)}, empty",
-            *_fifo(letters, again),
+            f"{_name(dead_letters)}, empty",
+            *_fifo(dead_letters, again),
             (waiting > 0, f"{waiting} messages wait for a decision", "See them, then: lancelsm redrive"),
         )
 
@@ -221,9 +221,9 @@ def _name(queue: Mapping[str, Any]) -> str:
     return str(queue["QueueArn"]).rpartition(":")[2]
 
 
-def _function(facts: Facts, function: str, answer: Answer) -> Check:
+def _function(facts: DeploymentFacts, function: str, answer: Answer) -> Check:
     name = f"function {function}"
-    if isinstance(answer, Refused):
+    if isinstance(answer, CallFailed):
         return _unknown(facts, name, answer)
     runtime = str(answer.get("Runtime") or answer.get("PackageType"))
     settings = answer.get("Environment", {}).get("Variables", {})
@@ -267,12 +267,12 @@ def _architecture(answer: Mapping[str, Any]) -> str:
     return str((answer.get("Architectures") or ["x86_64"])[0])
 
 
-def _same_architecture(facts: Facts, answer: Mapping[str, Any]) -> bool:
-    known = {_architecture(one) for one in facts.functions.values() if not isinstance(one, Refused)}
+def _same_architecture(facts: DeploymentFacts, answer: Mapping[str, Any]) -> bool:
+    known = {_architecture(one) for one in facts.functions.values() if not isinstance(one, CallFailed)}
     return known == {_architecture(answer)}
 
 
-def _settings(facts: Facts) -> dict[str, str]:
+def _settings(facts: DeploymentFacts) -> dict[str, str]:
     """Settings whose value follows from the stacks' outputs."""
     outputs = facts.outputs
     found = {
@@ -287,9 +287,9 @@ def _settings(facts: Facts) -> dict[str, str]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _invocable(facts: Facts) -> Check:
-    refused = {name: answer for name, answer in facts.invocable.items() if isinstance(answer, Refused)}
-    missing = {name for name, answer in facts.functions.items() if isinstance(answer, Refused)}
+def _invocable(facts: DeploymentFacts) -> Check:
+    refused = {name: answer for name, answer in facts.invocable.items() if isinstance(answer, CallFailed)}
+    missing = {name for name, answer in facts.functions.items() if isinstance(answer, CallFailed)}
     denied = [name for name in refused if name not in missing]
     what = ", ".join(f"{name} ({refused[name].code})" for name in denied)
     return judged(
@@ -300,12 +300,12 @@ def _invocable(facts: Facts) -> Check:
     )
 
 
-def _mapping(facts: Facts) -> Check:
+def _mapping(facts: DeploymentFacts) -> Check:
     name, again = "delivery", _deploy(facts)
-    if isinstance(facts.mappings, Refused):
+    if isinstance(facts.mappings, CallFailed):
         return _unknown(facts, name, facts.mappings)
     writes = facts.queues["QueueUrl"]
-    arn = None if isinstance(writes, Refused) else writes["QueueArn"]
+    arn = None if isinstance(writes, CallFailed) else writes["QueueArn"]
     found = [one for one in facts.mappings["EventSourceMappings"] if one["EventSourceArn"] == arn]
     if len(found) != 1:
         return Check(
@@ -325,9 +325,9 @@ def _mapping(facts: Facts) -> Check:
     )
 
 
-def _machine(facts: Facts, machine: str, answer: Answer) -> Check:
+def _machine(facts: DeploymentFacts, machine: str, answer: Answer) -> Check:
     name = f"state machine {machine.lower()}"
-    if isinstance(answer, Refused):
+    if isinstance(answer, CallFailed):
         return _unknown(facts, name, answer)
     status, kind = str(answer["status"]), str(answer["type"])
     return judged(
@@ -338,13 +338,13 @@ def _machine(facts: Facts, machine: str, answer: Answer) -> Check:
     )
 
 
-def _application(facts: Facts) -> Check:
+def _application(facts: DeploymentFacts) -> Check:
     name, application = "Spark application", facts.application
-    if isinstance(application, Refused):
+    if isinstance(application, CallFailed):
         return _unknown(facts, name, application)
     label, state = str(application["releaseLabel"]), str(application["state"])
     architecture = str(application.get("architecture", "X86_64")).lower()
-    built = {_architecture(one) for one in facts.functions.values() if not isinstance(one, Refused)}
+    built = {_architecture(one) for one in facts.functions.values() if not isinstance(one, CallFailed)}
     again = _deploy(facts)
     return judged(
         name,

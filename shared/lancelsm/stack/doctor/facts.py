@@ -29,18 +29,18 @@ NO_STACK = "ValidationError"  # what CloudFormation says of a stack that is not 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class CallFailed:
     """There was no answer: the code and text of the error."""
 
     code: str
     message: str
 
 
-Answer = Mapping[str, Any] | Refused
+Answer = Mapping[str, Any] | CallFailed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class DeploymentFacts:
     """One deployment. Answers are those of the calls that the names say.
 
     Attributes:
@@ -69,7 +69,7 @@ class Facts:
     application: Answer
 
 
-def fetch(stage: str, *, service: Service, clock: Clock, ids: Ids) -> Facts:
+def fetch(stage: str, *, service: Service, clock: Clock, ids: Ids) -> DeploymentFacts:
     """Ask for everything; writes one small object below `work/doctor/`, which expires.
 
     Raises:
@@ -81,21 +81,23 @@ def fetch(stage: str, *, service: Service, clock: Clock, ids: Ids) -> Facts:
     outputs = {
         output["OutputKey"]: output["OutputValue"]
         for stack in stacks.values()
-        if not isinstance(stack, Refused)
+        if not isinstance(stack, CallFailed)
         for output in stack.get("Outputs", ())
     }
     state = stacks["state"]
-    if isinstance(state, Refused) and state.code == NO_STACK and "Bucket" in outputs:
+    if isinstance(state, CallFailed) and state.code == NO_STACK and "Bucket" in outputs:
         del stacks["state"]  # what lasts was there before the deployment
 
     def about(name: str, ask: Callable[[str], Any]) -> Answer:
         value = outputs.get(name)
-        return Refused(code="NoOutput", message=f"no stack names it: {name}") if value is None else _asked(ask, value)
+        return (
+            CallFailed(code="NoOutput", message=f"no stack names it: {name}") if value is None else _asked(ask, value)
+        )
 
     objects, queue, compute = service("s3"), service("sqs"), service("lambda")
     registry = service("dynamodb")
     functions = {name: name.title().replace("_", "") + "Function" for name in FUNCTIONS}
-    return Facts(
+    return DeploymentFacts(
         stage=stage,
         region=identity.meta.region_name,
         caller=caller,
@@ -142,9 +144,9 @@ def _asked(ask: Callable[..., Any], *arguments: Any) -> Answer:
         return answer
     except ClientError as error:
         said = error.response["Error"]
-        return Refused(code=str(said.get("Code", "")), message=str(said.get("Message", "")))
+        return CallFailed(code=str(said.get("Code", "")), message=str(said.get("Message", "")))
     except BotoCoreError as error:
-        return Refused(code=type(error).__name__, message=str(error))
+        return CallFailed(code=type(error).__name__, message=str(error))
 
 
 def _stack(service: Service, name: str) -> Answer:
@@ -156,7 +158,7 @@ def _table(registry: str) -> str:
 
 
 def _skew(caller: Answer, clock: Clock) -> float | None:
-    if isinstance(caller, Refused):
+    if isinstance(caller, CallFailed):
         return None
     date = caller.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
     return None if date is None else clock.now() - parsedate_to_datetime(date).timestamp()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from lancelsm.errors import LsmError
 from lancelsm.region.catalog import regions, with_heads
-from lancelsm.region.handle import Opened, check_base, open_configured
+from lancelsm.region.handle import TableHandle, check_base, open_configured
 from lancelsm.stack.doctor import Check, judged
 
 
@@ -14,23 +14,23 @@ def table_checks(uri: str, *, storage_options: Mapping[str, str] | None = None) 
     """Checks until one fails that others rest on. Reads a few small objects, the heads, and the newest base version."""
     found: list[Check] = []
     try:
-        opened = open_configured(uri, storage_options=storage_options)
-        found.append(Check(name="configuration", ok=True, found=f"{opened.config.registry}, {opened.config.table}"))
-        base = opened.read_base()
-        check_base(base, opened.config)
+        handle = open_configured(uri, storage_options=storage_options)
+        found.append(Check(name="configuration", ok=True, found=f"{handle.config.registry}, {handle.config.table}"))
+        base = handle.read_base()
+        check_base(base, handle.config)
         found.append(Check(name="base", ok=True, found=f"version {base.version}"))
-        found.append(_regions(opened))
+        found.append(_regions(handle))
     except LsmError as error:
         name = ("configuration", "base", "regions")[len(found)]
         found.append(Check(name=name, ok=False, found=f"{error.kind}: {error.message}", remedy=error.remedy))
     return found
 
 
-def _regions(opened: Opened) -> Check:
-    heads = [head for _, head in with_heads(opened.storage, regions(opened.storage))]
+def _regions(handle: TableHandle) -> Check:
+    heads = [head for _, head in with_heads(handle.context, regions(handle.context))]
     pending = max((head.pending_generations for head in heads), default=0)
-    slow = opened.settings.pending_generations_slow
-    merge = f"Merge: lancelsm merge {opened.storage.uri}"
+    slow = handle.settings.pending_generations_slow
+    merge = f"Merge: lancelsm merge {handle.context.uri}"
     return judged(
         "regions",
         f"{len(heads)} with a head, at most {pending} generations to merge",

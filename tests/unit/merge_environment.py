@@ -15,8 +15,8 @@ from lancelsm.common.layout import Generation, Nonce, RegionId, TableId, generat
 from lancelsm.compaction.inprocess import InProcess
 from lancelsm.compaction.merge import Merged, merge_generations
 from lancelsm.compaction.plan import RegionPending, Sums
-from lancelsm.compaction.runner import Item, Result, Runner
-from lancelsm.dataset.base_table import BaseTable, Facts, Sharding, create_base, open_base
+from lancelsm.compaction.runner import Item, Result, TaskRunner
+from lancelsm.dataset.base_table import BaseFacts, BaseTable, Sharding, create_base, open_base
 from lancelsm.dataset.generation import write_generation
 from lancelsm.objects.filesum import sum_files
 from lancelsm.objects.filesystem import LocalStore
@@ -47,7 +47,7 @@ class StillClock:
         self.slept += seconds
 
 
-class World:
+class Environment:
     """One table and the rows that readers must see."""
 
     def __init__(
@@ -68,7 +68,7 @@ class World:
         self.pending: dict[RegionId, list[tuple[Generation, str]]] = {}
         self.sums: dict[RegionId, dict[Generation, Sums]] = {}
         self.expected: dict[tuple[Any, ...], Row] = {}
-        facts = Facts(table=TABLE, registry="sqlite", owner="default", regions="{}")
+        facts = BaseFacts(table=TABLE, registry="sqlite", owner="default", regions="{}")
         first, later = rows[:per_fragment], rows[per_fragment:]
         create_base(
             uri=self.uri,
@@ -129,7 +129,7 @@ class World:
         ]
 
     def merge(
-        self, *, runner: Runner | None = None, read_regions: Callable[[], Iterable[RegionPending]] | None = None
+        self, *, runner: TaskRunner | None = None, read_regions: Callable[[], Iterable[RegionPending]] | None = None
     ) -> Merged:
         return merge_generations(
             uri=self.uri,

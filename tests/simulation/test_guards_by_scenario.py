@@ -1,6 +1,6 @@
-"""Each guard of writes and folding that a story tells of carries weight: without it, the story ends badly.
+"""Each guard of writes and folding that a scenario tells of carries weight: without it, the scenario ends badly.
 
-The stories are tests of their own, each an order of events that seeds seldom say.
+The scenarios are tests of their own, each an order of events that seeds seldom say.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from lancelsm.errors import Corrupt
 from lancelsm.region import catalog, head
 from lancelsm.wal import claim, pipeline, region_writer, slot
 from tests.simulation import test_append, test_claim, test_region_creation
+from tests.simulation.environment import OWNER, RIVAL, Environment, raised
 from tests.simulation.faults import CRASH_BEFORE, FAIL_BEFORE, Call, FaultPlan, MemoryRegistry
 from tests.simulation.memory_base import in_place_of_lance
-from tests.simulation.removal import Edit, Story, anywhere, with_and_without
-from tests.simulation.test_pipeline import crowd as pipelined
-from tests.simulation.whole_lake import WholeLake
-from tests.simulation.world import OWNER, RIVAL, World, told
+from tests.simulation.removal import Edit, Scenario, anywhere, with_and_without
+from tests.simulation.test_pipeline import actors as pipelined
+from tests.simulation.whole_table_env import WholeTableEnv
 from tests.unit import test_balance, test_flush, test_merge, test_writer
-from tests.unit.merge_world import A, row
+from tests.unit.merge_environment import A, row
 from tests.unit.tables import row as row_of
 from tests.unit.tables import rows_of
 
@@ -47,47 +47,47 @@ def pipelined_seeds(known: int, _: Path) -> None:
 
 def claimed_after_a_rival(_: Path) -> None:
     """A rival's whole claim comes right before the swap of one's own."""
-    world = World()
+    environment = Environment()
 
     def rival(call: Call) -> None:
         if call.index == 2:
-            claim.claim(world.region("rival", faulty=False), owner=RIVAL)
+            claim.claim(environment.region("rival", faulty=False), owner=RIVAL)
 
-    world.plan = FaultPlan(rival)
-    assert claim.claim(world.region("claimer"), owner=OWNER).owner == OWNER
+    environment.plan = FaultPlan(rival)
+    assert claim.claim(environment.region("claimer"), owner=OWNER).owner == OWNER
 
 
 def claimed_without_an_answer(_: Path) -> None:
     """The owner claims its own region, and its swap gets lost."""
-    world = World()
-    world.plan = FaultPlan.at(2, FAIL_BEFORE)
-    assert claim.claim(world.region("claimer"), owner=OWNER).epoch == 2
+    environment = Environment()
+    environment.plan = FaultPlan.at(2, FAIL_BEFORE)
+    assert claim.claim(environment.region("claimer"), owner=OWNER).epoch == 2
 
 
 def created_after_a_crash(_: Path) -> None:
     """A region that takes rows is one that readers find."""
     for at in range(9):
-        world = World(made=False)
-        world.plan = FaultPlan.at(at, CRASH_BEFORE)
-        told(lambda world=world: world.make("creator"))  # type: ignore[misc]
-        world.plan.stop()
-        world.write(world.make("next"), 1)
-        assert [one.id for one in catalog.regions(world.storage("reader", faulty=False))] == [world.id]
+        environment = Environment(made=False)
+        environment.plan = FaultPlan.at(at, CRASH_BEFORE)
+        raised(lambda environment=environment: environment.make("creator"))  # type: ignore[misc]
+        environment.plan.stop()
+        environment.write(environment.make("next"), 1)
+        assert [one.id for one in catalog.regions(environment.context("reader", faulty=False))] == [environment.id]
 
 
 def rebuilt_after_a_crash(_: Path) -> None:
     """A region takes rows though its creator crashed; then the registry is lost, and rebuilt by what was published."""
     for at in range(9):
-        lake = WholeLake(world=World(made=False))
-        with contextlib.redirect_stdout(io.StringIO()), in_place_of_lance(lake.base):
-            lake.world.plan = FaultPlan.at(at, CRASH_BEFORE)
-            told(lambda world=lake.world: world.make("creator"))  # type: ignore[misc]
-            lake.world.plan.stop()
-            lake.world.make("next")
-            lake.put("writer", {1: True})
-            lake.world.registry = MemoryRegistry()
-            rebuild(lake.opened("rebuilder", faulty=False))
-            assert lake.scan("reader") == lake.truth
+        table_env = WholeTableEnv(environment=Environment(made=False))
+        with contextlib.redirect_stdout(io.StringIO()), in_place_of_lance(table_env.base):
+            table_env.environment.plan = FaultPlan.at(at, CRASH_BEFORE)
+            raised(lambda environment=table_env.environment: environment.make("creator"))  # type: ignore[misc]
+            table_env.environment.plan.stop()
+            table_env.environment.make("next")
+            table_env.put("writer", {1: True})
+            table_env.environment.registry = MemoryRegistry()
+            rebuild(table_env.handle("rebuilder", faulty=False))
+            assert table_env.scan("reader") == table_env.truth
 
 
 # Flush
@@ -112,7 +112,7 @@ def losing_a_row(place: Path) -> None:
 
 
 def anothers_base(place: Path) -> None:
-    table = test_merge.world(place)
+    table = test_merge.environment(place)
     base = table.base()
     metadata = {**base.metadata, "lancelsm.table": "00000000-0000-4000-8000-000000000000"}
     base_rows.commit(base_rows.Base.of(base), changed={}, new=(), metadata=metadata, properties={})
@@ -122,7 +122,7 @@ def anothers_base(place: Path) -> None:
 
 def collected_between(place: Path) -> None:
     """Another merge and a collection come while the heads are read: their generations are not listed any more."""
-    table = test_merge.world(place)
+    table = test_merge.environment(place)
 
     def read_regions() -> list[planning.RegionPending]:
         found = table.read_regions()
@@ -137,22 +137,22 @@ def collected_between(place: Path) -> None:
     table.check()
 
 
-SEALED = "if head.status is Status.SEALED:"
-ONLY_CLAIM = (catalog.admit, SEALED, "if False:")
+SEALED = "if head.status is RegionState.SEALED:"
+ONLY_CLAIM = (catalog.check_writable, SEALED, "if False:")
 
-GUARDS: dict[str, tuple[list[Edit], Story]] = {
+GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
     # Append
     "an entry that is not ours to commit is left alone, without a nonce": (
-        [(slot._yield_to, "or other.nonce is None or ", "or ")],
+        [(slot.resolve_conflict, "or other.nonce is None or ", "or ")],
         anywhere(test_append.test_an_entry_of_our_epoch_that_is_not_ours_to_commit_is_left_alone),
     ),
     "an entry that is not ours to commit is left alone, torn": (
-        [(slot._yield_to, " or not other.sound:", ":")],
+        [(slot.resolve_conflict, " or not other.sound:", ":")],
         anywhere(test_append.test_an_entry_of_our_epoch_that_is_not_ours_to_commit_is_left_alone),
     ),
     "an entry of a later epoch is nobody's who knows the registry": (
         [
-            (slot._yield_to, "if other is not None and other.summary.epoch > epoch:", "if False:"),
+            (slot.resolve_conflict, "if other is not None and other.summary.epoch > epoch:", "if False:"),
             (head.appended, " or any(e.epoch != head.epoch for e in entries):", ":"),
         ],
         anywhere(test_claim.test_a_writer_above_the_head_s_epoch_works_outside_the_registry),
@@ -160,7 +160,7 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
     "a store that refuses later proves nothing of an earlier put": (
         [
             (
-                slot.place,
+                slot.put_entry,
                 "except (Unavailable, Invalid) as error:\n        if maybe_written:",
                 "except (Unavailable, Invalid) as error:\n        if False:",
             )
@@ -176,18 +176,18 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
         anywhere(test_append.test_a_source_never_goes_back_when_batches_are_committed_out_of_order),
     ),
     "a sealed region takes no rows": (
-        [ONLY_CLAIM, (catalog.admit, "if head.owner != owner:", "if head.owner not in (owner, ''):")],
+        [ONLY_CLAIM, (catalog.check_writable, "if head.owner != owner:", "if head.owner not in (owner, ''):")],
         anywhere(test_claim.test_a_sealed_region_takes_neither_rows_nor_claims_and_stays_sealed),
     ),
     "a sealed region is not claimed": (
         [
             (claim._swap_epoch, SEALED, "if False:"),
-            (head.claimed, '{"epoch": head.epoch, "status": Status.OPEN.value}', '{"epoch": head.epoch}'),
+            (head.claimed, '{"epoch": head.epoch, "status": RegionState.OPEN.value}', '{"epoch": head.epoch}'),
         ],
         anywhere(test_claim.test_a_sealed_region_takes_neither_rows_nor_claims_and_stays_sealed),
     ),
     "a sealed region is not created again": (
-        [(claim._is_made, "admit(region, head, owner=head.owner)", "pass")],
+        [(claim._is_made, "check_writable(region, head, owner=head.owner)", "pass")],
         anywhere(test_region_creation.test_a_sealed_region_is_not_created_again),
     ),
     # Creation
@@ -232,8 +232,8 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
     ),
     "a claim is confirmed": (
         [
-            (claim.finish_claim, "admit(region, head, owner=owner)", "pass"),
-            (claim._fence, "admit(region, head, owner=owner)", "pass"),
+            (claim.finish_claim, "check_writable(region, head, owner=owner)", "pass"),
+            (claim._fence, "check_writable(region, head, owner=owner)", "pass"),
         ],
         anywhere(test_claim.test_two_writers_are_never_open_at_once_in_different_epochs),
     ),
@@ -249,15 +249,15 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
         [(claim._check_counts, "if getattr(head, name) != getattr(counted, name):", "if False:")],
         partial(test_balance.test_who_claims_counts_what_the_head_has_counted, field="wal_rows"),
     ),
-    "a region is taken from its lenders only": (
+    "a region is taken from its previous_owners only": (
         [(claim._swap_epoch, "if held_by and head.owner not in held_by:", "if False:")],
         test_writer.test_an_exclusive_writer_that_lost_its_region_does_not_take_it_back,
     ),
     "an exclusive writer gives its regions back": (
         [
             (
-                region_writer.RegionWriter.give_back,
-                "claim_held(self._region, owner=self._lenders[-1], held_by=(self._owner,))",
+                region_writer.RegionWriter.release,
+                "claim_held(self._region, owner=self._previous_owners[-1], held_by=(self._owner,))",
                 "pass",
             )
         ],
@@ -327,7 +327,7 @@ GUARDS: dict[str, tuple[list[Edit], Story]] = {
         [(merging._Merger.open_base, "if found != self.table:", "if False:")],
         anothers_base,
     ),
-    "heads behind the base are told": (
+    "heads behind the base are raised": (
         [(planning.plan_merge, "if counter > region.newest:", "if False:")],
         test_merge.test_heads_older_than_the_base_are_read_again,
     ),

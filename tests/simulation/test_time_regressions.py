@@ -1,7 +1,8 @@
-"""Stories that other systems had to tell of snapshots, collections, cursors and background work, each by name.
+"""Scenarios that other systems had to tell of snapshots, collections, cursors and background work, each by name.
 
 They are numbered as in the trackers of SlateDB, of Chroma's wal3 and of Lance. More of them are in
-test_lost_write_stories, test_collection*, tests/unit/test_snapshot (slatedb 1750) and tests/conformance (409 and 412).
+test_lost_write_regressions, test_collection*, tests/unit/test_snapshot (slatedb 1750) and tests/conformance (409 and
+412).
 
 Two can't happen here as they did there, and are told as what would be like them:
 slatedb 1769: there are no merge operands that a resumed merge could lose; it might lose rows that it planned by.
@@ -33,12 +34,13 @@ from lancelsm.region.handle import Ports, open_table
 from lancelsm.region.lease import LEASE_SECONDS
 from lancelsm.table import Table
 from lancelsm.wal.claim import claim
+from tests.simulation.actors import RIVAL
 from tests.simulation.collected import TornListings
-from tests.simulation.crowd import RIVAL
+from tests.simulation.environment import OWNER, raised
 from tests.simulation.faults import DENY, FaultPlan
+from tests.simulation.table_environment import TableEnvironment, lease
 from tests.simulation.table_log import rows_of
-from tests.simulation.table_world import TableWorld, lease
-from tests.simulation.test_lost_write_stories import (
+from tests.simulation.test_lost_write_regressions import (
     KEYS,
     calls,
     manifest,
@@ -48,7 +50,6 @@ from tests.simulation.test_lost_write_stories import (
     swaps_head,
     when,
 )
-from tests.simulation.world import OWNER, told
 from tests.unit.tables import Gate, create, row
 from tests.unit.tables import rows_of as sorted_rows
 
@@ -57,59 +58,59 @@ EAGER = {"keep_versions_seconds": 0.001, "collect_floor_bytes": 1 << 30}
 
 
 @contextmanager
-def eager(place: Path, **settings: object) -> Iterator[TableWorld]:
+def eager(place: Path, **settings: object) -> Iterator[TableEnvironment]:
     """A table whose collections leave nothing that is not needed, with two rows in its base."""
     with (
         mock.patch.object(base, "_VERSIONS_MIN", 1),
-        TableWorld(place / "table", settings={**EAGER, **settings}) as world,
+        TableEnvironment(place / "table", settings={**EAGER, **settings}) as environment,
     ):
-        world.create("creator", loaded=KEYS[:2])
-        yield world
-        world.plan.stop()
+        environment.create("creator", loaded=KEYS[:2])
+        yield environment
+        environment.plan.stop()
         for _ in range(2):
-            world.schedule.clock.advance(LEASE_SECONDS + 1)
-            assert world.read(world.table("last")) == world.truth
-            fold(world, "last")
-            collect(world, "last")
-        assert world.read(world.table("last")) == world.truth
+            environment.schedule.clock.advance(LEASE_SECONDS + 1)
+            assert environment.read(environment.table("last")) == environment.truth
+            fold(environment, "last")
+            collect(environment, "last")
+        assert environment.read(environment.table("last")) == environment.truth
 
 
-def collect(world: TableWorld, process: str = "collector") -> Collected:
-    world.schedule.clock.advance(1.0)
-    with world.at(process):
-        return world.table(process).collect(yes=True, interval_seconds=0)
+def collect(environment: TableEnvironment, process: str = "collector") -> Collected:
+    environment.schedule.clock.advance(1.0)
+    with environment.at(process):
+        return environment.table(process).collect(yes=True, interval_seconds=0)
 
 
-def fold(world: TableWorld, process: str = "folder") -> None:
-    world.flush(process)
-    world.merge(process)
+def fold(environment: TableEnvironment, process: str = "folder") -> None:
+    environment.flush(process)
+    environment.merge(process)
 
 
 def shown(table: Table) -> dict[int, int]:
     return rows_of(table.scan().to_arrow())
 
 
-def logged(world: TableWorld) -> list[int]:
+def logged(environment: TableEnvironment) -> list[int]:
     """The positions that have an object in the log."""
-    of = region(world)
-    return [n for n in range(1, 20) if world.store.get(wal_entry(of.id, Position(n))) is not None]
+    of = region(environment)
+    return [n for n in range(1, 20) if environment.store.get(wal_entry(of.id, Position(n))) is not None]
 
 
 # Snapshots
 
 
 def test_slatedb_976_each_snapshot_keeps_the_newest_row_of_its_own_time(tmp_path: Path) -> None:
-    with eager(tmp_path) as world:
-        table = world.table("holder")
-        world.write("writer", upsert=KEYS[:1])
+    with eager(tmp_path) as environment:
+        table = environment.table("holder")
+        environment.write("writer", upsert=KEYS[:1])
         table.snapshot("one", ttl="never")
-        world.write("writer", upsert=KEYS[:1])
-        world.write("writer", upsert=KEYS[:1])
+        environment.write("writer", upsert=KEYS[:1])
+        environment.write("writer", upsert=KEYS[:1])
         table.snapshot("two", ttl="never")
         for number in range(3):
-            world.write("writer", **{"delete" if number == 1 else "upsert": KEYS[:2]})  # type: ignore[arg-type]
-            fold(world)
-            collect(world)
+            environment.write("writer", **{"delete" if number == 1 else "upsert": KEYS[:2]})  # type: ignore[arg-type]
+            fold(environment)
+            collect(environment)
 
             assert shown(table.at("one")) == {KEYS[0]: 1, KEYS[1]: 0}
             assert shown(table.at("two")) == {KEYS[0]: 3, KEYS[1]: 0}
@@ -117,11 +118,11 @@ def test_slatedb_976_each_snapshot_keeps_the_newest_row_of_its_own_time(tmp_path
 
 
 def test_slatedb_1888_who_read_a_snapshot_that_lapsed_in_a_brownout_is_told_so_and_goes_on(tmp_path: Path) -> None:
-    with eager(tmp_path) as world, world.at("victim"):
-        world.write("writer", upsert=KEYS[:2])
+    with eager(tmp_path) as environment, environment.at("victim"):
+        environment.write("writer", upsert=KEYS[:2])
         brownout: list[bool] = []
-        world.plan = FaultPlan(lambda call: DENY if brownout and call.process == "victim" else None)
-        table = world.table("victim")
+        environment.plan = FaultPlan(lambda call: DENY if brownout and call.process == "victim" else None)
+        table = environment.table("victim")
         table.snapshot("job", ttl=60)
         old = table.at("job")
         assert shown(old) == {KEYS[0]: 1, KEYS[1]: 1}
@@ -133,90 +134,90 @@ def test_slatedb_1888_who_read_a_snapshot_that_lapsed_in_a_brownout_is_told_so_a
             lambda: shown(table),
             lambda: list(changes),
         ):
-            assert isinstance(told(act), Unavailable)
-        _go_on_without(world)
+            assert isinstance(raised(act), Unavailable)
+        _go_on_without(environment)
         brownout.clear()
 
-        assert shown(table) == world.truth, "who reads the table depends on no snapshot"
+        assert shown(table) == environment.truth, "who reads the table depends on no snapshot"
         for act in (lambda: shown(old), lambda: table.refresh_snapshot("job", 60), lambda: table.at("job")):
             with pytest.raises(Invalid, match="dropped or has expired"):
                 act()
         table.snapshot("job", ttl=60)
-        assert shown(table.at("job")) == world.truth
+        assert shown(table.at("job")) == environment.truth
         assert [change.position for change in changes] == [1, 2]
         changes.save()
         assert list(table.changes(cursor="feed")) == []
 
 
-def _go_on_without(world: TableWorld) -> None:
-    """The rest of the world writes, folds and collects until a snapshot of a minute is gone."""
-    world.schedule.clock.advance(DAY)
-    with world.at("others"):
-        world.write("others", upsert=KEYS[:1])
-        fold(world, "others")
+def _go_on_without(environment: TableEnvironment) -> None:
+    """The rest of the environment writes, folds and collects until a snapshot of a minute is gone."""
+    environment.schedule.clock.advance(DAY)
+    with environment.at("others"):
+        environment.write("others", upsert=KEYS[:1])
+        fold(environment, "others")
         for _ in range(2):
-            collect(world, "others")
+            collect(environment, "others")
 
 
 # Collections
 
 
 def test_slatedb_984_and_1028_what_a_running_merge_has_written_is_not_taken_from_it(tmp_path: Path) -> None:
-    with eager(tmp_path) as world:
-        world.write("writer", upsert=KEYS[:2])
-        world.table("holder").snapshot("s", ttl="never")
-        fold(world)
-        world.write("writer", upsert=KEYS[1:4])
-        world.flush("flusher")
+    with eager(tmp_path) as environment:
+        environment.write("writer", upsert=KEYS[:2])
+        environment.table("holder").snapshot("s", ttl="never")
+        fold(environment)
+        environment.write("writer", upsert=KEYS[1:4])
+        environment.flush("flusher")
 
         def collects() -> None:
-            with world.at("other"):
-                world.table("other").drop_snapshot("s")
-                kinds = {one.kind for one in collect(world, "other").candidates}
+            with environment.at("other"):
+                environment.table("other").drop_snapshot("s")
+                kinds = {one.kind for one in collect(environment, "other").candidates}
                 assert {"base_version", "base_file"} <= kinds, kinds
 
-        with lease(held=False), when(world, calls("base_rows.commit"), collects):
-            world.merge("victim")
+        with lease(held=False), when(environment, calls("base_rows.commit"), collects):
+            environment.merge("victim")
 
-        uri = str(world.place)
-        assert open_base(uri=uri).counters[region(world).id] == 2
+        uri = str(environment.place)
+        assert open_base(uri=uri).counters[region(environment).id] == 2
         for one in stored_versions(uri=uri):
-            assert all(world.store.get(key) is not None for key in named_files(uri=uri, version=one.version))
+            assert all(environment.store.get(key) is not None for key in named_files(uri=uri, version=one.version))
 
 
 def test_slatedb_1769_a_merge_under_which_what_is_kept_changes_plans_its_rows_anew(tmp_path: Path) -> None:
-    with eager(tmp_path) as world:
-        world.write("writer", upsert=KEYS[:2])
-        table = world.table("holder")
+    with eager(tmp_path) as environment:
+        environment.write("writer", upsert=KEYS[:2])
+        table = environment.table("holder")
         table.snapshot("s", ttl="never")
-        world.write("writer", delete=KEYS[:1])
-        world.flush("flusher")
+        environment.write("writer", delete=KEYS[:1])
+        environment.flush("flusher")
 
         def lets_go() -> None:
-            with world.at("other"):
+            with environment.at("other"):
                 table.drop_snapshot("s")
-                world.write("other", upsert=KEYS[:1])
-                world.flush("other")
-                world.merge("other")
-                collect(world, "other")
+                environment.write("other", upsert=KEYS[:1])
+                environment.flush("other")
+                environment.merge("other")
+                collect(environment, "other")
 
-        with lease(held=False), when(world, calls("base_rows.commit"), lets_go):
-            world.merge("victim")
+        with lease(held=False), when(environment, calls("base_rows.commit"), lets_go):
+            environment.merge("victim")
 
-        assert world.read(world.table("reader")) == {KEYS[0]: 3, KEYS[1]: 1}
+        assert environment.read(environment.table("reader")) == {KEYS[0]: 3, KEYS[1]: 1}
 
 
 def test_slatedb_1029_a_generation_that_is_written_and_not_named_yet_stays(tmp_path: Path) -> None:
-    with eager(tmp_path) as world:
-        world.write("writer", upsert=KEYS[:2])
-        fold(world)
-        world.write("writer", upsert=KEYS[:2])
+    with eager(tmp_path) as environment:
+        environment.write("writer", upsert=KEYS[:2])
+        fold(environment)
+        environment.write("writer", upsert=KEYS[:2])
 
-        with when(world, swaps_head, lambda: _swept(collect(world, "other"))):
-            world.flush("victim")
+        with when(environment, swaps_head, lambda: _swept(collect(environment, "other"))):
+            environment.flush("victim")
 
-        assert ranges(world)[-1] == (2, 2)
-        assert world.read(world.table("reader")) == world.truth
+        assert ranges(environment)[-1] == (2, 2)
+        assert environment.read(environment.table("reader")) == environment.truth
 
 
 def _swept(done: Collected) -> None:
@@ -226,72 +227,72 @@ def _swept(done: Collected) -> None:
 def test_slatedb_1641_a_listing_of_the_base_s_files_that_breaks_off_every_time_stops_no_collection(
     tmp_path: Path,
 ) -> None:
-    with eager(tmp_path) as world:
-        world.write("writer", upsert=KEYS[:2])
-        fold(world)
+    with eager(tmp_path) as environment:
+        environment.write("writer", upsert=KEYS[:2])
+        fold(environment)
         crashed = [f"data/{number:04}.lance" for number in range(1_300)]  # files of merges that crashed
         for key in crashed:
-            (world.place / key).write_bytes(b"x")
-        opened = open_table(world.place, ports=world.ports("collector"))
-        torn = replace(opened.storage, objects=TornListings(opened.storage.objects, after=700))
+            (environment.place / key).write_bytes(b"x")
+        handle = open_table(environment.place, ports=environment.ports("collector"))
+        torn = replace(handle.context, objects=TornListings(handle.context.objects, after=700))
         deleted = []
         for _ in range(3):
-            world.schedule.clock.advance(1.0)
-            done = collection.collect(replace(opened, storage=torn), yes=True, interval_seconds=0)
+            environment.schedule.clock.advance(1.0)
+            done = collection.collect(replace(handle, context=torn), yes=True, interval_seconds=0)
             deleted.append(done.deleted)
-            assert world.read(world.table("reader")) == world.truth
+            assert environment.read(environment.table("reader")) == environment.truth
 
-        assert [key for key in crashed if (world.place / key).exists()] == [], deleted
-        uri = str(world.place)
+        assert [key for key in crashed if (environment.place / key).exists()] == [], deleted
+        uri = str(environment.place)
         for one in stored_versions(uri=uri):
-            assert all(world.store.get(key) is not None for key in named_files(uri=uri, version=one.version))
+            assert all(environment.store.get(key) is not None for key in named_files(uri=uri, version=one.version))
 
 
 @pytest.mark.parametrize("gap", ["before verify", "before commit", "before sweep"])
 def test_chroma_5157_what_is_flushed_and_merged_between_the_steps_of_a_round_is_not_taken(
     gap: str, tmp_path: Path
 ) -> None:
-    with eager(tmp_path) as world:
+    with eager(tmp_path) as environment:
         for _ in range(2):
-            world.write("writer", upsert=KEYS[:2])
-            fold(world)
-        world.write("writer", upsert=KEYS[:3])
-        opened = open_table(world.place, ports=world.ports("collector"))
-        rounds = collection.mark(opened).rounds
+            environment.write("writer", upsert=KEYS[:2])
+            fold(environment)
+        environment.write("writer", upsert=KEYS[:3])
+        handle = open_table(environment.place, ports=environment.ports("collector"))
+        rounds = collection.mark(handle).rounds
         assert rounds
         steps: list[tuple[str, Callable[[], object]]] = [
-            ("before verify", lambda: collection.verify(opened, rounds)),
-            ("before commit", lambda: collection.commit(opened, rounds)),
-            ("before sweep", lambda: collection.sweep(opened, rounds)),
+            ("before verify", lambda: collection.verify(handle, rounds)),
+            ("before commit", lambda: collection.commit(handle, rounds)),
+            ("before sweep", lambda: collection.sweep(handle, rounds)),
         ]
         for name, step in steps:
             if name == gap:
                 with lease(held=False):
-                    world.write("other", delete=KEYS[:1])
-                    fold(world, "other")
-            heard = told(step)
+                    environment.write("other", delete=KEYS[:1])
+                    fold(environment, "other")
+            heard = raised(step)
             assert heard is None or isinstance(heard, (Contended, Invalid)), heard
-            assert world.read(world.table("reader")) == world.truth
+            assert environment.read(environment.table("reader")) == environment.truth
 
 
 def test_chroma_4903_and_4920_and_4871_a_log_of_which_nothing_is_left_goes_on_counting_when_reopened(
     tmp_path: Path,
 ) -> None:
-    with eager(tmp_path) as world:
+    with eager(tmp_path) as environment:
         for position in range(1, 5):
-            world.write("writer", upsert=KEYS[:2])
-            assert logged(world) == [position]
-            fold(world)
-            collect(world)
+            environment.write("writer", upsert=KEYS[:2])
+            assert logged(environment) == [position]
+            fold(environment)
+            collect(environment)
 
-            assert logged(world) == []
-            head, named = region(world).head(), manifest(world)
+            assert logged(environment) == []
+            head, named = region(environment).head(), manifest(environment)
             assert (head.first_position, head.next_position) == (position + 1, position + 1)
             assert (named.generations, named.current_generation) == ((), position + 1)
-            reopened = world.table(f"opened {position}")
-            assert shown(reopened) == world.truth
+            reopened = environment.table(f"opened {position}")
+            assert shown(reopened) == environment.truth
             assert list(reopened.changes()) == []
-        assert [entry.summary.position for entry in world.logs[0].entries] == [1, 2, 3, 4]
+        assert [entry.summary.position for entry in environment.logs[0].entries] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("first", range(1, 6))
@@ -304,7 +305,7 @@ def test_chroma_4276_and_4689_and_4750_and_4938_each_boundary_of_a_log_is_where_
     table.set_cursor("feed", start=Position(first))
 
     def positions(start: int | str) -> list[int]:
-        return [change.position for change in Changes(table._storage, table._schema, start=start)]  # type: ignore[arg-type]
+        return [change.position for change in Changes(table._context, table._schema, start=start)]  # type: ignore[arg-type]
 
     assert positions(first) == list(range(first, 5))
     with pytest.raises(Invalid, match="past the end"):
@@ -325,24 +326,24 @@ def test_chroma_4276_and_4689_and_4750_and_4938_each_boundary_of_a_log_is_where_
 
 
 def test_lance_6699_a_fenced_writer_that_stalled_until_its_slot_was_swept_is_not_acknowledged(tmp_path: Path) -> None:
-    with eager(tmp_path) as world:
-        world.write("writer", upsert=KEYS[:2])
+    with eager(tmp_path) as environment:
+        environment.write("writer", upsert=KEYS[:2])
 
         def swept() -> None:
-            world.write("other", upsert=KEYS[:3])
-            claim(region(world), owner=RIVAL)
-            claim(region(world), owner=OWNER)
+            environment.write("other", upsert=KEYS[:3])
+            claim(region(environment), owner=RIVAL)
+            claim(region(environment), owner=OWNER)
             for _ in range(2):
-                world.write("other", upsert=KEYS[:3])
-                fold(world, "other")
-                collect(world, "other")
+                environment.write("other", upsert=KEYS[:3])
+                fold(environment, "other")
+                collect(environment, "other")
 
-        with when(world, puts_entry, swept):
-            heard = told(lambda: world.write("victim", upsert=KEYS[:1]))
+        with when(environment, puts_entry, swept):
+            heard = raised(lambda: environment.write("victim", upsert=KEYS[:1]))
 
         assert isinstance(heard, (Fenced, Ambiguous)), heard
-        assert world.read(world.table("reader")) == world.truth
-        assert world.truth[KEYS[0]] == world.truth[KEYS[2]], "what the others wrote last"
+        assert environment.read(environment.table("reader")) == environment.truth
+        assert environment.truth[KEYS[0]] == environment.truth[KEYS[2]], "what the others wrote last"
 
 
 def test_chroma_6658_two_creators_of_one_region_are_both_told_that_it_is_there(tmp_path: Path) -> None:
@@ -404,7 +405,7 @@ def test_chroma_4959_a_caller_that_is_cancelled_takes_nobody_s_rows_with_it(tmp_
             await asyncio.sleep(0)
             tasks[1].cancel()
             await asyncio.sleep(0)
-            gate.opened.set()
+            gate.handle.set()
             return await asyncio.gather(*tasks, return_exceptions=True)
 
     first, second, third = asyncio.run(run())

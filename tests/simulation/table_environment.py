@@ -31,7 +31,7 @@ from lancelsm.objects.filesystem import LocalStore
 from lancelsm.region import manifest as manifests
 from lancelsm.region.handle import Ports, open_table
 from lancelsm.region.lease import LEASE_SECONDS
-from lancelsm.registry import Applied, Fields, Lost, Record
+from lancelsm.registry import Fields, Record, SwapApplied, SwapLost
 from lancelsm.table import Table
 from lancelsm.wal import writer
 from lancelsm.wal.entry import decode
@@ -57,7 +57,7 @@ SETTINGS = {"flush_rows": 3, "optimize_small_fragments": 2}
 WRITING = frozenset({"create", "replace", "swap"}) | seam.WRITES | seam.OUTER_WRITES
 
 
-class TableWorld:
+class TableEnvironment:
     """Storage of one table in `place`, which it may fill, and what happened to it.
 
     Use it as a context: outside, the seam to Lance is as it always was.
@@ -90,9 +90,9 @@ class TableWorld:
     def _index_pays(self, **_: object) -> bool:
         return self.indexed
 
-    def fork(self, place: Path) -> TableWorld:
+    def fork(self, place: Path) -> TableEnvironment:
         """The same table elsewhere: what happens to one does not happen to the other."""
-        other = TableWorld(place, settings=self.settings)
+        other = TableEnvironment(place, settings=self.settings)
         if self.place.exists():
             shutil.copytree(self.place, place)
         other.registry.take(self.registry)
@@ -154,7 +154,7 @@ class TableWorld:
             process=process,
             sides=touched,
             floors={side: Position(len(self.logs[side].entries)) for side in touched},
-            told=Crash("not told anything yet"),
+            raised=Crash("not told anything yet"),
         )
         self.writes.append(begun)
         try:
@@ -163,9 +163,9 @@ class TableWorld:
             else:
                 table.delete([*deleted, *(tag(side, begun.number) for side in sorted(touched))])
         except (LsmError, Crash) as error:
-            begun.told = error
+            begun.raised = error
             raise
-        begun.told = None
+        begun.raised = None
         return begun
 
     def flush(self, process: str, table: Table | None = None) -> None:
@@ -296,15 +296,15 @@ class TableWorld:
 class WatchedRegistry(MemoryRegistry):
     """Shows each change of a head to its world."""
 
-    def __init__(self, world: TableWorld) -> None:
+    def __init__(self, environment: TableEnvironment) -> None:
         super().__init__()
-        self._world = world
+        self._environment = environment
 
-    def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> Applied | Lost:
+    def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> SwapApplied | SwapLost:
         old = self.read(key)
         outcome = super().swap(key, expect=expect, change=change)
-        if isinstance(outcome, Applied) and key.partition.startswith("H#"):
-            self._world.committed(key, old, outcome.record)
+        if isinstance(outcome, SwapApplied) and key.partition.startswith("H#"):
+            self._environment.committed(key, old, outcome.record)
         return outcome
 
     def find_head(self, region: RegionId) -> Record | None:
@@ -341,7 +341,7 @@ def lease(*, held: bool) -> Iterator[None]:
     """With the lease of the base, mergers seldom meet. Nothing rests on it, so it may be missing."""
 
     @contextlib.contextmanager
-    def free(storage: object, name: str) -> Iterator[None]:
+    def free(context: object, name: str) -> Iterator[None]:
         yield
 
     with contextlib.nullcontext() if held else mock.patch.object(maintenance, "lease", free):

@@ -34,13 +34,13 @@ from lancelsm.common.layout import (
 )
 from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Ambiguous, Contended, Fenced, Invalid, LsmError, Unavailable
-from lancelsm.objects import Body, ETag, Refused, Written
+from lancelsm.objects import Body, ETag, PreconditionFailed, Written
 from lancelsm.region import manifest as manifests
-from lancelsm.region.catalog import Region, Storage
+from lancelsm.region.catalog import Region, TableContext
 from lancelsm.region.compare_and_swap import CommittedManifest, commit, load
 from lancelsm.region.head import Head
 from lancelsm.region.manifest import Manifest
-from lancelsm.registry import Applied, Fields, Lost
+from lancelsm.registry import Fields, SwapApplied, SwapLost
 from lancelsm.wal.append import append
 from lancelsm.wal.claim import create_region
 from lancelsm.wal.entry import Draft, Entry, decode, draft
@@ -67,7 +67,7 @@ SCHEMA = pa.schema(
 def row(number: int) -> Draft:
     """A draft of one row that carries its number."""
     table = pa.table([[number], [False]], schema=SCHEMA)
-    return draft(table, source={"q": str(number)})
+    return draft(table, applied_sequences={"q": str(number)})
 
 
 def numbers_in(entry: Entry) -> list[int]:
@@ -76,7 +76,7 @@ def numbers_in(entry: Entry) -> list[int]:
 
 
 @dataclass(kw_only=True)
-class World:
+class Environment:
     """Storage of one region, what happened to it, and what writers were told."""
 
     schedule: Schedule = field(default_factory=Schedule)
@@ -89,7 +89,7 @@ class World:
     writers: dict[int, str] = field(default_factory=dict)  # number -> owner
     floors: dict[int, Position] = field(default_factory=dict)  # number -> highest position acknowledged before it began
     acknowledged: dict[int, Position] = field(default_factory=dict)
-    told: dict[int, BaseException] = field(default_factory=dict)
+    raised: dict[int, BaseException] = field(default_factory=dict)
     rounds: dict[str, BaseException | None] = field(default_factory=dict)  # manifest commits by a tag of their own
 
     def __post_init__(self) -> None:
@@ -103,12 +103,12 @@ class World:
 
     def make(self, process: str, *, faulty: bool = True) -> Region:
         """The region, created if there is none."""
-        return create_region(self.storage(process, faulty=faulty), spec_id=1, values=VALUES, owner=OWNER)
+        return create_region(self.context(process, faulty=faulty), spec_id=1, values=VALUES, owner=OWNER)
 
-    def storage(self, process: str, *, faulty: bool = True) -> Storage:
+    def context(self, process: str, *, faulty: bool = True) -> TableContext:
         """Ports as one process sees them; a crash there ends this process only."""
         plan = self.plan if faulty else FaultPlan()
-        return Storage(
+        return TableContext(
             uri="memory://t",
             table=TABLE,
             objects=FaultyStore(ScheduledStore(self.store, self.schedule), plan, process=process),
@@ -119,7 +119,7 @@ class World:
         )
 
     def region(self, process: str, *, faulty: bool = True) -> Region:
-        return Region(storage=self.storage(process, faulty=faulty), id=self.id, spec_id=1, values=VALUES)
+        return Region(context=self.context(process, faulty=faulty), id=self.id, spec_id=1, values=VALUES)
 
     def write(self, region: Region, number: int, *, owner: str = OWNER, held: Head | None = None) -> Appended:
         """Append a row, and keep what the writer was told."""
@@ -129,7 +129,7 @@ class World:
         try:
             appended = append(region, row(number), owner=owner, held=held)
         except (LsmError, Crash) as error:
-            self.told[number] = error
+            self.raised[number] = error
             raise
         self.acknowledged[number] = appended.summary.position
         return appended
@@ -203,8 +203,8 @@ class World:
         assert sum((s.entry_setsum for s in summaries), start=Setsum()) == head.entry_setsum
         assert sum(s.rows for s in summaries) == head.wal_rows
         assert sum(s.bytes for s in summaries) == head.wal_bytes
-        sources = [int(s.source["q"]) for s in summaries if s.source]
-        assert head.source == ({"q": str(max(sources))} if sources else {})
+        sources = [int(s.applied_sequences["q"]) for s in summaries if s.applied_sequences]
+        assert head.applied_sequences == ({"q": str(max(sources))} if sources else {})
         assert all(s.epoch <= t.epoch for s, t in itertools.pairwise(summaries))
         self._audit_writers()
         self._audit_manifests(head)
@@ -223,7 +223,7 @@ class World:
             assert places.get(number) == [position], (
                 f"row {number} was acknowledged at {position}: {places.get(number)}"
             )
-        for number, error in self.told.items():
+        for number, error in self.raised.items():
             assert isinstance(error, (*NOT_IN_THE_LOG, Ambiguous, Crash)), f"row {number}: {error!r}"
             if isinstance(error, NOT_IN_THE_LOG):
                 assert number not in places, f"row {number} is in the log, its writer was told {error!r}"
@@ -265,21 +265,21 @@ class World:
 class WatchedStore(MemoryStore):
     """Fails when what was committed or published is overwritten, or the hint falls."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, environment: Environment) -> None:
         super().__init__()
-        self._world = world
+        self._environment = environment
 
-    def replace(self, key: str, body: Body, *, expect: ETag) -> Written | Refused:
+    def replace(self, key: str, body: Body, *, expect: ETag) -> Written | PreconditionFailed:
         old = self.get(key)
         outcome = super().replace(key, body, expect=expect)
         if isinstance(outcome, Written):
             assert old is not None
-            if key == version_hint(self._world.id):
+            if key == version_hint(self._environment.id):
                 assert json.loads(old.body).get("version", 0) < json.loads(bytes(body))["version"], "the hint falls"
             else:
                 position = wal_position(key)
                 assert position is not None, f"{key} was overwritten"
-                committed = self._world.log.get(position)
+                committed = self._environment.log.get(position)
                 assert committed is None or committed.body != old.body, f"committed entry {position} was overwritten"
         return outcome
 
@@ -287,19 +287,19 @@ class WatchedStore(MemoryStore):
 class WatchedRegistry(MemoryRegistry):
     """Shows each change of the head to its world."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, environment: Environment) -> None:
         super().__init__()
-        self._world = world
+        self._environment = environment
 
-    def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> Applied | Lost:
+    def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> SwapApplied | SwapLost:
         old = self.read(key)
         outcome = super().swap(key, expect=expect, change=change)
-        if isinstance(outcome, Applied) and key == head_key(TABLE, self._world.id):
-            self._world.committed(old, outcome.record)
+        if isinstance(outcome, SwapApplied) and key == head_key(TABLE, self._environment.id):
+            self._environment.committed(old, outcome.record)
         return outcome
 
 
-def collect(world: World, region: Region, *, keep: int = 0) -> None:
+def collect(environment: Environment, region: Region, *, keep: int = 0) -> None:
     """Forget the log up to its last `keep` entries: raise the floor in a manifest, then remove what lies below it.
 
     The entries are folded into nothing: their sums go to the collected ones. What the collector's part of the protocol
@@ -307,7 +307,7 @@ def collect(world: World, region: Region, *, keep: int = 0) -> None:
     """
     head = region.head()
     through = Position(head.next_position - 1 - keep)
-    entries = [world.log[p] for p in sorted(world.log) if p <= through]
+    entries = [environment.log[p] for p in sorted(environment.log) if p <= through]
     total = sum((e.summary.entry_setsum for e in entries), start=Setsum())
 
     def forget(manifest: Manifest) -> Manifest:
@@ -327,14 +327,14 @@ def collect(world: World, region: Region, *, keep: int = 0) -> None:
 
     done = commit(region, forget)
     assert not isinstance(done, manifests.Dead)
-    for listed in region.storage.objects.list(wal_prefix(region.id)):
+    for listed in region.context.objects.list(wal_prefix(region.id)):
         position = wal_position(listed.key)
         if position is not None and position < done.head.first_position:
-            world.schedule.switch()
-            world.store.remove(listed.key)
+            environment.schedule.switch()
+            environment.store.remove(listed.key)
 
 
-def told(act: Callable[[], Any]) -> BaseException | None:
+def raised(act: Callable[[], Any]) -> BaseException | None:
     """What an operation was told, if it did not succeed."""
     try:
         act()

@@ -21,24 +21,24 @@ from lancelsm.history.pins import Pin
 from lancelsm.history.snapshot import make_snapshot, renew_snapshot
 from lancelsm.read.view import View
 from lancelsm.record.schema import TableSchema
-from lancelsm.region.catalog import Region, Storage, regions
+from lancelsm.region.catalog import Region, TableContext, regions
 from lancelsm.region.compare_and_swap import newest
 from lancelsm.region.config import Config
-from lancelsm.region.handle import Opened
-from lancelsm.region.head import SINCE_EVER, Head
+from lancelsm.region.handle import TableHandle
+from lancelsm.region.head import Head
 from lancelsm.table import Table
 from lancelsm.wal.append import append_after
 from lancelsm.wal.claim import claim
 from lancelsm.wal.entry import Draft, Entry, draft
 from tests.simulation import seam
-from tests.simulation.collecting import FILES, Lake
+from tests.simulation.collecting import FILES, TableEnv
+from tests.simulation.environment import NOT_IN_THE_LOG, OWNER, TABLE
 from tests.simulation.faults import Call, Crash, FaultPlan
 from tests.simulation.linearizable import NEVER, Append, Look, Operation, Read, violation
 from tests.simulation.memory_base import MemoryBase, folded, rows_in, written
 from tests.simulation.situations import noted
-from tests.simulation.world import NOT_IN_THE_LOG, OWNER, TABLE
 
-# A row's `id` is its number, which the world knows it by; a tombstone has one too.
+# A row's `id` is its number, which the environment knows it by; a tombstone has one too.
 NUMBER = pa.field("id", pa.int64(), metadata={"lance:field_id": "1"})
 KEY = pa.field("k", pa.int64(), nullable=False, metadata={"lance:field_id": "0"})
 ROWS = TableSchema(columns=pa.schema([KEY, NUMBER]), primary_key=("k",))
@@ -75,8 +75,10 @@ class Held:
 
 
 @dataclass(kw_only=True)
-class WholeLake(Lake):
-    """A lake with rows. `skews` are the seconds by which the clock of a process is wrong, by the start of its name."""
+class WholeTableEnv(TableEnv):
+    """A table environment with rows. `skews` are the seconds by which the clock of a process is wrong, by the start of
+    its name.
+    """
 
     history: list[Operation] = field(default_factory=list)
     skews: Mapping[str, float] = field(default_factory=dict)
@@ -85,7 +87,7 @@ class WholeLake(Lake):
     schema: ClassVar[TableSchema] = ROWS
 
     def __post_init__(self) -> None:
-        self.base = MemoryBase(self.world, ROWS)
+        self.base = MemoryBase(self.environment, ROWS)
         self._ticks = itertools.count(1)
         self._numbers = itertools.count(1)
         self.held: dict[str, Held] = {}
@@ -97,19 +99,19 @@ class WholeLake(Lake):
 
     at = staticmethod(seam.at)
 
-    def storage(self, process: str, *, faulty: bool = True) -> Storage:
-        plain = self.world.storage(process, faulty=faulty)
+    def context(self, process: str, *, faulty: bool = True) -> TableContext:
+        plain = self.environment.context(process, faulty=faulty)
         skew = next((seconds for name, seconds in self.skews.items() if process.startswith(name)), 0.0)
         clock = SkewedClock(plain.clock, skew)
         return replace(plain, clock=clock, parallel=1, objects=self.wrap(process, plain.objects))
 
     def region(self, process: str, *, faulty: bool = False) -> Region:
-        return replace(self.world.region(process), storage=self.storage(process, faulty=faulty))
+        return replace(self.environment.region(process), context=self.context(process, faulty=faulty))
 
-    def opened(self, process: str, *, faulty: bool = True) -> Opened:
+    def handle(self, process: str, *, faulty: bool = True) -> TableHandle:
         config = Config(table=TABLE, registry="memory", owner=OWNER, schema=ROWS, schema_version=1, regions=None)
-        storage = self.storage(process, faulty=faulty)
-        return Opened(config=config, storage=storage, settings=self.settings, storage_options=None)
+        context = self.context(process, faulty=faulty)
+        return TableHandle(config=config, context=context, settings=self.settings, storage_options=None)
 
     def collecting(self) -> AbstractContextManager[None]:
         return nullcontext()  # `in_place_of_lance` is around the whole run
@@ -119,11 +121,11 @@ class WholeLake(Lake):
 
         def decide(call: Call) -> None:
             if before(call):
-                self.world.plan = FaultPlan()
+                self.environment.plan = FaultPlan()
                 other()
-                self.world.plan = plan
+                self.environment.plan = plan
 
-        self.world.plan = plan = FaultPlan(decide)
+        self.environment.plan = plan = FaultPlan(decide)
         return plan
 
     # Writing
@@ -138,7 +140,7 @@ class WholeLake(Lake):
                 self.region(process, faulty=True), lambda _: _drafted(numbers, changes), owner=owner, held=held
             )
         except (LsmError, Crash) as error:
-            self._told(process, called, numbers, changes, error)
+            self._raised(process, called, numbers, changes, error)
             raise
         assert not isinstance(done, Head)
         self._acknowledged(process, called, numbers, changes, done.summary.position)
@@ -151,27 +153,27 @@ class WholeLake(Lake):
         calls: list[float] = []
 
         def next_draft(head: Head) -> Draft | None:
-            applied = int(head.source.get(QUEUE, SINCE_EVER))
+            applied = int(head.applied_sequences.get(QUEUE, "0"))
             sent[:] = [message for message in messages if message[0] > applied]
             if not sent:
                 return None
             numbers = {key: 1_000_000 + sequence for sequence, key in sent}
-            self._begins([number for number in numbers.values() if number not in self.world.writers], OWNER)
+            self._begins([number for number in numbers.values() if number not in self.environment.writers], OWNER)
             calls.append(self.tick())
-            return _drafted(numbers, dict.fromkeys(numbers, True), source={QUEUE: str(sent[-1][0])})
+            return _drafted(numbers, dict.fromkeys(numbers, True), applied_sequences={QUEUE: str(sent[-1][0])})
 
         append_after(region, next_draft, owner=OWNER)
 
     def _begins(self, numbers: Any, owner: str) -> None:
         for number in numbers:
-            self.world.writers[number] = owner
-            self.world.floors[number] = max(self.world.acknowledged.values(), default=Position(0))
+            self.environment.writers[number] = owner
+            self.environment.floors[number] = max(self.environment.acknowledged.values(), default=Position(0))
 
-    def _told(
+    def _raised(
         self, process: str, called: float, numbers: Content, changes: Mapping[int, bool], error: LsmError | Crash
     ) -> None:
         for number in numbers.values():
-            self.world.told[number] = error
+            self.environment.raised[number] = error
         if not isinstance(error, NOT_IN_THE_LOG):
             self._note(Append, process, called, NEVER, rows=_pairs(numbers, changes))
 
@@ -179,7 +181,7 @@ class WholeLake(Lake):
         self, process: str, called: float, numbers: Content, changes: Mapping[int, bool], position: Position
     ) -> None:
         for number in numbers.values():
-            self.world.acknowledged[number] = position
+            self.environment.acknowledged[number] = position
         self._note(Append, process, called, self.tick(), rows=_pairs(numbers, changes), position=int(position))
 
     def _note(self, kind: type[Operation], actor: str, called: float, answered: float, **what: Any) -> None:
@@ -206,11 +208,11 @@ class WholeLake(Lake):
             raise Contended("the base is ahead of the head that was read")
         if not pending:
             return None
-        parts = [self.base.rows(base.version, region.storage.objects.get)]
+        parts = [self.base.rows(base.version, region.context.objects.get)]
         parts += [_generation(region, g.path) for g in pending]
         rows = _rows(folded(parts))
-        key = f"data/{region.storage.ids.nonce()}.lance"
-        commit = self.base.replace_rows(base, region.storage.objects, rows, region=region.id, key=key)
+        key = f"data/{region.context.ids.nonce()}.lance"
+        commit = self.base.replace_rows(base, region.context.objects, rows, region=region.id, key=key)
 
         def committed() -> None:
             if commit(pending[-1].generation):
@@ -221,9 +223,9 @@ class WholeLake(Lake):
     def optimize(self, region: Region) -> None:
         """Rewrite the base as it is."""
         base = self.base.open_base(uri="memory://t")
-        rows = self.base.rows(base.version, region.storage.objects.get)
-        key = f"data/{region.storage.ids.nonce()}.lance"
-        commit = self.base.replace_rows(base, region.storage.objects, rows, region=region.id, key=key)
+        rows = self.base.rows(base.version, region.context.objects.get)
+        key = f"data/{region.context.ids.nonce()}.lance"
+        commit = self.base.replace_rows(base, region.context.objects, rows, region=region.id, key=key)
         commit(base.counters.get(region.id, Generation(0)))
 
     # Reading
@@ -231,7 +233,7 @@ class WholeLake(Lake):
     def scan(self, process: str, *, keys: Sequence[int] | None = None, faulty: bool = True) -> Content:
         """Read the table, or some keys of it, as a table does: a second time if something in the view is gone."""
         called = self.tick()
-        table = Table(self.opened(process, faulty=faulty))
+        table = Table(self.handle(process, faulty=faulty))
         found = self._content(table)
         if keys is not None:
             found = {key: value for key, value in found.items() if key in keys}
@@ -240,13 +242,13 @@ class WholeLake(Lake):
         return found
 
     def _content(self, table: Table) -> Content:
-        storage = table._opened.storage
-        return table._reading(lambda view: self._of_view(view, storage), lambda: regions(storage))
+        context = table._opened.context
+        return table._reading(lambda view: self._of_view(view, context), lambda: regions(context))
 
-    def _of_view(self, view: View, storage: Storage) -> Content:
+    def _of_view(self, view: View, context: TableContext) -> Content:
         (of_region,) = view.regions
-        region = replace(self.region("reader"), storage=storage)
-        parts = [self.base.rows(view.base.version, storage.objects.get)]
+        region = replace(self.region("reader"), context=context)
+        parts = [self.base.rows(view.base.version, context.objects.get)]
         for one in of_region.generations:
             assert one.generation > of_region.counter
             parts.append(_generation(region, one.path))
@@ -261,14 +263,14 @@ class WholeLake(Lake):
 
     def hold(self, process: str, name: str, *, ttl_seconds: float) -> None:
         called = self.tick()
-        pin = make_snapshot(self.opened(process), name, ttl_seconds=ttl_seconds)
+        pin = make_snapshot(self.handle(process), name, ttl_seconds=ttl_seconds)
         self.held[name] = Held(pin, called, self.tick())
         self.pinned.append(pin)
 
     def read_held(self, process: str, name: str) -> None:
         """What a snapshot shows is what there was at one moment while it was made, and is so each time."""
         held = self.held[name]
-        table = Table(self.opened(process), at=held.pin)
+        table = Table(self.handle(process), at=held.pin)
         found = self._content(table)
         assert held.content in (None, found), f"{name} changed from {held.content} to {found}"
         if held.content is None:
@@ -276,7 +278,7 @@ class WholeLake(Lake):
             self._note(Read, process, held.called, held.answered, rows=found)
 
     def renew(self, process: str, name: str, *, ttl_seconds: float) -> None:
-        pin = renew_snapshot(self.opened(process), name, ttl_seconds=ttl_seconds)
+        pin = renew_snapshot(self.handle(process), name, ttl_seconds=ttl_seconds)
         self._forget(name)
         self.held[name].pin = pin
         self.pinned.append(pin)
@@ -295,27 +297,27 @@ class WholeLake(Lake):
         """What everybody was told fits into one order."""
         self.history += [
             Append(actor="queue", called=0.0, answered=NEVER, rows=_shown(entry))
-            for entry in self.world.log.values()
-            if entry.summary.source
+            for entry in self.environment.log.values()
+            if entry.summary.applied_sequences
         ]
         found = violation(self.history)
         assert found is None, str(found)
-        self.world._audit_writers()
+        self.environment._audit_writers()
 
     @property
     def truth(self) -> Content:
-        return folded([entry.table() for _, entry in sorted(self.world.log.items()) if entry.summary.rows])
+        return folded([entry.table() for _, entry in sorted(self.environment.log.items()) if entry.summary.rows])
 
     def takes_over(self, process: str, owner: str) -> None:
         claim(self.region(process, faulty=True), owner=owner)
 
 
-def at_each_call(story: Callable[[int], FaultPlan]) -> None:
-    """Tell a story of each call in turn, by its number in the plan that is returned, then of none."""
+def at_each_call(scenario: Callable[[int], FaultPlan]) -> None:
+    """Tell a scenario of each call in turn, by its number in the plan that is returned, then of none."""
     at, calls = 0, 0
     while at <= calls:
         with noted(at):
-            calls = len(story(at).calls)
+            calls = len(scenario(at).calls)
         at += 1
 
 
@@ -334,7 +336,7 @@ def _pairs(numbers: Content, changes: Mapping[int, bool]) -> dict[int, int | Non
 
 def _drafted(numbers: Content, changes: Mapping[int, bool], *, source: Mapping[str, str] | None = None) -> Draft:
     columns = [list(numbers), list(numbers.values()), [not changes[key] for key in numbers]]
-    return draft(pa.table(columns, schema=ROWS.stored), source=source)
+    return draft(pa.table(columns, schema=ROWS.stored), applied_sequences=source)
 
 
 def _rows(content: Content) -> pa.Table:
@@ -343,7 +345,7 @@ def _rows(content: Content) -> pa.Table:
 
 def _generation(region: Region, path: str) -> pa.Table:
     key = f"{generation_path(region.id, path)}/{FILES[0]}"
-    found = region.storage.objects.get(key)
+    found = region.context.objects.get(key)
     if found is None:
         raise Corrupt("a generation is gone", object=key)
     return rows_in(found.body)

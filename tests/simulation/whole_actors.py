@@ -4,7 +4,7 @@ Faults are those of storage (crash, lost reply, late landing, stalls past a coll
 end early or break off), of delivery (again, in other batches), of clocks (an hour off), of caches (a head of long ago).
 At the end the healthy ones finish, and what everybody was told is checked for linearizability.
 
-    replay: .venv/bin/python -m tests.simulation.whole_crowd SEED
+    replay: .venv/bin/python -m tests.simulation.whole_actors SEED
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from lancelsm.objects import Listed
 from lancelsm.region.compare_and_swap import newest
 from lancelsm.region.head import Head
 from lancelsm.wal.claim import claim
+from tests.simulation.actors import RIVAL
 from tests.simulation.collecting import FILES
 from tests.simulation.consumers import Act, Consumers
-from tests.simulation.crowd import RIVAL
+from tests.simulation.environment import OWNER, Environment
 from tests.simulation.faults import (
     CRASH_AFTER,
     CRASH_BEFORE,
@@ -44,8 +45,7 @@ from tests.simulation.faults import (
 from tests.simulation.memory_base import in_place_of_lance
 from tests.simulation.rates import by_rate
 from tests.simulation.schedule import Schedule
-from tests.simulation.whole_lake import WholeLake
-from tests.simulation.world import OWNER, World
+from tests.simulation.whole_table_env import WholeTableEnv
 
 KEYS = range(6)
 HOUR = 3600.0
@@ -80,16 +80,16 @@ class InLongTurns(Schedule):
         return super()._next([last] if mine else names)
 
 
-class WholeCrowd:
+class WholeActors:
     """One run; with `long_turns` in an order in which whole operations come between two calls of another's."""
 
     def __init__(self, seed: int, *, long_turns: bool = False) -> None:
         self.seed = seed
         self.dice = random.Random(f"whole crowd {seed}")
         self.schedule = InLongTurns(seed) if long_turns else Schedule(seed)
-        world = World(schedule=self.schedule, budget_seconds=self.dice.choice([0.5, 5.0]))
-        self.lake = WholeLake(
-            world=world,
+        environment = Environment(schedule=self.schedule, budget_seconds=self.dice.choice([0.5, 5.0]))
+        self.table_env = WholeTableEnv(
+            environment=environment,
             settings=Settings(
                 snapshot_ttl_seconds=TTL,
                 keep_versions_seconds=self.dice.choice([0.001, HOUR]),
@@ -102,20 +102,20 @@ class WholeCrowd:
         self.expired = 0
         self.batches: set[tuple[int, ...]] = set()  # of messages, as they were delivered
         self.met: Counter[str] = Counter()  # circumstances that no fault of the plan says
-        self.consumers = Consumers(self.lake, self.met)
+        self.consumers = Consumers(self.table_env, self.met)
 
-    def run(self) -> WholeCrowd:
-        with contextlib.redirect_stdout(io.StringIO()), in_place_of_lance(self.lake.base):
+    def run(self) -> WholeActors:
+        with contextlib.redirect_stdout(io.StringIO()), in_place_of_lance(self.table_env.base):
             rate = self.dice.choice([0.0, 0.5, 1.0, 1.0, 2.0])
             faults = {fault: each * rate for fault, each in FAULTS.items()}
-            world = self.lake.world
+            environment = self.table_env.environment
             actors = self._actors()
             decide = by_rate(random.Random(f"whole faults {self.seed}"), faults, writing=WRITING, stalls_readers=True)
-            world.plan = FaultPlan(decide, clock=self.schedule.clock)
+            environment.plan = FaultPlan(decide, clock=self.schedule.clock)
             self.schedule.run(actors)
-            self.calls = len(world.plan.calls)
-            world.plan.stop()
-            world.plan.forget() if self.dice.random() < 0.3 else world.plan.land()
+            self.calls = len(environment.plan.calls)
+            environment.plan.stop()
+            environment.plan.forget() if self.dice.random() < 0.3 else environment.plan.land()
             self._finish()
         return self
 
@@ -145,7 +145,7 @@ class WholeCrowd:
             ("tail", self.consumers.tails, 3, 0.4),
             ("container 0", self._delivers, 6, 0.5),
             ("container 1", self._delivers, 6, 0.5),
-            ("claimer", lambda life, _: self.lake.takes_over(life, OWNER), 1, 0.3),
+            ("claimer", lambda life, _: self.table_env.takes_over(life, OWNER), 1, 0.3),
             ("rival", self._takes_over, 1, 0.15),
         ):
             if dice.random() < chance:
@@ -159,8 +159,8 @@ class WholeCrowd:
             life = name
             for time in range(times):
                 self.schedule.clock.sleep(dice.choice([0.0, 0.0, 0.1, 1.0]))
-                with self.lake.at(life):
-                    self.lake.operations += 1
+                with self.table_env.at(life):
+                    self.table_env.operations += 1
                     try:
                         act(life, dice)
                     except Crash:
@@ -181,76 +181,78 @@ class WholeCrowd:
             if dice.random() < 0.1:
                 self.schedule.clock.sleep(2 * HOUR)  # whatever it holds is old by then
             head = held[-1] if held and dice.random() < 0.5 else None
-            self.met["a stale head"] += head is not None and head.next_position < 1 + max(self.lake.world.log)
-            held[:] = [self.lake.put(life, {key: dice.random() < 0.75 for key in keys}, held=head)]
+            self.met["a stale head"] += head is not None and head.next_position < 1 + max(
+                self.table_env.environment.log
+            )
+            held[:] = [self.table_env.put(life, {key: dice.random() < 0.75 for key in keys}, held=head)]
 
         return write
 
     def _flushes(self, life: str, dice: random.Random) -> None:
-        self.lake.flush(self.lake.region(life, faulty=True), rows_max=dice.choice([1, 2, 4]))
+        self.table_env.flush(self.table_env.region(life, faulty=True), rows_max=dice.choice([1, 2, 4]))
 
     def _merges(self, life: str, dice: random.Random) -> None:
-        self.lake.merge(self.lake.region(life, faulty=True))
+        self.table_env.merge(self.table_env.region(life, faulty=True))
 
     def _optimizes(self, life: str, dice: random.Random) -> None:
-        self.lake.optimize(self.lake.region(life, faulty=True))
+        self.table_env.optimize(self.table_env.region(life, faulty=True))
 
     def _collects(self, life: str, dice: random.Random) -> None:
-        self.lake.collect(life, faulty=True, interval=dice.choice([0.0, 0.0, 0.5]))
+        self.table_env.collect(life, faulty=True, interval=dice.choice([0.0, 0.0, 0.5]))
 
     def _reads(self, life: str, dice: random.Random) -> None:
         match dice.choice(["scan", "scan", "get", "look"]):
             case "scan":
-                self.lake.scan(life)
+                self.table_env.scan(life)
             case "get":
-                self.lake.scan(life, keys=dice.sample(KEYS, 2))
+                self.table_env.scan(life, keys=dice.sample(KEYS, 2))
             case _:
-                self.lake.look(life)
+                self.table_env.look(life)
 
     def _holds(self, name: str) -> Act:
         def act(life: str, dice: random.Random) -> None:
-            if name not in self.lake.held:
+            if name not in self.table_env.held:
                 with self._allowed(Invalid):  # one that was half made, or is gone and nobody told us
-                    drop_snapshot(self.lake.opened(life), name)
+                    drop_snapshot(self.table_env.handle(life), name)
                 with self._allowed(Invalid):  # its name is taken by what landed late
-                    self.lake.hold(life, name, ttl_seconds=TTL)
+                    self.table_env.hold(life, name, ttl_seconds=TTL)
                 return
             match dice.choice(["read", "read", "read", "renew", "wait", "drop"]):
                 case "read":
                     with self._expirable(name):
-                        self.lake.read_held(life, name)
+                        self.table_env.read_held(life, name)
                 case "renew":
                     with self._expirable(name):
-                        self.lake.renew(life, name, ttl_seconds=TTL)
+                        self.table_env.renew(life, name, ttl_seconds=TTL)
                 case "wait":
                     self.schedule.clock.sleep(dice.choice([TTL / 2, TTL + 301.0]))
                 case _:
-                    self.lake.let_go(name)
+                    self.table_env.let_go(name)
                     with self._allowed(Invalid):  # it has expired before
-                        drop_snapshot(self.lake.opened(life), name)
+                        drop_snapshot(self.table_env.handle(life), name)
 
         return act
 
     @contextlib.contextmanager
     def _expirable(self, name: str) -> Iterator[None]:
         """A snapshot that is gone by then is said to be gone; one that can't have expired is not."""
-        expires = self.lake.held[name].pin.expires
+        expires = self.table_env.held[name].pin.expires
         try:
             yield
         except Invalid as error:
             latest = self.schedule.clock.now() + self._may_be_late()
             if expires is None or expires > latest:
                 raise AssertionError(f"{name} expires at {expires}, it is {latest} at most") from error
-            self.lake.let_go(name)
+            self.table_env.let_go(name)
             self.expired += 1
 
     def _may_be_late(self) -> float:
         """By how much a snapshot may seem to have expired before it has: by its reader's clock, or by a collector's
         that is wrong by more than what is allowed for."""
-        skews = self.lake.skews
+        skews = self.table_env.skews
         readers = max(0.0, *(seconds for name, seconds in skews.items() if name.startswith("holder")))
         collectors = max(0.0, *(seconds for name, seconds in skews.items() if name.startswith("collector")))
-        return max(readers, collectors - self.lake.settings.skew_allowance_seconds)
+        return max(readers, collectors - self.table_env.settings.skew_allowance_seconds)
 
     @contextlib.contextmanager
     def _allowed(self, *kinds: type[LsmError]) -> Iterator[None]:
@@ -259,7 +261,7 @@ class WholeCrowd:
 
     def _delivers(self, life: str, dice: random.Random) -> None:
         """A batch from the oldest message on that is not deleted yet; others work on the same ones, cut otherwise."""
-        done = int(self.lake.region(life, faulty=True).head().source.get("queue", "0"))
+        done = int(self.table_env.region(life, faulty=True).head().applied_sequences.get("queue", "0"))
         first = max(0, min(done, len(self.messages) - 1) - dice.choice([0, 0, 1, 3]))
         batch = self.messages[first : first + dice.randrange(1, 4)]
         sequences = tuple(sequence for sequence, _ in batch)
@@ -268,12 +270,12 @@ class WholeCrowd:
             other != sequences and not set(other).isdisjoint(sequences) for other in self.batches
         )
         self.batches.add(sequences)
-        self.lake.deliver(life, batch)
+        self.table_env.deliver(life, batch)
 
     def _takes_over(self, life: str, dice: random.Random) -> None:
-        self.lake.takes_over(life, RIVAL)
+        self.table_env.takes_over(life, RIVAL)
         for _ in range(2):
-            self.lake.put(life, {dice.choice(KEYS): True}, owner=RIVAL)
+            self.table_env.put(life, {dice.choice(KEYS): True}, owner=RIVAL)
 
     # Circumstances
 
@@ -290,8 +292,8 @@ class WholeCrowd:
 
     def slept_through_collections(self) -> int:
         """How many stalls were longer than a collection that deleted something meanwhile."""
-        calls = self.lake.world.plan.calls
-        stalled = [call for call, fault in self.lake.world.plan.injected if fault.seconds == LONG]
+        calls = self.table_env.environment.plan.calls
+        stalled = [call for call, fault in self.table_env.environment.plan.injected if fault.seconds == LONG]
         deletions = [call.index for call in calls if (call.port, call.method) == ("objects", "delete")]
         count = 0
         for call in stalled:
@@ -303,58 +305,60 @@ class WholeCrowd:
 
     def _finish(self) -> None:
         """A healthy process reads, folds and collects; consumers catch up; snapshots stand; then all pins go."""
-        lake = self.lake
-        with lake.at("last"):
-            claim(lake.region("last"), owner=OWNER)
-            lake.put("last", {0: True})
-            assert lake.scan("last", faulty=False) == lake.truth
+        table_env = self.table_env
+        with table_env.at("last"):
+            claim(table_env.region("last"), owner=OWNER)
+            table_env.put("last", {0: True})
+            assert table_env.scan("last", faulty=False) == table_env.truth
             self._read_all_held()
             for _ in range(2):
                 self.schedule.clock.advance(HOUR)
-                while lake.flush(rows_max=100) is not None:
+                while table_env.flush(rows_max=100) is not None:
                     pass
-                lake.merge()
-                lake.collect("last")
-                assert lake.scan("last", faulty=False) == lake.truth
+                table_env.merge()
+                table_env.collect("last")
+                assert table_env.scan("last", faulty=False) == table_env.truth
                 self._read_all_held()
-                lake.audit()
+                table_env.audit()
             self._audit_fences()
             self.consumers.catch_up()
-            lake.check()
+            table_env.check()
             self._leave_nothing()
 
     def _audit_fences(self) -> None:
         """The newest fence stays, however far the log was collected: it stops a writer of Lance's."""
-        newest_fence = max(position for position, entry in self.lake.world.log.items() if entry.fence)
-        assert self.lake.world.store.get(wal_entry(self.lake.world.id, newest_fence)) is not None, "the fence is gone"
+        newest_fence = max(position for position, entry in self.table_env.environment.log.items() if entry.fence)
+        assert (
+            self.table_env.environment.store.get(wal_entry(self.table_env.environment.id, newest_fence)) is not None
+        ), "the fence is gone"
 
     def _read_all_held(self) -> None:
-        for name in list(self.lake.held):
+        for name in list(self.table_env.held):
             with self._expirable(name):
-                self.lake.read_held("last", name)
+                self.table_env.read_held("last", name)
 
     def _leave_nothing(self) -> None:
         """Once nobody needs anything, what nothing names is gone: no leak outlasts two rounds."""
-        lake = self.lake
-        storage = lake.storage("last", faulty=False)
+        table_env = self.table_env
+        context = table_env.context("last", faulty=False)
         for partition in ("S", "C"):
-            for key, record in storage.registry.list(f"{partition}#{storage.table}"):
-                storage.registry.delete(key, expect={"version": record["version"]})
-        lake.pinned.clear()
+            for key, record in context.registry.list(f"{partition}#{context.table}"):
+                context.registry.delete(key, expect={"version": record["version"]})
+        table_env.pinned.clear()
         for _ in range(5):
             self.schedule.clock.advance(LONG)
-            lake.put("last", {1: True})
-            while lake.flush(rows_max=100) is not None:
+            table_env.put("last", {1: True})
+            while table_env.flush(rows_max=100) is not None:
                 pass
-            lake.merge()
-            lake.collect("last")
-            lake.audit()
-        manifest = newest(lake.region("last"), lake.region("last").head())[1]
+            table_env.merge()
+            table_env.collect("last")
+            table_env.audit()
+        manifest = newest(table_env.region("last"), table_env.region("last").head())[1]
         named = {f"{g.path}/{name}" for g in manifest.generations for name in FILES}
-        left = [key for key in lake.stored() if "_gen_" in key and key not in named]
+        left = [key for key in table_env.stored() if "_gen_" in key and key not in named]
         assert left == [], f"nobody collects {left}"
-        data = [one.key for one in lake.world.store.list("data/")]
-        assert set(data) <= {version.file for version in lake.base.versions.values()}, f"nobody collects {data}"
+        data = [one.key for one in table_env.environment.store.list("data/")]
+        assert set(data) <= {version.file for version in table_env.base.versions.values()}, f"nobody collects {data}"
 
 
 class _Torn:
@@ -381,17 +385,17 @@ class _Torn:
             raise Unavailable("the listing broke off")
 
 
-def whole_crowd(seed: int, *, long_turns: bool = False) -> WholeCrowd:
+def whole_actors(seed: int, *, long_turns: bool = False) -> WholeActors:
     """Run everybody to their end and check everything; raises at the first violation, and says how to replay it."""
     try:
-        return WholeCrowd(seed, long_turns=long_turns).run()
+        return WholeActors(seed, long_turns=long_turns).run()
     except BaseException as error:
         how = " --long-turns" if long_turns else ""
-        error.add_note(f"replay: .venv/bin/python -m tests.simulation.whole_crowd {seed}{how}")
+        error.add_note(f"replay: .venv/bin/python -m tests.simulation.whole_actors {seed}{how}")
         raise
 
 
 if __name__ == "__main__":
     for given in (word for word in sys.argv[1:] if word.isdecimal()):
-        done = whole_crowd(int(given), long_turns="--long-turns" in sys.argv)
-        print(f"seed {given}: {done.calls} calls, {done.lake.operations} operations, nothing is wrong")
+        done = whole_actors(int(given), long_turns="--long-turns" in sys.argv)
+        print(f"seed {given}: {done.calls} calls, {done.table_env.operations} operations, nothing is wrong")

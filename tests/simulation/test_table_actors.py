@@ -17,29 +17,29 @@ from lancelsm.region import manifest as manifests
 from lancelsm.region.manifest import FlushedGeneration, Manifest
 from tests.simulation.faults import Call
 from tests.simulation.situations import noted
-from tests.simulation.table_crowd import table_crowd
-from tests.simulation.table_world import TableWorld
+from tests.simulation.table_actors import table_actors
+from tests.simulation.table_environment import TableEnvironment
 
 
-def crowds(seeds: range, place: Path) -> None:
+def actor_runs(seeds: range, place: Path) -> None:
     for seed in seeds:
         with noted("seed", seed):
-            table_crowd(seed, place / str(seed))
+            table_actors(seed, place / str(seed))
 
 
 @pytest.mark.parametrize("first", range(0, 12, 3))
 def test_every_read_is_a_moment_and_every_acknowledged_row_stays(first: int, tmp_path: Path) -> None:
-    crowds(range(first, first + 3), tmp_path)
+    actor_runs(range(first, first + 3), tmp_path)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(100, 1_000, 50))
 def test_every_read_of_many_crowds_is_a_moment_and_every_acknowledged_row_stays(first: int, tmp_path: Path) -> None:
-    crowds(range(first, first + 50), tmp_path)
+    actor_runs(range(first, first + 50), tmp_path)
 
 
 def test_the_same_seed_makes_the_same_calls_and_meets_the_same_faults(tmp_path: Path) -> None:
-    first, second = (table_crowd(7, tmp_path / name / "table") for name in ("first", "second"))
+    first, second = (table_actors(7, tmp_path / name / "table") for name in ("first", "second"))
 
     assert first.schedule.choices == second.schedule.choices
     assert _by_our_names(first.plan.calls) == _by_our_names(second.plan.calls)
@@ -47,7 +47,7 @@ def test_the_same_seed_makes_the_same_calls_and_meets_the_same_faults(tmp_path: 
     assert _by_our_names(call for call, _ in first.plan.injected) == _by_our_names(
         call for call, _ in second.plan.injected
     )
-    assert _story(first) == _story(second)
+    assert _scenario(first) == _scenario(second)
 
 
 def _by_our_names(calls: Iterable[Call]) -> list[Call]:
@@ -55,8 +55,8 @@ def _by_our_names(calls: Iterable[Call]) -> list[Call]:
     return [replace(call, key=re.sub(r"/data/\w+\.lance$", "/data/*.lance", call.key)) for call in calls]
 
 
-def _story(world: TableWorld) -> list[Any]:
-    return [world.truth, *((write.number, write.process, repr(write.told)) for write in world.writes)]
+def _scenario(environment: TableEnvironment) -> list[Any]:
+    return [environment.truth, *((write.number, write.process, repr(write.raised)) for write in environment.writes)]
 
 
 def _any_ground_will_do() -> AbstractContextManager[Any]:
@@ -85,4 +85,4 @@ def _without_precondition() -> AbstractContextManager[Any]:
 @pytest.mark.parametrize("broken", [_any_ground_will_do, _hides_nothing, _without_precondition])
 def test_without_this_guard_a_crowd_breaks_the_table(broken: Any, tmp_path: Path) -> None:
     with broken(), pytest.raises((AssertionError, ValueError)):
-        crowds(range(100), tmp_path)  # ends at the first seed that breaks it
+        actor_runs(range(100), tmp_path)  # ends at the first seed that breaks it
