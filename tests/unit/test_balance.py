@@ -42,7 +42,7 @@ from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TableSchema, conform, declare_primary_key, numbered
 from lancelsm.region.handle import Ports, open_table
 from lancelsm.registry import Fields, SwapApplied
-from lancelsm.registry import WriteUnknown as NoAnswer
+from lancelsm.registry import SwapUnknown as NoAnswer
 from lancelsm.table import Table
 from lancelsm.wal.entry import decode, draft, encode
 from lancelsm.wal.replay import stored_rows
