@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
-from typing import Literal
+from typing import Any, Literal
 
 from lancelsm.errors import Invalid
 from lancelsm.gc import collect
@@ -30,7 +30,7 @@ class Input:
 
     table: str
     step: Literal["mark", "verify", "commit"]
-    round: list | None = None
+    round: list[Any] | None = None
 
 
 @function

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from lancelsm.gc import collect
 from lancelsm.region.handle import open_configured
@@ -22,7 +23,7 @@ class Input:
     """
 
     table: str
-    round: list
+    round: list[Any]
 
 
 @function

@@ -20,6 +20,7 @@ from infra.checks import accept, accept_stars
 from infra.grants import State, allow, objects, records, sending
 from infra.layers import RUNTIME, LayerName, Layers, architecture
 from infra.stage import ROOT, Stage
+from infra.storage import TABLES, WORK
 
 BATCH = 10  # messages; the most that a FIFO queue gives
 WRITER = "writer_flush"
@@ -38,7 +39,15 @@ class Shape:
 
 
 _TABLES, _WORK, _QUEUE = "LANCELSM_TABLES", "LANCELSM_WORK", "LANCELSM_QUEUE_URL"
-_LANCE = {"layer": "lance", "memory": 3008, "disk": 2048}  # the most memory of a new account
+
+
+def _lance(*, seconds: int, local_seconds: int, environment: tuple[str, ...]) -> Shape:
+    """The shape of a function that loads Lance."""
+    memory = 3008  # the most that a new account allows
+    return Shape(
+        layer="lance", memory=memory, disk=2048, seconds=seconds, local_seconds=local_seconds, environment=environment
+    )
+
 
 SHAPES: Mapping[str, Shape] = {
     "ingest": Shape(layer="lean", memory=1024, seconds=30, local_seconds=20, environment=(_TABLES, _WORK, _QUEUE)),
@@ -50,12 +59,12 @@ SHAPES: Mapping[str, Shape] = {
         environment=(_TABLES, _WORK, _QUEUE, "LANCELSM_DEAD_LETTER_URL"),
     ),
     "region_claim": Shape(layer="lean", memory=1024, seconds=120, local_seconds=60, environment=(_TABLES,)),
-    "compaction": Shape(**_LANCE, seconds=900, local_seconds=120, environment=(_TABLES,)),
-    "merger": Shape(**_LANCE, seconds=900, local_seconds=180, environment=(_TABLES, _WORK)),
-    "gc": Shape(**_LANCE, seconds=900, local_seconds=120, environment=(_TABLES,)),
-    "gc_sweep": Shape(**_LANCE, seconds=900, local_seconds=120, environment=(_TABLES,)),
-    "query": Shape(**_LANCE, seconds=120, local_seconds=60, environment=(_TABLES, _WORK)),
-    "scrub": Shape(**_LANCE, seconds=900, local_seconds=60, environment=(_TABLES,)),
+    "compaction": _lance(seconds=900, local_seconds=120, environment=(_TABLES,)),
+    "merger": _lance(seconds=900, local_seconds=180, environment=(_TABLES, _WORK)),
+    "gc": _lance(seconds=900, local_seconds=120, environment=(_TABLES,)),
+    "gc_sweep": _lance(seconds=900, local_seconds=120, environment=(_TABLES,)),
+    "query": _lance(seconds=120, local_seconds=60, environment=(_TABLES, _WORK)),
+    "scrub": _lance(seconds=900, local_seconds=60, environment=(_TABLES,)),
     "dispatch": Shape(
         layer="lean",
         memory=512,
@@ -110,8 +119,8 @@ class Functions(Construct):
         state, stage = self._state, self._stage
         root = f"s3://{state.bucket.bucket_name}"
         return {
-            _TABLES: f"{root}/{grants.TABLES}",
-            _WORK: f"{root}/{grants.WORK}",
+            _TABLES: f"{root}/{TABLES}",
+            _WORK: f"{root}/{WORK}",
             _QUEUE: state.writes.queue_url,
             "LANCELSM_DEAD_LETTER_URL": state.dead_letters.queue_url,
             "LANCELSM_REGISTRY": f"dynamodb:{state.registry.table_name}",

@@ -5,8 +5,9 @@ A place is a pattern below the bucket. A star crosses slashes, since a table's n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import aws_cdk as cdk
 from aws_cdk import aws_dynamodb as dynamodb
@@ -72,8 +73,10 @@ def kept(scope: Construct, stage: Stage) -> State:
     )
 
 
-def allow(actions: Sequence[str], resources: Sequence[str], **conditions: object) -> iam.PolicyStatement:
-    return iam.PolicyStatement(actions=list(actions), resources=list(resources), **conditions)
+def allow(
+    actions: Sequence[str], resources: Sequence[str], *, conditions: Mapping[str, Any] | None = None
+) -> iam.PolicyStatement:
+    return iam.PolicyStatement(actions=list(actions), resources=list(resources), conditions=conditions)
 
 
 def objects(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import aws_cdk as cdk
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_sqs as sqs
@@ -26,7 +28,7 @@ class Queues(Construct):
         if stage.queue:
             return
 
-        def queue(name: str, **more: object) -> sqs.Queue:
+        def queue(name: str, **more: Any) -> sqs.Queue:
             made = sqs.Queue(
                 self,
                 name,

@@ -152,7 +152,7 @@ def _install(layer: Layer, arch: str, packages: Path) -> None:
     # The lock was resolved for the target; pip would hold packages against the interpreter that runs it.
     command += ["--python-version", layer.python, "--ignore-requires-python"]
     command += [word for tag in platforms(MACHINES[arch]) for word in ("--platform", tag)]
-    done = subprocess.run([*command, "--target", packages, "-r", lock_of(layer)], check=False)
+    done = subprocess.run([*command, "--target", str(packages), "-r", str(lock_of(layer))], check=False)
     if done.returncode:
         raise BuildError(f"pip could not install {lock_of(layer).name} for {arch}")
 
@@ -224,7 +224,7 @@ def _compile(layer: Layer, packages: Path) -> None:
         print(f"no Python {layer.python} here: {layer.name} goes without bytecode, and its cold starts take longer")
         return
     # Checked against the sources' times by default, which an upload doesn't keep.
-    command = [python, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", "."]
+    command = [str(python), "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", "."]
     if subprocess.run(command, cwd=packages, check=False).returncode:
         raise BuildError(f"the packages of {layer.name} don't compile with Python {layer.python}")
 
