@@ -1,8 +1,8 @@
-"""The AWS that integration tests run on: an emulator of their own, or what LANCELSM_TEST_ENDPOINT names.
+"""Give integration tests an AWS: an emulator that the tests start, or the endpoint in LANCELSM_TEST_ENDPOINT.
 
-The clients come from localstack_client, so that the same tests run on LocalStack: set LANCELSM_TEST_ENDPOINT to its
-endpoint, and AWS_ACCESS_KEY_ID to an account that it knows. `aws` is AWS itself: endpoints, credentials and region are
-those that boto3 finds.
+Clients come from localstack_client, so the same tests also run on LocalStack: set LANCELSM_TEST_ENDPOINT to its
+endpoint, and AWS_ACCESS_KEY_ID to one of its accounts. With LANCELSM_TEST_ENDPOINT=aws the tests run on AWS itself,
+with the endpoints, credentials and region that boto3 finds.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any
 
 from local import ACCOUNT, REGION, SECRET, server
 
-AWS = "aws"  # instead of an endpoint
+AWS = "aws"  # the value of LANCELSM_TEST_ENDPOINT that stands for AWS itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emulator:
-    """What answers: its endpoint, and who asks there. AWS itself has no endpoint here: boto3 knows those."""
+    """An endpoint and the credentials of its callers. The endpoint is None on AWS itself, where boto3 finds it."""
 
     endpoint: str | None
     account: str
@@ -33,7 +33,7 @@ class Emulator:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """In which a process finds it."""
+        """Environment variables that point a process to this endpoint."""
         found = {
             "AWS_ACCESS_KEY_ID": self.key,
             "AWS_DEFAULT_REGION": self.region,
@@ -48,11 +48,11 @@ class Emulator:
         return found
 
     def client(self, service: str, **credentials: str) -> Any:
-        """A client that tries once; under the credentials of the tests, or under others (key, secret, token)."""
+        """Create a client without retries. `credentials` (key, secret, token) replace the credentials of the tests."""
         from botocore.config import Config
 
         given = credentials or {"key": self.key, "secret": self.secret, "token": self.token}
-        who = {
+        identity = {
             "aws_access_key_id": given["key"],
             "aws_secret_access_key": given["secret"],
             "aws_session_token": given.get("token"),
@@ -62,17 +62,20 @@ class Emulator:
         if self.endpoint is None:
             import boto3
 
-            return boto3.Session(**who).client(service, config=once)
+            return boto3.Session(**identity).client(service, config=once)
         from localstack_client.session import Session
 
-        token = {"aws_session_token": who.pop("aws_session_token")}
-        session = Session(**who, localstack_host=self.endpoint.partition("://")[2])
+        token = {"aws_session_token": identity.pop("aws_session_token")}
+        session = Session(**identity, localstack_host=self.endpoint.partition("://")[2])
         return session.client(service, config=once, **token)
 
 
 @contextmanager
 def emulator(directory: Path) -> Iterator[Emulator]:
-    """Run one in a process of its own, with its files in `directory`, until the block ends; unless another is given."""
+    """Use LANCELSM_TEST_ENDPOINT if it is set; otherwise run an emulator process until the block ends.
+
+    The process keeps its files in `directory`.
+    """
     given = os.environ.get("LANCELSM_TEST_ENDPOINT")
     if given == AWS:
         yield aws()
@@ -92,7 +95,7 @@ def emulator(directory: Path) -> Iterator[Emulator]:
 
 
 def aws() -> Emulator:
-    """AWS itself, as boto3 finds credentials and region; the credentials have to last as long as the tests."""
+    """AWS itself, with the credentials and region that boto3 finds. They must stay valid as long as the tests run."""
     import boto3
 
     session = boto3.Session()
@@ -108,5 +111,5 @@ def aws() -> Emulator:
 
 
 def _signature(service: str) -> str | None:
-    """boto3 presigns for S3 in the old way, which no temporary credentials of a role fit, unless told otherwise."""
+    """Ask for S3 signature version 4: the boto3 default for presigned URLs fails with temporary credentials."""
     return "s3v4" if service == "s3" else None

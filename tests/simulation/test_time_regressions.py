@@ -405,7 +405,7 @@ def test_chroma_4959_a_caller_that_is_cancelled_takes_nobody_s_rows_with_it(tmp_
             await asyncio.sleep(0)
             tasks[1].cancel()
             await asyncio.sleep(0)
-            gate.handle.set()
+            gate.opened.set()
             return await asyncio.gather(*tasks, return_exceptions=True)
 
     first, second, third = asyncio.run(run())

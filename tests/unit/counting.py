@@ -1,4 +1,4 @@
-"""A registry in memory that counts what DynamoDB would charge for."""
+"""An in-memory registry that counts the units DynamoDB would charge for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.simulation.faults import MemoryRegistry
 
 
 class CountingRegistry(MemoryRegistry):
-    """Units of on-demand capacity: all records here are smaller than one."""
+    """Counts units of on-demand capacity. Every record in these tests is smaller than one unit."""
 
     def __init__(self) -> None:
         super().__init__()

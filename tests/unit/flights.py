@@ -1,4 +1,4 @@
-"""A part of the demo's data that its tests can wait for."""
+"""Pick a small part of the demo's data, so that its tests stay fast."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 
 
 def few(flights: pa.Table, *, days: Iterable[tuple[int, int]], every: int) -> pa.Table:
-    """One of so many flights of these days, each a month and a day."""
-    place = pc.add(pc.multiply(flights["month"], 100), flights["day"])
-    chosen = pc.is_in(place, value_set=pa.array([month * 100 + day for month, day in days], place.type))
-    found = flights.filter(chosen)
-    return found.take(pa.arange(0, found.num_rows, every))
+    """Every `every`-th flight of the given (month, day) pairs."""
+    date = pc.add(pc.multiply(flights["month"], 100), flights["day"])
+    chosen = pc.is_in(date, value_set=pa.array([month * 100 + day for month, day in days], date.type))
+    of_these_days = flights.filter(chosen)
+    return of_these_days.take(pa.arange(0, of_these_days.num_rows, every))

@@ -1,4 +1,4 @@
-"""AWS as a client of the functions sees it, with a script of what goes wrong."""
+"""A fake of the AWS services that a client of the functions calls, with scripted faults."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ Fault = Callable[["FakeAws", bytes], Any]
 
 
 def lost_reply(aws: FakeAws, payload: bytes) -> Any:
-    """The function runs, its answer never arrives."""
+    """The function runs, but its answer never arrives."""
     aws.run(payload)
     raise ReadTimeoutError(endpoint_url="https://lambda")
 
 
 def lost_request(aws: FakeAws, payload: bytes) -> Any:
+    """The function never runs; the client sees the same timeout as for a lost reply."""
     raise ReadTimeoutError(endpoint_url="https://lambda")
 
 
 def broken_answer(aws: FakeAws, payload: bytes) -> Any:
-    """The function runs, and TLS fails over its answer."""
+    """The function runs, and TLS fails while its answer is read."""
     aws.run(payload)
     raise SSLError(endpoint_url="https://lambda", error="[SSL: DECRYPTION_FAILED_OR_BAD_RECORD_MAC]")
 
@@ -66,10 +67,10 @@ def failed(kind: str, message: str) -> Fault:
 
 
 class FakeAws:
-    """Lambda with `ingest`, `writer_flush` and `query`, S3 and CloudFormation; a queue that knows messages again.
+    """Lambda with `ingest`, `writer_flush` and `query`, S3, CloudFormation, and a queue that drops duplicates.
 
     Args:
-        faults: what happens to the first invocations, instead of answers; None for an answer.
+        faults: one per invocation, in order; None, or an invocation after the last fault, gets a normal answer.
     """
 
     def __init__(self, clock: Clock, *, faults: Iterable[Fault | None] = ()) -> None:
@@ -79,8 +80,8 @@ class FakeAws:
         self.times: list[float] = []
         self.delivered: dict[str, list[Row]] = {}
         self.objects: dict[str, bytes] = {}
-        self.answer: Any = None  # of `query`
-        self._known: dict[tuple[str, str, int], float] = {}
+        self.answer: Any = None  # what `query` returns
+        self._last_sent: dict[tuple[str, str, int], float] = {}
 
     @property
     def events(self) -> list[Row]:
@@ -101,12 +102,12 @@ class FakeAws:
         return self.reply(self.run(Payload))
 
     def run(self, payload: bytes) -> Row:
-        """Put rows on the queue, or, without a sequence, into the log."""
+        """Put the rows on the queue; without a sequence, put them into the log."""
         event = json.loads(payload)
         key = (event["table"], event.get("producer", ""), event.get("sequence", -1))
         rows = [*self._rows(event)]
-        if "sequence" not in event or self.clock.monotonic() - self._known.get(key, -1e9) >= DEDUP_SECONDS:
-            self._known[key] = self.clock.monotonic()
+        if "sequence" not in event or self.clock.monotonic() - self._last_sent.get(key, -1e9) >= DEDUP_SECONDS:
+            self._last_sent[key] = self.clock.monotonic()
             self.delivered.setdefault(event["table"], []).extend(rows)
         return {"rows": len(rows), "entries": [{"region": "r", "position": 7, "rows": len(rows)}], "messages": []}
 

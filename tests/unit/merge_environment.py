@@ -1,4 +1,4 @@
-"""A table for tests of the merge: a real base, real generations, and what the table must hold after them."""
+"""A table for merge tests: a real base, real generations, and a model of the rows the table must hold."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Row = dict[str, Any]
 
 
 class StillClock:
-    """Time passes only by sleeping."""
+    """A clock whose time passes only in `sleep`."""
 
     def __init__(self) -> None:
         self.slept = 0.0
@@ -48,7 +48,7 @@ class StillClock:
 
 
 class Environment:
-    """One table and the rows that readers must see."""
+    """One table, and the rows that its readers must see."""
 
     def __init__(
         self,
@@ -92,14 +92,14 @@ class Environment:
         return lance.dataset(self.uri)
 
     def append(self, rows: Sequence[Row]) -> None:
-        """Append to the base as another tool does."""
+        """Append rows to the base with plain Lance, as another tool would."""
         declared = pa.schema(
             [field.with_nullable(field.nullable and field.name not in self.key) for field in self.columns]
         )
         lance.write_dataset(self.table(rows).cast(declared), self.uri, mode="append")
 
     def flush(self, region: RegionId, rows: Sequence[Row] = (), deleted: Iterable[Any] = ()) -> Generation:
-        """Write the region's next generation: rows to upsert and keys (tuples, or values of one column) to delete."""
+        """Write the region's next generation. `deleted` has keys: tuples, or plain values for a key of one column."""
         keys = [key if isinstance(key, tuple) else (key,) for key in deleted]
         stored = [{**row, TOMBSTONE: False} for row in rows]
         stored += [{**dict(zip(self.key, key, strict=True)), TOMBSTONE: True} for key in keys]
@@ -147,13 +147,13 @@ class Environment:
         return sorted(found, key=lambda row: tuple(row[name] for name in self.key))
 
     def check(self) -> None:
-        """The base holds exactly what it must, each key once, and Lance finds no fault in it."""
+        """Assert that the base holds exactly the expected rows, each key once, and that Lance validates it."""
         self.dataset().validate()
         assert self.rows() == [self.expected[key] for key in sorted(self.expected)]
 
 
 class Interrupted:
-    """A runner that calls back once, right after the n-th `map` of a merge: 1 fold, 2 write, 3 hide."""
+    """A runner that calls back once, right after the n-th `map` of a merge: 1 is fold, 2 is write, 3 is hide."""
 
     parallelism = 1
 

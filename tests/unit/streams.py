@@ -1,4 +1,4 @@
-"""What the tests of the change stream and of its positions do with a table."""
+"""Steps that tests of the change stream and of its positions share."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from lancelsm.history.changes import Changes
 from lancelsm.table import Table
 
 
-def made(place: Path, **how: Any) -> Table:
-    """A table whose whole log may go in one round."""
+def create_table(path: Path, **options: Any) -> Table:
+    """Create a table whose whole log can be collected in one round."""
     return lancelsm.create(
-        place, [{"id": 0, "v": 0}], primary_key="id", settings={"collect_floor_bytes": 1 << 40}, **how
+        path, [{"id": 0, "v": 0}], primary_key="id", settings={"collect_floor_bytes": 1 << 40}, **options
     )
 
 
@@ -22,18 +22,18 @@ def write(table: Table, *values: int) -> None:
         table.upsert([{"id": value % 7, "v": value}])
 
 
-def seen(changes: Changes) -> list[int]:
+def values_in(changes: Changes) -> list[int]:
     return [row["v"] for change in changes for row in change.rows.to_pylist()]
 
 
-def fence(table: Table) -> None:
-    """Behind what is there: whoever takes a region and gives it back appends two."""
+def append_fences(table: Table) -> None:
+    """Append two fences to the log: one claim takes the region, the next gives it back."""
     region = table.regions()[0]
     table.claim(region, owner="another")
     table.claim(region)
 
 
-def fold(table: Table) -> None:
+def flush_merge_collect(table: Table) -> None:
     table.flush()
     table.merge()
     table.collect(yes=True, interval_seconds=0)

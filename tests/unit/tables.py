@@ -1,4 +1,4 @@
-"""Small tables at a path, for tests of the public object."""
+"""Small tables in a directory, for tests of the public `Table` object."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ COLUMNS = pa.schema([pa.field("id", pa.int64()), pa.field("v", pa.string())])
 
 Row = dict[str, Any]
 
-NOW = {0: 2, 1: 1, 2: 1}  # what `three_levels` shows
+NEWEST = {0: 2, 1: 1, 2: 1}  # the rows of `three_levels`, as `by_key` returns them
 
 
 def create(path: Path, columns: Any = COLUMNS, *, primary_key: Any = "id", **options: Any) -> Table:
     return lancelsm.create(path / "table", columns, primary_key=primary_key, **options)
 
 
-def three_levels(place: Path, **options: Any) -> Table:
-    """Rows of two regions in the base, a generation and the log; the newest of each key is in any of them."""
+def three_levels(path: Path, **options: Any) -> Table:
+    """A table of two regions with rows in the base, a generation and the log; each level has some newest rows."""
     table = lancelsm.create(
-        place, [{"id": n, "v": 0} for n in range(4)], primary_key="id", regions="bucket(id, 2)", **options
+        path, [{"id": n, "v": 0} for n in range(4)], primary_key="id", regions="bucket(id, 2)", **options
     )
     table.upsert([{"id": n, "v": 1} for n in range(3)])
     table.flush()
@@ -45,12 +45,12 @@ def three_levels(place: Path, **options: Any) -> Table:
 
 
 def by_key(rows: pa.Table) -> dict[int, Any]:
-    """The `v` of each `id`, in key order."""
+    """Map each `id` to its `v`, in key order."""
     return dict(sorted(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True)))
 
 
 def from_start(region: Region, head: Head) -> Position:
-    """Where a cursor starts that misses nothing."""
+    """The start of a cursor that misses no entry that is still kept."""
     return head.first_position
 
 
@@ -58,9 +58,9 @@ def row(key: int, value: str | None = "a") -> Row:
     return {"id": key, "v": value}
 
 
-def rows_of(table: Table, **how: Any) -> list[Row]:
-    """What a scan returns, in key order."""
-    return in_key_order(table, table.scan(**how).to_arrow())
+def rows_of(table: Table, **options: Any) -> list[Row]:
+    """The rows that a scan returns, in key order."""
+    return in_key_order(table, table.scan(**options).to_arrow())
 
 
 def in_key_order(table: Table, rows: pa.Table) -> list[Row]:
@@ -69,12 +69,12 @@ def in_key_order(table: Table, rows: pa.Table) -> list[Row]:
 
 
 def positions(table: Table) -> dict[str, int]:
-    """How far each region's log goes: what a refused write must not move."""
+    """The next position of each region's log, which a refused write must not move."""
     return {region.region: region.next_position for region in table.status().regions}
 
 
 def levels(table: Table) -> Iterator[str]:
-    """Take what is in the log through the generations into the base, stopping at each level."""
+    """Move the rows from the log to a generation, then to the base; yield the name of each level they are in."""
     yield "tail"
     table.flush()
     yield "generation"
@@ -83,7 +83,7 @@ def levels(table: Table) -> Iterator[str]:
 
 
 def faulty(plan: FaultPlan, *, process: str = "", clock: Clock | None = None) -> Ports:
-    """Ports at a path whose every call passes the plan, one after the other."""
+    """Ports of a local table. Every call passes through the fault plan, and calls run one at a time."""
 
     def store(uri: str, storage_options: Mapping[str, str] | None) -> ObjectStore:
         return FaultyStore(LocalStore(Path(uri)), plan, process=process)
@@ -104,13 +104,13 @@ def merged(rows: Iterable[Row], *, key: str = "id") -> list[Row]:
 
 
 class Gate(LocalStore):
-    """A store that holds back entries until it is opened."""
+    """A store that blocks the write of entries until its gate is opened."""
 
-    def __init__(self, place: Path) -> None:
-        super().__init__(place)
-        self.handle = threading.Event()
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.opened = threading.Event()
 
     def create(self, key: str, body: Body) -> Written | PreconditionFailed | WriteUnknown:
         if "/wal/" in key:
-            self.handle.wait()
+            self.opened.wait()
         return super().create(key, body)

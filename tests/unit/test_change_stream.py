@@ -24,13 +24,13 @@ from lancelsm.region.compare_and_swap import newest
 from lancelsm.region.handle import Ports, TableHandle, open_table
 from lancelsm.table import Table
 from tests.simulation.faults import CRASH_AFTER, CRASH_BEFORE, DENY, FAIL_AFTER, Crash, FakeClock, FaultPlan
-from tests.unit.streams import first_position, fold, made, seen, write
+from tests.unit.streams import create_table, first_position, flush_merge_collect, values_in, write
 from tests.unit.tables import faulty, from_start
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    return made(tmp_path / "t")
+    return create_table(tmp_path / "t")
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def handle(table: Table) -> TableHandle:
 @pytest.fixture
 def by_id(tmp_path: Path) -> Table:
     """With a region for each key."""
-    return made(tmp_path / "t", regions="identity(id)")
+    return create_table(tmp_path / "t", regions="identity(id)")
 
 
 def test_a_cursor_reads_everything_once_while_rounds_of_collection_race_it(table):
@@ -49,10 +49,10 @@ def test_a_cursor_reads_everything_once_while_rounds_of_collection_race_it(table
     for step in range(6):
         write(table, *range(10 * step, 10 * step + 10))
         changes = table.changes(cursor="sink", limit=7)
-        read += seen(changes)
-        fold(table)  # between reading and saving
+        read += values_in(changes)
+        flush_merge_collect(table)  # between reading and saving
         changes.save()
-    read += seen(table.changes(cursor="sink"))
+    read += values_in(table.changes(cursor="sink"))
 
     assert read == list(range(60))
     assert 1 < first_position(table) <= 43
@@ -63,7 +63,7 @@ def test_what_a_collection_has_taken_is_refused_whatever_lies_in_its_place_now(t
     region = table.regions()[0]
     keys = [wal_entry(region.id, Position(position)) for position in (1, 2, 3)]
     bodies = [handle.context.objects.get(key).body for key in keys]
-    fold(table)
+    flush_merge_collect(table)
     assert first_position(table) == 4
     for key, body in zip(keys, [bodies[2], b"what a stalled writer put there", bodies[0]], strict=True):
         assert handle.context.objects.get(key) is None
@@ -71,17 +71,17 @@ def test_what_a_collection_has_taken_is_refused_whatever_lies_in_its_place_now(t
 
     for start in (1, 2, 3):
         with pytest.raises(Invalid, match="collected below position 4"):
-            seen(table.changes(start=start))
+            values_in(table.changes(start=start))
     write(table, 4)
-    assert seen(table.changes()) == [4]
+    assert values_in(table.changes()) == [4]
 
 
 def test_a_stream_that_a_collection_overtakes_in_the_middle_ends_with_an_error_not_with_a_gap(table):
     write(table, *range(20))
     changes = iter(table.changes())
-    assert seen([next(changes)]) == [0]
+    assert values_in([next(changes)]) == [0]
     write(table, *range(20, 40))
-    fold(table)
+    flush_merge_collect(table)
 
     read = []
     with pytest.raises(Invalid, match="collected below position 41"):
@@ -96,17 +96,17 @@ def test_a_cursor_reads_on_below_a_floor_that_passed_it(table, handle):
     region = regions(handle.context)[0]
     handle.context.registry.swap(head_key(handle.context.table, region.id), expect={}, change={"first_position": 3})
 
-    assert seen(table.changes(cursor="sink")) == [0, 1, 2]
+    assert values_in(table.changes(cursor="sink")) == [0, 1, 2]
     with pytest.raises(Invalid, match="collected below position 3"):
-        seen(table.changes(start=1))
+        values_in(table.changes(start=1))
 
 
 def test_a_reader_whose_cursor_was_dropped_is_not_shown_what_was_kept_for_it(table):
     write(table, *range(20))
     changes = iter(table.changes(cursor="sink"))
-    assert seen([next(changes)]) == [0]
+    assert values_in([next(changes)]) == [0]
     table.drop_cursor("sink")
-    fold(table)
+    flush_merge_collect(table)
 
     with pytest.raises(Invalid, match="collected below position 21"):
         list(changes)
@@ -142,7 +142,7 @@ def test_a_consumer_that_commits_positions_with_its_rows_reads_each_once_whereve
         write(table, *range(total, total + 5))
         total += 5
         consume()
-        fold(table)
+        flush_merge_collect(table)
     while consume() or sink.execute("SELECT count(*) FROM rows").fetchone() < (total,):
         pass
 
@@ -153,7 +153,7 @@ def test_a_change_that_can_t_be_read_is_not_saved_past(table, monkeypatch):
     write(table, 0, 1)
     changes = table.changes(cursor="sink")
     stream = iter(changes)
-    assert seen([next(stream)]) == [0]
+    assert values_in([next(stream)]) == [0]
 
     def unreadable(*_: object) -> None:
         raise Corrupt("rows that are none")
@@ -163,7 +163,7 @@ def test_a_change_that_can_t_be_read_is_not_saved_past(table, monkeypatch):
         with pytest.raises(Corrupt):
             next(stream)
     changes.save(fences=True)
-    assert seen(table.changes(cursor="sink")) == [1]
+    assert values_in(table.changes(cursor="sink")) == [1]
 
 
 def test_a_sealed_region_is_read_to_its_end(table):
@@ -171,16 +171,16 @@ def test_a_sealed_region_is_read_to_its_end(table):
     table.seal(table.regions()[0])
 
     changes = table.changes(cursor="sink")
-    assert seen(changes) == [0, 1]
+    assert values_in(changes) == [0, 1]
     changes.save()
-    assert seen(table.changes(cursor="sink")) == []
+    assert values_in(table.changes(cursor="sink")) == []
 
 
 def test_regions_made_after_a_stream_began_are_in_it(by_id):
     changes = iter(by_id.changes(cursor="sink", follow=True))
     for value in range(1, 4):
         by_id.upsert([{"id": value, "v": value}])
-        assert seen([next(changes)]) == [value]
+        assert values_in([next(changes)]) == [value]
 
 
 def test_an_old_cursor_of_a_name_does_not_move_the_new_one(by_id):
@@ -193,18 +193,18 @@ def test_an_old_cursor_of_a_name_does_not_move_the_new_one(by_id):
     with pytest.raises(Contended, match="moved or dropped"):
         save_cursor(handle.context, old, {entry.region: Position(2)})
     assert find_cursor(handle.context, "sink") == new
-    assert seen(by_id.changes(cursor="sink")) == [1]
+    assert values_in(by_id.changes(cursor="sink")) == [1]
 
 
 def test_a_cursor_that_stalls_keeps_log_and_generations_until_it_is_dropped(table):
     table.set_cursor("sink")
     for value in range(3):
         write(table, value)
-        fold(table)
+        flush_merge_collect(table)
     assert (first_position(table), generations(table)) == (1, 3)
     assert "its entries are still in the log, up to position 1" in {one.why for one in table.collect().kept}
     table.drop_cursor("sink")
-    fold(table)
+    flush_merge_collect(table)
     assert (first_position(table), generations(table)) == (4, 0)
 
 
@@ -215,7 +215,7 @@ def generations(table: Table) -> int:
 
 def test_a_cursor_is_set_back_as_far_as_the_log_is_kept_and_no_further(table, handle):
     write(table, 0, 1, 2)
-    fold(table)
+    flush_merge_collect(table)
     write(table, 3, 4)
     pin = table.set_cursor("sink", start="latest")
     with pytest.raises(Invalid, match="collected below position 4"):
@@ -225,24 +225,24 @@ def test_a_cursor_is_set_back_as_far_as_the_log_is_kept_and_no_further(table, ha
     assert table.cursors() == [pin]
 
     table.set_cursor("sink", start=5)
-    assert seen(table.changes(cursor="sink")) == [4]
+    assert values_in(table.changes(cursor="sink")) == [4]
 
 
 def test_a_save_that_failed_in_the_middle_is_done_again_with_what_was_read_since(tmp_path):
-    table = made(tmp_path / "t", regions="bucket(id, 2)")
+    table = create_table(tmp_path / "t", regions="bucket(id, 2)")
     plan = FaultPlan()
     reading = open_table(table.uri, ports=faulty(plan))
     table.upsert([{"id": n, "v": n} for n in range(8)])
     changes = Changes(reading.context, reading.config.schema, cursor="sink")
-    assert len(seen(changes)) == 8
+    assert len(values_in(changes)) == 8
     plan.meet(DENY, after=1)
     with pytest.raises(Unavailable):
         changes.save()
     table.upsert([{"id": n, "v": n} for n in range(8)])
-    assert len(seen(changes)) == 8
+    assert len(values_in(changes)) == 8
     changes.save()
 
-    assert seen(table.changes(cursor="sink")) == []
+    assert values_in(table.changes(cursor="sink")) == []
 
 
 def test_a_committed_entry_that_is_no_entry_is_corrupt_and_named(table, handle):
@@ -252,7 +252,7 @@ def test_a_committed_entry_that_is_no_entry_is_corrupt_and_named(table, handle):
     handle.context.objects.create(key, b"not an entry")
 
     with pytest.raises(Corrupt, match="not a WAL entry") as caught:
-        seen(table.changes())
+        values_in(table.changes())
     assert caught.value.where["object"] == key
 
 
@@ -271,12 +271,12 @@ def test_many_fences_in_a_row_do_not_end_a_stream(table):
         table.claim(region)
     write(table, 1)
 
-    assert seen(table.changes()) == [0, 1]
+    assert values_in(table.changes()) == [0, 1]
 
 
 @pytest.mark.parametrize("start", [2, "latest"])
 def test_a_cursor_that_is_set_is_at_its_old_or_its_new_place_wherever_that_ends(tmp_path, start):
-    source = made(tmp_path / "made")
+    source = create_table(tmp_path / "made")
     write(source, 1, 2, 3, 4, 5)
     source.set_cursor("sink", start=4)
     for number in range(100):
@@ -289,9 +289,9 @@ def test_a_cursor_that_is_set_is_at_its_old_or_its_new_place_wherever_that_ends(
             print(number, repr(error))
         table = lancelsm.open(place)
         later = replace(Ports(), clock=FakeClock(FakeClock().now() + 7200))
-        fold(lancelsm.open(place, ports=later))
+        flush_merge_collect(lancelsm.open(place, ports=later))
         assert [pin.name for pin in read_pins(table._context)] == ["sink"]
-        assert seen(table.changes(cursor="sink")) in [[4, 5], {2: [2, 3, 4, 5], "latest": []}[start]]
+        assert values_in(table.changes(cursor="sink")) in [[4, 5], {2: [2, 3, 4, 5], "latest": []}[start]]
         keys = [key.sort for key, _ in table._context.registry.list(cursors(table.config.table))]
         assert len(keys) == 2, keys
         if not plan.injected:
@@ -307,10 +307,10 @@ def test_where_a_cursor_is_being_moved_to_is_kept_too(table):
     pin = find_cursor(table._context, "sink")
 
     moving = cursor.announce(table._context, pin)
-    fold(table)
+    flush_merge_collect(table)
     assert first_position(table) == 1
     cursor.withdraw(table._context, moving)
-    fold(table)
+    flush_merge_collect(table)
     assert first_position(table) == 4
 
 

@@ -34,7 +34,7 @@ from lancelsm.table import Table
 from tests.simulation.faults import CRASH_AFTER, CRASH_BEFORE, FAIL_AFTER, Crash, FakeClock, FaultPlan
 from tests.unit.tables import faulty
 
-NOW = {0: 2, 1: 1, 2: 1}
+NEWEST = {0: 2, 1: 1, 2: 1}
 
 
 @pytest.fixture(scope="module")
@@ -87,9 +87,9 @@ def test_a_clone_that_lands_while_it_is_made_again_has_no_older_row_in_front(sou
                 cloned(source, to)
     late[0]()
 
-    assert values(lancelsm.open(to)) == NOW
+    assert values(lancelsm.open(to)) == NEWEST
     appended = sum(region.head().wal_rows for region in regions(open_table(to).context))
-    assert appended == len(NOW) + 2  # once: with a row that was updated, and a tombstone
+    assert appended == len(NEWEST) + 2  # once: with a row that was updated, and a tombstone
 
 
 @pytest.mark.parametrize("stalls_at", [1, 2, 3])
@@ -110,13 +110,13 @@ def test_a_maker_that_stalls_while_another_makes_the_clone_puts_no_older_row_in_
             cloned(source, to)
 
     assert len(asked) > stalls_at, "the other had nothing left to append"
-    assert values(lancelsm.open(to)) == NOW | dict.fromkeys(range(-4, 4), 9)
+    assert values(lancelsm.open(to)) == NEWEST | dict.fromkeys(range(-4, 4), 9)
 
 
 def test_a_clone_is_a_table_of_its_own_with_the_rows_of_the_snapshot_and_without_its_files(source, tmp_path):
     clone = cloned(source, tmp_path / "clone")
 
-    assert values(clone) == NOW
+    assert values(clone) == NEWEST
     assert not (tmp_path / "clone" / "data").exists()
     assert clone.config.table != source.config.table
     assert {region.id for region in clone.regions()}.isdisjoint(region.id for region in source.regions())
@@ -173,7 +173,7 @@ def test_clone_and_source_are_written_folded_and_collected_apart(source, tmp_pat
 
     assert values(clone) == {0: 70, 1: 1, 9: 70}
     assert values(source) == {1: 80, 2: 1, 5: 5}
-    assert values(source.at("monday")) == NOW
+    assert values(source.at("monday")) == NEWEST
 
 
 def test_the_source_keeps_the_files_of_a_clone_whatever_becomes_of_the_snapshot(source, tmp_path):
@@ -187,7 +187,7 @@ def test_the_source_keeps_the_files_of_a_clone_whatever_becomes_of_the_snapshot(
 
     (pin,) = source.snapshots()
     assert (pin.clone, pin.expires) == (clone.uri, None)
-    assert values(clone) == NOW
+    assert values(clone) == NEWEST
     with pytest.raises(Invalid, match="no view of the table"):
         source.at(pin.name)
     for end in (lambda: source.drop_snapshot(pin.name), lambda: drop_table(source.uri)):
@@ -207,8 +207,8 @@ def test_what_a_clone_cleans_up_is_its_own(source, tmp_path):
     assert clean_versions(uri=clone.uri, versions=versions) > 0
 
     assert values(clone) == dict.fromkeys(range(6), 7)
-    assert values(source) == {**NOW, 5: 5}
-    assert values(source.at("monday")) == NOW
+    assert values(source) == {**NEWEST, 5: 5}
+    assert values(source.at("monday")) == NEWEST
 
 
 def test_a_clone_can_be_cloned(source, tmp_path):
@@ -254,7 +254,7 @@ def test_a_clone_whose_making_ended_at_any_call_is_no_table_until_the_same_call_
         place = tmp_path / f"clone-{attempt}"
         if not (place / "_lancelsm" / "config.json").exists():  # else only the last reply was lost
             clone_snapshot(open_table(source.uri), "monday", place, ports=ports)
-        assert values(lancelsm.open(place)) == NOW
+        assert values(lancelsm.open(place)) == NEWEST
 
     each_crash(clone, step=4)
     clones = {pin.clone for pin in source.snapshots() if pin.clone}
@@ -270,14 +270,14 @@ def test_a_backup_survives_its_source_and_becomes_a_table_of_its_own(source, tmp
 
     assert restore(tmp_path / "monday", tmp_path / "restored").rows == 3
     restored = lancelsm.open(tmp_path / "restored")
-    assert values(restored) == NOW
+    assert values(restored) == NEWEST
     assert old.isdisjoint(region.id for region in restored.regions())
     assert (restored.settings.flush_rows, restored.config.regions.describe()) == (7, "bucket(id, 2)")
     restore(tmp_path / "today", tmp_path / "other")
-    assert values(lancelsm.open(tmp_path / "other")) == {**NOW, 5: 5}
+    assert values(lancelsm.open(tmp_path / "other")) == {**NEWEST, 5: 5}
     restored.upsert([{"id": 0, "v": 9}])
     restored.run()
-    assert values(restored) == {**NOW, 0: 9}
+    assert values(restored) == {**NEWEST, 0: 9}
 
 
 def test_a_backup_that_was_not_finished_is_not_restored(source, tmp_path):
@@ -308,7 +308,7 @@ def test_a_backup_that_another_finished_first_is_told_from_one_that_had_no_answe
     with pytest.raises(Invalid, match="a backup is there already"):
         back_up(source, to)
     restore(to, tmp_path / "restored")
-    assert values(lancelsm.open(tmp_path / "restored")) == NOW
+    assert values(lancelsm.open(tmp_path / "restored")) == NEWEST
 
 
 def test_a_backup_whose_rows_are_not_those_that_were_backed_up_makes_no_table(source, tmp_path):
@@ -345,7 +345,7 @@ def test_a_restore_that_ended_at_any_call_is_no_table_until_the_same_call_finish
         place = tmp_path / f"restored-{attempt}"
         if not (place / "_lancelsm" / "config.json").exists():
             restore(tmp_path / "backup", place, ports=ports)
-        assert values(lancelsm.open(place)) == {**NOW, 5: 5}
+        assert values(lancelsm.open(place)) == {**NEWEST, 5: 5}
 
     each_crash(restored, step=2)
 
@@ -447,7 +447,7 @@ def test_a_clone_that_is_made_while_its_source_is_dropped_keeps_it_or_is_not_mad
         patched.setattr(drop, "read_origin", lambda _: cloned(source, tmp_path / "early") and None)
         with pytest.raises(Invalid, match="a clone shares its files"):
             drop_table(place)
-    assert values(lancelsm.open(place)) == {**NOW, 5: 5}
+    assert values(lancelsm.open(place)) == {**NEWEST, 5: 5}
     assert not (place / "_lancelsm" / "dropping.json").exists()
     drop_table(tmp_path / "early")
 
@@ -471,7 +471,7 @@ def test_a_source_that_lost_its_registry_still_keeps_what_its_clone_shares(sourc
         collect(handle, yes=True, interval_seconds=0)
 
     assert next(iter(stored_versions(uri=source.uri))).version == shared
-    assert values(lancelsm.open(copy.uri)) == NOW
+    assert values(lancelsm.open(copy.uri)) == NEWEST
     with pytest.raises(Invalid, match="a clone shares its files") as raised:
         drop_table(source.uri)
     assert version.facts is not None

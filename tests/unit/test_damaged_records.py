@@ -20,7 +20,7 @@ from lancelsm.region.handle import open_table
 from lancelsm.region.lease import lease
 from lancelsm.registry.object import object_key
 from lancelsm.table import Table
-from tests.unit.tables import NOW, by_key, three_levels
+from tests.unit.tables import NEWEST, by_key, three_levels
 
 NO_RECORDS = ["[]", "{", '{"version": null}']
 REGISTRIES = ["sqlite", "object"]
@@ -92,7 +92,7 @@ def test_a_head_with_a_field_that_is_wrong_is_corrupt_and_rebuilt(table: Table, 
         rows_now(table)
     assert not table.scrub().ok
     rebuild(open_table(table.uri))
-    assert rows_now(table) == NOW
+    assert rows_now(table) == NEWEST
 
 
 @pytest.mark.parametrize("fields", NO_RECORDS)
@@ -106,7 +106,7 @@ def test_what_is_no_record_is_corrupt_and_made_anew(table: Table, of: Callable[.
         rows_now(table)
     assert not table.scrub().ok
     rebuild(open_table(table.uri))
-    assert rows_now(table) == NOW
+    assert rows_now(table) == NEWEST
 
 
 @pytest.mark.parametrize("fields", [*NO_RECORDS, '{"holder": "a", "expires": "5", "version": "1"}'])
@@ -136,7 +136,7 @@ def test_a_snapshot_with_a_field_that_is_wrong_is_corrupt_and_can_be_dropped(
     table.collect(yes=True, interval_seconds=0)
     assert table.scrub().ok
     assert not storage_of(table).registry.list(snapshots(storage_of(table).table))
-    assert rows_now(table) == NOW
+    assert rows_now(table) == NEWEST
 
 
 @pytest.mark.parametrize("fields", NO_RECORDS)

@@ -1,4 +1,4 @@
-"""A maker of a clone that stalls while others finish the clone, write to it, drop it, or use its place for another."""
+"""A `clone` call stalling while others finish the clone, write to it, drop it, or clone to the same location."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lancelsm.routing.route import route
 from lancelsm.table import Table
 from lancelsm.wal.entry import draft
 from lancelsm.wal.region_writer import RegionWriters
-from tests.unit.tables import NOW, by_key, three_levels
+from tests.unit.tables import NEWEST, by_key, three_levels
 
 KEYS = range(-4, 4)
 
@@ -38,40 +38,40 @@ def source(tmp_path: Path) -> Table:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def location(tmp_path: Path) -> Path:
     return tmp_path / "clone"
 
 
 @pytest.fixture
 def before(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, str, Callable[[], Any]], None]:
-    """Who is about to call this stalls, the first time, until another has acted."""
+    """Patch a function: its first caller stalling until `act` has run."""
 
     def before(module: Any, name: str, act: Callable[[], Any]) -> None:
         real, others = getattr(module, name), [act]
 
-        def stalls(*given: Any, **how: Any) -> Any:
+        def stalling(*args: Any, **kwargs: Any) -> Any:
             monkeypatch.setattr(module, name, real)
             if others:
                 others.pop()()
-            return real(*given, **how)
+            return real(*args, **kwargs)
 
-        monkeypatch.setattr(module, name, stalls)
+        monkeypatch.setattr(module, name, stalling)
 
     return before
 
 
-def make(source: Table, place: Path) -> Copied:
-    return clone_snapshot(open_table(source.uri), "monday", place)
+def clone_to(source: Table, location: Path) -> Copied:
+    return clone_snapshot(open_table(source.uri), "monday", location)
 
 
-def values(place: Path) -> dict[int, Any]:
-    return by_key(lancelsm.open(place).scan().to_arrow())
+def values(location: Path) -> dict[int, Any]:
+    return by_key(lancelsm.open(location).scan().to_arrow())
 
 
-def used(source: Table, place: Path) -> None:
-    """The clone is finished by another, and is written, merged and collected."""
-    make(source, place)
-    table = lancelsm.open(place)
+def finish_and_use(source: Table, location: Path) -> None:
+    """Another call finishes the clone, which is then written, merged and collected."""
+    clone_to(source, location)
+    table = lancelsm.open(location)
     table.upsert([{"id": key, "v": 9} for key in KEYS])
     table.run()
     table.upsert([{"id": 0, "v": 10}])
@@ -79,8 +79,8 @@ def used(source: Table, place: Path) -> None:
     table.collect(yes=True, interval_seconds=0)
 
 
-def delivered(place: Path, queue: str, value: int) -> None:
-    target = open_table(place).target()
+def deliver(location: Path, queue: str, value: int) -> None:
+    target = open_table(location).target()
     rows = upserts([{"id": key, "v": value} for key in KEYS], schema=target.schema)
     writers = RegionWriters(target, owner=target.owner)
     for part in route(rows, target.regions):
@@ -89,99 +89,99 @@ def delivered(place: Path, queue: str, value: int) -> None:
 
 
 @pytest.mark.parametrize("call", ["find_base", "open_dataset", "open_base", "commit", "ensure_mem_wal"])
-def test_the_base_of_a_clone_that_is_in_use_keeps_its_counters(source, place, before, call):
-    before(copies, call, lambda: used(source, place))
+def test_a_stalled_clone_call_leaves_the_base_of_a_used_clone_alone(source, location, before, call):
+    before(copies, call, lambda: finish_and_use(source, location))
 
     with pytest.raises(LsmError):
-        make(source, place)
+        clone_to(source, location)
 
-    assert values(place) == dict.fromkeys(KEYS, 9) | {0: 10}
-    assert lancelsm.open(place).scrub().problems == ()
+    assert values(location) == dict.fromkeys(KEYS, 9) | {0: 10}
+    assert lancelsm.open(location).scrub().problems == ()
 
 
 @pytest.mark.parametrize("queues", [1, 4, 5])
-def test_a_head_remembers_of_a_clone_what_it_has_however_many_queues_deliver(source, place, before, queues):
+def test_a_stalled_clone_call_appends_no_row_again_however_many_queues_deliver(source, location, before, queues):
     def others() -> None:
-        make(source, place)
+        clone_to(source, location)
         for number in range(queues):
-            delivered(place, f"queue {number}", number)
+            deliver(location, f"queue {number}", number)
 
     before(clone, "_unless_there", others)
 
     with pytest.raises(Invalid, match="a table exists there already"):
-        make(source, place)
+        clone_to(source, location)
 
-    assert values(place) == dict.fromkeys(KEYS, queues - 1)
+    assert values(location) == dict.fromkeys(KEYS, queues - 1)
 
 
 @pytest.mark.parametrize("call", ["_keep_files", "share_base", "catalogued", "_append", "_count"])
-def test_a_clone_that_was_dropped_while_it_was_made_is_not_told_as_made(source, place, before, call):
+def test_cloning_fails_if_the_clone_is_dropped_meanwhile(source, location, before, call):
     def others() -> None:
-        make(source, place)
-        drop_table(place)
+        clone_to(source, location)
+        drop_table(location)
 
     before(clone, call, others)
 
     with pytest.raises(LsmError):
-        make(source, place)
+        clone_to(source, location)
 
     assert [pin.name for pin in source.snapshots()] == ["monday"]
     with pytest.raises(Invalid):
-        lancelsm.open(place)
+        lancelsm.open(location)
 
 
-def test_a_clone_that_was_dropped_right_before_its_end_is_taken_back(source, place, before):
-    before(clone.configs, "create", lambda: (make(source, place), drop_table(place)))
+def test_cloning_is_undone_if_the_clone_is_dropped_right_before_its_last_step(source, location, before):
+    before(clone.configs, "create", lambda: (clone_to(source, location), drop_table(location)))
 
     with pytest.raises(Contended, match="dropped while it was made"):
-        make(source, place)
+        clone_to(source, location)
 
     assert [pin.name for pin in source.snapshots()] == ["monday"]
     with pytest.raises(Invalid, match="no table is there"):
-        lancelsm.open(place)
+        lancelsm.open(location)
 
 
-def test_a_clone_whose_drop_is_refused_while_another_maker_ends_keeps_its_files_and_its_configuration(
-    source, place, before, tmp_path
+def test_a_clone_whose_drop_is_cancelled_keeps_its_files_and_its_configuration(
+    source, location, before, tmp_path
 ):
-    """A clone of the clone shares its files: the drop takes back its note, whatever a late maker saw meanwhile."""
+    """A clone of the clone shares its files, so the drop is cancelled, whatever the stalled call saw meanwhile."""
 
     def others() -> None:
-        make(source, place)
-        lancelsm.open(place).snapshot("own", "never")
-        clone_snapshot(open_table(place), "own", tmp_path / "next")
-        store = open_store(str(place))
-        note = {"table": noted(place), "registry": "sqlite"}
-        assert isinstance(store.create(DROPPING, json.dumps(note).encode()), Written)
+        clone_to(source, location)
+        lancelsm.open(location).snapshot("own", "never")
+        clone_snapshot(open_table(location), "own", tmp_path / "next")
+        store = open_store(str(location))
+        marker = {"table": clone_id(location), "registry": "sqlite"}
+        assert isinstance(store.create(DROPPING, json.dumps(marker).encode()), Written)
 
     before(clone.configs, "create", others)
     with pytest.raises(Contended, match="dropped while it was made"):
-        make(source, place)
-    cancel_drop(open_table(place).context)
+        clone_to(source, location)
+    cancel_drop(open_table(location).context)
 
-    assert values(place) == NOW
-    assert f"clone-{noted(place)[:8]}" in [pin.name for pin in source.snapshots()]
-
-
-def test_a_maker_that_meets_the_finished_clone_is_not_told_to_drop_it(source, place, before):
-    before(create, "find_base", lambda: make(source, place))
-
-    assert make(source, place).rows == len(NOW)
-    assert values(place) == NOW
+    assert values(location) == NEWEST
+    assert f"clone-{clone_id(location)[:8]}" in [pin.name for pin in source.snapshots()]
 
 
-def test_of_two_makers_one_is_told_to_do_it_again(source, place, before):
-    before(clone.pins, "begin", lambda: clone.pins.begin(source._context, "snapshot", f"clone-{noted(place)[:8]}"))
+def test_a_stalled_clone_call_accepts_the_clone_that_another_call_finished(source, location, before):
+    before(create, "find_base", lambda: clone_to(source, location))
+
+    assert clone_to(source, location).rows == len(NEWEST)
+    assert values(location) == NEWEST
+
+
+def test_the_second_of_two_concurrent_clone_calls_is_contended(source, location, before):
+    before(clone.pins, "begin", lambda: clone.pins.begin(source._context, "snapshot", f"clone-{clone_id(location)[:8]}"))
 
     with pytest.raises(Contended, match="another call is making the clone") as raised:
-        make(source, place)
+        clone_to(source, location)
     assert raised.value.remedy == "Clone it again"
 
-    make(source, place)
-    assert values(place) == NOW
+    clone_to(source, location)
+    assert values(location) == NEWEST
 
 
-def noted(place: Path) -> str:
-    lineage = clone.read_origin(open_store(str(place)))
+def clone_id(location: Path) -> str:
+    lineage = clone.read_origin(open_store(str(location)))
     assert lineage is not None
     return lineage.table

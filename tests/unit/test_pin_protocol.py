@@ -31,7 +31,7 @@ from lancelsm.read import reader
 from lancelsm.region.catalog import regions
 from lancelsm.region.handle import TableHandle, open_table
 from tests.simulation.faults import CRASH_AFTER, CRASH_BEFORE, FAIL_AFTER, Crash, FakeClock, Fault, FaultPlan, late
-from tests.unit.tables import COLUMNS, NOW, by_key, faulty, three_levels
+from tests.unit.tables import COLUMNS, NEWEST, by_key, faulty, three_levels
 
 SKEW = 300.0
 FAULTS = (CRASH_BEFORE, CRASH_AFTER, FAIL_AFTER, late(3))
@@ -107,7 +107,7 @@ def test_a_maker_disturbed_at_any_call_leaves_a_whole_snapshot_or_nothing_that_l
     assert len(done) > 40
     assert len(kept) > 10
     for name in kept:
-        assert values(handle, name) == NOW, name
+        assert values(handle, name) == NEWEST, name
     clock.advance(7200)
     sweep.expire_pins(handle.context, skew_seconds=SKEW)
     sweep.sweep_leftovers(handle.context)
@@ -128,7 +128,7 @@ def test_a_drop_disturbed_at_any_call_leaves_a_whole_snapshot_or_none(place, han
     kept = {pin.name for pin in list_snapshots(handle.context)}
     assert not {name for name, dropped in done if dropped} & kept
     for name in kept:
-        assert values(handle, name) == NOW, name
+        assert values(handle, name) == NEWEST, name
         drop_snapshot(handle, name)
     sweep.sweep_leftovers(handle.context)
     assert handle.context.registry.list(snapshots(handle.context.table)) == []
@@ -184,7 +184,7 @@ def test_a_maker_of_a_name_that_wakes_late_takes_nothing_from_the_next_one(handl
     pins.forget(handle.context, stale)
 
     assert read_pins(handle.context) == [pin]
-    assert values(handle, "monday") == NOW
+    assert values(handle, "monday") == NEWEST
 
 
 def test_a_snapshot_for_ever_whose_maker_crashed_keeps_nothing_for_ever(handle, clock):
@@ -221,7 +221,7 @@ def test_a_renewal_that_comes_before_the_collectors_deletion_keeps_the_snapshot(
     counting = sweep.expire_pins(handle.context, skew_seconds=SKEW)
 
     assert [pin.name for pin in counting] == ["monday"]
-    assert values(handle, "monday") == NOW
+    assert values(handle, "monday") == NEWEST
 
 
 def test_a_renewal_that_comes_after_the_collectors_deletion_fails(handle, clock):
@@ -306,7 +306,7 @@ def test_a_clock_that_is_an_hour_off_costs_a_snapshot_but_never_shows_a_wrong_on
     other = process(place, FakeClock(1_800_000_000.0 + 3600 * hours), "other")
 
     if hours < 0:
-        assert values(other, "monday") == NOW
+        assert values(other, "monday") == NEWEST
     else:
         with pytest.raises(Invalid, match="the snapshot has expired"):
             values(other, "monday")

@@ -17,13 +17,13 @@ from lancelsm.region.catalog import regions
 from lancelsm.region.handle import TableHandle, open_table
 from lancelsm.table import Table
 from tests.simulation.faults import FakeClock, FaultPlan
-from tests.unit.streams import fence, first_position, fold, made, seen, write
+from tests.unit.streams import append_fences, create_table, first_position, flush_merge_collect, values_in, write
 from tests.unit.tables import faulty
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    return made(tmp_path / "t")
+    return create_table(tmp_path / "t")
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def handle(table: Table) -> TableHandle:
 @pytest.fixture
 def by_id(tmp_path: Path) -> Table:
     """With a region for each key."""
-    return made(tmp_path / "t", regions="identity(id)")
+    return create_table(tmp_path / "t", regions="identity(id)")
 
 
 def test_a_stream_from_the_earliest_begins_where_the_log_begins_by_then(table, handle, monkeypatch):
@@ -44,12 +44,12 @@ def test_a_stream_from_the_earliest_begins_where_the_log_begins_by_then(table, h
     def first(self, region, head, ends):
         found = inner(self, region, head, ends)
         if not raced:
-            raced.append(fold(table))
+            raced.append(flush_merge_collect(table))
             write(table, 3)
         return found
 
     monkeypatch.setattr(Changes, "_first", first)
-    assert seen(table.changes()) == [3]
+    assert values_in(table.changes()) == [3]
 
 
 @pytest.mark.parametrize("fences", [1, 3])
@@ -60,14 +60,14 @@ def test_positions_that_a_consumer_keeps_hold_though_it_saved_and_only_fences_ca
     for step in range(4):
         write(table, 2 * step, 2 * step + 1)
         for _ in range(fences):
-            fence(table)
+            append_fences(table)
         changes = table.changes(cursor="sink", start=kept or "earliest")
         for change in changes:
             read += [row["v"] for row in change.rows.to_pylist()]
             kept = changes.positions
-        fold(table)
+        flush_merge_collect(table)
         changes.save()
-        fold(table)
+        flush_merge_collect(table)
 
     assert read == list(range(8))
     assert first_position(table) == min(kept.values()) > 1
@@ -75,17 +75,17 @@ def test_positions_that_a_consumer_keeps_hold_though_it_saved_and_only_fences_ca
 
 def test_a_save_past_fences_lets_a_collection_take_them_but_what_was_yielded_is_still_refused_before_it(table):
     write(table, 0)
-    fence(table)
+    append_fences(table)
     changes = table.changes(cursor="sink")
-    assert seen(changes) == [0]
+    assert values_in(changes) == [0]
     kept = changes.positions
     changes.save(fences=True)
-    fold(table)
+    flush_merge_collect(table)
 
     assert first_position(table) == 4
-    assert seen(table.changes(cursor="sink")) == []
+    assert values_in(table.changes(cursor="sink")) == []
     with pytest.raises(Invalid, match="collected below position 4"):
-        seen(table.changes(cursor="sink", start=kept))
+        values_in(table.changes(cursor="sink", start=kept))
 
 
 def test_a_position_past_the_end_is_refused_with_region_and_next_position(by_id):
@@ -109,54 +109,54 @@ def test_a_stream_starts_at_a_number_where_regions_reach_it_and_elsewhere_at_the
         by_id.upsert([{"id": 1, "v": value}])
     by_id.upsert([{"id": 2, "v": 5}])
 
-    assert sorted(seen(by_id.changes(start=2))) == [1, 2]
-    assert seen(by_id.changes(start=3)) == [2]
-    assert seen(by_id.changes(start=4)) == []
+    assert sorted(values_in(by_id.changes(start=2))) == [1, 2]
+    assert values_in(by_id.changes(start=3)) == [2]
+    assert values_in(by_id.changes(start=4)) == []
     with pytest.raises(Invalid, match="past the end"):
-        seen(by_id.changes(start=5))
+        values_in(by_id.changes(start=5))
     with pytest.raises(Invalid, match="past the end"):
-        seen(by_id.changes(start=dict.fromkeys((one.id for one in by_id.regions()), Position(3))))
+        values_in(by_id.changes(start=dict.fromkeys((one.id for one in by_id.regions()), Position(3))))
 
 
 @pytest.mark.parametrize("start", ["earliest", "latest", "now", {}])
 def test_of_a_region_made_after_a_stream_began_nothing_is_left_out(by_id, start):
     by_id.upsert([{"id": 1, "v": 1}])
     changes = by_id.changes(start=SystemClock().now() if start == "now" else start)
-    seen(changes)
+    values_in(changes)
     by_id.upsert([{"id": 2, "v": 2}])
     by_id.upsert([{"id": 2, "v": 3}])
-    assert seen(changes) == [2, 3]
+    assert values_in(changes) == [2, 3]
 
     by_id.upsert([{"id": 3, "v": 4}])
-    fold(by_id)
+    flush_merge_collect(by_id)
     with pytest.raises(Invalid, match="collected below position 2"):
-        seen(changes)
+        values_in(changes)
 
 
 def test_a_region_that_a_consumers_positions_do_not_name_is_read_from_its_first_entry(by_id):
     by_id.upsert([{"id": 1, "v": 1}])
     first = by_id.changes()
-    assert seen(first) == [1]
+    assert values_in(first) == [1]
     by_id.upsert([{"id": 2, "v": 2}])
 
-    assert seen(by_id.changes(start=first.positions)) == [2]
+    assert values_in(by_id.changes(start=first.positions)) == [2]
 
 
 def test_positions_of_a_table_that_was_there_before_are_refused_and_not_read_as_none_at_all(tmp_path):
     place = tmp_path / "t"
-    table = made(place)
+    table = create_table(place)
     write(table, 1)
     before = table.changes()
-    assert seen(before) == [1]
+    assert values_in(before) == [1]
     drop_table(place)
-    again = made(place)
+    again = create_table(place)
     write(again, 2)
     (mine,) = (region.id for region in again.regions())
 
     for theirs in (before.positions, before.positions | {mine: Position(1)}, {"nope": Position(1)}):
         for refused in (
-            lambda start=theirs: seen(again.changes(start=start)),
-            lambda start=theirs: seen(again.changes(start=start, cursor="sink")),
+            lambda start=theirs: values_in(again.changes(start=start)),
+            lambda start=theirs: values_in(again.changes(start=start, cursor="sink")),
             lambda start=theirs: again.set_cursor("sink", start=start),
         ):
             with pytest.raises(Invalid, match="region that the table does not have") as caught:
@@ -164,7 +164,7 @@ def test_positions_of_a_table_that_was_there_before_are_refused_and_not_read_as_
             assert caught.value.where["region"] in theirs.keys() - {mine}
             assert "a restored one begins anew" in caught.value.remedy
     assert again.cursors() == [], "nothing was made by it"
-    assert seen(again.changes(start={mine: Position(1)})) == [2]
+    assert values_in(again.changes(start={mine: Position(1)})) == [2]
 
 
 def test_a_position_of_a_region_that_is_not_created_to_the_end_is_no_other_tables(table, handle):
@@ -175,7 +175,7 @@ def test_a_position_of_a_region_that_is_not_created_to_the_end_is_no_other_table
     positions = {region.id: Position(1) for region in regions(handle.context)}
 
     assert begun in positions
-    assert seen(table.changes(start=positions)) == [1]
+    assert values_in(table.changes(start=positions)) == [1]
 
 
 @pytest.mark.parametrize("wrong", [0, -3, True, 2.0, "latest", None])
@@ -191,7 +191,7 @@ def test_what_is_no_position_is_refused_in_a_consumers_positions_too(table, wron
 
 
 def test_positions_name_every_region_before_the_first_change_is_read(tmp_path):
-    table = made(tmp_path / "t", regions="bucket(id, 4)")
+    table = create_table(tmp_path / "t", regions="bucket(id, 4)")
     table.upsert([{"id": n, "v": n} for n in range(20)])
     changes = table.changes()
     first = next(iter(changes))
@@ -206,8 +206,8 @@ def test_a_time_since_which_the_log_was_collected_is_no_start(table):
         moments.append(clock.now())
         write(table, value)
         clock.advance(1)
-    assert [seen(table.changes(start=moment)) for moment in (1.0, *moments)] == [[1, 2, 3], [1, 2, 3], [2, 3], [3]]
-    fold(table)
+    assert [values_in(table.changes(start=moment)) for moment in (1.0, *moments)] == [[1, 2, 3], [1, 2, 3], [2, 3], [3]]
+    flush_merge_collect(table)
     after = clock.now()
 
     for late in ((), (4, 5)):
@@ -217,6 +217,6 @@ def test_a_time_since_which_the_log_was_collected_is_no_start(table):
                 table.changes(start=moment).__iter__().__next__()
             with pytest.raises(Invalid, match="collected since that time"):
                 table.set_cursor("sink", start=moment)
-        assert seen(table.changes(start=after)) == list(late)
-        assert seen(table.changes(start="earliest")) == list(late)
+        assert values_in(table.changes(start=after)) == list(late)
+        assert values_in(table.changes(start="earliest")) == list(late)
     assert table.cursors() == []

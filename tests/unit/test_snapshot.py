@@ -30,7 +30,7 @@ from lancelsm.region.catalog import regions
 from lancelsm.region.handle import open_table
 from lancelsm.region.head import Head
 from tests.simulation.faults import DENY, FaultPlan
-from tests.unit.tables import NOW, by_key, faulty, three_levels
+from tests.unit.tables import NEWEST, by_key, faulty, three_levels
 
 PATIENCE = 60.0  # of a test that fails
 
@@ -56,7 +56,7 @@ def test_a_snapshot_shows_base_generations_and_tail_as_they_were(table, handle):
     table.run()
     table.upsert([{"id": 1, "v": 9}])
 
-    assert values(handle, pin) == values(handle, find_snapshot(handle.context, "monday")) == NOW
+    assert values(handle, pin) == values(handle, find_snapshot(handle.context, "monday")) == NEWEST
 
 
 def test_a_snapshot_pins_what_it_reads_of_every_region(handle):
@@ -189,7 +189,7 @@ def test_a_held_snapshot_is_renewed_at_each_third_of_its_time_and_dropped_at_its
         assert held.version == pin.version + 3
         assert held.expires > pin.expires
         assert beats.waits == [20.0] * 4
-        assert values(handle, pin) == NOW
+        assert values(handle, pin) == NEWEST
     assert list_snapshots(handle.context) == []
 
 
@@ -245,5 +245,5 @@ def test_a_snapshot_whose_confirmation_had_no_answer_and_is_there_stays_with_its
             make_snapshot(handle, "monday", ttl_seconds=60)
 
     pin = find_snapshot(handle.context, "monday")
-    assert values(handle, pin) == NOW
+    assert values(handle, pin) == NEWEST
     assert tag_of(pin.nonce) in tags(uri=handle.context.uri)

@@ -13,7 +13,7 @@ import lancelsm
 from lancelsm.errors import Invalid
 from lancelsm.table import Table
 from tests.simulation.faults import FakeClock, FaultPlan
-from tests.unit.tables import NOW, by_key, faulty, three_levels
+from tests.unit.tables import NEWEST, by_key, faulty, three_levels
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_it_reads_the_same_while_the_table_is_written_folded_and_collected(table
         table.run()
         assert table.collect(yes=True, interval_seconds=0).deleted
 
-        assert values(at) == values(lancelsm.open(table.uri, at="monday")) == NOW
+        assert values(at) == values(lancelsm.open(table.uri, at="monday")) == NEWEST
         assert at.get([0, 3, 8]).to_pylist() == [{"id": 0, "v": 2}]
         assert values(at, where="v = 1", limit=1).keys() <= {1, 2}
     assert values(table) == dict.fromkeys(range(9), 5)
@@ -50,7 +50,7 @@ def test_what_a_dropped_snapshot_kept_goes_with_the_next_collection(table):
 
     assert gone.deleted
     assert not any("monday" in one.why for one in gone.kept)
-    assert values(table) == NOW
+    assert values(table) == NEWEST
 
 
 def test_it_reads_the_same_after_the_base_was_restored_to_an_older_version(table):
@@ -61,7 +61,7 @@ def test_it_reads_the_same_after_the_base_was_restored_to_an_older_version(table
     table.run()
     lance.dataset(table.uri, version=before).restore()
 
-    assert values(table.at("monday")) == NOW
+    assert values(table.at("monday")) == NEWEST
 
 
 def test_it_takes_no_writes_and_folds_nothing(table):
@@ -88,7 +88,7 @@ def test_it_takes_no_writes_and_folds_nothing(table):
         with pytest.raises(Invalid, match="the table is open at a snapshot") as caught:
             act()
         assert caught.value.remedy
-    assert values(table) == NOW
+    assert values(table) == NEWEST
 
 
 def test_a_snapshot_that_is_collected_in_the_middle_of_a_scan_is_named_instead_of_fewer_rows(table):
@@ -114,7 +114,7 @@ def test_an_expired_snapshot_is_refused_and_a_refreshed_one_is_not(table):
     table.snapshot("monday", 60)
     at = table.at("monday")
     clock.advance(59)
-    assert values(at) == NOW
+    assert values(at) == NEWEST
     clock.advance(1)
     with pytest.raises(Invalid, match="the snapshot has expired"):
         values(at)
@@ -124,7 +124,7 @@ def test_an_expired_snapshot_is_refused_and_a_refreshed_one_is_not(table):
     assert "longer time to live" in caught.value.remedy
     table.refresh_snapshot("monday", "never")
 
-    assert values(at) == NOW
+    assert values(at) == NEWEST
     assert [(pin.name, pin.expires) for pin in table.snapshots()] == [("monday", None)]
 
 
@@ -150,7 +150,7 @@ def test_the_time_to_live_is_text_seconds_or_the_tables_setting(table):
 def test_a_held_snapshot_is_a_table_that_reads_the_same_until_the_context_ends(table):
     with table.holding_snapshot("job", "5m") as held:
         table.upsert([{"id": 0, "v": 9}])
-        assert values(held) == NOW
+        assert values(held) == NEWEST
         assert [pin.name for pin in table.snapshots()] == ["job"]
     assert table.snapshots() == []
     with pytest.raises(Invalid, match="dropped or has expired"):
