@@ -21,7 +21,7 @@ def failing(kind: OSError, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "told"), [(errno.ENOENT, Corrupt), (errno.EIO, Unavailable), (errno.ENOSPC, Unavailable)]
+    ("number", "raised"), [(errno.ENOENT, Corrupt), (errno.EIO, Unavailable), (errno.ENOSPC, Unavailable)]
 )
 def test_what_keeps_files_from_being_durable_is_told_as_one_of_our_errors(
     number: int, raised: type[LsmError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
