@@ -1,4 +1,4 @@
-"""The deployment of lancelsm: `make deploy`, or `cdk deploy --all -c stage=dev`."""
+"""The CDK app that deploys lancelsm: `make deploy`, or `cdk deploy --all -c stage=dev`."""
 
 import sys
 
@@ -10,6 +10,6 @@ from lancelsm.errors import Invalid
 app = cdk.App()
 try:
     deployment(app)
-except (FileNotFoundError, ValueError, Invalid) as error:  # a choice that can't be; the rest are bugs
+except (FileNotFoundError, ValueError, Invalid) as error:  # a bad value in the context; any other exception is a bug
     sys.exit(f"{error}")
 app.synth()

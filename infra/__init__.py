@@ -1,1 +1,1 @@
-"""The deployment on AWS: two stacks, one construct for each capability."""
+"""Deploy lancelsm on AWS as two CDK stacks, with one construct per capability."""

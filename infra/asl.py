@@ -1,6 +1,6 @@
-"""Print the state machines of a stage as they are deployed: `python -m infra.asl STAGE`.
+"""Print the definitions of a stage's state machines as deployed: `python -m infra.asl STAGE`.
 
-Names that only the account knows stand in angle brackets.
+Names that are known only after the deployment are shown in angle brackets.
 """
 
 from __future__ import annotations
@@ -17,34 +17,36 @@ from infra.stacks import deployment
 from infra.stage import ROOT
 
 _MACHINE = "AWS::StepFunctions::StateMachine"
-_NAMES = ("FunctionName", "RoleName", "Name")  # what a reference to a resource stands for
+_NAMES = ("FunctionName", "RoleName", "Name")  # the property that a reference to a resource resolves to
 
 
 def resolved(resources: Mapping[str, Any]) -> dict[str, Any]:
-    """The definition of each state machine of a synthesized stack, by the name of its file, tokens filled in."""
-    machines = [one["Properties"] for one in resources.values() if one["Type"] == _MACHINE]
-    named = {one["StateMachineName"].rpartition("-")[2]: one["DefinitionSubstitutions"] for one in machines}
-    texts = {name: (WORKFLOWS / f"{name}.asl.json").read_text() for name in named}
-    return {name: json.loads(_filled(texts[name], tokens, resources)) for name, tokens in named.items()}
+    """Return the definition of each state machine of a synthesized stack, by file name, with its tokens replaced."""
+    machines = [resource["Properties"] for resource in resources.values() if resource["Type"] == _MACHINE]
+    tokens_of = {
+        machine["StateMachineName"].rpartition("-")[2]: machine["DefinitionSubstitutions"] for machine in machines
+    }
+    texts = {name: (WORKFLOWS / f"{name}.asl.json").read_text() for name in tokens_of}
+    return {name: json.loads(_fill(texts[name], tokens, resources)) for name, tokens in tokens_of.items()}
 
 
-def _filled(text: str, tokens: Mapping[str, Any], resources: Mapping[str, Any]) -> str:
+def _fill(text: str, tokens: Mapping[str, Any], resources: Mapping[str, Any]) -> str:
     for token, value in tokens.items():
-        text = text.replace(f"${{{token}}}", _written(value, resources))
+        text = text.replace(f"${{{token}}}", _resolve(value, resources))
     return text
 
 
-def _written(value: Any, resources: Mapping[str, Any]) -> str:
+def _resolve(value: Any, resources: Mapping[str, Any]) -> str:
     match value:
-        case {"Fn::Join": [between, parts]}:
-            return str(between).join(_written(part, resources) for part in parts)
+        case {"Fn::Join": [separator, parts]}:
+            return str(separator).join(_resolve(part, resources) for part in parts)
         case {"Ref": name} if name in resources:
-            given = resources[name]["Properties"]
-            return next((_written(given[key], resources) for key in _NAMES if key in given), f"<{name}>")
+            properties = resources[name]["Properties"]
+            return next((_resolve(properties[key], resources) for key in _NAMES if key in properties), f"<{name}>")
         case {"Ref": name}:
             return f"<{name}>"
         case {"Fn::GetAtt": [name, attribute]}:
-            return f"<{_written({'Ref': name}, resources)}.{attribute}>"
+            return f"<{_resolve({'Ref': name}, resources)}.{attribute}>"
         case {"Fn::Sub": text}:
             return str(text).replace("${", "<").replace("}", ">")
         case _:

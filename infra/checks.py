@@ -1,4 +1,4 @@
-"""cdk-nag over every stack; what it finds and we accept is accepted where it is made, with the reason."""
+"""Check every stack with cdk-nag. A finding that we accept is acknowledged beside its resource, with a reason."""
 
 from __future__ import annotations
 
@@ -12,29 +12,33 @@ from constructs import IConstruct
 
 
 def check(app: cdk.App) -> None:
-    """Let synthesis fail for whatever AWS Solutions' rules find."""
+    """Make synthesis fail on any finding of the AWS Solutions rules."""
     cdk.Validations.of(app).add_plugins(cdk_nag.AwsSolutionsChecks(app))
 
 
 def accept(construct: IConstruct, reasons: Mapping[str, str]) -> None:
-    """Accept findings on a construct and below it: the number of the rule, and why it doesn't apply."""
+    """Accept findings on a construct and everything below it.
+
+    Args:
+        reasons: why each rule does not apply, by the number of the rule.
+    """
     cdk.Validations.of(construct).acknowledge(
         *(cdk.Acknowledgment(id=f"AwsSolutions-{rule}", reason=reason) for rule, reason in reasons.items())
     )
 
 
-def accept_stars(role: iam.Role, statements: Sequence[iam.PolicyStatement], reason: str) -> None:
-    """Accept the stars in resources of these statements, each by its name in cdk-nag, and no others of the role."""
+def accept_wildcards(role: iam.Role, statements: Sequence[iam.PolicyStatement], reason: str) -> None:
+    """Accept the wildcards in the resources of these statements, one by one, and no other wildcard of the role."""
     stack = cdk.Stack.of(role)
-    named = {_written(stack.resolve(resource)) for statement in statements for resource in statement.resources}
-    accept(role, {f"IAM5[Resource::{name}]": reason for name in sorted(named) if "*" in name})
+    names = {_resource_name(stack.resolve(resource)) for statement in statements for resource in statement.resources}
+    accept(role, {f"IAM5[Resource::{name}]": reason for name in sorted(names) if "*" in name})
 
 
-def _written(resource: Any) -> str:
-    """A resource as cdk-nag writes it: references in angle brackets."""
+def _resource_name(resource: Any) -> str:
+    """Return a resource as cdk-nag writes it, with references in angle brackets."""
     match resource:
-        case {"Fn::Join": [between, parts]}:
-            return str(between).join(_written(part) for part in parts)
+        case {"Fn::Join": [separator, parts]}:
+            return str(separator).join(_resource_name(part) for part in parts)
         case {"Ref": name}:
             return f"<{name}>"
         case {"Fn::GetAtt": path}:

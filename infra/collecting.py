@@ -1,4 +1,4 @@
-"""Collecting: the state machine that runs one round for one table. Merges start it."""
+"""Define the state machine that runs one garbage collection round for one table. Merges start it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from infra.stage import Stage
 
 
 class Collecting(Construct):
-    """Runs `workflows/collect.asl.json`."""
+    """The state machine of `workflows/collect.asl.json`."""
 
     def __init__(
         self, scope: Construct, *, stage: Stage, collector: lambda_.IFunction, sweeper: lambda_.IFunction

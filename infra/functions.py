@@ -1,4 +1,4 @@
-"""The functions: one role each, with what its code does and nothing else."""
+"""Define the Lambda functions. Each has a role of its own, which allows only what its code does."""
 
 from __future__ import annotations
 
@@ -16,24 +16,27 @@ from aws_cdk import aws_logs as logs
 from constructs import Construct
 
 from infra import grants
-from infra.checks import accept, accept_stars
+from infra.checks import accept, accept_wildcards
 from infra.grants import State, allow, objects, records, sending
 from infra.layers import RUNTIME, LayerName, Layers, architecture
 from infra.stage import ROOT, Stage
 from infra.storage import TABLES, WORK
 
-BATCH = 10  # messages; the most that a FIFO queue gives
+BATCH = 10  # messages; the maximum for a FIFO queue
 WRITER = "writer_flush"
+WILDCARDS = "Wildcards stand for tables and regions of this stack, which are created at run time"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What a function needs to run. CPU comes with memory: 1,769 MB is one core."""
+    """What a function needs to run. CPU grows with memory: 1,769 MB is one core."""
 
+    description: str
     layer: LayerName
     memory: int  # MB
     seconds: int
-    local_seconds: int  # without the cold start, which the emulator doesn't count; its queue waits six times as long
+    # At stage local. The emulator does not count the cold start, and its queue hides a batch for six times as long.
+    local_seconds: int
     environment: tuple[str, ...] = ()
     disk: int = 512  # MB
 
@@ -41,31 +44,77 @@ class Shape:
 _TABLES, _WORK, _QUEUE = "LANCELSM_TABLES", "LANCELSM_WORK", "LANCELSM_QUEUE_URL"
 
 
-def _lance(*, seconds: int, local_seconds: int, environment: tuple[str, ...]) -> Shape:
+def _lance(description: str, *, seconds: int, local_seconds: int, environment: tuple[str, ...]) -> Shape:
     """The shape of a function that loads Lance."""
     memory = 3008  # the most that a new account allows
     return Shape(
-        layer="lance", memory=memory, disk=2048, seconds=seconds, local_seconds=local_seconds, environment=environment
+        description=description,
+        layer="lance",
+        memory=memory,
+        disk=2048,
+        seconds=seconds,
+        local_seconds=local_seconds,
+        environment=environment,
     )
 
 
 SHAPES: Mapping[str, Shape] = {
-    "ingest": Shape(layer="lean", memory=1024, seconds=30, local_seconds=20, environment=(_TABLES, _WORK, _QUEUE)),
+    "ingest": Shape(
+        description="Validates rows and sends them to the write queue.",
+        layer="lean",
+        memory=1024,
+        seconds=30,
+        local_seconds=20,
+        environment=(_TABLES, _WORK, _QUEUE),
+    ),
     WRITER: Shape(
+        description="Appends rows of the write queue to the write-ahead logs of their regions.",
         layer="lean",
         memory=1769,
         seconds=60,
         local_seconds=10,
         environment=(_TABLES, _WORK, _QUEUE, "LANCELSM_DEAD_LETTER_URL"),
     ),
-    "region_claim": Shape(layer="lean", memory=1024, seconds=120, local_seconds=60, environment=(_TABLES,)),
-    "compaction": _lance(seconds=900, local_seconds=120, environment=(_TABLES,)),
-    "merger": _lance(seconds=900, local_seconds=180, environment=(_TABLES, _WORK)),
-    "gc": _lance(seconds=900, local_seconds=120, environment=(_TABLES,)),
-    "gc_sweep": _lance(seconds=900, local_seconds=120, environment=(_TABLES,)),
-    "query": _lance(seconds=120, local_seconds=60, environment=(_TABLES, _WORK)),
-    "scrub": _lance(seconds=900, local_seconds=60, environment=(_TABLES,)),
+    "region_claim": Shape(
+        description="Claims regions of a table in a new epoch, which fences their previous owner.",
+        layer="lean",
+        memory=1024,
+        seconds=120,
+        local_seconds=60,
+        environment=(_TABLES,),
+    ),
+    "compaction": _lance(
+        "Flushes write-ahead logs into generations.", seconds=900, local_seconds=120, environment=(_TABLES,)
+    ),
+    "merger": _lance(
+        "Merges generations into the base of a table, and optimizes the base.",
+        seconds=900,
+        local_seconds=180,
+        environment=(_TABLES, _WORK),
+    ),
+    "gc": _lance(
+        "Marks, verifies and commits a garbage collection round. Deletes no objects.",
+        seconds=900,
+        local_seconds=120,
+        environment=(_TABLES,),
+    ),
+    "gc_sweep": _lance(
+        "Deletes the objects of a committed garbage collection round.",
+        seconds=900,
+        local_seconds=120,
+        environment=(_TABLES,),
+    ),
+    "query": _lance(
+        "Reads rows of a table, now or at a snapshot.", seconds=120, local_seconds=60, environment=(_TABLES, _WORK)
+    ),
+    "scrub": _lance(
+        "Reads all objects of a table and reports what is missing or damaged.",
+        seconds=900,
+        local_seconds=60,
+        environment=(_TABLES,),
+    ),
     "dispatch": Shape(
+        description="Starts the flushes and merges that are due.",
         layer="lean",
         memory=512,
         seconds=60,
@@ -75,11 +124,11 @@ SHAPES: Mapping[str, Shape] = {
 }
 
 
-MODULES: Mapping[str, str] = {"gc": "gc_round"}  # Lambda takes no module with the name of one that is built in
+MODULES: Mapping[str, str] = {"gc": "gc_round"}  # Lambda rejects a module named like a built-in one
 
 
 def visibility(stage: Stage) -> cdk.Duration:
-    """How long the queue waits for the writer: six times its time, as Lambda asks for."""
+    """Return how long the queue hides a batch: six times the timeout of the function, as AWS recommends."""
     return cdk.Duration.seconds(6 * _seconds(SHAPES[WRITER], stage))
 
 
@@ -93,10 +142,10 @@ def machine_arn(scope: Construct, stage: Stage, name: str) -> str:
 
 
 class Functions(Construct):
-    """All functions, by the name of their file, from one asset: the handlers beside the library.
+    """All functions, by name. They share one asset, which holds the handlers and the library.
 
     Args:
-        source: holds `functions/` and `shared/lancelsm/`.
+        source: the directory that contains `functions/` and `shared/lancelsm/`.
     """
 
     def __init__(self, scope: Construct, *, stage: Stage, state: State, layers: Layers, source: Path = ROOT) -> None:
@@ -115,7 +164,7 @@ class Functions(Construct):
             cdk.CfnOutput(cdk.Stack.of(self), "IngestUrl", value=self.url.url)
 
     def _environment(self) -> dict[str, str]:
-        """Every setting that some function reads."""
+        """Return all environment variables that any function reads."""
         state, stage = self._state, self._stage
         root = f"s3://{state.bucket.bucket_name}"
         return {
@@ -142,7 +191,7 @@ class Functions(Construct):
         role = iam.Role(
             self,
             f"{title}Role",
-            # Names of roles are of the account, names of functions of the region.
+            # Role names are unique in the account, function names only in the AWS region.
             role_name=f"{stage.prefix}-{name}-{cdk.Aws.REGION}",
             assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"),
         )
@@ -150,11 +199,12 @@ class Functions(Construct):
         statements = [*self._grants(name), logging]
         for statement in statements:
             role.add_to_policy(statement)
-        accept_stars(role, statements, "Stars stand for tables and regions of this stack, which are made at run time")
+        accept_wildcards(role, statements, WILDCARDS)
         function = lambda_.Function(
             self,
             title,
             function_name=f"{stage.prefix}-{name}",
+            description=shape.description,
             runtime=RUNTIME,
             architecture=architecture(stage),
             handler=f"{MODULES.get(name, name)}.handler",
@@ -168,17 +218,23 @@ class Functions(Construct):
             environment={
                 "LANCELSM_STACK": cdk.Stack.of(self).stack_name,
                 **{name: environment[name] for name in shape.environment},
-                **stage.pace,
+                **stage.settings,
                 **({"AWS_ALLOW_HTTP": "true"} if stage.local else {}),
             },
         )
-        accept(function, {"L1": "One runtime for functions and layers; a test of the layers moves both"})
+        accept(
+            function,
+            {"L1": "Functions and layers share one runtime; both move to a newer one once the layers are tested on it"},
+        )
         cdk.CfnOutput(cdk.Stack.of(self), f"{title}Function", value=function.function_name)
         return function
 
     def _grants(self, name: str) -> Sequence[iam.PolicyStatement]:
-        """What the code of a function does. Every committer of manifests reads and writes all of them: before one
-        version is committed it makes sure that the one before is published."""
+        """Return what the code of a function needs.
+
+        A committer of a manifest may read and write all of them: before it commits a version, it makes sure that the
+        version before is published.
+        """
         state = self._state
         log, table = (grants.LOG, grants.MANIFESTS), (grants.TABLE,)
         appending = [
@@ -193,7 +249,7 @@ class Functions(Construct):
             ],
             WRITER: lambda: [
                 *appending,
-                *objects(state, put=[grants.INBOX]),  # rows in quarantine that are too large for a message
+                *objects(state, put=[grants.INBOX]),  # quarantined rows that are too large for a message
                 *sending(state, state.dead_letters),
             ],
             "region_claim": lambda: [*objects(state, get=[grants.CONFIG, *log], put=log), *records(state, write=True)],
@@ -228,11 +284,11 @@ class Functions(Construct):
 
 
 def merging(state: State) -> list[iam.PolicyStatement]:
-    """What a merge does, wherever it runs: it reads the table, and writes the base but never the regions."""
+    """Return what a merge needs, in a function or a Spark job: read the table, write the base, never the regions."""
     return [
         *objects(state, get=[grants.TABLE, grants.MERGES], put=[*grants.BASE, grants.MERGES]),
         iam.PolicyStatement(
-            effect=iam.Effect.DENY,  # the stars of the base's places would reach into the generations
+            effect=iam.Effect.DENY,  # the wildcards of the base also match objects of generations
             actions=["s3:PutObject"],
             resources=[state.bucket.arn_for_objects(grants.REGIONS)],
         ),
@@ -241,12 +297,12 @@ def merging(state: State) -> list[iam.PolicyStatement]:
 
 
 def sweeping(state: State) -> list[iam.PolicyStatement]:
-    """What a sweep does: it publishes what was committed, then deletes objects, tags, and the records of old pins."""
+    """Return what a sweep needs: publish committed manifests, delete objects, tags and records of expired pins."""
     deleted = [grants.REGIONS, *grants.ROUNDS, *grants.BASE, grants.TAGS]
     return [
         *objects(state, get=[grants.TABLE], put=[grants.MANIFESTS], delete=deleted),
         iam.PolicyStatement(
-            effect=iam.Effect.DENY,  # without it nobody can open the table
+            effect=iam.Effect.DENY,  # without the configuration, the table can't be opened
             actions=["s3:DeleteObject"],
             resources=[state.bucket.arn_for_objects(grants.CONFIG)],
         ),
@@ -255,11 +311,11 @@ def sweeping(state: State) -> list[iam.PolicyStatement]:
 
 
 def gather(source: Path, into: Path) -> None:
-    """Lay the handlers and the library side by side, as functions find them."""
+    """Copy the handlers and the library into one directory, as a function imports them."""
     for file in sorted((source / "functions").glob("*.py")):
         shutil.copyfile(file, into / file.name)
-    left_out = shutil.ignore_patterns("__pycache__", "*.pyc")
-    shutil.copytree(source / "shared" / "lancelsm", into / "lancelsm", ignore=left_out)
+    ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
+    shutil.copytree(source / "shared" / "lancelsm", into / "lancelsm", ignore=ignored)
 
 
 def _seconds(shape: Shape, stage: Stage) -> int:

@@ -1,6 +1,7 @@
-"""What a role may do, in the words of the store: objects by their place in a table, records, messages.
+"""Build the statements of IAM policies: access to objects of tables, records of the registry, and messages.
 
-A place is a pattern below the bucket. A star crosses slashes, since a table's name may hold some.
+Objects are named by patterns of keys in the bucket. A wildcard also matches slashes: a table's name may
+contain some.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ from infra.registry import DIRTY
 from infra.stage import Stage
 from infra.storage import TABLES, WORK
 
-TABLE = f"{TABLES}/*"  # all of a table
+TABLE = f"{TABLES}/*"  # every object of a table
 CONFIG = f"{TABLES}/*/_lancelsm/config.json"
 LOG = f"{TABLES}/*/_mem_wal/*/wal/*"
 MANIFESTS = f"{TABLES}/*/_mem_wal/*/manifest/*"
 REGIONS = f"{TABLES}/*/_mem_wal/*"  # log, manifests and generations
-ROUNDS = tuple(f"{TABLES}/*/{part}/gc/*" for part in ("_mem_wal/*", "_lancelsm"))  # of regions, of the base
-# What Lance writes of a base. It deletes nothing, unless a sweep asks it to: automatic cleanup is off.
+ROUNDS = tuple(
+    f"{TABLES}/*/{part}/gc/*" for part in ("_mem_wal/*", "_lancelsm")
+)  # lists of rounds: of regions, of the base
+# What Lance writes for a base. Automatic clean-up is off: Lance deletes only what a sweep asks it to delete.
 VERSIONS = tuple(f"{TABLES}/*/{part}/*" for part in ("_transactions", "_versions"))  # a commit without rows
 BASE = (*(f"{TABLES}/*/{part}/*" for part in ("data", "_deletions", "_indices")), *VERSIONS)
 TAGS = f"{TABLES}/*/_refs/tags/*"
@@ -35,8 +38,8 @@ INBOX = f"{WORK}/inbox/*"
 MERGES = f"{WORK}/merge/*"
 RESULTS = f"{WORK}/results/*"
 JOB_LOGS = f"{WORK}/jobs/logs/*"
-# What DynamoDB does with the key of a table in the name of who writes there, beside what it does for readers.
-_CHANGING = (
+# What DynamoDB does with the key of a table on behalf of a writer, in addition to what it does for a reader.
+_WRITING = (
     "kms:Encrypt",
     "kms:GenerateDataKey",
     "kms:GenerateDataKeyWithoutPlaintext",
@@ -47,7 +50,7 @@ _CHANGING = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """What lasts, and is granted piece by piece."""
+    """The resources of the state stack. Roles get access to parts of them."""
 
     bucket: s3.IBucket
     registry: dynamodb.ITable
@@ -56,12 +59,15 @@ class State:
     key: kms.IKey | None
 
 
-def kept(scope: Construct, stage: Stage) -> State:
-    """What lasts, by name: neither stack refers to the other, so that each can go and come alone."""
+def state_of(scope: Construct, stage: Stage) -> State:
+    """Look up the resources of the state stack by name.
+
+    Neither stack refers to the other, so each can be destroyed and deployed alone.
+    """
     stack = cdk.Stack.of(scope)
 
-    def queue(name: str, given: str | None) -> sqs.IQueue:
-        arn = given or stack.format_arn(service="sqs", resource=f"{stage.prefix}-{name}.fifo")
+    def queue(name: str, existing: str | None) -> sqs.IQueue:
+        arn = existing or stack.format_arn(service="sqs", resource=f"{stage.prefix}-{name}.fifo")
         return sqs.Queue.from_queue_arn(scope, name.title().replace("-", ""), arn)
 
     return State(
@@ -82,15 +88,17 @@ def allow(
 def objects(
     state: State, *, get: Sequence[str] = (), put: Sequence[str] = (), delete: Sequence[str] = ()
 ) -> list[iam.PolicyStatement]:
-    """Reading, writing and deleting of objects in places, and listing of the places that are read.
+    """Allow to read, write and delete the objects of these patterns, and to list what may be read.
 
-    Without the right to list, S3 answers 403 instead of 404 for an object that is absent, and nobody could tell what is
-    gone. A request for an object carries no prefix, so the condition is only on requests that do.
+    Without the right to list, S3 answers 403 instead of 404 for an absent object, so a reader could not tell that it is
+    absent. A request for an object has no prefix, so the condition applies only to requests that have one.
     """
-    listed = sorted({place.partition("/")[0] for place in get})
-    verbs = (("s3:GetObject", get), ("s3:PutObject", put), ("s3:DeleteObject", delete))
+    listed = sorted({pattern.partition("/")[0] for pattern in get})
+    actions = (("s3:GetObject", get), ("s3:PutObject", put), ("s3:DeleteObject", delete))
     statements = [
-        allow([verb], [state.bucket.arn_for_objects(place) for place in places]) for verb, places in verbs if places
+        allow([action], [state.bucket.arn_for_objects(pattern) for pattern in patterns])
+        for action, patterns in actions
+        if patterns
     ]
     if listed:
         prefixes = {"s3:prefix": [f"{top}/*" for top in listed]}
@@ -103,32 +111,33 @@ def objects(
 def records(
     state: State, *, write: bool = False, delete: bool = False, find: bool = False
 ) -> list[iam.PolicyStatement]:
-    """Records of the registry.
+    """Allow to read records of the registry.
 
     Args:
-        write: one at a time, each under its condition.
-        delete: those that ran out.
-        find: what waits to be folded, through the index; nothing is decided from that.
+        write: also to write records, one at a time, each under its condition.
+        delete: also to delete expired records.
+        find: also to find regions that have something to flush or merge, through the index. No decision depends on it.
     """
-    verbs = ["dynamodb:GetItem", "dynamodb:Query"]
-    verbs += ["dynamodb:UpdateItem"] if write else []
-    verbs += ["dynamodb:DeleteItem"] if delete else []
-    statements = [allow(verbs, [state.registry.table_arn])]
+    actions = ["dynamodb:GetItem", "dynamodb:Query"]
+    actions += ["dynamodb:UpdateItem"] if write else []
+    actions += ["dynamodb:DeleteItem"] if delete else []
+    statements = [allow(actions, [state.registry.table_arn])]
     if find:
         index = f"{state.registry.table_arn}/index/{DIRTY}"
         statements.append(allow(["dynamodb:Scan"], [index]))
-    changing = _CHANGING if write or delete else ()
-    return statements + (_key(state, "kms:Decrypt", "kms:DescribeKey", *changing) if state.key else [])
+    writing = _WRITING if write or delete else ()
+    return statements + (_key(state, "kms:Decrypt", "kms:DescribeKey", *writing) if state.key else [])
 
 
 def sending(state: State, queue: sqs.IQueue) -> list[iam.PolicyStatement]:
-    sent = [allow(["sqs:SendMessage"], [queue.queue_arn])]
-    return sent + (_key(state, "kms:Decrypt", "kms:GenerateDataKey") if state.key else [])
+    """Allow to send messages to a queue."""
+    statements = [allow(["sqs:SendMessage"], [queue.queue_arn])]
+    return statements + (_key(state, "kms:Decrypt", "kms:GenerateDataKey") if state.key else [])
 
 
-def _key(state: State, *verbs: str) -> list[iam.PolicyStatement]:
-    """The key, as those services use it for whoever asks them."""
+def _key(state: State, *actions: str) -> list[iam.PolicyStatement]:
+    """Allow to use the KMS key, but only through S3, SQS and DynamoDB."""
     assert state.key
     services = [f"{service}.{cdk.Aws.REGION}.amazonaws.com" for service in ("s3", "sqs", "dynamodb")]
     through = {"StringEquals": {"kms:ViaService": services}}
-    return [allow(verbs, [state.key.key_arn], conditions=through)]
+    return [allow(actions, [state.key.key_arn], conditions=through)]

@@ -1,4 +1,4 @@
-"""Third-party packages: the layers of the functions and the archive of the Spark job, as `make build` left them."""
+"""Deploy third-party packages: the layers of the functions and the archive of the Spark job, built by `make build`."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ LayerName = Literal["lean", "lance"]
 
 
 class Layers(Construct):
-    """`lean` for functions that only touch the log, `lance` for those that touch Lance.
+    """The layers: `lean` for functions that only use the log, `lance` for functions that use Lance.
 
-    At stage local there are none, since the emulator runs functions and jobs in an interpreter that has the packages.
+    Stage local has none: the emulator runs functions and jobs in an interpreter that has the packages.
     """
 
     def __init__(self, scope: Construct, *, stage: Stage) -> None:
         super().__init__(scope, "Layers")
         self._stage = stage
-        self._made: dict[str, lambda_.LayerVersion] = {}
+        self._layers: dict[str, lambda_.LayerVersion] = {}
 
     def of(self, name: LayerName) -> list[lambda_.ILayerVersion]:
-        """The layers of a function, made when the first one asks.
+        """Return the layers of a function. The first call for a layer creates it.
 
         Raises:
-            FileNotFoundError: it wasn't built.
+            FileNotFoundError: a layer was not built.
         """
         if self._stage.local:
             return []
-        more = ["expression"] if self._stage.expression and name == "lean" else []
-        return [self._layer(one) for one in (name, *more)]
+        extra = ["expression"] if self._stage.expression and name == "lean" else []
+        return [self._layer(one) for one in (name, *extra)]
 
     def _layer(self, name: str) -> lambda_.LayerVersion:
-        if name not in self._made:
-            self._made[name] = lambda_.LayerVersion(
+        if name not in self._layers:
+            self._layers[name] = lambda_.LayerVersion(
                 self,
                 name.title(),
                 layer_version_name=f"{self._stage.prefix}-{name}",
@@ -47,31 +47,31 @@ class Layers(Construct):
                 compatible_runtimes=[RUNTIME],
                 compatible_architectures=[architecture(self._stage)],
             )
-        return self._made[name]
+        return self._layers[name]
 
     def archive(self) -> assets.Asset | None:
-        """The packages of the Spark job, lancelsm among them.
+        """Return the packages of the Spark job, including lancelsm; None at stage local.
 
         Raises:
-            FileNotFoundError: it wasn't built.
-            ValueError: it was, from another state of the code than functions are deployed from.
+            FileNotFoundError: the archive was not built.
+            ValueError: the archive holds another state of the code than the functions that are deployed.
         """
         if self._stage.local:
             return None
         built = self._built("spark")
         if _sources(built / "lancelsm") != _sources(ROOT / "shared" / "lancelsm"):
-            raise ValueError(f"the code in {built} is not that of shared/lancelsm: run `make build`")
+            raise ValueError(f"the code in {built} differs from shared/lancelsm: run `make build`")
         return assets.Asset(self, "Spark", path=str(built))
 
     def _built(self, name: str) -> Path:
         directory = self._stage.layers / self._stage.architecture / name
         if not directory.is_dir():
-            raise FileNotFoundError(f"there is no {directory}: run `make build` (or deploy with -c stage=local)")
+            raise FileNotFoundError(f"{directory} does not exist: run `make build` (or deploy with -c stage=local)")
         return directory
 
 
 def _sources(package: Path) -> dict[Path, bytes]:
-    """The files of a package by their places in it, but for what an interpreter made of them."""
+    """Return the files of a package by their path in it, without compiled ones."""
     files = (path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     return {path.relative_to(package): path.read_bytes() for path in files}
 

@@ -1,4 +1,4 @@
-"""State machines from their files in `workflows/`, with the names of this deployment filled in."""
+"""Define state machines from their files in `workflows/`, with the resource names of the deployment filled in."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aws_cdk import aws_logs as logs
 from aws_cdk import aws_stepfunctions as sfn
 from constructs import Construct
 
-from infra.checks import accept, accept_stars
+from infra.checks import accept, accept_wildcards
 from infra.stage import Stage
 
 WORKFLOWS = Path(__file__).parent / "workflows"
@@ -20,11 +20,11 @@ WORKFLOWS = Path(__file__).parent / "workflows"
 def machine(
     scope: Construct, name: str, *, stage: Stage, tokens: Mapping[str, str], grants: Sequence[iam.PolicyStatement]
 ) -> sfn.StateMachine:
-    """The state machine of `workflows/{name}.asl.json`, with a role of its own.
+    """Define the state machine of `workflows/{name}.asl.json`, with a role of its own.
 
     Args:
-        tokens: what `${Token}` stands for in the file.
-        grants: what its tasks do.
+        tokens: the replacement of each `${Token}` in the file.
+        grants: what its tasks need.
     """
     role = iam.Role(
         scope,
@@ -50,8 +50,8 @@ def machine(
         role=role,
         logs=sfn.LogOptions(destination=group, level=sfn.LogLevel.ALL, include_execution_data=False),
     )
-    accept(made, {"SF2": "Logs and the history of an execution tell each step; X-Ray would add cost"})
-    accept_stars(role, grants, "A job's name is made when it starts")
-    accept(role, {"IAM5[Resource::*]": "Step Functions asks for the delivery of logs on all groups"})
+    accept(made, {"SF2": "Logs and the execution history show each step; X-Ray would add cost"})
+    accept_wildcards(role, grants, "The id of a job is known only when it starts")
+    accept(role, {"IAM5[Resource::*]": "Step Functions needs log delivery permissions on all resources"})
     cdk.CfnOutput(cdk.Stack.of(scope), f"{name.title()}Machine", value=made.state_machine_arn)
     return made

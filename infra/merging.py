@@ -1,4 +1,4 @@
-"""Merging: the state machine, and the EMR Serverless application that it starts large merges on."""
+"""Define the merge state machine, and the EMR Serverless application that runs large merges."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from aws_cdk import aws_stepfunctions as sfn
 from constructs import Construct
 
 from infra import grants
-from infra.checks import accept_stars
-from infra.functions import merging
+from infra.checks import accept_wildcards
+from infra.functions import WILDCARDS, merging
 from infra.grants import State, allow, objects
 from infra.layers import Layers
 from infra.machines import machine
@@ -20,10 +20,10 @@ from infra.stage import ROOT, Stage
 
 RELEASE = "emr-spark-8.0.0"
 ENTRY_POINT = ROOT / "layers" / "spark" / "merge.py"
-_MANAGED_RULE = "StepFunctionsGetEventsForEMRServerlessJobRule"  # by which a machine learns that a job has ended
+_MANAGED_RULE = "StepFunctionsGetEventsForEMRServerlessJobRule"  # notifies the state machine when a job has ended
 _PACKAGES = "deps"
-# A driver and three executors fill the application; each is a worker of 4 vCPU and 16 GB. Rows are in Lance's memory,
-# in Python, never on the heap: it counts as overhead.
+# A driver and three executors use the whole application; each is a worker of 4 vCPU and 16 GB. Rows are in memory of
+# Lance and Python, never on the Java heap, so Spark counts them as overhead.
 _SUBMIT = {
     "spark.driver.cores": "4",
     "spark.driver.memory": "3g",
@@ -35,20 +35,20 @@ _SUBMIT = {
 }
 _LOCAL_SUBMIT = "--conf spark.driver.memory=1g"
 _PYTHON = {
-    # Of the image's interpreters the one that the archive is built for.
+    # The image has several interpreters. The archive is built for this one.
     "spark.emr-serverless.driverEnv.PYSPARK_DRIVER_PYTHON": "python3.11",
     "spark.emr-serverless.driverEnv.PYSPARK_PYTHON": "python3.11",
     "spark.executorEnv.PYSPARK_PYTHON": "python3.11",
     "spark.emr-serverless.driverEnv.PYTHONPATH": f"./{_PACKAGES}",
     "spark.executorEnv.PYTHONPATH": f"./{_PACKAGES}",
-    # Lance's own client of the store looks for it in the environment.
+    # Lance's own client of the object store reads the region from the environment.
     "spark.emr-serverless.driverEnv.AWS_REGION": cdk.Aws.REGION,
     "spark.executorEnv.AWS_REGION": cdk.Aws.REGION,
 }
 
 
 class Merging(Construct):
-    """Runs `workflows/merge.asl.json`. Nothing of it costs while nothing merges."""
+    """The state machine of `workflows/merge.asl.json` and what it runs on. It costs nothing while no merge runs."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Merging(Construct):
         entry_point = assets.Asset(self, "EntryPoint", path=str(ENTRY_POINT))
         archive = layers.archive()
         self.application = _application(self, stage)
-        self.job_role = _job_role(self, stage, state, [one for one in (entry_point, archive) if one])
+        self.job_role = _job_role(self, stage, state, [asset for asset in (entry_point, archive) if asset])
         self.machine = machine(
             self,
             "merge",
@@ -79,13 +79,13 @@ class Merging(Construct):
                 "SparkSubmitParameters": _submit(archive) if archive else _LOCAL_SUBMIT,
                 "JobLogs": f"s3://{state.bucket.bucket_name}/{grants.JOB_LOGS.rstrip('*')}",
             },
-            grants=self._starting(merger, collecting),
+            grants=self._machine_grants(merger, collecting),
         )
         cdk.CfnOutput(cdk.Stack.of(self), "SparkApplication", value=self.application.attr_application_id)
 
-    def _starting(self, merger: lambda_.IFunction, collecting: sfn.IStateMachine) -> list[iam.PolicyStatement]:
-        """What the machine does: invoke the merger, run jobs of the application under their role, hear of their end,
-        start collections."""
+    def _machine_grants(self, merger: lambda_.IFunction, collecting: sfn.IStateMachine) -> list[iam.PolicyStatement]:
+        """Return what the machine needs: invoke the merger, run jobs under their role, learn when a job ends, and start
+        collections."""
         application = self.application.attr_arn
         rule = cdk.Stack.of(self).format_arn(service="events", resource="rule", resource_name=_MANAGED_RULE)
         passing = {"StringEquals": {"iam:PassedToService": "emr-serverless.amazonaws.com"}}
@@ -116,7 +116,7 @@ def _application(scope: Construct, stage: Stage) -> emr.CfnApplication:
 
 
 def _job_role(scope: Construct, stage: Stage, state: State, code: list[assets.Asset]) -> iam.Role:
-    """What a job does: a merge, from code in the deployment's own bucket, with its logs below `work/`."""
+    """Define the role of a job. It merges, reads its code from the CDK's bucket, and writes its logs below `work/`."""
     role = iam.Role(
         scope,
         "JobRole",
@@ -130,11 +130,11 @@ def _job_role(scope: Construct, stage: Stage, state: State, code: list[assets.As
     ]
     for statement in statements:
         role.add_to_policy(statement)
-    accept_stars(role, statements, "Stars stand for tables and regions of this stack, which are made at run time")
+    accept_wildcards(role, statements, WILDCARDS)
     return role
 
 
 def _submit(archive: assets.Asset) -> str:
-    """Parameters of spark-submit, as one text."""
-    confs = [f"--conf {name}={value}" for name, value in {**_SUBMIT, **_PYTHON}.items()]
-    return " ".join([*confs, f"--archives {archive.s3_object_url}#{_PACKAGES}"])
+    """Return the parameters of spark-submit as one string."""
+    options = [f"--conf {name}={value}" for name, value in {**_SUBMIT, **_PYTHON}.items()]
+    return " ".join([*options, f"--archives {archive.s3_object_url}#{_PACKAGES}"])

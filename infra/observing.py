@@ -1,4 +1,4 @@
-"""What people watch: one dashboard in the order of the pipeline, and few alarms, each with its runbook."""
+"""Define the dashboard, in the order of the pipeline, and the alarms, each with a runbook."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from infra.grants import State
 from infra.stage import Stage
 
 RUNBOOKS = "docs/runbooks"
-NAMESPACE = "lancelsm"  # of lancelsm.stack.telemetry
+NAMESPACE = "lancelsm"  # as in lancelsm.stack.telemetry
 _PERIOD = cdk.Duration.minutes(5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
-    """One condition that a person has to look at. The runbook has its name, or another: `docs/runbooks/{name}.md`."""
+    """A condition that a person has to look at. Its runbook is `docs/runbooks/{runbook or name}.md`."""
 
     name: str
-    says: str
+    description: str
     metric: cw.IMetric
     above: float
     periods: int = 1
@@ -35,7 +35,7 @@ class Alarm:
 
 
 class Observing(Construct):
-    """Dashboard and alarms. Alarms tell the topic of the context; without one they are only shown."""
+    """Dashboard and alarms. Alarms notify the topic that the context names; without a topic they are only shown."""
 
     def __init__(
         self,
@@ -51,12 +51,12 @@ class Observing(Construct):
         self._stage, self._state, self._functions = stage, state, functions
         self._merging, self._collecting = merging, collecting
         topic = sns.Topic.from_topic_arn(self, "Topic", stage.alarm_topic) if stage.alarm_topic else None
-        made = [self._alarm(alarm, topic) for alarm in self._alarms()]
+        alarms = [self._alarm(alarm, topic) for alarm in self._alarms()]
         cw.Dashboard(
             self,
             "Dashboard",
             dashboard_name=f"{stage.prefix}-{cdk.Aws.REGION}",
-            widgets=[[cw.AlarmStatusWidget(title="Alarms", alarms=made, width=24, height=3)], *self._rows()],
+            widgets=[[cw.AlarmStatusWidget(title="Alarms", alarms=alarms, width=24, height=3)], *self._rows()],
         )
 
     def _alarm(self, alarm: Alarm, topic: sns.ITopic | None) -> cw.Alarm:
@@ -64,7 +64,7 @@ class Observing(Construct):
             self,
             alarm.name.title().replace("-", ""),
             alarm_name=f"{self._stage.prefix}-{alarm.name}",
-            alarm_description=f"{alarm.says} What to do: {RUNBOOKS}/{alarm.runbook or alarm.name}.md",
+            alarm_description=f"{alarm.description} What to do: {RUNBOOKS}/{alarm.runbook or alarm.name}.md",
             metric=alarm.metric,
             threshold=alarm.above,
             evaluation_periods=alarm.periods,
@@ -76,18 +76,18 @@ class Observing(Construct):
         return made
 
     def _alarms(self) -> Sequence[Alarm]:
-        failed = self._counted("Errors", logs.FilterPattern.any_term("[ERROR]", "Task timed out", "Runtime exited"))
-        corrupt = self._counted("Corrupt", logs.FilterPattern.string_value("$.kind", "=", "Corrupt"))
+        failed = self._log_count("Errors", logs.FilterPattern.any_term("[ERROR]", "Task timed out", "Runtime exited"))
+        corrupt = self._log_count("Corrupt", logs.FilterPattern.string_value("$.kind", "=", "Corrupt"))
         return [
             Alarm(
                 name="oldest-message",
-                says="Writes wait in the queue for more than 15 minutes.",
+                description="Writes wait in the queue for more than 15 minutes.",
                 metric=self._state.writes.metric_approximate_age_of_oldest_message(period=_PERIOD, statistic="Maximum"),
                 above=900,
             ),
             Alarm(
                 name="dead-letters",
-                says="Rows that can't be written wait for a decision.",
+                description="Rows that can't be written are in the dead-letter queue.",
                 metric=self._state.dead_letters.metric_approximate_number_of_messages_visible(
                     period=_PERIOD, statistic="Maximum"
                 ),
@@ -95,40 +95,40 @@ class Observing(Construct):
             ),
             Alarm(
                 name="function-errors",
-                says="Functions fail again and again.",
+                description="Functions fail repeatedly.",
                 metric=failed,
                 above=5,
                 periods=3,
             ),
             Alarm(
                 name="merge-failures",
-                says="A merge failed.",
+                description="A merge failed.",
                 metric=self._merging.metric_failed(period=_PERIOD),
                 above=0,
             ),
             Alarm(
                 name="merge-timeouts",
-                says="A merge took too long and was ended.",
+                description="A merge timed out.",
                 metric=self._merging.metric_timed_out(period=_PERIOD),
                 above=0,
                 runbook="merge-failures",
             ),
             Alarm(
                 name="collect-failures",
-                says="A collection failed: what nobody needs any more stays.",
+                description="A collection failed: objects that are no longer needed are not deleted.",
                 metric=self._collecting.metric_failed(period=_PERIOD),
                 above=0,
             ),
             Alarm(
                 name="corrupt",
-                says="Storage holds what nobody may have written.",
+                description="A function found corrupt data in storage.",
                 metric=corrupt,
                 above=0,
             ),
         ]
 
-    def _counted(self, name: str, pattern: logs.IFilterPattern) -> cw.IMetric:
-        """Lines of all functions' logs: one metric, where an alarm on each function would cost ten times as much."""
+    def _log_count(self, name: str, pattern: logs.IFilterPattern) -> cw.IMetric:
+        """Count matching log lines of all functions in one metric. One alarm per function would cost ten times more."""
         namespace = f"{NAMESPACE}/{self._stage.name}"
         for function in self._functions.values():
             logs.MetricFilter(
@@ -143,10 +143,10 @@ class Observing(Construct):
         return cw.Metric(namespace=namespace, metric_name=name, statistic="Sum", period=_PERIOD)
 
     def _rows(self) -> list[list[cw.IWidget]]:
-        """Ingest, queue, append, flush, merge, collect, and what is paid for."""
-        queue, letters = self._state.writes, self._state.dead_letters
+        """Return the rows of the dashboard: ingest, queue, append, flush, merge, collect, and what causes cost."""
+        queue, dead_letters = self._state.writes, self._state.dead_letters
         return [
-            [*self._function("ingest"), self._counts("ingest", "Rows taken")],
+            [*self._function("ingest"), self._metrics("ingest", "Rows accepted")],
             [
                 _graph(
                     "Queue",
@@ -155,23 +155,23 @@ class Observing(Construct):
                     queue.metric_approximate_number_of_messages_not_visible(),
                 ),
                 _graph("Age of the oldest message", queue.metric_approximate_age_of_oldest_message()),
-                _graph("Dead letters", letters.metric_approximate_number_of_messages_visible()),
+                _graph("Dead letters", dead_letters.metric_approximate_number_of_messages_visible()),
             ],
-            [*self._function("writer_flush"), self._counts("writer_flush", "Appends")],
-            [*self._function("compaction"), self._counts("compaction", "Flushes")],
-            [*_machine("merge", self._merging), self._counts("merger", "Merges")],
-            [*_machine("collection", self._collecting), self._counts("gc_sweep", "Swept")],
+            [*self._function("writer_flush"), self._metrics("writer_flush", "Appends")],
+            [*self._function("compaction"), self._metrics("compaction", "Flushes")],
+            [*_machine("merge", self._merging), self._metrics("merger", "Merges")],
+            [*_machine("collection", self._collecting), self._metrics("gc_sweep", "Sweeps")],
             [
                 _graph("Invocations", *(one.metric_invocations() for one in self._functions.values())),
                 _graph(
-                    "Registry, units",
+                    "Registry: capacity units",
                     *(
                         self._state.registry.metric(f"Consumed{verb}CapacityUnits", statistic="Sum", period=_PERIOD)
                         for verb in ("Read", "Write")
                     ),
                 ),
                 _graph(
-                    "Bucket, bytes",
+                    "Bucket: bytes",
                     cw.Metric(
                         namespace="AWS/S3",
                         metric_name="BucketSizeBytes",
@@ -192,8 +192,8 @@ class Observing(Construct):
             ),
         ]
 
-    def _counts(self, name: str, title: str) -> cw.IWidget:
-        """Whatever a function counts of each table, errors by kind included."""
+    def _metrics(self, name: str, title: str) -> cw.IWidget:
+        """Show all metrics of a function by table, including errors by kind."""
         physical = self._functions[name].function_name
         search = f"SEARCH('{{{NAMESPACE},function,table}} function=\"{physical}\"', 'Sum', 300)"
         return _graph(title, cw.MathExpression(expression=search, label="", period=_PERIOD))

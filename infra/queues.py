@@ -1,4 +1,4 @@
-"""The queue of writes and its dead letters, both FIFO: one group of messages for each region."""
+"""Define the write queue and its dead-letter queue. Both are FIFO, with one message group per region."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from infra.checks import accept
 from infra.stage import Stage
 
 _RETENTION = cdk.Duration.days(14)
-_LAST_RESORT = 1000  # receives; a region that stands waits, it doesn't skip
+_LAST_RESORT = 1000  # receives; a region that can't proceed waits and skips no message
 
 
 class Queues(Construct):
-    """Both queues, unless the context names some that exist.
+    """Both queues, unless the context names existing ones.
 
     Args:
-        visibility: how long a batch is hidden from others; SQS and Lambda ask for six times the function's time.
+        visibility: how long a batch is hidden from other consumers. AWS recommends six times the function's timeout.
     """
 
     def __init__(self, scope: Construct, *, stage: Stage, key: kms.IKey | None, visibility: cdk.Duration) -> None:
@@ -28,8 +28,8 @@ class Queues(Construct):
         if stage.queue:
             return
 
-        def queue(name: str, **more: Any) -> sqs.Queue:
-            made = sqs.Queue(
+        def queue(name: str, **options: Any) -> sqs.Queue:
+            created = sqs.Queue(
                 self,
                 name,
                 fifo=True,
@@ -38,13 +38,13 @@ class Queues(Construct):
                 retention_period=_RETENTION,
                 encryption=sqs.QueueEncryption.KMS if key else sqs.QueueEncryption.SQS_MANAGED,
                 encryption_master_key=key,
-                enforce_ssl=not stage.local,  # the emulator speaks HTTP
+                enforce_ssl=not stage.local,  # the emulator uses HTTP
                 removal_policy=stage.removal,
-                **more,
+                **options,
             )
             if stage.local:
-                accept(made, {"SQS4": "The emulator speaks HTTP"})
-            return made
+                accept(created, {"SQS4": "The emulator uses HTTP"})
+            return created
 
         dead_letters = queue("DeadLetters", queue_name=f"{stage.prefix}-dead-letters.fifo")
         queue(

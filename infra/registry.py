@@ -1,4 +1,4 @@
-"""The registry: one DynamoDB table of small records, which every commit is conditioned on."""
+"""Define the registry: one DynamoDB table of small records. Every commit is a conditional write of a record."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ DIRTY = "dirty"
 
 
 class Registry(Construct):
-    """The table, unless the context names one that exists. One AWS region: commits need strongly consistent reads."""
+    """The table, unless the context names an existing one. It is in one AWS region: commits need consistent reads."""
 
     def __init__(self, scope: Construct, *, stage: Stage, key: kms.IKey | None) -> None:
         super().__init__(scope, "Registry")
         if stage.registry:
             return
-        text = dynamodb.AttributeType.STRING
+        string = dynamodb.AttributeType.STRING
         table = dynamodb.Table(
             self,
             "Table",
             table_name=stage.registry_name,
-            partition_key=dynamodb.Attribute(name="pk", type=text),
-            sort_key=dynamodb.Attribute(name="sk", type=text),
+            partition_key=dynamodb.Attribute(name="pk", type=string),
+            sort_key=dynamodb.Attribute(name="sk", type=string),
             billing_mode=dynamodb.BillingMode.PAY_PER_REQUEST,
             encryption=dynamodb.TableEncryption.CUSTOMER_MANAGED if key else None,
             encryption_key=key,
@@ -34,9 +34,9 @@ class Registry(Construct):
             deletion_protection=not stage.local,
             removal_policy=stage.removal,
         )
-        # Only heads with something to fold carry the attribute: the index is as large as the work that waits.
+        # Only heads with something to flush or merge have this attribute, so the index holds only pending work.
         table.add_global_secondary_index(
             index_name=DIRTY,
-            partition_key=dynamodb.Attribute(name=DIRTY, type=text),
+            partition_key=dynamodb.Attribute(name=DIRTY, type=string),
             projection_type=dynamodb.ProjectionType.KEYS_ONLY,
         )

@@ -1,4 +1,4 @@
-"""What runs by the clock: one small function that starts what is due."""
+"""Define the schedule: it invokes one small function, which starts the flushes and merges that are due."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _EVERY = cdk.Duration.minutes(5)
 
 
 class Schedules(Construct):
-    """`dispatch` every 5 minutes in prod; elsewhere the rule is there and off."""
+    """Invoke `dispatch` every 5 minutes at stage prod. At other stages the rule exists but is disabled."""
 
     def __init__(self, scope: Construct, *, stage: Stage, dispatch: lambda_.IFunction) -> None:
         super().__init__(scope, "Schedules")
@@ -28,7 +28,7 @@ class Schedules(Construct):
                 targets.LambdaFunction(
                     dispatch,
                     event=events.RuleTargetInput.from_object({}),
-                    retry_attempts=0,  # the next one comes soon
+                    retry_attempts=0,  # the next invocation follows soon
                 )
             ],
         )

@@ -1,4 +1,4 @@
-"""Both stacks of a deployment: State lasts, Pipeline may be destroyed and deployed again over it."""
+"""Define the two stacks of a deployment. State holds all data; Pipeline may be destroyed and deployed again."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from constructs import Construct
 from infra.checks import check
 from infra.collecting import Collecting
 from infra.functions import Functions, visibility
-from infra.grants import State as Kept
-from infra.grants import kept
+from infra.grants import State as StateResources
+from infra.grants import state_of
 from infra.layers import Layers
 from infra.merging import Merging
 from infra.observing import Observing
@@ -22,13 +22,13 @@ from infra.storage import Storage
 
 
 class State(cdk.Stack):
-    """Bucket, registry and queues: kept when the stack goes, and none of those that the context names."""
+    """Bucket, registry and queues, without those that the context names. They are kept when the stack is deleted."""
 
     def __init__(self, scope: Construct, *, stage: Stage) -> None:
         super().__init__(
             scope,
             f"{stage.prefix}-state",
-            description="lancelsm: what lasts",
+            description="lancelsm: bucket, registry and queues (all data)",
             synthesizer=_synthesizer(stage),
             termination_protection=not stage.local,
             analytics_reporting=False,
@@ -37,22 +37,22 @@ class State(cdk.Stack):
         Storage(self, stage=stage, key=key)
         Registry(self, stage=stage, key=key)
         Queues(self, stage=stage, key=key, visibility=visibility(stage))
-        _tell(self, kept(Construct(self, "Kept"), stage))
+        _add_outputs(self, state_of(Construct(self, "Kept"), stage))
 
 
 class Pipeline(cdk.Stack):
-    """Functions, state machines, schedules, alarms: no data."""
+    """Functions, state machines, the schedule and alarms. It holds no data."""
 
     def __init__(self, scope: Construct, *, stage: Stage) -> None:
         super().__init__(
             scope,
             f"{stage.prefix}-pipeline",
-            description="lancelsm: what works",
+            description="lancelsm: functions, state machines, schedule and alarms (no data)",
             synthesizer=_synthesizer(stage),
             analytics_reporting=False,
         )
-        state = kept(Construct(self, "Kept"), stage)
-        _tell(self, state)  # too: there may be no State
+        state = state_of(Construct(self, "Kept"), stage)
+        _add_outputs(self, state)  # here too: there may be no state stack
         layers = Layers(self, stage=stage)
         functions = Functions(self, stage=stage, state=state, layers=layers).all
         collecting = Collecting(self, stage=stage, collector=functions["gc"], sweeper=functions["gc_sweep"])
@@ -76,22 +76,22 @@ class Pipeline(cdk.Stack):
 
 
 def deployment(app: cdk.App) -> tuple[cdk.Stack, ...]:
-    """The stacks of the stage that the context chooses, Pipeline last, checked when they are synthesized.
+    """Define the stacks of the stage that the context chooses, Pipeline last. Synthesis checks them.
 
-    Where the context names bucket, registry and queues there is no State: a stack of nothing can't be deployed.
+    If the context names bucket, registry and queues, there is no State: an empty stack can't be deployed.
     """
     stage = stage_of(app.node)
     state = [] if stage.bucket and stage.registry and stage.queue else [State(app, stage=stage)]
     pipeline = Pipeline(app, stage=stage)
     for stack in state:
-        pipeline.add_stack_dependency(stack, "functions are of no use before the queue that feeds them")
+        pipeline.add_stack_dependency(stack, "the queue has to exist before the functions that read it")
     cdk.Tags.of(app).add("lancelsm:stage", stage.name)
     check(app)
     return (*state, pipeline)
 
 
-def _tell(stack: cdk.Stack, state: Kept) -> None:
-    """Outputs that say where everything is that lasts."""
+def _add_outputs(stack: cdk.Stack, state: StateResources) -> None:
+    """Add outputs with the names of bucket, registry and queues."""
     outputs = {
         "Bucket": state.bucket.bucket_name,
         "RegistryName": f"dynamodb:{state.registry.table_name}",
@@ -103,5 +103,5 @@ def _tell(stack: cdk.Stack, state: Kept) -> None:
 
 
 def _synthesizer(stage: Stage) -> cdk.IStackSynthesizer:
-    """The emulator is deployed to under the caller's own credentials."""
+    """Return how assets are uploaded. A deployment to the emulator uses the caller's own credentials."""
     return cdk.CliCredentialsStackSynthesizer() if stage.local else cdk.DefaultStackSynthesizer()

@@ -1,6 +1,6 @@
-"""What is chosen for one deployment, read once from the context (`-c name=value`, or `context` in cdk.json).
+"""Read the choices for one deployment from the context (`-c name=value`, or `context` in cdk.json).
 
-Everything else is the same in every stage.
+Everything else is the same at every stage.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ Architecture = Literal["arm64", "x86_64"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """The choices. `local` is the emulator: its own interpreter has what layers hold, and nothing has to last."""
+    """The choices. Stage `local` is the emulator: it needs no layers, and no data has to last."""
 
     name: StageName
     architecture: Architecture
-    layers: Path  # where `make build` left them
-    bucket: str | None  # name of one that exists
-    registry: str | None  # name of one that exists
-    queue: str | None  # ARN of one that exists; with its dead letters
+    layers: Path  # where `make build` puts them
+    bucket: str | None  # name of an existing one
+    registry: str | None  # name of an existing one
+    queue: str | None  # ARN of an existing one; needs `dead_letters` too
     dead_letters: str | None
-    kms_key: str | None  # ARN; without it S3, SQS and DynamoDB use keys of their own
+    kms_key: str | None  # ARN; without it S3, SQS and DynamoDB use their own keys
     alarm_topic: str | None  # ARN; without it alarms are only shown
-    function_url: bool  # of ingest, for callers with IAM credentials
-    collect: bool  # merges start collections
-    expression: bool  # for tables whose regions are made by SQL expressions: a layer more
-    pace: Mapping[str, str]  # settings of lancelsm for all functions, by variable
+    function_url: bool  # whether `ingest` gets a URL, for callers with IAM credentials
+    collect: bool  # whether merges start collections
+    expression: bool  # whether tables may have regions by SQL expression, which needs one more layer
+    settings: Mapping[str, str]  # of lancelsm, for all functions, by environment variable
 
     @property
     def prefix(self) -> str:
-        """How every physical name starts."""
+        """The prefix of every resource name."""
         return f"lancelsm-{self.name}"
 
     @property
@@ -49,7 +49,7 @@ class Stage:
 
     @property
     def bucket_name(self) -> str:
-        """Buckets share one namespace in the world."""
+        """The bucket's name. It must be unique across all AWS accounts."""
         return self.bucket or f"{self.prefix}-{cdk.Aws.ACCOUNT_ID}-{cdk.Aws.REGION}"
 
     @property
@@ -58,15 +58,16 @@ class Stage:
 
     @property
     def removal(self) -> cdk.RemovalPolicy:
-        """What happens to data when its stack goes."""
+        """What happens to data when its stack is deleted."""
         return cdk.RemovalPolicy.DESTROY if self.local else cdk.RemovalPolicy.RETAIN
 
 
 def stage_of(node: Node) -> Stage:
-    """The stage of an app, from its context.
+    """Read the stage from the context of an app.
 
     Raises:
-        ValueError: a value is none of those that its name allows; says which.
+        ValueError: a value is not allowed; the message lists the allowed ones.
+        Invalid: a setting of lancelsm is invalid.
     """
 
     def text(name: str) -> str | None:
@@ -89,21 +90,23 @@ def stage_of(node: Node) -> Stage:
         function_url=flag("function_url"),
         collect=_one_of("collect", (text("collect") or "on").lower(), Literal["on", "off"]) == "on",
         expression=flag("expression"),
-        pace=_pace(node.try_get_context),
+        settings=_settings(node.try_get_context),
     )
     if bool(chosen.queue) != bool(chosen.dead_letters):
-        raise ValueError("a queue that exists comes with its dead letters: give both -c queue=ARN -c dead_letters=ARN")
+        raise ValueError(
+            "an existing queue needs its dead-letter queue: give both -c queue=ARN and -c dead_letters=ARN"
+        )
     return chosen
 
 
-def _one_of(name: str, value: str, kind: Any) -> str:
-    if value not in get_args(kind):
-        raise ValueError(f"-c {name}={value}: give one of {', '.join(get_args(kind))}")
+def _one_of(name: str, value: str, literal: Any) -> str:
+    if value not in get_args(literal):
+        raise ValueError(f"-c {name}={value}: give one of {', '.join(get_args(literal))}")
     return value
 
 
-def _pace(context: Callable[[str], Any]) -> dict[str, str]:
-    """Settings given as `-c LANCELSM_FLUSH_ROWS=1000`, checked as the library checks them."""
+def _settings(context: Callable[[str], Any]) -> dict[str, str]:
+    """Return the settings given as `-c LANCELSM_FLUSH_ROWS=1000`, validated by the library."""
     given = {field.name: context(f"LANCELSM_{field.name.upper()}") for field in fields(Settings)}
     kept = {name: value for name, value in given.items() if value is not None}
     return {f"LANCELSM_{name.upper()}": str(value) for name, value in checked(kept).items()}

@@ -1,4 +1,4 @@
-"""The bucket: tables below `tables/`, what may expire below `work/`."""
+"""Define the bucket: tables below `tables/`, temporary objects below `work/`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from infra.stage import Stage
 
 TABLES = "tables"
 WORK = "work"
-WORK_DAYS = 14  # as long as a message may wait in the queue, and it may name an object here
+WORK_DAYS = 14  # a message, which may name an object here, stays in the queue as long
 
 
 class Storage(Construct):
-    """One bucket, private, unless the context names one that exists.
+    """One private bucket, unless the context names an existing one.
 
-    It has no versioning: an object is written once, and what collection deletes shall be gone. A bucket that exists
-    keeps its own rules; the two below are recommended for it.
+    It has no versioning: an object is written once, and what a collection deletes must not be kept. An existing bucket
+    keeps its own lifecycle rules; the two below are recommended for it.
     """
 
     def __init__(self, scope: Construct, *, stage: Stage, key: kms.IKey | None) -> None:
@@ -35,7 +35,7 @@ class Storage(Construct):
             encryption=s3.BucketEncryption.KMS if key else s3.BucketEncryption.S3_MANAGED,
             encryption_key=key,
             bucket_key_enabled=True if key else None,
-            enforce_ssl=not stage.local,  # the emulator speaks HTTP
+            enforce_ssl=not stage.local,  # the emulator uses HTTP
             removal_policy=stage.removal,
             lifecycle_rules=[
                 s3.LifecycleRule(
@@ -46,7 +46,7 @@ class Storage(Construct):
         )
         accept(
             bucket,
-            {"S1": "A log of every request costs more than the requests; CloudTrail's data events do it on demand"},
+            {"S1": "Access logs cost more than the requests; CloudTrail data events log requests on demand"},
         )
         if stage.local:
-            accept(bucket, {"S10": "The emulator speaks HTTP"})
+            accept(bucket, {"S10": "The emulator uses HTTP"})

@@ -45,8 +45,12 @@ def test_durations_are_charged_for_the_memory_that_functions_have(stage: tuple[s
 @pytest.mark.parametrize(
     ("machine", "choices", "charged"),
     [
-        ("merge", {"Where": "MergeInLambda", "Whether": "Collect"}, STEPS_OF_A_MERGE),
-        ("collect", {"When": "Until", "Found": "Verify", "Whole": "Collected"}, STEPS_OF_A_COLLECTION),
+        ("merge", {"ChooseEngine": "MergeInLambda", "ShouldCollect": "Collect"}, STEPS_OF_A_MERGE),
+        (
+            "collect",
+            {"HasStartTime": "WaitForStartTime", "AnythingToCollect": "Verify", "AnyFailure": "Collected"},
+            STEPS_OF_A_COLLECTION,
+        ),
     ],
 )
 def test_as_many_transitions_are_charged_as_a_machine_makes(
