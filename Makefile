@@ -1,6 +1,6 @@
 # Every target makes what it needs from nothing but a Python 3.11, 3.12 or 3.13.
 #   PYTHON=python3.12   the interpreter for .venv (default: the newest that fits)
-#   ARGS='...'          passed on: demo, demo-aws, test, simulate, bench, lock, synth, deploy
+#   ARGS='...'          passed on: demo, demo-aws, test, test-rest, simulate, bench, lock, synth, deploy
 #   STAGE=prod          synth, bootstrap, deploy, destroy, asl (default: dev)
 #   SECONDS=600         stress: for how long (default: 60)
 #   CDK_OUT=DIR         synth, bootstrap, deploy, destroy: where what is synthesized lies (default: cdk.out)
@@ -26,7 +26,7 @@ export GATEWAY_PORT
 # Says that the stacks are there: a new emulator begins with an empty directory.
 DEPLOYED := .local/work/deployed
 
-.PHONY: help demo demo-aws test lint typecheck simulate stress bench build spark35 proto lock clean synth bootstrap deploy destroy asl local local-down
+.PHONY: help demo demo-aws test test-rest lint typecheck simulate stress bench build spark35 proto lock clean synth bootstrap deploy destroy asl local local-down
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,18 +45,25 @@ demo-aws: .venv/demo.stamp node_modules/.package-lock.json ## the same through b
 	@echo "  export $(LOCAL_AWS)"
 	@echo "The emulated AWS goes on: 'make local-down' ends it."
 
-test: .venv/dev.stamp node_modules/.package-lock.json ## all tests but the long ones (ARGS='tests/unit -k name')
-	@$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --durations 10 $(ARGS)
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --durations 10
 
-lint: .venv/dev.stamp ## ruff, and that generated code is current
+test: .venv/dev.stamp node_modules/.package-lock.json ## what to run before each commit: the cheap tests, one case of each expensive kind
+	@$(PYTEST) -m "not rest and not long" $(ARGS)
+
+test-rest: .venv/dev.stamp node_modules/.package-lock.json ## all other tests but the long ones
+	@$(PYTEST) -m "rest and not long" $(ARGS)
+
+lint: .venv/dev.stamp ## ruff, the layers of imports, and that generated code is current
 	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/lint-imports --no-cache --no-logo >.venv/imports.log || { cat .venv/imports.log; exit 1; }
 	@$(BIN)/python proto/generate.py --check
 
 typecheck: .venv/dev.stamp ## mypy, strict
 	@$(BIN)/mypy
 
 simulate: .venv/dev.stamp node_modules/.package-lock.json ## the long models and simulations, with new seeds
-	@$(BIN)/python -m pytest -m long --hypothesis-profile explore --numprocesses 2 --dist loadgroup --durations 10 $(ARGS)
+	@$(PYTEST) -m long --hypothesis-profile explore $(ARGS)
 
 stress: .venv/dev.stamp ## everybody at once on one table, in processes that are killed (SECONDS=60; ARGS='--seed N')
 	@$(BIN)/python -m tests.stress.run --seconds $(SECONDS) $(ARGS)

@@ -1,4 +1,4 @@
-"""Settings that every test runs with: hypothesis profiles, and the grouping of Spark tests on one worker."""
+"""Settings that every test runs with: hypothesis profiles, the group of Spark tests, and the cases of `one_case`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,15 @@ settings.register_profile("explore", derandomize=False, deadline=None, print_blo
 settings.load_profile("repeatable")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects by marker, and before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run all tests that share the expensive Spark session on one worker."""
+    """Run all tests that share the Spark session on one worker; mark all cases but the first of a `one_case` test."""
+    met: set[str] = set()
     for item in items:
         if item.get_closest_marker("spark"):
             item.add_marker(pytest.mark.xdist_group("spark"))
+        if item.get_closest_marker("one_case") and not item.get_closest_marker("long"):
+            function = item.nodeid.partition("[")[0]
+            if function in met:
+                item.add_marker(pytest.mark.rest)
+            met.add(function)

@@ -47,6 +47,13 @@ def once(read_seconds: int = 20) -> Any:
     )
 
 
+def one_thread_transfer(part_bytes: int) -> Any:
+    """The configuration of an upload to S3 in parts of so many bytes, one after the other."""
+    from boto3.s3.transfer import TransferConfig
+
+    return TransferConfig(use_threads=False, multipart_threshold=part_bytes, multipart_chunksize=part_bytes)
+
+
 def translated(error: Exception, *, doing: str, **where: str) -> Invalid | Unavailable:
     """Our error for one of botocore's: `Invalid` if a repetition is refused like this one, else `Unavailable`.
 

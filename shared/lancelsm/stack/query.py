@@ -101,13 +101,12 @@ def keep_in_bucket(lines: Iterator[bytes], *, uri: str) -> str:
     bucket, _, key = place.partition("/")
     if scheme != "s3" or not key:
         raise Invalid("results are kept in S3", remedy="Deploy the stack with a bucket", url=uri)
-    from boto3.s3.transfer import TransferConfig
     from botocore.config import Config  # noqa: PLC0415 - an extra
     from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
 
     # Without it a link is signed the old way, which objects with a key of KMS refuse.
     client = aws.session().client("s3", config=aws.once().merge(Config(signature_version="s3v4")))
-    how = TransferConfig(use_threads=False, multipart_threshold=_PART_BYTES, multipart_chunksize=_PART_BYTES)
+    how = aws.one_thread_transfer(_PART_BYTES)
     try:
         client.upload_fileobj(_File(lines), bucket, key, Config=how, ExtraArgs={"ContentType": "application/x-ndjson"})
         link: str = client.generate_presigned_url(
