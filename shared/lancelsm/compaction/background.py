@@ -1,7 +1,7 @@
-"""The embedded loop: flush what is due, merge what is due, optimize, until there is nothing to do or for ever.
+"""The background runner of an embedded table: flush, merge and optimize, either once or whenever a step is due.
 
-It keeps no state of its own that matters: what is due follows from heads, manifests and the base, and any other
-loop goes on where a killed one stopped.
+The runner has no state that must survive. What is due follows from heads, manifests and the base, so another runner
+can continue where a killed one stopped.
 """
 
 from __future__ import annotations
@@ -21,46 +21,46 @@ _TICK_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """What a loop did."""
+    """What a background runner did."""
 
-    generations: int = 0  # flushed
+    generations: int = 0  # written by flushes
     merged_generations: int = 0
     merges: int = 0
     compactions: int = 0
 
 
 class _Ages:
-    """For how long each thing has been as it is, as far as this loop has seen."""
+    """How long this runner has seen each value unchanged."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, RegionId], tuple[int, float]] = {}
 
-    def seconds(self, what: str, region: RegionId, state: int, now: float) -> float:
-        known, since = self._seen.get((what, region), (state, now))
-        if known != state:
+    def seconds(self, name: str, region: RegionId, value: int, now: float) -> float:
+        known, since = self._seen.get((name, region), (value, now))
+        if known != value:
             since = now
-        self._seen[what, region] = (state, since)
+        self._seen[name, region] = (value, since)
         return now - since
 
 
 def run(handle: TableHandle, *, until_idle: bool = True, engine: Engine = "auto") -> Ran:
-    """Keep a table folded.
+    """Flush, merge and optimize a table.
 
     Args:
-        until_idle: do everything that can be done, whether it is due or not, and return; else do what is due by the
-            table's settings, for ever.
-        engine: as for `compaction.maintenance.merge_table`.
+        until_idle: True: do everything that can be done, due or not, then return. False: do what is due by the table's
+            settings, and never return.
+        engine: see `compaction.maintenance.merge_table`.
 
     Raises:
-        Corrupt: a region or the base is damaged: the loop stops, others see the same.
-        Ambiguous, Contended, Unavailable: only with `until_idle`; else the next round tries again.
+        Corrupt: a region or the base is damaged. The runner stops.
+        Ambiguous, Contended, Unavailable: only with `until_idle`; otherwise the next round tries again.
     """
     ages, done = _Ages(), Ran()
     while True:
         before = done
         try:
             done = _round(handle, ages, done, everything=until_idle, engine=engine)
-        except (Ambiguous, Contended, Unavailable):  # the next round recognises what this one did
+        except (Ambiguous, Contended, Unavailable):  # the next round detects what this one committed
             if until_idle:
                 raise
         if done == before:

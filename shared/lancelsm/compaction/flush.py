@@ -1,8 +1,10 @@
-"""Fold committed WAL entries into one generation.
+"""Flush: write committed WAL entries as one generation and commit the manifest that lists it.
 
-A flush never loses to a later one: it carries its precondition (replay point, generation) and is recognised by its own
-directory in the manifest. A failed flush of generation i blocks i + 1, since both would take the same number.
-Spec: lance-memwal, "Flushed MemTable". Model: tests/model/head_commits.py.
+In an AWS deployment the function named `compaction` runs this module. `writer_flush` only appends, despite its name.
+
+A flush commits only if the manifest still has the replay point and the generation number of its plan. It recognises its
+own earlier commit by the generation's directory in the manifest. Generations are flushed in order: after a failed flush
+the next one takes the same number. Spec: lance-memwal, "Flushed MemTable". Model: tests/model/head_commits.py.
 """
 
 from __future__ import annotations
@@ -29,25 +31,25 @@ from lancelsm.wal.replay import stored_rows, tail
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """What became of the rows: their bytes in memory, and the sums of the files with them and of the filter."""
+    """A written generation: bytes of the rows in memory, setsum of the data files, setsum of the bloom filter."""
 
     bytes: int
     file_setsum: Setsum
-    bloom_setsum: Setsum | None = None  # None: there is none
+    bloom_setsum: Setsum | None = None  # None: no bloom filter
 
 
 Write = Callable[[str, pa.Table, Setsum], Stored]
-"""Write rows as a generation at a key, sum its files, and read the rows back against their setsum, in this order."""
+"""Write rows as a generation at a key, then sum its files, then read the rows back and compare their setsum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushPlan:
-    """What one flush will do, fixed before it writes. Valid only while the manifest still has this replay point."""
+    """What one flush will write. Valid only while the manifest has the same replay point."""
 
     generation: Generation
-    after: Position  # the last position that is in a generation already
-    entries: tuple[Entry, ...]  # those that follow; the last one ends the generation
-    before: LogTotals  # of the log through `after`
+    after: Position  # the last position that is already in a generation
+    entries: tuple[Entry, ...]  # the entries of the generation, from `after` + 1
+    before: LogTotals  # totals of the log through `after`
 
     @property
     def through(self) -> Position:
@@ -55,14 +57,14 @@ class FlushPlan:
 
     @property
     def at_end(self) -> LogTotals:
-        """The log's totals through the last entry."""
+        """Totals of the log through the last entry of the plan."""
         return self.before.after(entry.summary for entry in self.entries)
 
 
 def plan_flush(manifest: Manifest, entries: Sequence[Entry], *, rows_max: int, bytes_max: int) -> FlushPlan | None:
-    """Take entries from the start of the tail until one of the sizes is reached, at least one with rows.
+    """Take entries from the start of the tail up to either limit, but always at least one entry with rows.
 
-    Returns None if the tail holds no rows: fences alone wait for the next ones.
+    Returns None if the tail holds no rows: fences alone are not flushed.
     """
     rows = size = taken = 0
     for entry in entries:
@@ -82,23 +84,25 @@ def plan_flush(manifest: Manifest, entries: Sequence[Entry], *, rows_max: int, b
 def flush(
     region: Region, schema: TableSchema, *, write: Write, rows_max: int, bytes_max: int
 ) -> FlushedGeneration | None:
-    """Fold the start of the region's tail into its next generation.
+    """Write the start of the region's tail as its next generation.
 
     Args:
-        schema: the table's, in whose stored form the generation is written.
+        schema: the table's; the generation is written in its stored form.
         write: see `Write`.
-        rows_max, bytes_max: how much WAL one generation takes, in whole entries.
+        rows_max, bytes_max: limits of the entries in one generation; entries are not split.
 
     Returns:
-        The generation once the head names a manifest with it; None if there was nothing to flush, or another flush
-        took the same entries first.
+        The generation, once the head names a manifest that lists it. None if there was nothing to flush, or another
+        flush took the same entries first.
 
     Raises:
-        Corrupt: the tail is not what was committed, or rows got lost or changed on the way; nothing was committed.
-        Contended, Ambiguous, Unavailable: as `region.compare_and_swap.commit`. Run again: a flush that was committed is
-            not repeated.
+        Corrupt: the tail is not what was committed, or rows were lost or changed while they were written. Nothing was
+            committed.
+        Contended, Ambiguous, Unavailable: for the same reasons as in `region.compare_and_swap.commit`. Retry: a
+            committed flush is not repeated.
 
-    A crash at any line leaves the tail or the generation, each whole; a directory that no manifest names is an orphan.
+    After a crash at any line either the entries or the generation hold all rows. A directory that no manifest names is
+    an orphan.
     """
     plan = _planned(region, rows_max=rows_max, bytes_max=bytes_max)
     if plan is None:
@@ -108,7 +112,7 @@ def flush(
     try:
         stored = write(generation_path(region.id, name), rows, row_sum)
     except LsmError:
-        # Once another flush has taken the number, this directory is an orphan and may be swept at any moment.
+        # If another flush has taken the number, this directory is an orphan, and a sweep may already have deleted it.
         if _is_dead(region, plan):
             return None
         raise
@@ -143,11 +147,11 @@ def _planned(region: Region, *, rows_max: int, bytes_max: int) -> FlushPlan | No
         entries = tail(region, head, manifest)
         if entries is not None:
             return plan_flush(manifest, entries, rows_max=rows_max, bytes_max=bytes_max)
-    raise Contended("the log was collected faster than it could be read", remedy="Retry", **region.where)
+    raise Contended("the log was collected while it was read", remedy="Retry", **region.where)
 
 
 def _folded(region: Region, schema: TableSchema, plan: FlushPlan) -> tuple[pa.Table, Setsum]:
-    """The newest row of each key, tombstones too, and their setsum. Replayed = kept + superseded, or `Corrupt`."""
+    """The newest row of each key, with tombstones, and their setsum. Checks that replayed = kept + superseded."""
     tables, replayed = [], Setsum()
     for entry in plan.entries:
         if entry.summary.rows:
@@ -159,8 +163,8 @@ def _folded(region: Region, schema: TableSchema, plan: FlushPlan) -> tuple[pa.Ta
     kept = row_setsum(folded.rows)
     if kept + row_setsum(folded.superseded) != replayed:
         raise Corrupt(
-            "the rows of the log don't add up to what its entries declare",
-            remedy=f"See which, then restore it: lancelsm inspect entries {region.context.uri} --region {region.id}",
+            "the rows of the log don't have the sum that its entries declare",
+            remedy=f"Find and restore the entry: lancelsm inspect entries {region.context.uri} --region {region.id}",
             **region.where,
             position=f"{plan.after + 1}..{plan.through}",
         )

@@ -1,4 +1,4 @@
-"""Runs the tasks of a merge here, one after the other: Lance uses all cores within each."""
+"""Run the tasks of a merge in this process, one after the other. Lance uses all cores within each task."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lancelsm.compaction.runner import Item, Result
 
 
 class InProcess:
-    """The runner of tables that fit one machine."""
+    """The runner for tables that one machine can merge."""
 
     parallelism = 1
 

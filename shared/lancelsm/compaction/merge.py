@@ -1,17 +1,17 @@
-"""Drive a merge to its one commit, and decide what a conflict means.
+"""Run a merge up to its one commit, and handle commit conflicts.
 
-Lance's `Merge` operation is refused as soon as data, schema or schema metadata changed since the version that was
-read; it lets indexes and configuration pass, which move neither counters nor fence. After a refusal the newest base
-is read:
+Lance refuses a `Merge` operation if data, schema or schema metadata changed since the version that was read. Commits of
+indexes and configuration don't conflict: they change neither counters nor fence. After a refusal the merge reads the
+newest base:
 
-| there | then |
+| the newest base | action |
 |---|---|
-| the table's id is absent or another | `Corrupt` |
-| a counter, the fence or the schema moved | all of it anew: heads, plan, fold, rows |
-| none moved | the rows that were written stay good; look up and hide again on that version |
+| has no table id or another one | raise `Corrupt` |
+| has another counter, fence or schema | start again: heads, plan, fold, rows |
+| has none of these changes | keep the rows that were written; look up and hide base rows again on that version |
 
-A commit without an answer is decided the same way, and recognised as applied by the counters that it carries.
-Models: merge_order (heads before base), merge_redo (plan anew).
+A commit without an answer is resolved in the same way. The counters that it carries show whether it was applied.
+Models: tests/model/merge_order.py (heads before base), merge_redo.py (start again).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from lancelsm.objects import ObjectStore
 ATTEMPTS = 8
 _FIRST_WAIT_S = 0.05
 _ROWS_PER_WRITER = 250_000
-_VERSIONS_ASKED = 32  # more commits than that during one merge: it is planned anew
+_VERSIONS_READ = 32  # after more commits than this during one merge, it is planned again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +46,12 @@ class Merged:
     """What one merge did.
 
     Args:
-        regions: the newest generation in the base, of every region that has one there, whoever merged it.
-        moved: the same of the regions that this call merged.
-        generations: how many this call merged; 0 if none was pending.
+        regions: the newest merged generation of every region with one, also of merges by other processes.
+        moved: the newest merged generation of each region that this call merged.
+        generations: number of generations that this call merged; 0 if none was pending.
         rows_upserted: live rows written to the base.
         rows_deleted: base rows that tombstones hid.
-        base_version: that holds all of it.
+        base_version: the version of the base that holds the result.
     """
 
     regions: Mapping[RegionId, Generation]
@@ -64,7 +64,7 @@ class Merged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Merger:
-    """The collaborators of one call."""
+    """The arguments of one call of `merge_generations`."""
 
     uri: str
     table: TableId
@@ -74,14 +74,14 @@ class _Merger:
     storage_options: StorageOptions
 
     def open_base(self) -> BaseTable:
-        """The newest base; raises `Corrupt` if it is another table's."""
+        """Open the newest base; raises `Corrupt` if it belongs to another table."""
         base = open_base(uri=self.uri, storage_options=self.storage_options)
         found = base.facts.table if base.facts else None
         if found != self.table:
             raise Corrupt(
-                f"the base belongs to table {found}, not to {self.table}: the table was dropped and made anew, or "
-                "another tool replaced it",
-                remedy="Open the table anew; if nobody dropped it, restore the base to its last version with its id",
+                f"the base belongs to table {found}, not to {self.table}: the table was dropped and created again, or "
+                "another tool replaced the base",
+                remedy="Open the table again; if it was not dropped, restore the last version of the base with its id",
                 table=self.uri,
                 version=base.version,
             )
@@ -102,25 +102,26 @@ def merge_generations(
     """Merge all pending generations of all regions into the base.
 
     Args:
-        uri: the table's, which is the base's.
-        table: the id that the base must carry.
-        read_regions: reads the regions' heads anew at every call; called before the base is read.
-        objects: the table's objects.
-        runner: where the work is done.
+        uri: of the table, which is also the location of the base.
+        table: the table id that the base must have.
+        read_regions: reads the heads of the regions at every call; called before the base is read.
+        objects: the object store of the table.
+        runner: runs the tasks.
         storage_options: for Lance, on every machine that the runner uses.
 
     Raises:
-        Contended: others kept changing the base. Nothing of this merge was committed.
-        Ambiguous: the commit and a look at the base had no answer. Merge again: what was merged is not merged twice.
-        Unavailable: a store did not answer, before anything was committed.
-        Corrupt: the base is another table's, a generation that is due is missing or unreadable, or has a null or
-            repeated key.
+        Contended: other processes kept changing the base. Nothing of this merge was committed.
+        Ambiguous: neither the commit nor the read of the base after it had an answer. Merge again: no generation is
+            merged twice.
+        Unavailable: a store did not answer before the commit; nothing was merged.
+        Corrupt: the base belongs to another table; or a pending generation is missing, unreadable or changed, or has a
+            null or repeated key.
 
-    A crash before the commit leaves files that nothing refers to; after it, all is done but the markers, which the next
-    merge repairs. Run again, a finished merge changes nothing.
+    A crash before the commit leaves files that nothing refers to. A crash after it leaves only the markers behind, and
+    the next merge repairs them. The call is idempotent.
     """
     merger = _Merger(uri=uri, table=table, objects=objects, runner=runner, ids=ids, storage_options=storage_options)
-    behind: StaleHeads | None = None
+    stale: StaleHeads | None = None
     for attempt in range(ATTEMPTS):
         if attempt:
             clock.sleep(_FIRST_WAIT_S * 2**attempt * ids.uniform())
@@ -136,24 +137,24 @@ def merge_generations(
                 rows_deleted=0,
                 base_version=base.version,
             )
-        behind = plan if isinstance(plan, StaleHeads) else None
+        stale = plan if isinstance(plan, StaleHeads) else None
         if isinstance(plan, MergePlan) and (merged := _attempt(merger, plan, base)) is not None:
-            # Done is done: a marker that stays behind is repaired by the next merge.
+            # The merge is committed. If a marker stays behind, the next merge repairs it.
             with suppress(Contended, Unavailable):
                 repair_markers(base=merger.open_base(), objects=objects)
             return merged
-    if behind is not None:
+    if stale is not None:
         raise Corrupt(
-            "the base has merged more generations than the region's head knows",
+            "the base has merged more generations than the region's head has",
             remedy="Run `lancelsm registry rebuild` with all writers stopped",
             table=uri,
-            region=behind.region,
+            region=stale.region,
         )
-    raise Contended("others kept changing the base", remedy="Merge again", table=uri)
+    raise Contended("other processes kept changing the base", remedy="Merge again", table=uri)
 
 
 def _attempt(merger: _Merger, plan: MergePlan, planned: BaseTable) -> Merged | None:
-    """As `_carry_out`; also None if what the plan rests on was collected after another merge."""
+    """Run `_carry_out`. Also None if it failed after another merge, since a collection may have deleted generations."""
     try:
         return _carry_out(merger, plan, planned)
     except (Corrupt, Invalid):
@@ -164,7 +165,7 @@ def _attempt(merger: _Merger, plan: MergePlan, planned: BaseTable) -> Merged | N
 
 
 def _carry_out(merger: _Merger, plan: MergePlan, planned: BaseTable) -> Merged | None:
-    """Commit the plan; None if it has to be made anew."""
+    """Commit the plan; None if the merge must be planned again."""
     delta = _fold(merger, plan, planned)
     new = _write(merger, delta)
     base = planned
@@ -174,10 +175,10 @@ def _carry_out(merger: _Merger, plan: MergePlan, planned: BaseTable) -> Merged |
         outcome = _commit(merger, plan, base, hidden, new)
         if isinstance(outcome, CommittedVersion):
             return _merged(plan, planned, delta, hidden, outcome.version)
-        newest = _look_again(merger, outcome)
+        newest = _newest_base(merger, outcome)
         if outcome is None and plan.reached(newest.counters):
             return _merged(plan, planned, delta, hidden, newest.version)
-        if not _is_same_ground(merger, planned, newest):
+        if not _rows_are_valid(merger, planned, newest):
             return None
         base = newest
     return None
@@ -194,18 +195,18 @@ def _merged(plan: MergePlan, planned: BaseTable, delta: Delta, hidden: Iterable[
     )
 
 
-def _is_same_ground(merger: _Merger, written_on: BaseTable, base: BaseTable) -> bool:
+def _rows_are_valid(merger: _Merger, written_on: BaseTable, base: BaseTable) -> bool:
     """Whether rows written on one version may be committed on another.
 
-    A raised fence says that files which nothing referred to are swept: those rows may be gone by now. A base that was
-    restored since shows the fence no more, so every version in between is asked.
+    A raised fence means that a sweep deletes unreferenced files, so the written rows may be gone. A restored base has
+    its old fence again, so this function checks every version in between too.
     """
     between = range(written_on.version + 1, base.version)
-    if len(between) > _VERSIONS_ASKED:
+    if len(between) > _VERSIONS_READ:
         return False
     try:
         passed = [open_base(uri=base.uri, version=one, storage_options=merger.storage_options) for one in between]
-    except Invalid:  # cleaned up: nobody can tell what it said
+    except Invalid:  # a version was cleaned up, so its fence is unknown
         return False
     return all(
         one.counters == written_on.counters
@@ -215,16 +216,16 @@ def _is_same_ground(merger: _Merger, written_on: BaseTable, base: BaseTable) -> 
     )
 
 
-def _look_again(merger: _Merger, outcome: Preempted | None) -> BaseTable:
-    """The newest base after a commit that was refused, or had no answer."""
+def _newest_base(merger: _Merger, outcome: Preempted | None) -> BaseTable:
+    """Open the newest base after a commit that was refused or had no answer."""
     try:
         return merger.open_base()
     except Unavailable as cause:
         if outcome is not None:
             raise
         raise Ambiguous(
-            "the merge may have been committed: neither the commit nor a look at the base had an answer",
-            remedy="Merge again: what was merged is not merged twice",
+            "the merge may have been committed: neither the commit nor the read of the base after it had an answer",
+            remedy="Merge again: no generation is merged twice",
             table=merger.uri,
         ) from cause
 
@@ -257,9 +258,9 @@ def _write(merger: _Merger, delta: Delta) -> list[NewFragment]:
 
 
 def _hide(merger: _Merger, delta: Delta, base: BaseTable) -> list[Hidden]:
-    """Hide all base rows that the delta replaces; every fragment is looked at by one of two paths."""
+    """Hide all base rows that the delta replaces. Each fragment is searched by the index or by a scan."""
     run, parallelism = merger.runner.map, merger.runner.parallelism
-    indexed = _worth_looking_up(delta, base)
+    indexed = _fragments_to_look_up(delta, base)
     hidden: list[Hidden] = []
     if indexed:
         shares = min(parallelism, -(-delta.keys // tasks.INDEX_RUN_KEYS))
@@ -274,8 +275,8 @@ def _hide(merger: _Merger, delta: Delta, base: BaseTable) -> list[Hidden]:
     return hidden
 
 
-def _worth_looking_up(delta: Delta, base: BaseTable) -> frozenset[int]:
-    """The fragments whose rows are found by an index on the key; the others are scanned."""
+def _fragments_to_look_up(delta: Delta, base: BaseTable) -> frozenset[int]:
+    """The fragments to search by an index on the key; the others are scanned."""
     if len(base.schema.primary_key) != 1:
         return frozenset()
     covered = base_rows.indexed_fragments(delta.merge_base.base, base.schema.primary_key[0])

@@ -1,4 +1,4 @@
-"""What one merge will do: decided from heads and counters, before any I/O."""
+"""Plan a merge from heads and counters, without I/O."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Item = TypeVar("Item")
 
 _ROWS_PER_PAGE = 4096  # of Lance's BTREE
 _PAGE_BYTES = 65_536
-_SCAN_IS_CHEAPER = 0.3  # than scattered requests, by byte
+_SCAN_COST = 0.3  # per byte, relative to random reads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sums:
-    """What a generation was flushed with; `files` is None if an earlier release flushed it."""
+    """Setsums that a flush recorded for a generation; `files` is None if an earlier release flushed it."""
 
     rows: Setsum
     files: Setsum | None
@@ -29,12 +29,12 @@ class Sums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionPending:
-    """A region as its head shows it.
+    """A region as its head and manifest describe it.
 
     Args:
         newest: current_generation - 1 of the head; 0 if nothing was flushed.
-        generations: (number, key of its directory below the table) of all that the manifest lists.
-        sums: of each; those that Lance itself wrote have none.
+        generations: (number, key of the directory relative to the table) of each generation in the manifest.
+        sums: setsums by generation; generations that Lance itself wrote have none.
     """
 
     region: RegionId
@@ -45,7 +45,7 @@ class RegionPending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionPlan:
-    """The generations after+1 .. through of one region, in that order."""
+    """The generations `after` + 1 to `through` of one region, in this order."""
 
     region: RegionId
     after: Generation
@@ -59,20 +59,20 @@ class RegionPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergePlan:
-    """Valid while every planned region's counter is what it was: `after`."""
+    """Valid while the counter of every planned region is still `after`."""
 
     regions: tuple[RegionPlan, ...]
 
     def holds(self, counters: Mapping[RegionId, Generation]) -> bool:
-        """Whether nobody has moved a planned region."""
+        """Whether the counters of all planned regions are unchanged."""
         return all(counters.get(region.region, 0) == region.after for region in self.regions)
 
     def reached(self, counters: Mapping[RegionId, Generation]) -> bool:
-        """Whether these counters are exactly what this merge commits for its regions."""
+        """Whether these counters are exactly those that this merge commits for its regions."""
         return all(counters.get(region.region, 0) == region.through for region in self.regions)
 
     def counters(self, present: Mapping[RegionId, Generation]) -> dict[RegionId, Generation]:
-        """All counters after the commit, those of other regions as they are. None decreases.
+        """All counters after the commit. Other regions keep theirs; no counter decreases.
 
         Raises:
             ValueError: the plan does not hold for `present`.
@@ -84,7 +84,7 @@ class MergePlan:
 
 @dataclass(frozen=True, slots=True)
 class StaleHeads:
-    """A counter is above the newest generation that was read: the heads are older than the base. Read them again."""
+    """A counter is above the newest generation of a head: the heads are older than the base. Read them again."""
 
     region: RegionId
 
@@ -92,16 +92,17 @@ class StaleHeads:
 def plan_merge(
     pending: Iterable[RegionPending], counters: Mapping[RegionId, Generation], *, table: str
 ) -> MergePlan | StaleHeads | None:
-    """All pending generations of all regions, or None if there are none.
+    """Plan to merge all pending generations of all regions; None if no generation is pending.
 
     Args:
-        pending: the regions, read before the base.
+        pending: the regions; their heads must be read before the base.
         counters: of the base.
-        table: its URI, for errors.
+        table: URI, for error messages.
 
     Raises:
-        Corrupt: counter + 1 .. newest are not all listed. The heads being older than the base, no merge and no
-            collection explains it: the base was replaced, or restored to a version whose next generations are gone.
+        Corrupt: a generation from counter + 1 to newest is not listed. The heads are older than the base, so neither a
+            merge nor a collection explains it: the base was replaced, or was restored to a version whose next
+            generations are gone.
     """
     planned = []
     for region in sorted(pending, key=lambda found: found.region):
@@ -112,9 +113,9 @@ def plan_merge(
         wanted = [Generation(number) for number in range(counter + 1, region.newest + 1)]
         if missing := [number for number in wanted if number not in listed]:
             raise Corrupt(
-                f"generations {counter + 1} to {region.newest} are to be merged, but {missing} are not in the manifest",
-                remedy="Restore the base to a version whose next generation is kept, or put the manifest back from a "
-                "copy of the bucket",
+                f"generations {counter + 1} to {region.newest} must be merged, the manifest does not list {missing}",
+                remedy="Restore the base to a version whose next generation still exists, or restore the manifest from "
+                "a copy of the bucket",
                 table=table,
                 region=region.region,
             )
@@ -126,24 +127,24 @@ def plan_merge(
 
 
 def index_pays(*, keys: int, rows: int, key_bytes: float) -> bool:
-    """Whether an index on the key reads less than a scan of the key column.
+    """Whether lookups in a key index are cheaper than a scan of the key column.
 
-    Keys from everywhere touch most pages soon, and a page costs a request of about 64 KB; a scan reads in sequence.
+    Random keys soon touch most pages of the index, and each page is one request of about 64 KB. A scan is sequential.
 
     Args:
-        keys: of the delta.
-        rows: of the base that the index covers.
+        keys: number of keys in the delta.
+        rows: number of base rows that the index covers.
         key_bytes: mean size of a key.
     """
     pages = rows / _ROWS_PER_PAGE
     if not pages:
         return False
     touched = pages * (1 - math.exp(-keys / pages))
-    return touched * _PAGE_BYTES < _SCAN_IS_CHEAPER * rows * key_bytes
+    return touched * _PAGE_BYTES < _SCAN_COST * rows * key_bytes
 
 
 def balanced(items: Sequence[Item], weights: Sequence[int], groups: int) -> list[tuple[Item, ...]]:
-    """Cut items into at most `groups` runs of about equal weight, none empty."""
+    """Cut items into at most `groups` contiguous, non-empty groups of about equal weight."""
     total, sums = max(sum(weights), 1), itertools.accumulate(weights)
     numbered = [
         (min((reached - weight // 2) * groups // total, groups - 1), item)

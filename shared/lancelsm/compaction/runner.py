@@ -1,4 +1,4 @@
-"""Where the tasks of a merge run."""
+"""The interface of the runners that execute the tasks of a merge."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ Result = TypeVar("Result")
 
 
 class TaskRunner(Protocol):
-    """Applies a function to items, somewhere. Function, items and results are pickled if it is elsewhere."""
+    """Applies a function to items. A runner with other processes pickles function, items and results."""
 
     @property
     def parallelism(self) -> int:
-        """How many items it works on at once."""
+        """How many items the runner processes at once."""
         ...
 
     def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """The results in the order of the items. A task may run more than once; one of its results is returned.
+        """Return the results in the order of the items. A task may run more than once; one of its results is returned.
 
         Raises:
-            What the function raised, if it is one of `lancelsm.errors`; `Unavailable` if tasks kept getting lost.
+            LsmError: the function raised it.
+            Unavailable: tasks were lost too often.
         """
         ...

@@ -1,7 +1,7 @@
-"""Runs the tasks of a merge on Spark, 3.5 or 4: as plain functions over an RDD, without SQL and without shuffles.
+"""Run the tasks of a merge on Spark 3.5 or 4, as plain functions over an RDD, without SQL and without shuffles.
 
-The executors need this package with Lance installed. They open generations and the base by name and version; nothing of
-Lance is opened in the driver's forks.
+The executors need this package and Lance. They open generations and the base by name and version. Processes that are
+forked from the driver never open a Lance dataset.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lancelsm.errors import Invalid, LsmError, Unavailable
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# A short session of RDD jobs: the optimizing compiler and a parallel collector cost more than they give.
+# The session is short: the optimizing compiler and a parallel garbage collector cost more than they save.
 _LOCAL = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -33,17 +33,17 @@ _LOCAL = {
 
 
 class Spark:
-    """The runner of tables that don't fit one machine."""
+    """The runner for tables that are too large for one machine."""
 
     def __init__(self, session: SparkSession) -> None:
         self._context = session.sparkContext
 
     @classmethod
     def local(cls) -> Spark:
-        """A session on this machine, with this interpreter; the session of this process if it has one.
+        """Use the active session of this process, or start one on this machine with this interpreter.
 
         Raises:
-            Invalid: pyspark or a Java that it runs on is missing.
+            Invalid: pyspark or a suitable Java is missing.
         """
         try:
             from pyspark.sql import SparkSession
@@ -51,7 +51,7 @@ class Spark:
             raise Invalid("pyspark is not installed", remedy="Install lancelsm with its extra `spark`") from cause
         session = SparkSession.getActiveSession()
         if session is None:
-            # Spark's launcher takes these from the environment alone. Workers of another Python can't read our pickles.
+            # Spark's launcher reads these from the environment only. Workers need the same Python to read the pickles.
             os.environ["JAVA_HOME"] = str(java_home())  # noqa: TID251
             os.environ["PYSPARK_PYTHON"] = sys.executable  # noqa: TID251
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # noqa: TID251
@@ -59,7 +59,7 @@ class Spark:
             for name, value in _LOCAL.items():
                 builder = builder.config(name, value)
             with warnings.catch_warnings():
-                # pylance warns of every fork; this one becomes a Java at once.
+                # pylance warns about every fork; this one executes Java at once.
                 warnings.filterwarnings("ignore", message="lance is not fork-safe")
                 session = builder.getOrCreate()
         return cls(session)
@@ -78,7 +78,7 @@ class Spark:
                 self._context.parallelize(items, len(items)).map(partial(_attempt, function)).collect()
             )
         except Py4JError as cause:
-            raise Unavailable(f"Spark gave a task up: {_last_words(cause)}", remedy="Merge again") from cause
+            raise Unavailable(f"Spark gave up on a task: {_reason(cause)}", remedy="Merge again") from cause
         for outcome in outcomes:
             if isinstance(outcome, LsmError):
                 raise outcome
@@ -86,7 +86,7 @@ class Spark:
 
 
 def _attempt(function: Callable[[Item], Result], item: Item) -> Result | LsmError:
-    """Runs in an executor. An error that a retry would not heal is a result; others are for Spark to retry."""
+    """Run a task in an executor. Returns errors that a retry can't fix; raises others, so that Spark retries."""
     try:
         return function(item)
     except Unavailable:
@@ -95,8 +95,8 @@ def _attempt(function: Callable[[Item], Result], item: Item) -> Result | LsmErro
         return error
 
 
-def _last_words(cause: Exception) -> str:
-    """The Python error at the end of the worker's traceback, else the first line."""
+def _reason(cause: Exception) -> str:
+    """The error of lancelsm in the worker's traceback, else the first line."""
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("lancelsm.errors.")]
     return [*errors, *lines, "no reason given"][0]

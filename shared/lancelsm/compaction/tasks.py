@@ -1,8 +1,8 @@
 """The tasks of a merge: functions of values that run on any machine and may run twice.
 
-Each reads generations and one version of the base, and writes files under fresh names that nothing refers to before
-the commit. A region's rows are folded alone, since a key belongs to one region; base rows are sought for all regions
-at once.
+A task reads generations and one version of the base. It writes files under fresh names, and nothing refers to these
+files before the commit. Rows are folded per region, since a key belongs to one region. Base rows are looked up for all
+regions at once.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Source:
     """A pending generation.
 
     Args:
-        uri, key: of its directory; the key is below the table.
-        sums: that it was flushed with; None if Lance itself wrote it.
+        uri, key: of its directory; the key is relative to the table.
+        sums: that the flush recorded; None if Lance itself wrote the generation.
     """
 
     region: RegionId
@@ -58,7 +58,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeBase:
-    """What a merge stands on: one version of the base and its schema."""
+    """The version of the base that a merge reads, and its schema."""
 
     base: Base
     schema: TableSchema
@@ -69,9 +69,9 @@ class Part:
     """The rows of a generation that no newer pending generation replaces.
 
     Args:
-        rows: of the generation, in the order in which it is read.
-        winners: one bit a row, the first in the lowest bit.
-        live, dead: winners that are rows and winners that are tombstones.
+        rows: number of rows in the generation.
+        winners: one bit per row, in reading order, the first in the lowest bit: set if no newer row has its key.
+        live, dead: number of winners that are rows, and that are tombstones.
         key_bytes: size of all keys.
     """
 
@@ -85,7 +85,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:
-    """The folded rows of all regions: each key once."""
+    """The newest row of each key in the pending generations of all regions."""
 
     merge_base: MergeBase
     parts: tuple[Part, ...]
@@ -101,7 +101,7 @@ class Delta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """Base rows of one fragment that a delta replaces; `dead` of them by a tombstone. Offsets are packed uint32."""
+    """Base rows of one fragment that the delta replaces, `dead` of them by a tombstone. Offsets are packed uint32."""
 
     fragment: int
     offsets: bytes
@@ -110,7 +110,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hidden:
-    """A fragment with its new deletion file; without metadata no row would be left, and no file was written."""
+    """A fragment with its new deletion file. `metadata` is None, and no file was written, if no row would be left."""
 
     fragment: int
     rows: int
@@ -119,18 +119,18 @@ class Hidden:
 
 
 def fold_delta(merge_base: MergeBase, sources: tuple[Source, ...]) -> tuple[Part, ...]:
-    """Fold the pending generations of one region. Holds their keys in memory, not their rows.
+    """Find the newest row of each key in the pending generations of one region. Holds keys in memory, not rows.
 
     Args:
         sources: newest first.
 
     Raises:
-        Corrupt: a key is null or twice in one generation, or a generation is gone or unreadable.
+        Corrupt: a key is null, or repeated within one generation; or a generation is missing, unreadable or changed.
     """
     try:
         return _folded(merge_base, sources)
     except Exception:
-        _check_files(merge_base, sources)  # what can't be read may say anything: that it changed comes first
+        _check_files(merge_base, sources)  # if files changed, report that instead of its consequences
         raise
 
 
@@ -138,14 +138,14 @@ def _folded(merge_base: MergeBase, sources: tuple[Source, ...]) -> tuple[Part, .
     columns = [_keys_and_tombstones(merge_base, source) for source in sources]
     keys = pa.chunked_array([chunk for keys, _ in columns for chunk in keys.chunks], columns[0][0].type)
     if keys.null_count:
-        raise Corrupt("a pending generation holds a null key", region=sources[0].region)
+        raise Corrupt("a pending generation has a null key", region=sources[0].region)
     first = pc.index_in(keys, value_set=keys).to_numpy()
     parts, start = [], 0
     for source, (own, tombstones) in zip(sources, columns, strict=True):
-        places = first[start : start + len(own)]
-        wins = places == np.arange(start, start + len(own))
-        if ((places >= start) & ~wins).any():
-            raise Corrupt("a generation holds a key twice", region=source.region, object=source.uri)
+        firsts = first[start : start + len(own)]
+        wins = firsts == np.arange(start, start + len(own))
+        if ((firsts >= start) & ~wins).any():
+            raise Corrupt("a generation has the same key twice", region=source.region, object=source.uri)
         dead = int((wins & tombstones).sum())
         parts.append(
             Part(
@@ -162,12 +162,12 @@ def _folded(merge_base: MergeBase, sources: tuple[Source, ...]) -> tuple[Part, .
 
 
 def write_live_rows(merge_base: MergeBase, parts: tuple[Part, ...]) -> tuple[NewFragment, ...]:
-    """Write the winning rows that are no tombstones as new fragments, streamed, and check every generation beside that.
+    """Write the winning rows, without tombstones, as new fragments; check every generation at the same time.
 
-    The files of a generation are summed, and where no sum of them is known its rows, tombstones too.
+    The check sums the files of a generation. If the manifest has no sum of files, it sums all rows, with tombstones.
 
     Raises:
-        Corrupt: a generation changed since it was flushed, or holds what the base can't.
+        Corrupt: a generation changed since it was flushed, or has a null that the base does not allow.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="lancelsm-sum") as pool:
         check = pool.submit(_check_files, merge_base, [part.source for part in parts])
@@ -185,22 +185,22 @@ def _written(merge_base: MergeBase, parts: tuple[Part, ...]) -> tuple[NewFragmen
         return ()
     written = base_rows.write_rows(merge_base.base, merge_base.schema.columns, batches)
     if (rows := sum(fragment.rows for fragment in written)) != wanted:
-        raise Corrupt(f"{rows} rows were written to the base, the delta has {wanted}", table=merge_base.base.uri)
+        raise Corrupt(f"{rows} rows were written to the base, but the delta has {wanted}", table=merge_base.base.uri)
     return written
 
 
 def hide_by_scan(delta: Delta, fragments: tuple[int, ...]) -> tuple[Hidden, ...]:
-    """Hide the rows of these fragments whose key is in the delta. Reads their key columns whole."""
+    """Hide the rows of these fragments whose key is in the delta, by a scan of the key columns."""
     winners, dead = _winning_keys(delta)
     keys = Keys(winners)
     base, key = delta.merge_base.base, delta.merge_base.schema.primary_key
     addresses, flags = [], []
     rows_at_once = max(base_rows.BATCH_ROWS, _SCAN_ROWS_PER_KEY * len(keys))
     for table in _gathered(base_rows.scan(base, key, fragments), rows_at_once):
-        places = keys.find(pa.chunked_array([key_column(table, key)]))
-        hits = np.flatnonzero(places != ABSENT)
+        indexes = keys.find(pa.chunked_array([key_column(table, key)]))
+        hits = np.flatnonzero(indexes != ABSENT)
         addresses.append(table[ROW_ADDRESS].to_numpy()[hits])
-        flags.append(dead[places[hits]])
+        flags.append(dead[indexes[hits]])
     return hide_rows(base, _grouped(addresses, flags))
 
 
@@ -208,7 +208,7 @@ def find_by_index(delta: Delta, share: tuple[int, int], fragments: tuple[int, ..
     """Find the rows of indexed fragments that one share of the delta replaces.
 
     Args:
-        share: (number from 0, of how many): a contiguous piece of the sorted keys.
+        share: (number of the share from 0, number of shares). A share is a contiguous range of the sorted keys.
     """
     keys, dead = _winning_keys(delta)
     number, count = share
@@ -226,7 +226,7 @@ def find_by_index(delta: Delta, share: tuple[int, int], fragments: tuple[int, ..
 
 
 def hide_rows(base: Base, finds: tuple[Found, ...]) -> tuple[Hidden, ...]:
-    """Write the one new deletion file of each fragment."""
+    """Write one new deletion file for each fragment."""
     offsets = {found.fragment: np.frombuffer(found.offsets, np.uint32) for found in finds}
     changed = base_rows.hide_rows(base, offsets)
     return tuple(
@@ -241,17 +241,17 @@ def hide_rows(base: Base, finds: tuple[Found, ...]) -> tuple[Hidden, ...]:
 
 
 def merged_finds(finds: Iterable[Found]) -> list[Found]:
-    """Finds of several shares, one a fragment."""
-    together: dict[int, list[Found]] = {}
+    """Combine the finds of several shares into one per fragment."""
+    by_fragment: dict[int, list[Found]] = {}
     for found in finds:
-        together.setdefault(found.fragment, []).append(found)
+        by_fragment.setdefault(found.fragment, []).append(found)
     return [
         Found(
             fragment=fragment,
             offsets=b"".join(found.offsets for found in same),
             dead=sum(found.dead for found in same),
         )
-        for fragment, same in sorted(together.items())
+        for fragment, same in sorted(by_fragment.items())
     ]
 
 
@@ -259,15 +259,15 @@ def _grouped(addresses: list[npt.NDArray[np.uint64]], flags: list[Flags]) -> tup
     if not addresses:
         return ()
     every, dead = np.concatenate(addresses), np.concatenate(flags)
-    buried = {fragment: len(rows) for fragment, rows in base_rows.by_fragment(every[dead]).items()}
+    deleted = {fragment: len(rows) for fragment, rows in base_rows.by_fragment(every[dead]).items()}
     return tuple(
-        Found(fragment=fragment, offsets=rows.tobytes(), dead=buried.get(fragment, 0))
+        Found(fragment=fragment, offsets=rows.tobytes(), dead=deleted.get(fragment, 0))
         for fragment, rows in base_rows.by_fragment(every).items()
     )
 
 
 def _winning_keys(delta: Delta) -> tuple[pa.ChunkedArray, Flags]:
-    """Every key of the delta once, and whether its newest row is a tombstone."""
+    """Each key of the delta once, and whether its newest row is a tombstone."""
     keys, dead = [], []
     for part in delta.parts:
         own, tombstones = _keys_and_tombstones(delta.merge_base, part.source)
@@ -292,7 +292,7 @@ def _key_schema(schema: TableSchema) -> pa.Schema:
 
 
 def _live_rows(merge_base: MergeBase, part: Part) -> Iterator[pa.RecordBatch]:
-    """The rows of a part in the base's columns, summed beside their writing if the sum of its files is not known."""
+    """The live rows of a part in the base's columns. Sums all rows meanwhile if the sum of the files is unknown."""
     wins, start = _wins(part), 0
     columns, sums = merge_base.schema.columns, part.source.sums
     with _Summing(sums.rows if sums and sums.files is None else None) as summing:
@@ -308,13 +308,13 @@ def _live_rows(merge_base: MergeBase, part: Part) -> Iterator[pa.RecordBatch]:
             if live.num_rows:
                 yield _not_null(live, columns, part.source)
         if start != part.rows:
-            raise Corrupt(f"a generation does not hold the {part.rows} rows that it had", object=part.source.uri)
-        if not summing.holds():
+            raise Corrupt(f"a generation no longer has its {part.rows} rows", object=part.source.uri)
+        if not summing.matches():
             _check_rows(merge_base, part.source)
 
 
 class _Summing:
-    """The sum of batches against one that is expected, in a thread beside whatever else is done with them."""
+    """Compares the sum of batches with an expected sum; sums in a thread while the caller uses the batches."""
 
     def __init__(self, expected: Setsum | None) -> None:
         self._expected = expected
@@ -329,34 +329,34 @@ class _Summing:
         self._pool.shutdown(cancel_futures=True)
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Sum a batch; waits while several are behind, since each is held until then."""
+        """Sum a batch. Waits while several batches are queued, since each stays in memory until it is summed."""
         if self._expected is None:
             return
         while len(self._waiting) >= _BATCHES_BEHIND:
             self._total += self._waiting.popleft().result()
         self._waiting.append(self._pool.submit(row_setsum, batch))
 
-    def holds(self) -> bool:
+    def matches(self) -> bool:
         while self._waiting:
             self._total += self._waiting.popleft().result()
         return self._expected in (None, self._total)
 
 
 def _check_rows(merge_base: MergeBase, source: Source) -> None:
-    """Sum the columns that a generation was flushed with: the base may have dropped one since, or given it a type."""
+    """Sum the columns as they were flushed: the base may have dropped a column since, or changed its type."""
     options = dict(merge_base.base.storage_options)
     found = own_row_setsum(uri=source.uri, schema=merge_base.schema, storage_options=options)
     if source.sums is not None and found != source.sums.rows:
         raise Corrupt(
-            "a generation holds other rows than were flushed",
-            remedy="Nothing was merged. Put it back from a copy of the bucket; lancelsm scrub names all that is wrong",
+            "the rows of a generation differ from those that were flushed",
+            remedy="Nothing was merged. Restore it from a copy of the bucket; lancelsm scrub names every wrong object",
             region=source.region,
             object=source.uri,
         )
 
 
 def _check_files(merge_base: MergeBase, sources: Iterable[Source]) -> None:
-    """Compare the files of generations with those that were flushed, where a sum of them is known."""
+    """Compare the files of generations with the sums that their flushes recorded, if there are any."""
     objects = open_store(merge_base.base.uri, dict(merge_base.base.storage_options))
     for source in sources:
         if source.sums is not None and source.sums.files is not None:
@@ -367,7 +367,7 @@ def _check_files(merge_base: MergeBase, sources: Iterable[Source]) -> None:
 def _not_null(rows: pa.RecordBatch, columns: pa.Schema, source: Source) -> pa.RecordBatch:
     for field in columns:
         if not field.nullable and rows[field.name].null_count:
-            raise Corrupt(f"a generation holds null in column {field.name!r}", object=source.uri, field=field.name)
+            raise Corrupt(f"a generation has a null in column {field.name!r}", object=source.uri, field=field.name)
     return pa.RecordBatch.from_arrays(rows.columns, schema=columns)
 
 
@@ -377,7 +377,7 @@ def _wins(part: Part) -> Flags:
 
 
 def _gathered(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
-    """The same rows in tables of at least `rows`, but for the last."""
+    """Combine batches into tables of at least `rows` rows each; the last may be smaller."""
     waiting: list[pa.RecordBatch] = []
     count = 0
     for batch in batches:
