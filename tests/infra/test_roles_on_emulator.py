@@ -71,7 +71,7 @@ def _first(requests: list[Request]) -> Request:
 
 def _denied(account: Emulator, role: str, request: Request) -> bool:
     arn = f"arn:aws:iam::{ACCOUNT}:role/{role}"
-    given = account.client("sts").assume_role(RoleArn=arn, RoleSessionName="test")["Credentials"]
+    session = account.client("sts").assume_role(RoleArn=arn, RoleSessionName="test")["Credentials"]
     credentials = {
         "key": session["AccessKeyId"],
         "secret": session["SecretAccessKey"],
