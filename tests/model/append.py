@@ -1,11 +1,10 @@
 """Append, help, replace and acknowledge: docs/design.md, "Append" and the table of what can happen.
 
-Writers of one owner, writers that take the region over, a flush, a collector and its sweep share one region. Every
-step of a writer is one call of a port with its answer, and the answer alone decides which call comes next, as in
-lancelsm.wal.append and lancelsm.wal.slot: a path through the graph is a script for the code. Any write may be applied
-with its reply lost, stay without effect, or land after its caller gave up on it. ETags are hashes of the content, so
-they repeat. A writer that takes no more steps has crashed. A claim is one step here; tests/model/claim.py has its
-parts.
+Writers of one owner, writers that take the region over, a flush, a collector and its sweep share one region. A step of
+a writer is one call of a port with its answer. The answer alone decides the next call, as in lancelsm.wal.append and
+lancelsm.wal.slot. So the code can replay a path through the graph. A write may be applied and lose its reply, have no
+effect, or land after its caller gave up. ETags are hashes of the content, so they repeat. A writer that takes no more
+steps has crashed. A claim is one step here; tests/model/claim.py has its parts.
 """
 
 from __future__ import annotations
@@ -21,27 +20,27 @@ from tests.model.engine import Step, Violation
 READ_HEAD, CLAIM, SWAP = "read head", "claim", "swap"
 CREATE, GET, REPLACE = "create object", "get object", "replace object"
 
-# Answers to writes. Of the last three the caller learns only that it doesn't know.
+# Answers to writes. After the last three the caller only knows that the outcome is unknown.
 WRITTEN, REFUSED = "written", "refused"
 APPLIED, LOST = "applied", "lost"
 REPLY_LOST, NO_EFFECT, IN_FLIGHT = "applied, reply lost", "no effect, no reply", "in flight, no reply"
 
-ENVIRONMENT = "world"
+ENVIRONMENT = "environment"
 
 
 class Guard(Enum):
-    """What the protocol insists on. Without any one of them something that was promised breaks."""
+    """The rules of the protocol. Without any one of them a promise breaks."""
 
     CONDITION = "a swap names the epoch and the next position that its entry was written for"
-    OWN_NONCE = "an object that exists is compared with our nonce before it is taken for another's"
-    DEFINITE_REFUSAL = "a position is left for a fresh start only if every attempt of our put was refused"
+    OWN_NONCE = "the nonce of an existing object is compared with ours before the object counts as another writer's"
+    DEFINITE_REFUSAL = "a writer leaves a position and starts again only if every attempt of its put was refused"
     HEAD_AFTER_OBJECT = "an object proves a commit only if a later head still has first_position <= n"
     HELP_NOT_REPLACE = "an entry of our own epoch is committed for its writer, never replaced"
-    REPLACE_UNDER_ETAG = "an older epoch's entry is replaced only as long as it is the one that was read"
-    STOP_AT_NEW_EPOCH = "a writer whose epoch has passed does not swap"
-    FRESH_HEAD = "a higher epoch in an object is called corruption only against a head read after it"
+    REPLACE_UNDER_ETAG = "an entry of an older epoch is replaced only while it is still the entry that was read"
+    STOP_AT_NEW_EPOCH = "a writer of an older epoch does not swap"
+    FRESH_HEAD = "an object with a higher epoch counts as corruption only if the head was read after it"
     COMMIT_BEFORE_SWEEP = "objects are deleted only after the head's first_position passed them"
-    ACKNOWLEDGE_AFTER_SWAP = "an entry is acknowledged when the head has passed it, not when its object stands"
+    ACKNOWLEDGE_AFTER_SWAP = "an entry is acknowledged when the head has passed it, not when its object exists"
 
 
 class Head(NamedTuple):
@@ -69,10 +68,10 @@ class Pending(NamedTuple):
 
 class Writer(NamedTuple):
     entries: tuple[str, ...]  # still to append, the current one first
-    call: str = "start"  # the call that comes next; one port call each
+    call: str = "start"  # the next call of a port
     head: Head | None = None  # read or held; the entry's position is its `next`, the entry's epoch its `epoch`
-    seen: Object | None = None  # the object that the next decision is about
-    unsure: bool = False  # some attempt of our put was not definitely refused
+    seen: Object | None = None  # the object that was read for the next decision
+    unsure: bool = False  # at least one attempt of our put was not definitely refused
 
 
 class State(NamedTuple):
@@ -88,7 +87,7 @@ class State(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """One writer: whose it is, whether it takes over a region of another owner, what it appends."""
+    """One writer: its owner, the entries that it appends, and whether it takes the region over."""
 
     owner: str
     entries: tuple[str, ...]
@@ -110,7 +109,7 @@ def with_object(state: State, position: int, new: Object | None) -> State:
 
 
 def committed(state: State, position: int, entry: Object) -> State:
-    """The head moves past `position` for this entry, whatever stands there."""
+    """Advance the head past `position` for this entry, whichever object is there."""
     return state._replace(head=state.head._replace(next=position + 1), log=(*state.log, entry))
 
 
@@ -118,7 +117,7 @@ def committed(state: State, position: int, entry: Object) -> State:
 class Append:
     roles: tuple[Role, ...]
     without: Guard | None = None
-    last_epoch: int = 4  # who is fenced may claim again and again
+    last_epoch: int = 4  # a bound: a fenced writer may claim again and again
     in_flight: tuple[str, ...] = (CREATE, REPLACE, SWAP)  # writes that may land after their caller gave up
 
     def initial(self) -> State:
@@ -178,7 +177,7 @@ class Append:
 
 
 class _Turn:
-    """The next call of one writer in one state: a step for every answer that it may get."""
+    """The next call of one writer in one state. There is a step for every possible answer."""
 
     __slots__ = ("head", "index", "model", "n", "name", "ours", "state", "without", "writer")
 
@@ -218,7 +217,7 @@ class _Turn:
                 return self.verify_head()
         raise AssertionError(self.writer.call)
 
-    # -- what a writer does after an answer
+    # What a writer does after an answer
 
     def go(self, state: State, call: str, **changes: object) -> State:
         writers = list(state.writers)
@@ -226,7 +225,7 @@ class _Turn:
         return state._replace(writers=tuple(writers))
 
     def begin(self, state: State, *, entries: tuple[str, ...] | None = None) -> State:
-        """Under the head as it is now, if it admits us."""
+        """Start the next entry under the current head if that head admits us."""
         role = self.model.roles[self.index]
         entries = self.writer.entries if entries is None else entries
         if not entries or state.head.owner == role.owner:
@@ -254,13 +253,13 @@ class _Turn:
         state = state._replace(acknowledged=(*state.acknowledged, (done, self.n)))
         return self.begin(state, entries=tuple(rest))
 
-    # -- the calls
+    # Calls
 
     def start(self) -> Iterator[tuple[Step, State]]:
         yield Step(self.name, READ_HEAD), self.begin(self.state)
 
     def claim(self) -> Iterator[tuple[Step, State]]:
-        """On the epoch alone; after a lost reply it is recognised by the owner."""
+        """Swap on the epoch alone. After a lost reply, the owner in the head shows that the swap was applied."""
         held = self.writer.head
         if self.head.epoch != held.epoch:
             yield Step(self.name, CLAIM, LOST), self.begin(self.state)
@@ -294,7 +293,7 @@ class _Turn:
         return self.go(state, "swap", seen=None, unsure=False)
 
     def examine(self) -> Iterator[tuple[Step, State]]:
-        """What stands at n, after our put was refused or nobody knows."""
+        """Read the object at n after our put was refused or its outcome is unknown."""
         writer, state = self.writer, self.state
         found = object_at(state, self.n)
         step = Step(self.name, f"{GET} {self.n}")
@@ -312,7 +311,7 @@ class _Turn:
             yield step, self.go(state, "yield", seen=found)
 
     def yield_to(self) -> Iterator[tuple[Step, State]]:
-        """Another entry of our epoch or a later one stands at n: commit it for its writer, or step back."""
+        """Another entry of our epoch or a later one is at n: commit it for its writer, or give way."""
         step, state, writer = Step(self.name, READ_HEAD), self.state, self.writer
         if self.head.next > self.n:
             verify = writer.unsure and self.without is not Guard.DEFINITE_REFUSAL
@@ -325,7 +324,7 @@ class _Turn:
             yield step, self.go(state, "help")
 
     def help(self) -> Iterator[tuple[Step, State]]:
-        """Whatever becomes of the swap, n is the other's for ever: our entry starts again behind it."""
+        """Commit the other entry at n. Whatever the outcome, n belongs to that entry: ours starts again behind it."""
         for answer, swapped in self.swapped(self.writer.seen):
             if answer in (APPLIED, LOST):
                 after = self.begin(swapped)
@@ -357,7 +356,7 @@ class _Turn:
         yield NO_EFFECT, state
 
     def settled(self, state: State) -> State:
-        """Our object stood at n when we swapped, and this head is not our swap's answer."""
+        """Decide under the current head after our swap was lost or had no answer. Our object was at n by then."""
         if self.head.next > self.n:
             return self.go(state, "verify")
         if self.head.epoch != self.ours.epoch and self.without is not Guard.STOP_AT_NEW_EPOCH:
@@ -365,7 +364,7 @@ class _Turn:
         return self.go(state, "swap", head=self.head)
 
     def verify(self) -> Iterator[tuple[Step, State]]:
-        """The head is past n; for whose entry? What the object says counts only if n is not collected later."""
+        """The head is past n: find out for whose entry. The object proves it only if n is not collected later."""
         found = object_at(self.state, self.n)
         step = Step(self.name, f"{GET} {self.n}")
         if found == self.ours and self.without is Guard.HEAD_AFTER_OBJECT:

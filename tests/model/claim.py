@@ -1,10 +1,11 @@
-"""Taking a region over, with fences and the manifest's epoch: docs/design.md, "Claim".
+"""Take a region over, with fences and with the epoch in the manifest: docs/design.md, "Claim".
 
 A zombie of the first epoch has left entries above the head. A claimer and a sibling of the same owner, perhaps of
 another release, finish the claim together; the sibling appends. Another owner claims at any time. A release can't
-decode another release's rows; whether it can decode its fences is a guard. What lands above the head only after it
-was listed stays there: the next append of the new epoch replaces it (tests/model/append.py). Whoever finds that the
-head has passed its entry looks back whose it was: that is part of the step that found it, nothing here sweeps.
+decode rows of another release; that it can decode the fences of another release is a guard. An object that lands above
+the head after the listing stays there: the next append of the new epoch replaces it (tests/model/append.py). An actor
+that finds the head past its entry checks whose entry was committed. That check is part of the same step, since nothing
+is swept here.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from tests.model.engine import Step, Violation
 
 class Guard(Enum):
     ON_EPOCH = "a claim is conditional on the epoch that was read"
-    THROUGH_HIGHEST = "fences go through the highest object that was listed above the head"
-    FINISH_FIRST = "nobody appends while the manifest's epoch is behind: he finishes the claim"
-    FENCES_READABLE = "every release decodes the fences of every other"
-    FRESH_MANIFEST_EPOCH = "what can't be decoded is replaced only if a head read after it shows an unfinished claim"
-    EPOCH_IN_MANIFEST = "a claim is finished when the manifest has its epoch, no sooner"
+    THROUGH_HIGHEST = "fences are appended up to the highest object that was listed above the head"
+    FINISH_FIRST = "a writer finishes the claim before it appends while the epoch of the manifest is behind"
+    FENCES_READABLE = "every release decodes the fences of every other release"
+    FRESH_MANIFEST_EPOCH = "an undecodable object is replaced only if a head read after it shows an unfinished claim"
+    EPOCH_IN_MANIFEST = "a claim is finished only when the manifest has its epoch"
 
 
 class Head(NamedTuple):
@@ -44,8 +45,8 @@ class Actor(NamedTuple):
     head: Head | None = None
     through: int = 0
     seen: Object | None = None
-    rows: bool = False  # appending rows now, not a fence
-    base: int = 0  # the manifest that the next one is made from: its epoch, since each one has a higher epoch
+    rows: bool = False  # the actor appends rows, not a fence
+    base: int = 0  # epoch of the manifest that the next one is made from; it identifies the manifest
 
 
 class State(NamedTuple):
@@ -87,7 +88,7 @@ class Claim:
     without: Guard | None = None
     roles: tuple[Role, ...] = (P, SIBLING)
     leftovers: tuple[int, ...] = (1, 2)
-    last_epoch: int = 3  # who lost a race may claim again
+    last_epoch: int = 3  # a bound: an actor that lost a race may claim again
 
     def initial(self) -> State:
         zombie = tuple((position, Object("rows", "O", 1)) for position in self.leftovers)
@@ -129,7 +130,7 @@ class Claim:
             return go(after, call, head=None, through=0, seen=None, rows=False, base=0)
 
         def begin(after: State) -> State:
-            """What comes next under the head as it is now."""
+            """Choose the next call under the current head."""
             now = after.head
             if now.owner != role.owner:
                 return stop(after)
@@ -206,7 +207,7 @@ class Claim:
                 elif head.manifest_epoch < actor.head.epoch:
                     yield "lost", go(state, "load manifest", base=0)
                 else:
-                    yield "lost", begin(state)  # a sibling's manifest has the same bytes, or the next one a later epoch
+                    yield "lost", begin(state)  # a sibling committed the same bytes, or a later epoch followed
             case "settle":
                 yield "ours", begin(state)
 
@@ -225,7 +226,7 @@ class Claim:
             yield f"{found.kind} of {found.writer}", go(state, "judge", seen=found)
 
     def _judge(self, state: State, actor: Actor, role: Role, go: Go, begin: Begin) -> Iterator[tuple[str, State]]:
-        """Another's object of our epoch, or one that can't be decoded; the head is read after it."""
+        """Judge an object of another writer of our epoch, or one that can't be decoded. The head is read after it."""
         head, seen = state.head, actor.seen
         unfinished = head.manifest_epoch < head.epoch or self.without is Guard.FRESH_MANIFEST_EPOCH
         if (head.epoch, head.next) != (actor.head.epoch, actor.head.next):

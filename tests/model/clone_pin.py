@@ -1,8 +1,8 @@
-"""The pin of a clone, made of a snapshot that may expire: docs/design.md, "Clone, backup, restore, drop".
+"""Pin a clone that is made from a snapshot which may expire: docs/design.md, "Clone, backup, restore, drop".
 
-The snapshot keeps a version of the base. The clone's pin is recorded beside it, then the snapshot's own record is
-swapped as it was read, then the pin is confirmed. Collectors commit, read all pins, remove an expired one as they
-judged it, delete what no pin holds.
+The snapshot keeps a version of the base. The clone's pin is recorded next to it. Then the snapshot's own record is
+swapped under the version that was read, and then the pin is confirmed. A collector commits, reads all pins, removes an
+expired snapshot under the version that it judged, and deletes everything that no pin holds.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from tests.model.engine import Step, Violation
 
 
 class Guard(Enum):
-    RECORD_FIRST = "the clone's pin is recorded before the snapshot is looked at again"
+    RECORD_FIRST = "the clone's pin is recorded before the snapshot is checked again"
     SWAPPED = "the snapshot's record is swapped, not only read"
-    REMOVED_AS_JUDGED = "an expired snapshot is removed only as it was when it was judged"
+    REMOVED_AS_JUDGED = "an expired snapshot is removed only if its record is still the one that was judged"
 
 
 class State(NamedTuple):
     stored: bool = True
-    snapshot: int = 1  # version of its record, which has expired; 0: gone
+    snapshot: int = 1  # version of its record, which has expired; 0: removed
     recorded: bool = False
     call: str = "record"
     confirmed: bool = False

@@ -1,8 +1,8 @@
-"""A reader with a cursor against the collector: docs/design.md, "Change stream".
+"""Read with a cursor while a collector works: docs/design.md, "Change stream".
 
-One committed entry that the cursor has not passed. A round that read the pins before the cursor was made may commit its
-floor later, so the floor may pass what the cursor keeps: the entry stays, and is to be read. Once the cursor is dropped
-its slot is swept, and a stalled writer may put something there.
+There is one committed entry that the cursor has not passed. A round that read the pins before the cursor was created
+may commit its floor later. So the floor may pass an entry that the cursor keeps: the entry stays and must be readable.
+Once the cursor is dropped, the slot is swept, and a stalled writer may put an object there.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ class Guard(Enum):
     HEAD_AFTER_ENTRY = "the head that proves an entry is read after it"
     CURSOR_AFTER_ENTRY = "the cursor that proves an entry below the floor is read after it"
     CURSOR_BELOW_FLOOR = "below the floor an entry counts only while the cursor is there"
-    KEPT_IS_READ = "what a cursor keeps is read below the floor too"
+    KEPT_IS_READ = "an entry that a cursor keeps is read below the floor, too"
 
 
 class State(NamedTuple):
     slot: str = "committed"
-    passed: bool = False  # by the floor
+    passed: bool = False  # the floor is past the entry
     cursor: bool = True
     call: str = "entry"
     seen: str = ""

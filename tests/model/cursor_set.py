@@ -1,9 +1,10 @@
-"""A cursor that is set elsewhere, against collectors and its consumer: docs/design.md, "Cursors".
+"""Set a cursor to another position while collectors and its consumer work: docs/design.md, "Cursors".
 
-One entry. Set `back`, a cursor needs it at its new place, and at its old one until its consumer saves past it; set
-forward, at its old place alone. The setter announces the new place in the cursor's own record, from where on both
-count, reads the old place, then the floor, and arrives by a swap of that record, which may land late; or it withdraws
-what it announced, and may begin anew. So does a collector to whom it has expired. Anybody may stop at any line.
+There is one entry. A cursor that is set `back` needs the entry at its new position, and at its old position until its
+consumer saves past it. A cursor that is set forward needs it at its old position only. The setter announces the new
+position in the cursor's own record; from then on both positions count. It reads the old position, then the floor. Then
+it arrives by a swap of that record, which may land late; or it withdraws the announcement and may try again. A
+collector withdraws an expired announcement in the same way. Any process may stop at any line.
 """
 
 from __future__ import annotations
@@ -17,26 +18,26 @@ from tests.model.engine import Step, Violation
 
 
 class Guard(Enum):
-    NEW_COUNTS = "the new place counts from its announcement on"
-    OLD_COUNTS = "the old place counts until the cursor has arrived"
-    KEPT = "a cursor arrives only where no floor has passed, or where the old place kept everything"
+    NEW_COUNTS = "the new position counts from its announcement on"
+    OLD_COUNTS = "the old position counts until the cursor has arrived"
+    KEPT = "a cursor arrives only where no floor has passed, or where the old position kept everything"
     FLOOR_AFTER = "the floor is read after the announcement"
-    OLD_AFTER = "the old place is read after the announcement"
-    ARRIVES_AS_ANNOUNCED = "a cursor arrives only while that place is announced"
+    OLD_AFTER = "the old position is read after the announcement"
+    ARRIVES_AS_ANNOUNCED = "a cursor arrives only while that position is announced"
     EXPIRED_WITHDRAWN = "an announcement that has expired is withdrawn before it stops to count"
     WITHDRAWN_AS_JUDGED = "it is withdrawn only if the cursor has not arrived"
-    HELD = "a save counts only if the cursor is found where it was after it"
+    HELD = "a save counts only if the cursor is found unmoved after it"
 
 
 class Setter(NamedTuple):
     call: str = "look"
     attempt: int = 1  # its announcement; each has a nonce of its own
-    kept: bool = True  # by the old place, as it was read last
-    passed: bool = False  # by the floor, as it was read last
+    kept: bool = True  # the old position keeps the entry, as last read
+    passed: bool = False  # the floor has passed the entry, as last read
 
 
 class State(NamedTuple):
-    kept: bool  # the old place needs the entry
+    kept: bool  # the old position needs the entry
     stored: bool = True
     passed: bool = False
     arrived: bool = False
@@ -75,11 +76,11 @@ class CursorSet:
 
     def violation(self, state: State) -> Violation | None:
         if not state.stored and (self.back if state.arrived else state.kept):
-            return Violation("kept entry gone", "of the new place" if state.arrived else "of the old place")
+            return Violation("kept entry gone", "of the new position" if state.arrived else "of the old position")
         if state.arrived and state.setter.call == "refused":
-            return Violation("false report", "it was told that the cursor stays")
+            return Violation("false report", "the setter was refused, but the cursor has moved")
         if state.consumer == "saved elsewhere":
-            return Violation("false report", "it was told that the cursor is saved")
+            return Violation("false report", "the save was acknowledged, but the cursor has moved")
         return None
 
     def _set(self, state: State) -> Iterator[tuple[str, str, State]]:
@@ -89,7 +90,7 @@ class CursorSet:
             return after._replace(setter=me._replace(call=call, **seen))  # type: ignore[arg-type]
 
         def again(after: State = state) -> State:
-            """What was announced is over."""
+            """The announcement is over: try again, or give up."""
             more = me.attempt < self.attempts
             return go("look", after, attempt=me.attempt + 1) if more else go("given up", after)
 
@@ -103,7 +104,7 @@ class CursorSet:
                 yield "announce", "", go("read old", announced)
             case "read old":
                 kept = me.kept if self.without is Guard.OLD_AFTER else state.kept
-                yield "read old place", "keeps" if kept else "passed", go("read floor", kept=kept)
+                yield "read old position", "keeps" if kept else "passed", go("read floor", kept=kept)
             case "read floor":
                 passed = me.passed if self.without is Guard.FLOOR_AFTER else state.passed
                 stands = not self.back or not passed or me.kept or self.without is Guard.KEPT
@@ -152,10 +153,10 @@ class CursorSet:
                 yield "delete", "", ("done", 0), state._replace(stored=False)
 
     def _save(self, state: State) -> Iterator[tuple[Step, State]]:
-        raised = "saved elsewhere" if state.arrived else "saved"
+        outcome = "saved elsewhere" if state.arrived else "saved"
         match state.consumer:
             case "save":
-                following = raised if self.without is Guard.HELD else "look"
+                following = outcome if self.without is Guard.HELD else "look"
                 yield Step("consumer", "save"), state._replace(kept=False, consumer=following)
             case "look":
                 following = "refused" if state.arrived else "saved"

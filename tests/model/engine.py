@@ -1,9 +1,9 @@
 """Explore every interleaving of a protocol, breadth first.
 
-A model is an initial state, the steps that lead out of a state, and the verdict on a state. Whatever a protocol
-promises is a property of single states: a model carries what it needs to judge (what was acknowledged, what was
-committed) in the state. States are hashable values, so a state that is reached twice is explored once, and the first
-trace found is a shortest one.
+A model has an initial state, the steps that lead out of a state, and a check of a state. Every promise of a protocol
+is a property of a single state. So the state also holds the facts that the check needs, such as what was acknowledged
+and what was committed. States are hashable values. A state that is reached twice is explored once, and the first trace
+that is found is a shortest one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ S = TypeVar("S", bound=Hashable)
 
 
 class Step(NamedTuple):
-    """One atomic step: who does what, and how the environment answers."""
+    """One atomic step: the actor, its action, and the answer of the environment."""
 
     actor: str
     action: str
@@ -28,7 +28,7 @@ class Step(NamedTuple):
 
 
 class Violation(NamedTuple):
-    """A promise that a state breaks. Tests compare `kind`; `detail` is for people."""
+    """A promise that a state breaks. Tests compare `kind`; `detail` is for the reader of a failed test."""
 
     kind: str
     detail: str
@@ -45,12 +45,12 @@ class Model(Protocol[S]):
 
 
 class TooManyStatesError(Exception):
-    """The bound was reached, so nothing is proven: the model is unbounded or has grown."""
+    """The model has more states than allowed: it is unbounded or has grown. Nothing is proven."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explored:
-    """What an exploration saw: everything, or the shortest way to a violation."""
+    """The result of an exploration: all states without a violation, or the shortest trace to one."""
 
     states: int
     violation: Violation | None
@@ -74,7 +74,7 @@ Origins = dict[S, Edge[S] | None]  # how each state was reached first; None for 
 
 
 def explore(model: Model[S], *, most: int = 2_000_000) -> Explored:
-    """Visit every reachable state, or stop at the first that breaks a promise.
+    """Visit every reachable state; stop at the first one that breaks a promise.
 
     Raises:
         TooManyStatesError: there are more than `most` states.
@@ -100,19 +100,19 @@ class Graph(Generic[S]):
         return _path(self.origins, edge)
 
     def covering_paths(self) -> Iterator[Path[S]]:
-        """Paths that together take every edge, none of them the beginning of another."""
+        """Paths that together take every edge. No path is the beginning of another one."""
         first = set(map(id, self.origins.values()))
         continued = {edge.before for edge in self.edges}
         for edge in self.edges:
             if id(edge) not in first or edge.after not in continued:
                 yield self.path(edge)
 
-    def stuck(self, *, short_of: Iterable[S]) -> set[S]:
-        """The states from which none of the states `short_of` can be reached any more."""
+    def stuck(self, *, goals: Iterable[S]) -> set[S]:
+        """Return the states from which no goal can be reached."""
         into: dict[S, list[S]] = {}
         for before, _, after in self.edges:
             into.setdefault(after, []).append(before)
-        reaching = set(short_of)
+        reaching = set(goals)
         todo = list(reaching)
         while todo:
             for before in into.get(todo.pop(), ()):
@@ -123,7 +123,7 @@ class Graph(Generic[S]):
 
 
 def graph(model: Model[S], *, most: int = 200_000) -> Graph[S]:
-    """All states and labelled edges.
+    """Explore the whole model: all states and labelled edges.
 
     Raises:
         ValueError: a state breaks a promise.
@@ -140,7 +140,7 @@ def graph(model: Model[S], *, most: int = 200_000) -> Graph[S]:
 
 
 def _breadth_first(model: Model[S], origins: Origins[S], most: int, *, every_edge: bool = False) -> Iterator[Edge[S]]:
-    """Edges in order of discovery: those that lead to a new state, or all. Fills `origins` as it goes."""
+    """Yield edges in order of discovery: all edges, or only those to a new state. Fill `origins` on the way."""
     state = model.initial()
     origins[state] = None
     waiting = deque((state,))

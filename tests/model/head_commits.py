@@ -1,8 +1,8 @@
-"""Appends, flushes and a claim commit to one head: docs/design.md, "Head, manifest, files" and "Flush".
+"""Commit appends, flushes and a claim to one head: docs/design.md, "Head, manifest, files" and "Flush".
 
-An appender moves the log half of the head, two flushers and a claimer the manifest half. Flushers plan once and may
-be overtaken at any line. Replies get lost. Rows are their positions: a generation is the range of positions that it
-holds.
+An appender changes the log half of the head; two flushers and a claimer change the manifest half. A flusher plans once
+and may be overtaken at any line. Replies get lost. A row is its position, so a generation is the range of positions
+that it holds.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from tests.model.engine import Step, Violation
 
 
 class Guard(Enum):
-    PRECONDITION = "a flush is dead once the replay point or the generation is not as planned"
-    OWN_WORK = "a flush that was applied is recognised, by what was published as its version or by its own directory"
-    MANIFEST_VERSION = "a manifest is swapped in only as the successor of the one that it was made from"
-    OWN_FIELDS = "an append relies on and changes the log half of the head only"
+    PRECONDITION = "a flush is dead once the replay point or the generation number differs from its plan"
+    OWN_WORK = "a flush that was applied is recognised, by the published manifest or by its own directory"
+    MANIFEST_VERSION = "a manifest is committed only as the successor of the manifest that it was made from"
+    OWN_FIELDS = "an append depends on the log half of the head only, and changes only that half"
 
 
 class Generation(NamedTuple):
     number: int
     first: int
     last: int
-    flusher: str  # stands for the directory's random name
+    flusher: str  # represents the random name of the directory
 
 
 class Manifest(NamedTuple):
@@ -57,7 +57,7 @@ class State(NamedTuple):
     appender: Actor
     claimer: Actor
     flushers: tuple[Actor, ...]
-    reports: tuple[tuple[Generation, str], ...]  # what became of each flush, by its own account
+    reports: tuple[tuple[Generation, str], ...]  # the outcome that each flush reported
     committed: tuple[Generation, ...]
     acknowledged: int
 
@@ -94,7 +94,7 @@ class HeadCommits:
         return None
 
     def _append(self, state: State) -> Iterator[tuple[Step, State]]:
-        """One that holds the first epoch only."""
+        """Append in the first epoch only."""
         head, actor = state.head, state.appender
         if actor.call == "start" and head.next <= self.entries and head.epoch == 1:
             yield Step("A", "read head, put"), state._replace(appender=Actor("swap", head))
@@ -129,7 +129,7 @@ class HeadCommits:
         return head.manifest.version == actor.held.manifest.version or self.without is Guard.MANIFEST_VERSION
 
     def _overtaken(self, head: Head, actor: Actor) -> str:
-        """Whose version it was shows in the head only until the next one: then what was published under it tells."""
+        """Choose how to learn whose version it is: from the head, or later from the published manifest."""
         return "look" if head.manifest.version > actor.staged.version else "stage"
 
     def _flush(self, state: State, index: int) -> Iterator[tuple[Step, State]]:  # noqa: PLR0912 - one branch per call

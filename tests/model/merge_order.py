@@ -1,8 +1,8 @@
-"""Two mergers of two regions: docs/design.md, "Merge", reading order and counters.
+"""Merge two regions with two mergers: docs/design.md, "Merge", order of reads and counters.
 
-A merger reads the heads one by one, then the base, folds all pending generations of both regions and commits once,
-with the counters of both. A conflict makes it plan anew or try again. Generations get collected once they are merged.
-The value of a region's key is the number of the generation that set it last.
+A merger reads the heads one by one, then the base. It folds all pending generations of both regions and commits once,
+with the counters of both. After a conflict it plans again, or commits again on the newer base. Generations are
+collected once they are merged. The value of a region's key is the number of the generation that set it last.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ Pair = tuple[int, int]
 
 class Guard(Enum):
     HEADS_BEFORE_BASE = "all heads are read before the base"
-    PLAN_ANEW = "a merge plans anew if a counter has moved since it planned"
+    PLAN_AGAIN = "a merge plans again if a counter has moved since it planned"
     COUNTERS_RISE = "no counter ever decreases"
-    CONFLICT = "a merge commits only on the base version that it looked at"
+    CONFLICT = "a merge commits only on the base version that it read"
 
 
 class Base(NamedTuple):
@@ -125,7 +125,7 @@ class MergeOrder:
             counters = state.base.counters
             if all(counter >= new for counter, (_, new) in zip(counters, merger.planned, strict=True)):
                 yield Step(name, "commit", "conflict, all merged"), go(state, Merger("done"))
-            elif self.without not in (Guard.PLAN_ANEW, Guard.COUNTERS_RISE) and any(
+            elif self.without not in (Guard.PLAN_AGAIN, Guard.COUNTERS_RISE) and any(
                 counter != done for counter, (done, _) in zip(counters, merger.planned, strict=True)
             ):
                 yield Step(name, "commit", "conflict, a counter moved"), go(state, Merger())

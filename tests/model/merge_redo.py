@@ -1,8 +1,8 @@
-"""Files of a merge that is redone, and their collector: docs/design.md, "Merge" and "Round".
+"""Redo a merge after a conflict while its files may be collected: docs/design.md, "Merge" and "Collection", "The base".
 
-A merger writes its fragments, then commits; on a conflict it redoes the lookup and may commit the same files again. A
-collector lists the base's files, raises `lancelsm.fence` by a commit that touches no data, and deletes what it had
-listed and what no version names after that. Anybody else's commit makes conflicts.
+A merger writes its fragments, then commits. After a conflict it redoes the lookup and may commit the same files again.
+A collector lists the files of the base and raises `lancelsm.fence` by a commit that changes no data. Then it deletes
+the listed files that no version names. A commit by another tool causes conflicts.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from tests.model.engine import Step, Violation
 
 
 class Guard(Enum):
-    FENCE_UNMOVED = "written files are reused only if lancelsm.fence is what it was when they were written"
+    FENCE_UNMOVED = "written files are reused only if lancelsm.fence has not changed since they were written"
     ON_COMMIT_VERSION = "fence and counter are compared on the version that the commit is based on"
     LISTED_BEFORE_FENCE = "files are deleted only if they were listed before the fence was raised"
     READ_AFTER_FENCE = "files are deleted only if no version from the fence on names them"
-    COUNTER_UNMOVED = "written files are reused only if the region's counter is what it was"
-    CONFLICT = "a merge commits only on the base version that it looked at"
+    COUNTER_UNMOVED = "written files are reused only if the counter of the region has not changed"
+    CONFLICT = "a merge commits only on the base version that it read"
 
 
 class Base(NamedTuple):
@@ -33,7 +33,7 @@ class Base(NamedTuple):
 
 class Merger(NamedTuple):
     call: str = "read"
-    base: Base | None = None  # version that the commit will be based on
+    base: Base | None = None  # the version that the commit is based on
     file: str | None = None
     written_on: Base | None = None
     file_counter: int = 0
@@ -52,7 +52,7 @@ class State(NamedTuple):
     merges: tuple[str, ...]  # what was merged at counter 1, 2, ...
     mergers: tuple[Merger, ...]
     collector: Collector
-    others: int  # commits of others that are still to come
+    others: int  # remaining commits by other tools
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +111,12 @@ class MergeRedo:
                 after = state._replace(base=merged, merges=log)
                 yield Step(name, "commit", "applied"), go(after, Merger(attempts=merger.attempts))
             case "redo":
-                # Lookup and deletion vectors on a version read anew; it is the one that the commit is based on.
+                # Lookup and deletion vectors use the newest version. The commit is based on that version.
                 checked = merger.base if self.without is Guard.ON_COMMIT_VERSION else base
                 reusable = self._reusable(merger, checked)
                 redone = merger._replace(call="commit", base=base)
                 yield (
-                    Step(name, "redo lookup", "reuse" if reusable else "plan anew"),
+                    Step(name, "redo lookup", "reuse" if reusable else "plan again"),
                     go(state, redone if reusable else Merger(attempts=merger.attempts)),
                 )
 

@@ -1,8 +1,9 @@
-"""A pin against the collector: docs/design.md, "Pins" and "Rounds".
+"""Pin an object while collectors work: docs/design.md, "Pins" and "Rounds".
 
-One object that the state before a round needs and the state after it does not. A holder records a pin of the state
-that it saw, reads the committed floor, confirms, and renews before it relies on the pin again after its expiry. Any
-number of collectors mark, commit, read all pins, delete. Any of them may stop at any line, and go on much later.
+The state before a round needs the object, the state after it does not. A holder records a pin of the state that it saw,
+reads the committed floor and confirms the pin. After the pin has expired, the holder renews it before it relies on it
+again. Several collectors mark, commit, read all pins, and delete. Any process may stop at any line and go on much
+later.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ class Guard(Enum):
     SWEEP_READS_PINS = "pins are read again after the commit"
     UNCONFIRMED_COUNT = "a pin counts from its record on"
     EXPIRED_REMOVED = "an expired record is removed before it stops counting"
-    REMOVED_AS_JUDGED = "it is removed only as it was when it was judged"
-    CONFIRM_AS_WRITTEN = "a pin is confirmed only while its record is there as it was written"
-    RENEW_AS_READ = "a pin is renewed only while its record is there"
+    REMOVED_AS_JUDGED = "an expired record is removed only if it is still the record that was judged"
+    CONFIRM_AS_WRITTEN = "a pin is confirmed only while its record exists and is as it was written"
+    RENEW_AS_READ = "a pin is renewed only while its record exists"
 
 
 class Record(NamedTuple):
@@ -34,19 +35,19 @@ class Record(NamedTuple):
 
 class Holder(NamedTuple):
     call: str = "look"
-    relies: bool = False  # its pin is confirmed, and has not expired by its own reckoning
+    relies: bool = False  # its pin is confirmed and has not expired by its own clock
     renewals: int = 0
 
 
 class Collector(NamedTuple):
     call: str = "mark"
-    judged: int = 0  # version of the expired record that it is about to remove
+    judged: int = 0  # version of the expired record that it will remove next
     then: str = ""
 
 
 class State(NamedTuple):
     stored: bool
-    dropped: bool  # the committed manifest names it no more, and the floor has passed it
+    dropped: bool  # the committed manifest no longer names it, and the floor has passed it
     record: Record | None
     holder: Holder
     collectors: tuple[Collector, ...]

@@ -1,8 +1,8 @@
-"""Several appends of one writer in flight: docs/design.md, "Pipelining".
+"""Keep several appends of one writer in flight: docs/design.md, "Pipelining".
 
-A writer that holds its epoch alone has two creates in flight and moves the head over several positions at once. A
-rival takes the region over, a collector follows the head. What is promised beyond the model of append is order: of
-two entries of one writer the later one is never followed by the earlier one.
+A writer that holds its epoch alone has two creates in flight and advances the head past several positions at once. A
+rival takes the region over, and a collector follows the head. Besides the promises of the model of append there is one
+about order: entries of one writer are in the log in the order of their submission.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ DEPTH = 2
 
 
 class Guard(Enum):
-    FRESH_EPOCH = "when one entry is given up, all later ones fail and a fresh epoch is claimed before the next put"
-    ALL_OURS = "a swap over several positions is sent only when every one of them holds our object"
-    CONDITION = "a swap names the epoch and the next position that it moves"
+    FRESH_EPOCH = "when one entry is given up, all later ones fail, and the next put is made in a fresh epoch"
+    ALL_OURS = "a swap over several positions is sent only when each of them holds our object"
+    CONDITION = "a swap names the epoch and the next position that it relies on"
 
 
 class Object(NamedTuple):
@@ -31,7 +31,7 @@ class Object(NamedTuple):
 class Flight(NamedTuple):
     entry: str
     position: int
-    stands: bool  # we know that our object is there
+    placed: bool  # we know that our object is there
 
 
 class Writer(NamedTuple):
@@ -103,13 +103,13 @@ class Pipelining:
         for index, (position, new) in enumerate(state.late):
             after = state._replace(late=state.late[:index] + state.late[index + 1 :])
             if position in dict(state.objects):
-                yield Step("world", f"late create {position} of {new.entry}", "refused"), after
+                yield Step("environment", f"late create {position} of {new.entry}", "refused"), after
             else:
                 landed = with_object(after, position, new)
-                yield Step("world", f"late create {position} of {new.entry}", "written"), landed
+                yield Step("environment", f"late create {position} of {new.entry}", "written"), landed
         if state.first < state.next:
             kept = tuple(item for item in state.objects if item[0] >= state.next)
-            yield Step("world", "collect and sweep"), state._replace(first=state.next, objects=kept)
+            yield Step("environment", "collect and sweep"), state._replace(first=state.next, objects=kept)
 
     def _put(self, state: State) -> Iterator[tuple[Step, State]]:
         writer = state.writer
@@ -119,27 +119,27 @@ class Pipelining:
         n = writer.flights[-1].position + 1 if writer.flights else state.next
         step = Step("W", f"create {n} of {entry}")
 
-        def flying(after: State, *, stands: bool) -> State:
-            flights = (*writer.flights, Flight(entry, n, stands))
+        def in_flight(after: State, *, placed: bool) -> State:
+            flights = (*writer.flights, Flight(entry, n, placed))
             return after._replace(writer=writer._replace(todo=tuple(rest), flights=flights))
 
         found = dict(state.objects).get(n)
         new = Object(entry, writer.epoch)
         if found is None:
-            yield step._replace(outcome="written"), flying(with_object(state, n, new), stands=True)
+            yield step._replace(outcome="written"), in_flight(with_object(state, n, new), placed=True)
             sent = state._replace(late=tuple(sorted((*state.late, (n, new)))))
-            yield step._replace(outcome="in flight, no reply"), flying(sent, stands=False)
-            yield step._replace(outcome="no effect, no reply"), flying(state, stands=False)
+            yield step._replace(outcome="in flight, no reply"), in_flight(sent, placed=False)
+            yield step._replace(outcome="no effect, no reply"), in_flight(state, placed=False)
         elif found.epoch < writer.epoch:
-            yield Step("W", f"replace {n} by {entry}"), flying(with_object(state, n, new), stands=True)
+            yield Step("W", f"replace {n} by {entry}"), in_flight(with_object(state, n, new), placed=True)
         elif n == state.next and not writer.flights:
             helped = state._replace(next=n + 1, log=(*state.log, found.entry))
             yield Step("W", f"help {found.entry}"), helped
 
     def _resolve(self, state: State) -> Iterator[tuple[Step, State]]:
-        """The first create without an answer: look, send it again, or give up."""
+        """Handle the first create without an answer: read its object, send it again, or give it up."""
         writer = state.writer
-        index = next((i for i, flight in enumerate(writer.flights) if not flight.stands), None)
+        index = next((i for i, flight in enumerate(writer.flights) if not flight.placed), None)
         if index is None:
             return
         entry, n, _ = writer.flights[index]
@@ -168,7 +168,7 @@ class Pipelining:
             return
         for count in range(1, len(writer.flights) + 1):
             flights = writer.flights[:count]
-            if not flights[-1].stands and self.without is not Guard.ALL_OURS:
+            if not flights[-1].placed and self.without is not Guard.ALL_OURS:
                 return
             swapped = state._replace(
                 next=flights[-1].position + 1,

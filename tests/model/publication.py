@@ -1,8 +1,9 @@
-"""Publishing manifests for readers of files: docs/design.md, "Publication".
+"""Publish manifests for readers of files: docs/design.md, "Publication".
 
-Committers swap a staged manifest into the head and publish it after that; before the next one is committed anyone
-makes sure of the last. A collector raises the floor of published versions to the hint and sweeps below it. A reader
-of files starts at the hint, walks up and stops at the first hole. Any process may stop at any line.
+A committer swaps a staged manifest into the head and then publishes it. Before the next manifest is committed, its
+committer makes sure that the current one is published. A collector raises the floor of published versions to the hint
+and sweeps below it. A reader of files starts at the hint, walks up and stops at the first hole. Any process may stop at
+any line.
 """
 
 from __future__ import annotations
@@ -17,37 +18,35 @@ from tests.model.engine import Step, Violation
 
 class Guard(Enum):
     BEFORE_NEXT = "version v is published before v + 1 is committed"
-    COMMITTED_ONLY = "only what the head has named is published"
-    OWN_VERSION = "a committer overtaken after a lost reply looks at the published version to learn whose it is"
-    HINT_UPWARDS = "the hint is put under If-Match, upwards only"
-    INTERVAL = "a sweep waits until whoever took an older hint has walked to the end"
+    COMMITTED_ONLY = "only a manifest that the head has named is published"
+    OWN_VERSION = "a committer that was overtaken after a lost reply reads the published version to learn whose it is"
+    HINT_UPWARDS = "the hint is replaced under If-Match and only rises"
+    INTERVAL = "a sweep waits until a reader that read an older hint has walked to the end"
     SWEEP_BELOW_HINT = "published versions at or above the hint are never deleted"
 
 
 class Committer(NamedTuple):
     call: str = "load"
-    version: int = 0  # of the manifest that the head named when it was loaded
+    version: int = 0  # version of the manifest that the head named when it was read
     based_on: str = ""
     attempt: int = 0
-    hint: int = 0  # as read, about to be raised
-    ours: int = 0  # version that we know, or believe, to be ours
-    commits: int = 0
+    hint: int = 0  # the hint as read, to be raised next
 
 
 class Reader(NamedTuple):
     call: str = "hint"
-    at_least: int = 0  # published when it began
+    at_least: int = 0  # the newest version that was published when the read began
     start: int = 0
     at: int = 0
 
 
 class State(NamedTuple):
-    chain: tuple[str, ...]  # what the head named as version 1, 2, ...
+    chain: tuple[str, ...]  # the manifests that the head named as version 1, 2, ...
     published: tuple[tuple[int, str], ...]
     hint: int
     committers: tuple[Committer, ...]
     reader: Reader
-    sweeper: int  # hint that the sweep has read; 0: not yet
+    sweeper: int  # the hint that the sweep has read; 0: not read yet
 
 
 @dataclass(frozen=True, slots=True)

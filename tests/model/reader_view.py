@@ -1,7 +1,7 @@
-"""A reader against append, flush, merge, collection and a late put: docs/design.md, "Reads".
+"""Read while appends, flushes, merges, collections and a late put happen: docs/design.md, "Reads".
 
-One key; the entry at position p sets its value to p. A read must return the value of a committed prefix that is not
-older than what was acknowledged when it began, and exactly that of the head which its view names.
+There is one key; the entry at position p sets its value to p. A read must return the value at the end of the log that
+the head of its view shows. This log must include every entry that was acknowledged before the read began.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ GARBAGE = -1  # an entry that was never committed
 
 class Guard(Enum):
     HEAD_BEFORE_BASE = "heads are read before the base"
-    WHOLE_VIEW = "a view whose base has passed its head is thrown away whole, base included"
-    TAIL_SUM = "after the last object the sum of the tail must be the head's less the manifest's"
-    GONE_IS_NEW_VIEW = "if something is gone, the view is made anew"
+    WHOLE_VIEW = "a view whose base is ahead of its head is discarded as a whole, base included"
+    TAIL_SUM = "after the last object was read, the sum of the tail must be that of the head minus that of the manifest"
+    RETRY_IF_GONE = "if an object is missing, a new view is taken"
 
 
 class Head(NamedTuple):
@@ -40,7 +40,7 @@ class Reader(NamedTuple):
     call: str = "head"
     head: Head | None = None
     base: Base | None = None
-    began: int = 0  # next position when the read began; 0: not begun
+    began: int = 0  # next position when the read began; 0: not begun yet
     views: int = 0
     value: int | None = None
 
@@ -49,7 +49,7 @@ class State(NamedTuple):
     head: Head
     base: Base
     objects: tuple[tuple[int, int], ...]
-    kept: tuple[int, ...]  # generations that are still in storage
+    kept: tuple[int, ...]  # generations in storage
     reader: Reader
 
 
@@ -57,7 +57,7 @@ class State(NamedTuple):
 class ReaderView:
     without: Guard | None = None
     entries: int = 2
-    views: int = 0  # how often missing generations are looked for again before they are called corruption
+    views: int = 0  # how many more views are taken before missing generations count as corruption
 
     def initial(self) -> State:
         return State(Head(), Base(), (), (), Reader())
@@ -70,7 +70,7 @@ class ReaderView:
     def violation(self, state: State) -> Violation | None:
         reader = state.reader
         if reader.call == "corrupt":
-            return Violation("false alarm", "generations are missing between counter and newest")
+            return Violation("false alarm", "generations between the counter and the newest one are missing")
         if reader.value is None:
             return None
         if reader.value == GARBAGE:
@@ -86,34 +86,34 @@ class ReaderView:
         if head.next <= self.entries:
             objects = tuple(sorted({**dict(state.objects), head.next: head.next}.items()))
             appended = state._replace(head=head._replace(next=head.next + 1), objects=objects)
-            yield Step("world", f"append {head.next}"), appended
+            yield Step("environment", f"append {head.next}"), appended
         for last in range(head.replayed + 1, head.next):
             number = head.newest + 1
             flushed = head._replace(replayed=last, newest=number, generations=(*head.generations, (number, last)))
-            yield Step("world", f"flush to {last}"), state._replace(head=flushed, kept=(*state.kept, number))
+            yield Step("environment", f"flush to {last}"), state._replace(head=flushed, kept=(*state.kept, number))
         for number, last in head.generations:
             if number == base.counter + 1 or (number > base.counter and number == head.newest):
-                yield Step("world", f"merge to generation {number}"), state._replace(base=Base(last, number))
+                yield Step("environment", f"merge to generation {number}"), state._replace(base=Base(last, number))
 
     def _collect(self, state: State) -> Iterator[tuple[Step, State]]:
         head, counter = state.head, state.base.counter
         if any(number <= counter for number, _ in head.generations):
             left = tuple(item for item in head.generations if item[0] > counter)
             collected = head._replace(generations=left, first=head.replayed + 1)
-            yield Step("world", "collect"), state._replace(head=collected)
+            yield Step("environment", "collect"), state._replace(head=collected)
         standing = dict(state.objects)
         for position in range(1, head.first):
             if position not in standing:
                 refilled = tuple(sorted({**standing, position: GARBAGE}.items()))
-                yield Step("world", f"late put at {position}"), state._replace(objects=refilled)
+                yield Step("environment", f"late put at {position}"), state._replace(objects=refilled)
             elif standing[position] != GARBAGE:
                 swept = tuple(item for item in state.objects if item[0] != position)
-                yield Step("world", f"sweep {position}"), state._replace(objects=swept)
+                yield Step("environment", f"sweep {position}"), state._replace(objects=swept)
         named = {number for number, _ in head.generations}
         for number in state.kept:
             if number not in named and number <= counter:
                 kept = tuple(other for other in state.kept if other != number)
-                yield Step("world", f"sweep generation {number}"), state._replace(kept=kept)
+                yield Step("environment", f"sweep generation {number}"), state._replace(kept=kept)
 
     def _read(self, state: State) -> Iterator[tuple[Step, State]]:
         reader = state.reader
@@ -144,12 +144,12 @@ class ReaderView:
             yield self._levels(state)
 
     def _levels(self, state: State) -> tuple[Step, State]:
-        """All generations and the tail at once: what matters is what has changed since head and base were read."""
+        """Read all generations and the tail in one step: only changes since the reads of head and base matter."""
         reader, head, base = state.reader, state.reader.head, state.reader.base
         step = Step("R", "read generations and tail")
         pending = [item for item in head.generations if item[0] > base.counter]
         if [number for number, _ in pending] != list(range(base.counter + 1, head.newest + 1)):
-            return self._anew(state, step, "generations missing", corrupt=reader.views == self.views)
+            return self._again(state, step, "generations missing", corrupt=reader.views == self.views)
         value, gone = base.value, False
         for number, last in pending:
             gone |= number not in state.kept
@@ -159,13 +159,13 @@ class ReaderView:
         gone |= None in tail
         if tail and tail[-1] is not None:
             value = tail[-1]
-        if gone and self.without is not Guard.GONE_IS_NEW_VIEW:
-            return self._anew(state, step, "something is gone")
+        if gone and self.without is not Guard.RETRY_IF_GONE:
+            return self._again(state, step, "an object is missing")
         if tail and GARBAGE in tail and self.without is not Guard.TAIL_SUM:
-            return self._anew(state, step, "the tail's sum differs")
+            return self._again(state, step, "the tail's sum differs")
         return step._replace(outcome=f"value {value}"), state._replace(reader=reader._replace(call="done", value=value))
 
-    def _anew(self, state: State, step: Step, why: str, *, corrupt: bool = False) -> tuple[Step, State]:
+    def _again(self, state: State, step: Step, why: str, *, corrupt: bool = False) -> tuple[Step, State]:
         reader = state.reader
         call = "corrupt" if corrupt else "failed" if reader.views == self.views else "head"
         return step._replace(outcome=why), state._replace(

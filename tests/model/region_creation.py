@@ -1,7 +1,7 @@
-"""Creating a region: docs/design.md, "Create a region".
+"""Create a region: docs/design.md, "Create a region".
 
-Two creators meet the same new values; one of them appends a row as soon as there is a head, and a flush commits the
-second manifest. A reader lists the catalog, then reads heads. Any process may stop at any line.
+Two creators find the same new region values. A creator appends a row as soon as there is a head, and a flush commits
+the second manifest. A reader lists the catalog, then reads heads. Any process may stop at any line.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from tests.model.engine import Step, Violation
 
 class Guard(Enum):
     CATALOG_BEFORE_HEAD = "the catalog record is written before the head"
-    MANIFEST_BEFORE_HEAD = "the manifest that the head will name is there before the head"
-    HEAD_IF_ABSENT = "a head is created only if there is none"
-    HEAD_BEFORE_ENTRY = "an entry is appended only where there is a head"
-    SAME_MANIFEST = "every creator makes the same first manifest, byte for byte"
+    MANIFEST_BEFORE_HEAD = "the manifest that the head will name is written before the head"
+    HEAD_IF_ABSENT = "a head is created only if it does not exist"
+    HEAD_BEFORE_ENTRY = "an entry is appended only to a region with a head"
+    SAME_MANIFEST = "every creator writes the same first manifest, byte for byte"
     CATALOG_THEN_HEADS = "readers list the catalog before they read heads"
     HEADLESS_IS_EMPTY = "a catalog record without a head is an empty region"
-    HEAD_AFTER_LEFTOVERS = "manifests without a head are called a forgotten region only if a later read finds no head"
+    HEAD_AFTER_LEFTOVERS = "manifests without a head count as a lost head only if a later read finds no head"
 
 
 class Head(NamedTuple):
@@ -121,12 +121,12 @@ class RegionCreation:
                 elif me.call == again:
                     yield step, go(state)
                 else:
-                    yield step, go(state._replace(alarm="nobody has forgotten a region here"), "done")
+                    yield step, go(state._replace(alarm="no head was lost, but the creator reports one"), "done")
             case "look for manifests":
                 if len(state.published) < 2:
-                    yield step._replace(outcome="none beyond the first"), go(state)
+                    yield step._replace(outcome="only the first"), go(state)
                 elif self.without is Guard.HEAD_AFTER_LEFTOVERS:
-                    yield step, go(state._replace(alarm="a region that exists is called forgotten"))
+                    yield step, go(state._replace(alarm="a region with a head is reported as lost"))
                 else:
                     yield step._replace(outcome="some"), go(state, "find head again")
             case "stage":
@@ -138,7 +138,7 @@ class RegionCreation:
                 elif state.published[0] == body:
                     yield step._replace(outcome="there"), go(state)
                 else:
-                    yield step, go(state._replace(alarm="another creator's manifest is called foreign"))
+                    yield step, go(state._replace(alarm="the manifest of another creator is reported as foreign"))
             case "create head":
                 if state.head is None or self.without is Guard.HEAD_IF_ABSENT:
                     created = state._replace(head=Head(key))
@@ -170,7 +170,7 @@ class RegionCreation:
             head = reader.head if heads_first else state.head
             step = Step("reader", "list catalog" if heads_first else "read heads")
             if catalogued and head is None and (self.without is Guard.HEADLESS_IS_EMPTY or heads_first):
-                yield step, state._replace(alarm="a region without a head is called corrupt")
+                yield step, state._replace(alarm="a region without a head is reported as corrupt")
             else:
                 rows = head.next - 1 if catalogued and head else 0
                 yield step, state._replace(reader=reader._replace(call="done", rows=rows))

@@ -1,10 +1,10 @@
-"""Rebuilding a lost head from storage: docs/design.md, "Registry port", rebuild.
+"""Rebuild a lost head from storage: docs/design.md, "Registry port", rebuild.
 
-A region lives: writers append, one of them stalls in the first epoch and leaves entries behind, another claims; a
-flush stages, swaps and publishes; its generation is merged; what is below the floor is swept. At any moment the
-registry is lost, all processes stop, and a head is derived from what storage has. An entry is its number; a
-generation holds the entries up to its last position. A fence above the end of what counts, and a committed position
-there that the head or a manifest remembers, prove damage: in a log without any they must not be.
+Writers append; one of them stalls in the first epoch and leaves entries behind; another claims. A flush stages, swaps
+and publishes; its generation is merged; everything below the floor is swept. At any moment the registry is lost, all
+processes stop, and a head is derived from storage. An entry is its number. A generation holds the entries up to its
+last position. Two things prove damage: a fence above the last entry that counts, and a committed position above it that
+the head or a manifest recorded. A log without damage must show neither.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tests.model.engine import Step, Violation
 
 
 class Guard(Enum):
-    PUBLISHED_ONLY = "the newest published manifest counts; a staged one proves nothing"
-    EPOCH_RISES = "entries count while the epoch of the next is not lower"
-    EPOCH_AT_REPLAY = "the epoch of the entry at the replay point, which the manifest records, is where epochs start"
+    PUBLISHED_ONLY = "only the newest published manifest counts; a staged manifest proves nothing"
+    EPOCH_RISES = "entries count as long as epochs do not fall"
+    EPOCH_AT_REPLAY = "epochs start at that of the entry at the replay point, which the manifest records"
     CONTIGUOUS = "entries count up to the first hole"
     ABOVE_COUNTER = "the next generation is above the merged counter of the base"
-    PUBLISHED_BEFORE_SWEEP = "a sweep waits until the manifest that dropped things is published"
+    PUBLISHED_BEFORE_SWEEP = "a sweep waits until the manifest that dropped the objects is published"
 
 
 class Manifest(NamedTuple):
@@ -31,13 +31,13 @@ class Manifest(NamedTuple):
     replayed: int = 0
     generations: tuple[tuple[int, int], ...] = ()  # (number, last position)
     newest: int = 0
-    epoch: int = 0  # of the entry at the replay point
+    epoch: int = 0  # epoch of the entry at the replay point
 
 
 class Object(NamedTuple):
     entry: int
     epoch: int
-    refused: bool = False  # its writer was told Fenced
+    refused: bool = False  # its writer got `Fenced`
 
 
 class State(NamedTuple):
@@ -45,12 +45,12 @@ class State(NamedTuple):
     log: tuple[tuple[int, int], ...]  # acknowledged (entry, epoch), in order
     objects: tuple[tuple[int, Object], ...]
     manifest: Manifest
-    staged: tuple[Manifest, ...]  # of flushes that did not get through
+    staged: tuple[Manifest, ...]  # manifests of flushes that were not committed
     published: Manifest
     kept: frozenset[tuple[int, int]]  # generations in storage
     base: tuple[int, int] = (0, 0)  # entries up to here are in the base, counter
-    fenced: bool = True  # the epoch has its fence in the log
-    rebuilt: tuple[int, ...] | None = None  # what a reader sees after a rebuild, oldest first; the newest wins
+    fenced: bool = True  # the fence of the epoch is in the log
+    rebuilt: tuple[int, ...] | None = None  # the entries that a reader sees after a rebuild, oldest first
 
 
 FENCE = 0
@@ -141,7 +141,7 @@ class RegistryRebuild:
             yield Step("merge", f"generation {manifest.newest}"), state._replace(base=merged)
 
     def _sweep(self, state: State) -> Iterator[tuple[Step, State]]:
-        """What the manifest has replayed, and generations that are merged or that it does not name."""
+        """Delete entries up to the replay point, and generations that are merged or that the manifest does not name."""
         manifest = state.manifest
         if manifest.version != state.published.version and self.without is not Guard.PUBLISHED_BEFORE_SWEEP:
             return
@@ -165,14 +165,14 @@ class RegistryRebuild:
             if number > counter and (number, last) in state.kept:
                 seen += [history[at] for at in range(1, last + 1)]
         replayed = self._counted(state, manifest)
-        # The tail becomes the next generation; readers skip it if its number is not above the counter.
+        # The tail becomes the next generation. Readers skip it if its number is not above the counter.
         generation = manifest.newest + 1
         if self.without is not Guard.ABOVE_COUNTER:
             generation = max(generation, counter + 1)
         return tuple(seen + (replayed if generation > counter else []))
 
     def _counted(self, state: State, manifest: Manifest) -> list[int]:
-        """The entries after the manifest's replay point that count."""
+        """Return the entries after the manifest's replay point that count."""
         replayed: list[int] = []
         objects = dict(state.objects)
         highest_epoch = 0 if self.without is Guard.EPOCH_AT_REPLAY else manifest.epoch

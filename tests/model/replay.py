@@ -1,11 +1,10 @@
-"""Take a path through a model's state graph with the real code, and compare after every step.
+"""Replay a path through a model's state graph with the real code, and compare after every step.
 
-Each actor of a model is played by the function that it is a model of. It runs in a greenlet of its own and stops before
-each call of a port; the model's step says who goes on and what becomes of the call. After the step, storage and what
-the actors were told must be what the model says, and each actor must be about to make the call that the model has next
-for it.
+For each actor of the model, the function that it models runs in a greenlet of its own. It stops before each call of a
+port. The model's step decides which actor goes on and how its call ends. After the step, storage and the results of the
+actors must be the same as in the model, and the next call of each actor must be the next call in the model.
 
-A model may take several calls as one step. A play says which calls those are; they are answered at once.
+One step of a model may be several calls of the code. The driver knows which calls these are; they are answered at once.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from lancelsm.objects import PreconditionFailed, Written
 from lancelsm.registry import SwapApplied, SwapLost
 from tests.model.append import APPLIED, IN_FLIGHT, LOST, NO_EFFECT, REFUSED, REPLY_LOST, WRITTEN
 from tests.model.engine import Edge, Model, Path, S, Step, Violation, graph
-from tests.model.stage import Call, Stage
+from tests.model.stepped_region import Call, SteppedRegion
 
-ENDED = "nothing more"
+ENDED = "no more calls"
 ANYTHING: frozenset[str] = frozenset()
 REPLIES = {WRITTEN: Written, REFUSED: PreconditionFailed, APPLIED: SwapApplied, LOST: SwapLost}
 
@@ -32,50 +31,50 @@ P = TypeVar("P", bound=Hashable)
 
 
 class Mismatch(AssertionError):
-    """The code and the model went different ways."""
+    """The code and the model behave differently."""
 
 
-class Play(Protocol[P]):
-    """How one model is played by the real code."""
+class Driver(Protocol[P]):
+    """Runs the real code for one model."""
 
-    def stage(self) -> Stage:
-        """Storage in the model's initial state."""
+    def storage(self) -> SteppedRegion:
+        """Return storage in the model's initial state."""
         ...
 
-    def cast(self, stage: Stage) -> dict[str, Callable[[], object]]:
-        """The actors by the name that steps give them."""
+    def actors(self, stepped: SteppedRegion) -> dict[str, Callable[[], object]]:
+        """Return the actors, by their names in the steps of the model."""
         ...
 
-    def due(self, state: P) -> Mapping[str, frozenset[str]]:
-        """The calls that each actor may be about to make; `ANYTHING` if the model stops to follow it."""
+    def expected_calls(self, state: P) -> Mapping[str, frozenset[str]]:
+        """Return the possible next calls of each actor; `ANYTHING` if the model does not follow the actor further."""
         ...
 
-    def folded(self, call: Call, due: frozenset[str]) -> bool:
-        """Whether a call is part of the step that came before it, when others are due."""
+    def continues_step(self, call: Call, expected: frozenset[str]) -> bool:
+        """Return whether a call that is not expected is still part of the step before it."""
         ...
 
-    def happen(self, stage: Stage, step: Step) -> None:
-        """Do what no actor does."""
+    def perform(self, stepped: SteppedRegion, step: Step) -> None:
+        """Perform a step that belongs to no actor."""
         ...
 
-    def seen(self, stage: Stage) -> Hashable:
-        """Storage and what actors were told, in the terms of the model."""
+    def observed(self, stepped: SteppedRegion) -> Hashable:
+        """Return storage and the results of actors, as the model has them."""
         ...
 
-    def raised(self, state: P) -> Hashable:
-        """What `seen` must be in this state."""
+    def expected(self, state: P) -> Hashable:
+        """Return what `observed` must be in this state."""
         ...
 
 
-class _Script(Generic[P]):
-    """One path, step by step."""
+class _Replay(Generic[P]):
+    """Replays one path, step by step."""
 
-    def __init__(self, play: Play[P], path: Path[P]) -> None:
-        self._play = play
-        self._stage = play.stage()
+    def __init__(self, driver: Driver[P], path: Path[P]) -> None:
+        self._driver = driver
+        self._stepped = driver.storage()
         self._actors: dict[str, greenlet] = {}
         self._waiting: dict[str, Call | None] = {}
-        for name, act in play.cast(self._stage).items():
+        for name, act in driver.actors(self._stepped).items():
             actor = greenlet(lambda act=act: (act(), None)[1])
             self._actors[name] = actor
             self._waiting[name] = actor.switch()
@@ -88,7 +87,7 @@ class _Script(Generic[P]):
             self._answer(step)
             self._go_on(step.actor, after)
         else:
-            self._play.happen(self._stage, step)
+            self._driver.perform(self._stepped, step)
         self._compare(after)
 
     def close(self) -> None:
@@ -103,8 +102,8 @@ class _Script(Generic[P]):
             if call.unknown is None:
                 raise Mismatch(f"{step}, but the code does: {call.name}")
             if step.outcome == IN_FLIGHT:
-                assert self._stage.late is None
-                self._stage.late = call.act
+                assert self._stepped.late is None
+                self._stepped.late = call.act
             elif step.outcome == REPLY_LOST:
                 expect(call.act(), (Written, SwapApplied), step)
             reply = call.unknown()
@@ -115,49 +114,51 @@ class _Script(Generic[P]):
         self._waiting[step.actor] = self._actors[step.actor].switch(reply)
 
     def _go_on(self, name: str, state: P) -> None:
-        """Up to the call that is due."""
-        due = self._play.due(state)[name]
+        """Go on until the next call is an expected one."""
+        expected = self._driver.expected_calls(state)[name]
         for _ in range(100):
             call = self._waiting[name]
-            if call is None or not due or call.name in due or not self._play.folded(call, due):
+            if call is None or not expected or call.name in expected:
+                return
+            if not self._driver.continues_step(call, expected):
                 return
             self._waiting[name] = self._actors[name].switch(call.act())
-        raise Mismatch(f"{name} goes on and on, due is: {', '.join(due)}")
+        raise Mismatch(f"{name} makes calls without end; expected: {', '.join(expected)}")
 
     def _compare(self, state: P) -> None:
-        for name, due in self._play.due(state).items():
+        for name, calls in self._driver.expected_calls(state).items():
             call = self._waiting[name]
-            does = ENDED if call is None else call.name
-            if due and does not in due:
-                raise Mismatch(f"{name} is about to: {does}; due is: {', '.join(sorted(due))}")
-        seen, raised = self._play.seen(self._stage), self._play.raised(state)
-        if seen != raised:
-            raise Mismatch(f"storage and results differ\n  code:  {seen}\n  model: {raised}")
+            following = ENDED if call is None else call.name
+            if calls and following not in calls:
+                raise Mismatch(f"next call of {name}: {following}; expected: {', '.join(sorted(calls))}")
+        observed, expected = self._driver.observed(self._stepped), self._driver.expected(state)
+        if observed != expected:
+            raise Mismatch(f"storage and results differ\n  code:  {observed}\n  model: {expected}")
 
 
-def replay(play: Play[P], path: Path[P]) -> None:
-    """Take a path from the initial state.
+def replay(driver: Driver[P], path: Path[P]) -> None:
+    """Replay a path from the initial state.
 
     Raises:
-        Mismatch: the code did something else than the model, at the last of the steps that are named.
+        Mismatch: the code did not do what the model does. The message lists the steps; the last one differs.
     """
     taken: list[Step] = []
-    script = None
+    running = None
     try:
-        script = _Script(play, path)
+        running = _Replay(driver, path)
         for edge in path:
             taken.append(edge.step)
-            script.take(edge)
+            running.take(edge)
     except (LsmError, AssertionError) as error:
         steps = "\n".join(f"  {number:2} {step}" for number, step in enumerate(taken, 1))
         raise Mismatch(f"{error}\n{steps}") from error
     finally:
-        if script is not None:
-            script.close()
+        if running is not None:
+            running.close()
 
 
 def expect(reply: object, kind: type | tuple[type, ...], step: Step) -> None:
-    """Compare an answer with the one that a step names."""
+    """Compare an answer with the kind of answer that a step names."""
     if not isinstance(reply, kind):
         raise Mismatch(f"{step}, but the answer is {reply}")
 
@@ -169,7 +170,10 @@ class Counted(NamedTuple, Generic[S]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut(Generic[S]):
-    """A model without the paths on which something rare happens too often: (what is rare, how often it may happen)."""
+    """A model without the paths on which a rare kind of step is taken too often.
+
+    `rare` has pairs of a condition that selects such steps, and the largest number of them on a path.
+    """
 
     model: Model[S]
     rare: tuple[tuple[Callable[[Step], bool], int], ...] = field(default=())
@@ -188,13 +192,13 @@ class Cut(Generic[S]):
 
 
 def paths(cut: Cut[S]) -> Iterable[Path[S]]:
-    """Paths that together take every edge of the model that is left."""
+    """Yield paths that together take every remaining edge of the model."""
     for path in graph(cut).covering_paths():
         yield tuple(Edge(before.state, step, after.state) for before, step, after in path)
 
 
 def walk(model: Model[S], *, seed: int, most: int) -> Path[S]:
-    """A random path that ends after `most` steps, or where the model does."""
+    """Return a random path that ends after `most` steps or at the end of the model."""
     chance = random.Random(seed)
     edges: list[Edge[S]] = []
     state = model.initial()

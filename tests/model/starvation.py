@@ -1,8 +1,8 @@
-"""What a writer that appends without pause may delay: docs/design.md, "Head, manifest, files", "Claim" and "Flush".
+"""Append without pause while a claim and a flush try to commit: docs/design.md, "Head, manifest, files".
 
-One tick is one call. The appender's swap lands every `gap` ticks or one later, as chance will have it. A flush and a
-claim read the head, perhaps prepare something, and swap. A swap that is lost starts again with the read. Whoever has
-lost more often than twice to appends alone is starved.
+One tick is one call. The appender's swap lands every `gap` ticks or one tick later. A flush and a claim read the head,
+may prepare something, and swap. After a lost swap they start again with the read. A flush or claim that has lost more
+than twice, to appends alone, is starved.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Guard(Enum):
 
 class Attempt(NamedTuple):
     ticks: int = 0  # since the head was read
-    disturbed: bool = False  # an append landed since then
+    disturbed: bool = False  # an append landed after the head was read
     lost: int = 0
     done: bool = False
 
@@ -36,9 +36,9 @@ class State(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Starvation:
-    """On a registry that can only compare whole records: the adapter rereads, rechecks and puts, as `object` does.
+    """Swap on a registry that can only compare whole records: its adapter reads, checks and puts, as `object` does.
 
-    A claim or flush that waits for its own condition on the whole record repeats everything, the stage included.
+    A claim or flush whose own condition is the whole record repeats all its steps, staging included.
     """
 
     without: Guard | None = None
@@ -49,7 +49,7 @@ class Starvation:
         return State(0, Attempt(), Attempt())
 
     def steps(self, state: State) -> Iterator[tuple[Step, State]]:
-        """Time passes for all at once; the appender may or may not land in this tick."""
+        """Advance time for all actors; the append may or may not land in this tick."""
         since = state.since_append + 1
         for lands in (True, False):
             if (lands and since < self.gap) or (not lands and since > self.gap):
@@ -59,14 +59,14 @@ class Starvation:
             yield Step("tick", "append" if lands else "quiet"), State(0 if lands else since, claim, flush)
 
     def _claim_window(self) -> int:
-        """Ticks between the read and the swap that has to find the record as it was read."""
+        """Return the ticks between the read and the swap, which needs the record as it was read."""
         return self.gap + 1 if self.without is Guard.CLAIM_ON_EPOCH else 1
 
     def _flush_window(self) -> int:
         if self.without is Guard.STAGED_ONCE:
             return 1 + self.staging
         if self.without is Guard.FLUSH_ON_MANIFEST_VERSION:
-            return self.gap + 1  # from the plan on
+            return self.gap + 1  # since the plan
         return 1
 
     def violation(self, state: State) -> Violation | None:

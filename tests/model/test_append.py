@@ -1,3 +1,5 @@
+"""Append keeps its promises in every interleaving, and needs every guard for it."""
+
 from __future__ import annotations
 
 from itertools import pairwise
@@ -23,8 +25,8 @@ CAUGHT = {
 }
 
 
-def _prompt(roles: tuple[append.Role, ...]) -> Append:
-    """Where nothing lands late: with it three writers have more states than a test can visit."""
+def _without_late_writes(roles: tuple[append.Role, ...]) -> Append:
+    """No write lands late. With late writes, three writers have more states than a test can visit."""
     return Append(roles, in_flight=(), last_epoch=3)
 
 
@@ -44,18 +46,18 @@ def test_appends_keep_every_promise_in_every_interleaving(roles: tuple[append.Ro
     ("model", "states"),
     [
         pytest.param(Append(append.BUSY_TAKEOVER), 232_729, id="busy takeover"),
-        pytest.param(_prompt(append.SIBLINGS_AND_TAKEOVER), 130_116, id="siblings and takeover"),
-        pytest.param(_prompt(append.TAKEOVER_BY_SIBLINGS), 132_907, id="takeover by siblings"),
-        pytest.param(_prompt(append.TWO_TAKEOVERS), 116_172, id="two takeovers"),
-        pytest.param(_prompt(append.TAKE_AND_RETAKE), 94_430, id="take and retake"),
+        pytest.param(_without_late_writes(append.SIBLINGS_AND_TAKEOVER), 130_116, id="siblings and takeover"),
+        pytest.param(_without_late_writes(append.TAKEOVER_BY_SIBLINGS), 132_907, id="takeover by siblings"),
+        pytest.param(_without_late_writes(append.TWO_TAKEOVERS), 116_172, id="two takeovers"),
+        pytest.param(_without_late_writes(append.TAKE_AND_RETAKE), 94_430, id="take and retake"),
     ],
 )
-def test_appends_of_many_keep_every_promise(model: Append, states: int) -> None:
+def test_appends_of_more_writers_keep_every_promise(model: Append, states: int) -> None:
     check_clean(model, states=states)
 
 
 @pytest.mark.parametrize("guard", Guard, ids=lambda guard: guard.name.lower())
-def test_without_a_guard_of_append_a_promise_breaks(guard: Guard) -> None:
+def test_a_promise_of_append_breaks_without_the_guard(guard: Guard) -> None:
     roles, kind = CAUGHT[guard]
 
     check_broken(Append(roles, without=guard), kind=kind, guard=guard)

@@ -1,4 +1,4 @@
-"""A cursor that is set elsewhere: clean as designed, back and forward, and no guard is for nothing."""
+"""Setting a cursor back or forward keeps every promise in every interleaving, and needs every guard for it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.model.cursor_set import CursorSet, Guard
 from tests.model.verdicts import check_broken, check_clean
 
 GONE, FALSE = "kept entry gone", "false report"
-CAUGHT: dict[Guard, tuple[bool, str]] = {  # as the cursor is set back, or forward
+CAUGHT: dict[Guard, tuple[bool, str]] = {  # whether the cursor is set back, and what breaks
     Guard.NEW_COUNTS: (True, GONE),
     Guard.OLD_COUNTS: (False, GONE),
     Guard.KEPT: (True, GONE),
@@ -22,11 +22,11 @@ CAUGHT: dict[Guard, tuple[bool, str]] = {  # as the cursor is set back, or forwa
 
 
 @pytest.mark.parametrize(("back", "states"), [(True, 14_002), (False, 2_405)], ids=["back", "forward"])
-def test_a_cursor_that_is_set_is_at_one_place_and_nothing_that_it_keeps_is_gone(back: bool, states: int) -> None:
+def test_a_cursor_that_is_set_has_one_position_and_keeps_its_entries(back: bool, states: int) -> None:
     check_clean(CursorSet(back=back), states=states)
 
 
-@pytest.mark.parametrize("guard", Guard, ids=lambda guard: guard.name)
-def test_without_a_guard_a_promise_breaks(guard: Guard) -> None:
+@pytest.mark.parametrize("guard", Guard, ids=lambda guard: guard.name.lower())
+def test_a_promise_breaks_without_the_guard(guard: Guard) -> None:
     back, kind = CAUGHT[guard]
     check_broken(CursorSet(without=guard, back=back), kind=kind, guard=guard)

@@ -1,4 +1,4 @@
-"""What rests on pins: reading with a cursor, and the pin of a clone. Clean as designed, and no guard is for nothing."""
+"""Reads with a cursor and pins of clones keep every promise in every interleaving, and need every guard for it."""
 
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ def test_a_protocol_keeps_its_promises_in_every_interleaving(model: Model[Any], 
     check_clean(model, states=states)
 
 
-@pytest.mark.parametrize("guard", CAUGHT, ids=lambda guard: f"{guard.__module__.rpartition('.')[2]}-{guard.name}")
-def test_without_a_guard_a_promise_breaks(guard: Enum) -> None:
+@pytest.mark.parametrize(
+    "guard", CAUGHT, ids=lambda guard: f"{guard.__module__.rpartition('.')[2]}-{guard.name.lower()}"
+)
+def test_a_promise_breaks_without_the_guard(guard: Enum) -> None:
     model, kind = CAUGHT[guard]
     check_broken(model(without=guard), kind=kind, guard=guard)
 
 
-def test_every_guard_is_broken_once() -> None:
+def test_every_guard_has_a_test() -> None:
     assert set(CAUGHT) == {*cursor_read.Guard, *clone_pin.Guard}

@@ -1,3 +1,5 @@
+"""The engine explores every state of a model, finds shortest traces, and covers every edge."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -8,7 +10,7 @@ from tests.model.engine import Step, TooManyStatesError, Violation, explore, gra
 
 
 class Counter:
-    """Counts to `end` by one or by two; may also fall into a trap at 1."""
+    """Count to `end` in steps of one or two. With `trap`, the counter may fall into a trap at 1."""
 
     def __init__(self, *, end: int, forbidden: int | None = None, trap: bool = False) -> None:
         self.end, self.forbidden, self.trap = end, forbidden, trap
@@ -31,19 +33,19 @@ def test_an_exploration_visits_every_state_once() -> None:
     assert explore(Counter(end=10)).states == 11
 
 
-def test_the_trace_of_a_violation_is_a_shortest_one() -> None:
+def test_the_trace_of_a_violation_is_one_of_the_shortest() -> None:
     explored = explore(Counter(end=10, forbidden=5))
 
     assert explored.violation == Violation("forbidden", "5")
     assert len(explored.trace) == 3
 
 
-def test_a_model_beyond_its_bound_proves_nothing() -> None:
+def test_a_model_with_too_many_states_raises() -> None:
     with pytest.raises(TooManyStatesError):
         explore(Counter(end=10), most=5)
 
 
-def test_a_graph_has_every_edge_and_a_path_to_each() -> None:
+def test_a_graph_has_every_edge_and_a_path_to_each_edge() -> None:
     counter = graph(Counter(end=3))
 
     edges = [(edge.before, edge.after) for edge in counter.edges]
@@ -55,6 +57,6 @@ def test_a_graph_has_every_edge_and_a_path_to_each() -> None:
     assert {edge for path in counter.covering_paths() for edge in path} == set(counter.edges)
 
 
-def test_states_that_cannot_reach_the_goal_are_stuck() -> None:
-    assert graph(Counter(end=3)).stuck(short_of={3}) == set()
-    assert graph(Counter(end=3, trap=True)).stuck(short_of={3}) == {-1}
+def test_states_that_cannot_reach_a_goal_are_stuck() -> None:
+    assert graph(Counter(end=3)).stuck(goals={3}) == set()
+    assert graph(Counter(end=3, trap=True)).stuck(goals={3}) == {-1}

@@ -1,4 +1,4 @@
-"""What a test holds the exploration of a model to."""
+"""Check the exploration of a model: it breaks no promise, or it breaks the expected one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.model.engine import Model, S, explore
 
 
 def check_clean(model: Model[S], *, states: int) -> None:
-    """No interleaving breaks a promise. A model that lost states would prove less: there are as many as ever."""
+    """No interleaving breaks a promise. The number of states must stay the same: with fewer, less would be proven."""
     explored = explore(model)
 
     assert explored.violation is None, explored
@@ -16,7 +16,7 @@ def check_clean(model: Model[S], *, states: int) -> None:
 
 
 def check_broken(model: Model[S], *, kind: str, guard: Enum) -> None:
-    """Some interleaving breaks a promise of this kind, the model being without this guard."""
+    """Some interleaving of a model without this guard breaks a promise of this kind."""
     explored = explore(model)
 
     assert explored.violation is not None, guard.value

@@ -1,4 +1,4 @@
-"""The model of append, played by `append`."""
+"""Replay the model of append with `append`."""
 
 from __future__ import annotations
 
@@ -16,16 +16,12 @@ from tests.model import append as appends
 from tests.model.append import CLAIM, CREATE, GET, READ_HEAD, REPLACE, SWAP, WRITTEN, Append
 from tests.model.engine import Step
 from tests.model.replay import ANYTHING, ENDED, expect
-from tests.model.stage import (
-    Call,
-    Stage,
-    numbers_and_epoch,
-)
+from tests.model.stepped_region import Call, SteppedRegion, numbers_and_epoch
 from tests.simulation.environment import row
 
 
-class AppendStage(Stage):
-    """A claim is one step: the swap of the epoch also finishes it."""
+class AppendStorage(SteppedRegion):
+    """Storage in which a claim is one step: the swap of the epoch also finishes the claim."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         super().__init__()
@@ -42,23 +38,23 @@ class AppendStage(Stage):
         return super().swap(actor, expect=expect, change=change)
 
 
-class AppendPlay:
-    """Each writer appends its entries by `append`, one after the other; who claims does so when it is fenced."""
+class AppendDriver:
+    """Each writer appends its entries with `append`, one after the other. A writer that claims does so when fenced."""
 
     def __init__(self, model: Append) -> None:
         self.model = model
         self._names = tuple(entry for role in model.roles for entry in role.entries)
 
-    def stage(self) -> AppendStage:
-        return AppendStage(self._names)
+    def storage(self) -> AppendStorage:
+        return AppendStorage(self._names)
 
-    def cast(self, stage: Stage) -> dict[str, Callable[[], object]]:
+    def actors(self, stepped: SteppedRegion) -> dict[str, Callable[[], object]]:
         return {
-            f"{role.owner}{index}": partial(self._write, stage, stage.region(role.owner, number=index), role)
+            f"{role.owner}{index}": partial(self._write, stepped, stepped.region(role.owner, number=index), role)
             for index, role in enumerate(self.model.roles)
         }
 
-    def _write(self, stage: Stage, region: Region, role: appends.Role) -> None:
+    def _write(self, stepped: SteppedRegion, region: Region, role: appends.Role) -> None:
         held = None
         for entry in role.entries:
             appended = None
@@ -67,56 +63,56 @@ class AppendPlay:
                     appended = append(region, row(self._names.index(entry)), owner=role.owner, held=held)
                 except LsmError as error:
                     if not isinstance(error, Fenced) or not role.claims:
-                        stage.results.append((entry, type(error).__name__))
+                        stepped.results.append((entry, type(error).__name__))
                         return
                     held = _swap_epoch(region, region.head(), owner=role.owner, held_by=())
-            stage.results.append((entry, appended.summary.position))
+            stepped.results.append((entry, appended.summary.position))
             held = appended.head
 
-    def due(self, state: appends.State) -> Mapping[str, frozenset[str]]:
-        due = {}
+    def expected_calls(self, state: appends.State) -> Mapping[str, frozenset[str]]:
+        expected = {}
         for index, (role, writer) in enumerate(zip(self.model.roles, state.writers, strict=True)):
             calls = frozenset({ENDED})
             if writer.call != "stopped":
-                calls = frozenset({WRITES[writer.call].format(n=writer.head.next if writer.head else 0)})
+                calls = frozenset({CALLS[writer.call].format(n=writer.head.next if writer.head else 0)})
             elif writer.entries:
                 calls = ANYTHING  # the model has run out of epochs
-            due[f"{role.owner}{index}"] = calls
-        return due
+            expected[f"{role.owner}{index}"] = calls
+        return expected
 
-    def folded(self, call: Call, due: frozenset[str]) -> bool:
-        """A claim begins with a read, which nothing separates from what showed that the region is another's."""
-        return call.name == READ_HEAD and due == {CLAIM}
+    def continues_step(self, call: Call, expected: frozenset[str]) -> bool:
+        """A claim begins with a read. In the model, this read is part of the step that found the other owner."""
+        return call.name == READ_HEAD and expected == {CLAIM}
 
-    def happen(self, stage: Stage, step: Step) -> None:
-        assert isinstance(stage, AppendStage)
+    def perform(self, stepped: SteppedRegion, step: Step) -> None:
+        assert isinstance(stepped, AppendStorage)
         verb, _, rest = step.action.partition(" ")
         if verb == "flush":
-            stage.flushed = int(stage.head()["next_position"]) - 1
+            stepped.flushed = int(stepped.head()["next_position"]) - 1
         elif verb == "collect":
-            stage.registry.swap(stage.key, expect={}, change={"first_position": stage.flushed + 1})
+            stepped.registry.swap(stepped.key, expect={}, change={"first_position": stepped.flushed + 1})
         elif verb == "sweep":
-            stage.objects.remove(wal_entry(stage.id, Position(int(rest))))
+            stepped.objects.remove(wal_entry(stepped.id, Position(int(rest))))
         else:
             assert verb == "late"
-            assert stage.late is not None
-            land, stage.late = stage.late, None
+            assert stepped.late is not None
+            land, stepped.late = stepped.late, None
             expect(land(), (Written, SwapApplied) if step.outcome == WRITTEN else (PreconditionFailed, SwapLost), step)
 
-    def seen(self, stage: Stage) -> Hashable:
-        assert isinstance(stage, AppendStage)
-        head = stage.head()
+    def observed(self, stepped: SteppedRegion) -> Hashable:
+        assert isinstance(stepped, AppendStorage)
+        head = stepped.head()
         return {
             "head": appends.Head(*(head[name] for name in ("epoch", "owner", "next_position", "first_position"))),
-            "objects": stage.entries(),
-            "log": tuple(entry for entry, _ in stage.log),
-            "flushed": stage.flushed,
-            "acknowledged": tuple((entry, raised) for entry, raised in stage.results if isinstance(raised, int)),
-            "failed": tuple((entry, raised) for entry, raised in stage.results if isinstance(raised, str)),
-            "in flight": stage.late is not None,
+            "objects": stepped.entries(),
+            "log": tuple(entry for entry, _ in stepped.log),
+            "flushed": stepped.flushed,
+            "acknowledged": tuple((entry, result) for entry, result in stepped.results if isinstance(result, int)),
+            "failed": tuple((entry, result) for entry, result in stepped.results if isinstance(result, str)),
+            "in flight": stepped.late is not None,
         }
 
-    def raised(self, state: appends.State) -> Hashable:
+    def expected(self, state: appends.State) -> Hashable:
         return {
             "head": state.head,
             "objects": state.objects,
@@ -128,7 +124,7 @@ class AppendPlay:
         }
 
 
-WRITES = {
+CALLS = {
     "start": READ_HEAD,
     "claim": CLAIM,
     "create": f"{CREATE} {{n}}",

@@ -1,4 +1,4 @@
-"""Storage of one region as the actors of a replay see it: each of them stops before each call of a port."""
+"""One region for a replay: an actor stops before each call of a port, and the replay decides how the call ends."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ from tests.simulation.environment import TABLE, VALUES, numbers_in
 from tests.simulation.faults import FakeClock, MemoryRegistry, MemoryStore
 
 LIST, SWAP_MANIFEST = "list objects", "swap manifest"
-LOOK_AT_PUBLISHED = "get published manifest"
-ZOMBIE = 99  # the number of a writer that no play lets act
+GET_PUBLISHED = "get published manifest"
+ZOMBIE = 99  # the number of a writer that takes no steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A call of a port that waits for its answer; `name` is in the words of the models."""
+    """A call of a port that waits for its answer. `name` is its name in the models."""
 
     name: str
     act: Callable[[], Any]
-    unknown: Callable[[], Any] | None = None  # what a write is told when there is no answer
+    unknown: Callable[[], Any] | None = None  # makes the answer of a write with an unknown outcome
 
     @property
     def reads(self) -> bool:
         return self.unknown is None
 
 
-class Stage(ABC):
-    """Storage of one region as its actors see it, and what happened there."""
+class SteppedRegion(ABC):
+    """Storage of one region, and a record of what happened to it."""
 
     def __init__(self) -> None:
         self.objects, self.registry = _one_region()
         self.id = region_id(table=TABLE, spec_id=1, values=VALUES)
         self.key = head_key(TABLE, self.id)
         self.hub = getcurrent()
-        self.log: list[tuple[Hashable, Record]] = []  # each committed entry and the head right after
+        self.log: list[tuple[Hashable, Record]] = []  # each committed entry, and the head right after its commit
         self.late: Callable[[], object] | None = None  # a write that is still in flight
-        self.results: list[tuple[str, Any]] = []  # what actors were told, in the order in which they were
-        self.remarks: dict[str, Any] = {}  # what else a play wants to remember
+        self.results: list[tuple[str, Any]] = []  # results and errors of actors, in order
+        self.notes: dict[str, Any] = {}  # other facts that a driver records
         self._clock = FakeClock()
         self._entries: dict[str, Hashable] = {}
 
@@ -59,11 +59,11 @@ class Stage(ABC):
         context = TableContext(
             uri="memory://t",
             table=TABLE,
-            objects=StagedObjects(self, actor),
-            registry=StagedRegistry(self, actor),
+            objects=SteppedObjects(self, actor),
+            registry=SteppedRegistry(self, actor),
             clock=self._clock,
             ids=Numbered(number),
-            budget_seconds=1e9,  # the models know no end of patience
+            budget_seconds=1e9,  # the models have no time limit
             parallel=1,
         )
         return Region(context=context, id=self.id, spec_id=1, values=VALUES)
@@ -74,7 +74,7 @@ class Stage(ABC):
         return record
 
     def entries(self) -> tuple[tuple[int, Hashable], ...]:
-        """Every object of the log."""
+        """Return every object of the log."""
         found = []
         for listed in self.objects.list(wal_prefix(self.id)):
             position = wal_position(listed.key)
@@ -86,14 +86,14 @@ class Stage(ABC):
 
     @abstractmethod
     def entry(self, body: bytes, position: Position) -> Hashable:
-        """An entry in the terms of the play's model."""
+        """Convert an entry to its form in the model."""
 
     def put(self, draft: Draft, *, position: int, epoch: int) -> None:
-        """What a zombie left."""
+        """Put an entry that a zombie left behind."""
         ours = encode(draft, position=position, epoch=epoch, nonce=Numbered(ZOMBIE).nonce())
         self.objects.create(wal_entry(self.id, Position(position)), ours.body)
 
-    # What the ports do for an actor
+    # Calls of the ports by an actor
 
     def get(self, actor: str, key: str) -> Stored | None:
         return self.objects.get(key)
@@ -114,24 +114,24 @@ class Stage(ABC):
         return outcome
 
 
-class StagedObjects:
-    """The store of one actor, who stops before each call."""
+class SteppedObjects:
+    """The store of one actor, which stops before each call."""
 
-    def __init__(self, stage: Stage, actor: str) -> None:
-        self._stage = stage
+    def __init__(self, stepped: SteppedRegion, actor: str) -> None:
+        self._stepped = stepped
         self._actor = actor
 
     def get(self, key: str) -> Stored | None:
-        return self._stop(f"get {_named(key)}", lambda: self._stage.get(self._actor, key))
+        return self._stop(f"get {_named(key)}", lambda: self._stepped.get(self._actor, key))
 
     def list(self, prefix: str) -> Iterator[Listed]:
-        return iter(self._stop(LIST, lambda: list(self._stage.objects.list(prefix))))
+        return iter(self._stop(LIST, lambda: list(self._stepped.objects.list(prefix))))
 
     def create(self, key: str, body: Body) -> Written | PreconditionFailed | WriteUnknown:
         kept = bytes(body)
         return self._stop(
             f"create {_named(key)}",
-            lambda: self._stage.written(key, kept, self._stage.objects.create(key, kept)),
+            lambda: self._stepped.written(key, kept, self._stepped.objects.create(key, kept)),
             unknown=_no_write,
         )
 
@@ -139,47 +139,47 @@ class StagedObjects:
         kept = bytes(body)
         return self._stop(
             f"replace {_named(key)}",
-            lambda: self._stage.written(key, kept, self._stage.objects.replace(key, kept, expect=expect)),
+            lambda: self._stepped.written(key, kept, self._stepped.objects.replace(key, kept, expect=expect)),
             unknown=_no_write,
         )
 
     def _stop(self, name: str, act: Callable[[], Any], *, unknown: Callable[[], Any] | None = None) -> Any:
-        return self._stage.hub.switch(Call(name=name, act=act, unknown=unknown))
+        return self._stepped.hub.switch(Call(name=name, act=act, unknown=unknown))
 
 
-class StagedRegistry:
-    """The registry of one actor, who stops before each call."""
+class SteppedRegistry:
+    """The registry of one actor, which stops before each call."""
 
-    def __init__(self, stage: Stage, actor: str) -> None:
-        self._stage = stage
+    def __init__(self, stepped: SteppedRegion, actor: str) -> None:
+        self._stepped = stepped
         self._actor = actor
 
     def read(self, key: Key) -> Record | None:
-        assert key == self._stage.key
-        return self._stage.hub.switch(Call(name=READ_HEAD, act=lambda: self._stage.registry.read(key)))
+        assert key == self._stepped.key
+        return self._stepped.hub.switch(Call(name=READ_HEAD, act=lambda: self._stepped.registry.read(key)))
 
     def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> SwapApplied | SwapLost | SwapUnknown:
-        assert key == self._stage.key
+        assert key == self._stepped.key
         if "next_position" in change:
             assert expect is not None
             name = f"swap {change['next_position'] - 1}"
         else:
             name = "claim" if "owner" in change else SWAP_MANIFEST
-        act = functools.partial(self._stage.swap, self._actor, expect=expect, change=change)
-        return self._stage.hub.switch(Call(name=name, act=act, unknown=_no_swap))
+        act = functools.partial(self._stepped.swap, self._actor, expect=expect, change=change)
+        return self._stepped.hub.switch(Call(name=name, act=act, unknown=_no_swap))
 
     def delete(self, key: Key, *, expect: Fields) -> SwapApplied | SwapLost | SwapUnknown:
-        raise NotImplementedError  # no protocol that is replayed deletes records: one that does must get a play for it
+        raise NotImplementedError  # no replayed protocol deletes records; a driver of one that does must support it
 
     def discard(self, key: Key) -> None:
-        raise NotImplementedError  # as delete
+        raise NotImplementedError  # see delete
 
     def list(self, partition: str) -> list[tuple[Key, Record]]:
-        raise NotImplementedError  # no protocol that is replayed lists records: one that does must get a play for it
+        raise NotImplementedError  # no replayed protocol lists records; a driver of one that does must support it
 
 
 class Numbered:
-    """Names that say whose they are; no chance."""
+    """Nonces that carry the number of their actor, and no randomness."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -194,12 +194,12 @@ class Numbered:
 
 
 def number_of(nonce: str) -> int:
-    """Whose a nonce is, or what begins with one."""
+    """Return the number of the actor that made a nonce, or a text that begins with one."""
     return int(nonce[:8], 16)
 
 
 @functools.cache
-def _made() -> tuple[MemoryStore, MemoryRegistry]:
+def _created_once() -> tuple[MemoryStore, MemoryRegistry]:
     objects, registry = MemoryStore(), MemoryRegistry()
     context = TableContext(
         uri="memory://t", table=TABLE, objects=objects, registry=registry, clock=FakeClock(), ids=Numbered(ZOMBIE)
@@ -209,9 +209,9 @@ def _made() -> tuple[MemoryStore, MemoryRegistry]:
 
 
 def _one_region() -> tuple[MemoryStore, MemoryRegistry]:
-    """An open region of the owner O in its first epoch."""
+    """Create an open region of owner O in its first epoch."""
     objects, registry = MemoryStore(), MemoryRegistry()
-    made_objects, made_registry = _made()
+    made_objects, made_registry = _created_once()
     for listed in made_objects.list(""):
         stored = made_objects.get(listed.key)
         assert stored is not None
@@ -230,7 +230,7 @@ def decoded(body: bytes, position: Position) -> Entry:
 
 @functools.lru_cache(maxsize=10_000)
 def numbers_and_epoch(body: bytes, position: Position) -> tuple[tuple[int, ...], Epoch]:
-    """Of an entry that `row` drafted."""
+    """Return the row numbers and the epoch of an entry that `row` drafted."""
     entry = decoded(body, position)
     return tuple(numbers_in(entry)), entry.summary.epoch
 
@@ -245,8 +245,8 @@ def _named(key: str) -> str:
 
 
 def _no_write() -> WriteUnknown:
-    return WriteUnknown(cause="the script gave no answer")
+    return WriteUnknown(cause="the replayed path gives no answer")
 
 
 def _no_swap() -> SwapUnknown:
-    return SwapUnknown(cause="the script gave no answer")
+    return SwapUnknown(cause="the replayed path gives no answer")

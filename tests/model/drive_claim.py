@@ -1,4 +1,4 @@
-"""The model of claim, played by `claim` and by the `append` of a sibling."""
+"""Replay the model of claim with `claim` and with the `append` of a sibling."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from tests.model.append import CLAIM, CREATE, GET, READ_HEAD, REPLACE, SWAP
 from tests.model.claim import RELEASES, Claim
 from tests.model.engine import Step
 from tests.model.replay import ANYTHING, ENDED, Mismatch
-from tests.model.stage import LIST, SWAP_MANIFEST, ZOMBIE, Call, Stage, decoded, number_of
+from tests.model.stepped_region import LIST, SWAP_MANIFEST, ZOMBIE, Call, SteppedRegion, decoded, number_of
 from tests.simulation.environment import row
 
 
-class ClaimStage(Stage):
-    """Releases that can't read what others left uncommitted, only their fences.
+class ClaimStorage(SteppedRegion):
+    """Storage with two releases. A release decodes fences of the other one, but none of its uncommitted rows.
 
-    What is committed they read, since a claim sums it: one that writes another form comes after one that reads it.
+    Each release decodes all committed entries, since a claim sums them: a release that writes another format comes only
+    after a release that reads it.
     """
 
     def __init__(self, writers: tuple[str, ...]) -> None:
@@ -48,21 +49,21 @@ class ClaimStage(Stage):
         return Stored(body=b"rows of another release", etag=stored.etag)
 
 
-class ClaimPlay:
-    """Who claims calls `claim`, the sibling `append`, which finishes the claim that it finds."""
+class ClaimDriver:
+    """A claimer calls `claim`. The sibling calls `append`, which finishes the claim that it finds."""
 
     def __init__(self, model: Claim) -> None:
         self.model = model
 
-    def stage(self) -> ClaimStage:
-        stage = ClaimStage(tuple(role.name for role in self.model.roles))
+    def storage(self) -> ClaimStorage:
+        stepped = ClaimStorage(tuple(role.name for role in self.model.roles))
         for position in self.model.leftovers:
-            stage.put(row(position), position=position, epoch=1)
-        return stage
+            stepped.put(row(position), position=position, epoch=1)
+        return stepped
 
-    def cast(self, stage: Stage) -> dict[str, Callable[[], object]]:
+    def actors(self, stepped: SteppedRegion) -> dict[str, Callable[[], object]]:
         return {
-            role.name: partial(self._act, stage.region(role.name, number=index), role)
+            role.name: partial(self._act, stepped.region(role.name, number=index), role)
             for index, role in enumerate(self.model.roles)
         }
 
@@ -75,36 +76,36 @@ class ClaimPlay:
         except LsmError:
             pass
 
-    def due(self, state: claims.State) -> Mapping[str, frozenset[str]]:
-        due = {}
+    def expected_calls(self, state: claims.State) -> Mapping[str, frozenset[str]]:
+        expected = {}
         for role, actor in zip(self.model.roles, state.actors, strict=True):
             n = actor.head.next if actor.head else 0
-            # Spent: the model has run out of epochs.
-            due[role.name] = ANYTHING if actor.call == "spent" else frozenset({CLAIMS[actor.call].format(n=n)})
-        return due
+            # "spent": the model has run out of epochs.
+            expected[role.name] = ANYTHING if actor.call == "spent" else frozenset({CALLS[actor.call].format(n=n)})
+        return expected
 
-    def folded(self, call: Call, due: frozenset[str]) -> bool:
-        """Reads that look back, and what a commit does with manifests beside the swap that counts."""
+    def continues_step(self, call: Call, expected: frozenset[str]) -> bool:
+        """Reads that check a result, and the calls of a manifest commit other than its swap, have no step of their own."""
         if call.reads:
             return call.name != LIST
         return call.name.endswith((" manifest", " hint")) and call.name != SWAP_MANIFEST
 
-    def happen(self, stage: Stage, step: Step) -> None:
-        raise Mismatch(f"{step}: nobody does that")
+    def perform(self, stepped: SteppedRegion, step: Step) -> None:
+        raise Mismatch(f"{step}: unknown actor")
 
-    def seen(self, stage: Stage) -> Hashable:
-        head = stage.head()
+    def observed(self, stepped: SteppedRegion) -> Hashable:
+        head = stepped.head()
         return {
             "head": claims.Head(*(head[name] for name in ("epoch", "owner", "next_position", "manifest_epoch"))),
-            "objects": stage.entries(),
-            "log": tuple((entry, after["epoch"], after["owner"]) for entry, after in stage.log),
+            "objects": stepped.entries(),
+            "log": tuple((entry, after["epoch"], after["owner"]) for entry, after in stepped.log),
         }
 
-    def raised(self, state: claims.State) -> Hashable:
+    def expected(self, state: claims.State) -> Hashable:
         return {"head": state.head, "objects": state.objects, "log": state.log}
 
 
-CLAIMS = {
+CALLS = {
     "start": READ_HEAD,
     "claim": CLAIM,
     "list": LIST,

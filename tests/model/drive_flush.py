@@ -1,4 +1,4 @@
-"""The model of manifest commits, played by `append`, `flush` and `commit`."""
+"""Replay the model of manifest commits with `append`, `flush` and `commit`."""
 
 from __future__ import annotations
 
@@ -24,63 +24,63 @@ from tests.model.append import CLAIM, READ_HEAD, SWAP
 from tests.model.engine import Step
 from tests.model.head_commits import HeadCommits
 from tests.model.replay import ENDED, Mismatch
-from tests.model.stage import LOOK_AT_PUBLISHED, SWAP_MANIFEST, Call, Stage, numbers_and_epoch
+from tests.model.stepped_region import GET_PUBLISHED, SWAP_MANIFEST, Call, SteppedRegion, numbers_and_epoch
 from tests.simulation.environment import SCHEMA, row
 
 TABLE_SCHEMA = TableSchema(columns=pa.schema([SCHEMA.field("id")]), primary_key=("id",))
 
 
-class FlushStage(Stage):
+class FlushStorage(SteppedRegion):
     def entry(self, body: bytes, position: Position) -> int:
         (number,), _ = numbers_and_epoch(body, position)
         return number
 
 
-class FlushPlay:
-    """`append`, `flush` and the manifest's half of a claim. Generations are written to memory: their rows alone."""
+class FlushDriver:
+    """Runs `append`, `flush` and the manifest half of a claim. Only the rows of a generation are kept, in memory."""
 
     def __init__(self, model: HeadCommits) -> None:
         self.model = model
 
-    def stage(self) -> FlushStage:
-        return FlushStage()
+    def storage(self) -> FlushStorage:
+        return FlushStorage()
 
-    def cast(self, stage: Stage) -> dict[str, Callable[[], object]]:
+    def actors(self, stepped: SteppedRegion) -> dict[str, Callable[[], object]]:
         flushers = {
-            name: partial(self._flush, stage, stage.region(name, number=index), name)
+            name: partial(self._flush, stepped, stepped.region(name, number=index), name)
             for index, name in enumerate(self.model.flushers)
         }
         return {
-            "A": partial(self._append, stage, stage.region("A", number=10)),
-            "C": partial(self._claim, stage.region("C", number=11)),
+            "A": partial(self._append, stepped, stepped.region("A", number=10)),
+            "C": partial(self._claim, stepped.region("C", number=11)),
             **flushers,
         }
 
-    def _append(self, stage: Stage, region: Region) -> None:
+    def _append(self, stepped: SteppedRegion, region: Region) -> None:
         for number in range(1, self.model.entries + 1):
             try:
                 appended = append(region, row(number), owner="O")
             except Fenced:
                 return
-            stage.remarks["acknowledged"] = appended.summary.position
+            stepped.notes["acknowledged"] = appended.summary.position
 
     def _claim(self, region: Region) -> None:
         epoch = _swap_epoch(region, region.head(), owner="C", held_by=()).epoch
         commit(region, partial(manifests.with_epoch, epoch=epoch, last_seen=Position(0)))
 
-    def _flush(self, stage: Stage, region: Region, name: str) -> None:
+    def _flush(self, stepped: SteppedRegion, region: Region, name: str) -> None:
         def write(key: str, rows: pa.Table, *_: object) -> Stored:
             ids = rows.column("id").to_pylist()
             directory = key.rpartition("/")[2]
-            stage.remarks[directory] = commits.Generation(generation_number(directory), min(ids), max(ids), name)
+            stepped.notes[directory] = commits.Generation(generation_number(directory), min(ids), max(ids), name)
             assert sorted(ids) == list(range(min(ids), max(ids) + 1))
-            stage.remarks[name] = directory
+            stepped.notes[name] = directory
             return Stored(bytes=rows.nbytes, file_setsum=Setsum.ZERO)
 
         done = flush(region, TABLE_SCHEMA, write=write, rows_max=100, bytes_max=1_000_000)
-        stage.results.append((stage.remarks[name], "dead" if done is None else "done"))
+        stepped.results.append((stepped.notes[name], "dead" if done is None else "done"))
 
-    def due(self, state: commits.State) -> Mapping[str, frozenset[str]]:
+    def expected_calls(self, state: commits.State) -> Mapping[str, frozenset[str]]:
         appender = state.appender
         if appender.held:
             appends = {f"{SWAP} {appender.held.next}"}
@@ -90,23 +90,23 @@ class FlushPlay:
         flushes = zip(self.model.flushers, state.flushers, strict=True)
         return {
             "A": frozenset(appends),
-            "C": frozenset({CLAIM}) if state.claimer.call == "start" else COMMITS[state.claimer.call],
-            **{name: COMMITS[flusher.call] for name, flusher in flushes},
+            "C": frozenset({CLAIM}) if state.claimer.call == "start" else CALLS[state.claimer.call],
+            **{name: CALLS[flusher.call] for name, flusher in flushes},
         }
 
-    def folded(self, call: Call, due: frozenset[str]) -> bool:
-        """All but swaps, and the one read after a swap without an answer: what is staged or put is nobody's yet."""
+    def continues_step(self, call: Call, expected: frozenset[str]) -> bool:
+        """Only swaps have a step of their own: a staged manifest or an uncommitted object has no effect on others."""
         return call.name != SWAP_MANIFEST and not call.name.startswith(f"{SWAP} ") and call.name != CLAIM
 
-    def happen(self, stage: Stage, step: Step) -> None:
-        raise Mismatch(f"{step}: nobody does that")
+    def perform(self, stepped: SteppedRegion, step: Step) -> None:
+        raise Mismatch(f"{step}: unknown actor")
 
-    def seen(self, stage: Stage) -> Hashable:
-        head = stage.head()
-        named = stage.objects.get(str(head["manifest_key"]))
+    def observed(self, stepped: SteppedRegion) -> Hashable:
+        head = stepped.head()
+        named = stepped.objects.get(str(head["manifest_key"]))
         assert named is not None
         manifest = _manifest(named.body)
-        generations = tuple(stage.remarks[generation.path] for generation in manifest.generations)
+        generations = tuple(stepped.notes[generation.path] for generation in manifest.generations)
         folded = tuple((g.generation, g.folded.first, g.folded.last) for g in manifest.generations)
         assert folded == tuple(generation[:3] for generation in generations)
         return {
@@ -116,12 +116,12 @@ class FlushPlay:
                 commits.Manifest(manifest.version, manifest.epoch, generations),
             ),
             "half": (head["manifest_version"], head["manifest_epoch"], head["current_generation"]),
-            "log": tuple(entry for entry, _ in stage.log),
-            "reports": tuple((stage.remarks[directory], raised) for directory, raised in stage.results),
-            "acknowledged": stage.remarks.get("acknowledged", 0),
+            "log": tuple(entry for entry, _ in stepped.log),
+            "reports": tuple((stepped.notes[directory], report) for directory, report in stepped.results),
+            "acknowledged": stepped.notes.get("acknowledged", 0),
         }
 
-    def raised(self, state: commits.State) -> Hashable:
+    def expected(self, state: commits.State) -> Hashable:
         manifest = state.head.manifest
         return {
             "head": state.head,
@@ -132,9 +132,9 @@ class FlushPlay:
         }
 
 
-COMMITS = {
+CALLS = {
     "start": frozenset({READ_HEAD}),
-    "look": frozenset({LOOK_AT_PUBLISHED}),
+    "look": frozenset({GET_PUBLISHED}),
     "stage": frozenset({READ_HEAD}),
     "swap": frozenset({SWAP_MANIFEST}),
     "settle": frozenset({READ_HEAD}),
