@@ -74,7 +74,7 @@ def null_row(array: pa.Array, field: pa.Field) -> int | None:
     """The first row with a null that `field` or a field inside it forbids, or None."""
     if not field.nullable and array.null_count:
         return int(pc.index(array.is_null(), True).as_py())
-    array = array.context if isinstance(array, pa.ExtensionArray) else array
+    array = array.storage if isinstance(array, pa.ExtensionArray) else array
     if pa.types.is_struct(array.type):
         rows = [_null_child(array, child, i) for i, child in enumerate(array.type)]
         return min((row for row in rows if row is not None), default=None)

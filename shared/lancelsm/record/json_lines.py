@@ -40,7 +40,7 @@ def json_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
         return [value for chunk in column.chunks for value in json_values(chunk)]
     kind = column.type
     if isinstance(kind, pa.BaseExtensionType):
-        return json_values(column.context)
+        return json_values(column.storage)
     if pa.types.is_dictionary(kind):
         return json_values(column.dictionary_decode())
     if pa.types.is_struct(kind):

@@ -110,7 +110,7 @@ def _tagged(column: pa.Array, field: pa.Field) -> list[pa.Array | pa.Scalar]:
 
 
 def _structs(column: pa.StructArray, field: pa.Field) -> pa.Array:
-    kind = _context(field.type)
+    kind = _storage_type(field.type)
     if not pa.types.is_struct(kind):
         raise Invalid(f"column {field.name!r} is {kind}, not {column.type}", field=field.name)
     children = {child.name: array for child, array in zip(column.type, column.flatten(), strict=True)}
@@ -123,7 +123,7 @@ def _structs(column: pa.StructArray, field: pa.Field) -> pa.Array:
 
 
 def _lists(column: pa.Array, field: pa.Field) -> pa.Array:
-    kind = _context(field.type)
+    kind = _storage_type(field.type)
     if not _is_list(kind) or pa.types.is_map(kind) != pa.types.is_map(column.type):
         raise Invalid(f"column {field.name!r} is {kind}, not {column.type}", field=field.name)
     if pa.types.is_map(kind):
@@ -232,7 +232,7 @@ def _is_list(kind: pa.DataType) -> bool:
     return any(is_kind(kind) for is_kind in _LIST_KINDS)
 
 
-def _context(kind: pa.DataType) -> pa.DataType:
+def _storage_type(kind: pa.DataType) -> pa.DataType:
     return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
 
 
@@ -245,7 +245,7 @@ def _whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
 def _plain(column: pa.Array) -> pa.Array:
     """Without extension type and dictionary."""
     while isinstance(column, pa.ExtensionArray | pa.DictionaryArray):
-        column = column.context if isinstance(column, pa.ExtensionArray) else column.dictionary_decode()
+        column = column.storage if isinstance(column, pa.ExtensionArray) else column.dictionary_decode()
     return column
 
 

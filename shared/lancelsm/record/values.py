@@ -58,7 +58,7 @@ def json_column(values: Sequence[Any], field: pa.Field) -> pa.Array:
 
 def _check_types(values: Sequence[Any], kind: pa.DataType, field: pa.Field, rows: Sequence[int]) -> None:
     """Raise `Invalid` for the first value that isn't of the kind; `rows` tells the row of each."""
-    kind = _context(kind)
+    kind = _storage_type(kind)
     accepts = _acceptance(kind)
     refused = {given for given in set(map(type, values)) if given is not type(None) and not accepts(given)}
     limited = _is_limited(kind)
@@ -145,7 +145,7 @@ def _in_limits(value: Any, kind: pa.DataType) -> bool:
 
 def _wide(kind: pa.DataType) -> pa.DataType:
     """The type that takes Python's values whole; the cast to `kind` then refuses what would be lost."""
-    kind = _context(kind)
+    kind = _storage_type(kind)
     if pa.types.is_timestamp(kind):
         return kind if kind.unit == "ns" else pa.timestamp("us", kind.tz)
     if pa.types.is_time(kind):
@@ -163,7 +163,7 @@ def _wide(kind: pa.DataType) -> pa.DataType:
 
 def _reader(kind: pa.DataType) -> Callable[[Any], Any] | None:
     """What turns a JSON value into the Python value of this kind; None if it is one already."""
-    kind = _context(kind)
+    kind = _storage_type(kind)
     if pa.types.is_floating(kind):
         return _read_float
     if pa.types.is_decimal(kind):
@@ -207,7 +207,7 @@ def _pairs(value: Any) -> Iterator[Any]:
     return iter(value.items() if isinstance(value, Mapping) else value)
 
 
-def _context(kind: pa.DataType) -> pa.DataType:
+def _storage_type(kind: pa.DataType) -> pa.DataType:
     while isinstance(kind, pa.BaseExtensionType | pa.DictionaryType):
         kind = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind.value_type
     return kind
