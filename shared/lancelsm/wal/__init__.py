@@ -1,1 +1,1 @@
-"""The log of a region: entries as Arrow IPC streams, appended one position at a time, read back with proof."""
+"""The write-ahead log of a region: append entries, and read the committed entries back and verify them."""

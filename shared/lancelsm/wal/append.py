@@ -1,4 +1,4 @@
-"""Append to a region's log: who may, and the attempts until the entry is acknowledged."""
+"""Append an entry to a region's log, and retry until it is acknowledged."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from lancelsm.wal.slot import Appended, contended, try_slot
 
 
 def append(region: Region, draft: Draft, *, owner: str, held: Head | None = None) -> Appended:
-    """Make a draft the next entry of the log.
+    """Append a draft as the next entry of the log.
 
     Args:
-        region: where to.
-        draft: the rows; all of them or none become part of the log.
+        region: the region to append to.
+        draft: the rows. All of them become part of the log, or none.
         owner: the name under which this writer shares or holds the region.
-        held: a head from an earlier append, to save a read. It may be out of date.
+        held: a head that the caller kept from an earlier append; it saves a read and may be stale.
 
     Returns:
-        Once the entry is durable and committed: every read that starts now sees it.
+        The entry, once it is durable and committed: every read that starts later sees it.
 
     Raises:
-        Fenced: another owner holds the region; the entry is not and will not be in the log.
-        Invalid: the region is sealed.
-        Ambiguous: the entry may be in the log, once; the log moved on too far, or nobody answered, to tell.
-        Contended: others were faster until the budget was spent; the entry is not in the log.
-        Corrupt: an object stands in the way that no protocol of ours put there; the message has the remedy.
-        Unavailable: the store or the registry gave no answer before anything was written.
+        Fenced: another owner holds the region. The entry is not in the log and never will be.
+        Invalid: the region is sealed, or the table was dropped.
+        Ambiguous: the entry may be in the log, at most once. The log was collected past it, or the store or the
+            registry did not answer.
+        Contended: other writers were faster until the retry budget was spent. The entry is not in the log.
+        Corrupt: no lancelsm writer put the object that is at the next position. The remedy says what to do.
+        Unavailable: the store or the registry did not answer. Nothing was written.
 
-    A crash at any line leaves the entry committed, or an object that a later append of this epoch commits, or one
-    that a later epoch replaces: each time the whole entry or none of it.
+    A crash at any line leaves one of three states: the entry is committed; or its object is there and a later append
+    of this epoch commits it; or its object is there and a later epoch replaces it. The entry is never partly there.
     """
     appended = append_after(region, lambda _: draft, owner=owner, held=held)
     assert isinstance(appended, Appended)
@@ -42,14 +43,17 @@ def append(region: Region, draft: Draft, *, owner: str, held: Head | None = None
 def append_after(
     region: Region, next_draft: Callable[[Head], Draft | None], *, owner: str, held: Head | None = None
 ) -> Appended | Head:
-    """As `append`, of what depends on the log before it.
+    """Append a draft that depends on the entries before it.
 
     Args:
-        next_draft: what to append right after the entries that this head has committed, or None for nothing any more.
-            Asked again for each newer head; what is committed followed exactly the head that it was asked for last.
+        next_draft: gets a head and returns the draft to append right after the entries that this head has committed,
+            or None if there is nothing to append. It is called again for each newer head. The committed entry follows
+            exactly the head of the last call.
 
     Returns:
-        As `append`; or the head at which there was nothing to append.
+        The same as `append`, or the head for which there was nothing to append.
+
+    Raises: the same errors as `append`.
     """
     budget = region.context.budget()
     head = held or region.head()

@@ -1,7 +1,8 @@
-"""Who holds a region: creation, claim, seal.
+"""Create, claim and seal a region.
 
-A claim is a swap of the head, fences in the log and a manifest with the new epoch, in this order. Whoever finds a
-claim of its own owner half-way finishes it before it appends, so that a crash of the claimer blocks nobody.
+A claim has three steps: swap the head to a new epoch, append fences to the log, commit a manifest with the new epoch.
+A writer that finds an unfinished claim of its own owner finishes it before it appends. So a crash during a claim blocks
+no other writer. Model: tests/model/claim.py.
 """
 
 from __future__ import annotations
@@ -36,22 +37,23 @@ from lancelsm.wal.slot import Appended, contended, try_slot
 
 
 def create_region(context: TableContext, *, spec_id: int, values: RegionValues, owner: str) -> Region:
-    """The region with these values, made if there is none.
+    """Return the region with these values; create it if it does not exist.
 
-    Catalog record, then manifest, then head, each if absent: two creators make one region, and a creator that crashed
-    is finished by the next. Readers list the catalog first, and a record without a head is an empty region.
+    The catalog record is written first, then the manifest, then the head; each only if it is absent. So two concurrent
+    creators create one region, and a later creator finishes the work of one that crashed. Readers list the catalog
+    first, and treat a catalog record without a head as an empty region.
 
     Raises:
         Invalid: the region is sealed.
-        Unavailable: the store or the registry gave no answer.
-        Corrupt: another manifest stands where the first one goes.
+        Unavailable: the store or the registry did not answer.
+        Corrupt: another manifest has the name of the first one.
     """
     identity = region_id(table=context.table, spec_id=spec_id, values=values)
     region = Region(context=context, id=identity, spec_id=spec_id, values=values)
-    if _is_made(region):
+    if _exists(region):
         return region
     budget = context.budget()
-    catalogue(region, budget=budget)
+    add_to_catalog(region, budget=budget)
     first = Manifest(
         region=region.id,
         spec_id=spec_id,
@@ -64,7 +66,7 @@ def create_region(context: TableContext, *, spec_id: int, values: RegionValues, 
         staged = stage(region, first, after=None, budget=budget)
         publish(region, staged, budget=budget)
     except Corrupt:
-        if _is_made(region):  # by another creator, and written to since
+        if _exists(region):  # another creator was faster, and the region was written to since
             return region
         raise
     create_head(region, derived_head(region, staged, (), epoch=first.epoch, owner=owner), budget=budget)
@@ -80,7 +82,7 @@ def derived_head(
     owner: str,
     merged: Generation = NO_GENERATION,
 ) -> Head:
-    """The head that names a manifest and has committed the entries that follow its replay point."""
+    """Derive a head that names this manifest and has committed these entries, which follow its replay point."""
     manifest, nonce = staged.manifest, region.context.ids.nonce
     totals = manifest.totals.after(entries)
     return Head(
@@ -106,24 +108,24 @@ def derived_head(
 
 
 def create_head(region: Region, head: Head, *, budget: Budget) -> None:
-    """Make sure that the region has a head, this one if there is none; raises `Unavailable` if there was no answer."""
+    """Create the head if the region has none; raise `Unavailable` if the registry did not answer."""
     for _ in budget.attempts():
         if not isinstance(region.swap(heads.created(head)), SwapUnknown):
             return
-    raise Unavailable("the region's head could not be created", remedy="Run it again", **region.where)
+    raise Unavailable("the head of the region could not be created", remedy="Run it again", **region.where)
 
 
-def catalogue(region: Region, *, budget: Budget) -> None:
-    """Make sure that the catalog has the region; raises `Unavailable` if the registry gave no answer."""
+def add_to_catalog(region: Region, *, budget: Budget) -> None:
+    """Add the region to the catalog if it is absent; raise `Unavailable` if the registry did not answer."""
     context = region.context
     for _ in budget.attempts():
         key = region_key(context.table, region.id)
         if not isinstance(context.registry.swap(key, expect=None, change=catalog_record(region)), SwapUnknown):
             return
-    raise Unavailable("the region could not be catalogued", remedy="Retry", **region.where)
+    raise Unavailable("the region could not be added to the catalog", remedy="Retry", **region.where)
 
 
-def _is_made(region: Region) -> bool:
+def _exists(region: Region) -> bool:
     head = region.find_head()
     if head is not None:
         check_writable(region, head, owner=head.owner)
@@ -131,34 +133,39 @@ def _is_made(region: Region) -> bool:
 
 
 def claim(region: Region, *, owner: str, held_by: tuple[str, ...] = ()) -> Head:
-    """Take the region for `owner` in a fresh epoch: whoever held it is fenced. Nobody goes on from a damaged log.
+    """Take the region for `owner` in a new epoch. The previous owner is fenced.
+
+    The tail of the log is verified first, so that the new owner never continues a damaged log.
 
     Args:
-        held_by: take it from these owners only, if any are given, so that a claim of another's stands.
+        held_by: if not empty, take the region only from these owners, so that a claim of any other owner stays valid.
 
     Returns:
-        The head once the claim is finished and confirmed: the log has a fence, the manifest has the epoch.
+        The head after the claim is finished: the log has a fence and the manifest has the new epoch.
 
     Raises:
-        Invalid: the region is sealed, or `owner` is no name.
-        Fenced: another claim came right after this one, or none of `held_by` holds the region.
-        Corrupt: head, manifest and the log between them don't add up, as `wal.replay.tail` tells. Nothing was claimed.
-        Contended, Unavailable, Ambiguous, Corrupt: as `wal.append.append`.
+        Invalid: the region is sealed, or `owner` is not a valid name.
+        Fenced: another claim followed this one, or none of `held_by` holds the region.
+        Corrupt: head, manifest and tail do not add up (see `wal.replay.tail`). Nothing was claimed.
+        Contended, Unavailable, Ambiguous, Corrupt: for the same reasons as in `wal.append.append`.
 
-    A crash at any line leaves the old epoch, or the new one with a claim that the owner's next append finishes.
+    A crash at any line leaves the old epoch, or the new epoch with a claim that the next append of the owner finishes.
     """
     heads.check_owner(owner)
-    head = _summed(region, held_by=held_by)
+    head = _verified_head(region, held_by=held_by)
     return finish_claim(region, _swap_epoch(region, head, owner=owner, held_by=held_by), owner=owner)
 
 
 def claim_held(region: Region, *, owner: str, held_by: tuple[str, ...]) -> Head:
-    """As `claim`, of a region that the caller holds, and summed when it took it: for itself again, or for another."""
+    """Claim a region that the caller holds, for itself or for another owner.
+
+    The tail is not verified again: the caller verified it when it took the region. Raises: the same errors as `claim`.
+    """
     return finish_claim(region, _swap_epoch(region, region.head(), owner=owner, held_by=held_by), owner=owner)
 
 
-def _summed(region: Region, *, held_by: tuple[str, ...]) -> Head:
-    """A head whose log adds up, from the replay point on; one under which nothing can be claimed as it was read."""
+def _verified_head(region: Region, *, held_by: tuple[str, ...]) -> Head:
+    """Read a head and verify the log after its replay point. A head that can't be claimed is returned unverified."""
     for _ in region.context.budget().attempts():
         head = region.head()
         if head.status is RegionState.SEALED or (held_by and head.owner not in held_by):
@@ -171,12 +178,12 @@ def _summed(region: Region, *, held_by: tuple[str, ...]) -> Head:
     raise Contended("the log was collected faster than it could be read", remedy="Claim it again", **region.where)
 
 
-def _check_counts(region: Region, head: Head, counted: LogTotals) -> None:
-    """Whether the head has counted as many rows and bytes as manifest and log have; raises `Corrupt` if not."""
+def _check_counts(region: Region, head: Head, totals: LogTotals) -> None:
+    """Raise `Corrupt` if the head counts other numbers of rows or bytes than manifest and log."""
     for name in ("wal_rows", "wal_bytes"):
-        if getattr(head, name) != getattr(counted, name):
+        if getattr(head, name) != getattr(totals, name):
             raise Corrupt(
-                f"{name} is {getattr(head, name)} in the head, {getattr(counted, name)} in manifest and log",
+                f"{name} is {getattr(head, name)} in the head, {getattr(totals, name)} in manifest and log",
                 remedy=f"Stop all writers, then: lancelsm registry rebuild {region.context.uri}",
                 **region.where,
                 position=Position(head.next_position - 1),
@@ -185,14 +192,15 @@ def _check_counts(region: Region, head: Head, counted: LogTotals) -> None:
 
 
 def finish_claim(region: Region, head: Head, *, owner: str) -> Head:
-    """Bring the claim of `owner` that this head shows to its end; does nothing if it is there.
+    """Finish the claim of `owner` that this head shows, and any later claim of the same owner. Idempotent.
 
-    So is a later claim of the same owner that comes meanwhile. Fences fill the log through the highest object above
-    the head: Lance's own writer fills gaps, and would replay behind them what was never committed.
+    Fences fill the log through the highest object above the head. Otherwise Lance's own writer would fill the gaps and
+    then replay objects behind them that were never committed.
 
     Raises:
-        Fenced, Invalid: another owner's claim, or a seal, came meanwhile.
-        Contended, Unavailable, Ambiguous, Corrupt: as `claim`.
+        Fenced: another owner claimed the region meanwhile.
+        Invalid: the region was sealed meanwhile.
+        Contended, Unavailable, Ambiguous, Corrupt: for the same reasons as in `claim`.
     """
     while head.manifest_epoch < head.epoch:
         epoch = head.epoch
@@ -207,7 +215,7 @@ def finish_claim(region: Region, head: Head, *, owner: str) -> Head:
 
 
 def _fence(region: Region, head: Head, *, owner: str, through: Position) -> Head:
-    """Append sentinels through this position, unless the claim is finished or overtaken."""
+    """Append fences through this position. Stop early if the claim was finished or superseded by another process."""
     epoch = head.epoch
     budget = region.context.budget()
     tries = budget.attempts()
@@ -224,11 +232,15 @@ def _fence(region: Region, head: Head, *, owner: str, through: Position) -> Head
 
 
 def seal(region: Region) -> Head:
-    """End the region for writes, for ever: appends, claims and creation refuse it; flush, merge and collection go on.
+    """End the region for writes, permanently: appends, claims and creation are refused.
+
+    Flush, merge and garbage collection continue. Sealing a sealed region again is safe, and finishes an interrupted
+    seal.
 
     Raises:
-        Contended, Unavailable, Ambiguous: as `region.compare_and_swap.commit`; it may be sealed then. Sealing again
-            finishes what was begun.
+        Contended, Unavailable, Ambiguous, Corrupt: for the same reasons as in `region.compare_and_swap.commit`. The
+            region may be sealed or not: seal it again.
+        Invalid: the table was dropped.
     """
     context = region.context
     for _ in context.budget().attempts():
@@ -242,7 +254,7 @@ def seal(region: Region) -> Head:
             assert isinstance(committed, CommittedManifest)
             return committed.head
     raise Ambiguous(
-        "the region may or may not be sealed: the registry gave no answer that proves anything",
+        "the region may or may not be sealed: the registry gave no conclusive answer",
         remedy="Seal it again",
         **region.where,
     )
@@ -253,8 +265,8 @@ def _swap_epoch(region: Region, head: Head, *, owner: str, held_by: tuple[str, .
     for _ in context.budget().attempts():
         if head.status is RegionState.SEALED:
             raise Invalid(
-                "the region is sealed: nobody can hold it any more",
-                remedy="Leave it: flush and merge need no owner",
+                "the region is sealed: it can't have an owner any more",
+                remedy="Do not claim it: flush and merge need no owner",
                 **region.where,
             )
         if held_by and head.owner not in held_by:
@@ -264,15 +276,16 @@ def _swap_epoch(region: Region, head: Head, *, owner: str, held_by: tuple[str, .
             return outcome
         now = region.head_after(outcome)
         if now.epoch == head.epoch + 1 and now.owner == owner:
-            return now  # ours with a lost reply, or a sibling's, which is as good: siblings share the epoch
+            return now  # our own swap with a lost reply, or one of a writer with the same owner, who shares the epoch
         head = now
     raise Ambiguous(
-        "the region may or may not be claimed: the registry gave no answer that proves anything",
+        "the region may or may not be claimed: the registry gave no conclusive answer",
         remedy="Claim it again",
         **region.where,
     )
 
 
 def _highest_object(region: Region) -> Position:
+    """Return the highest position that has an object; 0 if the log is empty."""
     listed = region.context.objects.list(wal_prefix(region.id))
     return max((wal_position(item.key) or Position(0) for item in listed), default=Position(0))

@@ -1,11 +1,11 @@
-"""One WAL entry as bytes: an Arrow IPC stream as Lance 14 writes it, with our proof of origin in its first message.
+"""Encode and decode one WAL entry: an Arrow IPC stream as Lance 14 writes it, with our metadata in its first message.
 
-The stream's first message is the schema; everything after it, the payload, doesn't depend on where the entry lands.
-So a draft is encoded once, and only the schema message is made anew for each position that it tries (lance-memwal,
-"WAL Entry").
+The first message of the stream is the schema. The rest, the payload, does not depend on the position of the entry. So a
+draft is encoded once, and only the schema message is built again for each position that is tried (lance-memwal, "WAL
+Entry").
 
-What is ours rides in the metadata of the last field, `_tombstone`; a fence, which has no fields, carries it in the
-schema's. Lance refuses to replay rows under schema metadata that it doesn't know, and leaves that of fields alone.
+Our metadata is in the metadata of the last field, `_tombstone`. A fence has no fields, so its metadata is in the schema
+metadata. Lance does not replay rows under schema metadata that it doesn't know, but it ignores unknown field metadata.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """Rows that want a position, encoded but for the schema message."""
+    """Rows to append. Everything but the schema message is encoded."""
 
     schema: pa.Schema
     payload: bytes
@@ -50,7 +50,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoded:
-    """A draft made out for one position in one epoch, under a nonce of its own."""
+    """A draft that is encoded for one position, one epoch and one nonce."""
 
     nonce: Nonce
     body: bytes
@@ -59,22 +59,23 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """An object of the log, read back. `nonce` is None where Lance's own writer put it.
+    """An object of the log, decoded. `nonce` is None if Lance's own writer wrote it.
 
-    `at` is when its rows were given to the writer, in Unix seconds of its clock: for people, no order follows from it.
+    `at` is the time in Unix seconds, by the clock of the writer, at which the writer got the rows. It is informational:
+    no order follows from it.
     """
 
     key: str
     summary: Summary
     nonce: Nonce | None
     fence: bool
-    sound: bool  # the setsum that it declares is the one of its bytes
+    sound: bool  # the setsum that the entry declares is the setsum of its bytes
     row_setsum: Setsum | None
     at: float | None
     body: bytes
 
     def table(self) -> pa.Table:
-        """The rows as they were written, zero-copy but for what is not aligned: Lance panics on wide decimals then."""
+        """Return the rows as written. Copies only unaligned buffers: Lance panics on unaligned wide decimals."""
         aligned = pa.ipc.IpcReadOptions(ensure_alignment=pa.ipc.Alignment.At64Byte)
         with pa.ipc.open_stream(pa.py_buffer(self.body), options=aligned) as reader:
             table: pa.Table = reader.read_all()
@@ -82,11 +83,11 @@ class Entry:
 
 
 def draft(rows: pa.Table, *, applied_sequences: Mapping[str, str] | None = None, at: float | None = None) -> Draft:
-    """Encode rows in stored form for an entry; see `record.normalize`. All chunks travel as they are, uncompressed.
+    """Encode rows in stored form (see `record.normalize`) for an entry. Chunks are kept as they are, uncompressed.
 
     Args:
-        applied_sequences: the queue that they came by, and their highest sequence in it.
-        at: now, in Unix seconds; change streams can start at a time.
+        applied_sequences: the queue that the rows came from, and their highest sequence number in it.
+        at: the current time in Unix seconds; a change stream can start at a time.
     """
     schema = rows.schema.remove_metadata()
     sink = pa.BufferOutputStream()
@@ -104,10 +105,10 @@ def draft(rows: pa.Table, *, applied_sequences: Mapping[str, str] | None = None,
 
 
 def fence() -> Draft:
-    """The sentinel that a claim appends: no fields, no rows.
+    """Return the draft of a fence, which a claim appends: no fields, no rows.
 
-    Its form never changes. Whoever finishes a claim replaces what it can't decode, so each release must decode the
-    fences of every other (tests/model/claim.py).
+    Its form never changes. A claim replaces objects that it can't decode, so each release must decode the fences of
+    every other release (tests/model/claim.py).
     """
     return Draft(schema=pa.schema([]), payload=_END_OF_STREAM, rows=0, row_setsum=Setsum(), fence=True)
 

@@ -1,8 +1,8 @@
-"""Append to one region with several puts in flight, for the one writer that holds it alone.
+"""Append to one region with several puts in flight, for a writer that holds the region exclusively.
 
-Objects are put at consecutive positions in parallel; the head moves past several at once, in order, and only when every
-one of them is known to be ours. When one entry is given up, all later ones fail, and the epoch is abandoned: a fresh
-one is claimed before the next put, so that nothing left behind is ever committed after something newer.
+Objects are put at consecutive positions in parallel. One swap advances the head past several of them, in order, and
+only when all of them are known to be ours. When one entry fails, all later ones fail too, and the epoch is abandoned: a
+new epoch is claimed before the next put. So an object that was left behind is never committed after a newer entry.
 Model: tests/model/pipelining.py.
 """
 
@@ -26,29 +26,29 @@ from lancelsm.wal.slot import Appended, advance_head, ambiguous, contended, put_
 
 
 def _running() -> Future[Summary]:
-    """A future that can't be cancelled: its entry is on its way already."""
+    """Return a future that can't be cancelled, since its entry is already in flight."""
     future: Future[Summary] = Future()
     future.set_running_or_notify_cancel()
     return future
 
 
 @dataclass(slots=True, eq=False)
-class _Flight:
-    """An entry on its way: put, then committed behind its elders."""
+class _InFlight:
+    """An entry in flight: first its object is put, then it is committed after all earlier entries."""
 
     position: Position
     epoch: Epoch
     done: Future[Summary] = field(default_factory=_running)
-    placed: Encoded | None = None  # once its object stands there
+    written: Encoded | None = None  # set when the object is at its position
 
 
 class Pipeline:
-    """Appends to one region by its sole owner. Thread-safe; entries are committed in the order of `submit`.
+    """Append to one region as its only owner. Thread-safe; entries are committed in the order of `submit`.
 
     Args:
         owner: a name that no other writer uses.
-        previous_owners: the owners that the region is taken from. Whoever else holds it keeps it.
-        depth: how many entries may be on their way at once.
+        previous_owners: the owners from which the region may be claimed. Any other owner keeps it.
+        depth: the maximum number of entries in flight.
     """
 
     def __init__(self, region: Region, *, owner: str, previous_owners: tuple[str, ...], depth: int) -> None:
@@ -59,24 +59,24 @@ class Pipeline:
         self._pool = ThreadPoolExecutor(depth, thread_name_prefix="lancelsm-pipeline")
         self._change = threading.Condition()
         self._committing = threading.Lock()
-        self._flights: deque[_Flight] = deque()  # at consecutive positions from the head's on
-        self._carried = 0  # flights that a thread still works on, given up or not
+        self._in_flight: deque[_InFlight] = deque()  # at consecutive positions, from the next position of the head
+        self._active = 0  # entries that a thread still works on, failed ones included
         self._head: Head | None = None
-        self._abandoned = True  # the next put needs a fresh epoch
+        self._abandoned = True  # the next put needs a new epoch
         self._closed = False
 
     @property
     def head(self) -> Head | None:
-        """The head as last seen; None before the first entry."""
+        """The newest head that was seen; None before the first entry."""
         return self._head
 
     def submit(self, draft: Draft) -> Future[Summary]:
-        """Put a draft on its way; waits while `depth` others are.
+        """Start to append a draft. Wait while `depth` entries are in flight.
 
         Returns:
-            A future that is done once the entry is committed, or fails as `wal.append.append` does. It fails with
-            `Contended` too when an elder was given up; the entry is not in the log then. It can't be cancelled, and
-            its callbacks must not wait for this pipeline.
+            A future that is done when the entry is committed, or fails with an error of `wal.append.append`. If an
+            earlier entry failed, it fails with `Contended`, and the entry is not in the log. The future can't be
+            cancelled, and its callbacks must not wait for this pipeline.
 
         Raises:
             Fenced: another owner holds the region. Nothing was put.
@@ -92,70 +92,70 @@ class Pipeline:
                 self._abandoned = False
             else:
                 head = self._head
-            flight = _Flight(position=Position(head.next_position + len(self._flights)), epoch=head.epoch)
-            self._flights.append(flight)
-            self._carried += 1
-            self._pool.submit(self._carry, flight, draft)
-            return flight.done
+            item = _InFlight(position=Position(head.next_position + len(self._in_flight)), epoch=head.epoch)
+            self._in_flight.append(item)
+            self._active += 1
+            self._pool.submit(self._put_and_commit, item, draft)
+            return item.done
 
     def close(self) -> None:
-        """Wait for everything that is on its way. Closing twice is fine."""
+        """Wait for all entries in flight. Idempotent."""
         with self._change:
             self._closed = True
             self._change.notify_all()
         self._pool.shutdown(wait=True)
 
     def _has_room(self) -> bool:
-        return not self._carried if self._abandoned else len(self._flights) < self._depth
+        return not self._active if self._abandoned else len(self._in_flight) < self._depth
 
     def _claim(self) -> Head:
-        """A fresh epoch. Once the region was ours, it is taken from nobody else: who has claimed it since keeps it."""
+        """Claim a new epoch. After the first claim, claim the region only from ourselves: another owner keeps it."""
         if self._head is None:
             return claim(self._region, owner=self._owner, held_by=(*self._previous_owners, self._owner))
         return claim_held(self._region, owner=self._owner, held_by=(self._owner,))
 
-    def _carry(self, flight: _Flight, draft: Draft) -> None:
-        """Encode and put one entry, then commit what is due."""
+    def _put_and_commit(self, item: _InFlight, draft: Draft) -> None:
+        """Encode and put one entry, then commit all entries that are ready."""
         context = self._region.context
         try:
-            entry = encode(draft, position=flight.position, epoch=flight.epoch, nonce=context.ids.nonce())
-            standing = put_entry(self._region, entry, budget=context.budget())
-            if isinstance(standing, Head):
-                raise self._overtaken(standing, flight)
+            entry = encode(draft, position=item.position, epoch=item.epoch, nonce=context.ids.nonce())
+            outcome = put_entry(self._region, entry, budget=context.budget())
+            if isinstance(outcome, Head):
+                raise self._why_superseded(outcome, item)
             with self._change:
-                flight.placed = entry
+                item.written = entry
             with self._committing:
-                while due := self._due():
-                    self._commit_or_give_up(due)
-        except BaseException as error:  # noqa: BLE001 - whoever waits for the entry has to hear of it
-            self._give_up([flight], error)
+                while ready := self._committable():
+                    self._commit_or_fail(ready)
+        except BaseException as error:  # noqa: BLE001 - the future of the entry must fail
+            self._fail([item], error)
         finally:
             with self._change:
-                self._carried -= 1
+                self._active -= 1
                 self._change.notify_all()
 
-    def _due(self) -> list[_Flight]:
-        """The flights that have nothing unplaced before them."""
+    def _committable(self) -> list[_InFlight]:
+        """Return the entries that are written, up to the first one that is not."""
         with self._change:
-            return list(takewhile(lambda flight: flight.placed is not None, self._flights))
+            return list(takewhile(lambda item: item.written is not None, self._in_flight))
 
-    def _commit_or_give_up(self, due: list[_Flight]) -> None:
+    def _commit_or_fail(self, ready: list[_InFlight]) -> None:
         try:
-            self._commit(due)
-        except BaseException as error:  # noqa: BLE001 - whoever waits for the entries has to hear of it
-            self._give_up(due, error)
+            self._commit(ready)
+        except BaseException as error:  # noqa: BLE001 - the futures of the entries must fail
+            self._fail(ready, error)
 
-    def _commit(self, due: list[_Flight]) -> None:
-        """Move the head past these entries at once, and acknowledge them; those that are left on return are due again.
+    def _commit(self, ready: list[_InFlight]) -> None:
+        """Advance the head past these entries in one swap, and acknowledge them.
 
-        Raises: what became of those that were not acknowledged.
+        If only some were committed, the caller tries the others again. Raises: the error of those that failed.
         """
         region, head = self._region, self._head
         assert head is not None
-        entries = [flight.placed for flight in due if flight.placed is not None]
+        entries = [item.written for item in ready if item.written is not None]
         first = entries[0].summary
-        if (head.epoch, head.next_position) != (first.epoch, first.position):  # as an elder's lost reply has shown
-            raise self._overtaken(head, due[0])
+        if (head.epoch, head.next_position) != (first.epoch, first.position):  # found after a lost reply
+            raise self._why_superseded(head, ready[0])
         summaries, nonce = [entry.summary for entry in entries], entries[-1].nonce
         swap = heads.appended(head, summaries, nonce=nonce, at=region.context.clock.now())
         cause: LsmError | None = None
@@ -167,58 +167,58 @@ class Pipeline:
                     return
                 now = region.head_after(outcome)
                 ours = self._committed(entries, now)
-            except (Unavailable, Invalid) as error:  # neither says what became of the entries
+            except (Unavailable, Invalid) as error:  # the outcome of the swap is still unknown
                 cause = error
                 continue
             if ours:
                 self._acknowledge(ours, now)
                 return
             if now.epoch != first.epoch or now.next_position > first.position:
-                raise self._overtaken(now, due[0])
-        raise ambiguous(region, first.position, "the registry gave no answer that proves anything") from cause
+                raise self._why_superseded(now, ready[0])
+        raise ambiguous(region, first.position, "the registry gave no conclusive answer") from cause
 
     def _committed(self, entries: Sequence[Encoded], now: Head) -> list[Encoded]:
-        """Those that the log holds under a head that some other swap moved, or one of ours whose reply was lost."""
+        """Return the leading entries that are committed under this head, for a swap that was lost or got no reply."""
         passed = [entry for entry in entries if entry.summary.position < now.next_position]
         verdicts = [resolve_outcome(self._region, entry) for entry in passed]
         proven = takewhile(lambda pair: isinstance(pair[1], Appended), zip(passed, verdicts, strict=True))
         return [entry for entry, _ in proven]
 
     def _acknowledge(self, entries: Sequence[Encoded], head: Head) -> None:
-        """Tell those who wait for the first flights, whose entries these are."""
+        """Complete the futures of these entries, which are the first ones in flight."""
         with self._change:
-            done = [self._flights.popleft().done for _ in entries]
+            done = [self._in_flight.popleft().done for _ in entries]
             self._head = head
-            # Committed, but the head was seen in another's epoch: under that one nothing of ours may be put.
+            # The entries are committed, but the head has the epoch of another owner: no entry may be put under it.
             self._abandoned |= head.epoch != entries[0].summary.epoch
             self._change.notify_all()
         for future, entry in zip(done, entries, strict=True):
             future.set_result(entry.summary)
 
-    def _give_up(self, flights: Sequence[_Flight], error: BaseException) -> None:
-        """Those of these that are left fail with this error, all later ones because of it; the epoch is abandoned."""
+    def _fail(self, items: Sequence[_InFlight], error: BaseException) -> None:
+        """Fail those of these entries that are still in flight, and all later ones; abandon the epoch."""
         with self._change:
             self._abandoned = True
-            left = [flight for flight in self._flights if flight in flights]
-            doomed: list[_Flight] = []
-            while left and (not doomed or doomed[-1] is not left[0]):
-                doomed.append(self._flights.pop())
+            left = [item for item in self._in_flight if item in items]
+            failed: list[_InFlight] = []
+            while left and (not failed or failed[-1] is not left[0]):
+                failed.append(self._in_flight.pop())
             self._change.notify_all()
-        for flight in reversed(doomed):
-            flight.done.set_exception(error if flight in left else self._behind(flight))
+        for item in reversed(failed):
+            item.done.set_exception(error if item in left else self._earlier_entry_failed(item))
 
-    def _overtaken(self, head: Head, flight: _Flight) -> LsmError:
-        """Why an entry can't be committed under this head any more."""
+    def _why_superseded(self, head: Head, item: _InFlight) -> LsmError:
+        """Build the error for an entry that can't be committed under this head any more."""
         try:
             check_writable(self._region, head, owner=self._owner)
         except LsmError as error:
             return error
-        return contended(self._region, flight.position)
+        return contended(self._region, item.position)
 
-    def _behind(self, flight: _Flight) -> Contended:
+    def _earlier_entry_failed(self, item: _InFlight) -> Contended:
         return Contended(
-            "an earlier entry of this writer was given up, and this one with it",
-            remedy="It is not in the log: find out about the earlier one, then write both again in order",
+            "an earlier entry of this writer failed, and this entry with it",
+            remedy="It is not in the log: find out what happened to the earlier entry, then write both again in order",
             **self._region.where,
-            position=flight.position,
+            position=item.position,
         )

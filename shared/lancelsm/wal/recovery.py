@@ -1,14 +1,15 @@
-"""Which entries of a log count, as storage alone tells it: for heads that are derived from it.
+"""Find the committed entries of a log from storage alone, to derive a head that was lost.
 
-They are the entries after a manifest's replay point, as long as there are any and their epoch does not fall. What lies
-above may be what a crash left: of several puts in flight the first one failed. Or the log has a hole, and what lies
-above was acknowledged. An object of ours above the end says neither. But others prove that the log went on, and then
-nothing is derived, since the next entries would take their places:
+They are the entries that follow the replay point of the manifest without a gap, as long as the epoch does not decrease.
+Objects above the last of them have two possible causes. Either a crash left them: of several puts in flight the first
+one failed. Or the log has a hole, and the objects above it were acknowledged. An ordinary object of ours above the end
+proves neither. But each of these proves that the log continued, and then no head is derived, since new entries would
+take the positions of acknowledged ones:
 
-* the head that is there, and the manifest, remember a committed position above the end,
-* a fence is put only when everything below it is committed,
-* Lance's writer puts one entry after the other, and replays what it finds,
-* an object that nobody can read is none that was left by a put of ours.
+* the present head or the manifest records a committed position above the end,
+* a fence above the end: a fence is put only when everything below it is committed,
+* an entry of Lance's writer above the end: that writer puts one entry after the other and replays what it finds,
+* an object above the end that can't be decoded: no put of ours leaves one there.
 
 Model: tests/model/registry_rebuild.py.
 """
@@ -29,22 +30,24 @@ from lancelsm.wal.entry import Entry, decode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveredLog:
-    """The entries after a replay point that count, in order, and where objects lie above the last of them."""
+    """The committed entries after a replay point, in order, and the positions of objects above the last of them."""
 
     entries: list[Summary]
     end: Position  # of the last entry
-    left: tuple[Position, ...]
+    orphans: tuple[Position, ...]
 
 
 def recover_log(region: Region, manifest: Manifest) -> RecoveredLog:
-    """Count the entries after the manifest's replay point. Lance's writer may be appending; writers of ours must not.
+    """Find the committed entries after the replay point of the manifest.
+
+    Lance's writer may append meanwhile; lancelsm writers must be stopped.
 
     Raises:
-        Corrupt: an entry that was acknowledged is damaged or gone, and what follows it would be lost.
+        Corrupt: an acknowledged entry is damaged or missing, and the entries after it would be lost.
         Unavailable: the store or the registry did not answer.
     """
     head = region.find_head()
-    # Listed before anything is read: an entry that is appended meanwhile can't look like one above a hole.
+    # List before reading: then an entry that is appended meanwhile can't look like one above a hole.
     listed = sorted(
         position
         for item in region.context.objects.list(wal_prefix(region.id))
@@ -52,22 +55,23 @@ def recover_log(region: Region, manifest: Manifest) -> RecoveredLog:
     )
     entries = list(_following(region, manifest, highest=listed[-1] if listed else Position(0)))
     end = Position(manifest.replay_after + len(entries))
-    left = tuple(position for position in listed if position > end)
-    remembered = max(manifest.last_seen, head.next_position - 1 if head is not None else 0)
-    if remembered > end:
-        raise _hole(region, Position(end + 1), f"the log was committed through {remembered}")
-    for position in () if manifest.sealed else left:  # a sealed log ends where its manifest says
-        proof = _proof(region, position, next_one=position == end + 1)
+    orphans = tuple(position for position in listed if position > end)
+    committed = max(manifest.last_seen, head.next_position - 1 if head is not None else 0)
+    if committed > end:
+        raise _hole(region, Position(end + 1), f"the log was committed through {committed}")
+    for position in () if manifest.sealed else orphans:  # the manifest of a sealed log says where the log ends
+        proof = _proof_of_hole(region, position, adjacent=position == end + 1)
         if proof:
-            raise _hole(region, Position(end + 1), f"{proof} stands at {position}", above=position)
-    return RecoveredLog(entries=entries, end=end, left=left)
+            raise _hole(region, Position(end + 1), f"{proof} is at {position}", above=position)
+    return RecoveredLog(entries=entries, end=end, orphans=orphans)
 
 
 def _following(region: Region, manifest: Manifest, *, highest: Position) -> Iterator[Summary]:
-    """The entries that count.
+    """Yield the committed entries.
 
-    An entry of an older epoch than its elder's is a zombie's: nothing was committed there or after it. Nor behind the
-    end of a sealed log, where no later epoch shows what a stalled writer put.
+    An entry with an older epoch than the entry before it comes from a stalled writer: no entry was committed there or
+    after it. No entry was committed after the end of a sealed log either; there no later epoch would expose the object
+    of a stalled writer.
     """
     epoch = manifest.replay_epoch
     last = manifest.last_seen if manifest.sealed else None
@@ -82,7 +86,7 @@ def _following(region: Region, manifest: Manifest, *, highest: Position) -> Iter
 
 
 def _entry(region: Region, position: Position, *, highest: Position) -> Entry | None:
-    """The entry at a position, None at the end of the log. What can't be read may stand at the very end only."""
+    """Return the entry at a position, or None at the end of the log. Only the last object may be unreadable."""
     key = wal_entry(region.id, position)
     found = region.context.objects.get(key)
     if found is None:
@@ -96,7 +100,7 @@ def _entry(region: Region, position: Position, *, highest: Position) -> Entry | 
     if position < highest:
         raise Corrupt(
             "an entry in the middle of the log is damaged",
-            remedy="Put the object back from a copy of the bucket, then do this again",
+            remedy="Restore the object from a copy of the bucket, then run the command again",
             **region.where,
             position=position,
             object=key,
@@ -104,11 +108,11 @@ def _entry(region: Region, position: Position, *, highest: Position) -> Entry | 
     return None
 
 
-def _proof(region: Region, position: Position, *, next_one: bool) -> str:
-    """What stands above the end of the log that would not, if the log ended there; empty if it may.
+def _proof_of_hole(region: Region, position: Position, *, adjacent: bool) -> str:
+    """Describe the object at a position above the end if it proves that the log continued; empty if it proves nothing.
 
     Args:
-        next_one: it is right behind the last entry, where a crash may leave a fence, or half an object.
+        adjacent: the position follows the last entry directly, where a crash may leave a fence or a partial object.
     """
     key = wal_entry(region.id, position)
     found = region.context.objects.get(key)
@@ -117,17 +121,17 @@ def _proof(region: Region, position: Position, *, next_one: bool) -> str:
     try:
         entry = decode(found.body, position=position, key=key)
     except Corrupt:
-        return "" if next_one else "an object that can't be read"
+        return "" if adjacent else "an object that can't be decoded"
     if entry.nonce is None:
-        return "an entry of Lance's"
-    return "a fence" if entry.fence and not next_one else ""
+        return "an entry of Lance's writer"
+    return "a fence" if entry.fence and not adjacent else ""
 
 
 def _hole(region: Region, position: Position, proof: str, *, above: Position | None = None) -> Corrupt:
     return Corrupt(
-        f"the log has a hole: its entry {position} is gone or another, but {proof}",
-        remedy="Put the object back from a copy of the bucket, then do this again. If there is none, move the objects "
-        "above it elsewhere, do this again, and write their rows anew: they are Arrow streams",
+        f"the log has a hole: entry {position} is missing or was replaced, but {proof}",
+        remedy="Restore the object from a copy of the bucket, then run the command again. Without a copy, move the "
+        "objects above it elsewhere, run the command again, and write their rows again: they are Arrow streams",
         **region.where,
         position=position,
         object=wal_entry(region.id, position),

@@ -1,4 +1,4 @@
-"""Writers of regions: one a region in each process, which holds its head and pushes back when the base lags."""
+"""Append to the regions of a table: one writer per region and process, with backpressure when the base lags."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 from lancelsm.common.committed import Committed, CommittedEntry
 from lancelsm.common.layout import RegionValues
 from lancelsm.errors import Fenced, Invalid, LsmError, Unavailable
-from lancelsm.region.catalog import Region, check_there
+from lancelsm.region.catalog import Region, check_not_dropped
 from lancelsm.region.handle import WriteTarget
 from lancelsm.region.head import Head, Summary
 from lancelsm.routing.route import Routed
@@ -22,22 +22,26 @@ from lancelsm.wal.pipeline import Pipeline
 from lancelsm.wal.slot import Appended
 
 
-def region_of(target: WriteTarget, values: RegionValues) -> Region:
-    """The region with these values, created if there is none; raises as `wal.claim.create_region`."""
+def find_or_create_region(target: WriteTarget, values: RegionValues) -> Region:
+    """Return the region with these values; create it if it does not exist.
+
+    Raises: the same errors as `wal.claim.create_region`, and `Invalid` if the table was dropped.
+    """
     region = target.directory.find(values)
     if region is not None and region.find_head() is not None:
         return region
-    if region is not None:  # its creator crashed half-way, or the table was dropped
-        check_there(target.context)
+    if region is not None:  # its creator crashed, or the table was dropped
+        check_not_dropped(target.context)
     return create_region(target.context, spec_id=target.regions.spec_id, values=values, owner=target.owner)
 
 
 class RegionWriter:
-    """Appends to one region: one entry at a time, or, by its sole owner, several in flight. Thread-safe.
+    """Append to one region: one entry at a time or, for an exclusive owner, several in flight. Thread-safe.
 
     Args:
-        previous_owners: whom the region is taken from at the first append, and from nobody else; the last one gets it
-            back. Without any, nothing is claimed.
+        previous_owners: the owners from which the first append may take the region. `release` gives it back to the
+            last of them. If empty, the region is not claimed.
+        depth: the maximum number of entries in flight.
     """
 
     def __init__(
@@ -55,26 +59,28 @@ class RegionWriter:
         self._lock = threading.Lock()
 
     def start(self, rows: pa.Table, then: Callable[[CommittedEntry | BaseException], None]) -> None:
-        """As `append`, but returns as soon as the next entry may be started; `then` hears what became of this one.
+        """Start an append. Return as soon as the next one may start; `then` gets the entry or the error of this one.
 
-        Raises: as `append`; then `then` is not called.
+        Raises: the same errors as `append`; then `then` is not called.
         """
         if self._pipeline is None:
             then(self.append(rows))
             return
         encoded = draft(rows, at=self._region.context.clock.now())
         self._wait_for_base(self._pipeline.head)
-        flight = self._pipeline.submit(encoded)
-        flight.add_done_callback(lambda done: then(done.exception() or self._entry(done.result())))
+        future = self._pipeline.submit(encoded)
+        future.add_done_callback(lambda done: then(done.exception() or self._entry(done.result())))
 
     def _entry(self, summary: Summary) -> CommittedEntry:
         return CommittedEntry(region=self._region.id, position=summary.position, rows=summary.rows)
 
     def append(self, rows: pa.Table) -> CommittedEntry:
-        """As `wal.append.append`, after waiting for the base if it lags.
+        """Append rows as one entry. If the base lags, wait first.
 
         Raises:
             Unavailable: too many generations wait to be merged.
+
+        Raises also the errors of `wal.append.append` and `wal.claim.claim`.
         """
         encoded = draft(rows, at=self._region.context.clock.now())
         entry = self.append_after(lambda _: encoded)
@@ -82,7 +88,7 @@ class RegionWriter:
         return entry
 
     def append_after(self, next_draft: Callable[[Head], Draft | None]) -> CommittedEntry | None:
-        """As `wal.append.append_after`, after waiting for the base; None if there was nothing to append."""
+        """Call `wal.append.append_after`; if the base lags, wait first. Return None if there was nothing to append."""
         with self._lock:
             if self._unclaimed:
                 self._held = claim(self._region, owner=self._owner, held_by=(*self._previous_owners, self._owner))
@@ -97,15 +103,18 @@ class RegionWriter:
         return self._entry(outcome.summary) if isinstance(outcome, Appended) else None
 
     def release(self) -> None:
-        """Let the last of the lenders have the region again, if it is still ours. Raises as `wal.claim.claim_held`."""
+        """Give the region back to the last previous owner, unless another owner has claimed it meanwhile.
+
+        Raises: the same errors as `wal.claim.claim_held`, without `Fenced` and `Invalid`.
+        """
         if self._pipeline is not None:
             self._pipeline.close()
-        with self._lock, suppress(Fenced, Invalid):  # taken over or sealed meanwhile
+        with self._lock, suppress(Fenced, Invalid):  # claimed by another owner, sealed or dropped meanwhile
             self._held = None
             claim_held(self._region, owner=self._previous_owners[-1], held_by=(self._owner,))
 
     def _wait_for_base(self, held: Head | None) -> Head:
-        """Push back while the base lags; returns a head for the next append."""
+        """Apply backpressure if the base lags; return a head for the next append."""
         slow, stop = self._settings.pending_generations_slow, self._settings.pending_generations_stop
         if held is None or held.pending_generations >= slow:
             held = self._region.head()
@@ -122,11 +131,12 @@ class RegionWriter:
 
 
 class RegionWriters:
-    """The region writers of one table in this process, made when their regions are first met. Thread-safe.
+    """The region writers of one table in this process. Each is created at the first use of its region. Thread-safe.
 
     Args:
-        owner: the name to write under; regions are taken from the table's owner if it is another.
-        previous_owner: who has lent its regions besides, and gets them back.
+        owner: the name to write under. If it is not the table's owner, regions are claimed from the table's owner.
+        previous_owner: another owner from which regions are claimed; `release` gives them back to it.
+        depth: the maximum number of entries of a region in flight.
     """
 
     def __init__(self, target: WriteTarget, *, owner: str, previous_owner: str | None = None, depth: int = 1) -> None:
@@ -140,11 +150,11 @@ class RegionWriters:
         self._lock = threading.Lock()
 
     def of(self, values: RegionValues) -> RegionWriter:
-        """The writer of the region with these values; the region is created if there is none."""
+        """Return the writer of the region with these values. The region is created if it does not exist."""
         with self._lock:
             writer = self._writers.get(values)
             if writer is None:
-                region = region_of(self._target, values)
+                region = find_or_create_region(self._target, values)
                 writer = RegionWriter(
                     region, self._target, owner=self._owner, previous_owners=self._previous_owners, depth=self._depth
                 )
@@ -152,9 +162,10 @@ class RegionWriters:
             return writer
 
     def release(self) -> None:
-        """End exclusive ownership.
+        """Give all regions back to their previous owner.
 
-        Raises: as `RegionWriter.give_back`, after all were tried. Another call tries those that are left.
+        Raises: the first error of `RegionWriter.release`, after all regions were tried. Call it again for the regions
+        that are left.
         """
         failure: LsmError | None = None
         with self._lock:
@@ -168,10 +179,10 @@ class RegionWriters:
             raise failure
 
     def append_all(self, parts: Iterable[Routed]) -> Committed:
-        """Append each region's rows, regions in parallel.
+        """Append the rows of each region, regions in parallel.
 
-        Raises:
-            The first failure, once every region has ended. It says how many rows other regions have acknowledged.
+        Raises: the first error, after all regions are done. Its `rows_in_other_regions` counts the rows that other
+        regions acknowledged.
         """
         outcomes = self._target.context.each(self._append, list(parts))
         entries = [outcome for outcome in outcomes if isinstance(outcome, CommittedEntry)]
@@ -190,5 +201,6 @@ class RegionWriters:
 
 
 def committed(entries: Iterable[CommittedEntry]) -> Committed:
+    """Build the result of a write from its entries."""
     found = tuple(entries)
     return Committed(rows=sum(entry.rows for entry in found), entries=found)

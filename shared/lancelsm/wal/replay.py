@@ -1,8 +1,8 @@
-"""Read back the committed entries that are in no generation yet, with proof that they are the committed ones.
+"""Read the committed entries that are in no generation yet, and prove that they are the committed ones.
 
-An entry's own setsum says only that its bytes are whole. That it was committed follows from the sum of all entries
-between a manifest and a head, which both recorded: a swept slot may hold what a zombie put there late. Model:
-tests/model/reader_view.py.
+The setsum of an entry proves only that its bytes are intact. It does not prove that the entry was committed: a stalled
+writer may have put an object into a slot that was already collected. The proof is the sum of all entries between a
+manifest and a head, since both record their sums. Model: tests/model/reader_view.py.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lancelsm.wal.entry import Entry, decode
 
 
 class LogEnd(Protocol):
-    """Where a log ends for a reader: a head, or what a snapshot remembers of one."""
+    """The end of a log for a reader: a head, or the part of a head that a snapshot records."""
 
     @property
     def next_position(self) -> Position: ...
@@ -37,22 +37,22 @@ class LogEnd(Protocol):
 
 
 def tail(region: Region, end: LogEnd, manifest: Manifest) -> list[Entry] | None:
-    """The entries after the manifest's replay point up to the end, in order.
+    """Return the entries after the replay point of the manifest up to the end of the log, in order.
 
     Args:
-        end: the head as read, or what a snapshot remembers.
-        manifest: the one that this head names.
+        end: a head, or the end that a snapshot records.
+        manifest: the manifest that `end` names.
 
     Returns:
         The entries, fences included. None if the log was collected meanwhile: read head and manifest again.
 
     Raises:
-        Corrupt: entries are missing, unreadable, or don't add up, and no collection explains it. It names the first
-            one that is not what its writer put there; if each is sound by itself, their range. Or head and manifest
-            contradict each other, or the manifest itself: it is named.
+        Corrupt: entries are missing, unreadable or do not add up, and no collection explains it. The error names the
+            first damaged entry, or the whole range if each entry is intact by itself. Or the manifest contradicts
+            itself or the head; the error names the manifest.
         Unavailable: the store did not answer.
     """
-    _agree(region, end, manifest)
+    _check_consistent(region, end, manifest)
     positions = range(manifest.replay_after + 1, end.next_position)
     if not positions:
         return []
@@ -60,32 +60,32 @@ def tail(region: Region, end: LogEnd, manifest: Manifest) -> list[Entry] | None:
         entries = region.context.each(lambda position: _entry(region, Position(position)), positions)
         total = sum((entry.summary.entry_setsum for entry in entries), start=Setsum())
         if total != end.entry_setsum - manifest.entry_setsum:
-            raise _other(region, entries)
+            raise _sum_mismatch(region, entries)
         return entries
     except Corrupt as error:
         problem = error
-    # Proof needs a head read after the objects: below its floor, slots may be gone or refilled.
+    # The head must be read after the objects: below its floor, objects may be gone or replaced by late puts.
     if region.head().first_position > positions.start:
         return None
     raise problem
 
 
 def stored_rows(entry: Entry, schema: TableSchema) -> pa.Table:
-    """The rows of a committed entry in the stored form of a schema.
+    """Return the rows of a committed entry in the stored form of a schema.
 
-    The sum of an entry covers its rows, not the schema before them. If that is the table's, the rows are what was
-    written; under any other, an older one or a damaged one, they are summed.
+    The sum of an entry covers its rows but not its schema message. If the schema is the table's, the rows are as
+    written. Under any other schema (an older or a damaged one) the rows are summed and compared.
 
     Raises:
-        Corrupt: they are not what was written.
+        Corrupt: the rows are not as written.
     """
     try:
         rows = entry.table()
-        if rows.num_rows != entry.summary.rows or TOMBSTONE not in rows.schema.names:  # which every writer puts last
-            raise _unreadable(entry, "a committed entry holds other rows than were written")
+        if rows.num_rows != entry.summary.rows or TOMBSTONE not in rows.schema.names:  # every writer adds it
+            raise _unreadable(entry, "the rows of a committed entry are not the rows that were written")
         if not rows.schema.equals(schema.stored, check_metadata=True):
             if entry.row_setsum is not None and row_setsum(rows) != entry.row_setsum:
-                raise _unreadable(entry, "the rows of a committed entry don't add up to what it declares")
+                raise _unreadable(entry, "the rows of a committed entry don't have the sum that it declares")
             rows.validate(full=True)
         return conform(rows, schema)
     except (pa.ArrowException, Invalid, ValueError) as error:
@@ -105,31 +105,31 @@ def _entry(region: Region, position: Position) -> Entry:
         return decode(found.body, position=position, key=key)
 
 
-def _agree(region: Region, end: LogEnd, manifest: Manifest) -> None:
-    """Whether the manifest adds up, and the log ends where it does or later; raises `Corrupt` if not."""
+def _check_consistent(region: Region, end: LogEnd, manifest: Manifest) -> None:
+    """Raise `Corrupt` if the manifest does not add up, or if the log ends before its replay point."""
     broken = manifests.violations(None, manifest)
     last = end.next_position - 1
     if last < manifest.replay_after:
         broken.append(f"the log ends at {last}, before the replay point {manifest.replay_after}")
     if last == manifest.replay_after and end.entry_setsum != manifest.entry_setsum:
-        broken.append(f"the log through the replay point {last} has another sum in the head than in the manifest")
+        broken.append(f"head and manifest have different sums of the log through the replay point {last}")
     if broken:
         raise Corrupt(
             f"manifest and head contradict each other: {'; '.join(broken)}",
-            remedy=f"Restore the object, or stop all writers, then: lancelsm registry rebuild {region.context.uri}",
+            remedy=f"Restore the object. Or stop all writers, then: lancelsm registry rebuild {region.context.uri}",
             **region.where,
             position=manifest.replay_after,
             object=end.manifest_key,
         )
 
 
-def _other(region: Region, entries: Sequence[Entry]) -> Corrupt:
-    """What to say of entries that are not those that were committed."""
+def _sum_mismatch(region: Region, entries: Sequence[Entry]) -> Corrupt:
+    """Build the error for entries whose sum differs from the committed sum."""
     for entry in entries:
         position = entry.summary.position
         if entry.nonce is not None and not entry.sound:
             return Corrupt(
-                "a committed entry is not what was written there: its bytes don't have the sum that it declares",
+                "a committed entry is damaged: its bytes don't have the sum that it declares",
                 **region.where,
                 position=position,
                 object=wal_entry(region.id, position),
@@ -137,8 +137,8 @@ def _other(region: Region, entries: Sequence[Entry]) -> Corrupt:
     first, last = entries[0].summary.position, entries[-1].summary.position
     one = first == last
     return Corrupt(
-        "the entries after the replay point don't add up to what was committed, though each is sound by itself",
-        remedy="One of them is another's, or the head is: restore the one that a backup has otherwise",
+        "the entries after the replay point don't have the sum that was committed, though each is intact by itself",
+        remedy="One of them was replaced, or the head is wrong: compare them with a backup and restore what differs",
         **region.where,
         position=first if one else f"{first}..{last}",
         object=wal_entry(region.id, first) if one else wal_prefix(region.id),

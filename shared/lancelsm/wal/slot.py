@@ -1,8 +1,8 @@
-"""One entry at one position: an object put there, and the head moved past it.
+"""Append one entry at one position: put its object, then advance the head past it.
 
-Only the head commits. Whatever gets lost on the way - a reply, a race, this process - the entry is committed once, or
-never will be, or the caller is told `Ambiguous`. What was read at a position proves something only if a head read
-later still has its floor at or below that position, since a late put may refill a slot that was collected. Model:
+Only the head commits an entry. After a lost reply, a lost race or a crash, the entry is committed once, or never will
+be, or the caller gets `Ambiguous`. An object that was read at a position proves something only if a head that is read
+later has its floor at or below that position: a late put may refill a slot that was collected. Model:
 tests/model/append.py.
 """
 
@@ -26,33 +26,33 @@ _COUNTED = ("next_position", "entry_setsum", "wal_rows", "wal_bytes")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appended:
-    """An acknowledged entry, and the head as last seen: with it the next append needs no read."""
+    """An acknowledged entry, and the newest head that was seen; the next append can start from it without a read."""
 
     summary: Summary
     head: Head
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Standing:
-    """The object at a position as one read saw it; `entry` is None if it is undecodable."""
+class _SlotObject:
+    """The object at a position as one read saw it; `entry` is None if the object can't be decoded."""
 
     entry: Entry | None
     etag: ETag
 
 
 def try_slot(region: Region, draft: Draft, head: Head, *, budget: Budget, fencing: bool = False) -> Appended | Head:
-    """Try to make a draft the entry at the position that this head names.
+    """Try to append a draft at the next position of this head.
 
     Args:
-        head: as read or held; it may be out of date.
-        fencing: the draft is the sentinel of an unfinished claim. Nobody appends in this epoch before the claim is
-            finished, so an object that no protocol of ours put there may be replaced.
+        head: may be stale.
+        fencing: the draft is the fence of an unfinished claim. No writer appends in this epoch before the claim is
+            finished, so an object that no lancelsm writer put there may be replaced.
 
     Returns:
-        The acknowledged entry; or a newer head to start afresh from, and then the draft is not in the log.
+        The acknowledged entry; or a newer head to start again from, and then the draft is not in the log.
 
     Raises:
-        Ambiguous, Contended, Corrupt: as `wal.append.append`.
+        Ambiguous, Contended, Corrupt, Unavailable, Invalid: for the same reasons as in `wal.append.append`.
     """
     entry = encode(
         draft,
@@ -65,11 +65,14 @@ def try_slot(region: Region, draft: Draft, head: Head, *, budget: Budget, fencin
 
 
 def put_entry(region: Region, entry: Encoded, *, budget: Budget, fencing: bool = False) -> Appended | Head | None:
-    """Get our object to stand at its position: None once it does, else as `try_slot`, arguments and errors too."""
+    """Put our object at its position. Return None if it is there, else the same as `try_slot`.
+
+    Arguments and errors are those of `try_slot`.
+    """
     objects = region.context.objects
     position = entry.summary.position
     key = wal_entry(region.id, position)
-    maybe_written = False  # some attempt got no definite refusal
+    maybe_written = False  # an attempt had an unknown outcome
     replacing: ETag | None = None
     try:
         for _ in budget.attempts():
@@ -80,59 +83,59 @@ def put_entry(region: Region, entry: Encoded, *, budget: Budget, fencing: bool =
             if isinstance(outcome, Written):
                 return None
             maybe_written |= isinstance(outcome, WriteUnknown)
-            standing = read_slot(region, position)
-            if standing is None:
+            found = read_slot(region, position)
+            if found is None:
                 if not maybe_written:
                     return region.head()
-                replacing = None  # no trace of our put yet: the same bytes again, under the same nonce
-            elif standing.entry is not None and standing.entry.nonce == entry.nonce:
-                _check_ours(region, standing.entry, entry)
+                replacing = None  # our put has not arrived yet: send the same bytes again, with the same nonce
+            elif found.entry is not None and found.entry.nonce == entry.nonce:
+                _check_ours(region, found.entry, entry)
                 return None
             else:
-                settled = resolve_conflict(region, standing, entry, maybe_written=maybe_written, fencing=fencing)
-                if settled is not None:
-                    return settled
-                replacing = standing.etag
+                result = resolve_conflict(region, found, entry, maybe_written=maybe_written, fencing=fencing)
+                if result is not None:
+                    return result
+                replacing = found.etag
     except (Unavailable, Invalid) as error:
         if maybe_written:
-            raise ambiguous(region, position, "the store gave no answer that proves anything") from error
+            raise ambiguous(region, position, "the store gave no conclusive answer") from error
         raise
     if maybe_written:
-        raise ambiguous(region, position, "the store gave no answer that proves anything")
+        raise ambiguous(region, position, "the store gave no conclusive answer")
     raise contended(region, position)
 
 
 def resolve_conflict(
-    region: Region, standing: _Standing, entry: Encoded, *, maybe_written: bool, fencing: bool
+    region: Region, found: _SlotObject, entry: Encoded, *, maybe_written: bool, fencing: bool
 ) -> Appended | Head | None:
-    """Another's object stands at our position. None if it is to be replaced, else what `try_slot` returns.
+    """Handle an object of another writer at our position. None: replace it. Else the same as `try_slot`.
 
-    It is replaced if its epoch is over. One of our own epoch may be about to be committed by its writer, who may also
-    have died after the put: it is committed for him.
+    An object of an older epoch is replaced. An object of our own epoch is committed on behalf of its writer, which may
+    be about to commit it or may have crashed after the put.
     """
     position, epoch = entry.summary.position, entry.summary.epoch
-    other = standing.entry
+    other = found.entry
     if other is not None and other.summary.epoch < epoch:
         return None
     fresh = region.head()
     if fresh.next_position > position:
         return resolve_outcome(region, entry) if maybe_written else fresh
     if fresh.epoch != epoch:
-        return fresh  # a claim came between: nothing of ours can be committed here any more
+        return fresh  # a concurrent claim: our entry can't be committed here any more
     if other is not None and other.summary.epoch > epoch:
         raise Corrupt(
-            f"the log holds an entry of epoch {other.summary.epoch}, the head is in epoch {epoch}: "
-            "a writer works outside the registry",
-            remedy=f"Stop it, then: lancelsm region adopt {region.context.uri}",
+            f"the log holds an entry of epoch {other.summary.epoch}, but the head is in epoch {epoch}: "
+            "a writer does not use the registry",
+            remedy=f"Stop that writer, then: lancelsm region adopt {region.context.uri}",
             **region.where,
             position=position,
         )
     if other is None or other.nonce is None or not other.sound:
-        # Seen before a head whose claim is unfinished, so no append of this epoch put it there.
+        # The object was read before a head whose claim is unfinished, so no append of this epoch wrote it.
         if fencing and fresh.manifest_epoch < epoch:
             return None
         raise Corrupt(
-            "the object at the next position of the log is not one that this release appends",
+            "the object at the next position of the log is not an entry that this release writes",
             remedy=f"Take the region over: lancelsm region claim {region.context.uri} --region {region.id}",
             **region.where,
             position=position,
@@ -144,7 +147,7 @@ def resolve_conflict(
 
 
 def _commit(region: Region, entry: Encoded, head: Head, *, budget: Budget) -> Appended | Head:
-    """Our object stands at its position: move the head past it, and acknowledge only then."""
+    """Advance the head past our object, then acknowledge it. The object is at its position already."""
     position = entry.summary.position
     cause: LsmError | None = None
     for _ in budget.attempts():
@@ -157,18 +160,19 @@ def _commit(region: Region, entry: Encoded, head: Head, *, budget: Budget) -> Ap
             if now.next_position > position:
                 return resolve_outcome(region, entry)
             if now.epoch != entry.summary.epoch:
-                return now  # a claim came between: our object can't be committed any more
+                return now  # a concurrent claim: our object can't be committed any more
             head = now
-        except (Unavailable, Invalid) as error:  # neither says what became of the entry
+        except (Unavailable, Invalid) as error:  # the outcome of the swap is still unknown
             cause = error
-    raise ambiguous(region, position, "the registry gave no answer that proves anything") from cause
+    raise ambiguous(region, position, "the registry gave no conclusive answer") from cause
 
 
 def advance_head(region: Region, step: Swap) -> Head | SwapLost | registry.SwapUnknown:
-    """Try to move the head past entries: the new head if it was applied, and says what it was told.
+    """Try to advance the head past entries. Return the new head if the swap was applied.
 
     Raises:
-        Corrupt: it says something else. The entries are committed, and must not be acknowledged.
+        Corrupt: the swap was applied, but the new head has other values than were written. The entries are committed
+            and must not be acknowledged.
     """
     outcome = region.swap(step)
     if isinstance(outcome, Head):
@@ -176,7 +180,7 @@ def advance_head(region: Region, step: Swap) -> Head | SwapLost | registry.SwapU
         other = [name for name in _COUNTED if record[name] != step.change[name]]
         if other:
             raise Corrupt(
-                f"the head counts other entries than were committed: {', '.join(other)} is not what was written",
+                f"the head does not have the values that were written to it: {', '.join(other)} differs",
                 remedy=f"Stop all writers, then: lancelsm registry rebuild {region.context.uri}",
                 **region.where,
                 position=Position(outcome.next_position - 1),
@@ -185,38 +189,41 @@ def advance_head(region: Region, step: Swap) -> Head | SwapLost | registry.SwapU
 
 
 def resolve_outcome(region: Region, entry: Encoded) -> Appended | Head:
-    """The head is past our position: was it our entry that was committed there? Else a newer head to start afresh from.
+    """Find out which entry was committed at our position, after the head has passed it.
+
+    Returns:
+        Our entry if it was committed, else a newer head to start again from.
 
     Raises:
-        Ambiguous: the log was collected past it meanwhile.
-        Corrupt: a committed entry is gone.
+        Ambiguous: the log was collected past the position meanwhile.
+        Corrupt: a committed entry is missing.
     """
     position = entry.summary.position
-    standing = read_slot(region, position)
+    found = read_slot(region, position)
     # The head is read after the object: a late put may have refilled a collected slot.
     head = region.head()
     if head.first_position > position:
         raise ambiguous(region, position, f"the log was collected below {head.first_position} meanwhile")
-    if standing is None:
+    if found is None:
         raise Corrupt(
             "a committed entry is gone",
-            remedy="Put it back from a copy of the bucket; lancelsm scrub names all that is wrong",
+            remedy="Restore the object from a copy of the bucket; lancelsm scrub lists all damage",
             **region.where,
             position=position,
             object=wal_entry(region.id, position),
         )
-    if standing.entry is not None and standing.entry.nonce == entry.nonce:
-        _check_ours(region, standing.entry, entry)
+    if found.entry is not None and found.entry.nonce == entry.nonce:
+        _check_ours(region, found.entry, entry)
         return Appended(summary=entry.summary, head=head)
     return head
 
 
-def _check_ours(region: Region, standing: Entry, entry: Encoded) -> None:
-    """Whether what stands under our nonce has the sum that the head is to count; raises `Corrupt` if not."""
+def _check_ours(region: Region, found: Entry, entry: Encoded) -> None:
+    """Raise `Corrupt` if the object with our nonce does not have the sum that the head would record."""
     position = entry.summary.position
-    if standing.summary.entry_setsum != entry.summary.entry_setsum:
+    if found.summary.entry_setsum != entry.summary.entry_setsum:
         raise Corrupt(
-            "our entry was damaged on its way into the log",
+            "the entry was damaged while it was written",
             remedy=f"Take the region over: lancelsm region claim {region.context.uri} --region {region.id}",
             **region.where,
             position=position,
@@ -224,20 +231,21 @@ def _check_ours(region: Region, standing: Entry, entry: Encoded) -> None:
         )
 
 
-def read_slot(region: Region, position: Position) -> _Standing | None:
+def read_slot(region: Region, position: Position) -> _SlotObject | None:
+    """Read the object at a position; None if there is no object."""
     key = wal_entry(region.id, position)
     found = region.context.objects.get(key)
     if found is None:
         return None
     try:
-        return _Standing(entry=decode(found.body, position=position, key=key), etag=found.etag)
+        return _SlotObject(entry=decode(found.body, position=position, key=key), etag=found.etag)
     except Corrupt:
-        return _Standing(entry=None, etag=found.etag)
+        return _SlotObject(entry=None, etag=found.etag)
 
 
 def contended(region: Region, position: Position) -> Contended:
     return Contended(
-        "others appended faster until the retry budget was spent",
+        "other writers were faster until the retry budget was spent",
         remedy="Nothing was written: retry, or write fewer and larger batches",
         **region.where,
         position=position,
