@@ -1,4 +1,4 @@
-"""Who may import what. Lance has one seam, and the writer's import stays lean."""
+"""Only `lancelsm.dataset` imports Lance, and the modules that a writer needs import nothing heavy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def imported(source: Path) -> set[str]:
     return plain | {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
 
 
-def test_lance_is_imported_by_its_seam_only() -> None:
+def test_only_the_dataset_package_imports_lance() -> None:
     users = {
         path.relative_to(PACKAGE).as_posix()
         for path in PACKAGE.rglob("*.py")
@@ -41,8 +41,8 @@ def modules(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", LEAN)
-def test_a_lean_module_imports_on_a_machine_without_anything_heavy(name: str) -> None:
-    # pyarrow takes numpy when it is there and does without when it isn't, so absence is what can be tested.
+def test_a_lean_module_imports_without_heavy_packages(name: str) -> None:
+    # pyarrow imports numpy if it is installed, so the script hides the heavy packages instead.
     script = f"import sys; sys.modules |= dict.fromkeys({HEAVY}); import {', '.join(modules(name))}"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
 

@@ -1,4 +1,4 @@
-"""Which Java Spark gets."""
+"""Choose the Java that Spark runs on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lancelsm.errors import Invalid
 
 
 def fake_java(home: Path, *, major: str) -> Path:
-    """A program that reports `major` and `home` as Java does; it lies where JAVA_HOME=`home` expects it."""
+    """Write a program that reports `major` and `home` like Java, at the path that JAVA_HOME=`home` implies."""
     program = home / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(
@@ -32,7 +32,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("major", ["17", "21"])
-def test_an_installed_java_that_fits_is_used_under_its_real_home(
+def test_a_supported_java_on_the_path_is_used_by_its_real_home(
     tmp_path: Path, machine: pytest.MonkeyPatch, major: str
 ) -> None:
     home = tmp_path / "jvm"
@@ -45,7 +45,7 @@ def test_an_installed_java_that_fits_is_used_under_its_real_home(
     assert not (tmp_path / "prefix").exists()
 
 
-def test_java_home_goes_before_the_path(tmp_path: Path, machine: pytest.MonkeyPatch) -> None:
+def test_java_home_takes_precedence_over_the_path(tmp_path: Path, machine: pytest.MonkeyPatch) -> None:
     named, on_path = tmp_path / "named", tmp_path / "on_path"
     fake_java(named, major="17")
     machine.setenv("PATH", str(fake_java(on_path, major="21").parent))
@@ -54,7 +54,9 @@ def test_java_home_goes_before_the_path(tmp_path: Path, machine: pytest.MonkeyPa
     assert java.java_home(prefix=tmp_path / "prefix") == named
 
 
-def test_the_path_is_used_when_java_home_does_not_fit(tmp_path: Path, machine: pytest.MonkeyPatch) -> None:
+def test_the_path_is_used_when_java_home_has_an_unsupported_version(
+    tmp_path: Path, machine: pytest.MonkeyPatch
+) -> None:
     named, on_path = tmp_path / "named", tmp_path / "on_path"
     fake_java(named, major="25")
     machine.setenv("PATH", str(fake_java(on_path, major="17").parent))
@@ -64,7 +66,7 @@ def test_the_path_is_used_when_java_home_does_not_fit(tmp_path: Path, machine: p
 
 
 @pytest.mark.parametrize("major", ["1.8", "11", "16", "22", "24"])
-def test_a_java_that_spark_does_not_run_on_is_passed_over(
+def test_a_java_version_that_spark_does_not_support_is_skipped(
     tmp_path: Path, machine: pytest.MonkeyPatch, major: str
 ) -> None:
     machine.setenv("PATH", str(fake_java(tmp_path / "jvm", major=major).parent))
@@ -72,7 +74,7 @@ def test_a_java_that_spark_does_not_run_on_is_passed_over(
     assert java.java_home(prefix=tmp_path / "prefix") == tmp_path / "prefix" / "java"
 
 
-def test_a_java_that_does_not_start_is_passed_over(tmp_path: Path, machine: pytest.MonkeyPatch) -> None:
+def test_a_java_that_does_not_start_is_skipped(tmp_path: Path, machine: pytest.MonkeyPatch) -> None:
     broken = fake_java(tmp_path / "jvm", major="17")
     broken.write_text("#!/bin/sh\nexit 1\n")
     machine.setenv("PATH", str(broken.parent))
@@ -80,7 +82,7 @@ def test_a_java_that_does_not_start_is_passed_over(tmp_path: Path, machine: pyte
     assert java.java_home(prefix=tmp_path / "prefix") == tmp_path / "prefix" / "java"
 
 
-def test_the_bundled_java_runs_when_asked_for_the_module_that_it_lacks(tmp_path: Path) -> None:
+def test_the_bundled_java_starts_when_an_option_names_a_module_that_it_lacks(tmp_path: Path) -> None:
     program = java.java_home(bundled_only=True, prefix=tmp_path / "with space & 'quote") / "bin" / "java"
     done = subprocess.run(
         [program, "--add-modules=jdk.incubator.vector", "-Dname=a b", *java.REPORT],
@@ -93,24 +95,24 @@ def test_the_bundled_java_runs_when_asked_for_the_module_that_it_lacks(tmp_path:
     assert "name = a b" in done.stderr
 
 
-def test_the_bundled_java_is_made_once(tmp_path: Path) -> None:
-    made = java.java_home(bundled_only=True, prefix=tmp_path) / "bin" / "java"
-    inode = made.stat().st_ino
+def test_the_shim_of_the_bundled_java_is_written_once(tmp_path: Path) -> None:
+    shim = java.java_home(bundled_only=True, prefix=tmp_path) / "bin" / "java"
+    inode = shim.stat().st_ino
 
     java.java_home(bundled_only=True, prefix=tmp_path)
 
-    assert made.stat().st_ino == inode
-    assert list(made.parent.iterdir()) == [made]
+    assert shim.stat().st_ino == inode
+    assert list(shim.parent.iterdir()) == [shim]
 
 
 def test_a_shim_of_another_installation_is_replaced(tmp_path: Path) -> None:
-    made = java.java_home(bundled_only=True, prefix=tmp_path) / "bin" / "java"
-    wanted = made.read_text()
-    made.write_text("#!/bin/sh\nexec /gone/java\n")
+    shim = java.java_home(bundled_only=True, prefix=tmp_path) / "bin" / "java"
+    wanted = shim.read_text()
+    shim.write_text("#!/bin/sh\nexec /gone/java\n")
 
     java.java_home(bundled_only=True, prefix=tmp_path)
 
-    assert made.read_text() == wanted
+    assert shim.read_text() == wanted
 
 
 def test_without_any_java_the_error_says_what_to_install(tmp_path: Path, machine: pytest.MonkeyPatch) -> None:
@@ -120,7 +122,7 @@ def test_without_any_java_the_error_says_what_to_install(tmp_path: Path, machine
         java.java_home(prefix=tmp_path)
 
 
-def test_a_prefix_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_prefix_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "java").write_text("a file where a directory is needed")
 
     with pytest.raises(Invalid, match=str(tmp_path)):

@@ -1,4 +1,4 @@
-"""What the layers are built of, and the module that unpacks a library in its place."""
+"""Build the Lambda layers, and unpack a packed library when it is imported."""
 
 from __future__ import annotations
 
@@ -37,36 +37,36 @@ def pins(name: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_a_layer_has_the_versions_that_are_tested(name: str) -> None:
+def test_a_layer_contains_only_tested_versions(name: str) -> None:
     tested = re.findall(r"^([a-z0-9-]+)==(\S+)", (SHARED.parent / "requirements" / "dev.txt").read_text(), re.MULTILINE)
 
     assert set(pins(name).items()) <= set(tested)
 
 
-def test_the_layer_of_writers_has_neither_lance_nor_numpy() -> None:
+def test_the_writer_layer_contains_neither_lance_nor_numpy() -> None:
     assert not pins("lean").keys() & {"numpy", "pydantic", "pylance", "aws-xray-sdk"}
     assert pins("lance").keys() >= {*pins("lean"), "numpy", "pylance"}
 
 
-def test_the_layer_for_expressions_repeats_nothing_of_the_one_beside_it() -> None:
+def test_the_expression_layer_repeats_no_package_of_the_lean_layer() -> None:
     assert not pins("expression").keys() & pins("lean").keys()
 
 
-# Run where the whole package is installed, never by a function.
-ELSEWHERE = {"cli", "client", "cost.py", "doctor.py", "local"}
+# This code runs where the whole package is installed, never in a function.
+NOT_IN_FUNCTIONS = {"cli", "client", "cost.py", "doctor.py", "local"}
 
 
-def test_layers_keep_the_descriptions_of_all_services_that_functions_speak_to() -> None:
+def test_layers_keep_the_service_descriptions_of_all_services_that_functions_call() -> None:
     sources = [*(SHARED / "lancelsm").rglob("*.py"), *(SHARED.parent / "functions").glob("*.py")]
-    inside = [path.read_text() for path in sources if not ELSEWHERE & set(path.relative_to(SHARED.parent).parts)]
-    asked = {name for source in inside for name in re.findall(r"\bclient\(\"([a-z0-9-]+)\"", source)}
+    inside = [path.read_text() for path in sources if not NOT_IN_FUNCTIONS & set(path.relative_to(SHARED.parent).parts)]
+    called = {name for source in inside for name in re.findall(r"\bclient\(\"([a-z0-9-]+)\"", source)}
 
-    assert asked
-    assert asked <= SERVICES
+    assert called
+    assert called <= SERVICES
 
 
 @pytest.mark.parametrize("machine", MACHINES.values())
-def test_builds_for_any_older_c_library_are_found(machine: str) -> None:
+def test_wheels_for_older_c_libraries_are_accepted(machine: str) -> None:
     tags = platforms(machine)
 
     assert {f"manylinux_2_{minor}_{machine}" for minor in (17, 24, 26, 28, 34)} <= set(tags)
@@ -84,17 +84,17 @@ def installed(directory: Path, **versions: str) -> Path:
 LOCK = "py-arrow==26.0.1 \\\n    --hash=sha256:00\n    # via -r x.in\nobstore==0.12.1 \\\n    --hash=sha256:00\n"
 
 
-def test_what_was_installed_is_what_the_lock_names(tmp_path: Path) -> None:
+def test_packages_that_match_the_lock_file_pass_the_check(tmp_path: Path) -> None:
     check_versions(installed(tmp_path, py_arrow="26.0.1", obstore="0.12.1"), LOCK)
 
 
 @pytest.mark.parametrize("versions", [{"py_arrow": "26.0.1", "obstore": "0.3.0"}, {"py_arrow": "26.0.1"}])
-def test_an_older_or_a_missing_package_ends_the_build(tmp_path: Path, versions: dict[str, str]) -> None:
+def test_an_older_or_missing_package_fails_the_build(tmp_path: Path, versions: dict[str, str]) -> None:
     with pytest.raises(BuildError, match="obstore"):
         check_versions(installed(tmp_path, **versions), LOCK)
 
 
-def test_a_layer_that_lambda_would_refuse_ends_the_build(tmp_path: Path) -> None:
+def test_a_layer_larger_than_lambda_allows_fails_the_build(tmp_path: Path) -> None:
     with (tmp_path / "library.so").open("wb") as file:
         file.truncate(MAX_BYTES - 100)
 
@@ -104,7 +104,7 @@ def test_a_layer_that_lambda_would_refuse_ends_the_build(tmp_path: Path) -> None
 
 
 def elf(*, machine: int = 62, content: bytes = b"code", after: bytes = b"symbols") -> bytes:
-    """A file with one segment of `content`, and sections behind it."""
+    """Encode an ELF file with one segment of `content`, followed by sections."""
     header = bytearray(64)
     header[:6] = b"\x7fELF\x02\x01"
     struct.pack_into("<H", header, 18, machine)
@@ -115,7 +115,7 @@ def elf(*, machine: int = 62, content: bytes = b"code", after: bytes = b"symbols
     return bytes(header) + segment + content + after
 
 
-def test_what_no_loader_maps_is_cut_off_and_nothing_else() -> None:
+def test_only_bytes_that_no_loader_maps_are_cut_off() -> None:
     cut = without_sections(elf(content=b"code", after=b"symbols"))
 
     assert cut.endswith(b"code")
@@ -136,27 +136,27 @@ def test_a_real_library_works_without_its_sections(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("library", "told"),
+    ("library", "raised"),
     [
         (elf(machine=183), "not for x86_64"),
         (elf(content=b"GLIBC_2.4\0GLIBC_2.35\0"), r"needs glibc 2\.35"),
     ],
 )
-def test_a_library_that_the_runtime_can_not_load_ends_the_build(tmp_path: Path, library: bytes, raised: str) -> None:
+def test_a_library_that_the_runtime_cannot_load_fails_the_build(tmp_path: Path, library: bytes, raised: str) -> None:
     (tmp_path / "a.so").write_bytes(library)
 
     with pytest.raises(BuildError, match=raised):
         check_libraries(tmp_path, "x86_64")
 
 
-def test_slimming_leaves_what_runs(tmp_path: Path) -> None:
+def test_slimming_keeps_the_files_that_are_needed_at_run_time(tmp_path: Path) -> None:
     kept = [
         "pyarrow/lib.cpython-313.so",
         "pyarrow/libarrow_python.so.2600",
         "botocore/data/sqs/a.json",
         "numpy/core.py",
     ]
-    gone = [
+    removed = [
         "pyarrow/include/arrow/api.h",
         "pyarrow/libarrow_flight.so.2600",
         "pyarrow/libarrow_python.so",
@@ -165,7 +165,7 @@ def test_slimming_leaves_what_runs(tmp_path: Path) -> None:
         "numpy/lib/tests/test_io.py",
         "numpy/core.pyi",
     ]
-    for name in (*kept, *gone):
+    for name in (*kept, *removed):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(elf() if ".so" in name else b"text")
@@ -188,7 +188,7 @@ def packed(tmp_path: Path) -> Path:
     return pack(library)
 
 
-def test_a_packed_library_comes_out_as_it_was_once_for_all_processes(tmp_path: Path, packed: Path) -> None:
+def test_concurrent_imports_unpack_a_library_once_and_unchanged(tmp_path: Path, packed: Path) -> None:
     paths: list[str] = []
     threads = [threading.Thread(target=lambda: paths.append(unpacked(str(packed), str(tmp_path)))) for _ in range(8)]
     for thread in threads:
@@ -202,20 +202,20 @@ def test_a_packed_library_comes_out_as_it_was_once_for_all_processes(tmp_path: P
     assert not list(tmp_path.glob("*.part"))
 
 
-def test_what_a_process_that_died_left_is_begun_anew(tmp_path: Path, packed: Path) -> None:
+def test_a_partly_unpacked_library_of_a_crashed_process_is_unpacked_again(tmp_path: Path, packed: Path) -> None:
     (tmp_path / packed.name.removesuffix(".zst")).with_suffix(".so.part").write_bytes(b"half" * 1_000_000)
 
     assert Path(unpacked(str(packed), str(tmp_path))).read_bytes() == CONTENT
 
 
-def test_a_library_that_is_there_is_not_unpacked_again(tmp_path: Path, packed: Path) -> None:
+def test_an_unpacked_library_is_not_unpacked_again(tmp_path: Path, packed: Path) -> None:
     first = Path(unpacked(str(packed), str(tmp_path)))
     packed.unlink()
 
     assert unpacked(str(packed), str(tmp_path)) == str(first)
 
 
-def test_a_library_cut_short_is_never_loaded(tmp_path: Path, packed: Path) -> None:
+def test_a_truncated_library_is_never_loaded(tmp_path: Path, packed: Path) -> None:
     shorter = packed.with_name(packed.name.replace(f"-{len(CONTENT)}.", f"-{len(CONTENT) + 1}."))
     packed.rename(shorter)
 
@@ -224,7 +224,7 @@ def test_a_library_cut_short_is_never_loaded(tmp_path: Path, packed: Path) -> No
     assert not list(tmp_path.glob("*.so"))
 
 
-def test_a_library_without_room_says_how_much_it_needs(tmp_path: Path, packed: Path) -> None:
+def test_the_error_of_a_full_disk_says_how_many_bytes_are_needed(tmp_path: Path, packed: Path) -> None:
     script = (
         "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000)); "
         f"from layers.packed import unpacked; unpacked({str(packed)!r}, {str(tmp_path)!r})"
@@ -238,8 +238,8 @@ def test_a_library_without_room_says_how_much_it_needs(tmp_path: Path, packed: P
     assert not list(tmp_path.glob("*.so"))
 
 
-def test_a_packed_extension_module_takes_the_place_of_the_module_that_unpacks_it(tmp_path: Path) -> None:
-    """As `from .lance import ...` within a package does."""
+def test_a_packed_extension_module_replaces_the_module_that_unpacks_it(tmp_path: Path) -> None:
+    """`from .lance import ...` within a package works like this."""
     import mmh3
 
     assert mmh3.__file__ is not None

@@ -1,4 +1,4 @@
-"""Keys and names: what is where, and nothing else is taken for it."""
+"""Object keys and names: encode them, and decode only strings that have their exact form."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def test_bitrev64_is_64_digits_least_significant_first(number, digits):
 
 
 @pytest.mark.parametrize("number", [-1, 2**64])
-def test_bitrev64_takes_64_bits(number):
+def test_bitrev64_refuses_numbers_that_do_not_fit_64_bits(number):
     with pytest.raises(ValueError, match="64 bits"):
         layout.bitrev64(number)
 
 
 @pytest.mark.parametrize("digits", ["", "1" * 63, "1" * 65, "2" + "0" * 63, " " + "0" * 63, "+" + "0" * 63])
-def test_unbitrev64_takes_nothing_else(digits):
+def test_unbitrev64_refuses_anything_but_64_binary_digits(digits):
     with pytest.raises(ValueError, match="64 binary digits"):
         layout.unbitrev64(digits)
 
 
-def test_keys_lie_where_lance_looks():
+def test_keys_are_where_lance_expects_them():
     base = f"_mem_wal/{REGION}"
     assert layout.wal_entry(REGION, Position(1)) == f"{base}/wal/1{'0' * 63}.arrow"
     assert layout.published_manifest(REGION, Version(2)) == f"{base}/manifest/01{'0' * 62}.binpb"
@@ -45,13 +45,13 @@ def test_keys_lie_where_lance_looks():
     assert layout.generation_path(REGION, name) == f"{base}/01234567_gen_12"
 
 
-def test_there_is_no_position_zero():
+def test_position_zero_is_refused():
     with pytest.raises(ValueError, match="start at 1"):
         layout.wal_entry(REGION, Position(0))
 
 
 @pytest.mark.parametrize("position", [1, 2, 4096, 2**64 - 1])
-def test_a_position_comes_back_from_its_key(position):
+def test_a_position_is_decoded_from_its_key(position):
     assert layout.wal_position(layout.wal_entry(REGION, Position(position))) == position
 
 
@@ -76,7 +76,7 @@ def test_other_keys_have_no_position(name):
         ("wal", None),
     ],
 )
-def test_generation_directories_are_told_from_others(name, number):
+def test_only_a_generation_directory_has_a_generation_number(name, number):
     assert layout.generation_number(name) == number
 
 
@@ -85,12 +85,12 @@ def region_of(*values, table=TABLE, spec_id=1):
 
 
 def test_a_region_id_is_a_uuid_of_version_4_and_the_same_for_every_creator():
-    made = region_of(("bucket", b"\x03\x00\x00\x00"))
-    assert made == "d00cc65e-1b58-41a4-a929-5096334c8657"
-    assert (uuid.UUID(made).version, uuid.UUID(made).variant) == (4, uuid.RFC_4122)
+    created = region_of(("bucket", b"\x03\x00\x00\x00"))
+    assert created == "d00cc65e-1b58-41a4-a929-5096334c8657"
+    assert (uuid.UUID(created).version, uuid.UUID(created).variant) == (4, uuid.RFC_4122)
 
 
-def test_region_ids_differ_wherever_the_regions_do():
+def test_different_regions_have_different_ids():
     ids = {
         region_of(),
         region_of(("a", None)),
@@ -106,7 +106,7 @@ def test_region_ids_differ_wherever_the_regions_do():
     assert len(ids) == 10
 
 
-def test_registry_keys_group_what_is_listed_together():
+def test_registry_records_that_are_listed_together_share_a_partition():
     assert layout.head_key(TABLE, REGION) == Key(partition=f"H#{TABLE}#{REGION}", sort="head")
     assert layout.region_key(TABLE, REGION) == Key(partition=f"T#{TABLE}", sort=REGION)
     assert layout.table_key(TABLE) == Key(partition="T", sort=TABLE)

@@ -1,4 +1,4 @@
-"""An advisory lock: it keeps others away, ends by itself, and nothing rests on it."""
+"""Leases are advisory: they keep others away and expire, and no guarantee depends on them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tests.simulation.faults import (
 TABLE = TableId("55fdc1f0-cea9-499a-8354-c74dee3f45b4")
 
 
-class Place:
-    """One registry and clock, seen by several processes."""
+class Environment:
+    """One registry and one clock that several processes share."""
 
     def __init__(self) -> None:
         self.registry = MemoryRegistry()
@@ -49,64 +49,64 @@ class Place:
         return str(record["holder"]) if record else ""
 
 
-def test_it_keeps_others_away_for_as_long_as_it_is_held() -> None:
-    place = Place()
-    with lease(place.process("a"), "base"):
+def test_a_held_lease_keeps_other_processes_away() -> None:
+    environment = Environment()
+    with lease(environment.process("a"), "base"):
         with (
             pytest.raises(Contended, match="another process holds the lease 'base'") as raised,
-            lease(place.process("b"), "base"),
+            lease(environment.process("b"), "base"),
         ):
             pass
         assert "60 s" in raised.value.remedy
-        with lease(place.process("b"), "another name"):
+        with lease(environment.process("b"), "another name"):
             pass
-    with lease(place.process("b"), "base"):
-        assert place.holder
-    assert place.holder == ""
+    with lease(environment.process("b"), "base"):
+        assert environment.holder
+    assert environment.holder == ""
 
 
-def test_it_is_given_back_after_a_failure() -> None:
-    place = Place()
-    with pytest.raises(KeyError), lease(place.process("a"), "base"):
+def test_a_lease_is_released_after_a_failure() -> None:
+    environment = Environment()
+    with pytest.raises(KeyError), lease(environment.process("a"), "base"):
         raise KeyError
-    assert place.holder == ""
+    assert environment.holder == ""
 
 
-def test_after_a_crash_of_its_holder_it_ends_by_itself() -> None:
-    place = Place()
-    crashed = lease(place.process("a"), "base")
+def test_a_lease_expires_after_its_holder_crashed() -> None:
+    environment = Environment()
+    crashed = lease(environment.process("a"), "base")
     crashed.__enter__()
 
-    place.clock.advance(LEASE_SECONDS - 1)
-    with pytest.raises(Contended), lease(place.process("b"), "base"):
+    environment.clock.advance(LEASE_SECONDS - 1)
+    with pytest.raises(Contended), lease(environment.process("b"), "base"):
         pass
-    place.clock.advance(1)
-    with lease(place.process("b"), "base"):
-        assert place.holder
+    environment.clock.advance(1)
+    with lease(environment.process("b"), "base"):
+        assert environment.holder
 
 
-def test_a_holder_that_was_overtaken_does_not_take_the_lease_from_its_successor() -> None:
-    place = Place()
-    with lease(place.process("a"), "base"):
-        place.clock.advance(LEASE_SECONDS)
-        successor = lease(place.process("b"), "base")
+def test_a_holder_whose_lease_expired_does_not_release_the_lease_of_its_successor() -> None:
+    environment = Environment()
+    with lease(environment.process("a"), "base"):
+        environment.clock.advance(LEASE_SECONDS)
+        successor = lease(environment.process("b"), "base")
         successor.__enter__()
-        held = place.holder
-    assert place.holder == held
+        held = environment.holder
+    assert environment.holder == held
     successor.__exit__(None, None, None)
-    assert place.holder == ""
+    assert environment.holder == ""
 
 
 @pytest.mark.parametrize("fault", [FAIL_BEFORE, FAIL_AFTER])
-def test_a_lost_reply_of_taking_or_giving_back_does_no_harm(fault: object) -> None:
-    place = Place()
+def test_a_lost_reply_while_taking_or_releasing_a_lease_does_no_harm(fault: object) -> None:
+    environment = Environment()
     calls = FaultPlan()
-    with lease(place.process("a", calls), "base"):
+    with lease(environment.process("a", calls), "base"):
         pass
     for call in calls.calls:
         if call.method != "swap":
             continue
-        other = Place()
+        other = Environment()
         with lease(other.process("a", FaultPlan.at(call.index, fault)), "base"):  # type: ignore[arg-type]
             assert other.holder
         other.clock.advance(LEASE_SECONDS)
@@ -114,12 +114,12 @@ def test_a_lost_reply_of_taking_or_giving_back_does_no_harm(fault: object) -> No
             assert other.holder
 
 
-def test_a_lease_by_a_clock_that_was_far_ahead_keeps_nobody_away_for_long() -> None:
-    place = Place()
-    ahead = replace(place.process("a"), clock=FakeClock(place.clock.now() + 1e8))
+def test_a_lease_of_a_clock_that_was_far_ahead_does_not_block_others() -> None:
+    environment = Environment()
+    ahead = replace(environment.process("a"), clock=FakeClock(environment.clock.now() + 1e8))
     crashed = lease(ahead, "base")
     crashed.__enter__()
-    assert place.holder
+    assert environment.holder
 
-    with lease(place.process("b"), "base"):
-        assert place.holder
+    with lease(environment.process("b"), "base"):
+        assert environment.holder

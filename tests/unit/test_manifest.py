@@ -1,4 +1,4 @@
-"""The manifest: its transitions, what no change may ever do, and its bytes."""
+"""The manifest: its transitions, its invariants, and its encoding."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ SECOND = flush(FIRST, 4)
 THIRD = flush(SECOND, 9)
 
 
-def test_the_sums_of_a_generation_s_files_and_filter_are_kept_and_their_absence_too():
+def test_sums_of_files_and_bloom_filter_survive_encoding_whether_present_or_absent():
     (known,) = SECOND.generations
     summed = replace(known, folded=replace(known.folded, file_setsum=Setsum.of([b"f"]), bloom_setsum=Setsum.of([b"b"])))
 
@@ -79,27 +79,27 @@ def test_a_flush_moves_the_replay_point_to_its_last_entry():
     assert [violations(None, FIRST), violations(FIRST, SECOND), violations(SECOND, THIRD)] == [[], [], []]
 
 
-def test_a_flush_that_is_in_already_changes_nothing():
+def test_a_flush_that_is_already_committed_changes_nothing():
     again = manifests.flushed(THIRD, after=Position(0), built=generation(1, 1, 4), at_end=totals(4))
     assert again == THIRD
 
 
 @pytest.mark.parametrize(("number", "after"), [(1, 0), (2, 0), (1, 4), (3, 4)])
-def test_a_flush_is_dead_once_its_number_or_its_range_is_taken(number, after):
+def test_a_flush_is_refused_once_its_number_or_its_range_is_taken(number, after):
     built = replace(generation(number, after + 1, 9), path="another_gen_1")
     dead = manifests.flushed(SECOND, after=Position(after), built=built, at_end=totals(9))
     assert isinstance(dead, Dead)
     assert f"planned generation {number} after position {after}" in dead.why
 
 
-def test_an_epoch_is_written_once_and_only_upwards():
+def test_an_epoch_is_written_once_and_never_decreases():
     claimed = manifests.with_epoch(SECOND, epoch=Epoch(3), last_seen=Position(12))
     assert claimed == replace(SECOND, epoch=Epoch(3), last_seen=Position(12))
     assert manifests.with_epoch(claimed, epoch=Epoch(2), last_seen=Position(99)) is claimed
     assert manifests.with_epoch(SECOND, epoch=Epoch(2), last_seen=Position(1)).last_seen == 4
 
 
-def test_a_seal_is_for_ever():
+def test_a_seal_is_permanent():
     sealed = manifests.with_seal(SECOND, epoch=Epoch(2), last_seen=Position(1))
     assert sealed == replace(SECOND, sealed=True, epoch=Epoch(2))
     assert manifests.with_seal(sealed, epoch=Epoch(2), last_seen=Position(99)) is sealed
@@ -118,7 +118,7 @@ COLLECTED = {
 }
 
 
-def test_the_oldest_generations_may_leave_and_their_sums_stay():
+def test_the_oldest_generations_may_be_collected_and_their_sums_remain():
     assert after(THIRD, **COLLECTED) == []
     emptied = {"generations": (), "collected_entries": sums(1, 9), "first_position": Position(10)}
     assert after(THIRD, **emptied) == []
@@ -136,7 +136,7 @@ def collect(manifest, *, number=1, key="gc/1", first_position=5, paths=("0000000
     )
 
 
-def test_a_round_takes_generations_out_and_keeps_their_sums():
+def test_a_collection_round_removes_generations_and_keeps_their_sums():
     after = replace(collect(THIRD), version=Version(4))
 
     assert [g.generation for g in after.generations] == [2]
@@ -145,24 +145,24 @@ def test_a_round_takes_generations_out_and_keeps_their_sums():
     assert violations(THIRD, after) == []
 
 
-def test_a_round_that_is_in_already_changes_nothing():
+def test_a_collection_round_that_is_already_committed_changes_nothing():
     after = collect(THIRD)
     assert collect(after) == after
 
 
-def test_a_round_is_dead_once_another_came_first():
+def test_a_collection_round_is_refused_after_another_round_was_committed():
     after = collect(THIRD)
     assert isinstance(collect(after, key="gc/another"), Dead)
     assert isinstance(collect(THIRD, paths=("00000000_gen_1", "00000000_gen_7")), Dead)
 
 
-def test_a_round_never_lowers_the_floor():
+def test_a_collection_round_never_lowers_the_floor():
     after = collect(THIRD)
     assert collect(after, number=2, key="gc/2", first_position=1, paths=()).first_position == 5
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("changes", "message_part"),
     [
         ({"version": Version(5)}, "version 5 does not follow 3"),
         ({"region": RegionId("00000000-0000-4000-8000-000000000000")}, "another region"),
@@ -192,11 +192,13 @@ def test_a_round_never_lowers_the_floor():
         ({"generations": (generation(2, 5, 9), generation(1, 1, 4))}, "not contiguous"),
     ],
 )
-def test_each_violation_is_said(changes, sentence):
-    assert any(sentence in broken for broken in violations(THIRD, replace(THIRD, **{"version": Version(4), **changes})))
+def test_each_violation_is_reported(changes, message_part):
+    assert any(
+        message_part in found for found in violations(THIRD, replace(THIRD, **{"version": Version(4), **changes}))
+    )
 
 
-def test_the_next_generation_starts_where_the_log_was_folded_up_to_even_if_all_elders_are_collected():
+def test_the_next_generation_starts_at_the_replay_point_even_if_all_older_generations_are_collected():
     emptied = replace(THIRD, generations=(), collected_entries=sums(1, 9))
     gap = generation(3, 11, 12)
     skipping = {
@@ -208,7 +210,7 @@ def test_the_next_generation_starts_where_the_log_was_folded_up_to_even_if_all_e
     assert after(emptied, **skipping) == ["the next generation starts at 11, the replay point was 9"]
 
 
-def test_generations_that_lance_wrote_have_no_ranges_and_are_believed():
+def test_generations_that_lance_wrote_have_no_ranges_and_are_accepted():
     foreign = FlushedGeneration(generation=Generation(1), path="aaaaaaaa_gen_1", rows=3, bytes=None)
     adopted = replace(FIRST, generations=(foreign,), current_generation=Generation(2), replay_after=Position(3))
     assert violations(FIRST, replace(adopted, version=Version(2))) == []
@@ -231,13 +233,13 @@ FULL = replace(
 
 
 @pytest.mark.parametrize("manifest", [FIRST, SECOND, FULL], ids=["first", "second", "full"])
-def test_a_manifest_comes_back_from_its_bytes(manifest):
+def test_a_manifest_survives_encoding(manifest):
     body = manifests.encode(manifest)
     assert manifests.decode(body, key="k") == manifest
     assert not manifests.written_by_lance(body)
 
 
-def test_every_field_is_in_the_bytes():
+def test_every_field_is_encoded():
     blank = Manifest(region=REGION, spec_id=0, values=(), version=Version(0), epoch=Epoch(0))
     for field in fields(Manifest):
         if getattr(FULL, field.name) != getattr(blank, field.name):
@@ -245,12 +247,12 @@ def test_every_field_is_in_the_bytes():
             assert manifests.decode(manifests.encode(changed), key="k") == changed, field.name
 
 
-def test_equal_manifests_have_equal_bytes_whatever_the_order_of_their_sources():
+def test_equal_manifests_have_equal_bytes_in_any_order_of_applied_sequences():
     turned = replace(FULL, applied_sequences={"b": "2", "a": "1"})
     assert manifests.encode(turned) == manifests.encode(FULL)
 
 
-def test_lance_s_message_reads_our_bytes_field_for_field():
+def test_lance_decodes_our_manifest_field_by_field():
     message = lance.ShardManifest.FromString(manifests.encode(FULL))
     assert (
         message.version,
@@ -264,7 +266,7 @@ def test_lance_s_message_reads_our_bytes_field_for_field():
     assert message.shard_id.uuid.hex() == REGION.replace("-", "")
 
 
-def test_lance_s_manifest_has_zero_sums_and_the_floor_one():
+def test_a_manifest_that_lance_wrote_has_zero_sums_and_the_floor_one():
     message = pb.Manifest(version=4, writer_epoch=2, current_generation=2, shard_id=pb.Uuid(uuid=bytes(16)))
     message.generations.add(generation=1, path="aaaaaaaa_gen_1", physical_rows=3)
     read = manifests.decode(message.SerializeToString(), key="k")
@@ -282,9 +284,9 @@ def test_lance_s_manifest_has_zero_sums_and_the_floor_one():
         pb.Manifest(shard_id=pb.Uuid(uuid=bytes(16)), entry_setsum=b"short").SerializeToString(),
         pb.Manifest(shard_id=pb.Uuid(uuid=bytes(16)), entry_setsum=b"\xff" * 32).SerializeToString(),
     ],
-    ids=["no message", "empty", "no region", "short sum", "no sum"],
+    ids=["not a message", "empty", "short region id", "short sum", "invalid sum"],
 )
-def test_what_is_no_manifest_is_corrupt_and_named(body):
+def test_bytes_that_are_not_a_manifest_are_corrupt_and_the_error_names_the_object(body):
     with pytest.raises(Corrupt, match="not a manifest") as raised:
         manifests.decode(body, key="the key")
     assert raised.value.where == {"object": "the key"}

@@ -1,4 +1,4 @@
-"""A merge leaves the base with the newest row of each key, once, whatever comes between."""
+"""A merge leaves the newest row of each key in the base, once, whatever happens meanwhile."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from tests.unit.merge_environment import A, B, Environment, Interrupted, row
 
 def environment(path: Path, **others: Any) -> Environment:
     """Ten rows in fragments of four, and two regions with generations that upsert, insert and delete."""
-    made = Environment(path, rows=[row(key, 0) for key in range(10)], per_fragment=4, **others)
-    made.flush(A, [row(1, 1), row(2, 1), row(100, 1)], deleted=[3, 999])
-    made.flush(A, [row(2, 2), row(3, 2)], deleted=[1])
-    made.flush(B, [row(8, 9), row(200, 9)])
-    return made
+    table = Environment(path, rows=[row(key, 0) for key in range(10)], per_fragment=4, **others)
+    table.flush(A, [row(1, 1), row(2, 1), row(100, 1)], deleted=[3, 999])
+    table.flush(A, [row(2, 2), row(3, 2)], deleted=[1])
+    table.flush(B, [row(8, 9), row(200, 9)])
+    return table
 
 
-def test_the_newest_row_of_each_key_of_every_region_is_in_the_base_once(tmp_path: Path) -> None:
+def test_a_merge_puts_the_newest_row_of_each_key_of_every_region_into_the_base_once(tmp_path: Path) -> None:
     table = environment(tmp_path)
 
     merged = table.merge()
@@ -48,7 +48,7 @@ def test_the_newest_row_of_each_key_of_every_region_is_in_the_base_once(tmp_path
     assert lance.dataset(table.uri, version=merged.base_version).count_rows() == len(table.expected)
 
 
-def test_data_and_counters_move_in_one_version(tmp_path: Path) -> None:
+def test_one_version_of_the_base_changes_both_rows_and_counters(tmp_path: Path) -> None:
     table = environment(tmp_path)
 
     merged = table.merge()
@@ -60,7 +60,7 @@ def test_data_and_counters_move_in_one_version(tmp_path: Path) -> None:
     assert after[f"lancelsm.merged.{A}".encode()] == b"2"
 
 
-def test_a_finished_merge_run_again_changes_nothing(tmp_path: Path) -> None:
+def test_running_a_finished_merge_again_changes_nothing(tmp_path: Path) -> None:
     table = environment(tmp_path)
     table.merge()
     version, files = table.dataset().version, sorted(os.listdir(f"{table.uri}/data"))
@@ -85,7 +85,7 @@ def test_later_generations_are_merged_onto_earlier_ones(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rows", [4, 70_000, 200_000])
-def test_a_fragment_that_loses_every_row_is_hidden_whole(tmp_path: Path, rows: int) -> None:
+def test_a_fragment_may_lose_every_row(tmp_path: Path, rows: int) -> None:
     table = Environment(tmp_path, rows=[row(key, 0) for key in range(rows + 1)], per_fragment=rows)
     table.flush(A, [row(key, 1) for key in range(0, rows, 2)], deleted=range(1, rows, 2))
 
@@ -96,7 +96,7 @@ def test_a_fragment_that_loses_every_row_is_hidden_whole(tmp_path: Path, rows: i
     table.check()
 
 
-def test_every_row_of_the_base_may_go(tmp_path: Path) -> None:
+def test_a_merge_may_delete_every_row_of_the_base(tmp_path: Path) -> None:
     table = Environment(tmp_path, rows=[row(key, 0) for key in range(10)], per_fragment=4)
     table.flush(A, deleted=range(10))
 
@@ -109,7 +109,7 @@ def test_every_row_of_the_base_may_go(tmp_path: Path) -> None:
     table.check()
 
 
-def test_an_empty_base_takes_its_first_rows(tmp_path: Path) -> None:
+def test_a_merge_writes_the_first_rows_of_an_empty_base(tmp_path: Path) -> None:
     table = Environment(tmp_path)
     table.flush(A, [row(1, 1)], deleted=[2])
 
@@ -118,7 +118,7 @@ def test_an_empty_base_takes_its_first_rows(tmp_path: Path) -> None:
     table.check()
 
 
-def test_every_copy_of_a_key_that_another_tool_repeated_is_replaced(tmp_path: Path) -> None:
+def test_a_merge_replaces_every_duplicate_of_a_key_that_another_tool_appended(tmp_path: Path) -> None:
     table = Environment(tmp_path, rows=[row(1, 0)])
     table.append([row(1, 7), row(1, 8)])
     table.flush(A, [row(1, 9)])
@@ -128,7 +128,7 @@ def test_every_copy_of_a_key_that_another_tool_repeated_is_replaced(tmp_path: Pa
     table.check()
 
 
-def test_keys_of_several_columns_are_compared_whole(tmp_path: Path) -> None:
+def test_keys_of_several_columns_are_compared_by_all_of_them(tmp_path: Path) -> None:
     columns = pa.schema([pa.field("v", pa.int64()), pa.field("day", pa.date32()), pa.field("name", pa.string())])
     days = pa.array([10, 11], pa.date32()).to_pylist()
     rows = [{"v": 0, "day": day, "name": name} for day in days for name in ("a", "b", "a\0b", "")]
@@ -155,7 +155,7 @@ def test_keys_of_any_type_are_merged(tmp_path: Path, kind: pa.DataType) -> None:
     table.check()
 
 
-def test_nested_and_vector_columns_arrive_as_they_were(tmp_path: Path) -> None:
+def test_nested_and_vector_columns_keep_their_values(tmp_path: Path) -> None:
     columns = pa.schema([
         pa.field("id", pa.int64()),
         pa.field("point", pa.struct([pa.field("x", pa.int32(), False), pa.field("tags", pa.list_(pa.string()))])),
@@ -225,7 +225,7 @@ def test_a_task_that_ran_twice_counts_once(tmp_path: Path) -> None:
 
 
 def indexed(path: Path, *, rows: int = 100_000) -> Environment:
-    """A base so large that a few keys are worth an index lookup, and a small fragment that the index misses."""
+    """A base large enough to look a few keys up in its index, and a small fragment that the index does not cover."""
     table = Environment(path, rows=[row(key, 0) for key in range(rows)], per_fragment=rows // 2)
     table.dataset().create_scalar_index("id", "BTREE")
     table.append([row(rows, 0), row(rows + 1, 0)])
@@ -233,7 +233,7 @@ def indexed(path: Path, *, rows: int = 100_000) -> Environment:
     return table
 
 
-def test_a_few_keys_are_found_by_the_index_and_in_fragments_that_it_misses(tmp_path: Path) -> None:
+def test_a_few_keys_are_found_by_the_index_and_by_a_scan_of_fragments_that_it_does_not_cover(tmp_path: Path) -> None:
     table = indexed(tmp_path)
     table.flush(A, [row(7, 1)], deleted=[60_000, 100_001])
     runner = Interrupted(0, lambda: None)
@@ -245,7 +245,7 @@ def test_a_few_keys_are_found_by_the_index_and_in_fragments_that_it_misses(tmp_p
     assert (merged.rows_upserted, merged.rows_deleted) == (1, 2)
 
 
-def test_many_keys_are_found_by_a_scan_though_there_is_an_index(tmp_path: Path) -> None:
+def test_many_keys_are_found_by_a_scan_even_with_an_index(tmp_path: Path) -> None:
     table = indexed(tmp_path)
     table.flush(A, [row(key, 1) for key in range(0, 100_002, 10)])
     runner = Interrupted(0, lambda: None)
@@ -257,13 +257,13 @@ def test_many_keys_are_found_by_a_scan_though_there_is_an_index(tmp_path: Path) 
     assert table.dataset().count_rows("id = 10 AND v = 1") == 1
 
 
-# What comes between: after the rows were folded (1), written (2), hidden (3).
+# The tests below interrupt a merge after its rows were folded (1), written (2) or hidden (3).
 
 Step = pytest.mark.parametrize("step", [1, 2, 3])
 
 
 @Step
-def test_of_two_racing_mergers_one_commits_and_the_other_finds_nothing_to_do(tmp_path: Path, step: int) -> None:
+def test_one_of_two_racing_mergers_commits_and_the_other_finds_nothing_to_do(tmp_path: Path, step: int) -> None:
     table = environment(tmp_path)
 
     merged = table.merge(runner=Interrupted(step, table.merge))
@@ -274,7 +274,7 @@ def test_of_two_racing_mergers_one_commits_and_the_other_finds_nothing_to_do(tmp
 
 
 @Step
-def test_a_merger_whose_counter_moved_plans_anew_from_fresh_heads(tmp_path: Path, step: int) -> None:
+def test_a_merger_whose_counter_moved_plans_again_from_fresh_heads(tmp_path: Path, step: int) -> None:
     table = environment(tmp_path)
     older = [RegionPending(region=A, newest=Generation(1), generations=tuple(table.pending[A][:1]))]
 
@@ -292,7 +292,7 @@ def test_a_merger_whose_counter_moved_plans_anew_from_fresh_heads(tmp_path: Path
 
 
 @Step
-def test_a_slower_merger_with_older_heads_moves_no_counter_back(tmp_path: Path, step: int) -> None:
+def test_a_slower_merger_with_older_heads_lowers_no_counter(tmp_path: Path, step: int) -> None:
     table = environment(tmp_path)
     reads = iter([[RegionPending(region=A, newest=Generation(1), generations=tuple(table.pending[A][:1]))]])
 
@@ -304,7 +304,7 @@ def test_a_slower_merger_with_older_heads_moves_no_counter_back(tmp_path: Path, 
 
 @Step
 @pytest.mark.parametrize("change", ["append", "delete", "update", "compact"])
-def test_another_tools_commit_makes_the_lookup_anew_and_keeps_the_written_rows(
+def test_after_a_commit_of_another_tool_a_merge_repeats_the_lookup_and_keeps_its_written_rows(
     tmp_path: Path, step: int, change: str
 ) -> None:
     table = environment(tmp_path)
@@ -333,7 +333,7 @@ def test_another_tools_commit_makes_the_lookup_anew_and_keeps_the_written_rows(
 
 
 @Step
-def test_an_index_made_in_between_disturbs_nothing(tmp_path: Path, step: int) -> None:
+def test_an_index_created_during_a_merge_disturbs_nothing(tmp_path: Path, step: int) -> None:
     table = environment(tmp_path)
     runner = Interrupted(step, lambda: table.dataset().create_scalar_index("id", "BTREE"))
 
@@ -345,7 +345,7 @@ def test_an_index_made_in_between_disturbs_nothing(tmp_path: Path, step: int) ->
 
 
 @Step
-def test_a_column_added_in_between_makes_everything_anew(tmp_path: Path, step: int) -> None:
+def test_a_column_added_during_a_merge_makes_the_merge_start_again(tmp_path: Path, step: int) -> None:
     table = environment(tmp_path)
     runner = Interrupted(step, lambda: table.dataset().add_columns(pa.field("w", pa.string())))
 
@@ -357,7 +357,7 @@ def test_a_column_added_in_between_makes_everything_anew(tmp_path: Path, step: i
 
 
 def raise_fence_and_sweep(table: Environment) -> None:
-    """What the collector does with files of the base that nothing refers to."""
+    """Do what the collector does with files of the base that no version names."""
     data = f"{table.uri}/data"
     listed = set(os.listdir(data))
     base = table.base()
@@ -384,7 +384,7 @@ def test_rows_written_before_a_raised_fence_are_written_again(tmp_path: Path, st
 
 
 @Step
-def test_rows_written_before_a_fence_that_a_restored_base_no_longer_shows_are_written_again(
+def test_rows_written_before_a_raised_fence_are_written_again_even_if_a_restore_hides_the_fence(
     tmp_path: Path, step: int
 ) -> None:
     table = environment(tmp_path)
@@ -410,7 +410,7 @@ def crash() -> None:
 
 
 @Step
-def test_a_merge_that_crashed_before_its_commit_left_no_trace_and_is_run_again(tmp_path: Path, step: int) -> None:
+def test_a_merge_that_crashed_before_its_commit_leaves_no_trace_and_can_run_again(tmp_path: Path, step: int) -> None:
     table = environment(tmp_path)
     before = table.rows()
 
@@ -440,10 +440,10 @@ def test_a_merge_that_crashed_after_its_commit_is_done(tmp_path: Path, monkeypat
     assert markers.merged == {A: 2, B: 1}
 
 
-def losing_replies(
+def lose_first_reply(
     monkeypatch: pytest.MonkeyPatch, *, applied: bool, then: Callable[[], object] = lambda: None
 ) -> None:
-    """The first commit gets no answer."""
+    """Let the first commit get no answer, and call `then` before it raises."""
     real, lost = base_rows.commit, []
 
     def commit(*args: Any, **named: Any) -> CommittedVersion | Preempted:
@@ -459,11 +459,11 @@ def losing_replies(
 
 
 @pytest.mark.parametrize("applied", [True, False])
-def test_a_commit_without_an_answer_is_recognised_by_its_counters(
+def test_a_commit_with_a_lost_reply_is_recognised_by_its_counters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, applied: bool
 ) -> None:
     table = environment(tmp_path)
-    losing_replies(monkeypatch, applied=applied)
+    lose_first_reply(monkeypatch, applied=applied)
 
     merged = table.merge()
 
@@ -471,14 +471,16 @@ def test_a_commit_without_an_answer_is_recognised_by_its_counters(
     assert (merged.generations, merged.rows_upserted, merged.rows_deleted) == (3, 5, 1)
 
 
-def test_no_answer_from_the_base_either_is_ambiguous(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_with_a_lost_reply_is_ambiguous_if_the_base_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = environment(tmp_path)
 
     def unreachable(**_: object) -> None:
         raise Unavailable("no answer")
 
     with monkeypatch.context() as patch:
-        losing_replies(patch, applied=True, then=lambda: patch.setattr(merge_commit, "open_base", unreachable))
+        lose_first_reply(patch, applied=True, then=lambda: patch.setattr(merge_commit, "open_base", unreachable))
         with pytest.raises(Ambiguous, match="Merge again"):
             table.merge()
 
@@ -486,8 +488,8 @@ def test_no_answer_from_the_base_either_is_ambiguous(tmp_path: Path, monkeypatch
     table.check()
 
 
-def test_a_base_that_never_rests_is_contended_after_bounded_attempts(tmp_path: Path) -> None:
-    class Restless:
+def test_a_merge_that_is_always_overtaken_is_contended_after_bounded_attempts(tmp_path: Path) -> None:
+    class AlwaysOvertaken:
         parallelism = 1
 
         def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
@@ -503,7 +505,7 @@ def test_a_base_that_never_rests_is_contended_after_bounded_attempts(tmp_path: P
     table = environment(tmp_path)
 
     with pytest.raises(Contended):
-        table.merge(runner=Restless())
+        table.merge(runner=AlwaysOvertaken())
 
     assert table.base().counters == {}
     assert table.clock.slept > 0
@@ -519,18 +521,18 @@ def test_a_base_that_another_tool_replaced_is_corrupt(tmp_path: Path, step: int)
     if step == 0:
         overwrite(table)
 
-    with pytest.raises(Corrupt, match="another tool replaced it"):
+    with pytest.raises(Corrupt, match="another tool replaced the base"):
         table.merge(runner=Interrupted(step, lambda: overwrite(table)))
 
     assert table.dataset().count_rows() == 1
 
 
-def test_a_merge_whose_table_was_dropped_and_made_anew_meanwhile_leaves_the_new_base_alone(tmp_path: Path) -> None:
+def test_a_merge_leaves_the_base_alone_if_its_table_was_dropped_and_created_again_meanwhile(tmp_path: Path) -> None:
     table = Environment(tmp_path)
     table.flush(A, [row(1, 1)])
     version = table.base().version
 
-    def made_anew() -> None:
+    def recreate() -> None:
         shutil.rmtree(Path(table.uri, "_versions"))
         other = BaseFacts(
             table=TableId("7d2c0f6e-8f57-4a29-9c7c-0e6a4d1f3b11"), registry="sqlite", owner="x", regions="{}"
@@ -538,14 +540,14 @@ def test_a_merge_whose_table_was_dropped_and_made_anew_meanwhile_leaves_the_new_
         create_base(uri=table.uri, columns=table.columns, primary_key=table.key, facts=other)
         assert table.base().version == version
 
-    with pytest.raises(Corrupt, match="was dropped and made anew"):
-        table.merge(runner=Interrupted(3, made_anew))
+    with pytest.raises(Corrupt, match="was dropped and created again"):
+        table.merge(runner=Interrupted(3, recreate))
 
     assert table.base().version == version
     assert table.dataset().count_rows() == 0
 
 
-def test_a_base_restored_to_an_older_version_is_merged_forward(tmp_path: Path) -> None:
+def test_a_base_restored_to_an_older_version_is_merged_again(tmp_path: Path) -> None:
     table = environment(tmp_path)
     merged = table.merge()
     table.flush(A, [row(2, 3)])
@@ -563,7 +565,7 @@ def test_a_restored_base_whose_next_generation_is_gone_is_corrupt(tmp_path: Path
     del table.pending[A][0]
     lance.dataset(table.uri, version=merged.base_version - 1).restore()
 
-    with pytest.raises(Corrupt, match="not in the manifest"):
+    with pytest.raises(Corrupt, match="manifest does not list"):
         table.merge()
 
 
@@ -575,12 +577,12 @@ def test_heads_older_than_the_base_are_read_again(tmp_path: Path) -> None:
 
     assert table.merge(read_regions=lambda: next(reads, table.read_regions())).generations == 0
 
-    with pytest.raises(Corrupt, match="more generations than the region's head knows"):
+    with pytest.raises(Corrupt, match="more generations than the region's head has"):
         table.merge(read_regions=lambda: old)
 
 
 def flush_raw(table: Environment, rows: list[dict[str, object]], schema: pa.Schema) -> None:
-    """A generation as no flush writes it."""
+    """Write a generation that no flush would write."""
     path = f"_mem_wal/{A}/0000000f_gen_1"
     write_generation(
         uri=f"{table.uri}/{path}",
@@ -601,7 +603,7 @@ def test_a_generation_that_holds_a_key_twice_is_corrupt(tmp_path: Path) -> None:
     assert table.rows() == [row(1, 0)]
 
 
-def test_a_generation_with_null_where_the_base_has_none_is_corrupt(tmp_path: Path) -> None:
+def test_a_generation_with_null_in_a_required_column_is_corrupt(tmp_path: Path) -> None:
     columns = pa.schema([pa.field("id", pa.int64()), pa.field("v", pa.int64(), nullable=False)])
     table = Environment(tmp_path, rows=[row(1, 0)], columns=columns)
     flush_raw(table, [{"id": 1, "v": None, TOMBSTONE: False}], table.base().schema.stored)
@@ -610,7 +612,7 @@ def test_a_generation_with_null_where_the_base_has_none_is_corrupt(tmp_path: Pat
         table.merge()
 
 
-def test_a_tombstone_of_a_table_with_required_columns_deletes(tmp_path: Path) -> None:
+def test_a_tombstone_deletes_a_row_of_a_table_with_required_columns(tmp_path: Path) -> None:
     columns = pa.schema([pa.field("id", pa.int64()), pa.field("v", pa.int64(), nullable=False)])
     table = Environment(tmp_path, rows=[row(1, 0), row(2, 0)], columns=columns)
     table.flush(A, [row(2, 1)], deleted=[1])

@@ -1,4 +1,4 @@
-"""Keys are found exactly, whatever their types."""
+"""A lookup finds exactly the given keys, whatever their type."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ KINDS: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
 
 
 @given(st.data(), st.sampled_from(KINDS))
-def test_a_key_is_found_at_its_place_and_no_other_key_is_found(
+def test_a_lookup_finds_each_known_key_at_its_index_and_no_other_key(
     data: st.DataObject, kind: tuple[pa.DataType, st.SearchStrategy[Any]]
 ) -> None:
     arrow, values = kind
     known = data.draw(st.lists(values, unique=True, max_size=20))
-    asked = data.draw(st.lists(values | st.sampled_from(known) if known else values, max_size=20))
+    wanted = data.draw(st.lists(values | st.sampled_from(known) if known else values, max_size=20))
 
-    found = Keys(pa.chunked_array([known[:5], known[5:]], arrow)).find(pa.chunked_array([asked], arrow))
+    found = Keys(pa.chunked_array([known[:5], known[5:]], arrow)).find(pa.chunked_array([wanted], arrow))
 
-    assert found.tolist() == [known.index(key) if key in known else -1 for key in asked]
+    assert found.tolist() == [known.index(key) if key in known else -1 for key in wanted]
 
 
-def test_a_null_key_is_not_looked_up() -> None:
+def test_a_lookup_of_a_null_key_is_corrupt() -> None:
     with pytest.raises(Corrupt, match="null"):
         Keys(pa.chunked_array([[1]])).find(pa.chunked_array([[1, None]]))

@@ -1,4 +1,4 @@
-"""What a merge decides to do, before any I/O."""
+"""Plan a merge from heads and counters, without I/O."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ def test_a_region_without_generations_has_nothing_to_merge() -> None:
 
 
 @pytest.mark.parametrize("listed", [range(2, 4), range(1, 3), range(0)])
-def test_a_due_generation_that_is_not_listed_is_corrupt(listed: range) -> None:
-    with pytest.raises(Corrupt, match="not in the manifest"):
+def test_a_pending_generation_that_is_not_listed_is_corrupt(listed: range) -> None:
+    with pytest.raises(Corrupt, match="manifest does not list"):
         plan_merge([pending(A, 3, listed)], {}, table="t")
 
 
-def test_a_counter_above_the_newest_generation_asks_for_the_heads_again() -> None:
+def test_a_counter_above_the_newest_generation_means_stale_heads() -> None:
     assert plan_merge([pending(A, 1, range(1, 2))], {A: Generation(2)}, table="t") == StaleHeads(A)
 
 
-def test_counters_of_other_regions_are_carried_and_none_decreases() -> None:
+def test_counters_of_other_regions_are_kept_and_no_counter_decreases() -> None:
     before = {A: Generation(1), B: Generation(7)}
     plan = plan_merge([pending(A, 2, range(1, 3))], before, table="t")
 
@@ -58,18 +58,18 @@ def test_counters_of_other_regions_are_carried_and_none_decreases() -> None:
 
 @given(st.lists(st.integers(0, 50), max_size=30), st.integers(1, 9))
 def test_balanced_groups_hold_every_item_once_in_order(weights: list[int], groups: int) -> None:
-    cut = balanced(list(range(len(weights))), weights, groups)
+    result = balanced(list(range(len(weights))), weights, groups)
 
-    assert [item for group in cut for item in group] == list(range(len(weights)))
-    assert len(cut) <= groups
-    assert all(cut)
+    assert [item for group in result for item in group] == list(range(len(weights)))
+    assert len(result) <= groups
+    assert all(result)
 
 
 def test_balanced_groups_of_equal_items_are_equal() -> None:
     assert [len(group) for group in balanced(list(range(8)), [10] * 8, 4)] == [2, 2, 2, 2]
 
 
-def test_an_index_is_read_only_where_it_reads_less_than_the_key_column() -> None:
+def test_an_index_is_used_only_if_it_reads_less_than_the_key_column() -> None:
     billion = 10**9
     assert index_pays(keys=1_000, rows=billion, key_bytes=8)
     assert not index_pays(keys=500_000, rows=billion, key_bytes=8)

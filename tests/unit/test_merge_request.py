@@ -1,4 +1,4 @@
-"""What a planner, a job and a recorder of one merge tell each other."""
+"""The documents that the planner, the job and the recorder of one merge exchange."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def handle(table: Table, **settings: int) -> TableHandle:
     return open_table(table.uri, settings=settings)
 
 
-def flushed(table: Table, *keys: int) -> None:
+def flush_rows(table: Table, *keys: int) -> None:
     table.upsert([row(key) for key in keys])
     table.flush()
 
 
-def test_nothing_pending_asks_for_no_engine_whichever_is_wanted(table: Table) -> None:
+def test_without_pending_generations_the_engine_is_none_whatever_was_requested(table: Table) -> None:
     table.upsert([row(1)])
 
     for engine in ("auto", "inprocess", "spark"):
@@ -44,11 +44,11 @@ def test_nothing_pending_asks_for_no_engine_whichever_is_wanted(table: Table) ->
         assert (request.engine, request.regions) == ("none", ())
 
 
-def test_what_is_pending_and_its_size_decide_the_engine(table: Table) -> None:
-    flushed(table, *range(8))
+def test_the_sizes_of_pending_generations_and_base_decide_the_engine(table: Table) -> None:
+    flush_rows(table, *range(8))
     table.merge(engine="inprocess")
-    flushed(table, *range(8))
-    flushed(table, *range(8))
+    flush_rows(table, *range(8))
+    flush_rows(table, *range(8))
 
     small = plan_request(handle(table), execution="one")
     large_delta = plan_request(handle(table, merge_inprocess_delta_rows=16), execution="one")
@@ -63,27 +63,27 @@ def test_what_is_pending_and_its_size_decide_the_engine(table: Table) -> None:
 
 
 def test_an_unknown_engine_is_refused(table: Table) -> None:
-    with pytest.raises(Invalid, match="no engine 'rocket'"):
+    with pytest.raises(Invalid, match="unknown engine 'rocket'"):
         plan_request(handle(table), execution="one", engine="rocket")  # type: ignore[arg-type]
 
 
-def test_the_token_names_the_work_and_the_execution(table: Table) -> None:
-    flushed(table, *range(8))
+def test_the_token_identifies_the_pending_work_and_the_execution(table: Table) -> None:
+    flush_rows(table, *range(8))
     first = plan_request(handle(table), execution="one")
 
     assert plan_request(handle(table), execution="one") == first
     assert plan_request(handle(table), execution="two").token != first.token
-    flushed(table, *range(8))
+    flush_rows(table, *range(8))
     assert plan_request(handle(table), execution="one").token != first.token
     assert len(f"{first.token}-99") <= 64
     assert first.token.isalnum()
 
 
-def test_a_plan_is_kept_as_it_was_first_written(table: Table, tmp_path: Path) -> None:
+def test_the_first_plan_of_an_execution_is_kept(table: Table, tmp_path: Path) -> None:
     uri = f"{folder(str(tmp_path / 'work'), 'one')}/plan.json"
-    flushed(table, *range(8))
+    flush_rows(table, *range(8))
     first = keep_request(plan_request(handle(table), execution="one"), uri)
-    flushed(table, *range(8))
+    flush_rows(table, *range(8))
 
     again = keep_request(plan_request(handle(table), execution="one"), uri)
 
@@ -100,25 +100,27 @@ def test_an_execution_that_planned_another_table_is_refused(table: Table, tmp_pa
         keep_request(plan_request(handle(other), execution="one"), uri)
 
 
-def test_the_account_of_the_run_that_merged_outlives_one_that_found_nothing_to_do(table: Table, tmp_path: Path) -> None:
+def test_the_result_of_a_run_that_merged_is_not_replaced_by_a_later_run_without_work(
+    table: Table, tmp_path: Path
+) -> None:
     uri = f"{folder(str(tmp_path / 'work'), 'one')}/result.json"
-    flushed(table, *range(8))
+    flush_rows(table, *range(8))
 
-    did = keep_result(merge_table(handle(table), engine="inprocess"), uri)
+    first = keep_result(merge_table(handle(table), engine="inprocess"), uri)
     again = keep_result(merge_table(handle(table), engine="inprocess"), uri)
 
-    assert did["rows_upserted"] == 8
-    assert did == again == read_result(uri)
+    assert first["rows_upserted"] == 8
+    assert first == again == read_result(uri)
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", ".a", "a b", "a" * 81, "ü"])
-def test_a_name_that_fits_no_key_is_no_execution(name: str) -> None:
-    with pytest.raises(Invalid) as refusal:
+def test_an_execution_name_that_does_not_fit_into_a_key_is_refused(name: str) -> None:
+    with pytest.raises(Invalid) as raised:
         folder("s3://bucket/work", name)
-    assert refusal.value.where == {"field": "execution"}
+    assert raised.value.where == {"field": "execution"}
 
 
-def test_what_is_missing_unreadable_or_newer_is_told_apart(tmp_path: Path) -> None:
+def test_missing_unreadable_and_newer_documents_raise_different_errors(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="no plan"):
         read_request(str(tmp_path / "plan.json"))
     with pytest.raises(Invalid, match="no result"):

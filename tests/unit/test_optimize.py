@@ -1,4 +1,4 @@
-"""Compaction and index catch-up keep rows and counters."""
+"""Optimizing the base keeps its rows and counters, and its indexes catch up with merges."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def merged_table(path: Path) -> Environment:
     return table
 
 
-def test_counters_and_rows_survive_compaction_and_indexes_catch_up(tmp_path: Path) -> None:
+def test_optimize_keeps_counters_and_rows_and_indexes_catch_up(tmp_path: Path) -> None:
     table = merged_table(tmp_path)
 
     done = optimize_base(uri=table.uri, small_fragments=3)
@@ -58,20 +58,20 @@ def test_an_index_catches_up_with_a_merge_that_only_deleted(tmp_path: Path) -> N
     assert markers(table).caught_up == {"by_id": {A: 2, B: 1}}
 
 
-def test_nothing_to_do_commits_nothing(tmp_path: Path) -> None:
+def test_optimize_commits_nothing_if_there_is_nothing_to_do(tmp_path: Path) -> None:
     table = merged_table(tmp_path)
     version = optimize_base(uri=table.uri, deleted_share=0.9).base_version
 
     again = optimize_base(uri=table.uri, deleted_share=0.9)
 
-    nothing = Optimized(fragments_removed=0, fragments_added=0, indexes_extended=False, base_version=version)
-    assert again == nothing
+    unchanged = Optimized(fragments_removed=0, fragments_added=0, indexes_extended=False, base_version=version)
+    assert again == unchanged
 
 
 @pytest.mark.parametrize(
     ("deleted", "small_fragments", "due"), [(10, 64, True), (9, 64, False), (0, 64, False), (0, 10, True)]
 )
-def test_compaction_is_due_by_small_fragments_or_by_the_share_of_hidden_rows(
+def test_compaction_is_due_by_small_fragments_or_by_the_share_of_deleted_rows(
     tmp_path: Path, deleted: int, small_fragments: int, due: bool
 ) -> None:
     table = Environment(tmp_path, rows=[row(key, 0) for key in range(100)], per_fragment=10)
@@ -80,7 +80,7 @@ def test_compaction_is_due_by_small_fragments_or_by_the_share_of_hidden_rows(
     assert optimize.compaction_is_due(table.base(), small_fragments, 0.10) is due
 
 
-def test_a_base_that_changes_meanwhile_is_contended_and_stays_whole(
+def test_optimize_is_contended_and_does_no_harm_if_the_base_changes_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = merged_table(tmp_path)
@@ -96,7 +96,7 @@ def test_a_base_that_changes_meanwhile_is_contended_and_stays_whole(
     table.check()
 
 
-def test_a_merge_that_meets_a_compaction_looks_up_anew(tmp_path: Path) -> None:
+def test_a_merge_repeats_its_lookup_after_a_concurrent_compaction(tmp_path: Path) -> None:
     from tests.unit.merge_environment import Interrupted
 
     table = merged_table(tmp_path)

@@ -1,4 +1,4 @@
-"""The protocol of pins under crashes, lost replies, stalls, rivals and a collector that passes."""
+"""The pin protocol under crashes, lost replies, stalls, concurrent callers and a concurrent collector."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ FAULTS = (CRASH_BEFORE, CRASH_AFTER, FAIL_AFTER, late(3))
 
 
 @pytest.fixture(scope="module", params=["sqlite", "object"])
-def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("made") / "table"
-    three_levels(place, registry=request.param)
-    return place
+def template(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    location = tmp_path_factory.mktemp("template") / "table"
+    three_levels(location, registry=request.param)
+    return location
 
 
 @pytest.fixture
-def place(made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made, tmp_path / "table"))
+def location(template: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(template, tmp_path / "table"))
 
 
 @pytest.fixture
@@ -55,12 +55,12 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def handle(place: Path, clock: FakeClock) -> TableHandle:
-    return process(place, clock, "quiet")
+def handle(location: Path, clock: FakeClock) -> TableHandle:
+    return process(location, clock, "quiet")
 
 
-def process(place: Path, clock: FakeClock, name: str, plan: FaultPlan | None = None) -> TableHandle:
-    return open_table(place, ports=faulty(plan or FaultPlan(clock=clock), process=name, clock=clock))
+def process(location: Path, clock: FakeClock, name: str, plan: FaultPlan | None = None) -> TableHandle:
+    return open_table(location, ports=faulty(plan or FaultPlan(clock=clock), process=name, clock=clock))
 
 
 def values(handle: TableHandle, name: str) -> dict[int, int]:
@@ -68,10 +68,10 @@ def values(handle: TableHandle, name: str) -> dict[int, int]:
     return by_key(reader.scan(view, uri=handle.context.uri).read_all())
 
 
-def disturbed(place: Path, clock: FakeClock, act: Callable[[TableHandle, str], Any]) -> list[tuple[str, bool]]:
-    """`act` once for every fault at every one of its calls: under which name, and whether it said that it was done."""
+def with_each_fault(location: Path, clock: FakeClock, act: Callable[[TableHandle, str], Any]) -> list[tuple[str, bool]]:
+    """Run `act` once for each fault at each of its calls. Return the name of each run, and whether `act` succeeded."""
     plan = FaultPlan()
-    undisturbed = process(place, clock, "undisturbed", plan)
+    undisturbed = process(location, clock, "undisturbed", plan)
     before = len(plan.calls)
     act(undisturbed, "undisturbed")
     number = len(plan.calls) - before
@@ -79,15 +79,15 @@ def disturbed(place: Path, clock: FakeClock, act: Callable[[TableHandle, str], A
     for fault in FAULTS:
         for index in range(number):
             name = f"{fault.kind.replace(' ', '-')}-{fault.calls}-{index}"
-            done.append((name, _disturbed(place, clock, name, fault, index, act)))
+            done.append((name, with_fault(location, clock, name, fault, index, act)))
     return done
 
 
-def _disturbed(
-    place: Path, clock: FakeClock, name: str, fault: Fault, index: int, act: Callable[[TableHandle, str], Any]
+def with_fault(
+    location: Path, clock: FakeClock, name: str, fault: Fault, index: int, act: Callable[[TableHandle, str], Any]
 ) -> bool:
     plan = FaultPlan(clock=clock)
-    acting = process(place, clock, name, plan)
+    acting = process(location, clock, name, plan)
     plan.meet(fault, after=index)
     try:
         act(acting, name)
@@ -99,11 +99,11 @@ def _disturbed(
     return True
 
 
-def test_a_maker_disturbed_at_any_call_leaves_a_whole_snapshot_or_nothing_that_lasts(place, handle, clock):
-    done = disturbed(place, clock, lambda acting, name: make_snapshot(acting, name, ttl_seconds=None))
+def test_a_fault_at_any_call_of_a_snapshot_leaves_it_complete_or_nothing_that_lasts(location, handle, clock):
+    done = with_each_fault(location, clock, lambda acting, name: make_snapshot(acting, name, ttl_seconds=None))
 
     kept = {pin.name for pin in list_snapshots(handle.context)}
-    assert {name for name, made in done if made} <= kept
+    assert {name for name, succeeded in done if succeeded} <= kept
     assert len(done) > 40
     assert len(kept) > 10
     for name in kept:
@@ -115,18 +115,18 @@ def test_a_maker_disturbed_at_any_call_leaves_a_whole_snapshot_or_nothing_that_l
     assert {key.sort.partition("#")[0] for key, _ in left} == kept
 
 
-def test_a_drop_disturbed_at_any_call_leaves_a_whole_snapshot_or_none(place, handle, clock):
+def test_a_fault_at_any_call_of_a_drop_leaves_the_snapshot_complete_or_dropped(location, handle, clock):
     def make_and_drop(acting: TableHandle, name: str) -> None:
-        if name not in there:
-            there.append(name)
+        if name not in created:
+            created.append(name)
             make_snapshot(handle, name, ttl_seconds=None)
         drop_snapshot(acting, name)
 
-    there: list[str] = []
-    done = disturbed(place, clock, make_and_drop)
+    created: list[str] = []
+    done = with_each_fault(location, clock, make_and_drop)
 
     kept = {pin.name for pin in list_snapshots(handle.context)}
-    assert not {name for name, dropped in done if dropped} & kept
+    assert not {name for name, succeeded in done if succeeded} & kept
     for name in kept:
         assert values(handle, name) == NEWEST, name
         drop_snapshot(handle, name)
@@ -134,15 +134,15 @@ def test_a_drop_disturbed_at_any_call_leaves_a_whole_snapshot_or_none(place, han
     assert handle.context.registry.list(snapshots(handle.context.table)) == []
 
 
-def test_a_save_disturbed_at_any_call_leaves_each_region_at_its_old_or_its_new_position(place, handle, clock):
+def test_a_fault_at_any_call_of_a_save_leaves_each_region_at_its_old_or_its_new_position(location, handle, clock):
     ids = [region.id for region in regions(handle.context)]
-    there: dict[str, Any] = {}
+    created: dict[str, Any] = {}
 
     def save(acting: TableHandle, name: str) -> None:
-        there[name] = make_cursor(handle.context, name, start=lambda region, head: head.first_position)
-        save_cursor(acting.context, there[name], dict.fromkeys(ids, Position(2)))
+        created[name] = make_cursor(handle.context, name, start=lambda region, head: head.first_position)
+        save_cursor(acting.context, created[name], dict.fromkeys(ids, Position(2)))
 
-    done = disturbed(place, clock, save)
+    done = with_each_fault(location, clock, save)
 
     for name, saved in done:
         pin = find_cursor(handle.context, name)
@@ -151,11 +151,11 @@ def test_a_save_disturbed_at_any_call_leaves_each_region_at_its_old_or_its_new_p
         assert found == {2} if saved else found <= {1, 2}, name
 
 
-def test_chroma_5781_a_merge_between_heads_and_base_does_not_mix_two_states(place, handle, monkeypatch):
-    """The base would hold what the pinned log overwrites with older rows."""
-    newest, writer, calls = lancelsm.history.snapshot.newest, lancelsm.open(place), []
+def test_a_merge_between_the_reads_of_heads_and_base_does_not_mix_two_states(location, handle, monkeypatch):
+    """Otherwise the pinned log would hide newer rows of the pinned base with older ones."""
+    newest, writer, calls = lancelsm.history.snapshot.newest, lancelsm.open(location), []
 
-    def newest_then_merged(region, head):
+    def newest_then_merge(region, head):
         found = newest(region, head)
         calls.append(region)
         if len(calls) == 2:
@@ -164,30 +164,30 @@ def test_chroma_5781_a_merge_between_heads_and_base_does_not_mix_two_states(plac
             writer.merge()
         return found
 
-    monkeypatch.setattr("lancelsm.history.snapshot.newest", newest_then_merged)
+    monkeypatch.setattr("lancelsm.history.snapshot.newest", newest_then_merge)
     make_snapshot(handle, "monday", ttl_seconds=None)
 
     assert len(calls) == 4
     assert values(handle, "monday") == {0: 3, 1: 3, 2: 1}
 
 
-def test_a_maker_of_a_name_that_wakes_late_takes_nothing_from_the_next_one(handle, clock):
-    late_one = pins.begin(handle.context, "snapshot", "monday")
+def test_a_stalled_creator_changes_nothing_of_a_later_snapshot_with_its_name(handle, clock):
+    stalled = pins.begin(handle.context, "snapshot", "monday")
     clock.advance(7200)
     sweep.expire_pins(handle.context, skew_seconds=SKEW)
     pin = make_snapshot(handle, "monday", ttl_seconds=None)
 
     needs = {region.id: RegionPin(first_position=Position(9)) for region in regions(handle.context)}
-    stale = replace(late_one, regions=pins.pin_regions(handle.context, late_one, needs))
+    late_write = replace(stalled, regions=pins.pin_regions(handle.context, stalled, needs))
     with pytest.raises(Contended):
-        pins.step(handle.context, stale)
-    pins.forget(handle.context, stale)
+        pins.step(handle.context, late_write)
+    pins.forget(handle.context, late_write)
 
     assert read_pins(handle.context) == [pin]
     assert values(handle, "monday") == NEWEST
 
 
-def test_a_snapshot_for_ever_whose_maker_crashed_keeps_nothing_for_ever(handle, clock):
+def test_an_unconfirmed_snapshot_without_expiry_is_removed_after_its_creator_crashed(handle, clock):
     pins.begin(handle.context, "snapshot", "monday")
 
     with pytest.raises(Invalid, match="being made"):
@@ -198,33 +198,33 @@ def test_a_snapshot_for_ever_whose_maker_crashed_keeps_nothing_for_ever(handle, 
     make_snapshot(handle, "monday", ttl_seconds=None)
 
 
-def test_what_is_being_made_can_be_dropped_and_its_maker_does_not_confirm_it(handle):
-    begun = pins.begin(handle.context, "snapshot", "monday")
+def test_an_unconfirmed_snapshot_can_be_dropped_and_then_cannot_be_confirmed(handle):
+    unconfirmed = pins.begin(handle.context, "snapshot", "monday")
     drop_snapshot(handle, "monday")
 
     with pytest.raises(Contended, match="changed or removed"):
-        pins.confirm(handle.context, begun, ttl_seconds=None)
+        pins.confirm(handle.context, unconfirmed, ttl_seconds=None)
     assert list_snapshots(handle.context) == []
 
 
-def test_a_renewal_that_comes_before_the_collectors_deletion_keeps_the_snapshot(handle, clock, monkeypatch):
+def test_a_renewal_before_the_collector_deletes_the_snapshot_keeps_it(handle, clock, monkeypatch):
     make_snapshot(handle, "monday", ttl_seconds=60)
     clock.advance(3600)
     read = sweep.read_pins
 
-    def read_then_renewed(context):
+    def read_then_renew(context):
         found = read(context)
         renew_snapshot(handle, "monday", ttl_seconds=60)
         return found
 
-    monkeypatch.setattr(sweep, "read_pins", read_then_renewed)
+    monkeypatch.setattr(sweep, "read_pins", read_then_renew)
     counting = sweep.expire_pins(handle.context, skew_seconds=SKEW)
 
     assert [pin.name for pin in counting] == ["monday"]
     assert values(handle, "monday") == NEWEST
 
 
-def test_a_renewal_that_comes_after_the_collectors_deletion_fails(handle, clock):
+def test_a_renewal_after_the_collector_deleted_the_snapshot_fails(handle, clock):
     pin = make_snapshot(handle, "monday", ttl_seconds=60)
     clock.advance(3600)
     assert sweep.expire_pins(handle.context, skew_seconds=SKEW) == ()
@@ -238,7 +238,7 @@ def test_a_renewal_that_comes_after_the_collectors_deletion_fails(handle, clock)
             renew()
 
 
-def test_two_renewals_at_once_both_hold(handle, monkeypatch):
+def test_two_concurrent_renewals_both_succeed(handle, monkeypatch):
     make_snapshot(handle, "monday", ttl_seconds=60)
     step, raced = pins.step, []
 
@@ -255,7 +255,7 @@ def test_two_renewals_at_once_both_hold(handle, monkeypatch):
     assert renewed.version == raced[0].version + 2
 
 
-def test_a_holder_whose_snapshot_expired_leaves_the_next_one_of_its_name_alone(handle, clock):
+def test_a_holder_of_an_expired_snapshot_does_not_drop_a_later_snapshot_with_its_name(handle, clock):
     with holding_snapshot(handle, "job", ttl_seconds=60) as pin:
         clock.advance(3600)
         sweep.expire_pins(handle.context, skew_seconds=SKEW)
@@ -268,7 +268,7 @@ def test_a_holder_whose_snapshot_expired_leaves_the_next_one_of_its_name_alone(h
     assert list_snapshots(handle.context) == [other]
 
 
-def test_a_listing_that_saw_a_snapshot_half_made_is_no_view(handle, monkeypatch):
+def test_a_listing_that_lacks_records_of_a_snapshot_is_read_again_and_then_corrupt(handle, monkeypatch):
     make_snapshot(handle, "monday", ttl_seconds=None)
     inner, seen = handle.context.registry.list, []
 
@@ -284,7 +284,7 @@ def test_a_listing_that_saw_a_snapshot_half_made_is_no_view(handle, monkeypatch)
         find_snapshot(handle.context, "monday")
 
 
-def test_a_snapshot_that_listings_saw_half_made_and_then_half_dropped_is_gone_and_not_corrupt(handle, monkeypatch):
+def test_a_snapshot_that_is_dropped_while_listings_lack_records_is_not_found_and_not_corrupt(handle, monkeypatch):
     make_snapshot(handle, "monday", ttl_seconds=None)
     inner, seen = handle.context.registry.list, []
 
@@ -301,9 +301,9 @@ def test_a_snapshot_that_listings_saw_half_made_and_then_half_dropped_is_gone_an
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
-def test_a_clock_that_is_an_hour_off_costs_a_snapshot_but_never_shows_a_wrong_one(place, handle, hours):
+def test_a_clock_that_is_an_hour_off_may_end_a_snapshot_but_never_shows_wrong_rows(location, handle, hours):
     make_snapshot(handle, "monday", ttl_seconds=60)
-    other = process(place, FakeClock(1_800_000_000.0 + 3600 * hours), "other")
+    other = process(location, FakeClock(1_800_000_000.0 + 3600 * hours), "other")
 
     if hours < 0:
         assert values(other, "monday") == NEWEST
@@ -314,8 +314,8 @@ def test_a_clock_that_is_an_hour_off_costs_a_snapshot_but_never_shows_a_wrong_on
     assert len(list_snapshots(handle.context)) == (hours < 0)
 
 
-def test_a_cursor_is_not_confirmed_over_a_region_whose_start_was_collected_meanwhile(handle, monkeypatch):
-    """A region that appears after the cursor's list is pinned from its first entry on."""
+def test_a_cursor_is_not_confirmed_if_the_start_of_a_region_was_collected_meanwhile(handle, monkeypatch):
+    """A region that is created after the cursor listed the regions is pinned from its first entry."""
     region = regions(handle.context)[0]
     context, tried = handle.context, []
     inner = pins.pin_regions
@@ -335,7 +335,7 @@ def test_a_cursor_is_not_confirmed_over_a_region_whose_start_was_collected_meanw
     assert {key.sort.split("#")[0] for key, _ in context.registry.list(cursors(context.table))} == {"sink"}
 
 
-def test_a_snapshot_whose_record_is_unreadable_stops_collections_until_it_is_dropped(handle):
+def test_an_unreadable_snapshot_record_stops_collection_until_the_snapshot_is_dropped(handle):
     make_snapshot(handle, "monday", ttl_seconds=None)
     key = pin_key(snapshots(handle.context.table), "monday")
     handle.context.registry.swap(key, expect={}, change={"created": "yesterday"})
@@ -347,7 +347,7 @@ def test_a_snapshot_whose_record_is_unreadable_stops_collections_until_it_is_dro
     assert handle.context.registry.list(snapshots(handle.context.table)) == []
 
 
-def test_however_many_pins_came_and_went_their_names_alone_leave_an_object_each(tmp_path):
+def test_dropped_pins_leave_one_registry_object_for_each_name(tmp_path):
     table = lancelsm.create(tmp_path / "table", COLUMNS, primary_key="id", regions="bucket(id, 4)", registry="object")
     registry = tmp_path / "table" / "_lancelsm" / "registry"
 

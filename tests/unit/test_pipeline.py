@@ -1,4 +1,4 @@
-"""Writers with real threads: what callers can do to them. tests/simulation/test_pipeline.py tries orders of events."""
+"""Writers with real threads, and what callers may do to them. tests/simulation/test_pipeline.py covers event orders."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SCHEMA = TableSchema(
 
 
 class GatedStore(MemoryStore):
-    """Puts into the log wait at a gate, and fail while it is `broken`."""
+    """A store whose puts into the log wait at a gate, and fail while the store is `broken`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,14 +119,14 @@ def in_log(target: WriteTarget) -> list[int]:
     return numbers
 
 
-def made(target: WriteTarget) -> Any:
+def region_of(target: WriteTarget) -> Any:
     values = (("bucket", (0).to_bytes(4, "little")),)
     return create_region(target.context, spec_id=target.regions.spec_id, values=values, owner=OWNER)
 
 
 @contextmanager
 def failing(error: type[BaseException], writer: Writer):
-    """A writer of which leaving raises the first failure of its rows."""
+    """A writer whose `with` block ends by raising the first failure of its rows."""
     try:
         yield writer
     finally:
@@ -137,7 +137,7 @@ def failing(error: type[BaseException], writer: Writer):
 
 @contextmanager
 def pipeline_of(target: WriteTarget, *, depth: int = 2):
-    pipeline = Pipeline(made(target), owner="alone", previous_owners=(OWNER,), depth=depth)
+    pipeline = Pipeline(region_of(target), owner="alone", previous_owners=(OWNER,), depth=depth)
     try:
         yield pipeline
     finally:
@@ -146,13 +146,13 @@ def pipeline_of(target: WriteTarget, *, depth: int = 2):
 
 
 def within(act: Any) -> Any:
-    """The result of `act`, which must end by itself."""
+    """Return the result of `act`, which must end by itself."""
     outcome: Future[Any] = Future()
 
     def run() -> None:
         try:
             outcome.set_result(act())
-        except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+        except BaseException as error:  # noqa: BLE001 - `outcome.result` raises it
             outcome.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
@@ -160,7 +160,7 @@ def within(act: Any) -> Any:
 
 
 @pytest.mark.parametrize("depth", [1, 2, 8])
-def test_a_caller_that_cancels_its_future_aborts_nobody(target, store, depth):
+def test_a_future_of_a_writer_cannot_be_cancelled(target, store, depth):
     with Writer(target, pipeline_depth=depth) as writer:
         with store.closed_gate():
             futures = [writer.submit(row(number)) for number in range(6)]
@@ -170,7 +170,7 @@ def test_a_caller_that_cancels_its_future_aborts_nobody(target, store, depth):
     assert in_log(target) == list(range(6))
 
 
-def test_an_entry_on_its_way_can_not_be_cancelled(target, store):
+def test_an_entry_in_flight_cannot_be_cancelled(target, store):
     with pipeline_of(target) as pipeline:
         first = pipeline.submit(entry(1))
         first.result(SECONDS)
@@ -180,7 +180,7 @@ def test_an_entry_on_its_way_can_not_be_cancelled(target, store):
         assert second.result(SECONDS).position == first.result().position + 1
 
 
-def test_a_cancelled_task_does_not_take_the_batch_with_it(target, store):
+def test_a_cancelled_task_does_not_cancel_the_rest_of_its_batch(target, store):
     async def run() -> Any:
         with Writer(target, pipeline_depth=2) as writer:
             with store.closed_gate():
@@ -196,12 +196,12 @@ def test_a_cancelled_task_does_not_take_the_batch_with_it(target, store):
     assert in_log(target) == [0, 1, 2]
 
 
-def test_a_loop_that_is_closed_before_the_answer_harms_nobody(target, store):
+def test_an_event_loop_that_is_closed_before_the_acknowledgement_harms_no_other_caller(target, store):
     with Writer(target, pipeline_depth=2) as writer:
         with store.closed_gate():
 
             async def leave() -> None:
-                asyncio.ensure_future(writer.submit_async(row(0)))  # noqa: RUF006 - it is left alone on purpose
+                asyncio.ensure_future(writer.submit_async(row(0)))  # noqa: RUF006 - abandoned on purpose
                 await asyncio.sleep(0)
 
             asyncio.run(leave())
@@ -212,7 +212,7 @@ def test_a_loop_that_is_closed_before_the_answer_harms_nobody(target, store):
 
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("error", [ValueError, SystemExit, asyncio.CancelledError])
-def test_what_a_callback_raises_keeps_the_news_from_nobody(target, store, depth, error, caplog):
+def test_an_error_in_a_callback_does_not_keep_results_from_other_callers(target, store, depth, error, caplog):
     def fail(_: Any) -> None:
         raise error("from a callback")
 
@@ -224,7 +224,7 @@ def test_what_a_callback_raises_keeps_the_news_from_nobody(target, store, depth,
         assert writer.upsert(row(4)).rows == 1
 
 
-def test_a_callback_may_submit(target):
+def test_a_callback_may_submit_rows(target):
     with Writer(target, pipeline_depth=2) as writer:
         chained: Future[Any] = Future()
         writer.submit(row(1)).add_done_callback(lambda _: chained.set_result(writer.submit(row(2))))
@@ -232,7 +232,7 @@ def test_a_callback_may_submit(target):
 
 
 @pytest.mark.parametrize("depth", [1, 4])
-def test_closing_waits_for_everything_and_a_second_time_does_nothing(target, store, depth):
+def test_close_waits_for_all_rows_and_a_second_close_does_nothing(target, store, depth):
     writer = Writer(target, pipeline_depth=depth)
     with store.closed_gate():
         futures = [writer.submit(row(number)) for number in range(5)]
@@ -245,10 +245,10 @@ def test_closing_waits_for_everything_and_a_second_time_does_nothing(target, sto
     assert not closing.is_alive()
     assert all(future.done() for future in futures)
     within(writer.close)
-    assert made(target).head().owner == OWNER
+    assert region_of(target).head().owner == OWNER
 
 
-def test_rows_that_waited_behind_an_entry_do_not_wait_for_company_again(target, store):
+def test_rows_that_waited_behind_an_entry_do_not_wait_for_a_group_commit_again(target, store):
     two = {"id": [1, 2], "text": ["a", "b"]}
     limit = upserts(two, schema=SCHEMA).nbytes
     settings = replace(target.settings, group_commit_milliseconds=60_000, group_commit_bytes=limit)
@@ -261,7 +261,7 @@ def test_rows_that_waited_behind_an_entry_do_not_wait_for_company_again(target, 
         assert full.result(SECONDS).rows + alone.result(SECONDS).rows == 3
 
 
-def test_after_closing_nothing_is_taken(target):
+def test_a_closed_writer_refuses_rows(target):
     writer = Writer(target, pipeline_depth=2)
     writer.close()
     with pytest.raises(Invalid, match="closed"):
@@ -272,7 +272,7 @@ def test_after_closing_nothing_is_taken(target):
             pipeline.submit(entry(1))
 
 
-def test_a_submit_that_waits_for_room_is_refused_when_the_pipeline_closes(target, store):
+def test_a_submit_that_waits_for_a_free_slot_is_refused_when_the_pipeline_closes(target, store):
     with pipeline_of(target, depth=2) as pipeline:
         pipeline.submit(entry(0)).result(SECONDS)
         with store.closed_gate():
@@ -304,10 +304,10 @@ def test_an_interrupted_wait_leaves_the_writer_usable(target, store):
         with pytest.raises(KeyboardInterrupt):
             writer.upsert(row(1))
     assert in_log(target) == [1]
-    assert made(target).head().owner == OWNER
+    assert region_of(target).head().owner == OWNER
 
 
-def test_an_interrupted_close_is_finished_by_the_next(target, store):
+def test_an_interrupted_close_is_finished_by_the_next_close(target, store):
     writer = Writer(target, pipeline_depth=2)
     with store.closed_gate():
         future = writer.submit(row(1))
@@ -319,10 +319,10 @@ def test_an_interrupted_close_is_finished_by_the_next(target, store):
             writer.submit(row(2))
     within(writer.close)
     assert future.done()
-    assert made(target).head().owner == OWNER
+    assert region_of(target).head().owner == OWNER
 
 
-def test_when_the_store_fails_everybody_hears_it_and_the_next_write_starts_afresh(target, store):
+def test_a_failure_of_the_store_reaches_every_caller_and_the_next_write_succeeds(target, store):
     with failing(Unavailable, Writer(target, pipeline_depth=4)) as writer:
         assert writer.upsert(row(0)).rows == 1
         store.broken = True
@@ -334,7 +334,7 @@ def test_when_the_store_fails_everybody_hears_it_and_the_next_write_starts_afres
     assert in_log(target) == [0, 9]
 
 
-def test_a_region_that_another_owner_holds_is_not_taken(target):
+def test_a_region_of_another_owner_is_not_claimed(target):
     with Writer(target, pipeline_depth=2) as first:
         first.upsert(row(1))
         with pytest.raises(Fenced, match="lancelsm region claim"):
@@ -345,19 +345,19 @@ def test_a_region_that_another_owner_holds_is_not_taken(target):
     assert in_log(target) == [1, 4]
 
 
-def test_a_writer_that_lost_its_region_never_takes_it_back(target):
+def test_a_writer_that_lost_its_region_never_claims_it_again(target):
     with failing(Fenced, Writer(target, pipeline_depth=2)) as writer:
         writer.upsert(row(1))
-        claim(made(target), owner=OWNER)
+        claim(region_of(target), owner=OWNER)
         for number in (2, 3):
             with pytest.raises(Fenced):
                 writer.upsert(row(number))
-        append(made(target), entry(4), owner=OWNER)
+        append(region_of(target), entry(4), owner=OWNER)
     assert in_log(target) == [1, 4]
 
 
 @pytest.mark.parametrize("depth", [1, 3])
-def test_exclusive_writers_give_back_every_region_even_if_one_is_sealed(store, depth):
+def test_exclusive_writers_release_every_region_even_if_one_is_sealed(store, depth):
     target = _target(store, "bucket(id, 4)")
     writer = Writer(target, pipeline_depth=depth, exclusive=True)
     futures = [writer.submit(row(number)) for number in range(40)]
@@ -370,16 +370,16 @@ def test_exclusive_writers_give_back_every_region_even_if_one_is_sealed(store, d
     assert {region.head().owner for region in regions(target.context)[1:]} == {OWNER}
 
 
-def test_a_region_that_could_not_be_given_back_is_given_back_by_closing_again(target):
+def test_a_region_that_could_not_be_released_is_released_by_closing_again(target):
     writer = Writer(target, pipeline_depth=2)
     writer.upsert(row(1))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lancelsm.wal.region_writer.claim_held", _unavailable)
         with pytest.raises(Unavailable):
             writer.close()
-    assert made(target).head().owner != OWNER
+    assert region_of(target).head().owner != OWNER
     writer.close()
-    assert made(target).head().owner == OWNER
+    assert region_of(target).head().owner == OWNER
 
 
 def _unavailable(*_: Any, **__: Any) -> None:
@@ -387,15 +387,15 @@ def _unavailable(*_: Any, **__: Any) -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 8])
-def test_many_threads_write_at_once_and_each_row_is_in_the_log_once(store, depth):
+def test_each_row_of_many_concurrent_threads_is_in_the_log_once(store, depth):
     target = _target(store, "bucket(id, 3)")
     with Writer(target, pipeline_depth=depth) as writer:
 
-        def some(start: int) -> None:
+        def write_some(start: int) -> None:
             for future in [writer.submit(row(number)) for number in range(start, start + 50)]:
                 assert future.result(SECONDS).rows == 1
 
-        threads = [threading.Thread(target=some, args=(start,)) for start in range(0, 400, 50)]
+        threads = [threading.Thread(target=write_some, args=(start,)) for start in range(0, 400, 50)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -403,13 +403,13 @@ def test_many_threads_write_at_once_and_each_row_is_in_the_log_once(store, depth
     assert sorted(in_log(target)) == list(range(400))
 
 
-def test_no_rows_are_committed_at_once_and_take_no_entry(target):
+def test_submitting_no_rows_succeeds_at_once_without_an_entry(target):
     with Writer(target, pipeline_depth=2) as writer:
         assert writer.submit([]).result(SECONDS).entries == ()
     assert regions(target.context) == []
 
 
-def test_a_region_that_can_not_be_made_fails_its_rows_only(target, store, monkeypatch):
+def test_a_region_that_cannot_be_created_fails_only_its_own_rows(target, store, monkeypatch):
     real = target.directory.find
     monkeypatch.setattr(target.directory, "find", lambda values: _unavailable())
     with failing(Unavailable, Writer(target)) as writer:
@@ -418,7 +418,7 @@ def test_a_region_that_can_not_be_made_fails_its_rows_only(target, store, monkey
         assert writer.upsert(row(2)).rows == 1
 
 
-def test_a_full_buffer_pushes_back_and_is_emptied_by_acknowledgements(target, store):
+def test_a_full_buffer_refuses_rows_until_acknowledgements_empty_it(target, store):
     size = upserts(row(1), schema=SCHEMA).nbytes
     small = replace(target, settings=replace(target.settings, buffer_bytes=2 * size))
     with Writer(small) as writer:

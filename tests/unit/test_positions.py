@@ -1,4 +1,4 @@
-"""Where a change stream or a cursor may start: the earliest, the latest, a position, a time, what a consumer kept."""
+"""Where a change stream or a cursor may start: earliest, latest, a position, a time, or positions of a consumer."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def handle(table: Table) -> TableHandle:
 
 @pytest.fixture
 def by_id(tmp_path: Path) -> Table:
-    """With a region for each key."""
+    """A table with a region for each key."""
     return create_table(tmp_path / "t", regions="identity(id)")
 
 
-def test_a_stream_from_the_earliest_begins_where_the_log_begins_by_then(table, handle, monkeypatch):
+def test_a_stream_from_the_earliest_begins_at_the_floor_of_the_log_when_it_is_read(table, handle, monkeypatch):
     write(table, 0, 1, 2)
     inner, raced = Changes._first, []
 
@@ -53,8 +53,8 @@ def test_a_stream_from_the_earliest_begins_where_the_log_begins_by_then(table, h
 
 
 @pytest.mark.parametrize("fences", [1, 3])
-def test_positions_that_a_consumer_keeps_hold_though_it_saved_and_only_fences_came_since(table, fences):
-    """A collection that races the save takes nothing that the consumer may still start at."""
+def test_positions_of_a_consumer_stay_valid_after_a_save_if_only_fences_follow(table, fences):
+    """A collection that races the save deletes no entry at which the consumer may still start."""
     kept: dict[Any, Position] = {}
     read: list[int] = []
     for step in range(4):
@@ -73,7 +73,7 @@ def test_positions_that_a_consumer_keeps_hold_though_it_saved_and_only_fences_ca
     assert first_position(table) == min(kept.values()) > 1
 
 
-def test_a_save_past_fences_lets_a_collection_take_them_but_what_was_yielded_is_still_refused_before_it(table):
+def test_a_save_past_fences_lets_collection_delete_them_and_earlier_positions_are_refused(table):
     write(table, 0)
     append_fences(table)
     changes = table.changes(cursor="sink")
@@ -88,7 +88,7 @@ def test_a_save_past_fences_lets_a_collection_take_them_but_what_was_yielded_is_
         values_in(table.changes(cursor="sink", start=kept))
 
 
-def test_a_position_past_the_end_is_refused_with_region_and_next_position(by_id):
+def test_a_position_past_the_end_is_refused_and_the_error_names_region_and_next_position(by_id):
     for value in range(3):
         by_id.upsert([{"id": 1, "v": value}])
     by_id.upsert([{"id": 2, "v": 0}])
@@ -104,7 +104,7 @@ def test_a_position_past_the_end_is_refused_with_region_and_next_position(by_id)
     assert by_id.cursors() == before
 
 
-def test_a_stream_starts_at_a_number_where_regions_reach_it_and_elsewhere_at_their_end(by_id):
+def test_a_stream_from_one_position_starts_at_the_end_of_regions_that_are_shorter(by_id):
     for value in range(3):
         by_id.upsert([{"id": 1, "v": value}])
     by_id.upsert([{"id": 2, "v": 5}])
@@ -119,7 +119,7 @@ def test_a_stream_starts_at_a_number_where_regions_reach_it_and_elsewhere_at_the
 
 
 @pytest.mark.parametrize("start", ["earliest", "latest", "now", {}])
-def test_of_a_region_made_after_a_stream_began_nothing_is_left_out(by_id, start):
+def test_a_region_created_after_a_stream_began_is_streamed_from_its_first_entry(by_id, start):
     by_id.upsert([{"id": 1, "v": 1}])
     changes = by_id.changes(start=SystemClock().now() if start == "now" else start)
     values_in(changes)
@@ -133,7 +133,7 @@ def test_of_a_region_made_after_a_stream_began_nothing_is_left_out(by_id, start)
         values_in(changes)
 
 
-def test_a_region_that_a_consumers_positions_do_not_name_is_read_from_its_first_entry(by_id):
+def test_a_region_that_the_positions_of_a_consumer_do_not_name_is_streamed_from_its_first_entry(by_id):
     by_id.upsert([{"id": 1, "v": 1}])
     first = by_id.changes()
     assert values_in(first) == [1]
@@ -142,7 +142,7 @@ def test_a_region_that_a_consumers_positions_do_not_name_is_read_from_its_first_
     assert values_in(by_id.changes(start=first.positions)) == [2]
 
 
-def test_positions_of_a_table_that_was_there_before_are_refused_and_not_read_as_none_at_all(tmp_path):
+def test_positions_of_a_dropped_table_are_refused_by_the_table_that_replaced_it(tmp_path):
     place = tmp_path / "t"
     table = create_table(place)
     write(table, 1)
@@ -163,11 +163,11 @@ def test_positions_of_a_table_that_was_there_before_are_refused_and_not_read_as_
                 refused()
             assert caught.value.where["region"] in theirs.keys() - {mine}
             assert "a restored one begins anew" in caught.value.remedy
-    assert again.cursors() == [], "nothing was made by it"
+    assert again.cursors() == [], "no cursor was created"
     assert values_in(again.changes(start={mine: Position(1)})) == [2]
 
 
-def test_a_position_of_a_region_that_is_not_created_to_the_end_is_no_other_tables(table, handle):
+def test_a_position_of_a_region_whose_creation_is_not_finished_is_accepted(table, handle):
     write(table, 1)
     begun = RegionId("0" * 32)
     record = dict(handle.context.registry.list(region_key(handle.context.table, RegionId("")).partition)[0][1])
@@ -179,7 +179,7 @@ def test_a_position_of_a_region_that_is_not_created_to_the_end_is_no_other_table
 
 
 @pytest.mark.parametrize("wrong", [0, -3, True, 2.0, "latest", None])
-def test_what_is_no_position_is_refused_in_a_consumers_positions_too(table, wrong):
+def test_a_value_that_is_not_a_position_is_refused_in_the_positions_of_a_consumer(table, wrong):
     write(table, 1)
     (region,) = (one.id for one in table.regions())
 
@@ -199,7 +199,7 @@ def test_positions_name_every_region_before_the_first_change_is_read(tmp_path):
     assert changes.positions == {region.id: 1 + (region.id == first.region) for region in table.regions()}
 
 
-def test_a_time_since_which_the_log_was_collected_is_no_start(table):
+def test_a_start_time_is_refused_if_the_log_since_then_was_collected(table):
     clock, moments = FakeClock(), []
     table = lancelsm.open(table.uri, ports=faulty(FaultPlan(), clock=clock))
     for value in range(1, 4):

@@ -1,4 +1,4 @@
-"""Rows across the levels: what hides what, and what a condition sees."""
+"""Read rows across the levels: which level hides which, and what a condition sees."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ import lancelsm
 from lancelsm.table import Table
 from tests.unit.tables import COLUMNS, create, row, rows_of
 
-PLACES = ("base", "generation", "newer generation", "tail")
+LEVELS = ("base", "generation", "newer generation", "tail")
 
 
-def write(table: Table, place: str, *, upsert: list[dict[str, Any]] = (), delete: list[int] = ()) -> None:  # type: ignore[assignment]
-    """Write, and take everything so far to its place."""
+def write(table: Table, level: str, *, upsert: list[dict[str, Any]] = (), delete: list[int] = ()) -> None:  # type: ignore[assignment]
+    """Write, then flush and merge everything so far to the given level."""
     if upsert:
         table.upsert(upsert)
     if delete:
         table.delete(list(delete))
-    if place != "tail":
+    if level != "tail":
         table.flush()
-    if place == "base":
+    if level == "base":
         table.merge(engine="inprocess")
 
 
-STATES = list(itertools.product(("absent", "row", "tombstone"), repeat=len(PLACES)))
+STATES = list(itertools.product(("absent", "row", "tombstone"), repeat=len(LEVELS)))
 
 
-def test_the_newest_level_that_has_a_key_decides(tmp_path: Path) -> None:
-    """Every combination of row, tombstone and nothing in four levels, one key each, in one table."""
+def test_the_newest_level_that_has_a_key_wins(tmp_path: Path) -> None:
+    """One table has a key for every combination of row, tombstone and nothing in four levels."""
     table = create(tmp_path, regions="bucket(id, 2)")
     wanted: dict[int, dict[str, Any]] = {}
-    for place, name in enumerate(PLACES):
-        states = [(key, state[place]) for key, state in enumerate(STATES)]
+    for number, name in enumerate(LEVELS):
+        states = [(key, state[number]) for key, state in enumerate(STATES)]
         upserted = [row(key, name) for key, state in states if state == "row"]
         deleted = [key for key, state in states if state == "tombstone"]
         write(table, name, upsert=upserted, delete=deleted)
@@ -46,7 +46,7 @@ def test_the_newest_level_that_has_a_key_decides(tmp_path: Path) -> None:
     rows = [wanted[key] for key in sorted(wanted)]
     assert rows_of(table) == rows
     assert sorted(table.get(list(range(len(STATES)))).to_pylist(), key=lambda found: found["id"]) == rows
-    for name in PLACES:
+    for name in LEVELS:
         matching = [found for found in rows if found["v"] == name]
         assert rows_of(table, where=f"v = '{name}'") == matching, name
         assert rows_of(table, where=f"v = '{name}'", columns=["v", "id"]) == matching, name
@@ -55,7 +55,7 @@ def test_the_newest_level_that_has_a_key_decides(tmp_path: Path) -> None:
         assert rows_of(table, where=f"v <> '{name}'", columns=["id"]) == others
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize(
     ("where", "wanted"),
     [
@@ -69,14 +69,14 @@ def test_the_newest_level_that_has_a_key_decides(tmp_path: Path) -> None:
         ("v = '''x'", [3]),
     ],
 )
-def test_a_condition_means_the_same_at_every_level(tmp_path: Path, place: str, where: str, wanted: list[int]) -> None:
+def test_a_condition_means_the_same_at_every_level(tmp_path: Path, level: str, where: str, wanted: list[int]) -> None:
     table = create(tmp_path)
-    write(table, place, upsert=[row(1), row(2, None), row(3, "'x"), row(4, "ab")])
+    write(table, level, upsert=[row(1), row(2, None), row(3, "'x"), row(4, "ab")])
 
     assert [found["id"] for found in rows_of(table, where=where)] == wanted
 
 
-def test_get_returns_columns_in_the_order_asked_and_the_key_only_if_asked(tmp_path: Path) -> None:
+def test_get_returns_the_requested_columns_in_their_order_and_the_key_only_on_request(tmp_path: Path) -> None:
     columns = pa.schema([pa.field("a", pa.int64()), pa.field("b", pa.string()), pa.field("c", pa.int64())])
     table = create(tmp_path, columns, primary_key=("b", "a"))
     table.upsert([{"a": 1, "b": "x", "c": 7}, {"a": 2, "b": "x", "c": 8}, {"a": 1, "b": "y", "c": 9}])
@@ -90,14 +90,14 @@ def test_get_returns_columns_in_the_order_asked_and_the_key_only_if_asked(tmp_pa
         table.merge(engine="inprocess")
 
 
-def test_a_key_asked_for_twice_comes_once(tmp_path: Path) -> None:
+def test_a_key_that_is_requested_twice_is_returned_once(tmp_path: Path) -> None:
     table = create(tmp_path, [row(1)])
     table.upsert([row(2)])
 
     assert sorted(table.get([1, 2, 1, 2, 3])["id"].to_pylist()) == [1, 2]
 
 
-def test_many_keys_are_found_across_levels(tmp_path: Path) -> None:
+def test_get_and_scan_find_many_keys_across_levels(tmp_path: Path) -> None:
     table = create(tmp_path, [row(key, "base") for key in range(3000)])
     table.upsert([row(key, "gen") for key in range(1000, 4000)])
     table.flush()
@@ -113,7 +113,7 @@ def test_many_keys_are_found_across_levels(tmp_path: Path) -> None:
     assert dict(zip(scanned["id"].to_pylist(), scanned["v"].to_pylist(), strict=True)) == wanted
 
 
-def test_rows_come_in_batches_that_don_t_need_the_whole_table_in_memory(tmp_path: Path) -> None:
+def test_a_scan_streams_batches_and_does_not_load_the_whole_table(tmp_path: Path) -> None:
     rows = pa.table({"id": range(300_000), "v": pa.repeat("x", 300_000)}, schema=COLUMNS)
     table = create(tmp_path, rows)
     table.upsert([row(1, "y")])
@@ -125,7 +125,7 @@ def test_rows_come_in_batches_that_don_t_need_the_whole_table_in_memory(tmp_path
     assert sum(batch.num_rows for batch in batches) == 300_000
 
 
-def test_a_scan_that_is_left_early_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_scan_that_is_abandoned_does_not_disturb_the_next_scan(tmp_path: Path) -> None:
     table = create(tmp_path, [row(key) for key in range(10)])
     table.upsert([row(1, "y")])
     next(iter(table.scan()))
@@ -133,7 +133,7 @@ def test_a_scan_that_is_left_early_leaves_nothing_behind(tmp_path: Path) -> None
     assert len(rows_of(table)) == 10
 
 
-def test_the_schema_of_a_read_is_the_table_s_without_metadata(tmp_path: Path) -> None:
+def test_the_schema_of_a_read_is_that_of_the_table_without_metadata(tmp_path: Path) -> None:
     table = create(tmp_path)
     table.upsert([row(1)])
     for read in (table.scan().to_arrow(), table.get([1]), table.get([9]), lancelsm.open(table.uri).scan().to_arrow()):

@@ -1,4 +1,4 @@
-"""What the README shows is what happens."""
+"""Run the examples of the README and compare their results with it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run(*command: str, directory: Path) -> str:
     return done.stdout
 
 
-def test_the_python_example_is_the_file_and_prints_what_is_said(tmp_path: Path) -> None:
+def test_the_python_example_equals_the_file_and_prints_the_shown_output(tmp_path: Path) -> None:
     example = ROOT / "examples" / "quickstart.py"
     (shown,) = blocks("python")
 
@@ -35,7 +35,7 @@ def test_the_python_example_is_the_file_and_prints_what_is_said(tmp_path: Path) 
     assert run(sys.executable, str(example), directory=tmp_path) in blocks("")
 
 
-def test_every_make_that_is_shown_is_a_target() -> None:
+def test_every_make_command_in_the_readme_is_a_target() -> None:
     targets = set(re.findall(r"^([a-z0-9-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
     shown = set(re.findall(r"^make ([a-z0-9-]+)", "\n".join(blocks("sh")), re.MULTILINE))
 
@@ -51,13 +51,13 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return directory, run("bash", "-euo", "pipefail", "-c", shown, directory=directory)
 
 
-def test_the_shell_example_ends_with_the_row(shell: tuple[Path, str]) -> None:
+def test_the_shell_example_prints_the_row_last(shell: tuple[Path, str]) -> None:
     _, printed = shell
 
     assert printed.splitlines()[-1] == '{"id": 2, "state": "paid", "total": 7.0}'
 
 
-def test_the_tree_shows_what_lies_there(shell: tuple[Path, str]) -> None:
+def test_the_directory_tree_matches_a_real_table(shell: tuple[Path, str]) -> None:
     table = shell[0] / "orders"
     (tree,) = (text for text in blocks("") if text.startswith("orders/\n"))
     position = "[01]" * 64

@@ -1,4 +1,4 @@
-"""Rows to files and to JSON, and back."""
+"""Write rows to files and JSON, and read them back."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def same(a: pa.Table, b: pa.Table) -> bool:
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "arrow", "arrows", "ipc", "feather", "ndjson", "jsonl", "json", "csv"])
-def test_what_is_written_to_a_file_is_read_back(tmp_path: Path, suffix: str) -> None:
+def test_rows_written_to_a_file_are_read_back_unchanged(tmp_path: Path, suffix: str) -> None:
     rows = FLAT if suffix == "csv" else NESTED
     path = str(tmp_path / f"rows.{suffix}")
 
@@ -60,14 +60,14 @@ def test_what_is_written_to_a_file_is_read_back(tmp_path: Path, suffix: str) -> 
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "arrow", "csv"])
-def test_no_rows_make_a_file_with_columns(tmp_path: Path, suffix: str) -> None:
+def test_a_file_without_rows_keeps_its_columns(tmp_path: Path, suffix: str) -> None:
     path = str(tmp_path / f"rows.{suffix}")
 
     assert write_file(path, FLAT.schema, []) == 0
     assert read_file(path, schema=FLAT.schema).schema.equals(FLAT.schema)
 
 
-def test_a_file_that_fails_half_way_leaves_the_old_one(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "rows.ndjson"
     path.write_text("old")
 
@@ -80,7 +80,7 @@ def test_a_file_that_fails_half_way_leaves_the_old_one(tmp_path: Path) -> None:
     assert (path.read_text(), [file.name for file in tmp_path.iterdir()]) == ("old", ["rows.ndjson"])
 
 
-def test_csv_has_no_nested_columns(tmp_path: Path) -> None:
+def test_csv_refuses_nested_columns(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="'nested' of type struct"):
         write_file(str(tmp_path / "rows.csv"), NESTED.schema, NESTED.to_batches())
 
@@ -90,7 +90,7 @@ def test_an_unknown_suffix_is_refused(tmp_path: Path) -> None:
         write_file(str(tmp_path / "rows.xls"), FLAT.schema, FLAT.to_batches())
 
 
-def test_json_has_text_for_what_it_lacks() -> None:
+def test_json_writes_types_that_it_lacks_as_text() -> None:
     first, second, third = json_objects(WITH_DICTIONARY)
 
     assert first == {
@@ -116,14 +116,14 @@ def test_json_has_text_for_what_it_lacks() -> None:
     assert (third["blob"], third["nested"], third["id"]) == ("AP8=", {"list": None, "map": {}}, -(1 << 63))
 
 
-def test_a_zoned_timestamp_is_an_instant_in_utc() -> None:
+def test_json_writes_a_zoned_timestamp_in_utc() -> None:
     column = pa.array([0], pa.timestamp("s", "Europe/Berlin"))
 
     assert json_values(column) == ["1970-01-01T00:00:00Z"]
 
 
 @pytest.mark.parametrize(
-    ("kind", "values", "shown"),
+    ("kind", "values", "expected"),
     [
         (pa.list_(pa.int8(), 2), [[1, 2], None, [3, 4], [5, 6]], [None, [3, 4]]),
         (pa.large_list(pa.binary()), [[b"a"], [], [b"b", None], None], [[], ["Yg==", None]]),
@@ -135,17 +135,17 @@ def test_a_zoned_timestamp_is_an_instant_in_utc() -> None:
         (pa.null(), [None] * 4, [None, None]),
     ],
 )  # fmt: skip
-def test_a_slice_shows_its_own_values(kind: pa.DataType, values: list[Any], shown: list[Any]) -> None:
+def test_a_slice_is_written_with_its_own_values_only(kind: pa.DataType, values: list[Any], expected: list[Any]) -> None:
     found = json_values(pa.array(values, kind).slice(1, 2))
 
-    assert json.loads(json.dumps(found)) == shown
+    assert json.loads(json.dumps(found)) == expected
 
 
 def test_a_row_without_columns_is_an_empty_object() -> None:
     assert list(json_lines(FLAT.select([]).slice(0, 2))) in ([], ["{}", "{}"])
 
 
-def test_lines_are_json_in_utf8_that_is_read_back() -> None:
+def test_json_lines_in_utf8_are_read_back_unchanged() -> None:
     lines = list(json_lines(NESTED))
 
     assert "日本" in lines[2]

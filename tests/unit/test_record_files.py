@@ -1,4 +1,4 @@
-"""Rows from files: every format gives the same table, and a broken file is refused by name."""
+"""Read rows from files: every format gives the same table, and the error for a broken file names the file."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_every_format_gives_the_same_rows(tmp_path, suffix):
 
 
 @pytest.mark.parametrize("suffix", ["ndjson", "jsonl", "json"])
-def test_json_lines_without_a_line_are_no_rows(tmp_path, suffix):
+def test_an_empty_json_lines_file_has_no_rows(tmp_path, suffix):
     path = tmp_path / f"rows.{suffix}"
     path.touch()
 
@@ -102,27 +102,27 @@ def test_an_empty_file_is_refused(tmp_path, suffix):
     path = tmp_path / f"rows.{suffix}"
     path.touch()
 
-    with pytest.raises(Invalid, match="empty") as refusal:
+    with pytest.raises(Invalid, match="empty") as raised:
         read_file(str(path), schema=SCHEMA)
-    assert refusal.value.where["file"] == str(path)
+    assert raised.value.where["file"] == str(path)
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "ndjson", "arrow", "arrows"])
-def test_a_file_cut_anywhere_is_refused(tmp_path, suffix):
+def test_a_truncated_file_is_refused(tmp_path, suffix):
     path = tmp_path / f"cut.{suffix}"
     write(path)
     whole = path.read_bytes()
 
     for length in range(1, len(whole), 7):
         if suffix == "ndjson" and b"\n" in whole[length - 1 : length + 1]:
-            continue  # a file of fewer lines
+            continue  # this is a valid file with fewer lines
         path.write_bytes(whole[:length])
-        with pytest.raises(Invalid) as refusal:
+        with pytest.raises(Invalid) as raised:
             read_file(str(path), schema=SCHEMA)
-        assert refusal.value.where["file"] == str(path)
+        assert raised.value.where["file"] == str(path)
 
 
-def test_an_arrow_stream_cut_between_batches_is_refused(tmp_path):
+def test_an_arrow_stream_truncated_between_batches_is_refused(tmp_path):
     path = tmp_path / "rows.arrows"
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, SCHEMA) as writer:
         writer.write_table(TABLE)
@@ -159,17 +159,17 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_file_is_refused_by_name(tmp_path, name):
+def test_the_error_for_a_broken_file_names_the_file(tmp_path, name):
     content, message = BROKEN[name]
     path = tmp_path / name
     path.write_bytes(content)
 
-    with pytest.raises(Invalid, match=message) as refusal:
+    with pytest.raises(Invalid, match=message) as raised:
         read_file(str(path), schema=SCHEMA)
-    assert refusal.value.where["file"] == str(path)
+    assert raised.value.where["file"] == str(path)
 
 
-def test_no_file_is_refused(tmp_path):
+def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(Invalid, match="No such file"):
         read_file(str(tmp_path / "none.csv"), schema=None)
 
@@ -188,7 +188,7 @@ def test_without_a_schema_types_are_inferred(tmp_path):
     ]
 
 
-def test_json_says_in_text_what_it_lacks():
+def test_json_reads_types_that_it_lacks_from_text():
     inner = pa.struct([("at", pa.timestamp("us")), ("amount", pa.decimal128(30, 20)), ("raw", pa.binary())])
     schema = pa.schema(
         [

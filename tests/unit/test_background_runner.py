@@ -1,4 +1,4 @@
-"""The embedded loop: everything at once, or what is due, for ever."""
+"""The background runner: run until idle, or run forever and do what is due."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.unit.tables import create, faulty, row, rows_of
 
 
 class Ended(Exception):
-    """Somebody ended the loop."""
+    """The test ended the background runner."""
 
 
 class Limited(FakeClock):
-    """A clock that ends the loop once it has waited for so long."""
+    """A clock that ends the background runner after `seconds`."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
@@ -29,8 +29,8 @@ class Limited(FakeClock):
             raise Ended
 
 
-def waited(path: Path, seconds: float, **settings: object) -> Table:
-    """A table with a row in its log, kept by a loop for so long."""
+def run_for(path: Path, seconds: float, **settings: object) -> Table:
+    """Create a table with a row in its log, and run it in the background for `seconds`."""
     table = create(path, settings=settings, ports=faulty(FaultPlan(), clock=Limited(seconds)))
     table.upsert([row(1)])
     with pytest.raises(Ended):
@@ -38,13 +38,13 @@ def waited(path: Path, seconds: float, **settings: object) -> Table:
     return table
 
 
-def folded(table: Table) -> tuple[int, int, int]:
+def level_counts(table: Table) -> tuple[int, int, int]:
     """Rows in the log, generations above the base, rows in the base."""
     (region,) = table.status().regions
-    return region.wal_rows, region.generations, table._opened.read_base().rows
+    return region.wal_rows, region.generations, table._handle.read_base().rows
 
 
-def test_until_idle_everything_is_folded_whether_it_is_due_or_not(tmp_path: Path) -> None:
+def test_until_idle_flushes_and_merges_everything_due_or_not(tmp_path: Path) -> None:
     table = create(tmp_path, regions="bucket(id, 2)")
     table.upsert([row(key) for key in range(10)])
 
@@ -54,14 +54,14 @@ def test_until_idle_everything_is_folded_whether_it_is_due_or_not(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("seconds", "expected"), [(50, (1, 0, 0)), (70, (0, 1, 0)), (1000, (0, 0, 1))], ids=["young", "flush", "merge"]
+    ("seconds", "expected"),
+    [(50, (1, 0, 0)), (70, (0, 1, 0)), (1000, (0, 0, 1))],
+    ids=["before the flush", "flushed", "merged"],
 )
-def test_a_loop_does_what_has_waited_long_enough(
-    tmp_path: Path, seconds: float, expected: tuple[int, int, int]
-) -> None:
-    table = waited(tmp_path, seconds, flush_age_seconds=60, merge_age_seconds=900)
+def test_the_runner_flushes_and_merges_by_age(tmp_path: Path, seconds: float, expected: tuple[int, int, int]) -> None:
+    table = run_for(tmp_path, seconds, flush_age_seconds=60, merge_age_seconds=900)
 
-    assert folded(table) == expected
+    assert level_counts(table) == expected
     assert rows_of(table) == [row(1)]
 
 
@@ -73,13 +73,13 @@ def test_a_loop_does_what_has_waited_long_enough(
         ({"flush_rows": 1, "merge_generations": 1}, (0, 0, 1)),
     ],
 )
-def test_a_loop_does_at_once_what_is_large_enough(
+def test_the_runner_flushes_and_merges_by_size_at_once(
     tmp_path: Path, settings: dict[str, object], expected: tuple[int, int, int]
 ) -> None:
-    assert folded(waited(tmp_path, 3, **settings)) == expected
+    assert level_counts(run_for(tmp_path, 3, **settings)) == expected
 
 
-def test_a_loop_goes_on_after_a_registry_that_did_not_answer(tmp_path: Path) -> None:
+def test_the_runner_goes_on_after_the_registry_did_not_answer(tmp_path: Path) -> None:
     unanswered: list[Call] = []
     written = False
 
@@ -97,4 +97,4 @@ def test_a_loop_goes_on_after_a_registry_that_did_not_answer(tmp_path: Path) -> 
         table.run(until_idle=False)
 
     assert len(unanswered) == 3
-    assert folded(table) == (0, 1, 0)
+    assert level_counts(table) == (0, 1, 0)

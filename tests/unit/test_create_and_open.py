@@ -1,4 +1,4 @@
-"""Making a table in steps that a crash may end anywhere, and finding it again."""
+"""Create a table in steps that a crash may interrupt anywhere, and open it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import lancelsm
-from lancelsm.admin.create import make_table
+from lancelsm.admin.create import create_table
 from lancelsm.common.layout import CONFIG
 from lancelsm.dataset.adoption import write_facts
 from lancelsm.dataset.base_table import open_base
@@ -36,73 +36,73 @@ from tests.unit.tables import COLUMNS, create, faulty, row, rows_of
 LOADED = [row(1), row(2)]
 
 
-def make(place: Path, plan: FaultPlan) -> None:
-    make_table(place, LOADED, primary_key="id", regions="bucket(id, 2)", ports=faulty(plan))
+def create_with(location: Path, plan: FaultPlan) -> None:
+    create_table(location, LOADED, primary_key="id", regions="bucket(id, 2)", ports=faulty(plan))
 
 
 @pytest.fixture(scope="module")
-def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a crash right after the base leaves: six calls look whether the place is free."""
-    place = tmp_path_factory.mktemp("begun") / "table"
+def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The state that a crash right after the base leaves. Six calls before check that the location is free."""
+    location = tmp_path_factory.mktemp("interrupted") / "table"
     with pytest.raises(Crash):
-        make(place, FaultPlan.at(6, CRASH_BEFORE))
-    assert open_base(uri=str(place)).rows == 2
-    return place
+        create_with(location, FaultPlan.at(6, CRASH_BEFORE))
+    assert open_base(uri=str(location)).rows == 2
+    return location
 
 
 @pytest.fixture(scope="module")
-def calls(begun: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Call]:
-    """Those of an undisturbed run that finishes it."""
-    place = tmp_path_factory.mktemp("calls") / "table"
-    shutil.copytree(begun, place)
+def calls(interrupted: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Call]:
+    """The calls of an undisturbed run that finishes the interrupted one."""
+    location = tmp_path_factory.mktemp("calls") / "table"
+    shutil.copytree(interrupted, location)
     plan = FaultPlan()
-    make(place, plan)
+    create_with(location, plan)
     return plan.calls
 
 
-def is_whole(place: Path) -> bool:
-    table = lancelsm.open(place)
+def is_complete(location: Path) -> bool:
+    table = lancelsm.open(location)
     assert len(table.regions()) == 2
     table.upsert([row(key, "b") for key in range(2, 8)])
     return rows_of(table) == [row(1), *(row(key, "b") for key in range(2, 8))]
 
 
 @pytest.mark.parametrize("fault", [CRASH_BEFORE, CRASH_AFTER, DENY, FAIL_BEFORE, FAIL_AFTER, late(2), late(1_000_000)])
-def test_making_a_table_that_was_interrupted_at_any_call_is_finished_by_the_same_call(
-    tmp_path: Path, begun: Path, calls: list[Call], fault: Fault
+def test_the_same_call_finishes_the_creation_of_a_table_that_was_interrupted_anywhere(
+    tmp_path: Path, interrupted: Path, calls: list[Call], fault: Fault
 ) -> None:
     assert [call.key for call in calls[-1:]] == [CONFIG], "the configuration is last"
     for call in calls:
         print(call)
-        place = tmp_path / f"{call.index}"
-        shutil.copytree(begun, place)
+        location = tmp_path / f"{call.index}"
+        shutil.copytree(interrupted, location)
         plan = FaultPlan.at(call.index, fault)
         try:
-            make(place, plan)
+            create_with(location, plan)
             done = True
         except (Crash, LsmError):
             done = False
         plan.land()
-        if not (place / CONFIG).exists():
+        if not (location / CONFIG).exists():
             assert not done
             with pytest.raises(Invalid, match="no table is there"):
-                open_table(place)
-            make(place, FaultPlan())
+                open_table(location)
+            create_with(location, FaultPlan())
         else:
             with pytest.raises(Invalid, match="exists there already"):
-                make(place, FaultPlan())
-        assert is_whole(place)
-        shutil.rmtree(place)
+                create_with(location, FaultPlan())
+        assert is_complete(location)
+        shutil.rmtree(location)
 
 
 def test_a_crash_before_the_base_leaves_nothing(tmp_path: Path) -> None:
-    place = tmp_path / "table"
+    location = tmp_path / "table"
     with pytest.raises(Crash):
-        make(place, FaultPlan.at(0, CRASH_AFTER))
-    assert not place.exists()
+        create_with(location, FaultPlan.at(0, CRASH_AFTER))
+    assert not location.exists()
 
-    make(place, FaultPlan())
-    assert is_whole(place)
+    create_with(location, FaultPlan())
+    assert is_complete(location)
 
 
 @pytest.mark.parametrize(
@@ -115,17 +115,19 @@ def test_a_crash_before_the_base_leaves_nothing(tmp_path: Path) -> None:
         {"owner": "stack"},
     ],
 )
-def test_another_table_does_not_finish_one_that_was_begun(tmp_path: Path, begun: Path, other: dict[str, Any]) -> None:
-    shutil.copytree(begun, tmp_path / "table")
+def test_a_call_with_other_parameters_does_not_finish_an_interrupted_creation(
+    tmp_path: Path, interrupted: Path, other: dict[str, Any]
+) -> None:
+    shutil.copytree(interrupted, tmp_path / "table")
 
     with pytest.raises(Invalid, match=r"another .* was begun"):
         create(tmp_path, **{"columns": COLUMNS, "regions": "bucket(id, 2)", **other})
 
 
-def test_an_interrupted_call_is_finished_with_the_identity_that_it_began_with(tmp_path: Path, begun: Path) -> None:
-    facts = open_base(uri=str(begun)).facts
+def test_an_interrupted_creation_is_finished_with_its_original_table_id(tmp_path: Path, interrupted: Path) -> None:
+    facts = open_base(uri=str(interrupted)).facts
     assert facts is not None
-    shutil.copytree(begun, tmp_path / "table")
+    shutil.copytree(interrupted, tmp_path / "table")
 
     table = create(tmp_path, LOADED, regions="bucket(id, 2)")
 
@@ -133,22 +135,22 @@ def test_an_interrupted_call_is_finished_with_the_identity_that_it_began_with(tm
     assert open_base(uri=table.uri).facts == facts
 
 
-def test_a_second_maker_with_other_settings_is_told_that_a_table_exists(tmp_path: Path) -> None:
-    """Two make it at once: the one whose configuration comes second has lost."""
-    place = tmp_path / "table"
+def test_the_second_of_two_concurrent_creators_gets_invalid(tmp_path: Path) -> None:
+    """Two calls create the table at once. The call that writes its configuration second fails."""
+    location = tmp_path / "table"
 
     def other_first(kind: str, **options: Any) -> Any:
-        if not (place / CONFIG).exists():
+        if not (location / CONFIG).exists():
             create(tmp_path, settings={"flush_rows": 7})
         return open_registry(kind, **options)
 
     with pytest.raises(Invalid, match="exists"):
-        make_table(place, COLUMNS, primary_key="id", settings={"flush_rows": 8}, ports=Ports(registry=other_first))
+        create_table(location, COLUMNS, primary_key="id", settings={"flush_rows": 8}, ports=Ports(registry=other_first))
 
-    assert lancelsm.open(place).settings.flush_rows == 7
+    assert lancelsm.open(location).settings.flush_rows == 7
 
 
-def test_a_registry_is_named_in_the_base_and_in_the_configuration(tmp_path: Path) -> None:
+def test_base_and_configuration_both_name_the_registry(tmp_path: Path) -> None:
     table = create(tmp_path, [row(1)], registry="object")
     table.upsert([row(2)])
 
@@ -159,13 +161,13 @@ def test_a_registry_is_named_in_the_base_and_in_the_configuration(tmp_path: Path
     assert rows_of(lancelsm.open(table.uri)) == [row(1), row(2)]
 
 
-def test_a_registry_that_can_t_serve_the_place_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_registry_is_refused_and_nothing_is_created(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="no registry 'nobody'"):
         create(tmp_path, registry="nobody")
     assert not (tmp_path / "table").exists()
 
 
-def test_an_owner_is_what_ordinary_writers_share(tmp_path: Path) -> None:
+def test_ordinary_writers_share_the_owner_of_their_table(tmp_path: Path) -> None:
     table = create(tmp_path, owner="stack")
     table.upsert([row(1)])
     lancelsm.open(table.uri).upsert([row(2)])
@@ -173,15 +175,15 @@ def test_an_owner_is_what_ordinary_writers_share(tmp_path: Path) -> None:
     assert [region.owner for region in table.status().regions] == ["stack"]
 
 
-def test_an_owner_has_a_name(tmp_path: Path) -> None:
+def test_an_empty_or_too_long_owner_is_refused(tmp_path: Path) -> None:
     for name in ("", "x" * 101):
         with pytest.raises(Invalid, match="is no owner"):
             create(tmp_path, owner=name)
     assert not (tmp_path / "table").exists()
 
 
-def changed_configuration(place: Path, **fields: Any) -> None:
-    path = place / "table" / CONFIG
+def change_configuration(location: Path, **fields: Any) -> None:
+    path = location / "table" / CONFIG
     path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
 
 
@@ -200,14 +202,14 @@ def test_a_configuration_that_the_base_contradicts_is_corrupt(tmp_path: Path, fi
     spec = json.loads(Path(one.uri, CONFIG).read_text())["regions"]
     table.upsert([row(1)])
 
-    changed_configuration(tmp_path, **{field: spec if field == "regions" else value})
+    change_configuration(tmp_path, **{field: spec if field == "regions" else value})
 
     with pytest.raises(Corrupt):
         lancelsm.open(table.uri)
     assert not Path(table.uri, "_lancelsm", "registry").exists()
 
 
-def test_a_base_that_no_longer_says_what_the_configuration_says_is_not_flushed_to(tmp_path: Path) -> None:
+def test_a_flush_refuses_a_base_that_contradicts_the_configuration(tmp_path: Path) -> None:
     table = create(tmp_path)
     table.upsert([row(1)])
     base = open_base(uri=table.uri)
@@ -218,7 +220,7 @@ def test_a_base_that_no_longer_says_what_the_configuration_says_is_not_flushed_t
         table.flush()
 
 
-def test_a_base_of_a_newer_release_is_refused_with_what_to_install(tmp_path: Path) -> None:
+def test_a_base_of_a_newer_release_is_refused_and_the_error_says_what_to_install(tmp_path: Path) -> None:
     table = create(tmp_path)
     base = open_base(uri=table.uri)
     assert base.facts is not None
@@ -228,7 +230,7 @@ def test_a_base_of_a_newer_release_is_refused_with_what_to_install(tmp_path: Pat
         lancelsm.open(table.uri)
 
 
-def test_regions_of_unknown_values_are_made_when_they_are_first_written(tmp_path: Path) -> None:
+def test_a_region_of_new_values_is_created_by_its_first_write(tmp_path: Path) -> None:
     table = create(tmp_path, regions="identity(id)")
     assert table.regions() == []
     assert (rows_of(table), table.get([1]).num_rows, table.flush()) == ([], 0, [])
@@ -241,16 +243,16 @@ def test_regions_of_unknown_values_are_made_when_they_are_first_written(tmp_path
     assert table.get([2, 3, 4]).num_rows == 2
 
 
-def test_a_place_has_one_spelling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_spellings_of_a_location_have_one_canonical_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
-    assert {canonical(place) for place in ("a", "a/", f"{tmp_path}/a", tmp_path / "a", f"file://{tmp_path}/a/")} == {
-        str(tmp_path / "a")
-    }
+    assert {
+        canonical(location) for location in ("a", "a/", f"{tmp_path}/a", tmp_path / "a", f"file://{tmp_path}/a/")
+    } == {str(tmp_path / "a")}
     assert canonical("s3://bucket/a/") == "s3://bucket/a"
 
 
-def test_a_store_that_does_not_answer_makes_nothing_invalid(tmp_path: Path) -> None:
+def test_a_store_that_does_not_answer_is_unavailable_and_not_invalid(tmp_path: Path) -> None:
     create(tmp_path)
 
     with pytest.raises(Unavailable):

@@ -106,7 +106,7 @@ def test_a_stalled_clone_call_appends_no_row_again_however_many_queues_deliver(s
         for number in range(queues):
             deliver(location, f"queue {number}", number)
 
-    before(clone, "_unless_there", others)
+    before(clone, "_draft_if_missing", others)
 
     with pytest.raises(Invalid, match="a table exists there already"):
         clone_to(source, location)
@@ -114,7 +114,7 @@ def test_a_stalled_clone_call_appends_no_row_again_however_many_queues_deliver(s
     assert values(location) == dict.fromkeys(KEYS, queues - 1)
 
 
-@pytest.mark.parametrize("call", ["_keep_files", "share_base", "catalogued", "_append", "_count"])
+@pytest.mark.parametrize("call", ["_pin_base_version", "share_base", "register_table", "_append", "_count"])
 def test_cloning_fails_if_the_clone_is_dropped_meanwhile(source, location, before, call):
     def others() -> None:
         clone_to(source, location)
@@ -133,7 +133,7 @@ def test_cloning_fails_if_the_clone_is_dropped_meanwhile(source, location, befor
 def test_cloning_is_undone_if_the_clone_is_dropped_right_before_its_last_step(source, location, before):
     before(clone.configs, "create", lambda: (clone_to(source, location), drop_table(location)))
 
-    with pytest.raises(Contended, match="dropped while it was made"):
+    with pytest.raises(Contended, match="dropped while it was created"):
         clone_to(source, location)
 
     assert [pin.name for pin in source.snapshots()] == ["monday"]
@@ -141,9 +141,7 @@ def test_cloning_is_undone_if_the_clone_is_dropped_right_before_its_last_step(so
         lancelsm.open(location)
 
 
-def test_a_clone_whose_drop_is_cancelled_keeps_its_files_and_its_configuration(
-    source, location, before, tmp_path
-):
+def test_a_clone_whose_drop_is_cancelled_keeps_its_files_and_its_configuration(source, location, before, tmp_path):
     """A clone of the clone shares its files, so the drop is cancelled, whatever the stalled call saw meanwhile."""
 
     def others() -> None:
@@ -155,7 +153,7 @@ def test_a_clone_whose_drop_is_cancelled_keeps_its_files_and_its_configuration(
         assert isinstance(store.create(DROPPING, json.dumps(marker).encode()), Written)
 
     before(clone.configs, "create", others)
-    with pytest.raises(Contended, match="dropped while it was made"):
+    with pytest.raises(Contended, match="dropped while it was created"):
         clone_to(source, location)
     cancel_drop(open_table(location).context)
 
@@ -171,17 +169,19 @@ def test_a_stalled_clone_call_accepts_the_clone_that_another_call_finished(sourc
 
 
 def test_the_second_of_two_concurrent_clone_calls_is_contended(source, location, before):
-    before(clone.pins, "begin", lambda: clone.pins.begin(source._context, "snapshot", f"clone-{clone_id(location)[:8]}"))
+    before(
+        clone.pins, "begin", lambda: clone.pins.begin(source._context, "snapshot", f"clone-{clone_id(location)[:8]}")
+    )
 
-    with pytest.raises(Contended, match="another call is making the clone") as raised:
+    with pytest.raises(Contended, match="another call is creating the clone") as raised:
         clone_to(source, location)
-    assert raised.value.remedy == "Clone it again"
+    assert raised.value.remedy == "Clone again"
 
     clone_to(source, location)
     assert values(location) == NEWEST
 
 
 def clone_id(location: Path) -> str:
-    lineage = clone.read_origin(open_store(str(location)))
+    lineage = clone.read_lineage(open_store(str(location)))
     assert lineage is not None
     return lineage.table
