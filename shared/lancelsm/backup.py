@@ -1,10 +1,10 @@
-"""Backups: the live rows of a table in a place of their own, and new tables made of them.
+"""Back up the live rows of a table to another location, and create new tables from backups.
 
-    {place}/rows/{nonce}/     a Lance dataset of the rows
-    {place}/backup.json       what it is a backup of, its schema, key, regions and settings, count and sum of its rows
+    {location}/rows/{nonce}/     a Lance dataset of the rows
+    {location}/backup.json       source table, schema, key, regions and settings; count and setsum of the rows
 
-`backup.json` is written last, after the rows were read back: without it there is no backup. Nothing else is in it: no
-indexes, no older versions, no history of changes, no snapshots, no cursors.
+`backup.json` is written last, after the rows were read back: without it there is no backup. A backup has no indexes, no
+older versions, no change history, no snapshots and no cursors.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from lancelsm.admin.clone import Copied, facts_of
-from lancelsm.admin.create import begin_base, begin_copy, catalogued, check_free
+from lancelsm.admin.create import begin_copy, check_free, ensure_base, register_table
 from lancelsm.common.layout import BACKUP, RESTORED, TableId, table_id
 from lancelsm.common.setsum import Setsum
 from lancelsm.dataset.base_reads import scan_base
@@ -37,12 +37,12 @@ from lancelsm.table import Table
 
 FORMAT = 1
 
-_TTL = "1h"  # of the snapshot that a backup holds
+_TTL = "1h"  # of the snapshot that a backup reads; it is refreshed meanwhile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backup:
-    """What `backup.json` says. `schema` is an Arrow schema as IPC in base64; `taken` is in ISO 8601."""
+    """The content of `backup.json`. `schema` is an Arrow IPC schema in base64; `taken` is in ISO 8601."""
 
     source: str
     table: str
@@ -58,27 +58,27 @@ class Backup:
     format: int = FORMAT
 
     def table_schema(self) -> TableSchema:
-        """The schema of the table that is made of it, with the field ids that it will have."""
+        """Return the schema of a table restored from this backup, with the field ids that its base will have."""
         columns = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.schema)))
         return TableSchema(columns=columns, primary_key=tuple(self.primary_key))
 
 
 @dataclass(slots=True)
 class _Sum:
-    """Count and sum of the rows that pass."""
+    """Count and setsum of the rows that pass through."""
 
     schema: pa.Schema
     rows: int = 0
     setsum: Setsum = Setsum.ZERO
 
-    def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def count(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             self.rows += batch.num_rows
             self.setsum += row_setsum(batch, schema=self.schema)
             yield batch
 
-    def all(self, batches: Iterable[pa.RecordBatch]) -> _Sum:
-        for _ in self.of(batches):
+    def count_all(self, batches: Iterable[pa.RecordBatch]) -> _Sum:
+        for _ in self.count(batches):
             pass
         return self
 
@@ -90,45 +90,45 @@ def back_up(
     storage_options: Mapping[str, str] | None = None,
     ports: Ports | None = None,
 ) -> Copied:
-    """Copy every live row of a table to a place that needs nothing of the table any more.
+    """Copy every live row of a table to another location. The backup does not depend on the table afterwards.
 
     Args:
-        table: as it is now, or at a snapshot.
+        table: the table; open at a snapshot, the rows of the snapshot are copied.
         to: a path or URL without a table or a backup.
 
     Raises:
-        Invalid: something is there; or the snapshot is gone before it is read.
-        Corrupt: something of the table is missing or wrong, or what was written reads back differently.
-        Contended, Unavailable: back it up again.
+        Invalid: a table or a backup exists at `to`; or the snapshot was dropped or expired before it was read.
+        Corrupt: an object of the table is missing or damaged, or the copied rows read back differently.
+        Contended, Unavailable: there is no backup. Back up again.
 
-    A crash at any line leaves no backup: files that another backup to the same place passes by.
+    A crash at any line leaves no backup. Files that it leaves at `to` are ignored by the next backup to this location.
     """
     if table.at_snapshot is None:
         name = f"backup-{(ports or Ports()).ids.nonce()[:8]}"
         with table.holding_snapshot(name, _TTL) as held:
             return back_up(held, to, storage_options=storage_options, ports=ports)
-    ports, place = ports or Ports(), canonical(to)
-    store = ports.store(place, storage_options)
-    check_free(store, uri=place)
+    ports, location = ports or Ports(), canonical(to)
+    store = ports.store(location, storage_options)
+    check_free(store, uri=location)
     if store.get(BACKUP) is not None:
-        raise _taken(place)
+        raise _already_there(location)
     key = table.config.schema.primary_key
     plain = pa.schema([field.remove_metadata() for field in table.schema])
     schema = numbered(declare_primary_key(plain, key))
     path = f"rows/{ports.ids.nonce()}"
     written = _Sum(schema)
     write_copy(
-        uri=f"{place}/{path}",
+        uri=f"{location}/{path}",
         columns=plain,
-        rows=(_as(plain, batch) for batch in written.of(table.scan())),
+        rows=(_with_schema(plain, batch) for batch in written.count(table.scan())),
         storage_options=storage_options,
     )
-    copied = read_copy(uri=f"{place}/{path}", columns=schema, storage_options=storage_options)
-    read = _Sum(schema).all(copied)
+    copied = read_copy(uri=f"{location}/{path}", columns=schema, storage_options=storage_options)
+    read = _Sum(schema).count_all(copied)
     if (read.rows, read.setsum) != (written.rows, written.setsum):
-        raise Corrupt("the rows read back differ from those written", remedy="Back it up again", table=place)
+        raise Corrupt("the rows read back differ from those written", remedy="Back up again", table=location)
     spec = table.config.regions
-    made = Backup(
+    backup = Backup(
         source=table.uri,
         table=table.config.table,
         taken=datetime.fromtimestamp(ports.clock.now(), UTC).isoformat(timespec="milliseconds"),
@@ -141,13 +141,13 @@ def back_up(
         rows=written.rows,
         row_setsum=written.setsum.hex(),
     )
-    body = json.dumps(asdict(made), indent=1).encode()
+    body = json.dumps(asdict(backup), indent=1).encode()
     found = put_once(store, BACKUP, body, attempts=range(2))
     if found is None:
-        raise Unavailable("the backup could not be finished", remedy="Back it up to another place", table=place)
+        raise Unavailable("the backup could not be finished", remedy="Back up to another location", table=location)
     if found != body:
-        raise _taken(place)
-    return Copied(uri=place, rows=written.rows, source=table.uri)
+        raise _already_there(location)
+    return Copied(uri=location, rows=written.rows, source=table.uri)
 
 
 def restore(
@@ -158,44 +158,46 @@ def restore(
     storage_options: Mapping[str, str] | None = None,
     ports: Ports | None = None,
 ) -> Copied:
-    """Make a new table of a backup: its id, registry records and regions are new.
+    """Create a new table from a backup. Its id, registry records and regions are new.
 
     Args:
-        registry: the new table's; by default as for a new table.
+        source: the location of the backup.
+        uri: the location of the new table.
+        registry: the registry of the new table; by default as in `create`.
 
     Raises:
-        Invalid: no finished backup is at `source`, or something is at `uri`.
-        Corrupt: the backup is unreadable, or its rows are not those that were backed up.
-        Contended, Unavailable: restore it again.
+        Invalid: no finished backup at `source`, or something else exists at `uri`.
+        Corrupt: the backup is unreadable, or its rows differ from those that were backed up.
+        Contended, Unavailable: restore again.
 
-    A crash at any line leaves no table at `uri`; the same call goes on where it stopped.
+    A crash at any line leaves no table at `uri`. The same call continues where it stopped.
     """
-    ports, place, origin = ports or Ports(), canonical(uri), canonical(source)
-    store = ports.store(place, storage_options)
-    found = read_backup(ports.store(origin, storage_options), uri=origin)
-    check_free(store, uri=place, marker=RESTORED)
-    schema = found.table_schema()
+    ports, location, source_uri = ports or Ports(), canonical(uri), canonical(source)
+    store = ports.store(location, storage_options)
+    backup = read_backup(ports.store(source_uri, storage_options), uri=source_uri)
+    check_free(store, uri=location, marker=RESTORED)
+    schema = backup.table_schema()
     wanted = {
         "table": table_id(ports.ids.nonce()),
-        "registry": registry or default_registry(place),
-        "source": origin,
-        "path": found.path,
+        "registry": registry or default_registry(location),
+        "source": source_uri,
+        "path": backup.path,
     }
-    recorded = begin_copy(store, RESTORED, wanted, uri=place, storage_options=storage_options)
+    recorded = begin_copy(store, RESTORED, wanted, uri=location, storage_options=storage_options)
     config = Config(
         table=TableId(recorded["table"]),
         registry=recorded["registry"],
-        owner=found.owner,
+        owner=backup.owner,
         schema=schema,
         schema_version=1,
-        regions=parse_regions(found.regions, schema=schema),
-        settings=found.settings,
+        regions=parse_regions(backup.regions, schema=schema),
+        settings=backup.settings,
     )
     assert config.regions is not None, "a parsed spec"
-    rows = read_copy(uri=f"{origin}/{found.path}", columns=schema.columns, storage_options=storage_options)
-    base = begin_base(
+    rows = read_copy(uri=f"{source_uri}/{backup.path}", columns=schema.columns, storage_options=storage_options)
+    base = ensure_base(
         store,
-        place,
+        location,
         schema,
         facts_of(config),
         config.regions,
@@ -203,37 +205,37 @@ def restore(
         marker=RESTORED,
         storage_options=storage_options,
     )
-    read = _Sum(schema.columns).all(scan_base(base, columns=schema.names))
-    if base.schema != schema or (read.rows, read.setsum.hex()) != (found.rows, found.row_setsum):
+    read = _Sum(schema.columns).count_all(scan_base(base, columns=schema.names))
+    if base.schema != schema or (read.rows, read.setsum.hex()) != (backup.rows, backup.row_setsum):
         raise Corrupt(
-            f"the restored rows are not the {found.rows} that were backed up",
-            remedy=f"Restore another backup. What was begun goes by: lancelsm drop {place}",
-            table=place,
-            object=f"{origin}/{found.path}",
+            f"the restored rows are not the {backup.rows} that were backed up",
+            remedy=f"Remove the incomplete table with lancelsm drop {location}, then restore another backup",
+            table=location,
+            object=f"{source_uri}/{backup.path}",
         )
-    catalogued(config, store, place, storage_options=storage_options, ports=ports)
-    configs.create(store, config, uri=place)
-    return Copied(uri=place, rows=found.rows, source=origin)
+    register_table(config, store, location, storage_options=storage_options, ports=ports)
+    configs.create(store, config, uri=location)
+    return Copied(uri=location, rows=backup.rows, source=source_uri)
 
 
 def read_backup(store: ObjectStore, *, uri: str) -> Backup:
-    """What a backup says of itself.
+    """Read `backup.json`.
 
     Raises:
-        Invalid: there is none, or it was not finished, or a newer release made it.
-        Corrupt: it is unreadable.
+        Invalid: there is no backup, the backup was not finished, or a newer release wrote it.
+        Corrupt: the file is unreadable.
     """
     found = store.get(BACKUP)
     if found is None:
         raise Invalid(
-            "no finished backup is there",
-            remedy="Its making was interrupted, or it is elsewhere: a backup has a backup.json, which is written last",
+            "no finished backup found",
+            remedy="Check the location. A backup that was interrupted has no backup.json: back up again",
             table=uri,
         )
     try:
         document = json.loads(found.body)
         if document["format"] > FORMAT:
-            raise Invalid("a newer release made this backup", remedy="Install a newer lancelsm", table=uri)
+            raise Invalid("a newer release wrote this backup", remedy="Install a newer lancelsm", table=uri)
         backup = Backup(**document)
         backup.table_schema()
     except (ValueError, KeyError, TypeError, pa.ArrowException, OSError) as error:
@@ -241,9 +243,9 @@ def read_backup(store: ObjectStore, *, uri: str) -> Backup:
     return backup
 
 
-def _taken(place: str) -> Invalid:
-    return Invalid("a backup is there already", remedy="Choose another place", table=place)
+def _already_there(location: str) -> Invalid:
+    return Invalid("a backup already exists there", remedy="Choose another location", table=location)
 
 
-def _as(columns: pa.Schema, batch: pa.RecordBatch) -> pa.RecordBatch:
+def _with_schema(columns: pa.Schema, batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(batch.columns, schema=columns)

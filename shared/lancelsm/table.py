@@ -1,4 +1,4 @@
-"""A table: upserts and deletes by key, consistent reads, and the steps that fold what was written into the base."""
+"""The public table object: upserts, deletes, consistent reads, snapshots, change streams and maintenance steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
 
-from lancelsm.admin.create import make_table
+from lancelsm.admin.create import create_table
 from lancelsm.common.committed import Committed
 from lancelsm.common.duration import time_to_live
 from lancelsm.common.settings import Settings
@@ -40,7 +40,7 @@ from lancelsm.read.status import TableStatus, read_status
 from lancelsm.read.view import View, take_view
 from lancelsm.record.normalize import deletes, upserts
 from lancelsm.record.schema import TableSchema
-from lancelsm.region.catalog import Region, TableContext, check_there, regions, resolve_region
+from lancelsm.region.catalog import Region, TableContext, check_not_dropped, regions, resolve_region
 from lancelsm.region.config import Config
 from lancelsm.region.handle import DEFAULT_OWNER, Ports, TableHandle, WriteTarget, open_table
 from lancelsm.region.head import Head
@@ -57,12 +57,12 @@ T = TypeVar("T")
 class Table:
     """A table of rows with a primary key. Thread-safe.
 
-    Made by `lancelsm.create` and `lancelsm.open`. One that is open at a snapshot reads what the snapshot keeps, always
-    the same, and takes no writes.
+    `lancelsm.create` and `lancelsm.open` return it. A table that is open at a snapshot always reads the rows of the
+    snapshot and refuses writes.
     """
 
     def __init__(self, handle: TableHandle, *, owner: str | None = None, at: Pin | None = None) -> None:
-        self._opened = handle
+        self._handle = handle
         self._owner = owner or handle.config.owner
         self._at = at
         self._lock = threading.Lock()
@@ -74,16 +74,16 @@ class Table:
 
     @property
     def at_snapshot(self) -> str | None:
-        """The name of the snapshot that the table is open at; None if it is open as it is now."""
+        """The name of the snapshot that the table is open at; None if the table is open at its current state."""
         return None if self._at is None else self._at.name
 
     @property
     def config(self) -> Config:
-        return self._opened.config
+        return self._handle.config
 
     @property
     def settings(self) -> Settings:
-        return self._opened.settings
+        return self._handle.settings
 
     @property
     def schema(self) -> pa.Schema:
@@ -93,193 +93,249 @@ class Table:
     # Writing
 
     def upsert(self, data: Any, *, on_duplicate: Literal["last", "error"] = "last") -> Committed:
-        """Write whole rows by primary key; return once they are durable and visible to every new reader.
+        """Write whole rows by primary key. Return when they are durable and visible to every new read.
 
         Args:
-            data: anything with `__arrow_c_stream__` (Arrow, polars, pandas), a mapping of columns, or dicts; columns as
-                the table's schema, key columns not null.
-            on_duplicate: the last row of a key wins, or a second one is refused.
+            data: anything with `__arrow_c_stream__` (Arrow, polars, pandas), a mapping of columns, or a list of dicts.
+                Columns match the table's schema; key columns are not null.
+            on_duplicate: if `data` has a key several times: `last` keeps the last row, `error` raises `Invalid`.
 
         Returns:
-            Rows written and one entry per region.
+            The number of rows written, and one log entry per region.
 
         Raises:
-            Invalid: a row does not fit; names column and row. Nothing was written. Or a region is sealed.
-            Fenced: another owner holds a region. Nothing of that region was written; others may have taken their rows.
-            Ambiguous: the rows of a region may or may not be there; read, then decide.
-            Contended, Unavailable: nothing of that region was written; retry.
+            Invalid: a row does not fit the schema; the error names column and row, and nothing was written. Or a region
+                is sealed, or the table was dropped.
+            Fenced: another owner holds a region. Nothing was written to that region; other regions may have committed
+                their rows.
+            Ambiguous: the rows of one region may or may not be written. Read, then decide.
+            Contended, Unavailable: nothing was written to that region. Retry.
+            Corrupt: the log or the head of a region is damaged. No row of that region was acknowledged.
 
-        A crash at any line leaves either no trace for readers or the whole batch of a region.
+        After a crash at any line, readers see either all rows of the call in a region or none.
         """
         self._check_writable()
         with error_context(table=self.uri):
             return self._append(upserts(data, schema=self._schema, on_duplicate=on_duplicate))
 
     def delete(self, keys: Any = None, *, where: str | None = None) -> Committed:
-        """Delete rows by key, or every row for which a condition is true now.
+        """Delete rows by key, or every row that matches a condition now. Return as `upsert` does.
+
+        Deleting a key that has no row is not an error.
 
         Args:
-            keys: the key columns, as the data of `upsert`; plain values for a key of one column.
-            where: as for `scan`.
+            keys: the key columns, in the same forms as the data of `upsert`; plain values for a key of one column.
+            where: a condition, see `scan`.
 
-        Returns, raises: as `upsert`. Deleting a key that no row has is no error.
+        Returns:
+            The number of keys deleted, and one log entry per region.
+
+        Raises:
+            Invalid: a key does not fit the schema, or the condition is not valid. Nothing was written. Or a region is
+                sealed, or the table was dropped.
+            Fenced, Ambiguous, Contended, Unavailable, Corrupt: see `upsert`.
         """
         self._check_writable()
         if (keys is None) == (where is None):
-            raise Invalid("delete takes either keys or where", table=self.uri)
+            raise Invalid("delete needs either keys or where, not both", table=self.uri)
         if where is not None:
             keys = self.scan(columns=self._schema.primary_key, where=where).to_arrow()
         with error_context(table=self.uri):
             return self._append(deletes(keys, schema=self._schema))
 
     def writer(self, *, pipeline_depth: int = 1, exclusive: bool = False) -> Writer:
-        """A context for many small writes from many callers; see `Writer`."""
+        """Return a context that groups many small writes from many callers into few entries; see `Writer`."""
         self._check_writable()
         return Writer(self._target, owner=self._owner, pipeline_depth=pipeline_depth, exclusive=exclusive)
 
     # Reading
 
     def scan(self, *, columns: Sequence[str] | None = None, where: str | None = None, limit: int | None = None) -> Rows:
-        """Every live row as of now: all that was acknowledged before the call is in it.
+        """Read every live row as of now. All rows acknowledged before the call are included.
 
         Args:
-            columns: which ones, in this order; all by default.
-            where: SQL over the table's columns, in Lance's dialect: text in single quotes, and a column name that is no
-                plain word in backticks.
-            limit: at most so many rows.
+            columns: the columns to return, in this order; all by default.
+            where: an SQL condition over the table's columns, in Lance's dialect: text in single quotes, and backticks
+                around a column name that is not a plain word.
+            limit: return at most this many rows.
 
         Raises:
-            Invalid: an unknown column, or a condition that is no SQL.
-            Corrupt: an object is missing, or can be told to be wrong; names it. A value in a data file that changed
-                into another one can't: docs/design.md, "What scrub and readers can't tell".
-            Unavailable: a store did not answer.
-
-        At a snapshot also `Invalid`, perhaps after some rows: it was dropped or has expired.
+            Invalid: unknown column, or the condition is not valid SQL. At a snapshot also: the snapshot was dropped or
+                has expired; this error may come after some rows.
+            Corrupt: an object is missing, or a check finds it damaged; the error names it. Reads can't detect a changed
+                value in a data file that still decodes: docs/design.md, "What scrub and readers can't tell".
+            Unavailable: a store or the registry did not answer.
         """
 
         def read(view: View) -> Rows:
             stream = reader.scan(view, uri=self.uri, columns=columns, where=where, limit=limit)
-            return Rows(begun(stream if self._at is None else self._while_standing(stream, self._at)))
+            return Rows(begun(stream if self._at is None else self._explain_missing(stream, self._at)))
 
-        return self._reading(read, lambda: regions(self._context))
+        return self._read_with_retry(read, lambda: regions(self._context))
 
     def get(self, keys: Any, *, columns: Sequence[str] | None = None) -> pa.Table:
-        """The live rows of these keys as of now, in no order; a key without a row has none.
+        """Read the live rows of these keys as of now, in no particular order. Keys without a row are left out.
 
-        Args, raises: keys as in `delete`; columns and errors as in `scan`.
+        Args:
+            keys: see `delete`.
+            columns: see `scan`.
+
+        Raises:
+            Invalid: a key does not fit the schema, or unknown column. At a snapshot also: the snapshot was dropped or
+                has expired.
+            Corrupt, Unavailable: see `scan`.
         """
         with error_context(table=self.uri):
             wanted = deletes(keys, schema=self._schema).select(list(self._schema.primary_key))
         if wanted.num_rows == 0:
             return self.scan(columns=columns, limit=0).to_arrow()
-        return self._reading(
+        return self._read_with_retry(
             lambda view: reader.get(view, wanted, uri=self.uri, columns=columns), lambda: self._regions_of(wanted)
         )
 
-    # Folding
+    # Maintenance
 
     def flush(self) -> list[Flushed]:
-        """Fold every region's WAL into generations; returns once nothing that was acknowledged before is left in it.
+        """Flush the log of every region into generations: all rows acknowledged before the call leave the log.
 
         Raises:
-            Corrupt, Contended, Ambiguous, Unavailable: as `compaction.flush.flush`.
+            Corrupt: the log is not what was committed, or the written rows read back differently. Nothing of that
+                region was committed.
+            Contended, Ambiguous, Unavailable: retry; rows that are already flushed are not flushed again.
         """
         self._check_writable()
-        return flush_table(self._opened)
+        return flush_table(self._handle)
 
     def merge(self, *, engine: Engine = "auto") -> Merged:
-        """Fold all generations into the base.
+        """Merge all generations into the base.
 
         Args:
-            engine: where; `auto` decides by the sizes of delta and base.
+            engine: where the merge runs; `auto` decides by the sizes of delta and base.
 
         Raises:
-            Contended, Ambiguous, Unavailable, Corrupt: as `compaction.merge.merge_generations`.
+            Invalid: unknown engine.
+            Contended: another process merges or optimizes the table, or keeps changing the base. Retry.
+            Ambiguous: the commit may have happened. Merge again: generations are not merged twice.
+            Unavailable: a store did not answer; nothing was committed. Retry.
+            Corrupt: the base belongs to another table, or a generation is missing or damaged.
         """
         self._check_writable()
-        return merge_table(self._opened, engine=engine)
+        return merge_table(self._handle, engine=engine)
 
     def run(self, *, until_idle: bool = True, engine: Engine = "auto") -> Ran:
-        """Flush, merge and optimize: everything that can be done, or for ever what is due; as
-        `compaction.background.run`.
+        """Flush, merge and optimize the table.
+
+        Args:
+            until_idle: True: do everything that can be done, due or not, then return. False: do what is due by the
+                table's settings, and never return.
+            engine: see `merge`.
+
+        Raises:
+            Corrupt: a region or the base is damaged.
+            Contended, Ambiguous, Unavailable: only with `until_idle`; otherwise the step is tried again later.
         """
         self._check_writable()
-        return run(self._opened, until_idle=until_idle, engine=engine)
+        return run(self._handle, until_idle=until_idle, engine=engine)
 
     def collect(self, *, yes: bool = False, interval_seconds: float | None = None) -> Collected:
-        """Delete what nothing needs any more, or by default say what that is, and what stays and why.
+        """Delete objects that are no longer needed. By default only list them, with what is kept and why.
 
-        Raises: as `gc.collect.collect`, and means the same by its arguments.
+        Args:
+            yes: False: a dry run, nothing is written or deleted.
+            interval_seconds: the time between a round's commit and its sweep, for reads that began before the commit;
+                by default the table's setting. A committed round whose interval is over is swept now. A round that was
+                committed just now is left to a later call, unless the interval is 0.
+
+        Raises:
+            Invalid: the interval is below 0, or the table was dropped.
+            Corrupt: an object is missing or damaged; the error names it. Nothing of that region was deleted; other
+                regions were collected.
+            Contended, Ambiguous, Unavailable: run it again; it continues where this call stopped.
         """
         self._check_writable()
         with error_context(table=self.uri):
-            return collect(self._opened, yes=yes, interval_seconds=interval_seconds)
+            return collect(self._handle, yes=yes, interval_seconds=interval_seconds)
 
     def scrub(self, *, region: str | None = None, limit: int | None = None) -> Report:
-        """Read everything that the table consists of, or the snapshot that it is open at, and name what is wrong.
+        """Read everything that the table consists of and name every damaged object. At a snapshot: what it needs.
 
-        Raises: as `scrub.table.scrub`, and means the same by its arguments.
+        Args:
+            region: check only this region, given by its id or the start of it; the rows of the base are not checked.
+            limit: read at most this many objects, besides registry records and the manifests that they name.
+
+        Raises:
+            Invalid: region or snapshot not found, a limit below 1, or the table was dropped.
+            Unavailable: a store or the registry did not answer.
         """
         with error_context(table=self.uri):
-            return scrub(self._opened, region=region, at=self.at_snapshot, limit=limit)
+            return scrub(self._handle, region=region, at=self.at_snapshot, limit=limit)
 
     # Snapshots
 
     def snapshot(self, name: str, ttl: str | float | None = None) -> Pin:
-        """Keep the table as it is now under a name: all that was acknowledged before the call is in it.
+        """Keep the table as it is now under a name. All rows acknowledged before the call are included.
 
-        While it stands, the whole log that is written after it and every generation that is made of it stay too.
+        While the snapshot exists, the log written after it and the generations made of that log are kept too.
 
         Args:
             name: up to 100 letters, digits, `-` and `_`.
-            ttl: for how long, unless it is refreshed: seconds, text like `15m`, `1h`, `7d`, or `never`; by default the
-                setting `snapshot_ttl_seconds`.
+            ttl: time to live unless it is refreshed: seconds, text such as `15m`, `1h`, `7d`, or `never`; by default
+                the setting `snapshot_ttl_seconds`.
 
         Raises:
-            Invalid: the name is taken, or no name.
-            Contended: a collection overtook it again and again; nothing is kept.
-            Corrupt, Unavailable: as `scan`.
+            Invalid: the name is taken or not valid.
+            Contended: collections overtook the snapshot several times; it does not exist.
+            Corrupt: an object that the snapshot needs is missing or damaged.
+            Unavailable: a store or the registry did not answer; the snapshot may exist.
         """
         self._check_writable()
-        return make_snapshot(self._opened, name, ttl_seconds=self._time_to_live(ttl))
+        return make_snapshot(self._handle, name, ttl_seconds=self._time_to_live(ttl))
 
     def snapshots(self) -> list[Pin]:
-        """Every snapshot, by name; expired ones that no collection has removed yet are among them."""
+        """List every snapshot by name, including expired ones that no collection has removed yet."""
         return list_snapshots(self._context)
 
     def refresh_snapshot(self, name: str, ttl: str | float | None = None) -> Pin:
-        """Let a snapshot live for `ttl` from now on.
+        """Let a snapshot expire `ttl` from now.
 
         Raises:
-            Invalid: it has expired and is gone, or there was none of this name.
-            Contended, Unavailable: it could not be refreshed; do it again before it expires.
+            Invalid: snapshot not found; it may have been dropped or have expired.
+            Contended, Unavailable: the snapshot was not refreshed. Retry before it expires.
         """
         self._check_writable()
-        return renew_snapshot(self._opened, name, ttl_seconds=self._time_to_live(ttl))
+        return renew_snapshot(self._handle, name, ttl_seconds=self._time_to_live(ttl))
 
     def drop_snapshot(self, name: str) -> None:
-        """End a snapshot: the next collection may delete what it kept. Raises as `history.snapshot.drop_snapshot`."""
+        """Drop a snapshot. The next collection may delete what only the snapshot kept.
+
+        Raises:
+            Invalid: snapshot not found, or it keeps the files of a clone; or the clone's location can't be read.
+            Corrupt: what the clone records about its source is unreadable.
+            Contended, Unavailable: the snapshot may still exist. Retry.
+        """
         self._check_writable()
-        drop_snapshot(self._opened, name)
+        drop_snapshot(self._handle, name)
 
     @contextmanager
     def holding_snapshot(self, name: str, ttl: str | float | None = None) -> Iterator[Table]:
-        """The table at a snapshot that is refreshed as long as the context lasts, and dropped at its end.
+        """Take a snapshot, refresh it while the context lasts, and drop it at the end. Yield the table at the snapshot.
 
-        Raises: as `snapshot`; at the end of the context also what kept it from being refreshed.
+        Raises:
+            Invalid: the name is taken or not valid, or `ttl` is `never`; at the end also: the snapshot was lost.
+            Contended, Corrupt, Unavailable: see `snapshot`.
         """
         self._check_writable()
         seconds = self._time_to_live(ttl)
         if seconds is None:
-            raise Invalid("a snapshot that is held has a time to live", remedy="Give seconds, or text like 15m or 1h")
-        with holding_snapshot(self._opened, name, ttl_seconds=seconds) as pin:
-            yield Table(self._opened, owner=self._owner, at=pin)
+            raise Invalid("a held snapshot needs a time to live", remedy="Give seconds, or text such as 15m or 1h")
+        with holding_snapshot(self._handle, name, ttl_seconds=seconds) as pin:
+            yield Table(self._handle, owner=self._owner, at=pin)
 
     def at(self, name: str) -> Table:
-        """The table at a snapshot; raises `Invalid` if there is none of this name, or it has expired."""
+        """Return the table at a snapshot. Raises `Invalid` if there is no such snapshot or it has expired."""
         pin = find_snapshot(self._context, name)
         check_standing(self._context, pin)
-        return Table(self._opened, owner=self._owner, at=pin)
+        return Table(self._handle, owner=self._owner, at=pin)
 
     # Changes
 
@@ -292,38 +348,47 @@ class Table:
         follow: bool = False,
         limit: int | None = None,
     ) -> Changes:
-        """Every committed upsert and delete, in the order of their commits within each region.
+        """Stream every committed upsert and delete, in commit order within each region.
 
-        Rows that the table was created with are in the base alone, and no changes.
+        Rows that the table was created with are only in the base; they do not appear in the stream.
 
         Args:
-            cursor: go on where the cursor of this name was saved last; only if there is none it is made, at `start`.
-                What it has not passed is not collected. Save it by `Changes.save`.
-            start: `earliest` that is kept, `latest`, a position, Unix seconds as a float, or the next position of each
-                region of this table (`Changes.positions`), which alone comes before what a cursor says.
-            regions: ids; all by default.
-            follow: wait for more at the end, for ever. By default the stream ends once it has what there was.
-            limit: end after the entry that reaches so many rows.
+            cursor: continue where the cursor of this name was last saved. If there is no such cursor, create it at
+                `start`. A cursor keeps everything that it has not passed from being collected. Save it with
+                `Changes.save`.
+            start: `earliest` (the oldest kept entry), `latest`, a position, Unix seconds as a float, or the next
+                position of each region of this table (`Changes.positions`). Only the last form overrides an existing
+                cursor.
+            regions: ids of the regions to read; all by default.
+            follow: True: wait for more entries and never end. False: end after the entries that existed at the start.
+            limit: end after the entry that reaches this many rows.
 
         Raises:
-            Invalid: a region or a start that there is not, positions of another table's regions among them, or a limit
-                below 1; and when the stream is read, a start that was collected or lies past the end.
-            Corrupt, Unavailable: as `scan`, when it is read.
+            Invalid: unknown region, `start` is not valid or holds positions of another table, or `limit` is below 1.
+                While reading: `start` was collected or is past the end of the log.
+            Corrupt: while reading: an object is missing or damaged.
+            Unavailable: a store or the registry did not answer.
         """
         self._check_writable()
         only = None if regions is None else [self.region(one).id for one in regions]
         return Changes(self._context, self._schema, start=start, cursor=cursor, only=only, follow=follow, limit=limit)
 
     def cursors(self) -> list[Pin]:
-        """Every cursor, by name."""
+        """List every cursor by name."""
         return list_cursors(self._context)
 
     def set_cursor(self, name: str, *, start: Start = "earliest", region: str | None = None) -> Pin:
-        """Make a cursor, or put it somewhere else, in all regions or in one; raises as `history.cursor.set_cursor`.
+        """Create a cursor, or move it forward or back, in all regions or in one.
 
         Args:
-            start: as for `changes`.
-            region: its id; the cursor has to be there then, and stays where it is in the others.
+            start: see `changes`.
+            region: move only this region, given by its id; the cursor must exist and stays where it is in the others.
+
+        Raises:
+            Invalid: unknown region, cursor not found, or `start` is not valid or was collected. Nothing changed.
+            Contended: collections overtook the change several times, or another process moved the cursor.
+            Corrupt: a record of the registry is damaged.
+            Unavailable: the registry did not answer; the cursor may have moved.
         """
         self._check_writable()
         check_start(self._context, start)
@@ -331,58 +396,79 @@ class Table:
         return set_cursor(self._context, name, start=lambda one, head: first_position(one, head, start), only=only)
 
     def drop_cursor(self, name: str) -> None:
-        """End a cursor: what only it kept may be collected. Raises as `history.cursor.drop_cursor`."""
+        """Drop a cursor. What only the cursor kept may be collected.
+
+        Raises:
+            Invalid: cursor not found.
+            Contended, Unavailable: the cursor may still exist. Retry.
+        """
         self._check_writable()
         drop_cursor(self._context, name)
 
     # Regions
 
     def status(self) -> TableStatus:
-        """Heads, lag and counters of every region as of now. Raises as `scan`."""
-        return read_status(self._opened)
+        """Read heads, lag and counters of every region as of now.
+
+        Raises:
+            Corrupt: a head or the manifest that it names is missing or damaged.
+            Unavailable: a store or the registry did not answer.
+        """
+        return read_status(self._handle)
 
     def regions(self) -> list[Region]:
-        """Every region in the catalog."""
+        """List every region in the catalog."""
         return regions(self._context)
 
     def region(self, identity: str) -> Region:
-        """The region whose id is or starts with this; raises `Invalid` if none does, or several do."""
+        """Find the region by its id or the start of it. Raises `Invalid` if no region or several regions match."""
         return resolve_region(regions(self._context), identity, table=self.uri)
 
     def claim(self, region: Region, *, owner: str | None = None) -> Head:
-        """Take a region for `owner`, by default for the table's ordinary writers; as `wal.claim.claim`."""
+        """Take a region for `owner`, by default for the table's ordinary writers. The previous owner is fenced.
+
+        Raises:
+            Invalid: the region is sealed, or `owner` is not a valid name.
+            Fenced: another claim came right after this one.
+            Corrupt: the log of the region is damaged. The region was not claimed.
+            Contended, Unavailable, Ambiguous: the claim may be incomplete. Claim again.
+        """
         self._check_writable()
         return claim(region, owner=owner or self.config.owner)
 
     def seal(self, region: Region) -> Head:
-        """End a region for writes, for ever; as `wal.claim.seal`."""
+        """End a region for writes, permanently. Flush, merge and collection of the region continue to work.
+
+        Raises:
+            Contended, Unavailable, Ambiguous: the region may be sealed. Seal it again, which finishes it.
+        """
         self._check_writable()
         return seal(region)
 
-    # Inside
+    # Private
 
     @property
     def _context(self) -> TableContext:
-        return self._opened.context
+        return self._handle.context
 
     @property
     def _schema(self) -> TableSchema:
-        return self._opened.config.schema
+        return self._handle.config.schema
 
     @cached_property
     def _target(self) -> WriteTarget:
-        return self._opened.target()
+        return self._handle.target()
 
     @cached_property
     def _pinned(self) -> View:
         assert self._at is not None, "only a snapshot has one view"
-        return snapshot_view(self._opened, self._at)
+        return snapshot_view(self._handle, self._at)
 
     def _check_writable(self) -> None:
         if self._at is not None:
             raise Invalid(
                 "the table is open at a snapshot",
-                remedy="Open it without one to write, fold or follow it",
+                remedy="Open the table without a snapshot for this call",
                 table=self.uri,
                 snapshot=self._at.name,
             )
@@ -391,8 +477,8 @@ class Table:
         with error_context(table=self.uri):
             return time_to_live(self.settings.snapshot_ttl_seconds if ttl is None else ttl)
 
-    def _while_standing(self, stream: pa.RecordBatchReader, pin: Pin) -> pa.RecordBatchReader:
-        """The same rows; where something is missing because the snapshot is gone, its error says so."""
+    def _explain_missing(self, stream: pa.RecordBatchReader, pin: Pin) -> pa.RecordBatchReader:
+        """Return the same rows. If the snapshot is gone and a read fails, the error says that the snapshot is gone."""
 
         def batches() -> Iterator[pa.RecordBatch]:
             with standing(self._context, pin):
@@ -407,28 +493,28 @@ class Table:
         try:
             return self._writers.append_all(route(rows, self._target.regions))
         except Corrupt:
-            check_there(self._context)
+            check_not_dropped(self._context)
             raise
 
     def _regions_of(self, keys: pa.Table) -> list[Region]:
-        """The regions that may have rows of these keys above the base."""
+        """Return the regions that may have rows of these keys above the base."""
         if self.config.regions is None:
             return regions(self._context)
         parts = route(keys, self._target.regions)
         return [region for part in parts if (region := self._target.directory.find(part.values)) is not None]
 
-    def _reading(self, read: Callable[[View], T], listed: Callable[[], Sequence[Region]]) -> T:
-        """Read from a view; from a second one if something in the first was collected before the first row came."""
+    def _read_with_retry(self, read: Callable[[View], T], list_regions: Callable[[], Sequence[Region]]) -> T:
+        """Read from a view. If an object of it was collected before the first row, read once more from a new view."""
         if self._at is not None:
             check_standing(self._context, self._at)
             with error_context(table=self.uri, snapshot=self._at.name), standing(self._context, self._at):
                 return read(self._pinned)
         with error_context(table=self.uri):
-            view = take_view(self._context, listed, self._opened.read_base)
+            view = take_view(self._context, list_regions, self._handle.read_base)
             try:
                 return read(view)
             except Corrupt:
-                return read(take_view(self._context, listed, self._opened.read_base))
+                return read(take_view(self._context, list_regions, self._handle.read_base))
 
 
 def create(
@@ -443,26 +529,28 @@ def create(
     storage_options: Mapping[str, str] | None = None,
     ports: Ports | None = None,
 ) -> Table:
-    """Make a table at a path or URL and open it; data, if given, becomes version 1 of its base.
+    """Create a table at a path or URL and open it. Rows, if given, become version 1 of its base.
 
     Args:
-        data_or_schema: an Arrow schema, or the first rows, as for `Table.upsert`.
-        primary_key: its columns, in order.
-        regions: how keys map to regions, `bucket(a, 4)` or another form of `routing.spec`; by default there is one.
+        data_or_schema: an Arrow schema, or the first rows in any form that `Table.upsert` takes.
+        primary_key: the key columns, in order.
+        regions: the region spec: `bucket(a, 4)`, `multi_bucket(a, b, 8)`, `identity(a)`, `truncate(a, 10)`, `year(t)`,
+            `month(t)`, `day(t)`, `hour(t)`, `expr(a % 4)`, or several joined by commas; by default the table has one
+            region.
         registry: `sqlite` (default for paths), `object` (default for URLs) or `dynamodb:NAME`.
-        owner: the name that ordinary writers share.
-        settings: by name, kept in the table's configuration.
-        storage_options: for Lance and for our own objects, as Lance takes them.
+        owner: the owner name that ordinary writers share.
+        settings: values by name, stored in the table's configuration.
+        storage_options: options of the object store, as Lance takes them.
 
     Raises:
-        Invalid: a table or another dataset is there, or the schema, key, spec or settings don't fit.
-        Contended: another process is making a table there.
+        Invalid: a table or another dataset exists there, or schema, key, region spec or settings are not valid.
+        Contended: another process is creating a table there.
         Unavailable: a store or the registry did not answer.
 
-    After an error or a crash the same call goes on where this one stopped.
+    After an error or a crash, the same call continues where this one stopped.
     """
     return Table(
-        make_table(
+        create_table(
             uri,
             data_or_schema,
             primary_key=primary_key,
@@ -488,13 +576,16 @@ def open(  # noqa: A001 - read as lancelsm.open
     """Open a table at a path or URL.
 
     Args:
-        at: the name of a snapshot: the table as it was then, for reading alone.
-        settings: by name, for this object alone, instead of the environment's and the table's own.
-        storage_options: for Lance and for our own objects, as Lance takes them.
-        owner: write under a name of one's own, which claims each region at the first write to it; by default the name
-            that the table's ordinary writers share.
+        at: the name of a snapshot; the table is then read-only and shows the rows of the snapshot.
+        settings: values by name for this object only; they override the environment and the table's own settings.
+        storage_options: options of the object store, as Lance takes them.
+        owner: an owner name for this writer alone; it claims each region at its first write. By default the name that
+            ordinary writers of the table share.
 
-    Raises: as `region.handle.open_table`, and as `Table.at`.
+    Raises:
+        Invalid: no table is there, a newer release created it, or snapshot not found or expired.
+        Corrupt: the table's configuration is unreadable or contradicts the base.
+        Unavailable: a store or the registry did not answer.
     """
     handle = open_table(uri, settings=settings, storage_options=storage_options, ports=ports or Ports())
     table = Table(handle, owner=owner)

@@ -1,1 +1,1 @@
-"""The life of a table: create, clone, adopt what Lance wrote, rebuild its registry, drop."""
+"""Create, clone, adopt, rebuild and drop tables."""

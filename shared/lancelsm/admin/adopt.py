@@ -1,8 +1,8 @@
-"""Take over what Lance's own writer wrote, a table or regions of ours: they keep their ids, files and unmerged rows.
+"""Adopt what Lance's own writer wrote: a whole table, or regions of one of our tables. Ids, files and rows are kept.
 
-Lance is fenced first, by its own protocol: a manifest with a higher epoch, then a sentinel in the log. Only then are
-entries counted. Counters come from Lance's marker, and are committed to the base before any head exists. The
-configuration is last.
+Lance is fenced first, by Lance's own protocol: a manifest with a higher epoch, then a sentinel in the log. Only then
+are the entries counted. Counters come from Lance's marker and are committed to the base before any head exists. The
+configuration is written last.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from lancelsm.region.handle import (
     DEFAULT_OWNER,
     Ports,
     TableHandle,
+    add_table_to_catalog,
     canonical,
-    catalogue_table,
     open_table,
     table_handle,
 )
@@ -40,7 +40,7 @@ from lancelsm.region.manifest import Manifest
 from lancelsm.registry.open import default_registry
 from lancelsm.routing.route import all_values
 from lancelsm.routing.spec import RegionSpec, from_lance, parse_regions
-from lancelsm.wal.claim import catalogue, create_head, create_region, derived_head, seal
+from lancelsm.wal.claim import add_to_catalog, create_head, create_region, derived_head, seal
 from lancelsm.wal.entry import decode, encode, fence
 from lancelsm.wal.recovery import recover_log
 
@@ -53,38 +53,40 @@ def adopt(
     storage_options: Mapping[str, str] | None = None,
     ports: Ports | None = None,
 ) -> TableHandle:
-    """Make a Lance table with a MemWAL index a table of lancelsm. Lance's writers are fenced, not asked.
+    """Turn a Lance table with a MemWAL index into a lancelsm table. Lance's writers are fenced without asking them.
 
-    In a table of lancelsm, the regions that Lance wrote to are taken back: what it wrote is kept, and their heads are
-    derived anew (`admin.rebuild.rebuild`).
+    In a table that is already a lancelsm table, adopt the regions again that Lance's writer wrote to: what it wrote is
+    kept, and the heads of these regions are derived from storage (`admin.rebuild.rebuild`).
 
     Args:
         registry: `sqlite`, `object` or `dynamodb:NAME`, as for `table.create`.
 
     Returns:
-        The opened table. Regions whose spec Lance doesn't know (its spec 0) can be read, flushed, merged and sealed.
+        The opened table. Regions without a spec that Lance knows (spec 0 of Lance) can be read, flushed, merged and
+        sealed, but not written.
 
     Raises:
-        Invalid: no such table is there, it has no primary key, or it is a table of lancelsm that Lance did not touch.
-        Corrupt: an object of the log or a manifest is unreadable, or the log has a hole.
+        Invalid: no such table is there, it has no primary key, or it is a lancelsm table that Lance's writer did not
+            change.
+        Corrupt: an entry or a manifest is unreadable, or the log has a hole.
         Contended: a writer of Lance kept claiming a region.
         Unavailable: a store or the registry did not answer. Run it again.
 
-    A crash at any line leaves a table that Lance can write as before, or one that the same call finishes.
+    A crash at any line leaves a table that Lance's writer can write as before, or one that the same call finishes.
     """
-    place = canonical(uri)
+    location = canonical(uri)
     ports = ports or Ports()
-    store = ports.store(place, storage_options)
-    if configs.read(store, uri=place) is not None:
-        return _take_back(open_table(place, storage_options=storage_options, ports=ports))
+    store = ports.store(location, storage_options)
+    if configs.read(store, uri=location) is not None:
+        return _adopt_again(open_table(location, storage_options=storage_options, ports=ports))
     check_owner(owner)
-    check_free(store, uri=place)
-    adoptable = read_adoptable(uri=place, objects=store, storage_options=storage_options)
+    check_free(store, uri=location)
+    adoptable = read_adoptable(uri=location, objects=store, storage_options=storage_options)
     schema = adoptable.base.schema
     check_primary_key(schema)
     facts = adoptable.base.facts or BaseFacts(
         table=table_id(ports.ids.nonce()),
-        registry=registry or default_registry(place),
+        registry=registry or default_registry(location),
         owner=owner,
         regions="",
     )
@@ -96,43 +98,43 @@ def adopt(
         schema_version=1,
         regions=None,
     )
-    table = table_handle(config, store, place, storage_options=storage_options, ports=ports)
+    table = table_handle(config, store, location, storage_options=storage_options, ports=ports)
     lance_spec = None if adoptable.spec is None else from_lance(adoptable.spec, schema=schema)
     known = adoptable.base.facts is not None
     fenced = [_fence_lance(region, lance_spec, known=known) for region in _regions(table)]
-    spec = _usable(lance_spec, [manifest for _, manifest in fenced])
-    # Markers are read again behind the fences: a merge of Lance's may have raised them meanwhile.
-    adoptable = read_adoptable(uri=place, objects=store, storage_options=storage_options)
+    spec = _usable_spec(lance_spec, [manifest for _, manifest in fenced])
+    # Read the markers again behind the fences: a merge by Lance may have raised them in between.
+    adoptable = read_adoptable(uri=location, objects=store, storage_options=storage_options)
     take_over(adoptable, replace(facts, regions=configs.regions_text(spec)))
-    catalogue_table(table)
+    add_table_to_catalog(table)
     for region, manifest in fenced:
         _create_head(region, manifest, adoptable.markers.get(region.id, Generation(0)), owner=facts.owner)
     config = replace(config, regions=spec)
-    configs.create(store, config, uri=place)
+    configs.create(store, config, uri=location)
     return replace(table, config=config)
 
 
 def set_regions(table: TableHandle, text: str) -> TableHandle:
-    """Give an adopted table a region spec, so that it takes rows: its old regions are sealed, flushed and merged first.
+    """Give an adopted table a region spec so that it takes rows. Its old regions are sealed, flushed and merged first.
 
     Args:
-        text: the spec, as for `table.create`.
+        text: the region spec, as for `table.create`.
 
     Raises:
-        Invalid: the table has a spec, or the text doesn't fit its key.
-        Contended, Ambiguous, Unavailable, Corrupt: as `wal.claim.seal`, `compaction.maintenance.flush_table` and
-            `compaction.maintenance.merge_table`.
+        Invalid: the table already has a region spec, or the text does not fit its key.
+        Contended, Ambiguous, Unavailable, Corrupt: the same errors as `wal.claim.seal`,
+            `compaction.maintenance.flush_table` and `compaction.maintenance.merge_table`.
 
-    A crash at any line leaves a table that still takes no rows; the same call goes on.
+    A crash at any line leaves a table that still takes no rows. The same call continues.
     """
     if table.config.regions is not None:
         raise Invalid(
             f"the table has the region spec {table.config.regions}",
-            remedy="Leave --regions out: a spec is for ever",
+            remedy="Leave --regions out: a region spec can't be changed",
             table=table.context.uri,
             field="regions",
         )
-    # Lance's index doesn't know this spec, so its number is Lance's for "none of mine".
+    # Lance's index does not know this spec, so it gets number 0, which means "unknown" to Lance.
     with error_context(table=table.context.uri):
         spec = replace(parse_regions(text, schema=table.config.schema), spec_id=0)
     for region in regions(table.context):
@@ -150,11 +152,13 @@ def set_regions(table: TableHandle, text: str) -> TableHandle:
     return replace(table, config=config)
 
 
-def _take_back(table: TableHandle) -> TableHandle:
-    place = table.context.uri
+def _adopt_again(table: TableHandle) -> TableHandle:
+    location = table.context.uri
     taken = [region for region in _regions(table) if _was_written_by_lance(region)]
     if not taken:
-        raise Invalid("a table of lancelsm is there, which Lance did not touch", remedy="Open it", table=place)
+        raise Invalid(
+            "it is a lancelsm table already, and Lance's writer did not change it", remedy="Open it", table=location
+        )
     for region in taken:
         _fence_lance(region, table.config.regions, known=True)
     rebuild(table, [region.id for region in taken])
@@ -162,7 +166,7 @@ def _take_back(table: TableHandle) -> TableHandle:
 
 
 def _was_written_by_lance(region: Region) -> bool:
-    """Whether a manifest is published that the head knows nothing of. Lance publishes one before it appends."""
+    """Return whether a published manifest exists that the head does not know. Lance publishes one before it appends."""
     head, published = region.find_head(), newest_published(region)
     if published is None:
         return False
@@ -177,8 +181,8 @@ def _regions(table: TableHandle) -> list[Region]:
     return [Region(context=table.context, id=name, spec_id=0, values=()) for name in regions_in_storage(table.context)]
 
 
-def _usable(spec: RegionSpec | None, found: Sequence[Manifest]) -> RegionSpec | None:
-    """The spec by which keys can be routed to the regions that are there; None if a key's region is unknown."""
+def _usable_spec(spec: RegionSpec | None, found: Sequence[Manifest]) -> RegionSpec | None:
+    """Return the spec if it routes keys to the regions that exist; None if the region of a key can't be known."""
     if spec is None:
         return None
     fields = [field.field_id for field in spec.fields]
@@ -188,27 +192,28 @@ def _usable(spec: RegionSpec | None, found: Sequence[Manifest]) -> RegionSpec | 
 
 
 def _fence_lance(region: Region, spec: RegionSpec | None, *, known: bool) -> tuple[Region, Manifest]:
-    """Take the region from whatever writer of Lance holds it: a manifest with the next epoch, a sentinel in the log.
+    """Fence the writer of Lance that holds the region: write a manifest with the next epoch, then a sentinel in the
+    log.
 
-    The manifest is ours from here on. Its sums start at zero: nobody knows what was folded before.
+    From then on the manifest is ours. Its sums start at zero, since nobody knows the sums of what Lance flushed before.
 
     Args:
-        known: the table has been one of ours, so that the region may have been collected. Lance's writer does not carry
-            on how far: the head says it, or without one our newest manifest.
+        known: the table was a lancelsm table before, so the region may have been collected. Lance's writer does not
+            keep how far. The head has this, or without a head our newest manifest.
     """
     for _ in region.context.budget().attempts():
         found = newest_published(region)
         if found is None:
             raise Corrupt("the region has no manifest", **region.where)
         manifest = found.manifest
-        written = not manifests.written_by_lance(found.body)  # by an earlier call
+        written = not manifests.written_by_lance(found.body)  # True: an earlier call wrote it
         if not written:
-            ours = (region.find_head() or _newest_of_ours(region, below=manifest.version)) if known else None
+            ours = (region.find_head() or _newest_own_manifest(region, below=manifest.version)) if known else None
             manifest = replace(
                 manifest,
                 version=Version(manifest.version + 1),
                 epoch=Epoch(manifest.epoch + 1),
-                values=manifest.values or _only_values(spec),
+                values=manifest.values or _values_of_single_region(spec),
                 first_position=ours.first_position if ours else manifest.first_position,
                 collector_round=ours.collector_round if ours else 0,
             )
@@ -220,8 +225,8 @@ def _fence_lance(region: Region, spec: RegionSpec | None, *, known: bool) -> tup
     raise Contended("writers of Lance kept claiming the region", remedy="Stop them", **region.where)
 
 
-def _newest_of_ours(region: Region, *, below: Version) -> Manifest | None:
-    """The manifest from which Lance's writer went on."""
+def _newest_own_manifest(region: Region, *, below: Version) -> Manifest | None:
+    """Return the newest manifest of ours below `below`: the manifest that Lance's writer started from."""
     for version in range(below - 1, 0, -1):
         found = load(region, published_manifest(region.id, Version(version)))
         if found is None or not manifests.written_by_lance(found.body):
@@ -229,14 +234,14 @@ def _newest_of_ours(region: Region, *, below: Version) -> Manifest | None:
     return None
 
 
-def _only_values(spec: RegionSpec | None) -> tuple[tuple[str, bytes], ...]:
-    """The values of the one region of an unsharded table, which Lance's Python writer leaves out."""
+def _values_of_single_region(spec: RegionSpec | None) -> tuple[tuple[str, bytes], ...]:
+    """Return the region values of an unsharded table's only region. Lance's Python writer leaves them out."""
     possible = [] if spec is None else all_values(spec) or []
     return tuple((name, value) for name, value in possible[0] if value is not None) if len(possible) == 1 else ()
 
 
 def _append_sentinel(region: Region, manifest: Manifest) -> None:
-    """A fence in the manifest's epoch behind everything that is in the log. One that is there already is as good."""
+    """Append a fence with the manifest's epoch after everything in the log. Do nothing if there already is one."""
     objects = region.context.objects
     for _ in region.context.budget().attempts():
         log = recover_log(region, manifest)
@@ -257,15 +262,15 @@ def _append_sentinel(region: Region, manifest: Manifest) -> None:
             isinstance(objects.create(key, sentinel.body), PreconditionFailed)
             and (found := objects.get(key)) is not None
         ):
-            decode(found.body, position=position, key=key)  # an object that can't be read would be in the way for ever
+            decode(found.body, position=position, key=key)  # raises if unreadable: retries could never pass the object
     raise Contended("writers of Lance kept appending to the region", remedy="Stop them", **region.where)
 
 
 def _create_head(region: Region, manifest: Manifest, counter: Generation, *, owner: str) -> None:
-    """Count what follows the manifest's replay point, and make catalog record and head of it."""
+    """Sum up the log after the manifest's replay point, then create the catalog record and the head."""
     budget = region.context.budget()
     log = recover_log(region, manifest)
     staged = stage(region, manifest, after=None, budget=budget)
     head = derived_head(region, staged, log.entries, epoch=manifest.epoch, owner=owner, merged=counter)
-    catalogue(region, budget=budget)
+    add_to_catalog(region, budget=budget)
     create_head(region, head, budget=budget)

@@ -1,11 +1,12 @@
-"""Clones: a new table of a snapshot, which shares the base's files with its source.
+"""Clone a snapshot: create a new table that shares the files of the base with its source.
 
-A clone has its own id, registry records and regions. Its base is the snapshot's version by reference; what the snapshot
-has above that is appended to the clone's log like any other rows. Snapshots and cursors are not taken along.
+A clone has its own id, registry records and regions. Its base refers to the files of the snapshot's version of the
+source. Rows that the snapshot has above the base are appended to the clone's log like other rows. Snapshots and cursors
+of the source are not copied.
 
-The source keeps the version for the clone by a pin without expiry, named after the clone's id: `snapshot list` shows
-it, and `drop` of the clone ends it. A tag of the version keeps it too, should the source lose its registry. Whoever
-moves the source's directory away breaks the clone.
+The source keeps the files with a pin that does not expire. The pin is named after the clone's id and appears in
+`snapshot list`; dropping the clone removes it. A Lance tag keeps the version too, in case the source loses its
+registry. Moving the source's directory breaks the clone.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from lancelsm.admin.create import begin_copy, catalogued, check_free, sharding_of
+from lancelsm.admin.create import begin_copy, check_free, register_table, sharding_of
 from lancelsm.common.layout import CLONE, DROPPING, TableId, table_id
 from lancelsm.dataset.base_table import BaseFacts
 from lancelsm.dataset.copies import share_base
@@ -45,13 +46,15 @@ from lancelsm.wal.entry import Draft, draft
 from lancelsm.wal.region_writer import RegionWriters
 
 _ROWS_AT_ONCE = 50_000
-_QUEUE = "clone"  # under which the heads of a clone count the parts of the snapshot
-_BEFORE = 10**30  # the number before the first part: a head forgets the lowest of five queues, and SQS counts to 10^20
+_QUEUE = "clone"  # the queue name under which heads of a clone remember the parts that were appended
+# The number before the first part. It is above all SQS sequence numbers (below 10^20), because a head that has five
+# queues drops the one with the lowest number.
+_BEFORE = 10**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copied:
-    """A copy of a table: where it is, how many live rows it has, and of what it was made."""
+    """A finished copy of a table: its location, the number of its live rows, and the location of its source."""
 
     uri: str
     rows: int
@@ -66,27 +69,31 @@ def clone_snapshot(
     registry: str | None = None,
     ports: Ports | None = None,
 ) -> Copied:
-    """Make a new table of a snapshot without copying its base.
+    """Create a new table from a snapshot without copying the files of its base.
 
     Args:
-        handle: the source.
-        to: a path or URL, in a store that reaches the source's with the same options.
-        registry: the clone's; by default as for a new table.
+        handle: the source table.
+        name: the snapshot.
+        to: a path or URL. The clone must be able to read the source's files with the same storage options.
+        registry: the registry of the clone; by default as for a new table.
 
     Raises:
-        Invalid: there is no such snapshot, or it is gone before the clone is made; or something else is at `to`.
-        Corrupt: something that the snapshot needs is missing, or the clone has not the rows of the snapshot.
-        Contended, Ambiguous, Unavailable: clone it again.
+        Invalid: snapshot not found, or it was dropped or expired before the clone was complete; or something else
+            exists at `to`.
+        Corrupt: an object that the snapshot needs is missing, or the clone does not have the rows of the snapshot.
+        Contended, Ambiguous, Unavailable: clone again.
 
-    A crash at any line leaves no table at `to`; the same call goes on where it stopped.
+    A crash at any line leaves no table at `to`. The same call continues where it stopped.
     """
-    ports, place = ports or Ports(), canonical(to)
-    store = ports.store(place, handle.storage_options)
-    check_free(store, uri=place, marker=CLONE)
+    ports, location = ports or Ports(), canonical(to)
+    store = ports.store(location, handle.storage_options)
+    check_free(store, uri=location, marker=CLONE)
     pin = find_snapshot(handle.context, name)
     view = snapshot_view(handle, pin)
-    lineage = _begun(store, handle, pin, registry=registry or default_registry(place), place=place, ports=ports)
-    _keep_files(handle, pin, lineage, place)
+    lineage = _begin_clone(
+        store, handle, pin, registry=registry or default_registry(location), location=location, ports=ports
+    )
+    _pin_base_version(handle, pin, lineage, location)
     schema = view.base.schema
     config = Config(
         table=TableId(lineage.table),
@@ -99,36 +106,37 @@ def clone_snapshot(
     )
     share_base(
         source=view.base,
-        to=place,
+        to=location,
         facts=facts_of(config),
         sharding=None if config.regions is None else sharding_of(config.regions, schema),
         storage_options=handle.storage_options,
     )
-    _check_begun(store, handle, lineage, place)
-    table = catalogued(config, store, place, storage_options=handle.storage_options, ports=ports)
+    _check_not_dropped(store, handle, lineage, location)
+    table = register_table(config, store, location, storage_options=handle.storage_options, ports=ports)
     with standing(handle.context, pin):
         _append(table, view, source=handle)
         rows = _count(view, handle)
     found = _count(take_view(table.context, lambda: regions(table.context), table.read_base), table)
     if found != rows:
-        check_free(store, uri=place, marker=CLONE)  # another call may have made it, and it was written to since
+        check_free(store, uri=location, marker=CLONE)  # another call may have created the clone; then it takes writes
         raise Corrupt(
             f"the clone has {found} rows, the snapshot {rows}",
-            remedy="Scrub the source; then clone it to another place",
-            table=place,
+            remedy="Scrub the source, then clone it to another location",
+            table=location,
         )
-    configs.create(store, config, uri=place)
+    configs.create(store, config, uri=location)
     try:
-        _check_begun(store, handle, lineage, place)
+        _check_not_dropped(store, handle, lineage, location)
     except Contended:
-        _take_back(table)
+        _undo_create(table)
         raise
-    return Copied(uri=place, rows=rows, source=handle.context.uri)
+    return Copied(uri=location, rows=rows, source=handle.context.uri)
 
 
 def release(source: TableHandle, lineage: CloneLineage) -> None:
-    """End the pin of a clone that is gone; nothing happens if there is none. Raises as
-    `history.snapshot.forget_snapshot`.
+    """Remove the pin and the tag that the source keeps for a clone. Does nothing if they do not exist.
+
+    Raises: the same errors as `history.snapshot.forget_snapshot`.
     """
     remove_tag(uri=source.context.uri, tag=lineage.tag, storage_options=source.storage_options)
     pin = pins.named(source.context, "snapshot", lineage.pin)
@@ -137,7 +145,7 @@ def release(source: TableHandle, lineage: CloneLineage) -> None:
 
 
 def facts_of(config: Config) -> BaseFacts:
-    """What the base says of a table of this configuration."""
+    """Return the facts that the base stores about a table with this configuration."""
     return BaseFacts(
         table=config.table,
         registry=config.registry,
@@ -146,61 +154,66 @@ def facts_of(config: Config) -> BaseFacts:
     )
 
 
-def _begun(
-    store: ObjectStore, handle: TableHandle, pin: Pin, *, registry: str, place: str, ports: Ports
+def _begin_clone(
+    store: ObjectStore, handle: TableHandle, pin: Pin, *, registry: str, location: str, ports: Ports
 ) -> CloneLineage:
-    """The clone's identity, written before anything else of it, or as an earlier call wrote it."""
-    wanted = CloneLineage(
+    """Record the clone's identity and source before any other object of it. Return an earlier call's record, if any."""
+    lineage = CloneLineage(
         table=table_id(ports.ids.nonce()),
         source=handle.context.uri,
         snapshot=pin.name,
         nonce=pin.nonce,
         registry=registry,
     )
-    return CloneLineage(**begin_copy(store, CLONE, asdict(wanted), uri=place, storage_options=handle.storage_options))
+    recorded = begin_copy(store, CLONE, asdict(lineage), uri=location, storage_options=handle.storage_options)
+    return CloneLineage(**recorded)
 
 
-def _keep_files(handle: TableHandle, pin: Pin, lineage: CloneLineage, place: str) -> None:
-    """Pin the snapshot's version of the base for the clone, for ever.
+def _pin_base_version(handle: TableHandle, pin: Pin, lineage: CloneLineage, location: str) -> None:
+    """Pin the snapshot's version of the base for the clone, without expiry.
 
-    The snapshot still stands after the new pin's records are written, by a swap of its own record: a collector that
-    counts neither has not read the pins yet. Nor has a drop whose note is not there yet.
+    After the records of the new pin are written, `keep_standing` swaps the snapshot's own record. So the snapshot still
+    exists then, and a collector that saw neither pin has not read the pins yet. The same holds for a drop of the source
+    whose marker file is not there yet.
     """
     context = handle.context
     found = pins.named(context, "snapshot", lineage.pin)
-    if found is not None and (found.confirmed or not pins.abandon(context, found)):  # else its maker has crashed
+    # An unconfirmed pin is left by a call that crashed: it is abandoned, and the clone is pinned again.
+    if found is not None and (found.confirmed or not pins.abandon(context, found)):
         return
     assert pin.base_version is not None, "a snapshot pins a version of the base"
     try:
         made = pins.begin(context, "snapshot", lineage.pin)
     except Invalid as error:
-        raise Contended("another call is making the clone", remedy="Clone it again", table=place) from error
-    made = pins.step(context, replace(made, base_version=pin.base_version, clone=place))
+        raise Contended("another call is creating the clone", remedy="Clone again", table=location) from error
+    made = pins.step(context, replace(made, base_version=pin.base_version, clone=location))
     keep_standing(handle, pin)
     if context.objects.get(DROPPING) is not None:
         pins.forget(context, made)
-        raise Invalid("the table is being dropped", remedy="Clone another", table=context.uri, snapshot=pin.name)
+        raise Invalid("the table is being dropped", remedy="Clone another table", table=context.uri, snapshot=pin.name)
     tag_version(uri=context.uri, version=pin.base_version, tag=lineage.tag, storage_options=handle.storage_options)
     pins.confirm(context, made, ttl_seconds=None)
 
 
-def _check_begun(store: ObjectStore, handle: TableHandle, lineage: CloneLineage, place: str) -> None:
-    """Raise `Contended` for a clone that is or was dropped while it is made: nothing keeps its files any more.
+def _check_not_dropped(store: ObjectStore, handle: TableHandle, lineage: CloneLineage, location: str) -> None:
+    """Raise `Contended` if the clone was or is being dropped while it is created: its files are no longer pinned.
 
-    What this call has pinned for one that is gone ends, too. A drop that is at work may be refused, and ends it itself.
+    If the clone is gone, the pin of this call is removed too. If a drop is running, it may still be refused; the drop
+    itself then removes the pin.
     """
     gone = read_lineage(store) != lineage
     if gone:
         release(handle, lineage)
     pin = pins.named(handle.context, "snapshot", lineage.pin)
     if gone or store.get(DROPPING) is not None or pin is None or not pin.confirmed:
-        raise Contended("the clone was dropped while it was made", remedy="Clone it again", table=place)
+        raise Contended("the clone was dropped while it was created", remedy="Clone again", table=location)
 
 
-def _take_back(table: TableHandle) -> None:
-    """Delete the configuration of a clone that nothing keeps, under the note of a drop: what is there is no table.
+def _undo_create(table: TableHandle) -> None:
+    """Delete the configuration of a clone whose files are no longer pinned, so that nobody opens it as a table.
 
-    Not if it is another table's by now, nor beside a drop of the clone, which takes it along unless it is refused.
+    The deletion runs under the marker file of a drop. Do nothing if the configuration belongs to another table now, or
+    if a drop of the clone is running: the drop deletes the configuration unless it is refused.
     """
     store = table.context.objects
     found = configs.read(store, uri=table.context.uri)
@@ -212,27 +225,28 @@ def _take_back(table: TableHandle) -> None:
 
 
 def _append(table: TableHandle, view: View, *, source: TableHandle) -> None:
-    """Append what a view has above its base, once, whoever else makes the clone or has made it.
+    """Append the rows that a view has above its base, exactly once, also if several calls create the same clone.
 
-    A call that had no answer may have made the table already, or make it at any moment, and a maker may stall. So the
-    rows come as a queue's do: each part has the same number in every call, and a head that has committed it says so.
+    A call whose reply was lost may have created the table already or may still create it, and a call may stall and
+    continue later. So parts are appended like messages of a queue: a part has the same number in every call, and the
+    head that commits it remembers the number.
     """
     target = table.target()
     writers = RegionWriters(target, owner=table.config.owner)
     for number, rows in enumerate(_above_base(view, source), start=_BEFORE + 1):
         for part in route(rows, target.regions):
-            next_draft = partial(_unless_there, number, part.rows, at=table.context.clock.now())
+            next_draft = partial(_draft_if_missing, number, part.rows, at=table.context.clock.now())
             writers.of(part.values).append_after(next_draft)
 
 
-def _unless_there(number: int, rows: pa.Table, head: Head, *, at: float) -> Draft | None:
+def _draft_if_missing(number: int, rows: pa.Table, head: Head, *, at: float) -> Draft | None:
     if number <= head.applied(_QUEUE):
         return None
     return draft(rows, applied_sequences={_QUEUE: str(number)}, at=at)
 
 
 def _above_base(view: View, source: TableHandle) -> Iterator[pa.Table]:
-    """Rows in stored form, level by level of each region, oldest first; the same ones each time."""
+    """Yield rows in stored form, level by level in each region, oldest first; in the same order at every call."""
     for region in view.regions:
         for generation in region.generations:
             batches = read_generation(

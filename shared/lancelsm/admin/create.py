@@ -1,6 +1,7 @@
-"""Make a table: base, MemWAL index, registry, regions, configuration, in this order.
+"""Create a table: base, MemWAL index, registry records, regions, configuration, in this order.
 
-The configuration is last and create-if-absent: a table without one isn't there yet, and is finished by the same call.
+The configuration is written last, if absent. A location without a configuration is not a table yet; the same call
+finishes it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TableSchema, check_names, declare_primary_key, numbered
 from lancelsm.region import config as configs
 from lancelsm.region.config import Config
-from lancelsm.region.handle import DEFAULT_OWNER, Ports, TableHandle, canonical, catalogue_table, table_handle
+from lancelsm.region.handle import DEFAULT_OWNER, Ports, TableHandle, add_table_to_catalog, canonical, table_handle
 from lancelsm.region.head import check_owner
 from lancelsm.region.markers import decode_marker, read_marker
 from lancelsm.registry.open import default_registry
@@ -40,10 +41,11 @@ from lancelsm.routing.spec import RegionSpec, carried_by_lance, parse_regions
 from lancelsm.routing.transforms import Transform
 from lancelsm.wal.claim import create_region
 
-_COPIES = {CLONE: "clone", RESTORED: "restored table"}  # by the note that is there before anything else of one
+# Names of copies by marker file. The marker file is the first object of a copy.
+_COPIES = {CLONE: "clone", RESTORED: "restored table"}
 
 
-def make_table(
+def create_table(
     uri: str | Path,
     data_or_schema: Any,
     *,
@@ -55,17 +57,17 @@ def make_table(
     storage_options: Mapping[str, str] | None = None,
     ports: Ports | None = None,
 ) -> TableHandle:
-    """As `table.create`, for whoever needs no object to read and write by."""
+    """Create a table like `table.create`, but return its handle."""
     ports = ports or Ports()
-    place = canonical(uri)
-    store = ports.store(place, storage_options)
-    check_free(store, uri=place)
-    kind = registry or default_registry(place)
-    with error_context(table=place):  # all that can be refused is, before anything is written
+    location = canonical(uri)
+    store = ports.store(location, storage_options)
+    check_free(store, uri=location)
+    kind = registry or default_registry(location)
+    with error_context(table=location):  # check all arguments before anything is written
         schema, data = _schema_and_data(data_or_schema, (primary_key,) if isinstance(primary_key, str) else primary_key)
         spec = parse_regions(regions, schema=schema)
         check_owner(owner)
-        ports.registry(kind, uri=place, store=store, clock=ports.clock, ids=ports.ids)
+        ports.registry(kind, uri=location, store=store, clock=ports.clock, ids=ports.ids)
         texts = {name: str(value) for name, value in setting.checked(settings or {}).items()}
         rows = None if data is None else upserts(data, schema=schema).select(schema.names)
     wanted = BaseFacts(
@@ -75,9 +77,9 @@ def make_table(
         regions=configs.regions_text(spec),
     )
     batches = [] if rows is None else rows.to_batches()
-    base = begin_base(store, place, schema, wanted, spec, rows=batches, storage_options=storage_options)
+    base = ensure_base(store, location, schema, wanted, spec, rows=batches, storage_options=storage_options)
     if base.schema != schema:
-        raise Corrupt("Lance gave the columns other field ids than expected", table=place)
+        raise Corrupt("Lance gave the columns other field ids than expected", table=location)
     config = Config(
         table=base.facts.table if base.facts else wanted.table,
         registry=kind,
@@ -87,40 +89,40 @@ def make_table(
         regions=spec,
         settings=texts,
     )
-    table = catalogued(config, store, place, storage_options=storage_options, ports=ports)
-    configs.create(store, config, uri=place)
+    table = register_table(config, store, location, storage_options=storage_options, ports=ports)
+    configs.create(store, config, uri=location)
     return table
 
 
 def check_free(store: ObjectStore, *, uri: str, marker: str = "") -> None:
-    """Raise `Invalid` for a place where a table is, or is being dropped, or a copy was begun; or inside a table.
+    """Raise `Invalid` if a table or a begun copy exists at `uri`, a drop is running there, or `uri` is inside a table.
 
     Args:
-        marker: of the copy that the caller makes.
+        marker: the marker file of the copy that the caller creates.
     """
     _check_outside(uri)
     if configs.read(store, uri=uri) is not None:
-        raise Invalid("a table exists there already", remedy="Open it, or choose another place", table=uri)
+        raise Invalid("a table exists there already", remedy="Open it, or choose another location", table=uri)
     if store.get(DROPPING) is not None:
-        raise Invalid("a table is being dropped there", remedy=f"Finish that: lancelsm drop {uri}", table=uri)
-    _check_unbegun(store, uri=uri, marker=marker)
+        raise Invalid("a table is being dropped there", remedy=f"Finish the drop: lancelsm drop {uri}", table=uri)
+    _check_no_other_copy(store, uri=uri, marker=marker)
 
 
 def _check_outside(uri: str) -> None:
-    """Raise `Invalid` for a path inside a table: dropping that one may delete what is made there."""
+    """Raise `Invalid` for a path inside a table: dropping that table may delete what is created inside it."""
     path = local_path(uri)
     for parent in () if path is None else path.resolve().parents:
-        if os.path.exists(parent / CONFIG):  # False where we may not look
-            raise Invalid(f"it lies inside the table at {parent}", remedy="Choose another place", table=uri)
+        if os.path.exists(parent / CONFIG):  # False if we have no permission to read the directory
+            raise Invalid(f"the location is inside the table at {parent}", remedy="Choose another location", table=uri)
 
 
-def _check_unbegun(store: ObjectStore, *, uri: str, marker: str) -> None:
-    """Raise `Invalid` for a place where another copy was begun: what is there is no other table's."""
+def _check_no_other_copy(store: ObjectStore, *, uri: str, marker: str) -> None:
+    """Raise `Invalid` if a copy other than `marker` was begun at `uri`: the objects there belong to that copy."""
     for other, what in _COPIES.items():
         if other != marker and store.get(other) is not None:
             raise Invalid(
                 f"a {what} was begun there",
-                remedy=f"Finish it by the call that began it, or give it up: lancelsm drop {uri}",
+                remedy=f"Repeat the call that began it, or remove it: lancelsm drop {uri}",
                 table=uri,
             )
 
@@ -133,51 +135,51 @@ def begin_copy(
     uri: str,
     storage_options: Mapping[str, str] | None,
 ) -> Mapping[str, str]:
-    """Note of what a copy is made, before anything else of it is; the place is free but for the note.
+    """Write the marker file of a copy before its other objects. Nothing else may be at the location.
 
     Args:
         marker: `common.layout.CLONE` or `common.layout.RESTORED`.
-        wanted: what to note: the copy's `table` and `registry`, and its source.
+        wanted: the content: the copy's `table` and `registry`, and its source.
 
     Returns:
-        What is noted: an earlier call's `table`, and the rest as wanted.
+        The content of the marker file: an earlier call may have chosen `table`; the other values are as wanted.
 
     Raises:
         Invalid: something else was begun there.
-        Corrupt: what is noted is unreadable.
-        Unavailable: make the copy again.
+        Corrupt: the marker file is unreadable.
+        Unavailable: create the copy again.
     """
     base = find_base(uri=uri, storage_options=storage_options)
-    if base is not None and store.get(marker) is None:  # in this order: a copy's note is older than its base
-        raise _begun("another table was begun there", uri)
+    if base is not None and store.get(marker) is None:  # in this order: the marker file is written before the base
+        raise _other_begun("another table was begun there", uri)
     found = put_once(store, marker, json.dumps(dict(wanted)).encode(), attempts=range(2))
     if found is None:
-        raise Unavailable(f"the {_COPIES[marker]} could not be begun", remedy="Do it again", table=uri)
+        raise Unavailable(f"the {_COPIES[marker]} could not be begun", remedy="Repeat the call", table=uri)
     recorded = decode_marker(found, marker)
     if {**recorded, "table": wanted["table"]} != wanted:
-        raise _begun(f"another {_COPIES[marker]} was begun there", uri)
+        raise _other_begun(f"another {_COPIES[marker]} was begun there", uri)
     return recorded
 
 
-def begun_copy(store: ObjectStore) -> tuple[TableId, str] | None:
-    """Id and registry of the copy that was begun there, whether it is finished or not; raises as `read_marker`."""
+def read_copy_marker(store: ObjectStore) -> tuple[TableId, str] | None:
+    """Return id and registry of the copy that was begun at a location, finished or not. Raises like `read_marker`."""
     recorded = next(filter(None, (read_marker(store, marker) for marker in _COPIES)), None)
     return None if recorded is None else (TableId(recorded["table"]), recorded["registry"])
 
 
-def _begun(problem: str, uri: str) -> Invalid:
-    return Invalid(problem, remedy=f"Choose another place, or give that up: lancelsm drop {uri}", table=uri)
+def _other_begun(problem: str, uri: str) -> Invalid:
+    return Invalid(problem, remedy=f"Choose another location, or remove it: lancelsm drop {uri}", table=uri)
 
 
-def catalogued(
-    config: Config, store: ObjectStore, place: str, *, storage_options: Mapping[str, str] | None, ports: Ports
+def register_table(
+    config: Config, store: ObjectStore, location: str, *, storage_options: Mapping[str, str] | None, ports: Ports
 ) -> TableHandle:
-    """A table whose base is made, in its registry with the regions that are known: a no-op where that is done.
+    """Write a table's catalog record and create its known regions. Skip what exists. The base must exist already.
 
-    Nobody can open it before its configuration is written.
+    Nobody can open the table before its configuration is written.
     """
-    table = table_handle(config, store, place, storage_options=storage_options, ports=ports)
-    catalogue_table(table)
+    table = table_handle(config, store, location, storage_options=storage_options, ports=ports)
+    add_table_to_catalog(table)
     if config.regions is not None:
         for values in all_values(config.regions) or []:
             create_region(table.context, spec_id=config.regions.spec_id, values=values, owner=config.owner)
@@ -185,7 +187,7 @@ def catalogued(
 
 
 def _schema_and_data(data_or_schema: Any, primary_key: Sequence[str]) -> tuple[TableSchema, Any]:
-    """The checked schema of a new table with the field ids that Lance will give, and the rows if there are any."""
+    """Check the schema of a new table. Return it with the field ids that Lance will assign, and the rows, if any."""
     data = None if isinstance(data_or_schema, pa.Schema) else inferred(data_or_schema)
     columns = (data_or_schema if data is None else data.schema).remove_metadata()
     check_names(columns)
@@ -196,16 +198,15 @@ def _schema_and_data(data_or_schema: Any, primary_key: Sequence[str]) -> tuple[T
     foreign = foreign_to_lance(schema)
     if foreign:
         warnings.warn(
-            f"Lance's own writer can't flush or filter a table whose key has the types of {', '.join(foreign)}; "
-            "lancelsm can",
+            f"Lance's own writer can't flush or filter tables with the key types of {', '.join(foreign)}; lancelsm can",
             stacklevel=4,
         )
     return schema, data
 
 
-def begin_base(
+def ensure_base(
     store: ObjectStore,
-    place: str,
+    location: str,
     schema: TableSchema,
     wanted: BaseFacts,
     spec: RegionSpec,
@@ -214,24 +215,24 @@ def begin_base(
     marker: str = "",
     storage_options: Mapping[str, str] | None,
 ) -> BaseTable:
-    """The base of a new table, with these rows; or what an earlier, interrupted call for the same table left, finished.
+    """Create the base of a new table with these rows, or finish what an interrupted call for the same table left.
 
     Args:
-        marker: of the copy that the table is, as `begin_copy` wrote it; by default it is none.
+        marker: the marker file that `begin_copy` wrote, if the table is a copy.
 
     Raises:
         Invalid: another dataset is there, or a table with other rows, schema, region spec, registry or owner was begun.
-        Contended: another process is making a table there; the same call finishes it.
+        Contended: another process is creating a table there. The same call finishes it.
     """
     sharding = sharding_of(spec, schema)
-    base = find_base(uri=place, storage_options=storage_options)
-    _check_unbegun(store, uri=place, marker=marker)  # after the look at the base: a copy's note is older than its base
+    base = find_base(uri=location, storage_options=storage_options)
+    _check_no_other_copy(store, uri=location, marker=marker)  # after find_base: a copy's marker is older than its base
     if base is not None:
-        _check_begun(base, schema, wanted, rows)
-        ensure_mem_wal(uri=place, sharding=sharding, storage_options=storage_options)
+        _check_same_table(base, schema, wanted, rows)
+        ensure_mem_wal(uri=location, sharding=sharding, storage_options=storage_options)
         return base
     return create_base(
-        uri=place,
+        uri=location,
         columns=schema.columns,
         primary_key=schema.primary_key,
         facts=wanted,
@@ -241,27 +242,27 @@ def begin_base(
     )
 
 
-def _check_begun(base: BaseTable, schema: TableSchema, wanted: BaseFacts, rows: Iterable[pa.RecordBatch]) -> None:
-    """Raise `Invalid` for a base that an earlier call left, unless all but its id is as wanted now."""
-    place = base.uri
+def _check_same_table(base: BaseTable, schema: TableSchema, wanted: BaseFacts, rows: Iterable[pa.RecordBatch]) -> None:
+    """Raise `Invalid` unless the base of an earlier call has the wanted facts, schema and rows. The id may differ."""
+    location = base.uri
     if base.facts is None:
         raise Invalid(
-            "a Lance dataset is there that is no table of lancelsm",
-            remedy="Choose another place, or bring it in: lancelsm region adopt",
-            table=place,
+            "a Lance dataset is there that is not a lancelsm table",
+            remedy="Choose another location, or adopt the dataset: lancelsm region adopt",
+            table=location,
         )
-    if shared_places(base):  # its facts may be those of its source still
+    if shared_places(base):  # its facts may still be those of its source
         raise Invalid(
-            "a clone was begun there, and what says of which table is gone",
-            remedy="Choose another place, or delete by hand what is there",
-            table=place,
+            "a clone was begun there, but its marker file is gone",
+            remedy="Choose another location, or delete the objects there by hand",
+            table=location,
         )
     begun = replace(base.facts, table=wanted.table)
     if base.schema != schema or begun != wanted:
         what = "schema" if begun == wanted else "region spec, registry or owner"
-        raise _begun(f"a table with another {what} was begun there", place)
+        raise _other_begun(f"a table with another {what} was begun there", location)
     if _sum(scan_base(base, columns=schema.names), schema) != _sum(rows, schema):
-        raise _begun("a table with other rows was begun there", place)
+        raise _other_begun("a table with other rows was begun there", location)
 
 
 def _sum(rows: Iterable[pa.RecordBatch], schema: TableSchema) -> Setsum:
@@ -272,7 +273,7 @@ def _sum(rows: Iterable[pa.RecordBatch], schema: TableSchema) -> Setsum:
 
 
 def sharding_of(spec: RegionSpec, schema: TableSchema) -> Sharding | None:
-    """How Lance's own writer would route; None where it makes no MemWAL index for such a key."""
+    """Return how Lance's own writer would route rows; None if Lance creates no MemWAL index for such a key."""
     if not carried_by_lance(schema):
         return None
     if spec.spec_id == 0:

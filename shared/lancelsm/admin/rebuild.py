@@ -1,8 +1,8 @@
-"""Derive heads from what lies in storage: for a registry that was lost, or restored from a backup and is behind.
+"""Rebuild a registry: derive heads from storage when the registry was lost or restored from an old backup.
 
-Heads are never restored. With all writers stopped, the newest published manifest and the entries that follow it say all
-that was acknowledged: every acknowledged entry is an object, and was committed in order of positions and epochs. A
-staged manifest proves nothing, since its swap may have lost. Model: tests/model/registry_rebuild.py.
+A backup of a head is never used. With all writers stopped, the newest published manifest and the entries after it tell
+what was acknowledged: every acknowledged entry is an object, and entries were committed in order of positions and
+epochs. A staged manifest proves nothing, since its swap may have failed. Model: tests/model/registry_rebuild.py.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from lancelsm.region import head as heads
 from lancelsm.region import manifest as manifests
 from lancelsm.region.catalog import Region, TableContext, region_from_record
 from lancelsm.region.compare_and_swap import Staged, load, publish, stage
-from lancelsm.region.handle import TableHandle, catalogue_table, check_base
+from lancelsm.region.handle import TableHandle, add_table_to_catalog, check_base
 from lancelsm.region.head import Head, RegionState, Swap
 from lancelsm.region.manifest import Manifest
 from lancelsm.registry import Fields, SwapUnknown
-from lancelsm.wal.claim import catalogue, derived_head, finish_claim, seal
+from lancelsm.wal.claim import add_to_catalog, derived_head, finish_claim, seal
 from lancelsm.wal.recovery import recover_log
 
 
@@ -43,45 +43,45 @@ from lancelsm.wal.recovery import recover_log
 class Rebuilt:
     """A region with its new head.
 
-    `left` is where objects lay above the last entry that counts, which were not acknowledged as far as anybody can
-    tell: they are fenced off.
+    `orphans` are positions of objects above the end of the log. As far as storage can tell, they were not acknowledged;
+    they are fenced off.
     """
 
     region: Region
     head: Head
-    left: tuple[Position, ...]
+    orphans: tuple[Position, ...]
 
 
 def rebuild(handle: TableHandle, only: Iterable[RegionId] | None = None) -> list[Rebuilt]:
-    """Make the registry say what storage says, for every region that has a manifest. All writers must be stopped.
+    """Derive the registry records of every region that has a manifest. All writers must be stopped.
 
-    A record that can't be read is as one that is lost. A region of another table, whose maker stalled until that one
-    was dropped, is left alone.
+    Records that can't be read are treated as lost. Regions of another table are skipped: a writer that stalled may have
+    created them after the other table was dropped.
 
     Args:
-        only: these regions; all by default.
+        only: rebuild only these regions; all by default.
 
     Returns:
-        The regions with their new heads, each in a fresh epoch of the table's ordinary owner; a sealed one stays
-        sealed.
+        The regions with their new heads. Each head has a new epoch and the table's ordinary owner. A sealed region
+        stays sealed.
 
     Raises:
-        Corrupt: objects that were acknowledged are damaged or gone, as `wal.recovery.recover_log` tells. Or the base is
-            another table's.
-        Contended: somebody writes.
+        Corrupt: acknowledged objects are damaged or missing (see `wal.recovery.recover_log`), or the base belongs to
+            another table.
+        Contended: a writer is still running.
         Unavailable: a store or the registry did not answer. Run it again.
 
-    A crash at any line leaves some heads rebuilt; running it again finishes.
+    A crash at any line leaves some heads rebuilt. Running it again finishes the rest.
     """
     base = handle.read_base()
     check_base(base, handle.config)
     _discard_unreadable_table(handle.context)
-    catalogue_table(handle)
+    add_table_to_catalog(handle)
     rebuilt = []
     for identity in regions_of_table(handle) if only is None else only:
         probe = Region(context=handle.context, id=identity, spec_id=0, values=())
         _discard_unreadable(probe)
-        newest = _newest_proven(probe)
+        newest = _newest_committed(probe)
         if newest is not None:
             region = replace(probe, spec_id=newest.manifest.spec_id, values=_values(handle, newest.manifest))
             counter = base.counters.get(identity, Generation(0))
@@ -98,7 +98,7 @@ def _discard_unreadable_table(context: TableContext) -> None:
 
 
 def _discard_unreadable(region: Region) -> None:
-    """Remove records of the region that nobody can read: what they said is derived like that of a lost one."""
+    """Delete unreadable records of the region: they are derived again, like lost ones."""
     context = region.context
     key = region_key(context.table, region.id)
     try:
@@ -114,14 +114,14 @@ def _discard_unreadable(region: Region) -> None:
 
 
 def newest_published(region: Region) -> Staged | None:
-    """The newest manifest that stands under a name where Lance's readers look; None if there is none."""
+    """Return the newest manifest under a published name, where Lance's readers look; None if there is none."""
     listed = region.context.objects.list(manifest_prefix(region.id))
     versions = [version for item in listed if (version := published_version(item.key)) is not None]
     return load(region, published_manifest(region.id, max(versions))) if versions else None
 
 
-def _newest_proven(region: Region) -> Staged | None:
-    """The newest published manifest, or the one that a present head names: its committer crashed before publishing."""
+def _newest_committed(region: Region) -> Staged | None:
+    """Return the newest published manifest, or the head's manifest if its committer crashed before publishing."""
     published, head = newest_published(region), region.find_head()
     if head is None or (published is not None and published.manifest.version >= head.manifest_version):
         return published
@@ -133,8 +133,8 @@ def _rebuild_region(region: Region, newest: Staged, counter: Generation, *, owne
     budget = context.budget()
     log = recover_log(region, manifest)
     if counter >= manifest.current_generation:
-        # The base holds a generation whose manifest was never published: its entries are in the tail once more.
-        manifest = _passed(manifest, counter)
+        # The base has a generation whose manifest was never published. So its entries are still in the tail.
+        manifest = _with_all_merged(manifest, counter)
         staged = stage(region, manifest, after=newest.manifest, budget=budget)
     else:
         staged = stage(region, manifest, after=None, budget=budget, body=newest.body)
@@ -144,19 +144,19 @@ def _rebuild_region(region: Region, newest: Staged, counter: Generation, *, owne
     written = _write(region, head)
     sealed = written.status is RegionState.SEALED
     head = seal(region) if sealed else finish_claim(region, written, owner=owner)
-    return Rebuilt(region=region, head=head, left=log.left)
+    return Rebuilt(region=region, head=head, orphans=log.orphans)
 
 
 def _write(region: Region, head: Head) -> Head:
-    """Catalog record, then head; a head that is there is replaced, and never goes back."""
+    """Write the catalog record, then the head. An existing head is replaced; its epoch never decreases."""
     context = region.context
     budget = context.budget()
-    catalogue(region, budget=budget)
+    add_to_catalog(region, budget=budget)
     for _ in budget.attempts():
         present = region.find_head()
         if present is not None:
             head = replace(head, epoch=Epoch(max(head.epoch, present.epoch + 1)))
-            if present.status is RegionState.SEALED:  # by a seal whose manifest was not published
+            if present.status is RegionState.SEALED:  # the manifest of the seal was not published
                 head = replace(head, owner=heads.NOBODY, status=RegionState.SEALED)
             expect: Fields = {
                 "epoch": present.epoch,
@@ -169,12 +169,12 @@ def _write(region: Region, head: Head) -> Head:
         if isinstance(outcome, Head):
             return outcome
         if not isinstance(outcome, SwapUnknown):
-            raise Contended("somebody writes to the region", remedy="Stop all writers first", **region.where)
+            raise Contended("a writer is writing to the region", remedy="Stop all writers first", **region.where)
     raise Unavailable("the head could not be written", remedy="Run it again", **region.where)
 
 
-def _passed(manifest: Manifest, counter: Generation) -> Manifest:
-    """The manifest of a region all of whose generations are in the base."""
+def _with_all_merged(manifest: Manifest, counter: Generation) -> Manifest:
+    """Return the manifest of a region whose generations are all in the base."""
     entries, rows = manifest.collected_entries, manifest.collected_rows
     for generation in manifest.generations:
         if generation.folded:
@@ -191,7 +191,7 @@ def _passed(manifest: Manifest, counter: Generation) -> Manifest:
 
 
 def _values(handle: TableHandle, manifest: Manifest) -> RegionValues:
-    """The region's values; fields that the manifest lacks are null."""
+    """Return the region's values. Fields that the manifest does not have are null."""
     known: dict[str, bytes] = dict(manifest.values)
     spec = handle.config.regions
     fields = spec.fields if spec else ()
@@ -201,15 +201,15 @@ def _values(handle: TableHandle, manifest: Manifest) -> RegionValues:
 
 
 def regions_of_table(handle: TableHandle) -> list[RegionId]:
-    """The ids of the regions that have any object, without those that another table's maker left."""
+    """Return the ids of all regions that have any object, except regions created for another table."""
     return [one for one in regions_in_storage(handle.context) if not _is_foreign(handle, one)]
 
 
 def _is_foreign(handle: TableHandle, identity: RegionId) -> bool:
-    """Whether a region that the catalog lacks was made for another table.
+    """Return whether a region that the catalog lacks was created for another table.
 
-    Who makes one names it by its table and writes the first manifest. A region that was adopted has another name, and
-    Lance wrote its first manifest, if that is there still.
+    The creator derives the region id from its table's id and writes the first manifest. An adopted region has a
+    different id, and its first manifest, if still there, was written by Lance.
     """
     context = handle.context
     probe = Region(context=context, id=identity, spec_id=0, values=())
@@ -221,11 +221,11 @@ def _is_foreign(handle: TableHandle, identity: RegionId) -> bool:
         values = _values(handle, manifest)
         derived = region_id(table=context.table, spec_id=manifest.spec_id, values=values)
         return derived != identity and context.registry.read(region_key(context.table, identity)) is None
-    except Corrupt:  # a manifest that proves nothing, or a record that is there
+    except Corrupt:  # an unreadable manifest proves nothing; an unreadable record exists
         return False
 
 
 def regions_in_storage(context: TableContext) -> list[RegionId]:
-    """The ids of all regions that have any object."""
+    """Return the ids of all regions that have any object."""
     names = {item.key.split("/")[1] for item in context.objects.list(f"{MEM_WAL}/")}
     return sorted(RegionId(name) for name in names)

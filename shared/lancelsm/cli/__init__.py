@@ -1,16 +1,16 @@
 """The command line: `lancelsm COMMAND ...`.
 
-A command prints its result on stdout, as text for people or, with `--output json`, as one JSON document or one JSON
-object a row. Logs, warnings and progress go to stderr. It ends with
+A command prints its result on stdout: as text, or with `--output json` as one JSON document or one JSON object per row.
+Logs, warnings and progress go to stderr. Exit codes:
 
-    0    done                      4    Corrupt: an object is missing or wrong
+    0    success                   4    Corrupt: an object is missing or damaged
     1    Invalid, or a bug         5    Ambiguous: it may or may not have happened
     2    wrong usage               6    Unavailable: a store did not answer
-    3    Contended, Fenced         130  interrupted, or a question was answered with no
+    3    Contended, Fenced         130  interrupted, or a confirmation was declined
 
 An error is one line on stderr. With `--output json` it is the document {"error": {"kind", "message", "remedy", ...}} on
-stdout instead, so that a script has one place to read and the exit code to tell what it is; after rows it is the last
-line. A traceback is shown only if LANCELSM_TRACEBACK is set.
+stdout instead, so a script reads one stream and uses the exit code to recognise an error. If rows were printed before,
+the document is the last line. A traceback is printed only if LANCELSM_TRACEBACK is set.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _USAGE = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code. Takes the process's arguments by default."""
+    """Run one command and return the exit code. By default the arguments are those of the process."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -46,12 +46,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return int(app(given, prog_name="lancelsm", standalone_mode=False) or 0)
         except (KeyboardInterrupt, Abort):
             return _INTERRUPTED
-        except Exception as error:  # noqa: BLE001 - the edge: whatever went wrong gets its exit code
-            return _failed(error, as_json=_asks_for_json(given))
+        except Exception as error:  # noqa: BLE001 - every error gets an exit code here
+            return _report_error(error, as_json=_wants_json(given))
 
 
-def _failed(error: Exception, *, as_json: bool) -> int:
-    """Tell of an error; returns the exit code."""
+def _report_error(error: Exception, *, as_json: bool) -> int:
+    """Print an error and return the exit code."""
     if os.environ.get("LANCELSM_TRACEBACK"):
         traceback.print_exception(error)
     if isinstance(error, LsmError):
@@ -59,9 +59,9 @@ def _failed(error: Exception, *, as_json: bool) -> int:
     elif (usage := _usage(error)) is not None:
         code, document, text = _USAGE, _document("Usage", usage, "See lancelsm --help"), f"{_help(error)}{usage}"
     else:
-        what = f"{type(error).__name__}: {error}"
-        remedy = "This is a bug: set LANCELSM_TRACEBACK=1 to see where, and report it"
-        code, document, text = 1, _document("Internal", what, remedy), f"{what}. {remedy}"
+        message = f"{type(error).__name__}: {error}"
+        remedy = "This is a bug: set LANCELSM_TRACEBACK=1 to see the traceback, and report it"
+        code, document, text = 1, _document("Internal", message, remedy), f"{message}. {remedy}"
     if as_json:
         print(json.dumps(document, ensure_ascii=False, default=str), flush=True)
     else:
@@ -74,7 +74,7 @@ def _document(kind: str, message: str, remedy: str) -> dict[str, object]:
 
 
 def _usage(error: Exception) -> str | None:
-    """What is wrong with the arguments, if that is what the error says."""
+    """Return the message of a usage error; None for other errors."""
     if getattr(error, "exit_code", None) == _USAGE and hasattr(error, "format_message"):
         return str(error.format_message())
     return None
@@ -85,22 +85,22 @@ def _help(error: Any) -> str:
     return f"{context.get_usage()}\nTry '{context.command_path} --help'.\n" if context else ""
 
 
-def _asks_for_json(arguments: Sequence[str]) -> bool:
-    """Whether the arguments ask for JSON, even if they are wrong otherwise."""
-    asked = ""
+def _wants_json(arguments: Sequence[str]) -> bool:
+    """Return whether `--output json` is among the arguments, even if other arguments are wrong."""
+    output = ""
     for name, value in zip_longest(arguments, arguments[1:], fillvalue=""):
         if name == "--":
             break
         if name == "--output":
-            asked = value
+            output = value
         elif name.startswith("--output="):
-            asked = name.removeprefix("--output=")
-    return asked == "json"
+            output = name.removeprefix("--output=")
+    return output == "json"
 
 
 @contextmanager
 def _plain_warnings() -> Iterator[None]:
-    """Warnings as one line each, without the place in our source."""
+    """Print each warning as one line, without its source location."""
 
     def show(message: Warning | str, *_: object, **__: object) -> None:
         print(f"Warning: {message}", file=sys.stderr)

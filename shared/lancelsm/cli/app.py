@@ -1,4 +1,4 @@
-"""All commands and their groups. Nothing here loads Arrow or Lance: help is there at once."""
+"""All commands and command groups. This module loads neither Arrow nor Lance, so help is printed fast."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from lancelsm.cli.session import OutputOption, StorageOptions, remember
 
 app = typer.Typer(
     help="A log-structured merge tree in front of Lance tables: durable upserts in, consistent reads out.",
-    epilog="Exit codes: 0 done, 1 invalid, 2 usage, 3 contended or fenced, 4 corrupt, 5 ambiguous, 6 unavailable, "
-    "130 interrupted. LANCELSM_TRACEBACK=1 shows where an error came from.",
+    epilog="Exit codes: 0 success, 1 invalid, 2 usage, 3 contended or fenced, 4 corrupt, 5 ambiguous, 6 unavailable, "
+    "130 interrupted. LANCELSM_TRACEBACK=1 prints the traceback of an error.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -33,10 +33,10 @@ app = typer.Typer(
 )
 
 
-def _show_version(asked: bool) -> None:
+def _show_version(requested: bool) -> None:
     from importlib import metadata
 
-    if asked:
+    if requested:
         print(f"lancelsm {metadata.version('lancelsm')}")
         raise typer.Exit
 
@@ -68,13 +68,13 @@ for module in (
     doctor,
 ):
     app.add_typer(module.commands)
-for name, group, does in (
-    ("inspect", inspection.group, "See what lies in storage, decoded."),
-    ("region", regions.group, "See who holds each region; take, end or bring in regions by hand."),
+for name, group, summary in (
+    ("inspect", inspection.group, "Show decoded objects of the storage."),
+    ("region", regions.group, "List, claim, seal and adopt regions."),
     ("registry", regions.registry, "Repair the registry."),
     ("config", tables.config, "Change a table's settings."),
-    ("snapshot", snapshots.group, "Keep a table as it was under a name; read, refresh, clone and drop it."),
-    ("cursor", changes.group, "Named positions in the change stream; they keep what they have not passed."),
+    ("snapshot", snapshots.group, "Create, list, refresh, clone and drop snapshots of a table."),
+    ("cursor", changes.group, "List, set and drop cursors: named positions in the change stream."),
 ):
     group.callback()(remember)
-    app.add_typer(group, name=name, help=does, no_args_is_help=True)
+    app.add_typer(group, name=name, help=summary, no_args_is_help=True)

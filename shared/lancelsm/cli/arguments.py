@@ -1,4 +1,4 @@
-"""Arguments that several commands take."""
+"""Arguments that several commands share."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ import typer
 
 Uri = Annotated[str, typer.Argument(metavar="URI", help="The table: a path, or a URL of an object store.")]
 Region = Annotated[
-    str | None, typer.Option("--region", metavar="ID", help="One region, by its id or the start of it; default all.")
+    str | None, typer.Option("--region", metavar="ID", help="Only this region: its id or the start of it; default all.")
 ]
-At = Annotated[
-    str | None, typer.Option("--at", metavar="NAME", help="As a snapshot keeps the table; default as it is now.")
-]
+At = Annotated[str | None, typer.Option("--at", metavar="NAME", help="Read this snapshot; default the current state.")]
 Name = Annotated[str, typer.Option("--name", metavar="NAME", help="Up to 100 letters, digits, - and _.")]

@@ -1,4 +1,4 @@
-"""Commands about the change stream: `tail`, and `cursor list|set|drop`."""
+"""The commands of the change stream: `tail`, and `cursor list|set|drop`."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 commands = typer.Typer()
 group = typer.Typer()
 
-_TERMINATED = 143  # what a shell reports of a program that SIGTERM ends
+_TERMINATED = 143  # the exit code that a shell reports for a program ended by SIGTERM
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 _Start = Annotated[
     str | None,
     typer.Option(
         "--start",
         metavar="START",
-        help="Where to begin: earliest that is kept, latest, a position, or a time: ISO 8601, UTC unless it says, or "
-        "Unix seconds with a point.",
+        help="Where to start: earliest, latest, a position, or a time: ISO 8601 (UTC if it has no offset) or Unix "
+        "seconds with a decimal point.",
         show_default="earliest",
     ),
 ]
@@ -46,24 +46,24 @@ def tail(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Go on after what it has passed, whatever --start says; it is made at --start if there is none.",
+            help="Continue at this cursor and save it; an existing cursor ignores --start, a new one is created there.",
         ),
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Wait for more, until interrupted.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Wait for more changes until interrupted.")] = False,
     limit: Annotated[
         int | None,
-        typer.Option(
-            min=1, metavar="N", help="At most so many rows; with a cursor whole writes, so perhaps a few more."
-        ),
+        typer.Option(min=1, metavar="N", help="Stop after N rows; with a cursor, after the entry that reaches N rows."),
     ] = None,
     region: Region = None,
 ) -> None:
-    """Print every committed upsert and delete, in order within each region; of a delete the key alone.
+    """Print every committed upsert and delete, in order within each region. A delete has only the key columns.
 
-    Rows that `init --load` put into the base are not among them: scan for those. With a cursor, what was printed is
-    printed again only if this ends before it saved: after a few writes at most. SIGTERM ends it as an interrupt does,
-    with exit code 143. As JSON: one object a row: {"_region", "_position", "_op": "upsert" | "delete", and the
-    columns}; of a delete the columns beside the key are null.
+    Rows that `init --load` put into the base are not in the change stream; `scan` shows them. With a cursor, the
+    command saves the cursor after every few entries. After a crash it prints again only what it had not saved. SIGTERM
+    ends the command like an interrupt, with exit code 143.
+
+    As JSON: one object per row: {"_region", "_position", "_op": "upsert" | "delete", and the columns}; in a delete all
+    columns except the key are null.
     """
     with _ended_by_sigterm():
         _tail(session, uri, start=start, cursor=cursor, follow=follow, limit=limit, region=region)
@@ -79,20 +79,20 @@ def _tail(
     limit: int | None,
     region: str | None,
 ) -> None:
-    from lancelsm.region.catalog import chosen
+    from lancelsm.region.catalog import select_regions
 
-    table, place = session.open(uri), _start(start)
-    only = None if region is None else [one.id for one in chosen(session.handle(uri).context, region)]
+    table, begin = session.open(uri), _start(start)
+    only = None if region is None else [one.id for one in select_regions(session.handle(uri).context, region)]
     if cursor is not None and start is not None and any(one.name == cursor for one in table.cursors()):
-        print(f"Cursor {cursor} goes on where it is; --start is for a new one", file=sys.stderr)
-    changes = table.changes(cursor=cursor, start=place, regions=only, follow=follow, limit=limit)
-    printed, headed = 0, session.json
+        print(f"Cursor {cursor} exists, so --start is ignored", file=sys.stderr)
+    changes = table.changes(cursor=cursor, start=begin, regions=only, follow=follow, limit=limit)
+    printed, header_printed = 0, session.json
     for change in changes:
         rows = _shown(change)
         if limit is not None and cursor is None:
             rows = rows.slice(0, limit - printed)
-        _print(session, rows, headed=headed)
-        printed, headed = printed + rows.num_rows, True
+        _print(session, rows, header_printed=header_printed)
+        printed, header_printed = printed + rows.num_rows, True
         if changes.ahead == 0:
             sys.stdout.flush()
             if cursor is not None:
@@ -104,14 +104,14 @@ def _tail(
 
 @command(group, "list", example="lancelsm cursor list orders")
 def list_(session: Session, uri: Uri) -> None:
-    """Show every cursor with the next position that it reads in each region, and how far it is behind.
+    """Show every cursor with its next position in each region, and how far it is behind.
 
-    `behind` is how many entries of the logs it has not passed, fences of claims among them, `since` when the oldest of
-    them was written. They stay in storage, and so does every generation that was made of one of them, though the base
-    has its rows: drop a cursor that nobody reads by.
+    `behind` is the number of log entries that the cursor has not passed, fences of claims included; `since` is when the
+    oldest of them was written. These entries stay in storage, and so do the generations made of them, even if the base
+    has their rows. Drop a cursor that nobody uses.
 
-    As JSON: {"cursors": [{"name", "created", "positions": [{"region", "position"}], "behind", "since"}]}; since is null
-    if it has passed every row.
+    As JSON: {"cursors": [{"name", "created", "positions": [{"region", "position"}], "behind", "since"}]}; `since` is
+    null if the cursor has passed every row.
     """
     from lancelsm.cli.text import listing
     from lancelsm.history.changes import behind
@@ -121,16 +121,14 @@ def list_(session: Session, uri: Uri) -> None:
     context = session.handle(uri).context
     found = [documents.cursor(pin) | documents.behind(behind(context, pin)) for pin in list_cursors(context)]
     columns = ("name", "created", "behind", "since", "positions")
-    session.show(
-        {"cursors": found}, lambda: listing(map(_short, found), columns=columns) if found else "There are no cursors"
-    )
+    session.show({"cursors": found}, lambda: listing(map(_short, found), columns=columns) if found else "No cursors")
 
 
 @command(group, "set", example="lancelsm cursor set orders --name warehouse --start latest")
 def set_(session: Session, uri: Uri, name: Name, start: _Start = None, region: Region = None) -> None:
-    """Make a cursor, or put it somewhere else, backwards too as far as the log is kept.
+    """Create a cursor, or move it forward or back. It can't go before the oldest kept entry.
 
-    With --region it moves in that region alone, and has to be there already. As JSON: {"name", "created", "positions":
+    With --region only that region is moved, and the cursor must exist. As JSON: {"name", "created", "positions":
     [{"region", "position"}]}.
     """
     from lancelsm.stack import documents
@@ -141,13 +139,13 @@ def set_(session: Session, uri: Uri, name: Name, start: _Start = None, region: R
 
 @command(group, "drop", example="lancelsm cursor drop orders --name warehouse")
 def drop(session: Session, uri: Uri, name: Name) -> None:
-    """End a cursor: what only it kept may be collected. As JSON: {"dropped": name}."""
+    """Drop a cursor. What only the cursor kept may be collected. As JSON: {"dropped": name}."""
     session.open(uri).drop_cursor(name)
     session.show({"dropped": name}, lambda: f"Dropped cursor {name}")
 
 
 def _short(cursor: dict[str, Any]) -> dict[str, Any]:
-    """The cursor with its positions as people read them, regions by the start of their ids."""
+    """Return the cursor with its positions as short text; regions are shown by the start of their ids."""
     return {
         **cursor,
         "positions": ", ".join(f"{one['region'][:8]} at {one['position']}" for one in cursor["positions"]),
@@ -156,7 +154,7 @@ def _short(cursor: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM unwind what runs, as an interrupt does, and end the process with the code that a shell knows."""
+    """Make SIGTERM unwind the running code like an interrupt, and end the process with exit code 143."""
 
     def end(*_: object) -> None:
         sys.exit(_TERMINATED)
@@ -169,7 +167,7 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 
 def _start(text: str | None) -> str | int | float:
-    """A start as `Table.changes` takes it, by default the earliest; raises `Invalid` for what is none."""
+    """Parse a start for `Table.changes`; the default is `earliest`. Raises `Invalid` if the text is not a start."""
     from datetime import UTC, datetime
 
     from lancelsm.errors import Invalid
@@ -185,14 +183,14 @@ def _start(text: str | None) -> str | int | float:
     except ValueError:
         raise Invalid(
             f"a stream can't start at {text!r}",
-            remedy="Give earliest, latest, a position from 1 on, or a time like 2026-01-31T12:00:00Z",
+            remedy="Give earliest, latest, a position (1 or more), or a time such as 2026-01-31T12:00:00Z",
             field="start",
         ) from None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def _shown(change: Change) -> pa.Table:
-    """The rows of a change after the columns that say where it is."""
+    """Return the rows of a change, preceded by the columns region, position and operation."""
     import pyarrow as pa
 
     from lancelsm.history.changes import OPERATION
@@ -204,12 +202,12 @@ def _shown(change: Change) -> pa.Table:
     return pa.table([*where, *plain.columns], names=["_region", "_position", OPERATION, *plain.column_names])
 
 
-def _print(session: Session, rows: pa.Table, *, headed: bool) -> None:
+def _print(session: Session, rows: pa.Table, *, header_printed: bool) -> None:
     from lancelsm.cli.output import print_lines, tabbed
     from lancelsm.record.json_lines import json_lines, json_objects
 
     lines: Iterable[str]
-    if not headed:
+    if not header_printed:
         print_lines(iter(["\t".join(rows.column_names)]))
     for batch in rows.to_batches():
         lines = json_lines(batch) if session.json else ("\t".join(map(tabbed, r.values())) for r in json_objects(batch))

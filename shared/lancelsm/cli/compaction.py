@@ -1,4 +1,4 @@
-"""Commands that fold what was written towards the base: `flush`, `merge`, `optimize`, `run`, and the demo of it all."""
+"""The commands `flush`, `merge`, `optimize`, `run` and `demo`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Engine(StrEnum):
 
 @command(commands, "flush", example="lancelsm flush orders")
 def flush(session: Session, uri: Uri) -> None:
-    """Fold every region's log into generations.
+    """Flush the log of every region into generations.
 
     As JSON: {"generations": [{"region", "generation", "rows", "path"}]}.
     """
@@ -37,20 +37,20 @@ def flush(session: Session, uri: Uri) -> None:
     handle = session.handle(uri)
     with session.working("Flushing"):
         document = documents.flushed(flush_table(handle))
-    made, columns = document["generations"], ("region", "generation", "rows", "path")
-    session.show(document, lambda: listing(made, columns=columns) if made else "Nothing was in the log to flush")
+    written, columns = document["generations"], ("region", "generation", "rows", "path")
+    session.show(document, lambda: listing(written, columns=columns) if written else "The logs were empty")
 
 
 @command(commands, "merge", example="lancelsm merge orders --engine spark")
 def merge(
     session: Session,
     uri: Uri,
-    engine: Annotated[Engine, typer.Option(help="Where the work is done; auto decides by its size.")] = Engine.AUTO,
+    engine: Annotated[Engine, typer.Option(help="Where the merge runs; auto decides by size.")] = Engine.AUTO,
 ) -> None:
-    """Fold all generations of all regions into the base, in one commit.
+    """Merge all generations of all regions into the base, in one commit.
 
     As JSON: {"merged": [{"region", "generation"}], "rows_upserted", "rows_deleted", "base_version"}. `merged` has the
-    newest generation of each region that this run merged; it is empty if there was nothing to merge.
+    newest generation that this run merged of each region; it is empty if there was nothing to merge.
     """
     from lancelsm.cli.text import counted
     from lancelsm.compaction.maintenance import merge_table
@@ -62,7 +62,7 @@ def merge(
 
     def text() -> str:
         if not merged.generations:
-            return f"Nothing to merge: base version {merged.base_version} has everything that was flushed"
+            return f"Nothing to merge: base version {merged.base_version} has all flushed rows"
         return (
             f"Merged {counted(merged.generations, 'generation')} of {counted(len(merged.moved), 'region')} into base "
             f"version {merged.base_version}: {counted(merged.rows_upserted, 'row')} upserted, "
@@ -74,7 +74,7 @@ def merge(
 
 @command(commands, "optimize", example="lancelsm optimize orders")
 def optimize(session: Session, uri: Uri) -> None:
-    """Compact the base if that is due, and let its indexes catch up. Nothing is deleted.
+    """Compact the fragments of the base if this is due, and update its indexes. Nothing is deleted.
 
     As JSON: {"fragments_removed", "fragments_added", "indexes_extended", "base_version"}.
     """
@@ -93,21 +93,21 @@ def run(
     session: Session,
     uri: Uri,
     forever: Annotated[
-        bool, typer.Option("--forever", help="Do what is due by the table's settings, until interrupted.")
+        bool, typer.Option("--forever", help="Do what is due by the table's settings until interrupted.")
     ] = False,
-    engine: Annotated[Engine, typer.Option(help="Where merges are done; auto decides by size.")] = Engine.AUTO,
+    engine: Annotated[Engine, typer.Option(help="Where merges run; auto decides by size.")] = Engine.AUTO,
 ) -> None:
-    """Flush, merge and optimize everything that can be; with --forever whatever is due, again and again.
+    """Flush, merge and optimize everything that can be; with --forever repeatedly do what is due.
 
-    Any number may run, on any machine; one that is killed leaves nothing to clean up. As JSON: as `region list`, with
-    "generations" (flushed), "merged_generations", "merges" and "compactions".
+    Several may run at once, on any machines. One that is killed leaves nothing to clean up. As JSON: like `region
+    list`, with "generations" (flushed), "merged_generations", "merges" and "compactions".
     """
     from lancelsm.cli.text import counted
-    from lancelsm.compaction.background import run as run_loop
+    from lancelsm.compaction.background import run as run_background
 
     handle = session.handle(uri)
     with session.working("Running"):
-        ran = run_loop(handle, until_idle=not forever, engine=engine.value)
+        ran = run_background(handle, until_idle=not forever, engine=engine.value)
     title = (
         f"Flushed {counted(ran.generations, 'generation')}, merged {ran.merged_generations:,} in "
         f"{counted(ran.merges, 'merge')}, compacted {counted(ran.compactions, 'time')}"
@@ -119,16 +119,16 @@ def run(
 def demo(
     session: Session,
     directory: Annotated[
-        str | None, typer.Option("--dir", metavar="D", help="Where to leave the table; a new directory by default.")
+        str | None, typer.Option("--dir", metavar="D", help="The directory of the table; by default a new one.")
     ] = None,
     stage: Annotated[
-        str | None, typer.Option("--stage", metavar="NAME", help="Through this deployment instead, by its functions.")
+        str | None, typer.Option("--stage", metavar="NAME", help="Use the functions of this deployment instead.")
     ] = None,
 ) -> None:
-    """Take a year of real flights through the whole pipeline, and prove that nothing was lost.
+    """Run a year of real flights through the whole pipeline and check that nothing is lost.
 
     As JSON: {"table", "scheduled", "cancelled", "flown", "events", "rows_per_second", "entries", "generations",
-    "merges"}, with --stage also "requests", "messages" and "usd", what it costs on AWS.
+    "merges"}; with --stage also "requests", "messages" and "usd", the cost on AWS.
     """
     from lancelsm.demo import deployed, embedded, year
 

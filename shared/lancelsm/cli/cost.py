@@ -1,4 +1,4 @@
-"""`cost`: what a deployment costs, by AWS's list."""
+"""`cost`: the cost of a deployment by AWS list prices."""
 
 from __future__ import annotations
 
@@ -29,54 +29,56 @@ class StageChoice(StrEnum):
 def cost(
     session: Session,
     rows_per_second: Annotated[
-        float | None, typer.Option(help="Rows of a steady stream into one region; give it, or --at-rest.")
+        float | None, typer.Option(help="Rows per second into one region; needed unless --at-rest is given.")
     ] = None,
-    row_bytes: Annotated[int, typer.Option(help="Bytes of a row.")] = 1000,
-    batch: Annotated[int, typer.Option(help="Rows of one request.")] = 1000,
-    path: Annotated[PathChoice, typer.Option(help="Straight to the writer, or by the queue.")] = PathChoice.DIRECT,
-    stage: Annotated[StageChoice, typer.Option(help="What the stack at rest holds.")] = StageChoice.PROD,
+    row_bytes: Annotated[int, typer.Option(help="Bytes per row.")] = 1000,
+    batch: Annotated[int, typer.Option(help="Rows per request.")] = 1000,
+    path: Annotated[PathChoice, typer.Option(help="Write directly, or through the queue.")] = PathChoice.DIRECT,
+    stage: Annotated[StageChoice, typer.Option(help="The stage whose resources are counted.")] = StageChoice.PROD,
     at_rest: Annotated[
-        bool, typer.Option("--at-rest", help="Only what it costs when nothing is written, instead.")
+        bool, typer.Option("--at-rest", help="Show only the cost of a deployment to which nothing is written.")
     ] = False,
 ) -> None:
-    """Show what a deployment costs a month, item by item: by AWS's list in us-east-1, nothing that is free taken off.
+    """Show the monthly cost of a deployment, item by item, by AWS list prices in us-east-1 without any free tier.
 
-    As JSON: {"region", "prices_of", "items": [{"part", "what", "quantity", "unit", "usd", "price", "price_usd"}],
-    "usd_a_month", "usd_a_million_rows": {"acknowledged", "folded", "collected"}, "usd_to_store": one month's rows}; the
-    last two only with --rows-per-second. Quantities and US dollars are of a month. `acknowledged` is what a million
-    rows cost until they are durable and readable, `folded` until they are in the base, `collected` until log and
-    generations of them are deleted.
+    As JSON: {"region", "prices_checked", "items": [{"part", "item", "quantity", "unit", "usd", "price", "price_usd",
+    "price_checked"}], "usd_per_month", "usd_per_million_rows": {"acknowledged", "merged", "collected"}, "usd_to_store":
+    one month's rows}. The last two need --rows-per-second. Quantities and US dollars are per month. `acknowledged` is
+    the cost of a million rows until they are durable and readable, `merged` until they are in the base, `collected`
+    until their log entries and generations are deleted. `price_checked` is false for a price that was not compared on
+    the day of `prices_checked`.
     """
     from lancelsm.common.settings import Settings
     from lancelsm.stack.cost import at_rest as resting
     from lancelsm.stack.cost import per_row, prices, total
 
     rest = resting.resting(resting.AT_REST[stage.value])
-    document: dict[str, Any] = {"region": prices.REGION, "prices_of": prices.CHECKED}
+    document: dict[str, Any] = {"region": prices.REGION, "prices_checked": prices.CHECKED}
     if at_rest or rows_per_second is None:
         if not at_rest:
-            raise typer.BadParameter("give it, or --at-rest", param_hint="--rows-per-second")
+            raise typer.BadParameter("give this option or --at-rest", param_hint="--rows-per-second")
         items = rest
     else:
         work = per_row.Workload(rows_per_second=rows_per_second, row_bytes=row_bytes, batch=batch, path=path.value)
         moved = per_row.running(work, Settings())
-        document["usd_a_million_rows"] = per_row.a_million_rows(work, moved)
+        document["usd_per_million_rows"] = per_row.a_million_rows(work, moved)
         document["usd_to_store"] = per_row.stored(work).usd
         items = [*moved, *rest]
-    document |= {"items": [_line(item) for item in items], "usd_a_month": total(items)}
+    document |= {"items": [_line(item) for item in items], "usd_per_month": total(items)}
     session.show(document, lambda: _text(document))
 
 
 def _line(item: CostItem) -> dict[str, Any]:
     price = item.price
-    known = {"price": price.name, "price_usd": price.usd, "price_compared": price.compared}
     return {
         "part": item.part,
-        "what": item.what,
+        "item": item.what,
         "quantity": round(item.quantity, 3),
         "unit": price.unit,
         "usd": item.usd,
-        **known,
+        "price": price.name,
+        "price_usd": price.usd,
+        "price_checked": price.compared,
     }
 
 
@@ -90,18 +92,18 @@ def _text(document: dict[str, Any]) -> Any:
             **line,
             "quantity": f"{line['quantity']:,.0f}" if line["quantity"] >= 10 else f"{line['quantity']:.3g}",
             "usd": f"{line['usd']:.2f}" if line["usd"] >= 0.01 else f"{line['usd']:.5f}",
-            "price": line["price"] + ("" if line["price_compared"] else " *"),
+            "price": line["price"] + ("" if line["price_checked"] else " *"),
             "price_usd": f"{line['price_usd']:.4g}",
         }
         for line in document["items"]
     ]
-    last = [f"${document['usd_a_month']:.2f} a month"]
-    if rows := document.get("usd_a_million_rows"):
+    last = [f"${document['usd_per_month']:.2f} per month"]
+    if rows := document.get("usd_per_million_rows"):
         last += [
-            f"${rows['acknowledged']:.4f} a million rows to acknowledge them, ${rows['folded']:.4f} to fold them too",
-            f"${rows['collected']:.4f} to collect what that leaves too",
-            f"${document['usd_to_store']:.2f} a month to store what one month writes, if no row replaces another",
+            f"${rows['acknowledged']:.4f} per million rows to acknowledge, ${rows['merged']:.4f} to merge as well",
+            f"${rows['collected']:.4f} per million rows to collect the rest too",
+            f"${document['usd_to_store']:.2f} per month to store the rows of one month, if no row replaces another",
         ]
-    last.append(f"List prices of {document['region']}, {document['prices_of']}; * not compared on that day")
-    columns = ("part", "what", "quantity", "unit", "usd", "price_usd", "price")
+    last.append(f"List prices of {document['region']}, {document['prices_checked']}; * not compared on that day")
+    columns = ("part", "item", "quantity", "unit", "usd", "price_usd", "price")
     return Group(listing(shown, columns=columns), "", *last)

@@ -1,4 +1,4 @@
-"""`doctor`: what is wrong, and what to do."""
+"""`doctor`: check a table or a deployment and report what is wrong."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ commands = typer.Typer()
 @command(commands, "doctor", example="lancelsm doctor --aws --stage prod")
 def doctor(
     session: Session,
-    uri: Annotated[str | None, typer.Argument(metavar="URI", help="A table to look at.")] = None,
-    aws: Annotated[bool, typer.Option("--aws", help="Look at a deployment on AWS.")] = False,
-    stage: Annotated[str, typer.Option(help="Of the deployment.")] = "dev",
+    uri: Annotated[str | None, typer.Argument(metavar="URI", help="The table to check.")] = None,
+    aws: Annotated[bool, typer.Option("--aws", help="Check a deployment on AWS.")] = False,
+    stage: Annotated[str, typer.Option(help="The stage of the deployment.")] = "dev",
 ) -> None:
-    """Check a table, or a deployment on AWS with --aws: say what is wrong and what to do. It repairs nothing.
+    """Check a table, or with --aws a deployment. Report what is wrong and what to do; nothing is repaired.
 
-    Of a deployment: credentials, one region, the clock, stacks, bucket and its conditional writes, registry, queues,
-    functions and their settings, state machines, the Spark application. It asks with your credentials and leaves one
-    small object below work/doctor/, which expires. Of a table: its configuration, the newest version of its base, heads
-    and backlog. What they name is read by `lancelsm scrub` alone.
+    Of a deployment it checks credentials, regions, the clock, stacks, the bucket and its conditional writes, the
+    registry, queues, functions and their settings, state machines and the Spark application. It uses your credentials
+    and leaves one small object below work/doctor/, which expires. Of a table it checks the configuration, the newest
+    version of the base, heads and backlog. Only `lancelsm scrub` reads the objects that these name.
 
     As JSON: {"ok", "checks": [{"name", "ok", "found", "remedy"}]}. Exit code 1 if something is wrong.
     """
     from lancelsm.stack.doctor import all_right
 
     if uri is None and not aws:
-        raise typer.BadParameter("give a table, or --aws", param_hint="URI")
-    with session.working("Looking"):
+        raise typer.BadParameter("give a table or --aws", param_hint="URI")
+    with session.working("Checking"):
         found = _deployment(stage) if aws else []
         if uri is not None:
             from lancelsm.stack.doctor.table_checks import table_checks
@@ -64,6 +64,6 @@ def _text(found: list[Check], uri: str | None) -> Any:
     shown = [{"": "ok" if check.ok else "WRONG", "check": check.name, "found": check.found} for check in found]
     wrong = [check for check in found if not check.ok]
     remedies = [f"{check.name}: {check.remedy}" for check in wrong]
-    right = "Nothing is wrong with what was looked at"
-    last = remedies if wrong else [right if uri is None else f"{right}; for contents: lancelsm scrub {uri}"]
+    right = "All checks passed"
+    last = remedies if wrong else [right if uri is None else f"{right}; to check all objects: lancelsm scrub {uri}"]
     return Group(listing(shown, columns=("", "check", "found")), "", *last)

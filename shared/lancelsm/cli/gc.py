@@ -1,4 +1,4 @@
-"""The command that deletes what nothing needs any more: `gc`."""
+"""The command `gc`: delete objects that are no longer needed."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ commands = typer.Typer()
 def gc(
     session: Session,
     uri: Uri,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; without it, only say what would be deleted.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete; without it, only show what would be deleted.")] = False,
     interval: Annotated[
         str | None,
         typer.Option(
-            help="Between commit and deletion, for readers that began before; 0s deletes at once.",
+            help="Time between commit and deletion, for reads that began before the commit; 0s deletes at once.",
             metavar="DURATION",
             show_default="the table's setting",
         ),
     ] = None,
 ) -> None:
-    """Delete generations, log, manifests, orphans and versions of the base that nothing needs any more.
+    """Delete generations, log entries, manifests, orphans and versions of the base that are no longer needed.
 
-    Without --yes nothing is written. With it a round is committed, and deleted by the first call after the interval.
-    What a snapshot kept goes once it has been expired for `skew_allowance_seconds`, 5 minutes by default, since clocks
-    differ; what one that was dropped kept goes at once.
+    Without --yes nothing is written. With --yes a round is committed; the first call after the interval deletes its
+    objects. What a snapshot kept is deleted when the snapshot has been expired for `skew_allowance_seconds` (5 minutes
+    by default), because clocks differ. What a dropped snapshot kept is deleted at once.
 
-    As JSON: {"round": [its lists], "phase": "idle" | "marked" | "committed" | "swept", "candidates": [{"path", "kind",
-    "bytes", "why"}], "kept": [{"path", "kind", "why"}], "deleted"}.
+    As JSON: {"round": [keys of its lists], "phase": "idle" | "marked" | "committed" | "swept", "candidates": [{"path",
+    "kind", "bytes", "why"}], "kept": [{"path", "kind", "why"}], "deleted"}.
     """
     from lancelsm.cli.session import console
     from lancelsm.cli.text import counted, listing
@@ -58,10 +58,11 @@ def gc(
     def text() -> str:
         found = counted(len(done.candidates), "candidate")
         if not yes:
-            waits = ": a round waits for its interval to pass" if done.phase == "committed" else ": use --yes"
+            waits = ": a round waits for the end of its interval" if done.phase == "committed" else ": use --yes"
             return f"{found}; nothing was deleted{waits if done.candidates else ''}"
         if done.phase == "committed":
-            rounds = [one for one in done.candidates if one.kind not in ("snapshot", "cursor")]  # those are removed
+            # Expired snapshots and cursors are not part of the round: they are removed already.
+            rounds = [one for one in done.candidates if one.kind not in ("snapshot", "cursor")]
             found = counted(len(rounds), "candidate")
             return f"{found} committed for deletion after the interval, {done.deleted:,} deleted"
         return f"{counted(done.deleted, 'object')} deleted"

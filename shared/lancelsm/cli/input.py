@@ -1,4 +1,4 @@
-"""From files and stdin to writes: checked whole, then written batch by batch."""
+"""Read rows from files and stdin, check them, and write them batch by batch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Append = Callable[[pa.Table], Committed]
 
 
 def upserts_of(table: Table, files: Iterable[str]) -> Iterator[pa.Table]:
-    """The rows of several sources, in order. A file comes whole, checked; stdin in parts."""
+    """Read the rows of several sources, in order. A file is read and checked as a whole, stdin in parts."""
     schema = table.config.schema
     for file in files:
         if file == STDIN:
@@ -38,7 +38,7 @@ def upserts_of(table: Table, files: Iterable[str]) -> Iterator[pa.Table]:
 
 
 def deletes_of(table: Table, file: str) -> Iterator[pa.Table]:
-    """The keys in one source, as `upserts_of`."""
+    """Read the keys of one source, like `upserts_of`."""
     schema = table.config.schema
     if file == STDIN:
         yield from _from_stdin(schema.key, bytes_max=table.settings.group_commit_bytes)
@@ -47,10 +47,10 @@ def deletes_of(table: Table, file: str) -> Iterator[pa.Table]:
 
 
 def feed(append: Append, sources: Iterable[pa.Table], *, settings: Settings) -> Committed:
-    """Write all rows, batch by batch in order, with progress on a terminal.
+    """Write all rows in order, batch by batch, and show progress on a terminal.
 
     Raises:
-        What `append` or a source raises, with `rows_written`: how many rows are durable already.
+        The errors of `append` and of the sources, with `rows_written`: the number of rows that are already durable.
     """
     done: list[Committed] = []
     try:
@@ -68,10 +68,10 @@ def feed(append: Append, sources: Iterable[pa.Table], *, settings: Settings) -> 
 
 
 def key_row(table: Table, text: str) -> pa.Table:
-    """One key from its JSON: an object of the key columns, or the plain value of a key of one column.
+    """Parse one key from JSON: an object of the key columns, or the plain value of a key of one column.
 
     Raises:
-        Invalid: neither, or a value that doesn't fit its column.
+        Invalid: the text is neither, or a value does not fit its column.
     """
     schema = table.config.schema
     try:
@@ -81,7 +81,7 @@ def key_row(table: Table, text: str) -> pa.Table:
     kind = schema.key.field(0).type
     is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     if is_text and not isinstance(value, dict | str | None):
-        value = text  # digits that are meant as text
+        value = text  # a text key that looks like a JSON number
     return key_rows([value], table=table)
 
 
@@ -91,7 +91,7 @@ def _checked(file: str, columns: pa.Schema, check: Callable[[pa.Table], pa.Table
 
 
 def _from_stdin(columns: pa.Schema, *, bytes_max: int) -> Iterator[pa.Table]:
-    """JSON lines as they come; an error tells how many lines were read before the part that it is in."""
+    """Read JSON lines as they arrive. An error says how many lines were read before the failed part."""
     lines: list[bytes] = []
     size = before = 0
     for line in sys.stdin.buffer:
@@ -111,7 +111,7 @@ def _part(lines: list[bytes], columns: pa.Schema, before: int) -> pa.Table:
 
 
 def _batches(rows: pa.Table, *, bytes_max: int) -> Iterator[pa.Table]:
-    """The rows in pieces of about so many bytes, and of no more than `ROWS_AT_ONCE`."""
+    """Split the rows into batches of about `bytes_max` bytes and at most `ROWS_AT_ONCE` rows."""
     step = ROWS_AT_ONCE
     if rows.num_rows:
         step = min(step, max(1, bytes_max * rows.num_rows // max(rows.nbytes, 1)))
@@ -121,7 +121,7 @@ def _batches(rows: pa.Table, *, bytes_max: int) -> Iterator[pa.Table]:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int], Callable[[int], object]]]:
-    """Gives a function that takes a number of rows to come and gives one that takes numbers of rows done."""
+    """Yield a function that adds a number of rows to the total and returns a function that counts rows as done."""
     if not sys.stderr.isatty():
         yield lambda _total: lambda _done: None
         return

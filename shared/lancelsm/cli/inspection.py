@@ -1,4 +1,4 @@
-"""`inspect manifest|entries|generations`: what lies in storage, decoded."""
+"""The commands `inspect manifest|entries|generations`: show decoded objects of the storage."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ group = typer.Typer()
 
 @command(group, "manifest", example="lancelsm inspect manifest orders --region 1f0a")
 def manifest(session: Session, uri: Uri, region: Region = None) -> None:
-    """Show the manifest that each region's head names.
+    """Show the manifest that the head of each region names.
 
     As JSON: {"table", "manifests": [{"region", "version", "epoch", "replay_after", "current_generation", "sealed", ...,
-    "generations": [...], "head": {...}, "staged", "published"}]}. `published` tells whether Lance's readers find it.
+    "generations": [...], "head": {...}, "staged", "published"}]}. `published` is true if Lance's readers find the
+    manifest.
     """
     from lancelsm.cli.text import facts
 
@@ -46,10 +47,10 @@ def manifest(session: Session, uri: Uri, region: Region = None) -> None:
 
 @command(group, "entries", example="lancelsm inspect entries orders --output json | jq '.entries[] | select(.fence)'")
 def entries(session: Session, uri: Uri, region: Region = None) -> None:
-    """Show every object in the log, also fences and what was never committed.
+    """Show every object in the log, including fences and objects that were never committed.
 
     As JSON: {"table", "entries": [{"region", "position", "state", "epoch", "rows", "bytes", "fence", "sound", "writer",
-    "key"}]}. `state` is flushed, tail (committed, in no generation), uncommitted (above the head) or unreadable.
+    "key"}]}. `state` is flushed, tail (committed, in no generation yet), uncommitted (above the head) or unreadable.
     """
     from lancelsm.scrub.inspection import find_entries
 
@@ -61,10 +62,10 @@ def entries(session: Session, uri: Uri, region: Region = None) -> None:
 
 @command(group, "generations", example="lancelsm inspect generations orders")
 def generations(session: Session, uri: Uri, region: Region = None) -> None:
-    """Show every generation, and directories of generations that no manifest names.
+    """Show every generation, including directories of generations that no manifest names.
 
     As JSON: {"table", "generations": [{"region", "generation", "state", "path", "rows", "first_position",
-    "last_position", "objects", "bytes"}]}. `state` is pending, merged or orphan; `rows` counts tombstones too.
+    "last_position", "objects", "bytes"}]}. `state` is pending, merged or orphan; `rows` includes tombstones.
     """
     from lancelsm.common.layout import Generation
     from lancelsm.scrub.inspection import find_generations
@@ -82,8 +83,8 @@ def generations(session: Session, uri: Uri, region: Region = None) -> None:
 
 
 def chosen(handle: TableHandle, region: str | None) -> list[RegionOfTable]:
-    """All regions with a head, or the one whose id is or starts with this."""
-    from lancelsm.region.catalog import chosen as chosen_regions
+    """Return all regions with a head, or the region whose id is or starts with `region`."""
+    from lancelsm.region.catalog import select_regions as chosen_regions
 
     return chosen_regions(handle.context, region)
 
@@ -113,7 +114,7 @@ def _manifest(region: RegionOfTable, handle: TableHandle) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Setsums in hex, bytes too."""
+    """Convert setsums and bytes to hex."""
     if isinstance(value, dict):
         return {name: _plain(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):

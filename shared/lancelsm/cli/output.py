@@ -1,4 +1,4 @@
-"""Rows on stdout: a table on a terminal, tabs in a pipe, JSON lines."""
+"""Print rows on stdout: a table on a terminal, tab-separated values in a pipe, or JSON lines."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ ROWS_ON_A_TERMINAL = 50
 
 
 def show_rows(session: Session, rows: Rows, *, capped: bool) -> None:
-    """Print rows as they come.
+    """Print rows as they arrive.
 
     Args:
-        capped: whether a terminal gets the first ones only; the others are counted.
+        capped: print only the first rows on a terminal and count the others.
     """
     if session.json:
         for batch in rows:
@@ -40,16 +40,16 @@ def _show_table(rows: Rows, *, limit: int | None) -> None:
             shown += json_objects(batch if room is None else batch.slice(0, room))
         total += batch.num_rows
     console().print(listing(shown, columns=rows.schema.names, absent="null"))
-    left = total - len(shown)
-    print(f"{total:,} rows" + (f", {left:,} of them not shown: use --limit, --to, or a pipe" if left else ""))
+    hidden = total - len(shown)
+    print(f"{total:,} rows" + (f", {hidden:,} of them not shown: use --limit, --to, or a pipe" if hidden else ""))
 
 
 def print_lines(lines: Iterator[str]) -> None:
-    """Lines on stdout."""
+    """Print lines on stdout."""
     for line in lines:
         sys.stdout.write(f"{line}\n")
 
 
 def tabbed(value: object) -> str:
-    """One value, null as nothing."""
+    """Return one value as text; null is empty."""
     return "" if value is None else one_line(plain(value))

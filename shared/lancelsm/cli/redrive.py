@@ -1,4 +1,4 @@
-"""`redrive`: what was set aside, back into the log."""
+"""`redrive`: append quarantined rows to the log again."""
 
 from __future__ import annotations
 
@@ -15,20 +15,18 @@ commands = typer.Typer()
 @command(commands, "redrive", example="lancelsm redrive --stage prod --yes")
 def redrive(
     session: Session,
-    stage: Annotated[
-        str | None, typer.Option("--stage", metavar="NAME", help="Of the deployment whose dead letters are meant.")
-    ] = None,
-    queue: Annotated[str | None, typer.Option("--queue", metavar="URL", help="The dead-letter queue itself.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; else only say what would be done.")] = False,
+    stage: Annotated[str | None, typer.Option("--stage", metavar="NAME", help="The stage of the deployment.")] = None,
+    queue: Annotated[str | None, typer.Option("--queue", metavar="URL", help="The dead-letter queue's URL.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Redrive; without it, only show what would be done.")] = False,
 ) -> None:
-    """Append rows again that were set aside because they did not fit, where nothing newer has their keys.
+    """Append rows from the dead-letter queue to the log again, unless newer rows have their keys.
 
-    A letter whose rows all have newer ones is dropped; one whose rows still don't fit, or of which the log can't tell
-    any more what is newer, is left. Without --yes nothing is changed.
+    A dead letter whose rows all have newer rows is dropped. A dead letter stays in the queue if its rows still don't
+    fit, or if the log was collected so far that newer rows can't be ruled out. Without --yes nothing is changed.
 
-    As JSON: {"letters": [{"id", "table", "region", "rows", "verdict", "reason", "set_aside"}], "dry"}: the reason is of
-    the verdict, `set_aside` says why the rows are here at all, if the letter does. An error on the way has the
-    `dead_letters` of which it is known what became of them.
+    As JSON: {"dead_letters": [{"id", "table", "region", "rows", "verdict", "reason", "quarantine_reason"}], "dry_run"}.
+    `reason` explains the verdict; `quarantine_reason` is why the rows were quarantined, if the dead letter says so. An
+    error on the way has `dead_letters` too: those whose outcome is known.
     """
     from lancelsm.common.clock import SystemClock
     from lancelsm.errors import LsmError
@@ -36,10 +34,10 @@ def redrive(
     from lancelsm.region.handle import open_configured
     from lancelsm.stack.delivery.queue import SqsQueue, named
     from lancelsm.stack.delivery.redrive import Places, Redriven
-    from lancelsm.stack.delivery.redrive import redrive as redrive_letters
+    from lancelsm.stack.delivery.redrive import redrive as redrive_queue
 
     if (stage is None) == (queue is None):
-        raise typer.BadParameter("give one of --stage and --queue", param_hint="--stage")
+        raise typer.BadParameter("give either --stage or --queue", param_hint="--stage")
     clock = SystemClock()
     dead_letters = SqsQueue(queue, clock=clock) if queue else named(f"lancelsm-{stage}-dead-letters.fifo", clock=clock)
     places = Places(
@@ -49,7 +47,7 @@ def redrive(
     done: list[Redriven] = []
     failure: LsmError | None = None
     try:
-        done.extend(redrive_letters(dead_letters, places=places, dry=not yes))
+        done.extend(redrive_queue(dead_letters, places=places, dry=not yes))
     except LsmError as error:
         failure = error
     found: list[dict[str, Any]] = [asdict(one) | {"verdict": one.verdict.value} for one in done]
@@ -60,13 +58,13 @@ def redrive(
         from lancelsm.cli.text import listing
 
         if not found:
-            return "There are no dead letters"
-        shown = listing(found, columns=("id", "table", "region", "rows", "verdict", "reason", "set_aside"))
-        return Group(shown) if yes else Group(shown, "Nothing was changed: this is what --yes would do")
+            return "No dead letters"
+        shown = listing(found, columns=("id", "table", "region", "rows", "verdict", "reason", "quarantine_reason"))
+        return Group(shown) if yes else Group(shown, "Nothing was changed; --yes does this")
 
     if failure is not None and session.json:
-        failure.where |= {"letters": found}
+        failure.where |= {"dead_letters": found}
     elif failure is None or found:
-        session.show({"letters": found, "dry": not yes}, text)
+        session.show({"dead_letters": found, "dry_run": not yes}, text)
     if failure is not None:
         raise failure

@@ -1,4 +1,4 @@
-"""Regions by hand: `region list|claim|seal|adopt`, and `registry rebuild`."""
+"""The commands `region list|claim|seal|adopt` and `registry rebuild`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ registry = typer.Typer()
 
 @command(group, "list", example="lancelsm region list orders")
 def list_regions(session: Session, uri: Uri, region: Region = None) -> None:
-    """Show who holds each region.
+    """Show epoch, owner and status of each region.
 
     As JSON: {"regions": [{"region", "epoch", "owner", "status", "values"}]}.
     """
@@ -38,12 +38,12 @@ def claim(
     uri: Uri,
     region: Region = None,
     owner: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Who shall hold it; default the table's ordinary writers.")
+        str | None, typer.Option(metavar="NAME", help="The new owner; default the table's ordinary writers.")
     ] = None,
 ) -> None:
-    """Take regions in a fresh epoch: whoever holds them is fenced.
+    """Claim regions in a new epoch. Their previous owners are fenced.
 
-    After the crash of an exclusive writer this gives its regions back to everybody. As JSON: as `region list`.
+    After an exclusive writer crashed, this gives its regions back to the ordinary writers. As JSON: like `region list`.
     """
     from lancelsm.wal.claim import claim as claim_region
 
@@ -57,19 +57,19 @@ def seal(
     session: Session,
     uri: Uri,
     region: Region = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Don't ask before all regions are sealed.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Seal all regions without asking.")] = False,
 ) -> None:
-    """End regions for writes, for ever. Their rows stay, and flush and merge go on.
+    """End regions for writes, permanently. Their rows stay; flush and merge continue to work.
 
-    If all are meant it asks first on a terminal, and elsewhere refuses without --yes. As JSON: as `region list`.
+    Without --region, the command asks on a terminal; elsewhere it needs --yes. As JSON: like `region list`.
     """
     from lancelsm.wal.claim import seal as seal_region
 
     handle = session.handle(uri)
     if region is None and not yes:
         if not sys.stdin.isatty():
-            raise typer.BadParameter("this seals every region, for ever: name one, or say so", param_hint="--yes")
-        typer.confirm(f"Seal every region of {handle.context.uri}, for ever?", abort=True, err=True)
+            raise typer.BadParameter("needed to seal all regions permanently; or give --region", param_hint="--yes")
+        typer.confirm(f"Seal all regions of {handle.context.uri} permanently?", abort=True, err=True)
     show_held(session, handle, [(one, seal_region(one)) for one in chosen(handle, region)])
 
 
@@ -80,21 +80,19 @@ def adopt(
     registry_kind: Annotated[
         str | None, typer.Option("--registry", metavar="KIND", help="sqlite, object or dynamodb:NAME, as for init.")
     ] = None,
-    owner: Annotated[
-        str, typer.Option(metavar="NAME", help="The name that the table's ordinary writers share.")
-    ] = "default",
+    owner: Annotated[str, typer.Option(metavar="NAME", help="The owner name that ordinary writers share.")] = "default",
     regions: Annotated[
         str | None,
         typer.Option(
             metavar="SPEC",
-            help="For a table adopted before whose keys Lance did not map to regions: seal, flush and merge the old "
-            "ones, then take rows by this spec.",
+            help="A region spec for an adopted table without one: the old regions are sealed, flushed and merged; then "
+            "the table takes rows.",
         ),
     ] = None,
 ) -> None:
-    """Make a table that Lance's own MemWAL writer wrote a table of lancelsm, with all its regions.
+    """Turn a table that Lance's own MemWAL writer wrote into a lancelsm table, with all its regions.
 
-    Lance's writers are fenced first. As JSON: as `region list`.
+    Lance's writers are fenced first. As JSON: like `region list`.
     """
     from lancelsm.admin.adopt import adopt as adopt_table
     from lancelsm.admin.adopt import set_regions
@@ -113,21 +111,21 @@ def adopt(
 
 @command(registry, "rebuild", example="lancelsm registry rebuild orders")
 def rebuild(session: Session, uri: Uri) -> None:
-    """Derive every region's head from what lies in storage, after the registry was lost or restored from a backup.
+    """Derive the head of every region from storage, after the registry was lost or restored from a backup.
 
-    All writers must be stopped. Objects above the end of a log were acknowledged only if the entry there was lost:
-    they are named, and fenced off.
+    All writers must be stopped. Objects above the end of a log are listed as orphans and fenced off. They were
+    acknowledged only if an entry before them was lost.
 
-    As JSON: as `region list`, and "left": [{"region", "position"}].
+    As JSON: like `region list`, and "orphans": [{"region", "position"}].
     """
     from lancelsm.admin.rebuild import rebuild as rebuild_heads
 
     handle = session.handle(uri)
     rebuilt = rebuild_heads(handle)
-    left = [{"region": one.region.id, "position": position} for one in rebuilt for position in one.left]
-    named = ", ".join(f"{one['region']} {one['position']}" for one in left)
-    title = f"Fenced off, above the end of their logs: {named}" if left else ""
-    show_held(session, handle, [(one.region, one.head) for one in rebuilt], title=title, left=left)
+    orphans = [{"region": one.region.id, "position": position} for one in rebuilt for position in one.orphans]
+    named = ", ".join(f"{one['region']} {one['position']}" for one in orphans)
+    title = f"Fenced off, above the end of their logs: {named}" if orphans else ""
+    show_held(session, handle, [(one.region, one.head) for one in rebuilt], title=title, orphans=orphans)
 
 
 def show_held(
@@ -138,7 +136,7 @@ def show_held(
     title: str = "",
     **more: object,
 ) -> None:
-    """Show who holds these regions: for people below a title, in JSON beside something more."""
+    """Show regions with their heads: as text below a title, or as JSON with more keys."""
     from rich.console import Group
 
     from lancelsm.cli.text import listing
@@ -149,7 +147,7 @@ def show_held(
     columns = ("region", "epoch", "owner", "status", "values")
 
     def text() -> Group:
-        shown = listing(found, columns=columns) if found else "There are no regions yet"
+        shown = listing(found, columns=columns) if found else "No regions yet"
         return Group(title, shown) if title else Group(shown)
 
     session.show({**document, **more}, text)

@@ -1,4 +1,4 @@
-"""Commands about rows: `write`, `delete`, `scan`, `get`."""
+"""The commands `write`, `delete`, `scan` and `get`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ commands = typer.Typer()
 _SQL = "text in 'quotes', odd column names in `backticks`"
 _Key = Annotated[
     str | None,
-    typer.Option("--key", metavar="JSON", help="An object of the key columns; for a key of one column also its value."),
+    typer.Option("--key", metavar="JSON", help="An object of the key columns, or the value if the key is one column."),
 ]
 
 
@@ -28,14 +28,15 @@ def write(
     files: Annotated[
         list[str],
         typer.Argument(
-            metavar="FILE...", help="Parquet, CSV, JSON lines or Arrow, in this order; - is stdin as JSON lines."
+            metavar="FILE...", help="Parquet, CSV, JSON lines or Arrow, written in order; - is JSON lines on stdin."
         ),
     ],
 ) -> None:
-    """Write whole rows by primary key; return once they are durable and visible to every reader.
+    """Write whole rows by primary key. Return when they are durable and visible to every reader.
 
-    A file is checked whole before its first row is written; of a key that comes twice the later row wins. Stdin is
-    written as it comes, 8 MB or 100,000 rows at a time. As JSON: {"rows", "entries": [{"region", "position", "rows"}]}.
+    A file is checked as a whole before its first row is written; if it has a key twice, the later row wins. Stdin is
+    written as it arrives, 8 MB or 100,000 rows at a time. As JSON: {"rows", "entries": [{"region", "position",
+    "rows"}]}.
     """
     from lancelsm.cli.input import feed, upserts_of
 
@@ -50,16 +51,16 @@ def delete(
     session: Session,
     uri: Uri,
     keys: Annotated[
-        str | None, typer.Option(metavar="FILE", help="A file of the key columns; - is stdin as JSON lines.")
+        str | None, typer.Option(metavar="FILE", help="A file with the key columns; - is JSON lines on stdin.")
     ] = None,
     key: _Key = None,
     where: Annotated[
-        str | None, typer.Option(metavar="SQL", help=f"Every row for which this is true now; {_SQL}.")
+        str | None, typer.Option(metavar="SQL", help=f"Delete every row that matches now; {_SQL}.")
     ] = None,
 ) -> None:
-    """Delete rows: by a file of keys, one key, or a condition. A key that no row has is no error.
+    """Delete rows: those in a file of keys, one key, or those that match a condition. A key without a row is no error.
 
-    As JSON: {"rows", "entries": [{"region", "position", "rows"}]}, with the tombstones that were written.
+    As JSON: {"rows", "entries": [{"region", "position", "rows"}]}; rows are the tombstones that were written.
     """
     from lancelsm.cli.input import deletes_of, feed, key_row
 
@@ -80,20 +81,20 @@ def delete(
 def scan(
     session: Session,
     uri: Uri,
-    columns: Annotated[str | None, typer.Option(metavar="A[,B]", help="Which, in this order; default all.")] = None,
-    where: Annotated[str | None, typer.Option(metavar="SQL", help=f"Only rows for which this is true; {_SQL}.")] = None,
-    limit: Annotated[int | None, typer.Option(min=0, metavar="N", help="At most so many rows.")] = None,
-    count: Annotated[bool, typer.Option("--count", help="Only how many there are.")] = False,
+    columns: Annotated[str | None, typer.Option(metavar="A[,B]", help="Columns, in this order; default all.")] = None,
+    where: Annotated[str | None, typer.Option(metavar="SQL", help=f"Only rows that match; {_SQL}.")] = None,
+    limit: Annotated[int | None, typer.Option(min=0, metavar="N", help="At most N rows.")] = None,
+    count: Annotated[bool, typer.Option("--count", help="Only count the rows.")] = False,
     to: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Into a file: .parquet .csv .ndjson .arrow; the suffix decides.")
+        str | None, typer.Option(metavar="FILE", help="Write to a file; the suffix is .parquet .csv .ndjson or .arrow.")
     ] = None,
     at: At = None,
 ) -> None:
-    """Read every live row as of now, or as of a snapshot.
+    """Read every live row, as of now or as of a snapshot.
 
-    A terminal shows the first 50 rows, unless --limit says how many; in a pipe all come, separated by tabs.
+    A terminal shows the first 50 rows unless --limit is given. In a pipe all rows are printed, separated by tabs.
 
-    As JSON: one object a row, with text for what JSON lacks: ISO 8601 times, decimals, base64 for binary, "NaN",
+    As JSON: one object per row. Values that JSON lacks are text: ISO 8601 times, decimals, base64 for binary, "NaN",
     "Infinity", "-Infinity". With --count {"count"}, with --to {"file", "rows"}.
     """
     from lancelsm.cli.output import show_rows
@@ -119,9 +120,9 @@ def scan(
 
 @command(commands, "get", example="""lancelsm get orders --key '{"id": 7}'""")
 def get(session: Session, uri: Uri, key: _Key = None, at: At = None) -> None:
-    """Look one row up by its key.
+    """Look up one row by its key.
 
-    As JSON: the row, or null if there is none, which is no error.
+    As JSON: the row, or null if there is no such row, which is no error.
     """
     from lancelsm.cli.input import key_row
     from lancelsm.cli.text import facts
@@ -132,10 +133,10 @@ def get(session: Session, uri: Uri, key: _Key = None, at: At = None) -> None:
     table = session.open(uri, at=at)
     with error_context(table=table.uri):
         row = next(json_objects(table.get(key_row(table, key))), None)
-    session.show(row, lambda: "There is no row with this key" if row is None else facts(row, absent="null"))
+    session.show(row, lambda: "No row has this key" if row is None else facts(row, absent="null"))
 
 
-def _show_committed(session: Session, did: str, committed: Committed) -> None:
+def _show_committed(session: Session, verb: str, committed: Committed) -> None:
     from lancelsm.cli.text import counted
     from lancelsm.stack import documents
 
@@ -145,7 +146,7 @@ def _show_committed(session: Session, did: str, committed: Committed) -> None:
     session.show(
         document,
         lambda: (
-            f"{did} {counted(committed.rows, 'row')} in {counted(len(entries), 'entry')} of "
+            f"{verb} {counted(committed.rows, 'row')} in {counted(len(entries), 'entry')} of "
             f"{counted(regions, 'region')}"
         ),
     )

@@ -1,4 +1,4 @@
-"""The command that reads everything and names what is wrong: `scrub`."""
+"""The command `scrub`: read everything and name what is damaged."""
 
 from __future__ import annotations
 
@@ -28,17 +28,18 @@ def scrub(
         typer.Option(
             "--limit",
             min=1,
-            help="Read so many objects at most, beside the registry's records and the manifests that they name.",
+            help="Read at most N objects, besides registry records and the manifests that they name.",
         ),
     ] = None,
 ) -> None:
-    """Read every object of a table, hold each against what names it, and say what is wrong. It repairs nothing.
+    """Read every object of a table, compare it with the records that name it, and report what is damaged. Nothing is
+    repaired.
 
-    Data of the base has no sum to hold it against: a value there that changed into another one is not found.
+    The data files of the base have no checksum: a value that changed into another valid value is not found.
 
-    As JSON: {"ok", "checked", "complete", "problems": [{"path", "kind", "problem"}]}. `checked` counts what was read,
-    objects and records; `ok` speaks of that alone: where --limit left something unread, `complete` is false, and `ok`
-    is no word on the rest. Exit code 4 if something is wrong, 0 else.
+    As JSON: {"ok", "checked", "complete", "problems": [{"path", "kind", "problem"}]}. `checked` is the number of
+    objects and records that were read. `complete` is false if --limit left something unread; `ok` covers only what was
+    read. Exit code 4 if something is damaged, otherwise 0.
     """
     from lancelsm.scrub.table import scrub_place
     from lancelsm.stack import documents
@@ -55,11 +56,11 @@ def _text(report: Report) -> Any:
 
     from lancelsm.cli.text import counted, listing
 
-    said = f"{report.checked:,} objects and records checked, {counted(len(report.problems), 'problem')}"
+    summary = f"{report.checked:,} objects and records checked, {counted(len(report.problems), 'problem')}"
     if report.orphans:
-        said += f"; {counted(report.orphans, 'orphan')} that a collection removes"
+        summary += f"; {counted(report.orphans, 'orphan')}, which a collection removes"
     if not report.complete:
-        said += "; not everything was read: raise --limit"
+        summary += "; not everything was read: raise --limit"
     if report.ok:
-        return said
-    return Group(listing([asdict(one) for one in report.problems], columns=("kind", "path", "problem")), "", said)
+        return summary
+    return Group(listing([asdict(one) for one in report.problems], columns=("kind", "path", "problem")), "", summary)

@@ -1,4 +1,4 @@
-"""What every command has: the shared options, and one way to show a result."""
+"""What every command uses: shared options, opening tables, and printing results."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from lancelsm.region.handle import TableHandle
     from lancelsm.table import Table
 
-_BROKEN_PIPE = 141  # what a shell reports of a program that SIGPIPE ends
-_PARAGRAPH = re.compile(r"(?<!\n)\n(?!\n)")  # within one, help wraps by itself
-_MARKUP = re.compile(r"\[(?=[a-z#/@])")  # rich would take it for a tag, and leave it out
-_WIDE = 1 << 15  # where there is no terminal, nothing wraps
+_BROKEN_PIPE = 141  # the exit code that a shell reports for a program ended by SIGPIPE
+_LINE_BREAK = re.compile(r"(?<!\n)\n(?!\n)")  # a single line break; typer wraps paragraphs of help itself
+_MARKUP = re.compile(r"\[(?=[a-z#/@])")  # rich would take it for a tag and drop it
+_WIDE = 1 << 15  # the width without a terminal, so that nothing wraps
 
 
 class Output(StrEnum):
@@ -34,12 +34,12 @@ class Output(StrEnum):
 
 OutputOption = Annotated[
     Output | None,
-    typer.Option("--output", help="For people, or one JSON document (one a row where rows are asked for).",
+    typer.Option("--output", help="Text, or one JSON document (one per row for commands that print rows).",
                  show_default="text"),
 ]  # fmt: skip
 StorageOptions = Annotated[
     list[str] | None,
-    typer.Option("--storage-option", metavar="KEY=VALUE", help="For the object store, as Lance takes it; repeatable."),
+    typer.Option("--storage-option", metavar="KEY=VALUE", help="An object store option of Lance; repeatable."),
 ]
 
 
@@ -51,19 +51,19 @@ class Session:
     storage_options: Mapping[str, str] | None
 
     def open(self, uri: str, *, at: str | None = None) -> Table:
-        """Open a table, perhaps at a snapshot; raises as `lancelsm.open`."""
+        """Open a table, optionally at a snapshot. Raises the same errors as `lancelsm.open`."""
         import lancelsm
 
         return lancelsm.open(uri, at=at, storage_options=self.storage_options)
 
     def handle(self, uri: str) -> TableHandle:
-        """A table's configuration and storage, for what is not about rows; raises as `lancelsm.open`."""
+        """Open a table's handle, for commands that read or write no rows. Raises the same errors as `lancelsm.open`."""
         from lancelsm.region.handle import open_table
 
         return open_table(uri, storage_options=self.storage_options)
 
     def show(self, document: object, text: Callable[[], RenderableType | str]) -> None:
-        """Print a result: the document as JSON, or what `text` makes of it for people."""
+        """Print a result: the document as JSON, or else the result of `text`."""
         if self.json:
             print(json.dumps(document, ensure_ascii=False))
             return
@@ -74,17 +74,17 @@ class Session:
             console().print(shown)
 
     @contextmanager
-    def working(self, on: str) -> Iterator[None]:
-        """Show on a terminal that something takes its time."""
+    def working(self, activity: str) -> Iterator[None]:
+        """Show on a terminal that a step is running."""
         if not sys.stderr.isatty():
             yield
             return
-        with console(sys.stderr).status(on):
+        with console(sys.stderr).status(activity):
             yield
 
 
 def console(stream: Any = None) -> Console:
-    """A stream for rich's tables: as wide as its terminal, or as the table, without wrapping, colours or markup."""
+    """Return a rich console: as wide as the terminal, or unlimited without one; no wrapping, colours or markup."""
     from rich.console import Console
 
     out = stream or sys.stdout
@@ -92,7 +92,7 @@ def console(stream: Any = None) -> Console:
 
 
 def pairs(texts: list[str] | None, *, option: str) -> dict[str, str]:
-    """`KEY=VALUE` arguments as a mapping; wrong usage if one has no `=`."""
+    """Parse `KEY=VALUE` arguments. An argument without `=` is a usage error."""
     found = {}
     for text in texts or []:
         name, equals, value = text.partition("=")
@@ -103,21 +103,21 @@ def pairs(texts: list[str] | None, *, option: str) -> dict[str, str]:
 
 
 def names(text: str | None) -> list[str] | None:
-    """Comma-separated column names."""
+    """Split comma-separated column names."""
     return None if text is None else [name.strip() for name in text.split(",")]
 
 
 def remember(context: typer.Context, output: OutputOption = None, storage_option: StorageOptions = None) -> None:
-    """Take the shared options before the command's name too."""
+    """Store the shared options, which may also stand before the command's name."""
     if output is not None:
         context.meta["output"] = output
     context.meta["storage_option"] = [*context.meta.get("storage_option", []), *(storage_option or [])]
 
 
 def command(app: typer.Typer, name: str, *, example: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a function a command: its docstring is the help, its first parameter the session.
+    """Register a function as a command. Its docstring is the help; its first parameter is the session.
 
-    The command also takes the shared options, and ends quietly when nobody reads its output any more.
+    The command also takes the shared options. It ends quietly when the reader of its output closes the pipe.
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
@@ -132,7 +132,7 @@ def command(app: typer.Typer, name: str, *, example: str) -> Callable[[Callable[
                 function(session, **arguments)
                 sys.stdout.flush()
             except BrokenPipeError as error:
-                # The interpreter flushes stdout once more when it ends.
+                # The interpreter flushes stdout again when it exits; this must not fail.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 raise typer.Exit(_BROKEN_PIPE) from error
 
@@ -143,7 +143,7 @@ def command(app: typer.Typer, name: str, *, example: str) -> Callable[[Callable[
         signature = inspect.Signature([context, *own, *options])
         run.__signature__ = signature  # type: ignore[attr-defined]
         run.__annotations__ = {found.name: found.annotation for found in signature.parameters.values()}
-        text = _PARAGRAPH.sub(" ", inspect.getdoc(function) or "")
+        text = _LINE_BREAK.sub(" ", inspect.getdoc(function) or "")
         app.command(name, help=_MARKUP.sub(r"\\[", text), epilog=f"Example: {example}")(run)
         return function
 

@@ -1,4 +1,4 @@
-"""Commands about snapshots and copies: `snapshot create|refresh|list|drop|clone`, `backup`, `restore`, `drop`."""
+"""The commands `snapshot create|refresh|list|drop|clone`, `backup`, `restore` and `drop`."""
 
 from __future__ import annotations
 
@@ -29,29 +29,30 @@ _Ttl = Annotated[
 def create(session: Session, uri: Uri, name: Name, ttl: _Ttl = None) -> None:
     """Keep a table as it is now under a name, until the snapshot expires or is dropped.
 
-    All that was acknowledged before is in it. While it stands, the whole log that is written after it and every
-    generation that is made of it stay in storage too, as for a cursor, so with --ttl never storage grows without bound.
+    All rows acknowledged before are in the snapshot. While it exists, the log written after it and the generations made
+    of that log stay in storage too. So with --ttl never, storage grows without bound.
 
-    As JSON: {"name", "created", "expires", "base_version", "clone"}; expires is null for never, clone the table whose
-    files it keeps.
+    As JSON: {"name", "created", "expires", "base_version", "clone"}; `expires` is null if the snapshot never expires,
+    `clone` is the table whose files it keeps.
     """
-    _show(session, "Made", session.open(uri).snapshot(name, ttl))
+    _show(session, "Created", session.open(uri).snapshot(name, ttl))
 
 
 @command(group, "refresh", example="lancelsm snapshot refresh orders --name monday --ttl 1h")
 def refresh(session: Session, uri: Uri, name: Name, ttl: _Ttl = None) -> None:
-    """Let a snapshot live that long from now on. One that has expired and is gone is refused.
+    """Let a snapshot expire this time from now. A snapshot that has expired and was removed can't be refreshed.
 
-    As JSON: as `snapshot create`.
+    As JSON: like `snapshot create`.
     """
     _show(session, "Refreshed", session.open(uri).refresh_snapshot(name, ttl))
 
 
 @command(group, "list", example="lancelsm snapshot list orders")
 def list_(session: Session, uri: Uri) -> None:
-    """Show every snapshot, also those that keep files of clones, and expired ones that no collection has removed yet.
+    """Show every snapshot, including those that keep the files of clones and expired ones that no collection has
+    removed yet.
 
-    As JSON: {"snapshots": [as `snapshot create`]}, each with "expired" too: that one can't be read any more.
+    As JSON: {"snapshots": [like `snapshot create`]}, each with "expired": true if the snapshot can't be read any more.
     """
     from lancelsm.cli.text import listing
     from lancelsm.history.snapshot import list_snapshots
@@ -66,11 +67,11 @@ def list_(session: Session, uri: Uri) -> None:
         shown = [{**one, "expires": _expires(one)} for one in found]
         return listing(shown, columns=("name", "created", "expires", "base_version", "clone"))
 
-    session.show({"snapshots": found}, text if found else lambda: "There are no snapshots")
+    session.show({"snapshots": found}, text if found else lambda: "No snapshots")
 
 
 def _expires(snapshot: dict[str, Any]) -> str:
-    """When a snapshot ends, for people."""
+    """Return the expiry of a snapshot as text."""
     if snapshot["expires"] is None:
         return "never"
     return f"{snapshot['expires']}{', has expired' if snapshot['expired'] else ''}"
@@ -78,10 +79,10 @@ def _expires(snapshot: dict[str, Any]) -> str:
 
 @command(group, "drop", example="lancelsm snapshot drop orders --name monday")
 def drop_snapshot(session: Session, uri: Uri, name: Name) -> None:
-    """End a snapshot: the next collection may delete what it kept.
+    """Drop a snapshot. The next collection may delete what only the snapshot kept.
 
-    One that keeps files of a clone ends by `drop` of the clone, or here once somebody removed the clone by hand. As
-    JSON: {"dropped": name}.
+    A snapshot that keeps the files of a clone is dropped by `drop` of the clone, or by this command after the clone was
+    removed by hand. As JSON: {"dropped": name}.
     """
     session.open(uri).drop_snapshot(name)
     session.show({"dropped": name}, lambda: f"Dropped snapshot {name}")
@@ -94,10 +95,11 @@ def clone(
     to: Annotated[str, typer.Argument(metavar="TO", help="The new table: a path or a URL.")],
     name: Name,
 ) -> None:
-    """Make a new table of a snapshot without copying its base: it shares the source's files until it rewrites them.
+    """Create a new table from a snapshot without copying its base: it shares the source's files until they are
+    rewritten.
 
-    The source keeps these files, as a snapshot without expiry that `snapshot list` shows, until the clone is dropped.
-    Run again after a crash, it finishes what was begun. As JSON: {"table", "rows", "from"}.
+    The source keeps these files with a snapshot that does not expire, shown by `snapshot list`, until the clone is
+    dropped. After a crash, the same command finishes the clone. As JSON: {"table", "rows", "from"}.
     """
     from lancelsm.admin.clone import clone_snapshot
 
@@ -111,14 +113,14 @@ def clone(
 def backup(
     session: Session,
     uri: Uri,
-    to: Annotated[str, typer.Argument(metavar="TO", help="An empty place: a path or a URL.")],
+    to: Annotated[str, typer.Argument(metavar="TO", help="An empty location: a path or a URL.")],
     at: At = None,
 ) -> None:
-    """Copy every row to a place that needs nothing of the table any more; read it back and compare.
+    """Copy every row to another location, read the copy back and compare. The backup does not depend on the table.
 
-    In it are schema, key, regions, settings and rows; not in it are indexes, older versions, snapshots and cursors, nor
-    the table's objects: `restore` makes a new table of it, and repairs none. As JSON: {"table": the backup's place,
-    "rows", "from": the table's}.
+    A backup has schema, key, regions, settings and rows. It has no indexes, older versions, snapshots or cursors, and
+    none of the table's objects: `restore` creates a new table from it and can't repair the old one. As JSON: {"table":
+    the location of the backup, "rows", "from": the table}.
     """
     from lancelsm.backup import back_up
 
@@ -137,9 +139,9 @@ def restore(
         str | None, typer.Option(metavar="KIND", help="sqlite, object or dynamodb:NAME, as for init.")
     ] = None,
 ) -> None:
-    """Make a new table of a backup, with new regions; compare its rows with those that were backed up.
+    """Create a new table from a backup, with new regions, and compare its rows with those of the backup.
 
-    Run again after a crash, it finishes what was begun. As JSON: {"table", "rows", "from"}.
+    After a crash, the same command finishes the table. As JSON: {"table", "rows", "from"}.
     """
     from lancelsm.backup import restore as restore_table
 
@@ -152,12 +154,12 @@ def restore(
 def drop(
     session: Session,
     uri: Uri,
-    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Drop without asking.")] = False,
 ) -> None:
-    """Delete a table with all its rows, snapshots and cursors, for ever.
+    """Delete a table with all its rows, snapshots and cursors, permanently.
 
-    It asks on a terminal, and elsewhere refuses without --yes. A table whose files a clone shares is refused. Run again
-    after a crash, it goes on. As JSON: {"dropped": uri, "deleted": objects}.
+    The command asks on a terminal; elsewhere it needs --yes. A table whose files a clone shares can't be dropped. After
+    a crash, the same command continues. As JSON: {"dropped": uri, "deleted": number of objects}.
     """
     from lancelsm.admin.drop import drop_table
     from lancelsm.cli.text import counted
@@ -165,26 +167,26 @@ def drop(
 
     if not yes:
         if not sys.stdin.isatty():
-            raise typer.BadParameter("give it to delete the table, for ever", param_hint="--yes")
-        typer.confirm(f"Delete {uri} with all its rows, for ever?", abort=True, err=True)
+            raise typer.BadParameter("needed to delete the table permanently", param_hint="--yes")
+        typer.confirm(f"Delete {uri} with all its rows permanently?", abort=True, err=True)
     with session.working(f"Dropping {uri}"):
         deleted = drop_table(uri, storage_options=session.storage_options)
-    place = canonical(uri)
+    location = canonical(uri)
     session.show(
-        {"dropped": place, "deleted": deleted}, lambda: f"Dropped {place}: {counted(deleted, 'object')} deleted"
+        {"dropped": location, "deleted": deleted}, lambda: f"Dropped {location}: {counted(deleted, 'object')} deleted"
     )
 
 
-def _show(session: Session, did: str, pin: Pin) -> None:
+def _show(session: Session, verb: str, pin: Pin) -> None:
     from lancelsm.stack import documents
 
     document = documents.snapshot(pin)
     until = f"until {document['expires']}" if document["expires"] else "until it is dropped"
-    session.show(document, lambda: f"{did} snapshot {pin.name}, kept {until}")
+    session.show(document, lambda: f"{verb} snapshot {pin.name}, kept {until}")
 
 
-def _show_copied(session: Session, did: str, copied: Copied) -> None:
+def _show_copied(session: Session, verb: str, copied: Copied) -> None:
     from lancelsm.cli.text import counted
 
     document = {"table": copied.uri, "rows": copied.rows, "from": copied.source}
-    session.show(document, lambda: f"{did} {counted(copied.rows, 'row')} of {copied.source} to {copied.uri}")
+    session.show(document, lambda: f"{verb} {counted(copied.rows, 'row')} of {copied.source} to {copied.uri}")

@@ -1,4 +1,4 @@
-"""Commands about a whole table: `init`, `status`, `describe`, `history`, `config set`."""
+"""The commands `init`, `status`, `describe`, `history` and `config set`."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ config = typer.Typer()
 def init(  # noqa: PLR0917 - one for each option
     session: Session,
     uri: Uri,
-    schema: Annotated[str, typer.Option(metavar="FILE", help="Parquet, CSV, JSON lines or Arrow: its columns are the "
-                                        "table's; types of CSV and JSON are inferred from all rows.")],
+    schema: Annotated[str, typer.Option(metavar="FILE", help="A Parquet, CSV, JSON lines or Arrow file with the "
+                                        "columns; types of CSV and JSON are inferred from all rows.")],
     primary_key: Annotated[str, typer.Option(metavar="A[,B]", help="The key columns, in order.")],
     regions: Annotated[str | None, typer.Option(metavar="SPEC", help='How keys map to regions: "bucket(a, 4)", '
                                                 '"identity(a)", "truncate(a, 10)", "day(t)", ...; default '
                                                 "one region.")] = None,
     registry: Annotated[str | None, typer.Option(metavar="KIND", help="sqlite (default for paths), object (default "
                                                  "for URLs) or dynamodb:NAME, a DynamoDB table.")] = None,
-    owner: Annotated[str, typer.Option(metavar="NAME", help="The name that the table's ordinary writers "
+    owner: Annotated[str, typer.Option(metavar="NAME", help="The owner name that ordinary writers "
                                        "share.")] = "default",
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the table; "
                                                        "repeatable.")] = None,
-    load: Annotated[bool, typer.Option("--load", help="Load the file's rows into the base too.")] = False,
+    load: Annotated[bool, typer.Option("--load", help="Also load the rows of the file into the base.")] = False,
 ) -> None:  # fmt: skip
-    """Make a table.
+    """Create a table.
 
-    Run again after a crash, it finishes what was begun. As JSON: {"table", "regions": n, "rows": n}.
+    After a crash, the same command finishes the table. As JSON: {"table", "regions": n, "rows": n}.
     """
     chosen = pairs(settings, option="--set")
-    from lancelsm.admin.create import make_table
+    from lancelsm.admin.create import create_table
     from lancelsm.cli.text import counted
     from lancelsm.record.files import read_file
     from lancelsm.record.normalize import inferred
-    from lancelsm.region.catalog import regions as catalogued
+    from lancelsm.region.catalog import regions as list_regions
 
     rows = inferred(read_file(schema, schema=None))
     _check_typed(rows, file=schema)
-    with session.working(f"Making {uri}"):
-        handle = make_table(
+    with session.working(f"Creating {uri}"):
+        handle = create_table(
             uri,
             rows if load else rows.schema,
             primary_key=names(primary_key) or [],
@@ -60,21 +60,21 @@ def init(  # noqa: PLR0917 - one for each option
             settings=chosen,
             storage_options=session.storage_options,
         )
-        place, number = handle.context.uri, len(catalogued(handle.context))
+        location, number = handle.context.uri, len(list_regions(handle.context))
         loaded = handle.read_base().rows if load else 0
     session.show(
-        {"table": place, "regions": number, "rows": loaded},
-        lambda: f"Made {place}: {counted(number, 'region')}, {counted(loaded, 'row')}",
+        {"table": location, "regions": number, "rows": loaded},
+        lambda: f"Created {location}: {counted(number, 'region')}, {counted(loaded, 'row')}",
     )
 
 
 @command(commands, "status", example="lancelsm status orders --output json | jq '.regions[].wal_rows'")
 def status(session: Session, uri: Uri) -> None:
-    """Show every region's head, and how far the base lags behind.
+    """Show the head of every region, and how far the base lags behind.
 
     As JSON: {"table", "base_version", "regions": [{"region", "values", "epoch", "owner", "status", "next_position",
-    "generations", "merged_generation", "wal_rows", "wal_bytes"}]}. `generations` are not in the base yet, `wal_rows`
-    not in a generation.
+    "generations", "merged_generation", "wal_rows", "wal_bytes"}]}. `generations` counts generations that are not in the
+    base yet, `wal_rows` rows that are not in a generation yet.
     """
     from dataclasses import asdict
 
@@ -94,7 +94,7 @@ def status(session: Session, uri: Uri) -> None:
 
 @command(commands, "describe", example="lancelsm describe orders")
 def describe(session: Session, uri: Uri) -> None:
-    """Show a table's columns, key, region spec, registry, owner and settings.
+    """Show the columns, key, region spec, registry, owner and settings of a table.
 
     As JSON: {"table", "id", "format", "registry", "owner", "primary_key", "regions", "base_version", "base_rows",
     "settings", "schema": {"version", "columns": [{"name", "type", "nullable", "field_id"}]}}.
@@ -118,19 +118,19 @@ def describe(session: Session, uri: Uri) -> None:
 def history(
     session: Session,
     uri: Uri,
-    limit: Annotated[int, typer.Option(min=1, help="So many versions, the newest.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="Show the newest N versions.")] = 20,
 ) -> None:
-    """Show the base's versions with what each merged, oldest first.
+    """Show the versions of the base and what each of them merged, oldest first.
 
     As JSON: {"table", "versions": [{"version", "time", "operation", "rows", "merged": [{"region", "generation"}]}]}.
-    `merged` has the newest generation of each region that the version brought in, and is null if the version before it
-    is gone; `operation` is Lance's name.
+    `merged` has the newest generation of each region that the version added; it is null if the previous version is
+    gone. `operation` is Lance's name of the commit.
     """
     from lancelsm.cli.text import listing
     from lancelsm.dataset.versions import base_versions
     from lancelsm.stack import documents
 
-    place = session.handle(uri).context.uri
+    location = session.handle(uri).context.uri
     versions = [
         {
             "version": found.version,
@@ -139,10 +139,10 @@ def history(
             "rows": found.rows,
             "merged": None if found.merged is None else documents.generations(found.merged),
         }
-        for found in base_versions(uri=place, newest=limit, storage_options=session.storage_options)
+        for found in base_versions(uri=location, newest=limit, storage_options=session.storage_options)
     ]
     columns = ("version", "time", "operation", "rows", "merged")
-    session.show({"table": place, "versions": versions}, lambda: listing(map(_short, versions), columns=columns))
+    session.show({"table": location, "versions": versions}, lambda: listing(map(_short, versions), columns=columns))
 
 
 @command(config, "set", example="lancelsm config set orders flush_rows=50000")
@@ -151,10 +151,10 @@ def config_set(
     uri: Uri,
     settings: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...", help="Settings and their new values.")],
 ) -> None:
-    """Change settings of a table; those that are not named stay.
+    """Change settings of a table. Settings that are not named keep their values.
 
-    They apply to whoever opens the table from now on, unless its environment or arguments say otherwise. As JSON:
-    {"table", "settings": {...}}.
+    The new values apply to every process that opens the table from now on, unless its environment or arguments override
+    them. As JSON: {"table", "settings": {...}}.
     """
     chosen = pairs(settings, option="KEY=VALUE")
     from lancelsm.cli.text import facts
@@ -168,7 +168,7 @@ def config_set(
 
 
 def described(handle: TableHandle) -> dict[str, Any]:
-    """The document of `describe`."""
+    """Return the document of `describe`."""
     from lancelsm.record.schema import field_id
     from lancelsm.region.config import FORMAT
 

@@ -1,4 +1,4 @@
-"""Results for people: tables and names with values. Nothing is read as markup."""
+"""Format results for people: tables, and names with values. Text is never interpreted as markup."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ESCAPED = str.maketrans({**_CONTROLS, ord("\\"): "\\\\"})
 
 
 def listing(rows: Iterable[Mapping[str, Any]], *, columns: Sequence[str], absent: str = "-") -> Table:
-    """A table of records, numbers to the right. `columns` are keys, `absent` stands for None."""
+    """Return a table of records, with numbers aligned right. `columns` are keys; `absent` is shown for None."""
     found = list(rows)
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for name in columns:
@@ -26,7 +26,7 @@ def listing(rows: Iterable[Mapping[str, Any]], *, columns: Sequence[str], absent
 
 
 def facts(values: Mapping[str, Any], *, absent: str = "-") -> Table:
-    """Names with their values, one a line; `absent` stands for None."""
+    """Return a list of names with values, one per line. `absent` is shown for None."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
@@ -36,19 +36,19 @@ def facts(values: Mapping[str, Any], *, absent: str = "-") -> Table:
 
 
 def cell(value: Any, *, absent: str) -> Text:
-    """One value: nothing dimmed, yes and no, nested ones as they are in JSON."""
+    """Format one value. Nested values are shown as JSON."""
     if value is None:
         return Text(absent, style="dim")
     return Text(one_line(plain(value)))
 
 
 def one_line(text: str) -> str:
-    """The text without what would break a line or drive a terminal: control characters as in Python's source."""
+    """Escape control characters as in Python source, so that text can't break a line or control a terminal."""
     return text.translate(_ESCAPED)
 
 
 def plain(value: Any) -> str:
-    """One value as text."""
+    """Return one value as text."""
     import json
 
     if isinstance(value, bool):
@@ -57,6 +57,6 @@ def plain(value: Any) -> str:
 
 
 def counted(number: int, what: str) -> str:
-    """`1 row`, `2 rows`, `3 entries`."""
+    """Return a number with its noun: `1 row`, `2 rows`, `3 entries`."""
     plural = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
     return f"{number:,} {what if number == 1 else plural}"
