@@ -30,7 +30,7 @@ from tests.simulation.memory_base import in_place_of_lance
 from tests.simulation.removal import Edit, Scenario, anywhere, with_and_without
 from tests.simulation.test_pipeline import actors as pipelined
 from tests.simulation.whole_table_env import WholeTableEnv
-from tests.unit import test_balance, test_flush, test_merge, test_writer
+from tests.unit import balance_scenarios, test_flush, test_merge, test_writer
 from tests.unit.merge_environment import A, row
 from tests.unit.tables import row as row_of
 from tests.unit.tables import rows_of
@@ -168,7 +168,7 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
         anywhere(test_append.test_a_store_that_refuses_after_an_unanswered_put_is_not_told_as_nothing_written),
     ),
     "a sequence of a queue never goes back": (
-        [(head.LogTotals.after, "max(source.get(queue, sequence), sequence, key=int)", "sequence")],
+        [(head.LogTotals.after, "max(applied.get(queue, sequence), sequence, key=int)", "sequence")],
         anywhere(test_append.test_a_source_never_goes_back_when_batches_are_committed_out_of_order),
     ),
     "sequences are compared as numbers": (
@@ -187,17 +187,17 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
         anywhere(test_claim.test_a_sealed_region_takes_neither_rows_nor_claims_and_stays_sealed),
     ),
     "a sealed region is not created again": (
-        [(claim._is_made, "check_writable(region, head, owner=head.owner)", "pass")],
+        [(claim._exists, "check_writable(region, head, owner=head.owner)", "pass")],
         anywhere(test_region_creation.test_a_sealed_region_is_not_created_again),
     ),
     # Creation
     "a region is catalogued before it has a head": (
         [
-            (claim.create_region, "    catalogue(region, budget=budget)\n", ""),
+            (claim.create_region, "    add_to_catalog(region, budget=budget)\n", ""),
             (
                 claim.create_region,
                 "owner=owner), budget=budget)\n",
-                "owner=owner), budget=budget)\n    catalogue(region, budget=budget)\n",
+                "owner=owner), budget=budget)\n    add_to_catalog(region, budget=budget)\n",
             ),
         ],
         created_after_a_crash,
@@ -218,7 +218,7 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
         anywhere(test_region_creation.test_a_region_that_the_registry_forgot_is_not_made_over_its_files, True),
     ),
     "a region that another creator has made meanwhile is not a forgotten one": (
-        [(claim.create_region, "        if _is_made(region):  # by another", "        if False:  # by another")],
+        [(claim.create_region, "        if _exists(region):  # another", "        if False:  # another")],
         anywhere(test_region_creation.test_a_creator_that_stalls_until_the_region_is_written_to_and_flushed_succeeds),
     ),
     # Claim
@@ -238,16 +238,16 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
         anywhere(test_claim.test_two_writers_are_never_open_at_once_in_different_epochs),
     ),
     "a claim goes on from a log that adds up": (
-        [(claim.claim, "head = _summed(region, held_by=held_by)", "head = region.head()")],
+        [(claim.claim, "head = _verified_head(region, held_by=held_by)", "head = region.head()")],
         partial(
-            test_balance.test_the_first_entry_that_is_not_what_was_committed_is_named,
-            fault=test_balance.flip,
-            place="claim",
+            balance_scenarios.first_wrong_entry_is_named,
+            fault=balance_scenarios.flip,
+            operation="claim",
         ),
     ),
     "a claim goes on from rows that add up": (
-        [(claim._check_counts, "if getattr(head, name) != getattr(counted, name):", "if False:")],
-        partial(test_balance.test_who_claims_counts_what_the_head_has_counted, field="wal_rows"),
+        [(claim._check_counts, "if getattr(head, name) != getattr(totals, name):", "if False:")],
+        partial(balance_scenarios.claim_compares_totals_with_the_head, field="wal_rows"),
     ),
     "a region is taken from its previous_owners only": (
         [(claim._swap_epoch, "if held_by and head.owner not in held_by:", "if False:")],
@@ -267,16 +267,16 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
     "entries are committed in order": (
         [
             (
-                pipeline.Pipeline._due,
-                "list(takewhile(lambda flight: flight.placed is not None, self._flights))",
-                "[flight for flight in self._flights if flight.placed is not None]",
+                pipeline.Pipeline._committable,
+                "list(takewhile(lambda item: item.written is not None, self._in_flight))",
+                "[item for item in self._in_flight if item.written is not None]",
             ),
             (head.appended, "if [e.position for e in entries] != list(expected) or", "if"),
         ],
         partial(pipelined_seeds, 79),
     ),
     "with an entry that is given up all later ones fail": (
-        [(pipeline.Pipeline._give_up, "doomed.append(self._flights.pop())", "doomed.append(self._flights.popleft())")],
+        [(pipeline.Pipeline._fail, "failed.append(self._in_flight.pop())", "failed.append(self._in_flight.popleft())")],
         partial(pipelined_seeds, 65),
     ),
     # Flush
@@ -298,30 +298,31 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
     ),
     "rows are committed on the counters that they were written on": (
         [
-            (merging._is_same_ground, "one.counters == written_on.counters\n        and ", ""),
+            (merging._rows_are_valid, "one.counters == written_on.counters\n        and ", ""),
             (planning.MergePlan.counters, "if not self.holds(present):", "if False:"),
         ],
-        partial(test_merge.test_a_merger_whose_counter_moved_plans_anew_from_fresh_heads, step=2),
+        partial(test_merge.test_a_merger_whose_counter_moved_plans_again_from_fresh_heads, step=2),
     ),
     "rows are committed on the fence that they were written on": (
-        [(merging._is_same_ground, "one.fence == written_on.fence\n        and ", "")],
+        [(merging._rows_are_valid, "one.fence == written_on.fence\n        and ", "")],
         partial(test_merge.test_rows_written_before_a_raised_fence_are_written_again, step=2),
     ),
     "a fence that a restored base shows no more counts": (
-        [(merging._is_same_ground, "[*passed, base]", "[base]")],
+        [(merging._rows_are_valid, "[*passed, base]", "[base]")],
         partial(
-            test_merge.test_rows_written_before_a_fence_that_a_restored_base_no_longer_shows_are_written_again, step=2
+            test_merge.test_rows_written_before_a_raised_fence_are_written_again_even_if_a_restore_hides_the_fence,
+            step=2,
         ),
     ),
     "rows are committed on the schema that they were written in": (
         [
             (
-                merging._is_same_ground,
+                merging._rows_are_valid,
                 "and one.schema.columns.equals(written_on.schema.columns, check_metadata=True)",
                 "",
             )
         ],
-        partial(test_merge.test_a_column_added_in_between_makes_everything_anew, step=2),
+        partial(test_merge.test_a_column_added_during_a_merge_makes_the_merge_start_again, step=2),
     ),
     "a merge goes into the table's own base": (
         [(merging._Merger.open_base, "if found != self.table:", "if False:")],
@@ -344,7 +345,7 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
     ),
     "newer generations win in a merge": (
         [(merging._newest_first, "reversed(region.generations)", "region.generations")],
-        test_merge.test_the_newest_row_of_each_key_of_every_region_is_in_the_base_once,
+        test_merge.test_a_merge_puts_the_newest_row_of_each_key_of_every_region_into_the_base_once,
     ),
     "rows that a merge replaces are looked up again after a conflict": (
         [
@@ -356,7 +357,7 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
             ),
         ],
         partial(
-            test_merge.test_another_tools_commit_makes_the_lookup_anew_and_keeps_the_written_rows,
+            test_merge.test_after_a_commit_of_another_tool_a_merge_repeats_the_lookup_and_keeps_its_written_rows,
             step=3,
             change="append",
         ),

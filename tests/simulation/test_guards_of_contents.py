@@ -41,7 +41,7 @@ from tests.simulation.removal import Edit, Scenario, anywhere, with_and_without
 from tests.simulation.situations import half_claim
 from tests.simulation.test_append import _bent
 from tests.simulation.whole_table_env import QUEUE, ROWS, WholeTableEnv
-from tests.unit import test_adopt, test_generation, test_merge
+from tests.unit import adopt_scenarios, test_generation, test_merge
 from tests.unit.merge_environment import A
 
 
@@ -249,7 +249,7 @@ def adopted(scenario: Callable[..., None], *arguments: object) -> Scenario:
 
     def raised_by(place: Path) -> None:
         written = place / "written"
-        test_adopt.lance_wrote(written, unsharded=True)
+        adopt_scenarios.lance_wrote(written, unsharded=True)
         scenario(place, written, *arguments)
 
     return raised_by
@@ -266,7 +266,7 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
         delivered_twice,
     ),
     "an epoch is given once, a seal's too": (
-        [(sealed, '{"epoch": head.epoch, "status": Status.OPEN.value}', '{"status": Status.OPEN.value}')],
+        [(sealed, '{"epoch": head.epoch, "status": RegionState.OPEN.value}', '{"status": Status.OPEN.value}')],
         sealed_in_another_epoch,
     ),
     "no floor goes back": (
@@ -274,7 +274,7 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
         going_back,
     ),
     "an entry stands as it was sent": (
-        [(slot._check_ours, "if standing.summary.entry_setsum != entry.summary.entry_setsum:", "if False:")],
+        [(slot._check_ours, "if found.summary.entry_setsum != entry.summary.entry_setsum:", "if False:")],
         damaged_on_its_way,
     ),
     "a stream shows sound entries": (
@@ -302,7 +302,7 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
         partial(swapped_generations, summed=False),
     ),
     "a merge takes each key of a generation once": (
-        [(tasks._folded, "if ((places >= start) & ~wins).any():", "if False:")],
+        [(tasks._folded, "if ((firsts >= start) & ~wins).any():", "if False:")],
         test_merge.test_a_generation_that_holds_a_key_twice_is_corrupt,
     ),
     "a snapshot is renewed by its own holder": (
@@ -377,7 +377,7 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
     ),
     "counters come from Lance's marker": (
         [(adoption.take_over, "{**counters, **facts.metadata()}", "facts.metadata()")],
-        adopted(test_adopt.test_counters_come_from_lances_marker),
+        adopted(adopt_scenarios.counters_come_from_lances_marker),
     ),
 }
 

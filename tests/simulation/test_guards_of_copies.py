@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -24,15 +25,14 @@ from lancelsm.region.handle import Ports, open_table
 from lancelsm.region.lease import LEASE_SECONDS
 from lancelsm.table import Table
 from tests.simulation.faults import Crash, FakeClock
-from tests.simulation.removal import Edit, ends_badly
-from tests.unit import test_copies
-from tests.unit.test_copies import made, source  # noqa: F401 - fixtures
+from tests.simulation.removal import Edit, fails
+from tests.unit import copies_scenarios
 
 Scenario = Callable[[Table, Path, pytest.MonkeyPatch], None]  # of a table with a snapshot, and a place for others
 
 
 def judged_before(table: Table, place: Path, _: pytest.MonkeyPatch) -> None:
-    test_copies.test_a_collector_that_judged_the_snapshot_before_the_clone_was_pinned_does_not_remove_it(table, place)
+    copies_scenarios.snapshot_judged_before_its_clone_was_pinned_stays(table, place)
 
 
 def dropped_before_the_pin(table: Table, place: Path, patch: pytest.MonkeyPatch) -> None:
@@ -47,25 +47,25 @@ def dropped_before_the_pin(table: Table, place: Path, patch: pytest.MonkeyPatch)
 
     patch.setattr(clone.pins, "begin", dropped)
     with pytest.raises(Invalid, match="being dropped"):
-        test_copies.cloned(table, place / "clone")
+        copies_scenarios.cloned(table, place / "clone")
     drop_table(table.uri)
 
 
 def cloned_after_the_look(table: Table, place: Path, patch: pytest.MonkeyPatch) -> None:
     """A clone is begun and made right after a drop of its source has looked for clones."""
-    look = drop._check_unshared
+    look = drop._check_no_clones
 
     def looked(*arguments: Any) -> None:
         look(*arguments)
         with pytest.raises(Invalid, match="being dropped"):
-            test_copies.cloned(table, place / "clone")
+            copies_scenarios.cloned(table, place / "clone")
 
-    patch.setattr(drop, "_check_unshared", looked)
+    patch.setattr(drop, "_check_no_clones", looked)
     drop_table(table.uri)
 
 
 def overtaken_by_another_drop(table: Table, _: Path, patch: pytest.MonkeyPatch) -> None:
-    test_copies.test_a_drop_that_another_finished_leaves_alone_what_is_made_there_since(table, patch)
+    copies_scenarios.finished_drop_leaves_a_new_table_alone(table, patch)
 
 
 def overtaken_by_the_next_drop(table: Table, _: Path, patch: pytest.MonkeyPatch) -> None:
@@ -84,45 +84,43 @@ def overtaken_by_the_next_drop(table: Table, _: Path, patch: pytest.MonkeyPatch)
         drop_table(place)
 
     delete_table.cancel_drop(open_table(place).context)
-    assert test_copies.values(lancelsm.open(place)) == {1: 1}
+    assert copies_scenarios.values_by_id(lancelsm.open(place)) == {1: 1}
 
 
 DROPPED = """\
-    if storage.objects.get(DROPPING) is not None:
-        pins.forget(storage, made)
-        raise Invalid("the table is being dropped", remedy="Clone another", table=storage.uri, snapshot=pin.name)
+    if context.objects.get(DROPPING) is not None:
+        pins.forget(context, made)
+        raise Invalid("the table is being dropped", remedy="Clone another table", table=context.uri, snapshot=pin.name)
 """
 BEGUN = '    try:\n        made = pins.begin(context, "snapshot", lineage.pin)\n'
-LOOK = "_check_unshared(context, storage_options)\n"
+LOOK = "_check_no_clones(context, storage_options)\n"
 
 GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
     "a snapshot stands once its clone is pinned": (
-        [(clone._keep_files, "    keep_standing(handle, pin)\n", "")],
+        [(clone._pin_base_version, "    keep_standing(handle, pin)\n", "")],
         judged_before,
     ),
     "a table that is being dropped is not cloned": (
-        [(clone._keep_files, "if context.objects.get(DROPPING) is not None:", "if False:")],
+        [(clone._pin_base_version, "if context.objects.get(DROPPING) is not None:", "if False:")],
         dropped_before_the_pin,
     ),
     "a clone is pinned before it looks for a drop": (
         [
-            (clone._keep_files, DROPPED, ""),
-            (clone._keep_files, BEGUN, DROPPED.replace("        pins.forget(context, made)\n", "") + BEGUN),
+            (clone._pin_base_version, DROPPED, ""),
+            (clone._pin_base_version, BEGUN, DROPPED.replace("        pins.forget(context, made)\n", "") + BEGUN),
         ],
         dropped_before_the_pin,
     ),
     "a drop is recorded before it looks for clones": (
         [
-            (drop_table, "        marker = ", f"        {LOOK}        note = "),
+            (drop_table, "        marker = ", f"        {LOOK}        marker = "),
             (drop_table, f"            {LOOK}", "            pass\n"),
         ],
         cloned_after_the_look,
     ),
     "a part of a snapshot is appended to a clone once": (
-        [(clone._unless_there, "if number <= head.applied(_QUEUE):", "if False:")],
-        partial(
-            test_copies.test_a_maker_that_stalls_while_another_makes_the_clone_puts_no_older_row_in_front, stalls_at=1
-        ),
+        [(clone._draft_if_missing, "if number <= head.applied(_QUEUE):", "if False:")],
+        partial(copies_scenarios.stalled_clone_adds_no_older_row, stalls_at=1),
     ),
     "a drop goes on while it is recorded": (
         [(delete_table._delete, 'if marker is None or marker["table"] != context.table:', "if False:")],
@@ -135,9 +133,19 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def source_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return copies_scenarios.create_source(tmp_path_factory.mktemp("copies") / "source")
+
+
+@pytest.fixture
+def source(source_directory: Path, tmp_path: Path) -> Table:
+    return lancelsm.open(shutil.copytree(source_directory, tmp_path / "source"))
+
+
 @pytest.fixture
 def act(
-    source: Table,  # noqa: F811 - a fixture
+    source: Table,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[[Scenario], None]:
@@ -153,4 +161,4 @@ def test_with_all_guards_a_story_ends_well(scenario: Scenario, act: Callable[[Sc
 def test_without_the_guard_a_story_ends_badly(guard: str, act: Callable[[Scenario], None]) -> None:
     edits, scenario = GUARDS[guard]
 
-    assert ends_badly(edits, partial(act, scenario))
+    assert fails(edits, partial(act, scenario))

@@ -1,4 +1,4 @@
-"""Adoption in steps that a crash may end anywhere; with Lance at work see tests/interop/test_adopt.py."""
+"""Adoption, and crashes at each of its steps. tests/interop/test_adopt.py runs it next to Lance's own code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
-from lance.mem_wal import CompactedSsTable
 
 from lancelsm.admin.adopt import adopt, set_regions
 from lancelsm.common.layout import CONFIG, Generation, Position, RegionId, published_version, wal_entry
@@ -20,34 +19,10 @@ from lancelsm.region.handle import open_table
 from lancelsm.table import Table
 from tests.interop import lance_oracle as oracle
 from tests.simulation.faults import CRASH_AFTER, CRASH_BEFORE, FAIL_AFTER, FAIL_BEFORE, Call, Crash, FaultPlan
+from tests.unit.adopt_scenarios import ROWS, counters_come_from_lances_marker, lance_merges, lance_wrote
 from tests.unit.tables import COLUMNS, Row, create, faulty, levels, row, rows_of
 
 pytestmark = pytest.mark.interop
-
-
-def lance_wrote(place: Path, **mem_wal: Any) -> Path:
-    """One row in the base, generations 1 (merged) and 2, and rows that only the log has."""
-    oracle.make_table(place, COLUMNS, ("id",), pa.Table.from_pylist([row(0)], schema=COLUMNS), **mem_wal)
-    for rows in ([row(1), row(2)], [row(2, "b"), row(3)]):
-        put(place, rows)
-    merge(place, [row(1), row(2)], 1)
-    return place
-
-
-def put(place: Path, rows: list[dict[str, Any]]) -> None:
-    dataset = lance.dataset(str(place))
-    with dataset.mem_wal_writer(oracle.SHARD) as writer:
-        writer.put(pa.Table.from_pylist(rows, schema=dataset.schema))
-
-
-def merge(place: Path, rows: list[dict[str, Any]], generation: int) -> None:
-    dataset = lance.dataset(str(place))
-    merging = dataset.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
-    merging.mark_sstables_as_compacted([CompactedSsTable(oracle.SHARD, generation)])
-    merging.execute(pa.Table.from_pylist(rows, schema=dataset.schema))
-
-
-ROWS = [row(0), row(1), row(2, "b"), row(3)]
 
 
 @pytest.fixture(scope="module")
@@ -56,55 +31,47 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("fault", [CRASH_BEFORE, CRASH_AFTER, FAIL_BEFORE, FAIL_AFTER], ids=lambda fault: fault.kind)
-def test_an_adoption_that_was_interrupted_at_any_call_is_finished_by_the_next(
+def test_an_adoption_interrupted_at_any_call_is_finished_by_the_next_one(
     tmp_path: Path, written: Path, fault: Any
 ) -> None:
-    place = tmp_path / "table"
-    shutil.copytree(written, place)
+    location = tmp_path / "table"
+    shutil.copytree(written, location)
     plan = FaultPlan()
-    adopt(place, ports=faulty(plan))
+    adopt(location, ports=faulty(plan))
     assert plan.calls[-1].key == CONFIG, "the configuration is last"
     for call in plan.calls:
         print(call)
-        shutil.rmtree(place)
-        shutil.copytree(written, place)
+        shutil.rmtree(location)
+        shutil.copytree(written, location)
         try:
-            adopt(place, ports=faulty(FaultPlan.at(call.index, fault)))
+            adopt(location, ports=faulty(FaultPlan.at(call.index, fault)))
         except (Crash, LsmError) as error:
             print(f"{error!r}")
-        if not (place / CONFIG).exists():
-            adopt(place, ports=faulty(FaultPlan(), process="next"))
-        table = Table(open_table(place))
+        if not (location / CONFIG).exists():
+            adopt(location, ports=faulty(FaultPlan(), process="next"))
+        table = Table(open_table(location))
         assert rows_of(table) == ROWS
-        assert open_base(uri=str(place)).counters == {oracle.SHARD: 1}
+        assert open_base(uri=str(location)).counters == {oracle.SHARD: 1}
         table.upsert([row(1, "ours"), row(4)])
         assert rows_of(table) == [row(0), row(1, "ours"), row(2, "b"), row(3), row(4)]
 
 
 def test_counters_come_from_lances_marker(tmp_path: Path, written: Path) -> None:
-    shutil.copytree(written, tmp_path / "table")
-
-    table = Table(adopt(tmp_path / "table"))
-
-    (status,) = table.status().regions
-    assert (status.merged_generation, status.generations) == (1, 1)
-    assert open_base(uri=table.uri).counters == {oracle.SHARD: Generation(1)}
-    merged = table.merge(engine="inprocess")
-    assert dict(merged.regions) == {oracle.SHARD: 2}
+    counters_come_from_lances_marker(tmp_path, written)
 
 
-@pytest.mark.parametrize("rows", [[], [row(2, "b"), row(3)]], ids=["the marker alone", "rows and marker"])
-def test_a_merge_of_lances_that_comes_while_its_writers_are_fenced_is_counted(
+@pytest.mark.parametrize("rows", [[], [row(2, "b"), row(3)]], ids=["marker only", "rows and marker"])
+def test_a_merge_by_lance_while_its_writers_are_being_fenced_is_counted(
     tmp_path: Path, written: Path, rows: list[Row]
 ) -> None:
-    place = tmp_path / "table"
-    shutil.copytree(written, place)
+    location = tmp_path / "table"
+    shutil.copytree(written, location)
 
     def merges(call: Call) -> None:
         if call.method == "create" and "/wal/" in call.key:
-            merge(place, rows, 2)
+            lance_merges(location, rows, 2)
 
-    table = Table(adopt(place, ports=faulty(FaultPlan(merges))))
+    table = Table(adopt(location, ports=faulty(FaultPlan(merges))))
 
     assert open_base(uri=table.uri).counters == {oracle.SHARD: Generation(2)}
     (status,) = table.status().regions
@@ -113,8 +80,8 @@ def test_a_merge_of_lances_that_comes_while_its_writers_are_fenced_is_counted(
     assert rows_of(table) == (ROWS if rows else [row(0), row(1), row(2)])
 
 
-def test_a_region_that_is_taken_back_goes_on_with_its_rounds(tmp_path: Path) -> None:
-    """Else a pin whose maker read the floors before would be confirmed after another round with the same number."""
+def test_a_region_adopted_again_keeps_its_floor_and_its_round_number(tmp_path: Path) -> None:
+    """Otherwise a pin that read the floors before adoption would be confirmed after a second round of that number."""
     table = create(tmp_path)
     for value in "ab":
         table.upsert([row(1, value)])
@@ -138,26 +105,28 @@ def test_a_region_that_is_taken_back_goes_on_with_its_rounds(tmp_path: Path) -> 
     assert region.head().collector_round == 3
 
 
-def older_manifests(place: Path, *, than: int) -> list[Path]:
-    """Where Lance's readers look, but for the newest so many."""
-    return sorted(place.glob("_mem_wal/*/manifest/*.binpb"), key=lambda path: published_version(path.name) or 0)[:-than]
+def older_manifests(location: Path, *, than: int) -> list[Path]:
+    """The published manifests, without the newest `than`."""
+    return sorted(location.glob("_mem_wal/*/manifest/*.binpb"), key=lambda path: published_version(path.name) or 0)[
+        :-than
+    ]
 
 
-def test_older_manifests_of_a_table_of_lances_own_are_not_read(tmp_path: Path, written: Path) -> None:
-    place = tmp_path / "table"
-    shutil.copytree(written, place)
-    older = older_manifests(place, than=1)
+def test_adoption_reads_only_the_newest_manifest_that_lance_wrote(tmp_path: Path, written: Path) -> None:
+    location = tmp_path / "table"
+    shutil.copytree(written, location)
+    older = older_manifests(location, than=1)
     assert len(older) > 1
     for path in older:
         path.write_bytes(b"rubbish")
 
-    assert rows_of(Table(adopt(place))) == ROWS
+    assert rows_of(Table(adopt(location))) == ROWS
 
 
-def test_a_region_is_taken_back_by_its_head_though_its_newest_manifest_was_not_published(
+def test_adopting_again_trusts_the_head_when_its_newest_manifest_was_not_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The round of a collection was committed, and its committer crashed; then Lance took the next version."""
+    """A collector commits a round and crashes before it publishes; then Lance writes that manifest version."""
     table = create(tmp_path)
     for value in "ab":
         table.upsert([row(1, value)])
@@ -189,15 +158,15 @@ def test_a_region_is_taken_back_by_its_head_though_its_newest_manifest_was_not_p
     assert rows_of(taken) == [row(1, "b"), row(2), row(3)]
 
 
-def test_what_was_adopted_is_not_adopted_again(tmp_path: Path, written: Path) -> None:
+def test_an_adopted_table_is_not_adopted_again(tmp_path: Path, written: Path) -> None:
     shutil.copytree(written, tmp_path / "table")
     adopt(tmp_path / "table")
 
-    with pytest.raises(Invalid, match="a table of lancelsm is there"):
+    with pytest.raises(Invalid, match="it is a lancelsm table already"):
         adopt(tmp_path / "table")
 
 
-def test_a_dataset_without_a_mem_wal_or_a_key_can_t_be_adopted(tmp_path: Path) -> None:
+def test_a_dataset_that_is_missing_or_has_no_mem_wal_is_not_adopted(tmp_path: Path) -> None:
     lance.write_dataset(pa.table({"id": [1]}), str(tmp_path / "plain"))
     with pytest.raises(Invalid, match="no MemWAL index"):
         adopt(tmp_path / "plain")
@@ -207,83 +176,83 @@ def test_a_dataset_without_a_mem_wal_or_a_key_can_t_be_adopted(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("damaged", [2, 3])
-def test_a_log_with_an_entry_that_can_t_be_read_is_not_adopted(tmp_path: Path, damaged: int) -> None:
-    place = tmp_path / "table"
-    oracle.make_table(place, COLUMNS, ("id",), unsharded=True)
-    writer = lance.dataset(str(place)).mem_wal_writer(oracle.SHARD)
+def test_a_log_with_an_unreadable_entry_is_not_adopted(tmp_path: Path, damaged: int) -> None:
+    location = tmp_path / "table"
+    oracle.make_table(location, COLUMNS, ("id",), unsharded=True)
+    writer = lance.dataset(str(location)).mem_wal_writer(oracle.SHARD)
     for key in range(3):
-        writer.put(pa.Table.from_pylist([row(key)], schema=lance.dataset(str(place)).schema))
-    path = place / wal_entry(RegionId(oracle.SHARD), Position(damaged))
+        writer.put(pa.Table.from_pylist([row(key)], schema=lance.dataset(str(location)).schema))
+    path = location / wal_entry(RegionId(oracle.SHARD), Position(damaged))
     path.write_bytes(path.read_bytes()[:-100])
 
     with pytest.raises(Corrupt) as error:
-        adopt(place)
+        adopt(location)
 
     assert error.value.where["position"] == damaged
-    assert not (place / CONFIG).exists()
+    assert not (location / CONFIG).exists()
 
 
-def lance_logged(place: Path, entries: int) -> list[Path]:
-    """A log of Lance's with so many entries, by one writer that still has the region; their files in order."""
-    oracle.make_table(place, COLUMNS, ("id",), unsharded=True)
-    writer = lance.dataset(str(place)).mem_wal_writer(oracle.SHARD)
+def lance_log(location: Path, entries: int) -> list[Path]:
+    """Let one Lance writer append this many entries; return their files in order."""
+    oracle.make_table(location, COLUMNS, ("id",), unsharded=True)
+    writer = lance.dataset(str(location)).mem_wal_writer(oracle.SHARD)
     for key in range(entries):
-        writer.put(pa.Table.from_pylist([row(key)], schema=lance.dataset(str(place)).schema))
+        writer.put(pa.Table.from_pylist([row(key)], schema=lance.dataset(str(location)).schema))
     del writer
-    return [place / wal_entry(RegionId(oracle.SHARD), Position(n + 1)) for n in range(entries)]
+    return [location / wal_entry(RegionId(oracle.SHARD), Position(n + 1)) for n in range(entries)]
 
 
 @pytest.mark.parametrize("missing", [1, 2, 4])
-def test_a_log_with_a_hole_is_not_adopted_and_nothing_above_it_is_touched(tmp_path: Path, missing: int) -> None:
+def test_a_log_with_a_hole_is_not_adopted_and_objects_above_it_stay(tmp_path: Path, missing: int) -> None:
     # Given a log of five entries, one of which is gone
-    place = tmp_path / "table"
-    entries = lance_logged(place, 5)
+    location = tmp_path / "table"
+    entries = lance_log(location, 5)
     kept = entries[missing - 1].read_bytes()
     entries[missing - 1].unlink()
     above = {path: path.read_bytes() for path in entries[missing:]}
 
-    # When it is adopted, then the hole and the object that proves it are named
+    # When it is adopted, then the error names the hole and the object that proves it
     with pytest.raises(Corrupt, match="hole") as error:
-        adopt(place)
+        adopt(location)
 
     region = RegionId(oracle.SHARD)
     assert error.value.where == {
-        "table": str(place),
+        "table": str(location),
         "region": region,
         "position": missing,
         "object": wal_entry(region, Position(missing)),
         "above": wal_entry(region, Position(missing + 1)),
     }
-    assert "Put the object back" in error.value.remedy
-    assert not (place / CONFIG).exists()
+    assert "Restore the object" in error.value.remedy
+    assert not (location / CONFIG).exists()
     assert {path: path.read_bytes() for path in above} == above
     assert not entries[missing - 1].exists()
 
-    # And once it is restored, every row is there
+    # And once the entry is back, adoption finds every row
     entries[missing - 1].write_bytes(kept)
-    table = Table(adopt(place))
+    table = Table(adopt(location))
     table.upsert([row(9)])
     assert rows_of(table) == [*(row(key) for key in range(5)), row(9)]
 
 
-def test_a_region_whose_manifest_can_t_be_read_is_not_adopted(tmp_path: Path, written: Path) -> None:
-    place = tmp_path / "table"
-    shutil.copytree(written, place)
-    for path in (place / "_mem_wal" / oracle.SHARD / "manifest").glob("*.binpb"):
+def test_a_region_with_unreadable_manifests_is_not_adopted(tmp_path: Path, written: Path) -> None:
+    location = tmp_path / "table"
+    shutil.copytree(written, location)
+    for path in (location / "_mem_wal" / oracle.SHARD / "manifest").glob("*.binpb"):
         path.write_bytes(b"rubbish")
 
     with pytest.raises(Corrupt, match="manifest"):
-        adopt(place)
-    assert not (place / CONFIG).exists()
+        adopt(location)
+    assert not (location / CONFIG).exists()
 
 
-def test_a_table_whose_keys_have_no_known_region_is_read_and_folded_but_not_written(tmp_path: Path) -> None:
+def test_an_adopted_table_without_a_region_spec_is_read_flushed_and_merged_but_not_written(tmp_path: Path) -> None:
     table = Table(adopt(lance_wrote(tmp_path / "table")))
 
     for call in (lambda: table.upsert([row(1)]), lambda: table.delete([1]), table.writer):
-        with pytest.raises(Invalid) as refusal:
+        with pytest.raises(Invalid) as raised:
             call()
-        assert "lancelsm region adopt" in refusal.value.remedy
+        assert "lancelsm region adopt" in raised.value.remedy
     for level in levels(table):
         assert rows_of(table) == ROWS, level
         assert table.get([2]).to_pylist() == [row(2, "b")], level
@@ -292,24 +261,24 @@ def test_a_table_whose_keys_have_no_known_region_is_read_and_folded_but_not_writ
     assert rows_of(table) == ROWS
 
 
-def test_a_spec_is_set_once_by_a_call_that_can_be_repeated_after_a_crash_anywhere(tmp_path: Path) -> None:
-    place = lance_wrote(tmp_path / "table")
-    adopt(place)
-    shutil.copytree(place, tmp_path / "adopted")
+def test_setting_the_region_spec_can_be_repeated_after_a_crash_at_any_write(tmp_path: Path) -> None:
+    location = lance_wrote(tmp_path / "table")
+    adopt(location)
+    shutil.copytree(location, tmp_path / "adopted")
     plan = FaultPlan()
-    set_regions(open_table(place, ports=faulty(plan)), "bucket(id, 2)")
+    set_regions(open_table(location, ports=faulty(plan)), "bucket(id, 2)")
     for call in [call for call in plan.calls if call.writes]:
         print(call)
-        shutil.rmtree(place)
-        shutil.copytree(tmp_path / "adopted", place)
-        crashing = open_table(place, ports=faulty(FaultPlan.at(call.index, CRASH_AFTER)))
+        shutil.rmtree(location)
+        shutil.copytree(tmp_path / "adopted", location)
+        crashing = open_table(location, ports=faulty(FaultPlan.at(call.index, CRASH_AFTER)))
         with pytest.raises(Crash):
             set_regions(crashing, "bucket(id, 2)")
         later = faulty(FaultPlan(), process="next")
-        later.clock.sleep(120)  # a lease of the crashed process has ended
-        handle = open_table(place, ports=later)
+        later.clock.sleep(120)  # until the lease of the crashed process has expired
+        handle = open_table(location, ports=later)
         if handle.config.regions is None:
             set_regions(handle, "bucket(id, 2)")
-        table = Table(open_table(place))
+        table = Table(open_table(location))
         table.upsert([row(1, "ours"), row(4)])
         assert rows_of(table) == [row(0), row(1, "ours"), row(2, "b"), row(3), row(4)]

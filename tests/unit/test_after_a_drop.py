@@ -1,4 +1,4 @@
-"""What somebody is told who has a table open that another process drops, or drops and makes anew."""
+"""Handles of a table that another process drops, or drops and creates again."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
 
 
 def objects(table: Table) -> list[str]:
-    """All but records, of which the lease and the begun pin of another table are no harm."""
+    """All objects but registry records: a lease or an unconfirmed pin of the old table may stay there."""
     keys = [line.key for line in open_store(table.uri).list("")]
     return sorted(key for key in keys if not key.startswith("_lancelsm/registry"))
 
 
 @pytest.mark.parametrize("written", [False, True])
 @pytest.mark.parametrize("use", USES)
-def test_a_table_that_was_dropped_is_said_to_be(table: Table, use: str, written: bool) -> None:
+def test_every_use_of_a_dropped_table_says_that_it_was_dropped(table: Table, use: str, written: bool) -> None:
     if written:
         table.upsert(ROWS)
     drop_table(table.uri)
@@ -64,7 +64,7 @@ def test_a_table_that_was_dropped_is_said_to_be(table: Table, use: str, written:
 
 @pytest.mark.parametrize("written", [False, True])
 @pytest.mark.parametrize("use", USES)
-def test_a_table_in_whose_place_another_was_made_is_said_to_be_and_the_other_stays(
+def test_every_use_of_a_replaced_table_says_so_and_leaves_the_new_table_alone(
     table: Table, use: str, written: bool
 ) -> None:
     if written:
@@ -78,16 +78,16 @@ def test_a_table_in_whose_place_another_was_made_is_said_to_be_and_the_other_sta
         USES[use](table)
 
     assert (raised.value.message, raised.value.remedy) == ("another table was made in its place", REMEDY)
-    if not (written and use in ("upsert", "delete")):  # of a late writer an entry stays, which nothing names
+    if not (written and use in ("upsert", "delete")):  # a late write leaves an orphan entry
         assert objects(other) == before
     assert other.scan().to_arrow().to_pylist() == [{"id": 7, "v": 7}]
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-def test_a_writer_is_told_at_once(tmp_path: Path, depth: int) -> None:
+def test_an_open_writer_of_a_dropped_table_fails_at_its_next_write(tmp_path: Path, depth: int) -> None:
     table = lancelsm.create(tmp_path / "t", ROWS, primary_key="id")
 
-    with suppress(LsmError), table.writer(pipeline_depth=depth) as writer:  # its end tells of it, too
+    with suppress(LsmError), table.writer(pipeline_depth=depth) as writer:  # closing the writer raises the same error
         writer.upsert(ROWS)
         drop_table(table.uri)
         with pytest.raises(LsmError, match="the table was dropped") as raised:
@@ -96,7 +96,7 @@ def test_a_writer_is_told_at_once(tmp_path: Path, depth: int) -> None:
 
 
 @pytest.mark.parametrize("use", ["scan", "upsert", "status"])
-def test_a_registry_that_was_lost_is_no_drop(tmp_path: Path, use: str) -> None:
+def test_a_lost_registry_is_not_mistaken_for_a_drop(tmp_path: Path, use: str) -> None:
     table = lancelsm.create(tmp_path / "t", ROWS, primary_key="id")
     table.upsert(ROWS)
     for path in Path(table.uri).glob(f"{SQLITE}*"):
@@ -107,15 +107,13 @@ def test_a_registry_that_was_lost_is_no_drop(tmp_path: Path, use: str) -> None:
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_no_row_is_acknowledged_to_who_has_only_read_from_a_table_that_was_made_anew_since(
-    table: Table, known: bool
-) -> None:
+def test_a_handle_that_only_read_cannot_write_to_a_table_created_there_later(table: Table, known: bool) -> None:
     if known:
         table.get([0])
     drop_table(table.uri)
-    made = lancelsm.create(table.uri, ROWS, primary_key="id", registry=table.config.registry)
+    created = lancelsm.create(table.uri, ROWS, primary_key="id", registry=table.config.registry)
 
     with pytest.raises(Invalid, match="another table was made in its place"):
         table.upsert([{"id": 1, "v": 1}])
 
-    assert made.scan().to_arrow().to_pylist() == ROWS
+    assert created.scan().to_arrow().to_pylist() == ROWS

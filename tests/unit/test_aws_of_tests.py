@@ -1,4 +1,4 @@
-"""The AWS that integration tests run on is the one that they are told of."""
+"""Integration tests run on the AWS that LANCELSM_TEST_ENDPOINT names."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Caller:
         return {"Account": "222222222222"}
 
 
-def test_on_aws_endpoints_credentials_and_region_are_boto3_s(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    # Given a session of its own in another region
+def test_on_aws_boto3_chooses_endpoints_credentials_and_region(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    # Given a session with its own credentials, in another region
     given = {"AWS_ACCESS_KEY_ID": "ASIA", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_SESSION_TOKEN": "token"}
     for name, value in {**given, "AWS_DEFAULT_REGION": "eu-west-1", "LANCELSM_TEST_ENDPOINT": "aws"}.items():
         monkeypatch.setenv(name, value)
@@ -37,7 +37,7 @@ def test_on_aws_endpoints_credentials_and_region_are_boto3_s(monkeypatch: pytest
     assert list(tmp_path.iterdir()) == []
 
 
-def test_another_endpoint_is_asked_under_its_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_clients_of_a_given_endpoint_use_its_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LANCELSM_TEST_ENDPOINT", "http://127.0.0.1:4599")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "333333333333")
 

@@ -1,4 +1,4 @@
-"""The base as a value, its markers, and Lance's errors as ours."""
+"""The base: creating and opening it, its markers for Lance, and the translation of Lance's errors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ NESTED = pa.schema([
 ])  # fmt: skip
 
 
-def test_a_base_says_its_facts_key_and_field_ids(tmp_path: Path) -> None:
+def test_a_created_base_has_its_facts_primary_key_and_field_ids(tmp_path: Path) -> None:
     base = create_base(uri=str(tmp_path / "t"), columns=NESTED, primary_key=("name", "id"), facts=FACTS)
 
     assert base.facts == FACTS
@@ -58,7 +58,7 @@ def test_a_base_says_its_facts_key_and_field_ids(tmp_path: Path) -> None:
     assert not base.schema.columns.field("id").nullable
 
 
-def test_field_ids_are_lances_after_columns_went_and_came(tmp_path: Path) -> None:
+def test_field_ids_match_lances_after_columns_were_dropped_and_added(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     create_base(uri=uri, columns=NESTED, primary_key=("id",), facts=FACTS)
     lance.dataset(uri).drop_columns(["point"])
@@ -70,7 +70,7 @@ def test_field_ids_are_lances_after_columns_went_and_came(tmp_path: Path) -> Non
     assert [(c.name, int(c.metadata[FIELD_ID])) for c in columns] == [(f.name(), f.id()) for f in native]
 
 
-def test_rows_given_at_creation_are_version_1(tmp_path: Path) -> None:
+def test_rows_given_at_creation_are_version_1_of_the_base(tmp_path: Path) -> None:
     rows = pa.table({"id": [1, 2], "v": [3, 4]})
 
     create_base(
@@ -80,13 +80,13 @@ def test_rows_given_at_creation_are_version_1(tmp_path: Path) -> None:
     assert lance.dataset(str(tmp_path), version=1).to_table().to_pylist() == rows.to_pylist()
 
 
-def test_a_dataset_that_is_there_is_not_replaced(tmp_path: Path) -> None:
-    made = Environment(tmp_path, rows=[row(1, 1)])
+def test_creating_a_base_does_not_replace_an_existing_dataset(tmp_path: Path) -> None:
+    existing = Environment(tmp_path, rows=[row(1, 1)])
 
     with pytest.raises(Contended, match="another process is making a table there"):
-        create_base(uri=made.uri, columns=made.columns, primary_key=["id"], facts=FACTS)
+        create_base(uri=existing.uri, columns=existing.columns, primary_key=["id"], facts=FACTS)
 
-    made.check()
+    existing.check()
 
 
 def test_rows_that_do_not_fit_are_invalid_and_leave_no_base(tmp_path: Path) -> None:
@@ -107,20 +107,20 @@ def test_a_dataset_of_another_tool_has_no_facts(tmp_path: Path) -> None:
     assert base.schema.primary_key == ()
 
 
-def test_what_is_not_there_is_said(tmp_path: Path) -> None:
+def test_opening_a_missing_base_or_version_is_invalid(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="no Lance dataset"):
         open_base(uri=str(tmp_path / "t"))
-    made = Environment(tmp_path)
+    existing = Environment(tmp_path)
     with pytest.raises(VersionGone, match="version 99"):
-        open_base(uri=made.uri, version=99)
+        open_base(uri=existing.uri, version=99)
 
 
-def test_a_version_that_may_not_be_read_is_not_taken_for_one_that_is_gone(
+def test_a_version_without_read_permission_is_not_mistaken_for_a_removed_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = Environment(tmp_path)
+    existing = Environment(tmp_path)
     with pytest.raises(Contended, match="version 99 of the base was removed"):
-        named_files(uri=made.uri, version=99)
+        named_files(uri=existing.uri, version=99)
 
     def denied(*_: Any, **__: Any) -> None:
         raise OSError("LanceError(IO): access denied: the bucket is gone")
@@ -128,7 +128,7 @@ def test_a_version_that_may_not_be_read_is_not_taken_for_one_that_is_gone(
     monkeypatch.setattr(lance, "dataset", denied)
     for read in (open_base, named_files):
         with pytest.raises(Invalid, match="access denied") as raised:
-            read(uri=made.uri, version=1)
+            read(uri=existing.uri, version=1)
         assert not isinstance(raised.value, VersionGone)
 
 
@@ -141,12 +141,14 @@ def test_a_version_that_may_not_be_read_is_not_taken_for_one_that_is_gone(
         (Sharding(identity_column="id"), ["identity"]),
     ],
 )
-def test_lance_knows_how_rows_are_routed(tmp_path: Path, sharding: Sharding, transforms: list[str]) -> None:
+def test_the_sharding_of_a_table_is_recorded_in_lances_index(
+    tmp_path: Path, sharding: Sharding, transforms: list[str]
+) -> None:
     uri = str(tmp_path / "t")
     create_base(uri=uri, columns=NESTED, primary_key=["id"], facts=FACTS, sharding=sharding)
     version = lance.dataset(uri).version
 
-    ensure_mem_wal(uri=uri, sharding=sharding)  # finds it done
+    ensure_mem_wal(uri=uri, sharding=sharding)  # the index is there already: no new version
 
     details = lance.dataset(uri).mem_wal_index_details()
     assert [field["transform"] for spec in details["sharding_specs"] for field in spec["fields"]] == transforms
@@ -154,7 +156,7 @@ def test_lance_knows_how_rows_are_routed(tmp_path: Path, sharding: Sharding, tra
 
 
 @pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("ns")])
-def test_a_key_that_lance_cannot_hash_has_markers_all_the_same(tmp_path: Path, kind: pa.DataType) -> None:
+def test_a_table_whose_key_lance_cannot_hash_still_has_markers(tmp_path: Path, kind: pa.DataType) -> None:
     columns = pa.schema([pa.field("id", kind), pa.field("v", pa.int64())])
     table = Environment(tmp_path, columns=columns)
     key = pa.array([1]).cast(pa.int32() if kind == pa.date32() else pa.int64()).cast(kind)[0].as_py()
@@ -168,7 +170,7 @@ def test_a_key_that_lance_cannot_hash_has_markers_all_the_same(tmp_path: Path, k
     assert found.merged == {A: 1}
 
 
-def test_only_markers_that_lag_are_raised_and_one_call_is_enough(tmp_path: Path) -> None:
+def test_one_call_repairs_the_markers_and_it_raises_only_stale_ones(tmp_path: Path) -> None:
     table = Environment(tmp_path)
     table.flush(A, [row(1, 1)])
     table.merge()
@@ -189,7 +191,7 @@ def test_only_markers_that_lag_are_raised_and_one_call_is_enough(tmp_path: Path)
     assert found.merged == {A: 5, B: 1}
 
 
-def test_two_processes_that_raise_one_marker_both_succeed(tmp_path: Path) -> None:
+def test_two_processes_that_repair_the_same_marker_both_succeed(tmp_path: Path) -> None:
     table = Environment(tmp_path)
     table.dataset().update_schema_metadata({**table.base().metadata, f"lancelsm.merged.{A}": "1"})
     stale = table.base()
@@ -201,7 +203,7 @@ def test_two_processes_that_raise_one_marker_both_succeed(tmp_path: Path) -> Non
     assert late.counters == {RegionId(A): 1}
 
 
-def test_a_lost_mem_wal_index_is_corrupt(tmp_path: Path) -> None:
+def test_a_base_that_lost_its_mem_wal_index_is_corrupt(tmp_path: Path) -> None:
     table = Environment(tmp_path)
     table.flush(A, [row(1, 1)])
     table.dataset().drop_index("__lance_mem_wal")
@@ -211,7 +213,7 @@ def test_a_lost_mem_wal_index_is_corrupt(tmp_path: Path) -> None:
         table.merge()
 
 
-def test_an_unreadable_or_missing_manifest_is_corrupt(tmp_path: Path) -> None:
+def test_an_unreadable_or_missing_manifest_of_the_base_is_corrupt(tmp_path: Path) -> None:
     table = Environment(tmp_path)
     version = table.dataset().version
     (newest,) = [name for name in os.listdir(f"{table.uri}/_versions") if name.startswith(str(2**64 - 1 - version))]
@@ -239,7 +241,7 @@ def test_an_unreadable_or_missing_manifest_is_corrupt(tmp_path: Path) -> None:
         (TimeoutError("timed out"), Unavailable),
     ],
 )  # fmt: skip
-def test_lances_errors_become_ours(native: Exception, kind: type[LsmError]) -> None:
+def test_errors_of_lance_become_errors_of_lancelsm(native: Exception, kind: type[LsmError]) -> None:
     with pytest.raises(LsmError) as caught, native_errors("the base can't be read", table="t"):
         raise native
 
@@ -249,7 +251,7 @@ def test_lances_errors_become_ours(native: Exception, kind: type[LsmError]) -> N
 
 
 @pytest.mark.parametrize("error", [ValueError("a bug of ours"), KeyError("x"), Invalid("ours")])
-def test_what_is_not_lances_passes_unchanged(error: Exception) -> None:
+def test_errors_that_are_not_lances_pass_unchanged(error: Exception) -> None:
     with pytest.raises(type(error)) as caught, native_errors("the base can't be read", table="t"):
         raise error
 
@@ -257,6 +259,6 @@ def test_what_is_not_lances_passes_unchanged(error: Exception) -> None:
 
 
 @pytest.mark.parametrize("rows", [0, -1, 2**32 + 1])
-def test_a_bitmap_of_an_impossible_fragment_is_refused(rows: int) -> None:
+def test_a_bitmap_of_all_rows_refuses_an_impossible_number_of_rows(rows: int) -> None:
     with pytest.raises(ValueError, match="2\\^32"):
         every_row(rows)

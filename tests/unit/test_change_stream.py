@@ -1,4 +1,4 @@
-"""The change stream against collections, rivals and crashing consumers: each change once, in order, or an error."""
+"""The change stream next to collections, other consumers and crashes: each change once, in order, or an error."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ def handle(table: Table) -> TableHandle:
 
 @pytest.fixture
 def by_id(tmp_path: Path) -> Table:
-    """With a region for each key."""
+    """A table with one region per key."""
     return create_table(tmp_path / "t", regions="identity(id)")
 
 
-def test_a_cursor_reads_everything_once_while_rounds_of_collection_race_it(table):
+def test_a_cursor_reads_each_change_once_while_collections_run(table):
     read: list[int] = []
     for step in range(6):
         write(table, *range(10 * step, 10 * step + 10))
         changes = table.changes(cursor="sink", limit=7)
         read += values_in(changes)
-        flush_merge_collect(table)  # between reading and saving
+        flush_merge_collect(table)  # between the read and the save
         changes.save()
     read += values_in(table.changes(cursor="sink"))
 
@@ -58,14 +58,14 @@ def test_a_cursor_reads_everything_once_while_rounds_of_collection_race_it(table
     assert 1 < first_position(table) <= 43
 
 
-def test_what_a_collection_has_taken_is_refused_whatever_lies_in_its_place_now(table, handle):
+def test_a_stream_below_the_floor_is_refused_even_if_objects_stand_at_its_positions(table, handle):
     write(table, 1, 2, 3)
     region = table.regions()[0]
     keys = [wal_entry(region.id, Position(position)) for position in (1, 2, 3)]
     bodies = [handle.context.objects.get(key).body for key in keys]
     flush_merge_collect(table)
     assert first_position(table) == 4
-    for key, body in zip(keys, [bodies[2], b"what a stalled writer put there", bodies[0]], strict=True):
+    for key, body in zip(keys, [bodies[2], b"written by a stalled writer", bodies[0]], strict=True):
         assert handle.context.objects.get(key) is None
         handle.context.objects.create(key, body)
 
@@ -76,7 +76,7 @@ def test_what_a_collection_has_taken_is_refused_whatever_lies_in_its_place_now(t
     assert values_in(table.changes()) == [4]
 
 
-def test_a_stream_that_a_collection_overtakes_in_the_middle_ends_with_an_error_not_with_a_gap(table):
+def test_a_stream_overtaken_by_a_collection_raises_instead_of_leaving_a_gap(table):
     write(table, *range(20))
     changes = iter(table.changes())
     assert values_in([next(changes)]) == [0]
@@ -86,11 +86,11 @@ def test_a_stream_that_a_collection_overtakes_in_the_middle_ends_with_an_error_n
     read = []
     with pytest.raises(Invalid, match="collected below position 41"):
         read.extend(row["v"] for change in changes for row in change.rows.to_pylist())
-    assert read == list(range(1, 16))  # what was proven before
+    assert read == list(range(1, 16))  # these were proven before the collection
 
 
-def test_a_cursor_reads_on_below_a_floor_that_passed_it(table, handle):
-    """A round that read the pins before the cursor was made may commit its floor later; its sweep spares entries."""
+def test_a_cursor_still_reads_entries_below_a_floor_that_passed_it(table, handle):
+    """A round may read the pins before the cursor exists, and commit its floor after; its sweep spares the entries."""
     write(table, 0, 1, 2)
     table.set_cursor("sink")
     region = regions(handle.context)[0]
@@ -101,7 +101,7 @@ def test_a_cursor_reads_on_below_a_floor_that_passed_it(table, handle):
         values_in(table.changes(start=1))
 
 
-def test_a_reader_whose_cursor_was_dropped_is_not_shown_what_was_kept_for_it(table):
+def test_a_reader_whose_cursor_was_dropped_does_not_read_below_the_floor(table):
     write(table, *range(20))
     changes = iter(table.changes(cursor="sink"))
     assert values_in([next(changes)]) == [0]
@@ -112,8 +112,8 @@ def test_a_reader_whose_cursor_was_dropped_is_not_shown_what_was_kept_for_it(tab
         list(changes)
 
 
-def test_a_consumer_that_commits_positions_with_its_rows_reads_each_once_wherever_it_crashes(table, tmp_path):
-    """The stream goes on at the consumer's own positions; the cursor only keeps what it may still ask for."""
+def test_a_consumer_that_commits_positions_with_its_rows_reads_each_change_once_despite_crashes(table, tmp_path):
+    """The stream goes on from the consumer's own positions; the cursor only keeps the entries it may still need."""
     seed = "exactly once"
     print(f"seed {seed!r}")
     chance = random.Random(seed)
@@ -130,10 +130,10 @@ def test_a_consumer_that_commits_positions_with_its_rows_reads_each_once_whereve
             sink.executemany("INSERT OR REPLACE INTO positions VALUES (?, ?)", list(changes.positions.items()))
             if chance.random() < 0.2:
                 sink.execute("ROLLBACK")
-                return  # crashed before its commit
+                return  # a crash before the commit
             sink.execute("COMMIT")
             if chance.random() < 0.2:
-                return  # after it, before it saved
+                return  # a crash after the commit, before the save
             if chance.random() < 0.5:
                 changes.save()
 
@@ -149,14 +149,14 @@ def test_a_consumer_that_commits_positions_with_its_rows_reads_each_once_whereve
     assert [v for (v,) in sink.execute("SELECT v FROM rows ORDER BY rowid")] == list(range(total))
 
 
-def test_a_change_that_can_t_be_read_is_not_saved_past(table, monkeypatch):
+def test_a_cursor_is_not_saved_past_an_unreadable_change(table, monkeypatch):
     write(table, 0, 1)
     changes = table.changes(cursor="sink")
     stream = iter(changes)
     assert values_in([next(stream)]) == [0]
 
     def unreadable(*_: object) -> None:
-        raise Corrupt("rows that are none")
+        raise Corrupt("unreadable rows")
 
     with monkeypatch.context() as patch:
         patch.setattr("lancelsm.history.changes.stored_rows", unreadable)
@@ -176,15 +176,15 @@ def test_a_sealed_region_is_read_to_its_end(table):
     assert values_in(table.changes(cursor="sink")) == []
 
 
-def test_regions_made_after_a_stream_began_are_in_it(by_id):
+def test_a_following_stream_includes_regions_created_after_it_began(by_id):
     changes = iter(by_id.changes(cursor="sink", follow=True))
     for value in range(1, 4):
         by_id.upsert([{"id": value, "v": value}])
         assert values_in([next(changes)]) == [value]
 
 
-def test_an_old_cursor_of_a_name_does_not_move_the_new_one(by_id):
-    """Not even in a region that neither has a position of."""
+def test_a_replaced_cursor_does_not_move_the_new_cursor_of_its_name(by_id):
+    """This also holds in a region that neither cursor has a position for."""
     handle = open_table(by_id.uri)
     old = make_cursor(handle.context, "sink", start=from_start)
     new = set_cursor(handle.context, "sink", start=from_start)
@@ -196,7 +196,7 @@ def test_an_old_cursor_of_a_name_does_not_move_the_new_one(by_id):
     assert values_in(by_id.changes(cursor="sink")) == [1]
 
 
-def test_a_cursor_that_stalls_keeps_log_and_generations_until_it_is_dropped(table):
+def test_a_stalled_cursor_keeps_log_and_generations_until_it_is_dropped(table):
     table.set_cursor("sink")
     for value in range(3):
         write(table, value)
@@ -213,7 +213,7 @@ def generations(table: Table) -> int:
     return len(newest(region, region.head())[1].generations)
 
 
-def test_a_cursor_is_set_back_as_far_as_the_log_is_kept_and_no_further(table, handle):
+def test_a_cursor_can_be_set_back_only_as_far_as_the_log_is_kept(table, handle):
     write(table, 0, 1, 2)
     flush_merge_collect(table)
     write(table, 3, 4)
@@ -228,7 +228,7 @@ def test_a_cursor_is_set_back_as_far_as_the_log_is_kept_and_no_further(table, ha
     assert values_in(table.changes(cursor="sink")) == [4]
 
 
-def test_a_save_that_failed_in_the_middle_is_done_again_with_what_was_read_since(tmp_path):
+def test_a_save_that_failed_halfway_is_completed_by_the_next_save(tmp_path):
     table = create_table(tmp_path / "t", regions="bucket(id, 2)")
     plan = FaultPlan()
     reading = open_table(table.uri, ports=faulty(plan))
@@ -245,7 +245,7 @@ def test_a_save_that_failed_in_the_middle_is_done_again_with_what_was_read_since
     assert values_in(table.changes(cursor="sink")) == []
 
 
-def test_a_committed_entry_that_is_no_entry_is_corrupt_and_named(table, handle):
+def test_a_committed_object_that_is_not_an_entry_is_corrupt_and_named(table, handle):
     write(table, 0)
     key = wal_entry(table.regions()[0].id, Position(1))
     handle.context.objects.delete([key])
@@ -256,7 +256,7 @@ def test_a_committed_entry_that_is_no_entry_is_corrupt_and_named(table, handle):
     assert caught.value.where["object"] == key
 
 
-def test_an_entry_that_is_read_ahead_is_told(table):
+def test_the_stream_reports_how_many_entries_it_has_read_ahead(table):
     write(table, *range(3))
     changes = table.changes()
     ahead: list[Any] = [changes.ahead for _ in changes]
@@ -275,21 +275,21 @@ def test_many_fences_in_a_row_do_not_end_a_stream(table):
 
 
 @pytest.mark.parametrize("start", [2, "latest"])
-def test_a_cursor_that_is_set_is_at_its_old_or_its_new_place_wherever_that_ends(tmp_path, start):
-    source = create_table(tmp_path / "made")
+def test_a_set_of_a_cursor_that_fails_at_any_call_leaves_the_old_or_the_new_position(tmp_path, start):
+    source = create_table(tmp_path / "source")
     write(source, 1, 2, 3, 4, 5)
     source.set_cursor("sink", start=4)
     for number in range(100):
-        place = shutil.copytree(tmp_path / "made", tmp_path / f"{number}")
+        copy = shutil.copytree(tmp_path / "source", tmp_path / f"{number}")
         plan = FaultPlan.at(number, (CRASH_BEFORE, CRASH_AFTER, FAIL_AFTER, DENY)[number % 4])
         try:
-            setting = open_table(place, ports=faulty(plan))
+            setting = open_table(copy, ports=faulty(plan))
             set_cursor(setting.context, "sink", start=lambda *at: changes_first_position(*at, start))
         except (Crash, LsmError) as error:
             print(number, repr(error))
-        table = lancelsm.open(place)
+        table = lancelsm.open(copy)
         later = replace(Ports(), clock=FakeClock(FakeClock().now() + 7200))
-        flush_merge_collect(lancelsm.open(place, ports=later))
+        flush_merge_collect(lancelsm.open(copy, ports=later))
         assert [pin.name for pin in read_pins(table._context)] == ["sink"]
         assert values_in(table.changes(cursor="sink")) in [[4, 5], {2: [2, 3, 4, 5], "latest": []}[start]]
         keys = [key.sort for key, _ in table._context.registry.list(cursors(table.config.table))]
@@ -301,7 +301,7 @@ def test_a_cursor_that_is_set_is_at_its_old_or_its_new_place_wherever_that_ends(
         raise AssertionError("the last call was not reached")
 
 
-def test_where_a_cursor_is_being_moved_to_is_kept_too(table):
+def test_the_announced_target_of_a_moving_cursor_is_kept(table):
     write(table, 1, 2, 3)
     table.set_cursor("sink", start="latest")
     pin = find_cursor(table._context, "sink")
@@ -314,7 +314,7 @@ def test_where_a_cursor_is_being_moved_to_is_kept_too(table):
     assert first_position(table) == 4
 
 
-def test_a_region_in_which_a_cursor_is_not_set_stays_where_it_was_read_to_meanwhile(by_id, monkeypatch):
+def test_setting_a_cursor_in_one_region_keeps_what_was_saved_in_another_meanwhile(by_id, monkeypatch):
     for value in range(3):
         by_id.upsert([{"id": 1, "v": value}])
         by_id.upsert([{"id": 2, "v": value}])

@@ -1,4 +1,4 @@
-"""The client of a deployment: in order, once, and never a retry that the queue might not know again."""
+"""The client of a deployment: rows in order, once, and no retry that the queue might no longer recognise."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.unit.functions_fake import (
 )
 
 
-def make(*faults: Fault | None, clock: FakeClock | None = None, **options: Any) -> tuple[Client, FakeAws]:
+def client_and_aws(*faults: Fault | None, clock: FakeClock | None = None, **options: Any) -> tuple[Client, FakeAws]:
     clock = clock or FakeClock()
     aws = FakeAws(clock, faults=faults)
     given = {"interval_seconds": None, "clock": clock, "ids": SeededIds(1), "service": aws.service, **options}
@@ -53,8 +53,8 @@ def ids(aws: FakeAws, table: str = "orders") -> list[int]:
     return [row["id"] for row in aws.delivered.get(table, [])]
 
 
-def test_small_writes_travel_together_when_flushed() -> None:
-    client, aws = make()
+def test_small_writes_are_sent_in_one_request_at_a_flush() -> None:
+    client, aws = client_and_aws()
 
     for key in range(100):
         client.upsert("orders", rows(key))
@@ -64,8 +64,8 @@ def test_small_writes_travel_together_when_flushed() -> None:
     assert (len(aws.payloads), ids(aws)) == (1, list(range(100)))
 
 
-def test_leaving_the_context_sends_what_is_buffered() -> None:
-    client, aws = make()
+def test_leaving_the_context_sends_buffered_rows() -> None:
+    client, aws = client_and_aws()
 
     with client:
         client.upsert("orders", rows(1))
@@ -76,7 +76,7 @@ def test_leaving_the_context_sends_what_is_buffered() -> None:
 
 
 def test_a_request_holds_up_to_one_mebibyte_of_rows() -> None:
-    client, aws = make()
+    client, aws = client_and_aws()
     row = {"id": 0, "v": "x" * 1000}
     size = len(json.dumps(row)) + 2
 
@@ -87,8 +87,8 @@ def test_a_request_holds_up_to_one_mebibyte_of_rows() -> None:
     assert all(BATCH_BYTES - size < len(payload) <= BATCH_BYTES + 300 for payload in aws.payloads)
 
 
-def test_one_call_of_many_rows_is_several_requests_in_order() -> None:
-    client, aws = make()
+def test_one_call_with_many_rows_is_several_requests_in_order() -> None:
+    client, aws = client_and_aws()
 
     client.upsert("orders", [{"id": key, "v": "x" * 10_000} for key in range(250)])
     client.flush()
@@ -99,7 +99,7 @@ def test_one_call_of_many_rows_is_several_requests_in_order() -> None:
 
 
 def test_upserts_and_deletes_of_a_key_keep_their_order() -> None:
-    client, aws = make()
+    client, aws = client_and_aws()
 
     client.upsert("orders", rows(1))
     client.delete("orders", [{"id": 1}])
@@ -113,8 +113,8 @@ def test_upserts_and_deletes_of_a_key_keep_their_order() -> None:
     ]
 
 
-def test_arrow_data_of_one_schema_travels_together_and_compressed() -> None:
-    client, aws = make()
+def test_arrow_data_of_one_schema_is_sent_together_and_compressed() -> None:
+    client, aws = client_and_aws()
 
     for start in range(0, 1000, 100):
         client.upsert("orders", pa.table({"id": range(start, start + 100), "v": ["same"] * 100}))
@@ -125,7 +125,7 @@ def test_arrow_data_of_one_schema_travels_together_and_compressed() -> None:
 
 
 def test_arrow_and_dicts_keep_their_order() -> None:
-    client, aws = make()
+    client, aws = client_and_aws()
 
     client.upsert("orders", rows(1))
     client.upsert("orders", pa.table({"id": [2]}))
@@ -136,8 +136,8 @@ def test_arrow_and_dicts_keep_their_order() -> None:
     assert ids(aws) == [1, 2, 3, 4]
 
 
-def test_arrow_data_is_cut_at_one_mebibyte_in_memory_wherever_its_large_rows_are() -> None:
-    client, aws = make()
+def test_arrow_data_with_large_rows_is_split_at_one_mebibyte_in_memory() -> None:
+    client, aws = client_and_aws()
     sizes = [10, 900_000, 10, 10, 2_000_000, 10, 600_000, 600_000]
 
     client.upsert("orders", pa.table({"id": range(len(sizes)), "v": ["x" * size for size in sizes]}))
@@ -148,8 +148,8 @@ def test_arrow_data_is_cut_at_one_mebibyte_in_memory_wherever_its_large_rows_are
 
 
 @pytest.mark.parametrize("size", [600_000, 7_000_000])
-def test_a_row_that_a_message_may_not_hold_travels_by_the_bucket(size: int) -> None:
-    client, aws = make(lost_reply)
+def test_a_row_too_large_for_a_message_is_sent_through_the_bucket(size: int) -> None:
+    client, aws = client_and_aws(lost_reply)
     blob = np.random.default_rng(1).bytes(size)
 
     client.upsert("orders", pa.table({"id": [1], "v": [blob]}))
@@ -161,8 +161,8 @@ def test_a_row_that_a_message_may_not_hold_travels_by_the_bucket(size: int) -> N
     assert all(len(payload) < 1000 for payload in aws.payloads)
 
 
-def test_a_row_that_exceeds_an_invocation_as_json_is_refused_with_the_way_out() -> None:
-    client, aws = make()
+def test_a_json_row_too_large_for_an_invocation_is_refused_with_a_hint_to_use_arrow() -> None:
+    client, aws = client_and_aws()
 
     with pytest.raises(Invalid, match="Arrow"):
         client.upsert("orders", [{"id": 1, "v": "x" * 7_000_000}])
@@ -173,8 +173,8 @@ def test_a_row_that_exceeds_an_invocation_as_json_is_refused_with_the_way_out() 
 @pytest.mark.parametrize(
     "fault", [lost_reply, lost_request, no_connection, throttled, refused("ServiceException", 500)]
 )
-def test_a_transient_fault_is_repeated_under_the_same_sequence_and_applied_once(fault: Fault) -> None:
-    client, aws = make(fault, fault)
+def test_a_request_is_retried_under_the_same_sequence_and_applied_once(fault: Fault) -> None:
+    client, aws = client_and_aws(fault, fault)
 
     client.upsert("orders", rows(1, 2))
     client.flush()
@@ -195,8 +195,8 @@ def test_a_transient_fault_is_repeated_under_the_same_sequence_and_applied_once(
         failed("Runtime.ExitError", "signal: killed"),
     ],
 )
-def test_a_function_that_can_not_now_is_asked_again(fault: Fault) -> None:
-    client, aws = make(fault)
+def test_a_function_that_fails_temporarily_is_called_again(fault: Fault) -> None:
+    client, aws = client_and_aws(fault)
 
     client.upsert("orders", rows(1))
     client.flush()
@@ -204,8 +204,8 @@ def test_a_function_that_can_not_now_is_asked_again(fault: Fault) -> None:
     assert ids(aws) == [1]
 
 
-def test_no_attempt_starts_when_the_queue_might_have_forgotten_before_it_ends() -> None:
-    client, aws = make(lost_reply, *[lost_request] * 10_000)
+def test_no_retry_starts_that_could_end_after_the_deduplication_window() -> None:
+    client, aws = client_and_aws(lost_reply, *[lost_request] * 10_000)
 
     client.upsert("orders", rows(1))
     with pytest.raises(Ambiguous, match="Read the table"):
@@ -215,7 +215,7 @@ def test_no_attempt_starts_when_the_queue_might_have_forgotten_before_it_ends() 
     assert ids(aws) == [1]
 
 
-def test_a_suspended_machine_does_not_stretch_the_window() -> None:
+def test_a_suspended_machine_does_not_extend_the_retry_window() -> None:
     wall = FakeClock()
 
     class Suspended(FakeClock):
@@ -223,10 +223,10 @@ def test_a_suspended_machine_does_not_stretch_the_window() -> None:
             return wall.now()
 
     def suspend(aws: FakeAws, payload: bytes) -> Any:
-        wall.advance(3600)  # the monotonic clock stands still
+        wall.advance(3600)  # the monotonic clock does not advance
         return lost_reply(aws, payload)
 
-    client, aws = make(suspend, clock=Suspended())
+    client, aws = client_and_aws(suspend, clock=Suspended())
 
     client.upsert("orders", rows(1))
     with pytest.raises(Ambiguous):
@@ -235,8 +235,8 @@ def test_a_suspended_machine_does_not_stretch_the_window() -> None:
     assert len(aws.payloads) == 1
 
 
-def test_what_was_never_accepted_is_not_ambiguous() -> None:
-    client, aws = make(*[throttled, no_connection] * 5_000)
+def test_a_request_that_was_never_accepted_is_not_ambiguous() -> None:
+    client, aws = client_and_aws(*[throttled, no_connection] * 5_000)
 
     client.upsert("orders", rows(1))
     with pytest.raises(Unavailable, match="not sent"):
@@ -252,8 +252,8 @@ def test_what_was_never_accepted_is_not_ambiguous() -> None:
         Fenced("another owner holds it", remedy="Take it over", region="r1"),
     ],
 )
-def test_a_refusal_is_raised_at_once_with_its_remedy_and_the_rows_it_is_about(error: LsmError) -> None:
-    client, aws = make(None, raised(error))
+def test_a_refusal_is_raised_at_once_with_its_remedy_and_the_refused_rows(error: LsmError) -> None:
+    client, aws = client_and_aws(None, raised(error))
 
     client.upsert("orders", rows(1, 2))
     client.flush()
@@ -268,7 +268,7 @@ def test_a_refusal_is_raised_at_once_with_its_remedy_and_the_rows_it_is_about(er
 
 
 def test_rows_after_a_refused_request_stay_in_the_buffer() -> None:
-    client, aws = make(raised(Invalid("no")))
+    client, aws = client_and_aws(raised(Invalid("no")))
 
     client.upsert("orders", rows(1))
     client.delete("orders", [{"id": 2}])
@@ -279,8 +279,8 @@ def test_rows_after_a_refused_request_stay_in_the_buffer() -> None:
     assert ids(aws) == [2]
 
 
-def test_a_refusal_after_a_lost_reply_says_that_something_went_before() -> None:
-    client, _ = make(lost_request, refused("AccessDeniedException", 403))
+def test_a_refusal_after_a_lost_reply_names_the_earlier_attempt() -> None:
+    client, _ = client_and_aws(lost_request, refused("AccessDeniedException", 403))
 
     client.upsert("orders", rows(1))
     with pytest.raises(Invalid, match="InvokeFunction") as caught:
@@ -289,8 +289,8 @@ def test_a_refusal_after_a_lost_reply_says_that_something_went_before() -> None:
     assert "earlier_attempt" in caught.value.where
 
 
-def test_a_bug_in_the_function_is_not_repeated() -> None:
-    client, aws = make(failed("TypeError", "no"))
+def test_an_unexpected_error_of_the_function_is_not_retried() -> None:
+    client, aws = client_and_aws(failed("TypeError", "no"))
 
     client.upsert("orders", rows(1))
     with pytest.raises(Ambiguous, match="TypeError"):
@@ -299,12 +299,12 @@ def test_a_bug_in_the_function_is_not_repeated() -> None:
     assert len(aws.payloads) == 1
 
 
-def test_an_interrupted_request_goes_on_under_its_sequence() -> None:
+def test_an_interrupted_request_is_resumed_under_its_sequence() -> None:
     def interrupt(aws: FakeAws, payload: bytes) -> Any:
         aws.run(payload)
         raise KeyboardInterrupt
 
-    client, aws = make(interrupt)
+    client, aws = client_and_aws(interrupt)
 
     client.upsert("orders", rows(1))
     with pytest.raises(KeyboardInterrupt):
@@ -314,13 +314,13 @@ def test_an_interrupted_request_goes_on_under_its_sequence() -> None:
     assert ids(aws) == [1]
 
 
-def test_an_interrupted_request_is_not_sent_when_the_queue_has_forgotten_it() -> None:
+def test_an_interrupted_request_is_not_resumed_after_the_deduplication_window() -> None:
     def interrupt(aws: FakeAws, payload: bytes) -> Any:
         aws.run(payload)
         raise KeyboardInterrupt
 
     clock = FakeClock()
-    client, aws = make(interrupt, clock=clock)
+    client, aws = client_and_aws(interrupt, clock=clock)
     client.upsert("orders", rows(1))
     with pytest.raises(KeyboardInterrupt):
         client.flush()
@@ -332,20 +332,20 @@ def test_an_interrupted_request_is_not_sent_when_the_queue_has_forgotten_it() ->
     assert len(aws.payloads) == 1
 
 
-def test_a_crash_between_requests_loses_what_was_not_sent_and_repeats_nothing() -> None:
+def test_a_restart_after_a_crash_never_leaves_a_gap_in_the_rows() -> None:
     clock = FakeClock()
     aws = FakeAws(clock)
-    for seed in (1, 2):  # the second life starts over with the first row
+    for seed in (1, 2):  # the restarted process begins with the first row again
         client = Client(interval_seconds=None, clock=clock, ids=SeededIds(seed), service=aws.service)
         client.upsert("orders", rows(1))
         client.flush()
         client.upsert("orders", rows(2))
 
-    assert ids(aws) == [1, 1]  # another producer: the same rows in the same order are harmless, never a hole
+    assert ids(aws) == [1, 1]  # another producer: repeated rows in the same order do no harm, a gap would
 
 
-def test_a_forked_process_sends_under_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    client, aws = make()
+def test_a_forked_process_is_a_producer_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    client, aws = client_and_aws()
     client.upsert("orders", rows(1))
     client.flush()
 
@@ -357,7 +357,7 @@ def test_a_forked_process_sends_under_a_name_of_its_own(monkeypatch: pytest.Monk
 
 
 def test_tables_do_not_share_requests_or_sequences() -> None:
-    client, aws = make()
+    client, aws = client_and_aws()
 
     client.upsert("orders", rows(1))
     client.upsert("refunds", rows(2))
@@ -367,7 +367,7 @@ def test_tables_do_not_share_requests_or_sequences() -> None:
     assert [event["sequence"] for event in aws.events] == [0, 0]
 
 
-def test_the_background_sends_rows_that_have_waited() -> None:
+def test_the_background_thread_sends_rows_that_have_waited() -> None:
     sent = threading.Event()
 
     class Aws(FakeAws):
@@ -384,9 +384,9 @@ def test_the_background_sends_rows_that_have_waited() -> None:
     assert ids(aws) == [1]
 
 
-def test_what_fails_in_the_background_is_raised_by_the_next_call_which_takes_no_rows() -> None:
+def test_a_background_failure_is_raised_by_the_next_call_which_takes_no_rows() -> None:
     clock = FakeClock()
-    client, aws = make(raised(Invalid("no")), clock=clock)
+    client, aws = client_and_aws(raised(Invalid("no")), clock=clock)
     client.upsert("orders", rows(1))
     clock.advance(2)
     client._lane("orders").send_aged(1)
@@ -399,8 +399,8 @@ def test_what_fails_in_the_background_is_raised_by_the_next_call_which_takes_no_
     assert ids(aws) == [3]
 
 
-def test_values_without_a_form_in_json_travel_as_text() -> None:
-    client, aws = make()
+def test_values_that_json_cannot_express_are_sent_as_text() -> None:
+    client, aws = client_and_aws()
     row = {
         "id": np.int64(1),
         "f": np.float32(0.5),
@@ -435,7 +435,7 @@ def test_values_without_a_form_in_json_travel_as_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         ([{"id": 1}, {"id": object()}], "'id' of row 1"),
         ([{"id": {1, 2}}], "'id' of row 0"),
@@ -447,10 +447,10 @@ def test_values_without_a_form_in_json_travel_as_text() -> None:
         (7, "int"),
     ],
 )
-def test_what_is_no_row_is_refused_before_any_row_is_taken(data: Any, said: str) -> None:
-    client, aws = make()
+def test_data_that_is_not_rows_is_refused_before_any_row_is_buffered(data: Any, message: str) -> None:
+    client, aws = client_and_aws()
 
-    with pytest.raises(Invalid, match=said):
+    with pytest.raises(Invalid, match=message):
         client.upsert("orders", data)
     client.flush()
 
@@ -458,8 +458,8 @@ def test_what_is_no_row_is_refused_before_any_row_is_taken(data: Any, said: str)
 
 
 @pytest.mark.parametrize("nothing", [[], pa.table({"id": pa.array([], pa.int64())})])
-def test_no_rows_are_no_request(nothing: Any) -> None:
-    client, aws = make()
+def test_a_write_of_no_rows_sends_no_request(nothing: Any) -> None:
+    client, aws = client_and_aws()
 
     client.upsert("orders", nothing)
     client.flush()
@@ -469,7 +469,7 @@ def test_no_rows_are_no_request(nothing: Any) -> None:
 
 
 def test_a_direct_write_returns_the_positions() -> None:
-    client, aws = make()
+    client, aws = client_and_aws()
 
     committed = client.write("orders", rows(1, 2), deletes=[{"id": 3}])
 
@@ -478,8 +478,8 @@ def test_a_direct_write_returns_the_positions() -> None:
 
 
 @pytest.mark.parametrize("fault", [lost_reply, lost_request, broken_answer, failed("Sandbox.Timedout", "")])
-def test_a_direct_write_without_an_answer_is_ambiguous_and_not_repeated(fault: Fault) -> None:
-    client, aws = make(fault)
+def test_a_direct_write_without_an_answer_is_ambiguous_and_not_retried(fault: Fault) -> None:
+    client, aws = client_and_aws(fault)
 
     with pytest.raises(Ambiguous):
         client.write("orders", rows(1))
@@ -487,8 +487,8 @@ def test_a_direct_write_without_an_answer_is_ambiguous_and_not_repeated(fault: F
     assert len(aws.payloads) == 1
 
 
-def test_a_direct_write_that_certainly_did_not_run_is_repeated() -> None:
-    client, aws = make(throttled, no_connection, no_trust)
+def test_a_direct_write_that_certainly_did_not_run_is_retried() -> None:
+    client, aws = client_and_aws(throttled, no_connection, no_trust)
 
     client.write("orders", rows(1))
 
@@ -497,14 +497,14 @@ def test_a_direct_write_that_certainly_did_not_run_is_repeated() -> None:
 
 @pytest.mark.parametrize("error", [Contended("busy"), Unavailable("no answer"), Fenced("held", remedy="Take it")])
 def test_a_direct_write_raises_what_the_function_raises(error: LsmError) -> None:
-    client, _ = make(raised(error))
+    client, _ = client_and_aws(raised(error))
 
     with pytest.raises(type(error), match=error.message):
         client.write("orders", rows(1))
 
 
-def test_a_direct_write_that_exceeds_an_invocation_travels_by_the_bucket_whole() -> None:
-    client, aws = make(work="s3://lake/work/")
+def test_a_direct_write_too_large_for_an_invocation_is_sent_whole_through_the_bucket() -> None:
+    client, aws = client_and_aws(work="s3://lake/work/")
     blob = np.random.default_rng(1).bytes(7_000_000)
 
     client.write("orders", pa.table({"id": [1], "v": [blob]}))
@@ -513,7 +513,7 @@ def test_a_direct_write_that_exceeds_an_invocation_travels_by_the_bucket_whole()
 
 
 def test_a_query_follows_the_url_of_a_large_answer() -> None:
-    client, aws = make(lost_request, fetch=lambda url: [{"url": url}])
+    client, aws = client_and_aws(lost_request, fetch=lambda url: [{"url": url}])
     aws.answer = {"url": "https://lake/result", "rows": 1, "bytes": 7_000_000}
 
     assert client.query("orders", where="v = 'a'", limit=5) == [{"url": "https://lake/result"}]
@@ -521,7 +521,7 @@ def test_a_query_follows_the_url_of_a_large_answer() -> None:
 
 
 def test_a_count_is_a_number() -> None:
-    client, aws = make()
+    client, aws = client_and_aws()
     aws.answer = {"count": 12}
 
     assert client.count("orders") == 12
@@ -529,7 +529,7 @@ def test_a_count_is_a_number() -> None:
     assert [event.get("at") for event in aws.events] == [None, "monday"]
 
 
-def test_names_of_functions_may_be_given() -> None:
+def test_the_names_of_the_functions_can_be_set() -> None:
     class Named(FakeAws):
         names: Iterable[str] = ()
 
@@ -547,7 +547,7 @@ def test_names_of_functions_may_be_given() -> None:
     assert aws.names == ("arn:mine", "lancelsm-prod-writer_flush")
 
 
-def test_the_client_imports_on_a_machine_that_has_nothing_else() -> None:
+def test_the_client_imports_without_any_other_package() -> None:
     absent = ("boto3", "botocore", "pyarrow", "numpy", "obstore", "mmh3", "google", "lance", "typer")
     script = f"import sys; sys.modules |= dict.fromkeys({absent}); import lancelsm.client"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Budgets end, waits grow with jitter, nonces are 128 bits and never the same."""
+"""Budgets end, waits grow with jitter, and nonces are unique 128-bit values."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Waits(FakeClock):
 
 
 class Highest:
-    """Chance at its upper end."""
+    """Ids whose random numbers are always 1.0."""
 
     def nonce(self):
-        raise AssertionError("no names are asked for")
+        raise AssertionError("no nonces are needed")
 
     def uniform(self):
         return 1.0
@@ -39,7 +39,7 @@ def test_waits_double_up_to_two_seconds_and_end_with_the_budget():
     assert clock.monotonic() == pytest.approx(10.0)
 
 
-def test_waits_are_jittered_between_nothing_and_the_ceiling():
+def test_waits_are_jittered_between_zero_and_the_limit():
     clock = Waits()
     list(Budget(clock=clock, ids=SeededIds(3), seconds=60.0).attempts())
     late = clock.waits[8:]
@@ -55,7 +55,7 @@ def test_a_spent_budget_allows_one_attempt(seconds):
     assert list(budget.attempts()) == [0]
 
 
-def test_loops_of_one_operation_share_a_budget():
+def test_retry_loops_of_one_operation_share_a_budget():
     clock = FakeClock()
     budget = Budget(clock=clock, ids=Highest(), seconds=5.0)
     list(budget.attempts())
@@ -63,7 +63,7 @@ def test_loops_of_one_operation_share_a_budget():
     assert clock.monotonic() == pytest.approx(5.0)
 
 
-def test_time_that_passes_elsewhere_counts():
+def test_time_spent_in_an_attempt_counts_against_the_budget():
     clock = FakeClock()
     budget = Budget(clock=clock, ids=Highest(), seconds=5.0)
     for _ in budget.attempts():
@@ -72,14 +72,14 @@ def test_time_that_passes_elsewhere_counts():
 
 
 @pytest.mark.parametrize("ids", [SystemIds(), SeededIds(1)], ids=["system", "seeded"])
-def test_nonces_are_32_hex_digits_and_chance_is_below_one(ids):
+def test_nonces_are_32_hex_digits_and_random_numbers_are_below_one(ids):
     nonces = [ids.nonce() for _ in range(1000)]
     assert len(set(nonces)) == 1000
     assert all(re.fullmatch("[0-9a-f]{32}", nonce) for nonce in nonces)
     assert all(0 <= ids.uniform() < 1 for _ in range(1000))
 
 
-def test_seeded_ids_repeat_with_their_seed_only():
+def test_seeded_ids_repeat_only_with_the_same_seed():
     def names(seed):
         ids = SeededIds(seed)
         return [ids.nonce(), ids.uniform(), ids.nonce()]
@@ -87,7 +87,7 @@ def test_seeded_ids_repeat_with_their_seed_only():
     assert names("a") == names("a") != names("b")
 
 
-def test_the_system_s_clock_moves_on():
+def test_the_system_clock_advances():
     clock = SystemClock()
     before = clock.monotonic()
     clock.sleep(0.001)

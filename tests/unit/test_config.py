@@ -1,4 +1,4 @@
-"""The configuration of a table as a file."""
+"""The configuration file of a table: its contents, damage to it, and when it disagrees with the base."""
 
 from __future__ import annotations
 
@@ -41,16 +41,18 @@ CONFIGURATION = Config(
 
 
 @pytest.mark.parametrize(
-    "config", [CONFIGURATION, replace(CONFIGURATION, regions=None, settings={})], ids=["whole", "adopted"]
+    "config",
+    [CONFIGURATION, replace(CONFIGURATION, regions=None, settings={})],
+    ids=["full", "without spec and settings"],
 )
-def test_a_configuration_comes_back_with_field_ids_and_spec(config: Config) -> None:
+def test_a_configuration_survives_encoding_with_field_ids_and_region_spec(config: Config) -> None:
     found = configs.decode(configs.encode(config), uri="t")
 
     assert found == config
     assert found.schema.columns.equals(config.schema.columns, check_metadata=True)
 
 
-def test_the_file_can_be_read_without_lance_and_says_what_it_is() -> None:
+def test_the_configuration_is_json_that_can_be_read_without_lance() -> None:
     document = json.loads(configs.encode(CONFIGURATION))
 
     assert document["format"] == 1
@@ -59,10 +61,10 @@ def test_the_file_can_be_read_without_lance_and_says_what_it_is() -> None:
     assert document["settings"] == {"flush_rows": "7"}
 
 
-def test_a_newer_format_is_refused_before_anything_else_is_looked_at() -> None:
-    with pytest.raises(Invalid, match="format 9, this release reads up to 1") as refusal:
+def test_a_newer_format_is_refused_before_other_fields_are_read() -> None:
+    with pytest.raises(Invalid, match="format 9, this release reads formats up to 1") as raised:
         configs.decode(b'{"format": 9}', uri="t")
-    assert refusal.value.where["table"] == "t"
+    assert raised.value.where["table"] == "t"
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[]", b'{"format": 1}', b'{"format": "1"}', b"\xff", b"null"])
@@ -72,24 +74,24 @@ def test_an_unreadable_configuration_is_corrupt_and_named(body: bytes) -> None:
     assert error.value.where == {"table": "t", "object": CONFIG}
 
 
-def test_every_cut_of_a_configuration_is_corrupt() -> None:
+def test_every_truncated_configuration_is_corrupt() -> None:
     body = configs.encode(CONFIGURATION)
     for size in range(0, len(body) - 1, 97):
         with pytest.raises(Corrupt):
             configs.decode(body[:size], uri="t")
 
 
-def test_it_is_written_once() -> None:
+def test_a_configuration_is_written_once() -> None:
     store = MemoryStore()
     configs.create(store, CONFIGURATION, uri="t")
-    configs.create(store, CONFIGURATION, uri="t")  # by whoever finishes the same call
+    configs.create(store, CONFIGURATION, uri="t")  # another process finishes the same create
 
-    with pytest.raises(Invalid, match="a table exists there already"):
+    with pytest.raises(Invalid, match="a table already exists at this location"):
         configs.create(store, replace(CONFIGURATION, owner="other"), uri="t")
     assert configs.read(store, uri="t") == CONFIGURATION
 
 
-def test_a_write_whose_reply_was_lost_is_recognised_and_one_that_did_not_happen_is_told() -> None:
+def test_a_write_with_a_lost_reply_is_recognised_and_a_failed_write_is_unavailable() -> None:
     store = MemoryStore()
     configs.create(FaultyStore(store, FaultPlan.at(0, FAIL_AFTER)), CONFIGURATION, uri="t")
     assert configs.read(store, uri="t") == CONFIGURATION
@@ -100,13 +102,13 @@ def test_a_write_whose_reply_was_lost_is_recognised_and_one_that_did_not_happen_
     assert configs.read(nothing, uri="t") is None
 
 
-def test_a_table_whose_columns_changed_behind_its_configuration_is_not_flushed(tmp_path: Path) -> None:
+def test_a_table_whose_base_has_other_columns_than_its_configuration_is_not_flushed(tmp_path: Path) -> None:
     table = create(tmp_path)
     table.upsert([row(1)])
     lance.dataset(table.uri).add_columns(pa.field("x", pa.int64()))
     assert rows_of(table) == [{**row(1), "x": None}]
 
-    with pytest.raises(Corrupt, match="other columns"):
+    with pytest.raises(Corrupt, match="columns of the base differ"):
         table.flush()
 
     lance.dataset(table.uri).drop_columns(["x"])
@@ -114,8 +116,8 @@ def test_a_table_whose_columns_changed_behind_its_configuration_is_not_flushed(t
     assert rows_of(table) == [row(1)]
 
 
-def test_a_configuration_without_its_base_is_a_lost_table(tmp_path: Path) -> None:
-    """Another dataset stands where the table was."""
+def test_a_configuration_whose_base_was_overwritten_is_corrupt(tmp_path: Path) -> None:
+    """Another tool overwrote the base with a dataset of its own."""
     table = create(tmp_path)
     table.upsert([row(1)])
     lance.write_dataset(pa.table({"id": [1], "v": ["a"]}), table.uri, mode="overwrite")

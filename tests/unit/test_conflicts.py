@@ -1,6 +1,7 @@
-"""S3 refuses a conditional put with 409 while another is in flight, also where nothing stands then: nobody believes it.
+"""A refused conditional put does not prove that the object exists: each operation retries or raises.
 
-A client meets it by its own repetition, whose first try is still on its way, and then fails: chroma 4888.
+S3 answers 409 while another put of the key is in flight, even if that put then fails. A client sees this when its own
+retry meets its first attempt, as Chroma found out.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ ROWS = merged([*FIRST, row(0, "b"), row(4, "b")])
 
 
 class Conflicts:
-    """Ports of a process whose conditional put number `at` is refused where nothing stands, and does nothing."""
+    """Ports of a process whose conditional put number `at` is refused although no object exists."""
 
     def __init__(self, at: int | None = None) -> None:
         self.at = at
@@ -42,8 +43,8 @@ class Conflicts:
 
 
 class ConflictingStore(LocalStore):
-    def __init__(self, place: Path, conflicts: Conflicts) -> None:
-        super().__init__(place)
+    def __init__(self, path: Path, conflicts: Conflicts) -> None:
+        super().__init__(path)
         self._conflicts = conflicts
 
     def create(self, key: str, body: Body) -> Written | PreconditionFailed | WriteUnknown:
@@ -53,57 +54,57 @@ class ConflictingStore(LocalStore):
         return PreconditionFailed() if self._conflicts.puts - 1 == self._conflicts.at else super().create(key, body)
 
 
-def create(place: Path, ports: Ports) -> None:
-    lancelsm.create(place / "table", FIRST, primary_key="id", registry="object", ports=ports)
+def create(directory: Path, ports: Ports) -> None:
+    lancelsm.create(directory / "table", FIRST, primary_key="id", registry="object", ports=ports)
 
 
-def handle(act: Callable[[Table], Any]) -> Callable[[Path, Ports], None]:
-    return lambda place, ports: act(lancelsm.open(place / "table", ports=ports))
+def with_table(act: Callable[[Table], Any]) -> Callable[[Path, Ports], None]:
+    return lambda directory, ports: act(lancelsm.open(directory / "table", ports=ports))
 
 
 STEPS: dict[str, Callable[[Path, Ports], Any]] = {
     "create": create,
-    "upsert": handle(lambda table: table.upsert([row(0, "b"), row(4, "b")])),
-    "claim": handle(lambda table: table.claim(*regions(table._context))),
-    "flush": handle(lambda table: table.flush()),
-    "snapshot": handle(lambda table: table.snapshot("monday", "1h")),
-    "merge": handle(lambda table: table.merge(engine="inprocess")),
-    "clone": lambda place, ports: clone_snapshot(
-        open_table(place / "table", ports=ports), "monday", place / "clone", ports=ports
+    "upsert": with_table(lambda table: table.upsert([row(0, "b"), row(4, "b")])),
+    "claim": with_table(lambda table: table.claim(*regions(table._context))),
+    "flush": with_table(lambda table: table.flush()),
+    "snapshot": with_table(lambda table: table.snapshot("monday", "1h")),
+    "merge": with_table(lambda table: table.merge(engine="inprocess")),
+    "clone": lambda directory, ports: clone_snapshot(
+        open_table(directory / "table", ports=ports), "monday", directory / "clone", ports=ports
     ),
-    "back up": handle(lambda table: back_up(table, f"{table.uri}/../backup")),
-    "restore": lambda place, ports: restore(place / "backup", place / "restored", ports=ports),
-    "collect": handle(lambda table: table.collect(yes=True, interval_seconds=0)),
-    "drop": lambda place, ports: drop_table(place / "restored", ports=ports),
+    "back up": with_table(lambda table: back_up(table, f"{table.uri}/../backup")),
+    "restore": lambda directory, ports: restore(directory / "backup", directory / "restored", ports=ports),
+    "collect": with_table(lambda table: table.collect(yes=True, interval_seconds=0)),
+    "drop": lambda directory, ports: drop_table(directory / "restored", ports=ports),
 }
-SHOWS = {"clone": "clone", "restore": "restored"}
+RESULT_TABLES = {"clone": "clone", "restore": "restored"}
 
 
 @pytest.fixture(scope="module")
 def states(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """What is there before each step."""
+    """The directory as it is before each step."""
     root = tmp_path_factory.mktemp("states")
-    place, found = root / "first", {}
-    place.mkdir()
+    directory, found = root / "first", {}
+    directory.mkdir()
     for number, (name, act) in enumerate(STEPS.items()):
-        found[name] = place
-        place = shutil.copytree(place, root / str(number))
-        act(place, Conflicts().ports)
+        found[name] = directory
+        directory = shutil.copytree(directory, root / str(number))
+        act(directory, Conflicts().ports)
     return found
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_chroma_4888_a_put_that_is_refused_where_nothing_stands_is_put_again_or_told(states, tmp_path, name):
+def test_a_put_refused_although_no_object_exists_is_retried_or_raised(states, tmp_path, name):
     done = Conflicts()
-    STEPS[name](shutil.copytree(states[name], tmp_path / "well"), done.ports)
+    STEPS[name](shutil.copytree(states[name], tmp_path / "without conflicts"), done.ports)
     for at in range(done.puts):
-        place = shutil.copytree(states[name], tmp_path / str(at))
+        directory = shutil.copytree(states[name], tmp_path / str(at))
         try:
-            STEPS[name](place, Conflicts(at).ports)
+            STEPS[name](directory, Conflicts(at).ports)
         except (Contended, Ambiguous, Unavailable):
-            STEPS[name](place, Conflicts().ports)
+            STEPS[name](directory, Conflicts().ports)
 
-        shown = lancelsm.open(place / SHOWS.get(name, "table"))
-        assert rows_of(shown) == (FIRST if name == "create" else ROWS), at
-        assert shown.scrub().problems == (), at
+        result = lancelsm.open(directory / RESULT_TABLES.get(name, "table"))
+        assert rows_of(result) == (FIRST if name == "create" else ROWS), at
+        assert result.scrub().problems == (), at
     assert done.puts
