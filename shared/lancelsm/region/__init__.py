@@ -1,1 +1,1 @@
-"""What a table and its regions consist of: heads, manifests and their commits, the catalog, the configuration."""
+"""The state of a table and its regions: heads, manifests and their commits, the catalog, the configuration."""

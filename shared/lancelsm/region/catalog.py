@@ -1,4 +1,4 @@
-"""A table's storage and one region of it: the collaborators that every protocol gets, and the catalog of regions."""
+"""The context of a table, its regions, and the catalog that lists them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ B = TypeVar("B")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableContext:
-    """Where one table lives, and the clock and ids of whoever works on it."""
+    """The object store and registry of one table, and the clock and ids to work with. Passed to every protocol."""
 
     uri: str
     table: TableId
@@ -32,14 +32,14 @@ class TableContext:
     clock: Clock
     ids: Ids
     budget_seconds: float = 30.0
-    parallel: int = 16  # threads at a time; 1: all in the caller's, in order
+    parallel: int = 16  # maximum number of threads; 1: run in the caller's thread, in order
 
     def budget(self) -> Budget:
-        """The retry budget of one operation that starts now."""
+        """Return the retry budget of an operation that starts now."""
         return Budget(clock=self.clock, ids=self.ids, seconds=self.budget_seconds)
 
     def each(self, read: Callable[[A], B], items: Collection[A]) -> list[B]:
-        """`read` of every item, in the order of the items, several at a time."""
+        """Call `read` for every item, several at a time; return the results in the order of the items."""
         if min(self.parallel, len(items)) <= 1:
             return [read(item) for item in items]
         with ThreadPoolExecutor(min(self.parallel, len(items))) as pool:
@@ -57,40 +57,41 @@ class Region:
 
     @property
     def where(self) -> dict[str, Any]:
-        """What errors say of it."""
+        """The fields that errors about this region carry."""
         return {"table": self.context.uri, "region": self.id}
 
     def find_head(self) -> Head | None:
-        """The head as of now; None for a region that is in the catalog but not created to the end."""
+        """Read the head; None for a region that is in the catalog but whose creation is not finished."""
         with error_context(**self.where):
             record = self.context.registry.read(head_key(self.context.table, self.id))
             return None if record is None else heads.from_record(record)
 
     def head(self) -> Head:
-        """The head as of now.
+        """Read the head.
 
         Raises:
-            Corrupt: there is none.
+            Corrupt: the region has no head.
             Invalid: the table was dropped.
         """
         head = self.find_head()
         if head is None:
-            check_there(self.context)
-            raise self._headless()
+            check_not_dropped(self.context)
+            raise self._missing_head()
         return head
 
     def swap(self, swap: Swap) -> Head | SwapLost | SwapUnknown:
-        """Try one step of the head: the new head if it was applied."""
+        """Try one swap of the head. Return the new head if it was applied."""
         key = head_key(self.context.table, self.id)
         with error_context(**self.where):
             outcome = self.context.registry.swap(key, expect=swap.expect, change=swap.change)
             return heads.from_record(outcome.record) if isinstance(outcome, SwapApplied) else outcome
 
     def head_after(self, outcome: SwapLost | SwapUnknown) -> Head:
-        """The head that made a swap lose, or as read after no answer.
+        """Return the head to which a swap lost; after a swap without an answer, read the head.
 
         Raises:
-            Corrupt: there is none; or the table was dropped, which is not `Invalid` here: that says nothing of a swap.
+            Corrupt: the region has no head, or the table was dropped. A drop is not `Invalid` here, because callers
+                take `Invalid` as an unknown outcome of the swap.
         """
         if isinstance(outcome, SwapLost) and outcome.record is not None:
             with error_context(**self.where):
@@ -98,44 +99,45 @@ class Region:
         head = self.find_head()
         if head is None:
             try:
-                check_there(self.context)
+                check_not_dropped(self.context)
             except Invalid as gone:
                 raise Corrupt(gone.message, remedy=gone.remedy, **self.where) from gone
-            raise self._headless()
+            raise self._missing_head()
         return head
 
-    def _headless(self) -> Corrupt:
+    def _missing_head(self) -> Corrupt:
         remedy = "Run `lancelsm registry rebuild` with all writers stopped"
         return Corrupt("the region has no head", remedy=remedy, **self.where)
 
 
-def check_there(context: TableContext) -> None:
-    """Raise `Invalid` if the table is gone from its place: for whoever misses something of it, before saying so.
+def check_not_dropped(context: TableContext) -> None:
+    """Raise `Invalid` if the table was dropped. Callers that miss a part of the table check this before they raise.
 
-    A drop takes the configuration away before the first record, and a new table gets one of its own at the end.
+    A drop deletes the configuration before any record of the table, and the creation of a table writes its
+    configuration last. So a missing or a different configuration proves the drop.
     """
     try:
         config = configs.read(context.objects, uri=context.uri)
-    except Corrupt:  # it is there
+    except Corrupt:  # unreadable, but present
         return
     if config is None or config.table != context.table:
         raise Invalid(
-            "the table was dropped" if config is None else "another table was made in its place",
-            remedy="Open it again, if one was made there",
+            "the table was dropped" if config is None else "the table was dropped and another one was created there",
+            remedy="If there is a new table, open it again",
             table=context.uri,
         )
 
 
 def regions(context: TableContext) -> list[Region]:
-    """Every region in the catalog, by a strong read. List them before reading heads, and heads before the base.
+    """List every region in the catalog, strongly consistent. Read in this order: catalog, then heads, then the base.
 
     Raises:
-        Corrupt: the registry doesn't know the table, so it was lost: a read would miss what was acknowledged.
+        Corrupt: the registry doesn't know the table, so the registry was lost. A read would miss acknowledged rows.
         Invalid: the table was dropped.
     """
     found = context.registry.list(region_key(context.table, RegionId("")).partition)
     if not found and context.registry.read(table_key(context.table)) is None:
-        check_there(context)
+        check_not_dropped(context)
         raise Corrupt(
             "the registry does not know the table",
             remedy=f"Stop all writers, then: lancelsm registry rebuild {context.uri}",
@@ -145,16 +147,16 @@ def regions(context: TableContext) -> list[Region]:
 
 
 def with_heads(context: TableContext, found: Sequence[Region]) -> list[tuple[Region, Head]]:
-    """Those of these regions that have a head, with their heads as of now, in the order given."""
+    """Read the heads of these regions; leave out regions without a head. The order is kept."""
     read = context.each(lambda region: region.find_head(), found)
     return [(region, head) for region, head in zip(found, read, strict=True) if head is not None]
 
 
-def chosen(context: TableContext, wanted: str | None) -> list[Region]:
-    """All regions with a head, or the one whose id is or starts with `wanted`.
+def select_regions(context: TableContext, wanted: str | None) -> list[Region]:
+    """Return all regions that have a head, or the one region whose id starts with `wanted`.
 
     Raises:
-        Invalid: none does, or several do.
+        Invalid: no region id starts with `wanted`, or several do.
     """
     found = regions(context)
     if wanted is None:
@@ -163,11 +165,11 @@ def chosen(context: TableContext, wanted: str | None) -> list[Region]:
 
 
 def resolve_region(found: Iterable[Region], wanted: str, *, table: str) -> Region:
-    """The one of these whose id is or starts with `wanted`; raises `Invalid` if none does, or several do."""
+    """Return the region whose id starts with `wanted`; raise `Invalid` if there is no such region, or several."""
     matching = [region for region in found if region.id.startswith(wanted.lower())]
     if len(matching) != 1:
         raise Invalid(
-            f"{len(matching)} regions start like that" if matching else "there is no such region",
+            f"{len(matching)} region ids start with this text" if matching else "region not found",
             remedy=f"See lancelsm region list {table}",
             table=table,
             region=wanted,
@@ -176,7 +178,10 @@ def resolve_region(found: Iterable[Region], wanted: str, *, table: str) -> Regio
 
 
 class Directory:
-    """Regions by values, for whoever routes rows: the catalog, listed again for values not met before. Thread-safe."""
+    """Find regions by their values, for writers. Thread-safe.
+
+    The catalog is listed again for values that were not seen before.
+    """
 
     def __init__(self, context: TableContext, *, spec_id: int) -> None:
         self._context = context
@@ -184,7 +189,7 @@ class Directory:
         self._regions: dict[RegionValues, Region] = {}
 
     def find(self, values: RegionValues) -> Region | None:
-        """The region with these values as of now, or None if it was not made yet."""
+        """Return the region with these values, or None if it was not created yet."""
         if values not in self._regions:
             found = {region.values: region for region in regions(self._context) if region.spec_id == self._spec_id}
             self._regions = found
@@ -192,14 +197,14 @@ class Directory:
 
 
 def region_from_record(context: TableContext, region: RegionId, record: Record) -> Region:
-    """The region that a catalog record describes; raises `Corrupt` if it is unreadable."""
+    """Decode a catalog record of a region; raise `Corrupt` if it is unreadable."""
     try:
         fields = json.loads(str(record["values"]))
         values = tuple((str(name), None if value is None else bytes.fromhex(value)) for name, value in fields)
         return Region(context=context, id=region, spec_id=int(record["spec_id"]), values=values)
     except (KeyError, ValueError, TypeError) as error:
         raise Corrupt(
-            f"the catalog's record of the region is unreadable: {error!r}",
+            f"the catalog record of the region is unreadable: {error!r}",
             remedy=f"Stop all writers, then: lancelsm registry rebuild {context.uri}",
             table=context.uri,
             region=region,
@@ -207,21 +212,21 @@ def region_from_record(context: TableContext, region: RegionId, record: Record) 
 
 
 def catalog_record(region: Region) -> dict[str, Value]:
-    """What the catalog says of a region; the inverse of `region_from_record`."""
+    """Encode the catalog record of a region; the inverse of `region_from_record`."""
     values = [[name, None if value is None else value.hex()] for name, value in region.values]
     return {"spec_id": region.spec_id, "values": json.dumps(values, separators=(",", ":"))}
 
 
 def check_writable(region: Region, head: Head, *, owner: str) -> None:
-    """Whether this owner may append under this head.
+    """Check that this owner may append under this head.
 
     Raises:
         Invalid: the region is sealed.
-        Fenced: another owner holds it.
+        Fenced: another owner holds the region.
     """
     if head.status is RegionState.SEALED:
         raise Invalid(
-            "the region is sealed: it takes no more rows",
+            "the region is sealed: it accepts no more rows",
             remedy="Leave out the rows of this region: it stays sealed",
             **region.where,
         )

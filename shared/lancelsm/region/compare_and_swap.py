@@ -1,8 +1,8 @@
-"""The one compare-and-swap loop of manifests: stage, swap the head, publish.
+"""Commit manifests with one compare-and-swap loop: stage, swap the head, publish.
 
-A manifest is staged under a name of its own and becomes the region's by the swap that names it in the head; it is
-published under Lance's name right after, and by whoever commits the next one if that did not happen. Model:
-tests/model/head_commits.py.
+A manifest is staged under a unique name. The swap that names it in the head commits it. Right after that it is
+published under Lance's name. If the committer crashes before that, the committer of the next manifest publishes it.
+Model: tests/model/head_commits.py.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from lancelsm.region import head as heads
 from lancelsm.region import manifest as manifests
 from lancelsm.region.catalog import Region
 from lancelsm.region.head import Head
-from lancelsm.region.manifest import Dead, Manifest
+from lancelsm.region.manifest import Manifest, Superseded
 
-Transition = Callable[[Manifest], Manifest | Dead]
+Transition = Callable[[Manifest], Manifest | Superseded]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
-    """A manifest as an object that a head names, or is about to."""
+    """A staged manifest: the object that a head names or will name."""
 
     key: str
     manifest: Manifest
@@ -36,38 +36,40 @@ class Staged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedManifest:
-    """The manifest that holds the transition's effect, and a head that was read or swapped with it in place."""
+    """The manifest that has the effect of the transition, and a head that names it or a later one."""
 
     manifest: Manifest
     head: Head
 
 
-def commit(region: Region, transition: Transition) -> CommittedManifest | Dead:
+def commit(region: Region, transition: Transition) -> CommittedManifest | Superseded:
     """Apply a transition to the region's manifest.
 
     Args:
-        transition: pure; called with the newest manifest, perhaps several times. Returns the next manifest (its version
-            is set here), the same value if its effect is there already, or `Dead` if it can never apply any more.
+        transition: a pure function; called with the newest manifest, perhaps several times. It returns the next
+            manifest (its version is set here), the same value if the effect is already there, or `Superseded` if it can
+            never apply any more.
 
     Returns:
-        Once the head names a manifest with the effect; or the transition's `Dead`.
+        The manifest, once the head names a manifest with the effect; or the `Superseded` of the transition.
 
     Raises:
-        Contended: other manifest commits were faster until the budget was spent; nothing was committed.
-        Unavailable: the store or the registry gave no answer before the swap; nothing was committed.
-        Ambiguous: the swap got no answer until the budget was spent.
-        Corrupt: the next manifest would break an invariant, or a published manifest is not the registry's.
+        Contended: other manifest commits were faster until the retry budget was spent. Nothing was committed.
+        Unavailable: the store or the registry did not answer before the swap. Nothing was committed.
+        Ambiguous: the swap got no conclusive answer until the budget was spent.
+        Invalid: the table was dropped.
+        Corrupt: the next manifest would break an invariant, or a manifest was published that the registry doesn't know.
 
-    A crash at any line leaves the old manifest or the new one; a staged file that no head names is an orphan. A
-    committed manifest that was not published yet is published by the next committer before it commits.
+    A crash at any line leaves the old manifest or the new one; a staged object that no head names is an orphan. If a
+    committed manifest was not published, the next committer publishes it before it commits.
     """
     budget = region.context.budget()
     for _ in budget.attempts():
-        head, current = _named(region, region.head(), budget=budget)
+        head, current = _load_named(region, region.head(), budget=budget)
         proposed = transition(current.manifest)
-        if isinstance(proposed, Dead):
+        if isinstance(proposed, Superseded):
             return proposed
-        _ensure_published(region, current, budget=budget)  # before its successor exists: readers stop at a hole
+        _ensure_published(region, current, budget=budget)  # before its successor is published: readers stop at a hole
         if proposed == current.manifest:
             return CommittedManifest(manifest=proposed, head=head)
         version = Version(current.manifest.version + 1)
@@ -76,21 +78,21 @@ def commit(region: Region, transition: Transition) -> CommittedManifest | Dead:
         staged = stage(region, replace(proposed, version=version), after=current.manifest, budget=budget)
         swapped = _swap(region, head, staged, budget=budget)
         if swapped is not None:
-            with suppress(Unavailable):  # the next committer makes sure of it
+            with suppress(Unavailable):  # else the next committer publishes it
                 publish(region, staged, budget=budget)
             return CommittedManifest(manifest=staged.manifest, head=swapped)
     raise Contended(
-        "others committed manifests faster until the retry budget was spent",
+        "other manifest commits were faster until the retry budget was spent",
         remedy="Nothing was committed: retry",
         **region.where,
     )
 
 
 def load(region: Region, key: str) -> Staged | None:
-    """The manifest at a key, or None if it is gone.
+    """Read the manifest at a key; None if there is no object.
 
     Raises:
-        Corrupt: it is no manifest, or another region's.
+        Corrupt: the object is not a manifest, or belongs to another region.
     """
     found = region.context.objects.get(key)
     if found is None:
@@ -98,31 +100,32 @@ def load(region: Region, key: str) -> Staged | None:
     with error_context(**region.where):
         manifest = manifests.decode(found.body, key=key)
     if manifest.region != region.id:
-        raise Corrupt(f"a manifest of region {manifest.region}", **region.where, object=key)
+        raise Corrupt(f"the manifest belongs to region {manifest.region}", **region.where, object=key)
     return Staged(key=key, manifest=manifest, body=found.body)
 
 
 def newest(region: Region, head: Head) -> tuple[Head, Manifest]:
-    """The manifest that the head names; if it was swept since the head was read, a fresh head and its manifest."""
-    head, staged = _named(region, head, budget=region.context.budget())
+    """Read the manifest that the head names. If it was swept meanwhile, read a new head and its manifest."""
+    head, staged = _load_named(region, head, budget=region.context.budget())
     return head, staged.manifest
 
 
 def stage(
     region: Region, manifest: Manifest, *, after: Manifest | None, budget: Budget, body: bytes | None = None
 ) -> Staged:
-    """Write a manifest under a name that no head names yet.
+    """Write a manifest as a staged object with a unique name.
 
     Args:
-        body: its bytes, if it was published already: those of Lance's writer are not what we would make of it.
+        after: the manifest before it; None for the first one.
+        body: the bytes, if it was published already: Lance's writer encodes a manifest to other bytes than we do.
 
     Raises:
-        Corrupt: it breaks an invariant.
-        Unavailable: the store gave no answer.
+        Corrupt: the manifest breaks an invariant.
+        Unavailable: the store did not answer.
     """
     broken = manifests.violations(after, manifest)
     if broken:
-        raise Corrupt(f"manifest {manifest.version} would break: {'; '.join(broken)}", **region.where)
+        raise Corrupt(f"manifest {manifest.version} would break invariants: {'; '.join(broken)}", **region.where)
     key = staged_manifest(region.id, manifest.version, region.context.ids.nonce())
     body = manifests.encode(manifest) if body is None else body
     if put_once(region.context.objects, key, body, attempts=budget.attempts()) is None:
@@ -131,11 +134,11 @@ def stage(
 
 
 def publish(region: Region, staged: Staged, *, budget: Budget) -> None:
-    """Make sure that a committed manifest stands under the name where Lance's readers look for it.
+    """Publish a committed manifest under the name where Lance's readers look for it. Idempotent.
 
     Raises:
-        Corrupt: another manifest stands there: a writer works outside the registry.
-        Unavailable: the store gave no answer.
+        Corrupt: another manifest is published under that name: a writer does not use the registry.
+        Unavailable: the store did not answer.
     """
     version = staged.manifest.version
     key = published_manifest(region.id, version)
@@ -143,29 +146,29 @@ def publish(region: Region, staged: Staged, *, budget: Budget) -> None:
     if found is None:
         raise Unavailable("the manifest could not be published", remedy="Retry", **region.where, object=key)
     if found != staged.body:
-        raise _foreign(region, version)
+        raise _not_in_registry(region, version)
     _raise_hint(region, version)
 
 
 def ensure_unused(region: Region) -> None:
-    """Before a region is made: nothing must lie there of one that the registry has forgotten.
+    """Check before the creation of a region that the registry has not lost an existing region.
 
     Raises:
-        Corrupt: manifests beyond the first one were published.
+        Corrupt: manifests after the first one were published.
     """
     objects = region.context.objects
     hint = objects.get(version_hint(region.id))
     second = published_manifest(region.id, Version(2))
-    if (hint is not None and hinted(hint.body) > 1) or objects.get(second) is not None:
+    if (hint is not None and decode_hint(hint.body) > 1) or objects.get(second) is not None:
         raise Corrupt(
-            "the registry does not know the region, but its manifests are there",
+            "the registry does not know the region, but its manifests exist",
             remedy=f"Stop all writers, then: lancelsm registry rebuild {region.context.uri}",
             **region.where,
         )
 
 
-def _named(region: Region, head: Head, *, budget: Budget) -> tuple[Head, Staged]:
-    """As `newest`, with its bytes."""
+def _load_named(region: Region, head: Head, *, budget: Budget) -> tuple[Head, Staged]:
+    """The same as `newest`, with the bytes of the manifest."""
     for _ in budget.attempts():
         staged = load(region, head.manifest_key)
         if staged is not None:
@@ -174,13 +177,13 @@ def _named(region: Region, head: Head, *, budget: Budget) -> tuple[Head, Staged]
         if fresh.manifest_key == head.manifest_key:
             raise Corrupt(
                 "the manifest that the head names is gone",
-                remedy="Put it back from a copy of the bucket, or stop all writers and run `lancelsm registry rebuild`",
+                remedy="Restore it from a copy of the bucket, or stop all writers and run `lancelsm registry rebuild`",
                 **region.where,
                 object=head.manifest_key,
             )
         head = fresh
     raise Contended(
-        "manifests were replaced and collected faster than they could be read until the retry budget was spent",
+        "manifests were replaced and deleted faster than they could be read, until the retry budget was spent",
         remedy="Nothing was committed: retry",
         **region.where,
     )
@@ -193,30 +196,31 @@ def _ensure_published(region: Region, staged: Staged, *, budget: Budget) -> None
 
 
 def _is_taken(region: Region, head: Head, version: Version) -> bool:
-    """Whether another committer has this version by now.
+    """Return whether another committer has committed this version.
 
     Raises:
-        Corrupt: it is published, and the head doesn't know of it: a writer works outside the registry, or the registry
-            is an older copy. A generation with a number that the base has merged already must not come to be.
+        Corrupt: the version is published, but the head doesn't name it. A writer does not use the registry, or the
+            registry was restored from an older copy. Then a commit could reuse a generation number that is already
+            merged.
     """
     if region.context.objects.get(published_manifest(region.id, version)) is None:
         return False
     if region.head().manifest_version == head.manifest_version:
-        raise _foreign(region, version)
+        raise _not_in_registry(region, version)
     return True
 
 
-def _foreign(region: Region, version: Version) -> Corrupt:
+def _not_in_registry(region: Region, version: Version) -> Corrupt:
     return Corrupt(
-        f"version {version} of the manifest was written outside the registry, or the registry is an older copy",
-        remedy=f"Stop that writer, or all of them, then: lancelsm region adopt {region.context.uri}",
+        f"version {version} of the manifest is not in the registry: a writer does not use it, or it is an older copy",
+        remedy=f"Stop all writers, then: lancelsm region adopt {region.context.uri}",
         **region.where,
         object=published_manifest(region.id, version),
     )
 
 
 def _swap(region: Region, head: Head, staged: Staged, *, budget: Budget) -> Head | None:
-    """Name the staged manifest in the head. None if another manifest took its version."""
+    """Swap the head to name the staged manifest. None if another manifest took its version."""
     manifest = staged.manifest
     swap = heads.manifest_swapped(
         head,
@@ -241,42 +245,42 @@ def _swap(region: Region, head: Head, staged: Staged, *, budget: Budget) -> Head
                 return None
             if now.manifest_version > manifest.version:
                 return now if _was_published(region, staged) else None
-        except (Unavailable, Invalid) as error:  # neither says what became of the swap
+        except (Unavailable, Invalid) as error:  # the outcome of the swap is still unknown
             cause = error
     raise Ambiguous(
-        "the manifest may or may not be committed: the registry gave no answer that proves anything",
-        remedy="Run the command again: it recognises its own work",
+        "the manifest may or may not be committed: the registry gave no conclusive answer",
+        remedy="Run the command again: it detects whether the first run succeeded",
         **region.where,
     ) from cause
 
 
 def _was_published(region: Region, staged: Staged) -> bool:
-    """Whether our version was ours, now that it has successors: it was published before the first of them."""
+    """Return whether our manifest was committed, after later versions exist: it was published before the next one."""
     found = region.context.objects.get(published_manifest(region.id, staged.manifest.version))
     if found is None:
         raise Ambiguous(
-            "the manifest may or may not have been committed: the log was collected meanwhile",
-            remedy="Run the command again: it recognises its own work",
+            "the manifest may or may not have been committed: it was collected meanwhile",
+            remedy="Run the command again: it detects whether the first run succeeded",
             **region.where,
         )
     return found.body == staged.body
 
 
 def _raise_hint(region: Region, version: Version) -> None:
-    """Tell Lance's readers where to start; upwards only. They walk up from there, so a lost write costs little."""
+    """Raise the version hint, where Lance's readers start to walk up. A lost write only makes the walk longer."""
     objects = region.context.objects
     key = version_hint(region.id)
-    body = json.dumps({"version": version}, separators=(",", ":")).encode()  # as Lance writes it, to the byte
+    body = json.dumps({"version": version}, separators=(",", ":")).encode()  # the same bytes as Lance writes
     found = objects.get(key)
     if found is None:
         put_once(objects, key, body, attempts=range(2))
         return
-    if hinted(found.body) < version:
+    if decode_hint(found.body) < version:
         objects.replace(key, body, expect=found.etag)
 
 
-def hinted(body: bytes) -> int:
-    """The version in a hint; 0 if it is unreadable, as Lance takes it."""
+def decode_hint(body: bytes) -> int:
+    """Decode the version in a hint; 0 if it is unreadable, as in Lance."""
     try:
         return int(json.loads(body)["version"])
     except (ValueError, KeyError, TypeError, OverflowError):

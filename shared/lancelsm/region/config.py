@@ -1,4 +1,4 @@
-"""A table's configuration: what the base says of it, in a file that a writer without Lance can read."""
+"""The configuration of a table: the facts that the base records, in a file that writers can read without Lance."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ FORMAT = 1
 class Config:
     """The whole configuration of a table.
 
-    `regions` is None while the region of a key is unknown: the table was adopted from Lance, and takes no rows yet.
-    `owner` is the name that every ordinary writer of the table shares; `schema_version` grows with each change of the
-    schema.
+    `regions` is None for a table that was adopted from Lance without a region spec; it accepts no rows yet. `owner` is
+    the name that all ordinary writers of the table share. `schema_version` increases with each change of the schema.
     """
 
     table: TableId
@@ -55,7 +54,7 @@ class Config:
 
 
 def regions_text(spec: RegionSpec | None) -> str:
-    """The region spec as the base's schema metadata holds it; empty if there is none yet."""
+    """Encode the region spec as it is stored in the schema metadata of the base; empty without a spec."""
     return "" if spec is None else json.dumps(region_specs.to_json(spec), sort_keys=True, separators=(",", ":"))
 
 
@@ -64,7 +63,7 @@ def encode(config: Config) -> bytes:
 
 
 def decode(body: bytes, *, uri: str) -> Config:
-    """Read a configuration.
+    """Decode a configuration.
 
     Raises:
         Invalid: a newer release wrote it.
@@ -74,7 +73,7 @@ def decode(body: bytes, *, uri: str) -> Config:
         document = json.loads(body)
         if document["format"] > FORMAT:
             raise Invalid(
-                f"the table has format {document['format']}, this release reads up to {FORMAT}",
+                f"the table has format {document['format']}, this release reads formats up to {FORMAT}",
                 remedy="Install a newer lancelsm",
                 table=uri,
             )
@@ -93,57 +92,58 @@ def decode(body: bytes, *, uri: str) -> Config:
 
 
 def read(objects: ObjectStore, *, uri: str) -> Config | None:
-    """The configuration of the table at a place, or None if no table of ours is there."""
+    """Read the configuration of a table; None if there is no lancelsm table at this location."""
     found = objects.get(CONFIG)
     return None if found is None else decode(found.body, uri=uri)
 
 
 def create(objects: ObjectStore, config: Config, *, uri: str) -> None:
-    """Write a new table's configuration: the last step of making it.
+    """Write the configuration of a new table: the last step of its creation.
 
     Raises:
-        Invalid: another table is there.
-        Unavailable: the store gave no answer; make the table again, which finishes it.
+        Invalid: another table exists at this location.
+        Unavailable: the store did not answer; create the table again, which finishes it.
     """
     body = encode(config)
     found = put_once(objects, CONFIG, body, attempts=range(2))
     if found is None:
         raise Unavailable("the table's configuration could not be written", remedy="Run init again", table=uri)
-    if decode(found, uri=uri) != config:  # of the same one the bytes may differ: Lance keeps no order of metadata
-        raise Invalid("a table exists there already", remedy="Open it, or choose another place", table=uri)
+    if decode(found, uri=uri) != config:  # not the bytes: Lance does not keep the order of metadata
+        raise Invalid("a table already exists at this location", remedy="Open it, or use another location", table=uri)
 
 
 def change_settings(objects: ObjectStore, settings: Mapping[str, str], *, uri: str, budget: Budget) -> Config:
-    """Set some of a table's settings; those that are not named stay.
+    """Set some settings of a table; the others keep their values.
 
     Args:
-        settings: checked, as text.
+        settings: valid settings, as text.
 
     Returns:
-        The configuration that holds them.
+        The configuration with these settings.
 
     Raises:
-        Invalid: no table is there, or a newer release made it.
-        Contended: others kept changing the configuration, or the store gave no answer; set them again.
+        Invalid: there is no table at this location, or a newer release created it.
+        Contended: concurrent changes of the configuration, or the store did not answer; set the settings again.
         Corrupt: the configuration is unreadable.
     """
     for _ in budget.attempts():
         found = objects.get(CONFIG)
         if found is None:
-            raise Invalid("no table is there", remedy="Make it with lancelsm init", table=uri)
+            raise Invalid("there is no table at this location", remedy="Create it with lancelsm init", table=uri)
         present = decode(found.body, uri=uri)
         wanted = replace(present, settings={**present.settings, **settings})
         if wanted == present or isinstance(objects.replace(CONFIG, encode(wanted), expect=found.etag), Written):
             return wanted
-    raise Contended("others kept changing the table's configuration", remedy="Set them again", table=uri)
+    raise Contended("other processes kept changing the table's configuration", remedy="Set them again", table=uri)
 
 
 def rewrite(objects: ObjectStore, config: Config, *, uri: str) -> None:
-    """Replace a table's configuration.
+    """Replace the configuration of a table.
 
     Raises:
-        Contended: somebody else did so meanwhile; nothing was written.
-        Unavailable: the store gave no answer; do it again.
+        Contended: another process replaced it meanwhile. Nothing was written.
+        Unavailable: the store did not answer; call this again.
+        Corrupt: the table has no configuration.
     """
     body = encode(config)
     found = objects.get(CONFIG)
@@ -153,6 +153,6 @@ def rewrite(objects: ObjectStore, config: Config, *, uri: str) -> None:
         return
     outcome = objects.replace(CONFIG, body, expect=found.etag)
     if isinstance(outcome, PreconditionFailed):
-        raise Contended("the table's configuration changed meanwhile", remedy="Run it again", table=uri)
+        raise Contended("the table's configuration was changed meanwhile", remedy="Run it again", table=uri)
     if not isinstance(outcome, Written):
         raise Unavailable("the table's configuration could not be written", remedy="Run it again", table=uri)

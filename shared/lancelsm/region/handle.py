@@ -1,6 +1,6 @@
-"""Open a table: which configuration, which registry, which stores.
+"""Open a table: read its configuration, connect to its object store and registry.
 
-A writer needs the configuration alone and never loads Lance; whoever reads or folds holds it against the base first.
+Writers need only the configuration and never load Lance. Readers and mergers compare it with the base first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lancelsm.objects import ObjectStore
 from lancelsm.objects.open import local_path, open_store
 from lancelsm.record.schema import TableSchema
 from lancelsm.region import config as configs
-from lancelsm.region.catalog import Directory, TableContext, check_there
+from lancelsm.region.catalog import Directory, TableContext, check_not_dropped
 from lancelsm.region.config import Config
 from lancelsm.registry import Record, Registry, SwapUnknown
 from lancelsm.registry.open import open_registry
@@ -32,7 +32,7 @@ DEFAULT_OWNER = "default"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """Makers of the collaborators of a table; replaced as a whole by tests and other deployments."""
+    """How to create the store, registry, clock and ids of a table. Tests and deployments replace it as a whole."""
 
     store: Callable[[str, Mapping[str, str] | None], ObjectStore] = open_store
     registry: Callable[..., Registry] = open_registry
@@ -43,19 +43,19 @@ class Ports:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteTarget:
-    """What a writer needs to know of its table."""
+    """The part of a table that a writer needs."""
 
     context: TableContext
     schema: TableSchema
     regions: RegionSpec
     settings: setting.Settings
-    owner: str  # under which regions are created, and which ordinary writers share
+    owner: str  # creates regions; all ordinary writers share it
     directory: Directory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableHandle:
-    """A table's configuration and storage."""
+    """An open table: its configuration, context and settings."""
 
     config: Config
     context: TableContext
@@ -63,23 +63,26 @@ class TableHandle:
     storage_options: Mapping[str, str] | None
 
     def read_base(self) -> BaseTable:
-        """The newest version of the base; raises as `dataset.base_table.open_base`, and `Invalid` after a drop."""
+        """Open the newest version of the base.
+
+        Raises: the same errors as `dataset.base_table.open_base`, and `Invalid` if the table was dropped.
+        """
         from lancelsm.dataset.base_table import find_base, no_dataset  # noqa: PLC0415 - a writer never loads Lance
 
         base = find_base(uri=self.context.uri, storage_options=self.storage_options)
         if base is None or base.facts is None or base.facts.table != self.config.table:
-            check_there(self.context)
+            check_not_dropped(self.context)
         if base is None:
             raise no_dataset(self.context.uri)
         return base
 
     def target(self) -> WriteTarget:
-        """What writers need; raises `Invalid` while the region of a key is unknown."""
+        """Return the part that writers need; raise `Invalid` if the table has no region spec yet."""
         spec = self.config.regions
         if spec is None:
             raise Invalid(
-                "the table was adopted from Lance without a spec that says which region a key is in",
-                remedy=f'Set one: lancelsm region adopt {self.context.uri} --regions "bucket(column, 4)"',
+                "the table was adopted from Lance without a region spec, so it accepts no rows yet",
+                remedy=f'Set a region spec: lancelsm region adopt {self.context.uri} --regions "bucket(column, 4)"',
                 table=self.context.uri,
             )
         return WriteTarget(
@@ -99,14 +102,14 @@ def open_table(
     storage_options: Mapping[str, str] | None = None,
     ports: Ports = Ports(),
 ) -> TableHandle:
-    """Read a table's configuration, and hold it against the base: a registry that the base doesn't name is never used.
+    """Read the configuration of a table and compare it with the base. So only the registry that the base names is used.
 
     Args:
-        settings: by name, instead of the environment's and the table's own.
+        settings: values by name; they override the environment and the table's own settings.
 
     Raises:
-        Invalid: no table is there, or a newer release made it.
-        Corrupt: its configuration is unreadable, or not the base's; as `check_base`.
+        Invalid: there is no table at this location, or a newer release created it.
+        Corrupt: the configuration is unreadable, or `check_base` finds that it differs from the base.
         Unavailable: the store did not answer.
     """
     table = open_configured(uri, settings=settings, storage_options=storage_options, ports=ports)
@@ -121,51 +124,53 @@ def open_configured(
     storage_options: Mapping[str, str] | None = None,
     ports: Ports = Ports(),
 ) -> TableHandle:
-    """As `open_table`, from the configuration alone: for those who only write, without Lance.
+    """Open a table from its configuration alone, without Lance: for processes that only write.
 
-    A flush compares the two before it folds what was written.
+    The configuration is not compared with the base here; the next flush compares them before it uses the rows.
+
+    Raises: the same errors as `open_table`, without those of `check_base`.
     """
-    place = canonical(uri)
-    store = ports.store(place, storage_options)
-    config = configs.read(store, uri=place)
+    location = canonical(uri)
+    store = ports.store(location, storage_options)
+    config = configs.read(store, uri=location)
     if config is None:
         raise Invalid(
-            "no table is there",
-            remedy="Make it with lancelsm init, or bring in one that Lance wrote with lancelsm region adopt",
-            table=place,
+            "there is no table at this location",
+            remedy="Create it with lancelsm init, or adopt a table that Lance wrote with lancelsm region adopt",
+            table=location,
         )
-    return table_handle(config, store, place, settings=settings, storage_options=storage_options, ports=ports)
+    return table_handle(config, store, location, settings=settings, storage_options=storage_options, ports=ports)
 
 
 def check_base(base: BaseTable, config: Config) -> None:
-    """Whether the base says of its table what the configuration says.
+    """Check that the base records the same facts as the configuration.
 
     Raises:
         Invalid: a newer release wrote the base.
-        Corrupt: another tool has overwritten the base, or the configuration is not the one that was written with it.
+        Corrupt: another tool has overwritten the base, or the configuration differs from the facts in the base.
     """
     facts = base.facts
     if facts is None or facts.table != config.table:
         raise Corrupt(
-            "the base is not this table's: another tool has overwritten it",
-            remedy="Restore the base to its last version with the table's id",
+            "the base does not belong to this table: another tool has overwritten it",
+            remedy="Restore the base to its last version that has the id of the table",
             table=base.uri,
             version=base.version,
         )
     if facts.format > configs.FORMAT:
         raise Invalid(
-            f"the table has format {facts.format}, this release reads up to {configs.FORMAT}",
+            f"the table has format {facts.format}, this release reads formats up to {configs.FORMAT}",
             remedy="Install a newer lancelsm",
             table=base.uri,
         )
-    said = {"registry": config.registry, "owner": config.owner}
-    if config.regions is not None:  # an adopted table gets its spec in the base first
-        said["regions"] = configs.regions_text(config.regions)
-    for name, value in said.items():
+    expected = {"registry": config.registry, "owner": config.owner}
+    if config.regions is not None:  # an adopted table gets its spec in the base before the configuration
+        expected["regions"] = configs.regions_text(config.regions)
+    for name, value in expected.items():
         if value != getattr(facts, name):
             raise Corrupt(
-                f"the configuration says {value!r}, the base {getattr(facts, name)!r}",
-                remedy="Correct the configuration: the base decides",
+                f"the configuration has {value!r}, but the base has {getattr(facts, name)!r}",
+                remedy="Correct the configuration: the base is authoritative",
                 table=base.uri,
                 field=name,
                 object=CONFIG,
@@ -173,41 +178,41 @@ def check_base(base: BaseTable, config: Config) -> None:
 
 
 def canonical(uri: str | Path) -> str:
-    """One spelling for a place: an absolute path without a trailing slash, or the URL without one."""
+    """Return the canonical form of a location: an absolute path or a URL, without a trailing slash."""
     path = local_path(uri)
     return str(uri).rstrip("/") if path is None else str(path.absolute())
 
 
-def catalogue_table(table: TableHandle) -> None:
-    """Make sure that the registry knows the table; raises `Unavailable` if it gave no answer."""
+def add_table_to_catalog(table: TableHandle) -> None:
+    """Add the table to the catalog if it is absent; raise `Unavailable` if the registry did not answer."""
     context = table.context
-    record: Record = {"format": configs.FORMAT, "uri": context.uri}  # where it was made: for schedules, not decisions
+    record: Record = {"format": configs.FORMAT, "uri": context.uri}  # where it was created; only schedules use it
     for _ in context.budget().attempts():
         if not isinstance(context.registry.swap(table_key(context.table), expect=None, change=record), SwapUnknown):
             return
-    raise Unavailable("the table could not be catalogued", remedy="Run it again", table=context.uri)
+    raise Unavailable("the table could not be added to the catalog", remedy="Run it again", table=context.uri)
 
 
 def table_handle(
     config: Config,
     store: ObjectStore,
-    place: str,
+    location: str,
     *,
     settings: Mapping[str, object] | None = None,
     storage_options: Mapping[str, str] | None,
     ports: Ports,
 ) -> TableHandle:
-    """A table of which the configuration is known."""
-    with error_context(table=place):
-        pace = setting.resolve(table=config.settings, arguments=settings)
+    """Build the handle of a table from its configuration."""
+    with error_context(table=location):
+        resolved = setting.resolve(table=config.settings, arguments=settings)
     context = TableContext(
-        uri=place,
+        uri=location,
         table=config.table,
         objects=store,
-        registry=ports.registry(config.registry, uri=place, store=store, clock=ports.clock, ids=ports.ids),
+        registry=ports.registry(config.registry, uri=location, store=store, clock=ports.clock, ids=ports.ids),
         clock=ports.clock,
         ids=ports.ids,
-        budget_seconds=pace.retry_budget_seconds,
+        budget_seconds=resolved.retry_budget_seconds,
         parallel=ports.parallel,
     )
-    return TableHandle(config=config, context=context, settings=pace, storage_options=storage_options)
+    return TableHandle(config=config, context=context, settings=resolved, storage_options=storage_options)

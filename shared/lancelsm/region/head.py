@@ -1,8 +1,8 @@
-"""The head of a region: the one compare-and-swapped record that decides what is committed.
+"""The head of a region: the single compare-and-swapped record that decides what is committed.
 
-Its log half is moved by appends, its manifest half by flush, claim, seal and collection; a swap of one half never
-disturbs the other. Every change of a head is one of the functions below: a pure step from what was read to the swap
-to try.
+Appends change its log half; flush, claim, seal and garbage collection change its manifest half. A swap of one half
+never conflicts with a swap of the other. Each function below is one kind of change: a pure function from the head that
+was read to the swap to try.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from lancelsm.errors import Corrupt, Invalid
 from lancelsm.registry import Fields, Record, Value, number, text
 
 FORMAT = 1
-NOBODY = ""  # the owner of a sealed region
-_NONE = Epoch(0)
+NO_OWNER = ""  # the owner of a sealed region
+_NO_EPOCH = Epoch(0)
 _OWNER_MAX = 100
 _QUEUES = 4
 SINCE_UNKNOWN = "0"
@@ -30,9 +30,9 @@ _POSITIONS = frozenset({"next_position", "first_position"})
 
 
 def check_owner(owner: str) -> None:
-    """Raise `Invalid` for what is no owner's name: nothing, which means nobody, or text too long for a record."""
+    """Raise `Invalid` unless this is the name of an owner: not empty, which means no owner, and short enough."""
     if not 0 < len(owner) <= _OWNER_MAX:
-        raise Invalid(f"{owner!r} is no owner", remedy=f"Give a name of 1 to {_OWNER_MAX} characters", field="owner")
+        raise Invalid(f"{owner!r} is not a valid owner name", remedy=f"Use 1 to {_OWNER_MAX} characters", field="owner")
 
 
 class RegionState(StrEnum):
@@ -42,7 +42,7 @@ class RegionState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What the head needs to know of one WAL entry to commit it."""
+    """The facts about a WAL entry that the head needs to commit it."""
 
     position: Position
     epoch: Epoch
@@ -54,19 +54,19 @@ class Summary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogTotals:
-    """Sums over every entry of a region's log up to some position, and the epoch of the last one (0: none)."""
+    """Sums over all entries of a log up to a position, and the epoch of the last one (0: there are no entries)."""
 
     entry_setsum: Setsum = field(default_factory=Setsum)
     wal_rows: int = 0
     wal_bytes: int = 0
     applied_sequences: Mapping[str, str] = field(default_factory=dict)
-    epoch: Epoch = _NONE
+    epoch: Epoch = _NO_EPOCH
 
     def after(self, entries: Iterable[Summary]) -> LogTotals:
-        """The totals with some more entries, in order.
+        """Return the totals after these further entries, in order.
 
-        Four queues are remembered. A fifth displaces the one with the lowest sequence: a queue that was made again
-        counts from higher numbers, so that is one of those that are gone.
+        At most four queues are recorded. A fifth replaces the one with the lowest sequence number: a queue that is
+        created again counts from higher numbers, so the lowest one belongs to a deleted queue.
         """
         totals = self
         for entry in entries:
@@ -87,13 +87,14 @@ class LogTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """One read of a head.
+    """A head as it was read.
 
-    Log half: `next_position` is the first uncommitted position; `entry_setsum`, `wal_rows`, `wal_bytes` sum every
-    entry ever committed; `applied_sequences` holds the highest sequence applied per queue; `nonce` is the last
-    committer's. Manifest half: `first_position` is the floor below which WAL objects may be gone; `manifest_key` names
-    the staged manifest; `manifest_epoch` < `epoch` means that a claim is unfinished. Advisory: `merged`, and `dirty`,
-    since when (Unix seconds as text) there has been something that the base lacks, empty if nothing.
+    Log half: `next_position` is the first uncommitted position; `entry_setsum`, `wal_rows` and `wal_bytes` are sums
+    over all entries ever committed; `applied_sequences` has the highest applied sequence number of each queue; `nonce`
+    is the nonce of the last committer. Manifest half: `first_position` is the floor, below which WAL objects may be
+    gone; `manifest_key` names the staged manifest; `manifest_epoch` < `epoch` means that a claim is unfinished.
+    Advisory: `merged` is the newest generation that mergers have reported as merged; `dirty` is the time (Unix seconds
+    as text) since which the base has lagged, empty if it does not lag.
     """
 
     epoch: Epoch
@@ -118,7 +119,7 @@ class Head:
 
     @property
     def totals(self) -> LogTotals:
-        """Of every entry ever committed."""
+        """The totals of all entries ever committed."""
         return LogTotals(
             entry_setsum=self.entry_setsum,
             wal_rows=self.wal_rows,
@@ -128,34 +129,34 @@ class Head:
         )
 
     def applied(self, queue: str) -> int:
-        """The highest sequence of a queue that the log has; 0 if none of it."""
+        """The highest sequence number of a queue that the log has; 0 if the log has no rows from it."""
         return int(self.applied_sequences.get(queue, 0))
 
     @property
     def pending_generations(self) -> int:
-        """Generations that the base does not hold yet, as far as mergers have reported."""
+        """The number of generations that are not merged yet, as far as mergers have reported."""
         return self.current_generation - 1 - self.merged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swap:
-    """What to try on the head's record."""
+    """A compare-and-swap to try on the record of the head."""
 
     expect: Fields | None
     change: Fields
 
 
 def from_record(record: Record) -> Head:
-    """Read a head from its record.
+    """Decode a head.
 
     Raises:
         Invalid: a newer release wrote it.
         Corrupt: a field is missing or unreadable.
     """
-    form = record.get("format")
-    if isinstance(form, int) and form > FORMAT:
+    stored_format = record.get("format")
+    if isinstance(stored_format, int) and stored_format > FORMAT:
         raise Invalid(
-            f"the head has format {form}, this release reads {FORMAT}",
+            f"the head has format {stored_format}, this release reads formats up to {FORMAT}",
             remedy="Install a newer lancelsm",
             field="format",
         )
@@ -164,7 +165,7 @@ def from_record(record: Record) -> Head:
         values["status"] = RegionState(str(record["status"]))
         values["entry_setsum"] = Setsum.from_hex(str(record["entry_setsum"]))
         values["applied_sequences"] = _sequences(str(record["source"]))
-    except (ValueError, Corrupt) as error:  # a sum that is none is Corrupt
+    except (ValueError, Corrupt) as error:  # `Setsum.from_hex` raises Corrupt
         raise Corrupt(
             f"the head's record is unreadable: {error!r}",
             remedy="Run `lancelsm registry rebuild` with all writers stopped",
@@ -190,31 +191,31 @@ def _sequences(document: str) -> dict[str, str]:
 
 
 def to_record(head: Head) -> dict[str, Value]:
-    """The record of a head, each field short text or a number."""
+    """Encode a head. Each field of the record is short text or a number."""
     record: dict[str, Value] = {_stored_name(f.name): getattr(head, f.name) for f in fields(Head)}
     record["status"] = head.status.value
     record["entry_setsum"] = head.entry_setsum.hex()
     record["source"] = _sequences_text(head.applied_sequences)
     if not head.dirty:
-        del record["dirty"]  # an index holds what is dirty and nothing else
+        del record["dirty"]  # a sparse index lists the records that have this field
     return record
 
 
 def created(head: Head) -> Swap:
-    """A region's first head."""
+    """Create the first head of a region."""
     return Swap(expect=None, change=to_record(head))
 
 
 def appended(head: Head, entries: Sequence[Summary], *, nonce: Nonce, at: float) -> Swap:
-    """The next entries of the log become committed, all or none.
+    """Commit the next entries of the log, all or none.
 
-    Conditional on epoch and position only, so that manifest commits in between don't disturb it.
+    The swap depends on epoch and position only, so it does not conflict with concurrent manifest commits.
 
     Args:
-        at: now, in Unix seconds.
+        at: the current time in Unix seconds.
 
     Raises:
-        ValueError: the entries are not the ones that follow in this epoch (a bug of the caller).
+        ValueError: the entries do not follow this head in its epoch (a bug of the caller).
     """
     expected = range(head.next_position, head.next_position + len(entries))
     if [e.position for e in entries] != list(expected) or any(e.epoch != head.epoch for e in entries):
@@ -229,13 +230,13 @@ def appended(head: Head, entries: Sequence[Summary], *, nonce: Nonce, at: float)
             "wal_bytes": totals.wal_bytes,
             "source": _sequences_text(totals.applied_sequences),
             "nonce": nonce,
-            "dirty": head.dirty or str(int(at)),  # always written: `cleaned` may have come in between
+            "dirty": head.dirty or str(int(at)),  # always written: a concurrent `cleaned` may have removed it
         },
     )
 
 
 def claimed(head: Head, *, owner: str, nonce: Nonce) -> Swap:
-    """A fresh epoch for `owner`. Conditional on the epoch alone, else a busy appender would starve it."""
+    """Start a new epoch for `owner`. The swap depends on the epoch only; else a busy appender would starve it."""
     return Swap(
         expect={"epoch": head.epoch, "status": RegionState.OPEN.value},
         change={"epoch": head.epoch + 1, "owner": owner, "nonce": nonce},
@@ -243,10 +244,10 @@ def claimed(head: Head, *, owner: str, nonce: Nonce) -> Swap:
 
 
 def sealed(head: Head, *, nonce: Nonce) -> Swap:
-    """No further append, claim or creation, for ever; what is in flight is fenced by the fresh epoch."""
+    """End appends, claims and creation permanently. The new epoch fences appends in flight."""
     return Swap(
         expect={"epoch": head.epoch, "status": RegionState.OPEN.value},
-        change={"epoch": head.epoch + 1, "owner": NOBODY, "status": RegionState.SEALED.value, "nonce": nonce},
+        change={"epoch": head.epoch + 1, "owner": NO_OWNER, "status": RegionState.SEALED.value, "nonce": nonce},
     )
 
 
@@ -261,7 +262,7 @@ def manifest_swapped(
     collector_round: int,
     nonce: Nonce,
 ) -> Swap:
-    """The head names the next manifest. Conditional on the manifest version alone: appends don't disturb it."""
+    """Name the next manifest. The swap depends on the manifest version only: it does not conflict with appends."""
     return Swap(
         expect={"manifest_version": head.manifest_version},
         change={
@@ -277,14 +278,14 @@ def manifest_swapped(
 
 
 def merged(head: Head, through: Generation) -> Swap | None:
-    """Tell appenders how far the base is; None if they know. Advisory: only backpressure looks at it."""
+    """Report the newest merged generation; None if the head has it. Advisory: only backpressure uses it."""
     if through <= head.merged:
         return None
     return Swap(expect={"merged": head.merged}, change={"merged": through})
 
 
 def cleaned(head: Head) -> Swap:
-    """The base holds everything that this head shows. Advisory: only schedules look at it."""
+    """Record that the base has all rows that this head shows. Advisory: only schedules use it."""
     expect = {"next_position": head.next_position, "manifest_version": head.manifest_version}
     return Swap(expect=expect, change={"dirty": None})
 

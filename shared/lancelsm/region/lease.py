@@ -1,6 +1,6 @@
-"""An advisory lock in the registry: it saves two processes from doing the same work, and nothing rests on it.
+"""Leases: advisory locks in the registry that save two processes from doing the same work. Safety needs no lease.
 
-A holder that stalls past its time and goes on does no harm: what it was going to commit carries its own precondition.
+A holder may stall until its lease has expired, and then continue: its commit still has its own precondition.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from lancelsm.region.catalog import TableContext
 from lancelsm.registry import Record, SwapApplied, SwapUnknown, number, text
 
 LEASE_SECONDS = 60.0
-_SKEW_SECONDS = 300.0  # a lease that ends later than this after the longest one is of a clock that was wrong
+_SKEW_SECONDS = 300.0  # a lease that ends later than LEASE_SECONDS plus this was written by a wrong clock
 
 
 @contextmanager
 def lease(context: TableContext, name: str) -> Iterator[None]:
-    """Hold the table's lease of this name for as long as the context lasts.
+    """Context manager that holds the lease of this name.
 
-    A thread renews it for work that takes longer than `LEASE_SECONDS`, unless the storage is for one thread
-    (`parallel` 1).
+    A thread renews the lease for work that takes longer than `LEASE_SECONDS`, unless the context is single-threaded
+    (`parallel` is 1).
 
     Raises:
-        Contended: another process holds it; says for how long still.
+        Contended: another process holds the lease. The remedy says when it ends.
 
-    After a crash of the holder others wait at most `LEASE_SECONDS`, and five minutes more if its clock was ahead.
+    After a crash of the holder, others wait at most `LEASE_SECONDS`, plus up to five minutes if its clock was ahead.
     """
     key = lease_key(context.table, name)
     holder = context.ids.nonce()
     version = _take(context, key, holder, name)
     stop = threading.Event()
-    beat = threading.Thread(target=_renew, args=(context, key, holder, version, stop), daemon=True)
+    renewal = threading.Thread(target=_renew, args=(context, key, holder, version, stop), daemon=True)
     if context.parallel > 1:
-        beat.start()
+        renewal.start()
     try:
         yield
     finally:
         stop.set()
-        if beat.is_alive():
-            beat.join()
-        with suppress(LsmError):  # it runs out by itself
+        if renewal.is_alive():
+            renewal.join()
+        with suppress(LsmError):  # it expires by itself
             _release(context, key, holder)
 
 
@@ -53,23 +53,23 @@ def _take(context: TableContext, key: Key, holder: Nonce, name: str) -> int:
         try:
             found = _read(context, key)
         except Corrupt:
-            context.registry.discard(key)  # nothing rests on it, and nobody could ever take it
+            context.registry.discard(key)  # safe, since leases are advisory; else nobody could take it again
             continue
         left = found.expires - context.clock.now() if found and found.holder else 0.0
         held = 0 < left <= LEASE_SECONDS + _SKEW_SECONDS
         if found and held and found.holder != holder:
             raise Contended(
                 f"another process holds the lease {name!r}",
-                remedy=f"Wait: it ends by itself, or in {left:.0f} s if its holder has died",
+                remedy=f"Wait: its holder releases it, or it expires in {left:.0f} s if the holder has crashed",
                 table=context.uri,
             )
         version = found.version + 1 if found else 1
         change = _record(context, holder, version)
         expect = {"version": version - 1} if found else None
         if not isinstance(context.registry.swap(key, expect=expect, change=change), SwapApplied):
-            continue  # lost, or unknown: then the next look recognises the holder
+            continue  # lost or unknown: the next read shows the holder
         return version
-    raise Contended(f"others kept taking the lease {name!r}", remedy="Retry", table=context.uri)
+    raise Contended(f"other processes kept taking the lease {name!r}", remedy="Retry", table=context.uri)
 
 
 def _renew(context: TableContext, key: Key, holder: Nonce, version: int, stop: threading.Event) -> None:
@@ -79,11 +79,11 @@ def _renew(context: TableContext, key: Key, holder: Nonce, version: int, stop: t
                 key, expect={"version": version, "holder": holder}, change=_record(context, holder, version + 1)
             )
         except LsmError:
-            continue  # the next beat comes before it ends
+            continue  # the next renewal comes before it expires
         if isinstance(outcome, SwapApplied):
             version += 1
         elif not isinstance(outcome, SwapUnknown):
-            return  # it ran out and another process took it
+            return  # it expired, and another process took it
 
 
 def _release(context: TableContext, key: Key, holder: Nonce) -> None:
@@ -95,7 +95,7 @@ def _release(context: TableContext, key: Key, holder: Nonce) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Lease:
-    holder: str  # nobody if empty
+    holder: str  # empty: nobody holds it
     expires: float
     version: int
 

@@ -1,4 +1,4 @@
-"""Of what a clone was made: what it remembers of its source, and how its source names what it keeps for it."""
+"""Clone lineage: the source of a clone, and the names of the pin and the tag that its source keeps for it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from lancelsm.errors import Corrupt
 from lancelsm.objects import ObjectStore
 from lancelsm.region.markers import REMEDY, read_marker
 
-TAGS = "lancelsm.clone."  # of versions that clones share, before the clones' ids
+TAG_PREFIX = "lancelsm.clone."  # of tags of shared base versions; the id of the clone follows
 
-_PINS = "clone-"  # the same of pins, before what the ids begin with
+_PIN_PREFIX = "clone-"  # of pins; the first eight digits of the id of the clone follow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloneLineage:
-    """What a clone remembers of its making: the table it is, the source, and the source's snapshot and pin."""
+    """How a clone was made: its own table id, and the source table with its snapshot and registry."""
 
     table: str
     source: str
@@ -26,24 +26,24 @@ class CloneLineage:
 
     @property
     def pin(self) -> str:
-        """The name of the source's pin for the clone."""
-        return f"{_PINS}{self.table[:8]}"
+        """The name of the pin that the source keeps for the clone."""
+        return f"{_PIN_PREFIX}{self.table[:8]}"
 
     @property
     def tag(self) -> str:
-        """The tag of the source's version; no pin's, so that only the clone's end removes it."""
-        return f"{TAGS}{self.table}"
+        """The tag on the base version of the source. It belongs to no pin, so only a drop of the clone removes it."""
+        return f"{TAG_PREFIX}{self.table}"
 
 
 def read_lineage(store: ObjectStore) -> CloneLineage | None:
-    """Of what a clone was made; None for a table that is no clone. Raises `Corrupt` if it can't be read."""
+    """Read the lineage of a clone; None if the table is not a clone. Raise `Corrupt` if it is unreadable."""
     marker = read_marker(store, CLONE)
     try:
         return None if marker is None else CloneLineage(**marker)
     except TypeError as error:
-        raise Corrupt(f"what the clone remembers of its source: {error}", remedy=REMEDY, object=CLONE) from error
+        raise Corrupt(f"the lineage of the clone is unreadable: {error}", remedy=REMEDY, object=CLONE) from error
 
 
-def tags_of(pin: str) -> str:
-    """How the tag begins that belongs to a clone's pin."""
-    return f"{TAGS}{pin.removeprefix(_PINS)}"
+def tag_prefix_of(pin: str) -> str:
+    """Return the prefix of the tag that belongs to the pin of a clone."""
+    return f"{TAG_PREFIX}{pin.removeprefix(_PIN_PREFIX)}"

@@ -1,8 +1,8 @@
-"""The manifest of a region: which generations it has, and how far the log is folded into them.
+"""The manifest of a region: its generations, and the position up to which the log was flushed into them.
 
-A manifest is an immutable value; every change is a pure function below, and `violations` says what no change may ever
-do. Its bytes are Lance's ShardManifest with our fields above 1000 (proto/lancelsm/v1/manifest.proto), so that Lance
-reads them.
+A manifest is an immutable value. Each change is a pure function below, and `violations` checks the invariants. Its
+bytes are Lance's ShardManifest with additional fields numbered from 1000 (proto/lancelsm/v1/manifest.proto), so that
+Lance can read them.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from lancelsm.generated.lancelsm.v1 import manifest_pb2 as pb
 from lancelsm.region.head import LogTotals
 
 FORMAT = 1
-_NOWHERE = Position(0)  # before the first entry
-_START = Position(1)
-_FIRST = Generation(1)
-_BEFORE = Epoch(0)
+_NO_POSITION = Position(0)  # before the first entry
+_FIRST_POSITION = Position(1)
+_FIRST_GENERATION = Generation(1)
+_NO_EPOCH = Epoch(0)
 _MONOTONE = (
     "epoch",
     "replay_epoch",
@@ -39,22 +39,22 @@ _MONOTONE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folded:
-    """Where a generation comes from: the entries `first` through `last`, and what it must sum to."""
+    """The entries from which a generation was flushed, `first` through `last`, and the sums that prove it."""
 
     first: Position
     last: Position
     entry_setsum: Setsum
     row_setsum: Setsum
-    file_setsum: Setsum | None = None  # None: an earlier release flushed it
-    bloom_setsum: Setsum | None = None  # as above
+    file_setsum: Setsum | None = None  # None: flushed by an earlier release
+    bloom_setsum: Setsum | None = None  # None: flushed by an earlier release
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushedGeneration:
-    """One generation in a manifest. Those that Lance itself wrote don't know what was folded into them."""
+    """One generation in a manifest. `folded` is None if Lance's own writer flushed it."""
 
     generation: Generation
-    path: str  # bare directory name below the region
+    path: str  # directory name below the region
     rows: int | None  # as stored, tombstones included
     bytes: int | None
     folded: Folded | None = None
@@ -62,40 +62,41 @@ class FlushedGeneration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What one version of a region's manifest says.
+    """One version of the manifest of a region.
 
-    `replay_after` is the last position that is in a generation (0: none); entries after it are the tail.
-    `entry_setsum`, `wal_rows`, `wal_bytes` and `applied_sequences` are the head's values at that position: head -
-    manifest = tail. `collected_*` sum what left with collected generations, so that parts + collected = total.
-    `collector_committed` is when the newest round was committed, in Unix seconds.
+    `replay_after`, the replay point, is the last position that is in a generation (0: there is no generation); the
+    entries after it are the tail. `entry_setsum`, `wal_rows`, `wal_bytes` and `applied_sequences` are the values of the
+    head at that position, so head - manifest = tail. `collected_*` are the sums of the generations that were collected,
+    so listed + collected = total. `collector_committed` is the time in Unix seconds at which the newest collection
+    round was committed.
     """
 
     region: RegionId
     spec_id: int
-    values: tuple[tuple[str, bytes], ...]  # of the region's fields that are not null
+    values: tuple[tuple[str, bytes], ...]  # without null values
     version: Version
     epoch: Epoch
-    replay_after: Position = _NOWHERE
-    current_generation: Generation = _FIRST  # the number that the next flush takes
+    replay_after: Position = _NO_POSITION
+    current_generation: Generation = _FIRST_GENERATION  # the number of the next flush
     generations: tuple[FlushedGeneration, ...] = ()
     sealed: bool = False
-    first_position: Position = _START
+    first_position: Position = _FIRST_POSITION
     entry_setsum: Setsum = field(default_factory=Setsum)
     wal_rows: int = 0
     wal_bytes: int = 0
     applied_sequences: Mapping[str, str] = field(default_factory=dict)
-    replay_epoch: Epoch = _BEFORE  # of the entry at the replay point
+    replay_epoch: Epoch = _NO_EPOCH  # the epoch of the entry at the replay point
     collected_entries: Setsum = field(default_factory=Setsum)
     collected_rows: Setsum = field(default_factory=Setsum)
     collector_round: int = 0
     collector_key: str = ""
     collector_setsum: Setsum = field(default_factory=Setsum)
     collector_committed: float = 0.0
-    last_seen: Position = _NOWHERE  # where the log ended when this was written; a hint to Lance's writers
+    last_seen: Position = _NO_POSITION  # end of the log when this was written; a hint for Lance's writers
 
     @property
     def totals(self) -> LogTotals:
-        """Of the log through the replay point."""
+        """The totals of the log through the replay point."""
         return LogTotals(
             entry_setsum=self.entry_setsum,
             wal_rows=self.wal_rows,
@@ -106,38 +107,40 @@ class Manifest:
 
     @property
     def newest(self) -> Generation:
-        """The number of the newest generation ever made; 0 if none was."""
+        """The number of the newest generation ever flushed; 0 if there is none yet."""
         return Generation(self.current_generation - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dead:
-    """The transition can never apply any more: another came first. Its files are orphans."""
+class Superseded:
+    """The transition can never apply any more, because another one was faster. Its objects are orphans."""
 
     why: str
 
 
-def flushed(manifest: Manifest, *, after: Position, built: FlushedGeneration, at_end: LogTotals) -> Manifest | Dead:
-    """The manifest after `built` joined it.
+def flushed(
+    manifest: Manifest, *, after: Position, built: FlushedGeneration, at_end: LogTotals
+) -> Manifest | Superseded:
+    """Add a flushed generation to the manifest.
 
     Args:
-        after: the replay point that the flush was planned from.
-        built: the new generation, through its last position.
-        at_end: the log's totals up to that position.
+        after: the replay point from which the flush was planned.
+        built: the new generation.
+        at_end: the totals of the log up to the last position of the generation.
 
     Returns:
-        The next manifest; the same manifest if the generation is in it already (recognised by its path); `Dead` if
-        another flush took its range or its number.
+        The next manifest; the same manifest if it already lists the path of the generation; `Superseded` if another
+        flush took the range or the number.
     """
     if any(g.path == built.path for g in manifest.generations):
         return manifest
     if manifest.replay_after != after or manifest.current_generation != built.generation:
-        return Dead(
-            why=f"planned generation {built.generation} after position {after}, the manifest is at generation "
+        return Superseded(
+            why=f"planned generation {built.generation} after position {after}, but the manifest is at generation "
             f"{manifest.current_generation} after position {manifest.replay_after}"
         )
     if built.folded is None:
-        raise ValueError("a flush knows what it folded")
+        raise ValueError("a flushed generation needs its range of entries")
     return replace(
         manifest,
         replay_after=built.folded.last,
@@ -153,14 +156,14 @@ def flushed(manifest: Manifest, *, after: Position, built: FlushedGeneration, at
 
 
 def with_epoch(manifest: Manifest, *, epoch: Epoch, last_seen: Position) -> Manifest:
-    """The manifest of a region whose claim is finished; unchanged if a later claim got there first."""
+    """Record the epoch of a claim; unchanged if a later claim was faster."""
     if manifest.epoch >= epoch:
         return manifest
     return replace(manifest, epoch=epoch, last_seen=max(manifest.last_seen, last_seen))
 
 
 def with_seal(manifest: Manifest, *, epoch: Epoch, last_seen: Position) -> Manifest:
-    """The manifest of a sealed region, whose log ends at `last_seen`: what a stalled writer puts behind it is none."""
+    """Seal the manifest. The log ends at `last_seen`: an object that a stalled writer puts after it is not an entry."""
     if manifest.sealed and manifest.epoch >= epoch:
         return manifest
     last_seen = manifest.last_seen if manifest.sealed else max(manifest.last_seen, last_seen)
@@ -176,24 +179,26 @@ def collected(
     first_position: Position,
     paths: frozenset[str],
     at: float,
-) -> Manifest | Dead:
-    """The manifest after a round of collection: it no longer names what the round's list deletes.
+) -> Manifest | Superseded:
+    """Commit a collection round: remove the generations that its list deletes, and raise the floor.
 
     Args:
-        round_number: of this round; the manifest's is the one before.
-        key, list_setsum: of the round's list.
-        first_position: the floor of the log: WAL objects below it may be deleted.
-        paths: of the generations that leave, the oldest ones.
-        at: now, in Unix seconds: readers of what leaves began before.
+        round_number: the number of this round; the manifest has the number before it.
+        key, list_setsum: the key and the sum of the list of the round.
+        first_position: the new floor of the log; WAL objects below it may be deleted.
+        paths: the paths of the generations that are removed, which are the oldest ones.
+        at: the current time in Unix seconds; readers of the removed generations started before.
 
     Returns:
-        The next manifest; the same manifest if this list is in it already; `Dead` if another round came first.
+        The next manifest; the same manifest if it already names this list; `Superseded` if another round was faster.
     """
     if manifest.collector_key == key:
         return manifest
     leaving = [g for g in manifest.generations if g.path in paths]
     if manifest.collector_round != round_number - 1 or len(leaving) != len(paths):
-        return Dead(why=f"planned round {round_number}, the manifest is after round {manifest.collector_round}")
+        return Superseded(
+            why=f"planned round {round_number}, but the manifest is after round {manifest.collector_round}"
+        )
     folded = [g.folded for g in leaving if g.folded]
     return replace(
         manifest,
@@ -209,7 +214,7 @@ def collected(
 
 
 def violations(old: Manifest | None, new: Manifest) -> list[str]:
-    """What `new` breaks, as sentences; empty for a manifest that may follow `old` (None: the first one)."""
+    """Return the invariants that `new` breaks, as text; empty if it may follow `old` (None: it is the first one)."""
     return [*_inner_violations(new), *(_step_violations(old, new) if old else [])]
 
 
@@ -225,39 +230,41 @@ def _inner_violations(m: Manifest) -> list[str]:
     ]
     for a, b in pairwise(m.generations):
         if a.folded and b.folded and b.folded.first != a.folded.last + 1:
-            broken.append(f"generation {b.generation} starts at {b.folded.first}, its elder ends at {a.folded.last}")
+            broken.append(
+                f"generation {b.generation} starts at {b.folded.first}, the one before ends at {a.folded.last}"
+            )
     if m.generations:
         end = m.generations[-1].folded
         if end and end.last != m.replay_after:
-            broken.append(f"the newest generation ends at {end.last}, the replay point is {m.replay_after}")
+            broken.append(f"the newest generation ends at {end.last}, but the replay point is {m.replay_after}")
     sums = [g.folded.entry_setsum for g in m.generations if g.folded]
     if len(sums) == len(m.generations) and sum(sums, start=m.collected_entries) != m.entry_setsum:
-        broken.append("entries of generations + collected entries do not add up to the entries at the replay point")
+        broken.append("the sums of listed and collected generations do not add up to the sum at the replay point")
     if m.first_position > m.replay_after + 1:
-        broken.append(f"the floor {m.first_position} is past the replay point {m.replay_after}")
+        broken.append(f"the floor {m.first_position} is above the replay point {m.replay_after}")
     return broken
 
 
 def _step_violations(old: Manifest, new: Manifest) -> list[str]:
     broken = []
     if (new.region, new.spec_id, new.values) != (old.region, old.spec_id, old.values):
-        broken.append("a manifest of another region")
+        broken.append("the manifest belongs to another region")
     if new.version != old.version + 1:
         broken.append(f"version {new.version} does not follow {old.version}")
     broken += [
-        f"{name} goes back from {getattr(old, name)} to {getattr(new, name)}"
+        f"{name} decreases from {getattr(old, name)} to {getattr(new, name)}"
         for name in _MONOTONE
         if getattr(new, name) < getattr(old, name)
     ]
     if old.sealed and not new.sealed:
-        broken.append("a sealed region is opened")
+        broken.append("a sealed region is opened again")
     added = [g.folded.first for g in new.generations if g.generation >= old.current_generation and g.folded]
     if added and added[0] != old.replay_after + 1:
-        broken.append(f"the next generation starts at {added[0]}, the replay point was {old.replay_after}")
+        broken.append(f"the next generation starts at {added[0]}, but the replay point was {old.replay_after}")
     kept = {g.generation: g for g in new.generations}
     oldest = new.generations[0].generation if new.generations else new.current_generation
     broken += [
-        f"generation {g.generation} is changed or missing"
+        f"generation {g.generation} was changed or is missing"
         for g in old.generations
         if g.generation >= oldest and kept.get(g.generation) != g
     ]
@@ -265,7 +272,7 @@ def _step_violations(old: Manifest, new: Manifest) -> list[str]:
 
 
 def encode(manifest: Manifest) -> bytes:
-    """The bytes of a manifest, the same for equal values."""
+    """Encode a manifest. Equal values give equal bytes."""
     message = pb.Manifest(
         version=manifest.version,
         writer_epoch=manifest.epoch,
@@ -295,17 +302,17 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def decode(body: bytes, *, key: str) -> Manifest:
-    """Read a manifest; one that Lance wrote has zero sums and the floor 1.
+    """Decode a manifest. A manifest that Lance wrote has zero sums and the floor 1.
 
     Raises:
-        Corrupt: the bytes are no manifest.
+        Corrupt: the bytes are not a manifest.
         Invalid: a newer release wrote it.
     """
     try:
         message = pb.Manifest.FromString(body)
         if message.format > FORMAT:
             raise Invalid(
-                f"the manifest has format {message.format}, this release reads up to {FORMAT}",
+                f"the manifest has format {message.format}, this release reads formats up to {FORMAT}",
                 remedy="Install a newer lancelsm",
                 object=key,
             )
@@ -315,7 +322,7 @@ def decode(body: bytes, *, key: str) -> Manifest:
 
 
 def written_by_lance(body: bytes) -> bool:
-    """Whether these bytes come from Lance's own writer: they lack our format number."""
+    """Return whether Lance's own writer wrote these bytes, which then lack our format number."""
     return not pb.Manifest.FromString(body).format
 
 

@@ -87,7 +87,7 @@ def derived_head(
     totals = manifest.totals.after(entries)
     return Head(
         epoch=epoch,
-        owner=heads.NOBODY if manifest.sealed else owner,
+        owner=heads.NO_OWNER if manifest.sealed else owner,
         status=RegionState.SEALED if manifest.sealed else RegionState.OPEN,
         next_position=Position(manifest.replay_after + len(entries) + 1),
         entry_setsum=totals.entry_setsum,
