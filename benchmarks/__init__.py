@@ -1,1 +1,1 @@
-"""Measurements of lancelsm, each beside its peer's in the same run. `python -m benchmarks --help`."""
+"""Measure lancelsm, and for comparison a peer in the same run: `python -m benchmarks --help`."""

@@ -14,19 +14,21 @@ BENCHMARKS = ("append_latency", "merge", "reads", "requests", "hot_path", "sums"
 
 
 def main() -> None:
-    described = "\n".join(f"  {name:<16}{_summary(name)}" for name in BENCHMARKS)
+    summaries = "\n".join(f"  {name:<16}{_summary(name)}" for name in BENCHMARKS)
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description=f"benchmarks:\n{described}",
+        description=f"benchmarks:\n{summaries}",
         formatter_class=argparse.RawTextHelpFormatter,
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="which ones; all by default")
-    parser.add_argument("--scale", type=float, default=0.2, help="share of the full sizes; 0.2 takes two minutes")
-    parser.add_argument("--json", action="store_true", help="figures as JSON, one document")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="benchmarks to run (default: all)")
+    parser.add_argument(
+        "--scale", type=float, default=0.2, help="fraction of the full sizes (default: 0.2, which takes two minutes)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the figures as one JSON document")
     options = parser.parse_args()
     if unknown := set(options.names) - set(BENCHMARKS):
-        parser.error(f"no benchmark {min(unknown)!r}; there are {', '.join(BENCHMARKS)}")
-    on, figures = machine(), []
+        parser.error(f"unknown benchmark {min(unknown)!r}; choose from {', '.join(BENCHMARKS)}")
+    machine_text, figures = machine(), []
     for name in options.names or BENCHMARKS:
         print(f"{name}: {_summary(name)}", file=sys.stderr)
         for figure in importlib.import_module(f"benchmarks.{name}").run(options.scale):
@@ -35,7 +37,7 @@ def main() -> None:
                 print(_line(figure), flush=True)
     if options.json:
         document = {
-            "machine": on,
+            "machine": machine_text,
             "scale": options.scale,
             "figures": [asdict(figure) | {"ratio": figure.ratio} for figure in figures],
         }

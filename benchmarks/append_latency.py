@@ -1,7 +1,7 @@
-"""Latency of appends at 10,000 rows of 1 KB a second, over a store of 100 ms and a registry of 8 ms.
+"""Latency of appends at 10,000 rows of 1 KB a second, with 100 ms per store request and 8 ms per registry request.
 
-The real writer, group commit included, from `submit` to its future; store and registry are in memory and sleep. Beside
-the figures that wal3 publishes for its own log at the same rate and the same put.
+It runs the real writer with group commit, and measures from `submit` until its future is done. Store and registry
+are in memory and sleep. The peer is wal3: the published figures for its own log at the same rate and store latency.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("body", pa.stri
 
 
 class Slow:
-    """A port whose every call takes a while longer, as many at once as there are callers."""
+    """A port whose calls each take additional time. Callers do not wait for each other."""
 
     def __init__(self, inner: Any, seconds: float) -> None:
         self._inner = inner
@@ -61,7 +61,7 @@ def run(scale: float) -> Iterator[Figure]:
 
 
 def _measure(depth: int, seconds: float) -> tuple[list[float], float]:
-    """Seconds from submit to acknowledgement, one for each submit, and how many cores were busy."""
+    """Return the seconds from submit to acknowledgement, one per submit, and the number of busy cores."""
     with tempfile.TemporaryDirectory() as directory:
         uri = Path(directory) / "table"
         store, registry = Slow(MemoryStore(), PUT_SECONDS), Slow(MemoryRegistry(), REGISTRY_SECONDS)
@@ -72,12 +72,12 @@ def _measure(depth: int, seconds: float) -> tuple[list[float], float]:
         latencies: list[float] = []
         lock = threading.Lock()
 
-        def arrived(start: float) -> None:
+        def record(start: float) -> None:
             with lock:
                 latencies.append(time.perf_counter() - start)
 
         with table.writer(pipeline_depth=depth) as writer:
-            writer.upsert({"id": [-1], "body": ["the region is claimed by this one"]})
+            writer.upsert({"id": [-1], "body": ["this append claims the region"]})
             with used() as load:
                 begin = time.perf_counter()
                 for number in range(submits):
@@ -85,7 +85,7 @@ def _measure(depth: int, seconds: float) -> tuple[list[float], float]:
                     time.sleep(max(0.0, due - time.perf_counter()))
                     ids = pa.array(range(number * ROWS_A_SUBMIT, (number + 1) * ROWS_A_SUBMIT))
                     future = writer.submit({"id": ids, "body": body})
-                    # From when the rows were there, so that a submit that is late counts as slow.
-                    future.add_done_callback(lambda _, due=due: arrived(due))
+                    # Measured from when the submit was due, so that a late submit counts as slow.
+                    future.add_done_callback(lambda _, due=due: record(due))
                 future.result()
     return latencies, load.cores

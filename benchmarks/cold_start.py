@@ -1,10 +1,10 @@
-"""How long a function takes to be ready: its module imported in a fresh process with its layer alone on the path.
+"""Measure the cold start of functions: import their module in a fresh process with only their layer on the path.
 
     python -m benchmarks.cold_start [--rounds N]
 
-Needs the layers of this machine's architecture, and their Python on PATH (docs/packaging.md). The code lies in one
-directory and has no bytecode, as a function gets it. The file cache is warm: this is what the interpreter does, without
-what the service adds, which is the sandbox, and fetching layer and code.
+It needs the layers for this machine's architecture, and their Python on PATH (docs/packaging.md). As in a function, the
+code is in one directory without bytecode. The file cache is warm: this measures the interpreter, without the time that
+AWS takes to create the sandbox and to fetch layer and code.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from layers.building import BUILD, LAYERS, MACHINES, ROOT, interpreter, tree_byt
 
 LANCE = ("compaction", "merger", "query", "gc_round", "gc_sweep", "scrub")
 
-# What a function would load that has everything at the top of its module.
+# What a function would load with all its imports at the top of its module.
 EAGER = """\
 import boto3, lance, numpy, pyarrow.compute, pyarrow.dataset, pyarrow.parquet, pydantic
 from aws_lambda_powertools import Logger, Metrics
@@ -61,7 +61,7 @@ print(wall * 1e3, cpu * 1e3, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Medians of several fresh processes."""
+    """The medians of several fresh processes."""
 
     what: str
     layer: str
@@ -71,29 +71,29 @@ class Start:
 
 
 class Bench:
-    """Fresh processes of one interpreter over the layers, and over the code as functions get it."""
+    """Start fresh processes of one interpreter, with a layer and the code of the functions."""
 
     def __init__(self, python: Path, layers: Path, directory: Path, *, rounds: int) -> None:
         self._python, self._layers, self._directory, self._rounds = python, layers, directory, rounds
         self.code = directory / "code"
-        skip = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / "functions", self.code, ignore=skip)
-        shutil.copytree(ROOT / "shared" / "lancelsm", self.code / "lancelsm", ignore=skip)
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / "functions", self.code, ignore=ignored)
+        shutil.copytree(ROOT / "shared" / "lancelsm", self.code / "lancelsm", ignore=ignored)
 
     def start(self, what: str, layer: str, statement: str, *, unpacked: bool = True) -> Start:
-        """Medians; a first process that warms the file cache is left out.
+        """Return the medians, without a first process that warms the file cache.
 
         Args:
-            unpacked: let a packed library be there already, as in the second process of a sandbox.
+            unpacked: whether a packed library is already unpacked, as in the second process of a sandbox.
         """
-        taken = []
+        measured = []
         for number in range(self._rounds + 1):
-            place = self._directory / ("tmp" if unpacked else f"tmp-{number}")
-            place.mkdir(exist_ok=True)
-            taken.append(self._once(layer, statement, place))
+            temporary = self._directory / ("tmp" if unpacked else f"tmp-{number}")
+            temporary.mkdir(exist_ok=True)
+            measured.append(self._once(layer, statement, temporary))
             if not unpacked:
-                shutil.rmtree(place)
-        wall, cpu, memory = map(statistics.median, zip(*taken[1:], strict=True))
+                shutil.rmtree(temporary)
+        wall, cpu, memory = map(statistics.median, zip(*measured[1:], strict=True))
         return Start(what=what, layer=layer, wall_ms=wall, cpu_ms=cpu, memory_mb=memory)
 
     def _once(self, layer: str, statement: str, directory: Path) -> list[float]:
@@ -127,7 +127,7 @@ def main() -> None:
     layers, version = BUILD / arch, LAYERS["lean"].python
     python = interpreter(version)
     if python is None or not all((layers / name).is_dir() for name in ("lean", "lance")):
-        sys.exit(f"needs Python {version} on PATH, and the layers: make build ARCH={arch}")
+        sys.exit(f"this needs Python {version} on PATH, and the layers: make build ARCH={arch}")
     print(machine())
     for name in ("lean", "lance"):
         print(f"{name}: {tree_bytes([layers / name]) / 1e6:.1f} MB unzipped")

@@ -1,4 +1,4 @@
-"""What a benchmark says: one number of ours, the peer's beside it, and what was measured."""
+"""Measure time, and describe a measured number together with the number of a peer."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ Act = Callable[[], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One line of the result. Of every unit less is better.
+    """One line of the result. In every unit, less is better.
 
-    peer: what the same work costs the peer; None where there is none. how: what was measured, and the peer's name.
+    Args:
+        peer: the same measurement of a peer; None without a peer.
+        how: what was measured, and the name of the peer.
     """
 
     what: str
@@ -27,34 +29,34 @@ class Figure:
 
     @property
     def ratio(self) -> float | None:
-        """The peer's cost in units of ours: above 1, ours is less."""
+        """The peer's number divided by ours: above 1, ours is better."""
         return self.peer / self.ours if self.peer is not None and self.ours else None
 
 
 def seconds(act: Act) -> float:
-    """Wall time of one call."""
+    """Return the wall time of one call."""
     start = time.perf_counter()
     act()
     return time.perf_counter() - start
 
 
 def best(*acts: Act, rounds: int = 3) -> list[float]:
-    """The shortest wall time of each, taken in turns, so that what else the machine does meets all alike."""
-    taken: list[list[float]] = [[] for _ in acts]
+    """Return the shortest wall time of each. They run in turns, so that other load of the machine affects all alike."""
+    measured: list[list[float]] = [[] for _ in acts]
     for _ in range(rounds):
-        for times, act in zip(taken, acts, strict=True):
+        for times, act in zip(measured, acts, strict=True):
             times.append(seconds(act))
-    return [min(times) for times in taken]
+    return [min(times) for times in measured]
 
 
 def cpu_seconds(act: Act, *, rounds: int) -> float:
-    """CPU time of one call, the least of many."""
-    taken = []
+    """Return the CPU time of one call, the least of many."""
+    measured = []
     for _ in range(rounds):
         start = time.process_time()
         act()
-        taken.append(time.process_time() - start)
-    return min(taken)
+        measured.append(time.process_time() - start)
+    return min(measured)
 
 
 class Used:
@@ -69,10 +71,11 @@ class Used:
 
 @contextmanager
 def used() -> Iterator[Used]:
-    found = Used()
+    """Measure a `with` block."""
+    measured = Used()
     wall, cpu = time.perf_counter(), time.process_time()
-    yield found
-    found.wall, found.cpu = time.perf_counter() - wall, time.process_time() - cpu
+    yield measured
+    measured.wall, measured.cpu = time.perf_counter() - wall, time.process_time() - cpu
 
 
 def quantile(values: Sequence[float], share: float) -> float:
@@ -81,11 +84,11 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def machine() -> str:
-    """What the figures were taken on."""
-    taken = []
+    """Describe the machine and how busy it is."""
+    measured = []
     for _ in range(50):
         wall, cpu = time.perf_counter(), time.process_time()
         while time.process_time() - cpu < 0.01:
             pass
-        taken.append(time.perf_counter() - wall)
-    return f"{os.cpu_count()} cores, shared: 10 ms of work take {1000 * quantile(taken, 0.5):.0f} ms in the median"
+        measured.append(time.perf_counter() - wall)
+    return f"{os.cpu_count()} cores, shared: 10 ms of work take {1000 * quantile(measured, 0.5):.0f} ms in the median"

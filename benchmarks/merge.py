@@ -1,7 +1,7 @@
-"""Merge of one generation into the base in this process, beside `merge_insert` of the same rows by pylance.
+"""Merge of one generation into the base in this process, compared with pylance's `merge_insert` of the same rows.
 
-At scale 1: 500,000 rows into 5 million, of which four of five replace a row. Neither base has an index on its key.
-pylance reads the rows from a dataset of its own, ours from the generation.
+At scale 1 it merges 500,000 rows into 5 million; four of five replace a row. Neither base has an index on its key.
+pylance reads the rows from a separate dataset, lancelsm from the generation.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Full scan and gets of a base with 8 generations, beside pylance's own readers of the same files.
+"""Full scan and gets of a base with 8 generations, compared with pylance's own readers of the same files.
 
-Each read opens everything anew. Ours reads registry and log besides, and so sees what was acknowledged up to now;
-pylance is told which generations there are. A scan of pylance's with `id IN (...)` takes as long as its lookups.
+Each read opens everything again. lancelsm also reads registry and log, so it sees everything that was acknowledged;
+pylance gets the list of generations as an argument. A pylance scan with `id IN (...)` takes as long as its lookups.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.figures import Figure, best
 from lancelsm.common.layout import generation_number
 from lancelsm.table import Table
 
-_LOOKUPS_AT_MOST = 100  # more are counted up from these: ten thousand take pylance minutes
+_MAX_LOOKUPS = 100  # the time of more is extrapolated: ten thousand would take pylance minutes
 
 
 def run(scale: float) -> Iterator[Figure]:
@@ -31,8 +31,8 @@ def run(scale: float) -> Iterator[Figure]:
         table = tables.with_generations(uri, base=base, count=count, generations=8)
         snapshot = _snapshot(table)
         yield from _scans(uri, snapshot, f"{base:,} rows and 8 generations of {count:,}")
-        dice = np.random.default_rng(7)
-        wanted = [pa.array(dice.choice(base, keys, replace=False) * 2) for keys in (1, 100, 10_000)]
+        generator = np.random.default_rng(7)
+        wanted = [pa.array(generator.choice(base, keys, replace=False) * 2) for keys in (1, 100, 10_000)]
         for keys in wanted:
             yield _gets(uri, snapshot, keys)
         lance.dataset(str(uri)).create_scalar_index("id", "BTREE")
@@ -51,40 +51,44 @@ def _scans(uri: Path, snapshot: ShardSnapshot, what: str) -> Iterator[Figure]:
             scanner = LsmScanner.from_snapshots(lance.dataset(str(uri)), [snapshot]).project(columns)
             read.append(pa.Table.from_batches(scanner.to_batches()))
 
-        (us,), (them,) = best(ours), best(peer, rounds=1)
+        (our_seconds,), (peer_seconds,) = best(ours), best(peer, rounds=1)
         assert len({table.num_rows for table in read}) == 1
         yield Figure(
-            what=f"scan of {len(columns)} columns, {what}", ours=us, unit="s", peer=them, how="pylance LsmScanner"
+            what=f"scan of {len(columns)} columns, {what}",
+            ours=our_seconds,
+            unit="s",
+            peer=peer_seconds,
+            how="pylance LsmScanner",
         )
 
 
 def _gets(uri: Path, snapshot: ShardSnapshot, keys: pa.Array, *, base: str = "") -> Figure:
-    asked = keys.slice(0, _LOOKUPS_AT_MOST)
+    looked_up = keys.slice(0, _MAX_LOOKUPS)
 
     def ours(wanted: pa.Array = keys) -> pa.Table:
         return lancelsm.open(uri).get(wanted)
 
     def peer() -> pa.Table:
         planner = LsmPointLookupPlanner(lance.dataset(str(uri)), [snapshot])
-        return pa.concat_tables([planner.plan_lookup(asked.slice(i, 1)).to_table() for i in range(len(asked))])
+        return pa.concat_tables([planner.plan_lookup(looked_up.slice(i, 1)).to_table() for i in range(len(looked_up))])
 
-    assert ours(asked).sort_by("id").equals(peer().select(tables.SCHEMA.names).sort_by("id").cast(tables.SCHEMA))
-    (us,) = best(ours)
-    (them,) = best(peer, rounds=1 if len(asked) > 1 else 3)
+    assert ours(looked_up).sort_by("id").equals(peer().select(tables.SCHEMA.names).sort_by("id").cast(tables.SCHEMA))
+    (our_seconds,) = best(ours)
+    (peer_seconds,) = best(peer, rounds=1 if len(looked_up) > 1 else 3)
     how = "pylance LsmPointLookupPlanner, key by key"
-    if len(asked) < len(keys):
-        how += f"; {len(asked)} lookups taken {len(keys) // len(asked)} times"
+    if len(looked_up) < len(keys):
+        how += f"; extrapolated from {len(looked_up)} lookups"
     return Figure(
         what=f"get of {len(keys):,} {'key' if len(keys) == 1 else 'keys'}{base}",
-        ours=us * 1000,
+        ours=our_seconds * 1000,
         unit="ms",
-        peer=them * 1000 * len(keys) / len(asked),
+        peer=peer_seconds * 1000 * len(keys) / len(looked_up),
         how=how,
     )
 
 
 def _snapshot(table: Table) -> ShardSnapshot:
-    """The table's generations, named as pylance wants them told."""
+    """Return the table's generations in the form that pylance's readers take."""
     (region,) = table.regions()
     directory = Path(table.uri) / "_mem_wal" / region.id
     numbered = sorted((generation_number(path.name) or 0, path.name) for path in directory.iterdir())

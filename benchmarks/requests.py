@@ -1,7 +1,7 @@
-"""Requests to an S3 by append, flush, merge and get, counted where they arrive; heads are objects there too.
+"""S3 requests of append, flush, merge and get, counted by the server. Heads are objects in the bucket too.
 
-Beside pylance's own shard writer and readers, on a bucket of their own. With a registry in DynamoDB a swap is one
-request to it, not a get and a put of an object.
+The peer is pylance's own shard writer and readers, with other objects. With a registry in DynamoDB, a swap is one
+request to DynamoDB instead of a get and a put of an object.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _KEYS = list(range(2, 22, 2))
 _GET, _SCAN = "get of 10 keys, 1 generation", "scan, 1 generation"
 
 
-def run(scale: float) -> Iterator[Figure]:  # noqa: ARG001 - a count needs no scale
+def run(scale: float) -> Iterator[Figure]:  # noqa: ARG001 - counts do not depend on the scale
     with serving() as server:
 
         def requests(act: Callable[[], Any]) -> Counter[str]:
@@ -38,14 +38,14 @@ def run(scale: float) -> Iterator[Figure]:  # noqa: ARG001 - a count needs no sc
         ours, theirs = _ours(server.options, requests), _pylance(server.options, server.objects, requests)
     for what, counted in ours.items():
         peer = theirs.get(what)
-        how = _spelled("ours", counted) + ("" if peer is None else "; " + _spelled("pylance", peer))
+        how = _listed("ours", counted) + ("" if peer is None else "; " + _listed("pylance", peer))
         yield Figure(
             what=what, ours=counted.total(), unit="requests", peer=None if peer is None else peer.total(), how=how
         )
 
 
-def _spelled(who: str, counted: Counter[str]) -> str:
-    return f"{who} " + ", ".join(f"{count:g} {method}" for method, count in sorted(counted.items()))
+def _listed(name: str, counted: Counter[str]) -> str:
+    return f"{name} " + ", ".join(f"{count:g} {method}" for method, count in sorted(counted.items()))
 
 
 def _each(counted: Counter[str], times: int) -> Counter[str]:
@@ -55,7 +55,7 @@ def _each(counted: Counter[str], times: int) -> Counter[str]:
 def _ours(options: dict[str, str], requests: _Requests) -> dict[str, Counter[str]]:
     uri = "s3://bucket/ours"
     table = lancelsm.create(uri, tables.base_rows(_BASE), primary_key="id", storage_options=options)
-    table.upsert(tables.changes(_BASE, _COUNT, seed=1))  # the head is held from now on
+    table.upsert(tables.changes(_BASE, _COUNT, seed=1))  # from now on the handle caches the head
 
     def append() -> None:
         for seed in range(_APPENDS):

@@ -1,4 +1,4 @@
-"""As much of S3 as Lance and obstore use for small tables, in memory, with every request counted by its method."""
+"""Serve the part of S3 that Lance and obstore use for small tables, in memory, and count requests by method."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _DATE = "Fri, 27 Nov 2026 20:00:00 GMT"
 
 
 class Server:
-    """The objects, and the requests so far."""
+    """The objects, and the number of requests so far."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
         self.requests: Counter[str] = Counter()
         self.lock = threading.Lock()
-        self.options: dict[str, str] = {}  # for Lance and for obstore
+        self.options: dict[str, str] = {}  # storage options for Lance and obstore
 
 
 @contextmanager
@@ -39,7 +39,7 @@ def serving() -> Iterator[Server]:
         "aws_secret_access_key": "any",
         "allow_http": "true",
     }
-    # pylance's LSM readers open generations without the options that the dataset was opened with.
+    # pylance's LSM readers do not pass the options of the dataset on when they open generations.
     os.environ |= {"AWS_" + name.upper().removeprefix("AWS_"): value for name, value in server.options.items()}
     thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
@@ -79,8 +79,8 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             with server.lock:
                 old = server.objects.get(self._key)
-                taken = self.headers.get("If-None-Match") == "*" and old is not None
-                if taken or ("If-Match" in self.headers and (old is None or self.headers["If-Match"] != _etag(old))):
+                exists = self.headers.get("If-None-Match") == "*" and old is not None
+                if exists or ("If-Match" in self.headers and (old is None or self.headers["If-Match"] != _etag(old))):
                     self._answer(412)
                     return
                 server.objects[self._key] = body
@@ -93,15 +93,15 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
             self._answer(204)
 
         def do_POST(self) -> None:
-            """Several objects deleted at once."""
+            """Delete several objects at once."""
             self._count("DELETE")
-            asked = self.rfile.read(int(self.headers["Content-Length"])).decode()
-            keys = re.findall(r"<Key>(.*?)</Key>", asked)
+            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            keys = re.findall(r"<Key>(.*?)</Key>", body)
             with server.lock:
                 for key in keys:
                     server.objects.pop(unescape(key), None)
-            told = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
-            self._answer(200, f"<DeleteResult>{told}</DeleteResult>".encode())
+            deleted = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
+            self._answer(200, f"<DeleteResult>{deleted}</DeleteResult>".encode())
 
         @property
         def _key(self) -> str:
@@ -117,11 +117,11 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
             if body is None:
                 self._answer(404)
                 return
-            asked = self.headers.get("Range", "").removeprefix("bytes=")
-            if not asked:
+            range_header = self.headers.get("Range", "").removeprefix("bytes=")
+            if not range_header:
                 self._answer(200, body, etag=_etag(body))
                 return
-            first, _, last = asked.partition("-")
+            first, _, last = range_header.partition("-")
             start = int(first) if first else max(0, len(body) - int(last))
             end = min(len(body), int(last) + 1) if first and last else len(body)
             self._answer(206, body[start:end], etag=_etag(body), range_=f"bytes {start}-{end - 1}/{len(body)}")
@@ -146,7 +146,7 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
 
 
 def _listing(objects: dict[str, bytes], prefix: str, delimiter: str) -> bytes:
-    """Everything on one page."""
+    """Return a listing on one page."""
     keys = sorted(key for key in objects if key.startswith(prefix))
     folders = {
         prefix + key[len(prefix) :].partition(delimiter)[0] + delimiter

@@ -1,6 +1,7 @@
-"""Share of setsums in a whole append, encode to acknowledgement, one after the other: on a disk, and over 100 ms.
+"""Share of setsums in the time of an append, from encode to acknowledgement: on a disk, and with a 100 ms store.
 
-Beside what a share of 10 % would be. The sums are of the rows and of the entry; `hot_path` has their CPU alone.
+Appends run one after the other. The sums are those of the rows and of the entry. The target is 10 %. `hot_path`
+measures the CPU time of the sums alone.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from lancelsm.region.handle import Ports
 from lancelsm.wal import entry
 from tests.simulation.faults import MemoryRegistry, MemoryStore
 
-WANTED = 10.0
+TARGET = 10.0
 
 
 def run(scale: float) -> Iterator[Figure]:
     for where, ports in (("disk", Ports), ("100 ms store", _slow)):
         for rows in (100, 1000):
             share, milliseconds = _share(ports(), rows, appends=max(10, int(100 * scale)))
-            how = f"of {milliseconds:.0f} ms; its peer is the share that is wanted"
+            how = f"of {milliseconds:.0f} ms; the peer is the target"
             yield Figure(
                 what=f"setsums in an append of {rows:,} rows of 1 KB, {where}",
                 ours=share,
                 unit="%",
-                peer=WANTED,
+                peer=TARGET,
                 how=how,
             )
 
@@ -44,20 +45,20 @@ def _slow() -> Ports:
 
 
 def _share(ports: Ports, rows: int, *, appends: int) -> tuple[float, float]:
-    """Percent of the wall time of an append that passes in sums, and that time in ms."""
+    """Return the share of sums in the wall time of an append, in percent, and that wall time in ms."""
     with tempfile.TemporaryDirectory() as directory, _Timed() as timed:
         table = lancelsm.create(Path(directory) / "table", SCHEMA, primary_key="id", ports=ports)
         body = pa.array([os.urandom(496).hex() for _ in range(rows)])
-        table.upsert({"id": [-1], "body": ["the region is there after this one"]})
+        table.upsert({"id": [-1], "body": ["this append creates the region"]})
         timed.seconds, begin = 0.0, time.perf_counter()
         for number in range(appends):
             table.upsert({"id": pa.array(range(number * rows, (number + 1) * rows)), "body": body})
-        whole = time.perf_counter() - begin
-    return 100 * timed.seconds / whole, 1000 * whole / appends
+        total = time.perf_counter() - begin
+    return 100 * timed.seconds / total, 1000 * total / appends
 
 
 class _Timed:
-    """The wall time of both sums while they are replaced by timed ones."""
+    """Measure the wall time of both sums, by replacing them with timed ones for the duration of a `with` block."""
 
     NAMES = ("row_setsum", "_entry_setsum")
 
@@ -75,10 +76,10 @@ class _Timed:
             setattr(entry, name, act)
 
     def _timed(self, act: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*given: Any) -> Any:
+        def timed(*args: Any) -> Any:
             begin = time.perf_counter()
             try:
-                return act(*given)
+                return act(*args)
             finally:
                 self.seconds += time.perf_counter() - begin
 

@@ -1,4 +1,4 @@
-"""Rows of six columns with an integer key, as base, as changes, and as a table with generations."""
+"""Generate rows of six columns with an integer key: a base, changes, and a table with generations."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ SCHEMA = pa.schema(
 
 
 def rows(ids: np.ndarray, *, seed: int = 0) -> pa.Table:
-    """Rows with these keys; the seed decides the rest."""
-    dice = np.random.default_rng(seed)
+    """Return rows with these keys. The seed decides the other columns."""
+    generator = np.random.default_rng(seed)
     count = len(ids)
     words = pa.array([f"note {number:04d} of what happened" for number in range(1000)])
     columns = [
         pa.array(ids, pa.int64()),
-        pa.array(dice.integers(0, 10_000, count), pa.int32()),
-        pa.array(dice.random(count)),
-        pa.array(1_700_000_000_000_000 + dice.integers(0, 1 << 40, count), pa.timestamp("us")),
-        words.take(pa.array(dice.integers(0, 1000, count))),
-        words.take(pa.array(dice.integers(0, 1000, count))),
+        pa.array(generator.integers(0, 10_000, count), pa.int32()),
+        pa.array(generator.random(count)),
+        pa.array(1_700_000_000_000_000 + generator.integers(0, 1 << 40, count), pa.timestamp("us")),
+        words.take(pa.array(generator.integers(0, 1000, count))),
+        words.take(pa.array(generator.integers(0, 1000, count))),
     ]
     return pa.Table.from_arrays(columns, schema=SCHEMA)
 
 
 def base_rows(count: int) -> pa.Table:
-    """Keys 0, 2, 4, ... in random order."""
+    """Return rows with the keys 0, 2, 4, ... in random order."""
     return rows(np.random.default_rng(1).permutation(count) * 2)
 
 
 def changes(base: int, count: int, *, seed: int) -> pa.Table:
-    """Four of five replace a row of the base, the others are new; keys once, in random order."""
-    dice = np.random.default_rng(seed)
-    old = dice.choice(base, count * 4 // 5, replace=False) * 2
-    new = dice.choice(base, count - len(old), replace=False) * 2 + 1
-    return rows(dice.permutation(np.concatenate([old, new])), seed=seed)
+    """Return rows of which four of five replace a row of the base and the others are new. Keys are distinct."""
+    generator = np.random.default_rng(seed)
+    old = generator.choice(base, count * 4 // 5, replace=False) * 2
+    new = generator.choice(base, count - len(old), replace=False) * 2 + 1
+    return rows(generator.permutation(np.concatenate([old, new])), seed=seed)
 
 
 def with_generations(uri: Path, *, base: int, count: int, generations: int, **settings: object) -> Table:
-    """A table whose base has so many rows, and generations of `count` changes each."""
+    """Return a table with `base` rows in its base and with generations of `count` changes each."""
     table = lancelsm.create(
         uri, base_rows(base), primary_key="id", settings={"flush_rows": 1 << 30, "flush_bytes": 1 << 40, **settings}
     )
@@ -64,5 +64,5 @@ def with_generations(uri: Path, *, base: int, count: int, generations: int, **se
 
 
 def plain_copy(table: Table, uri: Path) -> lance.LanceDataset:
-    """The base alone as Lance writes it, for the peer."""
+    """Write a copy of the base without regions, for the peer."""
     return lance.write_dataset(lance.dataset(table.uri).scanner().to_reader(), str(uri))

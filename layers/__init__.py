@@ -1,1 +1,1 @@
-"""Third-party packages as the functions and the Spark job get them; built by `make build`."""
+"""Build the third-party packages for the functions and the Spark job: `make build`."""

@@ -1,9 +1,10 @@
-"""Build what `cdk deploy` uploads: the layers of the functions and the archive of the Spark job, without Docker.
+"""Build the layers of the functions and the archive of the Spark job, which `cdk deploy` uploads. Needs no Docker.
 
     python -m layers.building [--arch arm64|x86_64] [lean | lance | spark | expression ...]
 
-Each is installed from its lock (requirements/layer-*.txt) for the runtime's Python, architecture and C library,
-whatever this machine has; slimmed, checked, and tried out where an interpreter of that version is at hand.
+Each layer is installed from its lock file (requirements/layer-*.txt) for the Python, the architecture and the C library
+of the runtime, not for those of this machine. It is then slimmed, checked, and tested if an interpreter of that version
+is installed here.
 """
 
 from __future__ import annotations
@@ -29,23 +30,23 @@ from layers.slimming import SERVICES, libraries, slim
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "layers" / "build"
-MAX_BYTES = 262_144_000  # that Lambda unpacks, of layers and function together
-GLIBC = 34  # 2.34, of Amazon Linux 2023
-MACHINES = {"arm64": "aarch64", "x86_64": "x86_64"}  # Lambda's word for an architecture, and everybody else's
+MAX_BYTES = 262_144_000  # Lambda's limit for layers and function together, unpacked
+GLIBC = 34  # glibc 2.34, of Amazon Linux 2023
+MACHINES = {"arm64": "aarch64", "x86_64": "x86_64"}  # Lambda's name of an architecture: the usual name
 _ELF_MACHINES = {"arm64": 183, "x86_64": 62}
-_LEVEL = 9  # of zstd: 67 MB in 12 s; level 15 takes ten times as long for 2 % less
+_LEVEL = 9  # of zstd: compresses to 67 MB in 12 s; level 15 takes ten times as long and saves 2 %
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """What is built under one name.
+    """One layer, or the archive of the Spark job.
 
     Args:
-        python: of the runtime.
-        below: where the runtime looks for packages in it.
-        packed: a library too large for a function, replaced by its compressed copy and what unpacks it.
-        own: whether lancelsm itself is in it; functions bring it with their code.
-        limited: the names that a function unpacks together; none if there is no limit.
+        python: the Python version of the runtime.
+        below: the directory in the layer where the runtime looks for packages.
+        packed: a library that is too large for a function. A compressed copy and a module that unpacks it replace it.
+        own: whether the layer contains lancelsm. Functions contain it in their own code instead.
+        limited: the layers that a function has together and that count against Lambda's limit; empty without a limit.
     """
 
     name: str
@@ -69,7 +70,7 @@ DEFAULT = ("lean", "lance", "spark")
 
 
 class BuildError(Exception):
-    """What was built would not run."""
+    """A layer that was built would not work."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -78,14 +79,14 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--arch", default="arm64", choices=sorted({*MACHINES, *MACHINES.values()}))
     parser.add_argument(
-        "layers", nargs="*", metavar="LAYER", help=f"of {', '.join(LAYERS)} (default: all but the last)"
+        "layers", nargs="*", metavar="LAYER", help=f"one of {', '.join(LAYERS)} (default: all except the last)"
     )
-    given = parser.parse_args(arguments)
-    if unknown := set(given.layers) - LAYERS.keys():
-        parser.error(f"there is no layer {', '.join(sorted(unknown))}")
-    arch = "arm64" if given.arch == "aarch64" else given.arch
+    options = parser.parse_args(arguments)
+    if unknown := set(options.layers) - LAYERS.keys():
+        parser.error(f"unknown layer: {', '.join(sorted(unknown))}")
+    arch = "arm64" if options.arch == "aarch64" else options.arch
     try:
-        for name in given.layers or DEFAULT:
+        for name in options.layers or DEFAULT:
             build(LAYERS[name], arch)
     except BuildError as error:
         print(f"make build: {error}", file=sys.stderr)
@@ -94,19 +95,20 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def build(layer: Layer, arch: str) -> Path:
-    """Build one layer into layers/build/{arch}/{name}, unless it stands there from the same lock and code.
+    """Build one layer into layers/build/{arch}/{name}, unless it was already built from the same lock and code.
 
     A build that fails leaves no directory of that name.
 
     Raises:
-        BuildError: a package has no build for the target or another version than its lock, or the layer is too large.
+        BuildError: a package has no build for the target or not the version of its lock, the layer is too large, or
+            its test failed.
     """
-    made, lock = BUILD / arch / layer.name, lock_of(layer)
-    stamp, origin = made.with_suffix(".stamp"), _origin(lock)
-    if not (made.is_dir() and stamp.is_file() and stamp.read_text() == origin):
+    target, lock = BUILD / arch / layer.name, lock_of(layer)
+    stamp, digest = target.with_suffix(".stamp"), _inputs_digest(lock)
+    if not (target.is_dir() and stamp.is_file() and stamp.read_text() == digest):
         stamp.unlink(missing_ok=True)
-        shutil.rmtree(made, ignore_errors=True)
-        partial = made.with_suffix(".part")
+        shutil.rmtree(target, ignore_errors=True)
+        partial = target.with_suffix(".part")
         shutil.rmtree(partial, ignore_errors=True)
         packages = partial / layer.below
         _install(layer, arch, packages)
@@ -117,20 +119,20 @@ def build(layer: Layer, arch: str) -> Path:
         if layer.packed:
             pack(packages / layer.packed)
         _compile(layer, packages)
-        partial.replace(made)
-        stamp.write_text(origin)
+        partial.replace(target)
+        stamp.write_text(digest)
     if layer.own:
-        _copy_own(made / layer.below)
+        _copy_own(target / layer.below)
     try:
         if layer.limited:
             code = tree_bytes([ROOT / "functions", ROOT / "shared" / "lancelsm"])
             check_size([BUILD / arch / name for name in layer.limited], code)
-        tried = _try_out(layer, arch, made / layer.below)
+        outcome = _test(layer, arch, target / layer.below)
     except BuildError:
-        shutil.rmtree(made)  # nobody shall deploy it
+        shutil.rmtree(target)  # a broken layer must not be deployed
         raise
-    print(f"{made.relative_to(ROOT)}: {tree_bytes([made]) / 1e6:.1f} MB, {tried}", flush=True)
-    return made
+    print(f"{target.relative_to(ROOT)}: {tree_bytes([target]) / 1e6:.1f} MB, {outcome}", flush=True)
+    return target
 
 
 def lock_of(layer: Layer) -> Path:
@@ -138,10 +140,9 @@ def lock_of(layer: Layer) -> Path:
 
 
 def platforms(machine: str) -> list[str]:
-    """The platform tags that the runtime's C library satisfies, the best first.
+    """Return the platform tags that the runtime's C library supports, the newest first.
 
-    pip takes each as it stands and derives no older ones: without all of them it overlooks builds, or says that there
-    are none.
+    pip does not derive older tags from a newer one. Without the full list it misses builds, or finds none at all.
     """
     return [*(f"manylinux_2_{minor}_{machine}" for minor in range(GLIBC, 16, -1)), f"manylinux2014_{machine}"]
 
@@ -149,25 +150,25 @@ def platforms(machine: str) -> list[str]:
 def _install(layer: Layer, arch: str, packages: Path) -> None:
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
     command += ["--no-deps", "--require-hashes", "--only-binary=:all:", "--implementation", "cp"]
-    # The lock was resolved for the target; pip would hold packages against the interpreter that runs it.
+    # The lock was resolved for the target. Otherwise pip would check packages against the interpreter that runs pip.
     command += ["--python-version", layer.python, "--ignore-requires-python"]
-    command += [word for tag in platforms(MACHINES[arch]) for word in ("--platform", tag)]
+    command += [option for tag in platforms(MACHINES[arch]) for option in ("--platform", tag)]
     done = subprocess.run([*command, "--target", str(packages), "-r", str(lock_of(layer))], check=False)
     if done.returncode:
         raise BuildError(f"pip could not install {lock_of(layer).name} for {arch}")
 
 
 def locked(lock: str) -> dict[str, str]:
-    """Name and version of every package that a lock pins."""
+    """Return the name and the version of every package that a lock pins."""
     return dict(re.findall(r"^([a-z0-9-]+)==(\S+)", lock, re.MULTILINE))
 
 
 def check_versions(packages: Path, lock: str) -> None:
-    """Raises `BuildError` unless exactly the packages of the lock are there, each in its version."""
+    """Raise `BuildError` unless exactly the packages and versions of the lock are installed."""
     found = {_normal(one.metadata["Name"]): one.version for one in distributions(path=[str(packages)])}
     if found != locked(lock):
-        odd = sorted(name for name, _ in found.items() ^ locked(lock).items())
-        raise BuildError(f"what was installed is not what the lock names: {', '.join(dict.fromkeys(odd))}")
+        different = sorted(name for name, _ in found.items() ^ locked(lock).items())
+        raise BuildError(f"installed packages differ from the lock: {', '.join(dict.fromkeys(different))}")
 
 
 def _normal(name: str) -> str:
@@ -175,18 +176,18 @@ def _normal(name: str) -> str:
 
 
 def check_libraries(packages: Path, arch: str) -> None:
-    """Raises `BuildError` if a library is for another architecture, or needs a newer C library than the runtime's."""
+    """Raise `BuildError` if a library is for another architecture or needs a newer C library than the runtime has."""
     for path in libraries(packages):
         elf = path.read_bytes()
         if int.from_bytes(elf[18:20], "little") != _ELF_MACHINES[arch]:
-            raise BuildError(f"{path.relative_to(packages)} is not for {arch}")
+            raise BuildError(f"{path.relative_to(packages)} is not built for {arch}")
         newest = max((int(minor) for minor in re.findall(rb"GLIBC_2\.(\d+)", elf)), default=0)
         if newest > GLIBC:
             raise BuildError(f"{path.relative_to(packages)} needs glibc 2.{newest}, the runtime has 2.{GLIBC}")
 
 
 def pack(library: Path) -> Path:
-    """Replace a library by its compressed copy, and the module that it is by the one that unpacks it."""
+    """Replace a library with its compressed copy and a Python module that unpacks it on import."""
     started = time.perf_counter()
     content = library.read_bytes()
     digest = hashlib.sha256(content).hexdigest()[:16]
@@ -203,10 +204,10 @@ def pack(library: Path) -> Path:
 
 
 def check_size(directories: Iterable[Path], code_bytes: int) -> None:
-    """Raises `BuildError` if Lambda would refuse these layers with a function of that size."""
-    whole = tree_bytes(directories) + code_bytes
-    if whole >= MAX_BYTES:
-        raise BuildError(f"layers and function are {whole:,} bytes, Lambda takes fewer than {MAX_BYTES:,}")
+    """Raise `BuildError` if these layers and a function of that size exceed Lambda's limit."""
+    total = tree_bytes(directories) + code_bytes
+    if total >= MAX_BYTES:
+        raise BuildError(f"layers and function have {total:,} bytes; Lambda needs fewer than {MAX_BYTES:,}")
 
 
 def tree_bytes(directories: Iterable[Path]) -> int:
@@ -218,19 +219,19 @@ def _files(directory: Path) -> Iterator[Path]:
 
 
 def _compile(layer: Layer, packages: Path) -> None:
-    """A layer is read-only: without bytecode in it every cold start compiles what it imports."""
+    """Add bytecode to a layer. A layer is read-only, so without it every cold start compiles what it imports."""
     python = interpreter(layer.python)
     if python is None:
-        print(f"no Python {layer.python} here: {layer.name} goes without bytecode, and its cold starts take longer")
+        print(f"Python {layer.python} is not installed: {layer.name} has no bytecode, so its cold starts take longer")
         return
-    # Checked against the sources' times by default, which an upload doesn't keep.
+    # By default Python checks bytecode against the times of the sources, which an upload does not keep.
     command = [str(python), "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", "."]
     if subprocess.run(command, cwd=packages, check=False).returncode:
-        raise BuildError(f"the packages of {layer.name} don't compile with Python {layer.python}")
+        raise BuildError(f"the packages of {layer.name} do not compile with Python {layer.python}")
 
 
 def interpreter(version: str) -> Path | None:
-    """This interpreter or the one on PATH of that version, if it runs."""
+    """Return this interpreter or the one on PATH, if it has that version and works."""
     if version == platform.python_version().rpartition(".")[0]:
         return Path(sys.executable)
     found = shutil.which(f"python{version}")
@@ -240,27 +241,27 @@ def interpreter(version: str) -> Path | None:
 
 
 def _copy_own(packages: Path) -> None:
-    """The package as it is now: the archive is only as new as its last build."""
+    """Copy the current lancelsm into the archive, which may be from an earlier build."""
     shutil.rmtree(packages / "lancelsm", ignore_errors=True)
     shutil.copytree(ROOT / "shared" / "lancelsm", packages / "lancelsm", ignore=shutil.ignore_patterns("__pycache__"))
 
 
-def _origin(lock: Path) -> str:
+def _inputs_digest(lock: Path) -> str:
     code = [Path(__file__).with_name(name) for name in ("building.py", "slimming.py", "packed.py")]
     return hashlib.sha256(b"".join(path.read_bytes() for path in (lock, *code))).hexdigest()
 
 
-def _try_out(layer: Layer, arch: str, packages: Path) -> str:
-    """Run what the layer is for with nothing else on the path; says what was tried.
+def _test(layer: Layer, arch: str, packages: Path) -> str:
+    """Test a layer with nothing else on the path, and return a phrase about the test.
 
     Raises:
-        BuildError: it failed.
+        BuildError: the test failed.
     """
     if MACHINES[arch] != platform.machine():
-        return f"not tried: this machine is no {MACHINES[arch]}"
+        return f"not tested: this machine is not {MACHINES[arch]}"
     python = interpreter(layer.python)
     if python is None:
-        return f"not tried: no Python {layer.python} here"
+        return f"not tested: Python {layer.python} is not installed"
     paths = [packages, *([] if layer.own else [ROOT / "shared"])]
     regions = None
     if layer.name == "expression":
@@ -274,7 +275,7 @@ def _try_out(layer: Layer, arch: str, packages: Path) -> str:
         done = isolated(python, paths, script, [layer.name, table, *sorted(SERVICES)], environment)
     if done.returncode:
         raise BuildError(f"the layer {layer.name} does not work:\n{done.stderr}")
-    return f"tried with Python {layer.python}"
+    return f"tested with Python {layer.python}"
 
 
 def isolated(
@@ -284,7 +285,7 @@ def isolated(
     arguments: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a script in an interpreter that sees the standard library and `paths`, and writes no bytecode."""
+    """Run a script in an interpreter that sees only the standard library and `paths`, and writes no bytecode."""
     start = (
         f"import runpy, sys; sys.path[:0] = {[str(path) for path in paths]!r}; "
         f"sys.argv = {[str(script), *arguments]!r}; runpy.run_path({str(script)!r}, run_name='__main__')"

@@ -1,6 +1,7 @@
-"""Stands in a layer where a library too large for it would be: unpacks the library beside and becomes it.
+"""Unpack a compressed library on import, and replace this module with it.
 
-The file is copied into the layer in the library's place. Its neighbour is `{name}-{digest}-{size}.so.zst`.
+A library that is too large for a layer is stored compressed, as `{name}-{digest}-{size}.so.zst`. A copy of this file
+stands beside it, under the name of the library's module.
 """
 
 import fcntl
@@ -14,13 +15,13 @@ import pyarrow
 
 
 def unpacked(source: str, directory: str) -> str:
-    """The path of the library in `directory`, unpacked there by whichever process came first.
+    """Return the path of the library in `directory`. The first process unpacks it there.
 
-    A process that dies while it unpacks leaves a file under another name, which the next one begins anew; what has the
-    library's name is whole. The name carries the digest of the content: another layer's library has another name.
+    A file with the library's name is always complete: a process that dies while it unpacks leaves a file under another
+    name, which the next process overwrites. The name contains the digest of the content, so layers do not collide.
 
     Raises:
-        ImportError: there is no room, or what came out has another size than the name says.
+        ImportError: there is not enough space, or the unpacked size differs from the size in the name.
     """
     name = os.path.basename(source).removesuffix(".zst")
     size = int(name.split(".")[0].rsplit("-", 1)[1])
@@ -28,7 +29,7 @@ def unpacked(source: str, directory: str) -> str:
     if os.path.exists(target):
         return target
     with open(f"{target}.lock", "wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # a process that dies lets go of it
+        fcntl.flock(lock, fcntl.LOCK_EX)  # released when the process dies
         if os.path.exists(target):
             return target
         try:
@@ -44,16 +45,16 @@ def unpacked(source: str, directory: str) -> str:
 
 
 def become(name: str, here: str) -> None:
-    """Put the library that is packed in the directory `here` into the place of the module `name`."""
+    """Load the library that is packed in the directory `here` as the module `name`."""
     (packed,) = (entry for entry in os.listdir(here) if entry.endswith(".so.zst"))
     path = unpacked(os.path.join(here, packed), tempfile.gettempdir())
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     library = importlib.util.module_from_spec(spec)
-    sys.modules[name] = library  # what the import of this module gives to whoever asked for it
+    sys.modules[name] = library  # the import statement returns this module
     spec.loader.exec_module(library)
 
 
-if "." in __name__ and not __name__.startswith("layers."):  # imported in the library's place
+if "." in __name__ and not __name__.startswith("layers."):  # imported in place of the library
     become(__name__, os.path.dirname(__file__))

@@ -1,6 +1,6 @@
-"""What an installed package can do without in a function: files by name, and the ends of libraries.
+"""Remove from installed packages what a function does not need: files by name, and sections of libraries.
 
-Lambda unpacks at most 262,144,000 bytes of layers and code. Nothing here needs a tool of the target's architecture.
+Lambda's limit is 262,144,000 bytes for unpacked layers and code. This needs no tool of the target's architecture.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import shutil
 import struct
 from pathlib import Path
 
-# The services that the functions and the job speak to; botocore reads the description of a service when its client is
-# made. `sts` gives credentials to roles.
+# The services that the functions and the job call. botocore reads the description of a service when it creates its
+# client. `sts` provides the credentials of roles.
 SERVICES = frozenset({"dynamodb", "lambda", "s3", "sqs", "stepfunctions", "sts"})
 
-# What is built, documented or tested with, in every package.
+# Files for building, documenting and testing, in every package.
 _SOURCES = ("*.c", "*.cpp", "*.h", "*.hpp", "*.pxd", "*.pxi", "*.pyi", "*.pyx")
 _DIRECTORIES = ("__pycache__", "tests", "include", "includes")
 _FILES = (
@@ -22,7 +22,7 @@ _FILES = (
     "numpy/f2py",
     "numpy/random/lib",
     "pyarrow/src",
-    # Stores and formats of Arrow's own; objects go through obstore and Lance.
+    # Arrow's own stores and formats. Objects are read and written by obstore and Lance.
     "pyarrow/_azurefs.*",
     "pyarrow/_cuda.*",
     "pyarrow/_dataset_orc.*",
@@ -40,21 +40,21 @@ _FILES = (
     "pyarrow/libarrow_python_flight.*",
     "pyarrow/libarrow_python_parquet_encryption.*",
     "pyarrow/libarrow_s3.*",
-    # Copies for linkers; the loader asks for the name with the major version alone.
+    # Copies for linkers. The loader only uses the name with the major version.
     "pyarrow/libarrow_python.so",
     "pyarrow/libarrow_python.so.*.*",
 )
 
 
 def slim(packages: Path) -> None:
-    """Remove from a directory of installed packages what the functions never load; run again, it changes nothing."""
+    """Remove what the functions never load from a directory of installed packages. Idempotent."""
     unwanted = [path for pattern in _SOURCES for path in packages.rglob(pattern)]
     unwanted += [path for name in _DIRECTORIES for path in packages.rglob(name)]
     unwanted += [path for pattern in _FILES for path in packages.glob(pattern)]
     unwanted += [path for path in packages.glob("botocore/data/*/") if path.name not in SERVICES]
     for path in unwanted:
         if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)  # one within another is gone with it
+            shutil.rmtree(path, ignore_errors=True)  # its parent may already be removed
         else:
             path.unlink(missing_ok=True)
     for directory in sorted((path for path in packages.rglob("*") if path.is_dir()), reverse=True):
@@ -65,15 +65,15 @@ def slim(packages: Path) -> None:
 
 
 def libraries(packages: Path) -> list[Path]:
-    """The ELF files below a directory."""
+    """Return the ELF files below a directory."""
     return sorted(path for path in packages.rglob("*.so*") if path.is_file() and _starts_as_elf(path))
 
 
 def without_sections(elf: bytes) -> bytes:
-    """A 64-bit little-endian ELF file without what comes after its last segment.
+    """Return a 64-bit little-endian ELF file cut off after its last segment.
 
-    Segments are all that a loader maps. Symbols for debuggers and linkers, and the table of sections, come after them.
-    Offsets stay as they are, unlike with `strip`, which breaks the alignment of numpy's bundled libraries.
+    A loader maps only segments. The section table and the symbols for debuggers and linkers come after them. Offsets do
+    not change, unlike with `strip`, which breaks the alignment of numpy's bundled libraries.
     """
     (table,) = struct.unpack_from("<Q", elf, 0x20)
     entry_size, count = struct.unpack_from("<HH", elf, 0x36)
@@ -82,8 +82,8 @@ def without_sections(elf: bytes) -> bytes:
         _, _, offset, _, _, size = struct.unpack_from("<IIQQQQ", elf, table + entry_size * number)
         end = max(end, offset + size)
     kept = bytearray(elf[:end])
-    struct.pack_into("<Q", kept, 0x28, 0)  # where the table of sections is
-    struct.pack_into("<HH", kept, 0x3C, 0, 0)  # how many, and which one names the others
+    struct.pack_into("<Q", kept, 0x28, 0)  # offset of the section table
+    struct.pack_into("<HH", kept, 0x3C, 0, 0)  # number of sections, index of the section with names
     return bytes(kept)
 
 

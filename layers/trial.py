@@ -1,7 +1,7 @@
-"""What a layer is for, done once: run by `layers.building` with the layer alone on the path.
+"""Test that a layer works. `layers.building` runs this script with only the layer on the path.
 
-Arguments: the layer, the path of a table with an int64 key `id` and a string `v`, and the services whose clients it
-must be able to make. Fails with a traceback.
+Arguments: the layer, the path of a table with an int64 key `id` and a string `v`, and the AWS services whose clients it
+must be able to create. A failure ends it with a traceback.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HEAVY = {"numpy", "lance", "pydantic", "pyarrow.dataset", "aws_xray_sdk"}
 
 
 def write(table: str) -> Committed:
-    """Append as a writer does, from the table's configuration."""
+    """Append rows as a writer does, which opens the table by its configuration."""
     target = open_configured(table).target()
     rows = upserts([{"id": 1, "v": "new"}, {"id": 2, "v": "new"}], schema=target.schema)
     return RegionWriters(target, owner=target.owner).append_all(route(rows, target.regions))

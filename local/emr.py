@@ -1,7 +1,7 @@
-"""EMR Serverless: what its calls do, and when each application and job moves to its next state.
+"""Emulate EMR Serverless: its API calls, and the state changes of applications and job runs.
 
-`EmrServerless` moves each record by one state at a `step`, so that whoever polls sees every state, as on AWS; a runner
-does the work. The HTTP edge is `emr_http`; the CloudFormation type and the task of Step Functions are in `emr_stack`.
+Each `step` of `EmrServerless` moves each record by one state, so that a polling client sees every state, as on AWS. A
+runner does the work. `emr_http` decodes requests; `emr_stack` has the CloudFormation type and the Step Functions task.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _CLOSE_SECONDS = 10.0
 
 
 class Run(Protocol):
-    """An attempt that runs."""
+    """A running attempt of a job."""
 
     def outcome(self) -> JobResult | None:
-        """None while it runs."""
+        """Return the result; None while it runs."""
         ...
 
     def stop(self) -> None:
-        """End it with every process that it started; returns at once."""
+        """End the attempt with every process that it started. Returns at once."""
         ...
 
 
@@ -49,7 +49,7 @@ class JobRunner(Protocol):
 
 
 class EmrServerless:
-    """All applications and jobs of the account. Any thread may call; one calls `step`."""
+    """All applications and jobs of the account. Any thread may call it, but only one calls `step`."""
 
     def __init__(self, *, runner: JobRunner, clock: Clock, ids: Ids) -> None:
         self._runner = runner
@@ -64,9 +64,9 @@ class EmrServerless:
 
     def create_application(self, request: Request) -> Document:
         with self._lock:
-            made = self._once("application", request, lambda: self._created(request))
-            application = self._applications[made]
-            return {"applicationId": made, "name": request.get("name", ""), "arn": application.arn}
+            application_id = self._once("application", request, lambda: self._created(request))
+            application = self._applications[application_id]
+            return {"applicationId": application_id, "name": request.get("name", ""), "arn": application.arn}
 
     def get_application(self, request: Request) -> Document:
         with self._lock:
@@ -86,7 +86,7 @@ class EmrServerless:
             return {"application": self.revise(application.id, request).document()}
 
     def revise(self, application_id: str, request: Request) -> Application:
-        """Change what an application was created with, in any state."""
+        """Change the properties of an application, in any state."""
         with self._lock:
             application = self._application(application_id)
             kept = {name: value for name, value in request.items() if name not in ("applicationId", "clientToken")}
@@ -121,7 +121,7 @@ class EmrServerless:
             return {}
 
     def remove(self, application_id: str) -> None:
-        """Delete an application as a stack does: cancel its jobs, stop it, then delete it."""
+        """Delete an application as a stack does: cancel its jobs, then delete it."""
         with self._lock:
             application = self._application(application_id)
             for job in self._of(application_id):
@@ -136,10 +136,10 @@ class EmrServerless:
                 raise invalid("jobDriver must be sparkSubmit")
             automatic = application.request.get("autoStartConfiguration", {}).get("enabled", True)
             if application.state not in ("STARTED", "STARTING") and not automatic:
-                raise invalid(f"Application {application.id} is {application.state} and does not start by itself")
-            made = self._once(application.id, request, lambda: self._submitted(application, request))
-            job = self._jobs[made]
-            return {"applicationId": application.id, "jobRunId": made, "arn": job.arn}
+                raise invalid(f"Application {application.id} is {application.state} and does not start automatically")
+            job_id = self._once(application.id, request, lambda: self._submitted(application, request))
+            job = self._jobs[job_id]
+            return {"applicationId": application.id, "jobRunId": job_id, "arn": job.arn}
 
     def get_job_run(self, request: Request) -> Document:
         with self._lock:
@@ -171,8 +171,8 @@ class EmrServerless:
 
     def untag_resource(self, request: Request) -> Document:
         with self._lock:
-            gone = set(request["tagKeys"])
-            self._retag(request["resourceArn"], lambda tags: {k: v for k, v in tags.items() if k not in gone})
+            removed = set(request["tagKeys"])
+            self._retag(request["resourceArn"], lambda tags: {k: v for k, v in tags.items() if k not in removed})
             return {}
 
     def step(self) -> None:
@@ -181,13 +181,13 @@ class EmrServerless:
             before = dict(self._applications)
             for application in before.values():
                 self._step_application(application)
-            blocked: set[str] = set()  # applications whose oldest waiting job doesn't fit yet
+            blocked: set[str] = set()  # applications whose oldest waiting job does not fit yet
             for job in list(self._jobs.values()):
                 if job.state not in FINAL:
                     self._step_job(job, before[job.application], blocked)
 
     def close(self) -> None:
-        """End every job's processes; returns when they are gone or a few seconds have passed."""
+        """End the processes of every job. Returns when they have ended, or after a few seconds."""
         with self._lock:
             for run in self._runs.values():
                 run.stop()
@@ -224,25 +224,25 @@ class EmrServerless:
                 self._move(job, "CANCELLED", job.details)
 
     def _admit(self, job: JobRun, application: Application, blocked: set[str]) -> None:
-        most = application.maximum
-        if most is not None and not job.needs().fits(most):
+        maximum = application.maximum
+        if maximum is not None and not job.needs().fits(maximum):
             self._move(job, "FAILED", "The workers of the job exceed the maximum capacity of the application")
         elif application.state != "STARTED":
             if application.state in ("CREATED", "STOPPED"):
                 self._set(application, "STARTING")
-        elif application.id not in blocked and self._room(job, application):
+        elif application.id not in blocked and self._has_room(job, application):
             self._move(job, "PENDING")
         else:
-            blocked.add(application.id)  # a later job that is smaller doesn't overtake it
+            blocked.add(application.id)  # a smaller job that came later does not overtake it
             if job.state == "SUBMITTED":
                 self._move(job, "QUEUED")
 
-    def _room(self, job: JobRun, application: Application) -> bool:
+    def _has_room(self, job: JobRun, application: Application) -> bool:
         holding = [one for one in self._of(application.id) if one.state in RUNNABLE]
         if application.concurrency is not None and len(holding) >= application.concurrency:
             return False
-        most = application.maximum
-        return most is None or sum((one.needs() for one in holding), job.needs()).fits(most)
+        maximum = application.maximum
+        return maximum is None or sum((one.needs() for one in holding), job.needs()).fits(maximum)
 
     def _watch(self, job: JobRun) -> None:
         outcome = self._runs[job.id].outcome()
@@ -271,18 +271,18 @@ class EmrServerless:
 
     def _created(self, request: Request) -> str:
         now = self._clock.now()
-        made = self._id("00f")
+        application_id = self._id("00f")
         tags = request.get("tags", {})
-        self._applications[made] = Application(
-            id=made, request=request, state="CREATING", created=now, updated=now, tags=tags
+        self._applications[application_id] = Application(
+            id=application_id, request=request, state="CREATING", created=now, updated=now, tags=tags
         )
-        return made
+        return application_id
 
     def _submitted(self, application: Application, request: Request) -> str:
         now = self._clock.now()
-        made = self._id("00j")
+        job_id = self._id("00j")
         job = JobRun(
-            id=made,
+            id=job_id,
             application=application.id,
             request=request,
             release=application.request["releaseLabel"],
@@ -296,18 +296,20 @@ class EmrServerless:
             job.needs()
         except Invalid as error:
             raise invalid(str(error)) from error
-        self._jobs[made] = job
-        return made
+        self._jobs[job_id] = job
+        return job_id
 
-    def _once(self, scope: str, request: Request, make: Callable[[], str]) -> str:
-        """What a client token made; the same request again makes nothing new."""
+    def _once(self, scope: str, request: Request, create: Callable[[], str]) -> str:
+        """Return the id that belongs to a client token. A repeated request creates nothing."""
         key = (scope, request["clientToken"])
         if key not in self._tokens:
-            self._tokens[key] = (request, make())
-        before, made = self._tokens[key]
-        if before != request:
-            raise ApiError("ConflictException", f"The client token {key[1]} was used with other parameters: {made}")
-        return made
+            self._tokens[key] = (request, create())
+        first_request, created_id = self._tokens[key]
+        if first_request != request:
+            raise ApiError(
+                "ConflictException", f"The client token {key[1]} was used with other parameters: {created_id}"
+            )
+        return created_id
 
     def _id(self, prefix: str) -> str:
         return prefix + self._ids.nonce()[:13]

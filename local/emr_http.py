@@ -1,6 +1,6 @@
-"""The HTTP edge of EMR Serverless: botocore's own model of the service says what a request means.
+"""Decode HTTP requests to EMR Serverless by botocore's model of the service.
 
-A call is found by method and path, its members are taken from where the model puts them, and checked against it.
+Method and path identify the call. The model says where each parameter is, and parameters are validated against it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Answer = tuple[int, dict[str, str], bytes]
 
 
 class EmrHttp:
-    """Answers requests; the interface is that of a service of MiniStack."""
+    """Answer HTTP requests. It has the interface of a MiniStack service."""
 
     def __init__(self, emr: EmrServerless) -> None:
         self._emr = emr
@@ -49,7 +49,7 @@ class EmrHttp:
             found = call.path.fullmatch(path)
             if found and call.method == method:
                 return call, {name: unquote(value) for name, value in found.groupdict().items()}
-        raise ApiError("UnknownOperationException", f"{method} {path} is no call of {SERVICE}")
+        raise ApiError("UnknownOperationException", f"{method} {path} is not an operation of {SERVICE}")
 
     def _act(self, name: str, request: Document) -> Document:
         act = getattr(self._emr, name, None)
@@ -83,36 +83,37 @@ class ApiCall:
         return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+|arn.+)", self.operation.http["requestUri"]))
 
     def request(self, labels: Mapping[str, str], query: Mapping[str, list[str]], body: bytes) -> Document:
-        """The members of a request, from path, query and body."""
+        """Return the parameters of a request from path, query and body."""
         try:
             request: Document = json.loads(body) if body else {}
         except ValueError as error:
-            raise invalid(f"The body is no JSON: {error}") from error
+            raise invalid(f"The body is not JSON: {error}") from error
         for name, shape in self.operation.input_shape.members.items():
-            place = shape.serialization.get("location")
-            wire = shape.serialization.get("name", name)
-            if place == "uri":
-                request[name] = labels[wire]
-            elif place == "querystring" and wire in query:
-                values = query[wire]
+            location = shape.serialization.get("location")
+            wire_name = shape.serialization.get("name", name)
+            if location == "uri":
+                request[name] = labels[wire_name]
+            elif location == "querystring" and wire_name in query:
+                values = query[wire_name]
                 text = values if shape.type_name == "list" else values[0]
                 request[name] = int(values[0]) if shape.type_name in ("integer", "long") else text
         return request
 
 
 def service_model() -> Any:
-    """What botocore knows about the service."""
+    """Return botocore's model of the service."""
     return botocore.session.get_session().get_service_model(SERVICE)
 
 
 def checked(request: Document, shape: Any) -> None:
-    """Raises Refused unless a request has what its shape requires, of the right types."""
+    """Raise `ApiError` unless a request has all required parameters, with the right types."""
     report = ParamValidator().validate(request, shape)
     if report.has_errors():
         raise invalid(report.generate_report())
 
 
 def refusal(refused: ApiError) -> Answer:
+    """Return the HTTP response for an error."""
     body = {"message": str(refused), "__type": refused.name}
     headers = {"Content-Type": "application/json", "x-amzn-errortype": refused.name}
     return refused.status, headers, json.dumps(body).encode()

@@ -1,4 +1,4 @@
-"""What a job run asks for: its Spark properties, and the capacity that its workers take. Pure."""
+"""Derive the Spark properties of a job run and the capacity of its workers from its request. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from lancelsm.errors import Invalid
 
-# Options of spark-submit that are short for a property.
+# Options of spark-submit that set a property.
 _OPTIONS = {
     "--archives": "spark.archives",
     "--driver-cores": "spark.driver.cores",
@@ -23,14 +23,14 @@ _OPTIONS = {
     "--num-executors": "spark.executor.instances",
     "--py-files": "spark.submit.pyFiles",
 }
-# The service's own defaults for a worker; memory has a tenth on top for what is not on the heap, unless that is named.
+# The service's defaults for a worker. Memory outside the heap is a tenth of the heap unless the job sets it.
 _CORES, _MEMORY, _EXECUTORS, _OVERHEAD = "4", "14g", 3, 0.1
 _UNITS = {"": 1 / 2**30, "k": 1 / 2**20, "m": 1 / 2**10, "g": 1.0, "t": 2.0**10}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """vCPUs and GB of memory. Unnamed memory is unlimited."""
+    """A number of vCPUs and of GB of memory."""
 
     cpu: float
     memory: float
@@ -38,27 +38,27 @@ class Capacity:
     def __add__(self, other: Capacity) -> Capacity:
         return Capacity(cpu=self.cpu + other.cpu, memory=self.memory + other.memory)
 
-    def fits(self, most: Capacity) -> bool:
-        return self.cpu <= most.cpu and self.memory <= most.memory
+    def fits(self, maximum: Capacity) -> bool:
+        return self.cpu <= maximum.cpu and self.memory <= maximum.memory
 
 
-def capacity(named: Mapping[str, str]) -> Capacity:
-    """A `maximumCapacity` as the API names it: {"cpu": "16 vCPU", "memory": "64 GB"}."""
+def capacity(document: Mapping[str, str]) -> Capacity:
+    """Parse a `maximumCapacity` of the API: {"cpu": "16 vCPU", "memory": "64 GB"}."""
 
     def number(text: str) -> float:
         found = re.fullmatch(r"([0-9.]+)\s*[A-Za-z]*", text)
         if not found:
-            raise Invalid(f"{text!r} is no capacity", remedy="Write it as 16 vCPU or 64 GB")
+            raise Invalid(f"{text!r} is not a capacity", remedy="Write it as 16 vCPU or 64 GB")
         return float(found[1])
 
-    return Capacity(cpu=number(named["cpu"]), memory=number(named["memory"]))
+    return Capacity(cpu=number(document["cpu"]), memory=number(document["memory"]))
 
 
 def spark_properties(request: Mapping[str, Any]) -> dict[str, str]:
-    """The Spark properties of a StartJobRun: of its spark-submit parameters, then of its `spark-defaults`.
+    """Return the Spark properties of a StartJobRun request. Parameters of spark-submit override its `spark-defaults`.
 
     Raises:
-        Invalid: an option that is none of spark-submit's, or not of those that a job can have here.
+        Invalid: an option of spark-submit is unknown or not supported here.
     """
     overrides = request.get("configurationOverrides", {}).get("applicationConfiguration", [])
     properties: dict[str, str] = {}
@@ -78,26 +78,26 @@ def spark_properties(request: Mapping[str, Any]) -> dict[str, str]:
         elif option in _OPTIONS:
             properties[_OPTIONS[option]] = value
         else:
-            raise Invalid(f"the spark-submit parameter {option} can't be honoured here", remedy="Use --conf")
+            raise Invalid(f"the spark-submit parameter {option} is not supported here", remedy="Use --conf")
     return properties
 
 
 def workers(properties: Mapping[str, str]) -> Capacity:
-    """What the driver and the executors take that a job starts with."""
+    """Return the capacity of the driver and the executors that a job starts with."""
 
     def worker(kind: str) -> Capacity:
         heap = _gigabytes(properties.get(f"spark.{kind}.memory", _MEMORY))
-        named = properties.get(f"spark.{kind}.memoryOverhead")
-        memory = heap + (heap * _OVERHEAD if named is None else _gigabytes(named))
+        overhead = properties.get(f"spark.{kind}.memoryOverhead")
+        memory = heap + (heap * _OVERHEAD if overhead is None else _gigabytes(overhead))
         return Capacity(cpu=float(properties.get(f"spark.{kind}.cores", _CORES)), memory=memory)
 
-    least = 1 if properties.get("spark.dynamicAllocation.enabled", "true") == "true" else _EXECUTORS
-    count = int(properties.get("spark.executor.instances", least))
+    initial = 1 if properties.get("spark.dynamicAllocation.enabled", "true") == "true" else _EXECUTORS
+    count = int(properties.get("spark.executor.instances", initial))
     return sum((worker("executor") for _ in range(count)), worker("driver"))
 
 
 def _gigabytes(text: str) -> float:
     found = re.fullmatch(r"(\d+)\s*([kmgt]?)b?", text.strip().lower())
     if not found:
-        raise Invalid(f"{text!r} is no amount of memory", remedy="Write it as 14g")
+        raise Invalid(f"{text!r} is not an amount of memory", remedy="Write it as 14g")
     return int(found[1]) * _UNITS[found[2]]

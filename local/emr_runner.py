@@ -1,8 +1,8 @@
-"""Run the job of an EMR Serverless application here: what it names is fetched, then spark-submit with two threads.
+"""Run a job of an EMR Serverless application on this machine: fetch its files, then run spark-submit with two threads.
 
 A job gets a fresh directory, the credentials of its role and this interpreter. An archive is unpacked once and linked
-into each run. A job runs under Spark's own defaults for memory and cores: those that it asks for count against the
-application's capacity only. Spark reads no S3 here: a job reads and writes through Lance.
+into each run. A job runs with Spark's defaults for memory and cores; the sizes that it requests only count against the
+application's capacity. Spark does not access S3 here: a job reads and writes through Lance.
 """
 
 from __future__ import annotations
@@ -34,21 +34,23 @@ _log = logging.getLogger("lancelsm.local")
 
 _STOP_SECONDS = 5
 _ERROR_LINES = 5
-_QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # a job here is short: most of it would be compilation
-_CHATTER = re.compile(r"WARNING: Using incubator modules|\d\d/\d\d/\d\d [0-9:]+ (INFO|WARN) ")
+_QUICK = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # a job here is short, and full compilation would take most of its time
+)
+_SPARK_LOG = re.compile(r"WARNING: Using incubator modules|\d\d/\d\d/\d\d [0-9:]+ (INFO|WARN) ")
 _DRIVER = "spark.emr-serverless.driverEnv."
-# Sizes of workers of the service, which this machine doesn't have, and interpreters that it doesn't have either.
-_NOT_HERE = (
+# Properties that do not apply on this machine: sizes of the service's workers.
+_IGNORED = (
     *("spark.driver.cores", "spark.driver.memory", "spark.dynamicAllocation.", "spark.emr-serverless."),
     *("spark.executor.cores", "spark.executor.instances", "spark.executor.memory", "spark.master"),
 )
 _INTERPRETERS = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
 
-Credentials = Callable[[str, str], Mapping[str, str]]  # of a role, for a session of that name
+Credentials = Callable[[str, str], Mapping[str, str]]  # (role, session name) -> environment variables
 
 
 class SparkRunner:
-    """Starts jobs in `work`, which is the runner's own."""
+    """Start jobs in the directory `work`, which belongs to the runner."""
 
     def __init__(self, *, work: Path, endpoint: str, credentials: Credentials) -> None:
         self._work = work
@@ -69,7 +71,7 @@ class SparkRunner:
 
 
 class SparkRun:
-    """One attempt of a job. `run` does it in a thread of its own."""
+    """One attempt of a job. `run` runs it in a thread of its own."""
 
     def __init__(
         self, *, job: JobRun, directory: Path, fetch: Fetch, environment: Mapping[str, str], log_uri: str | None
@@ -98,7 +100,7 @@ class SparkRun:
             logs.mkdir(parents=True)
             result = self._submitted(logs)
             self._keep_logs(logs)
-        except Exception as error:  # noqa: BLE001 - whatever stops a job fails that job, not the emulator
+        except Exception as error:  # noqa: BLE001 - any error fails this job, but not the emulator
             result = JobResult(succeeded=False, details=f"{type(error).__name__}: {error}")
         finally:
             shutil.rmtree(self._directory, ignore_errors=True)
@@ -108,15 +110,19 @@ class SparkRun:
         properties = spark_properties(self._job.request)
         home = self._directory / "home"
         home.mkdir()
-        for archive in _listed(properties.pop("spark.archives", "")):
+        for archive in _comma_separated(properties.pop("spark.archives", "")):
             address, _, name = archive.partition("#")
             (home / (name or address.rsplit("/", 1)[-1])).symlink_to(self._fetch.unpacked(address))
         driver = self._job.request["jobDriver"]["sparkSubmit"]
         entry = self._fetch.file(driver["entryPoint"], home)
-        python_files = [self._fetch.file(one, home) for one in _listed(properties.pop("spark.submit.pyFiles", ""))]
+        python_files = [
+            self._fetch.file(one, home) for one in _comma_separated(properties.pop("spark.submit.pyFiles", ""))
+        ]
         command = submission(entry, driver.get("entryPointArguments", []), properties, python_files)
-        asked = {name.removeprefix(_DRIVER): value for name, value in properties.items() if name.startswith(_DRIVER)}
-        environment = asked | dict(self._environment) | dict.fromkeys(_INTERPRETERS, sys.executable)
+        requested = {
+            name.removeprefix(_DRIVER): value for name, value in properties.items() if name.startswith(_DRIVER)
+        }
+        environment = requested | dict(self._environment) | dict.fromkeys(_INTERPRETERS, sys.executable)
         with (logs / "stdout").open("wb") as output, (logs / "stderr").open("wb") as errors:
             if self._stopped.is_set():
                 return JobResult(succeeded=False, details="Stopped before it ran")
@@ -129,13 +135,13 @@ class SparkRun:
                 stderr=errors,
                 start_new_session=True,
             )
-        if self._stopped.is_set():  # between the question and the start
+        if self._stopped.is_set():  # stopped after the check above and before the start
             _end(self._process)
         code = self._process.wait()
         if code == 0:
             return JobResult(succeeded=True)
         # Spark puts both outputs of a Python driver into its own stdout.
-        last = last_words("\n".join((logs / name).read_text(errors="replace") for name in ("stderr", "stdout")))
+        last = last_lines("\n".join((logs / name).read_text(errors="replace") for name in ("stderr", "stdout")))
         return JobResult(succeeded=False, details=f"Job failed. ExitCode: {code}. Last lines: {last}")
 
     def _keep_logs(self, logs: Path) -> None:
@@ -145,13 +151,13 @@ class SparkRun:
             address = f"{self._log_uri}/SPARK_DRIVER/{name}.gz"
             try:
                 self._fetch.put(address, gzip.compress((logs / name).read_bytes(), mtime=0))
-            except Exception:  # noqa: BLE001 - the job is done, with or without it
-                _log.exception("the log of job %s is not kept: %s", self._job.id, address)
+            except Exception:  # noqa: BLE001 - the job has ended anyway
+                _log.exception("the log of job %s was not uploaded: %s", self._job.id, address)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetch:
-    """What a job names, as files here, read with the credentials of its role."""
+    """Download the files that a job names, with the credentials of its role."""
 
     s3: Any
     cache: Path
@@ -167,23 +173,23 @@ class Fetch:
         return target
 
     def unpacked(self, address: str) -> Path:
-        """The directory of an archive's content, made by whoever asks first."""
+        """Return the directory with an archive's content. The first caller unpacks it."""
         bucket, key = _split(address)
         tag = self.s3.head_object(Bucket=bucket, Key=key)["ETag"]
         target = self.cache / hashlib.sha256(f"{tag} {key}".encode()).hexdigest()[:32]
         if target.is_dir():
             return target
-        made = self.cache / f"{target.name}.{threading.get_ident()}"
-        made.mkdir(parents=True)
-        packed = self.file(address, made)
-        content = made / "content"
+        temporary = self.cache / f"{target.name}.{threading.get_ident()}"
+        temporary.mkdir(parents=True)
+        packed = self.file(address, temporary)
+        content = temporary / "content"
         _unpack(packed, content)
         try:
             content.rename(target)
         except OSError:
             if not target.is_dir():
                 raise
-        shutil.rmtree(made)
+        shutil.rmtree(temporary)
         return target
 
     def put(self, address: str, body: bytes) -> None:
@@ -192,11 +198,11 @@ class Fetch:
 
 
 def submission(entry: Path, arguments: list[str], properties: Mapping[str, str], python_files: list[Path]) -> list[str]:
-    """The command that runs a job here."""
-    kept = {name: value for name, value in properties.items() if not name.startswith(_NOT_HERE)}
-    here = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    """Return the command that runs a job on this machine."""
+    kept = {name: value for name, value in properties.items() if not name.startswith(_IGNORED)}
+    local = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     command = [str(_spark_home() / "bin" / "spark-submit"), "--master", "local[2]"]
-    for name, value in (here | kept).items():
+    for name, value in (local | kept).items():
         if name.removeprefix("spark.executorEnv.") not in _INTERPRETERS:
             command += ["--conf", f"{name}={value}"]
     if python_files:
@@ -204,19 +210,19 @@ def submission(entry: Path, arguments: list[str], properties: Mapping[str, str],
     return [*command, str(entry), *arguments]
 
 
-def last_words(log: str) -> str:
-    """The end of what a job wrote, without what Spark says of itself."""
-    said = [line for line in log.splitlines() if line.strip() and not _CHATTER.match(line)]
-    return " ".join(said[-_ERROR_LINES:])
+def last_lines(log: str) -> str:
+    """Return the end of a job's output without Spark's own log lines."""
+    lines = [line for line in log.splitlines() if line.strip() and not _SPARK_LOG.match(line)]
+    return " ".join(lines[-_ERROR_LINES:])
 
 
 def log_uri(job: JobRun, application: Application) -> str | None:
-    """Where the logs of an attempt go, as EMR Serverless lays them out."""
+    """Return where the logs of an attempt go, in the layout of EMR Serverless; None if they are not kept."""
     for request in (job.request.get("configurationOverrides", {}), application.request):
         root = request.get("monitoringConfiguration", {}).get("s3MonitoringConfiguration", {}).get("logUri")
         if root:
-            place = f"{root.rstrip('/')}/applications/{application.id}/jobs/{job.id}"
-            return f"{place}/attempts/{job.attempt}" if job.attempts > 1 else place
+            uri = f"{root.rstrip('/')}/applications/{application.id}/jobs/{job.id}"
+            return f"{uri}/attempts/{job.attempt}" if job.attempts > 1 else uri
     return None
 
 
@@ -269,10 +275,10 @@ def _unpack(packed: Path, into: Path) -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a job's processes: the group that it leads, politely first."""
-    for how in (signal.SIGTERM, signal.SIGKILL):
+    """End the process group of a job, first with SIGTERM, then with SIGKILL."""
+    for signal_number in (signal.SIGTERM, signal.SIGKILL):
         try:
-            os.killpg(process.pid, how)
+            os.killpg(process.pid, signal_number)
             process.wait(_STOP_SECONDS)
         except ProcessLookupError:
             return
@@ -287,5 +293,5 @@ def _split(address: str) -> tuple[str, str]:
     return bucket, key
 
 
-def _listed(text: str) -> list[str]:
+def _comma_separated(text: str) -> list[str]:
     return [one for one in text.split(",") if one]

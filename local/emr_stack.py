@@ -1,7 +1,6 @@
-"""EMR Serverless in stacks and state machines: `AWS::EMRServerless::Application` and the task `startJobRun(.sync)`.
+"""Emulate EMR Serverless for stacks and state machines: `AWS::EMRServerless::Application` and `startJobRun(.sync)`.
 
-Both write members with a capital where the API has none; the API's model says which words are members and which are
-data.
+Both capitalize the names of members, unlike the API. The model of the API tells names of members from data.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ TYPE = "AWS::EMRServerless::Application"
 _POLL_SECONDS = 0.2
 _RULE = f"arn:aws:events:{REGION}:{ACCOUNT}:rule/StepFunctionsGetEventsForEMRServerlessJobRule"
 _RULE_ACTIONS = ("events:PutTargets", "events:PutRule", "events:DescribeRule")
-# Set when the state that waits has given up, since MiniStack leaves its thread running.
+# Set when a state of a state machine stops waiting, since MiniStack leaves its thread running.
 _given_up: contextvars.ContextVar[threading.Event] = contextvars.ContextVar("given_up")
 
 
 class Stacks:
-    """The resource type, as a provisioner of MiniStack."""
+    """The resource type, as a MiniStack provisioner."""
 
     def __init__(self, emr: EmrServerless, *, ids: Ids) -> None:
         self._emr = emr
@@ -42,8 +41,8 @@ class Stacks:
         request = {"name": f"{stack}-{logical}"} | self._request(properties)
         request["clientToken"] = self._ids.nonce()
         checked(request, service_model().operation_model("CreateApplication").input_shape)
-        made = self._emr.create_application(request)
-        return made["applicationId"], {"ApplicationId": made["applicationId"], "Arn": made["arn"]}
+        created = self._emr.create_application(request)
+        return created["applicationId"], {"ApplicationId": created["applicationId"], "Arn": created["arn"]}
 
     def update(self, physical: str, old: Document, new: Document, stack: str) -> tuple[str, Document]:
         del old, stack
@@ -55,7 +54,7 @@ class Stacks:
         try:
             self._emr.remove(physical)
         except ApiError:
-            return  # gone already
+            return  # already deleted
 
     def _request(self, properties: Document) -> Document:
         shape = service_model().operation_model("CreateApplication").input_shape
@@ -69,7 +68,7 @@ class Stacks:
 
 
 class Task:
-    """The task of a state machine, which its execution's thread calls."""
+    """The task of a state machine. The thread of the execution calls it."""
 
     def __init__(self, emr: EmrServerless, *, clock: Clock, ids: Ids) -> None:
         self._emr = emr
@@ -85,13 +84,13 @@ class Task:
             self._permit(request, waits=resource.endswith(".sync"))
             started = self._emr.start_job_run(request)
             if not resource.endswith(".sync"):
-                return raised(started, "StartJobRunResponse")
+                return capitalized(started, "StartJobRunResponse")
             return self._result(started)
         except ApiError as refused:
             raise _failed(f"EMRServerless.{refused.name}", str(refused)) from refused
 
     def _result(self, started: Document) -> Document:
-        """Wait for a job: what the state results in, or its failure. Who stops waiting cancels the job."""
+        """Wait for a job, then return the result of the state or raise its failure. Cancel it if the state ends."""
         job = {name: started[name] for name in ("applicationId", "jobRunId")}
         while True:
             document = self._emr.get_job_run(job)["jobRun"]
@@ -101,7 +100,7 @@ class Task:
                 self._emr.cancel_job_run(job)
                 return {}
             self._clock.sleep(_POLL_SECONDS)
-        shown = raised(document, "JobRun")
+        shown = capitalized(document, "JobRun")
         if document["state"] != "SUCCESS":
             raise _failed("States.TaskFailed", json.dumps(shown))
         return shown
@@ -118,12 +117,12 @@ class Task:
             jobs = f"{application}/jobruns/*"
             denied += [roles.denial(role, f"emr-serverless:{action}", jobs) for action in ("GetJobRun", "CancelJobRun")]
             denied += [roles.denial(role, action, _RULE) for action in _RULE_ACTIONS]
-        for why in filter(None, denied):
-            raise ApiError("AccessDeniedException", why)
+        for reason in filter(None, denied):
+            raise ApiError("AccessDeniedException", reason)
 
 
 def giving_up(invoke: Callable[[str, Any, float], Any]) -> Callable[[str, Any, float], Any]:
-    """Do a task under a time limit; when that is over, what waits for a job learns it."""
+    """Wrap a task with a time limit, so that a task that waits for a job learns when the limit has passed."""
 
     def invoked(resource: str, data: Any, timeout: float) -> Any:
         over = threading.Event()
@@ -138,12 +137,12 @@ def giving_up(invoke: Callable[[str, Any, float], Any]) -> Callable[[str, Any, f
 
 
 def members(value: Any, shape: Any) -> Any:
-    """A value as the API wants it: members of structures without the capital, numbers and truth values not as text.
+    """Convert a value to the form of the API: names of members not capitalized, numbers and booleans not as text.
 
-    Keys of maps stay as they are.
+    Keys of maps do not change.
 
     Raises:
-        ApiError: a member is none of the shape's, or a text is no number.
+        ApiError: a member is unknown, or a text is not a number.
     """
     if shape.type_name == "structure":
         named = {name[:1].lower() + name[1:]: one for name, one in value.items()}
@@ -159,28 +158,28 @@ def members(value: Any, shape: Any) -> Any:
         try:
             return int(value)
         except ValueError as error:
-            raise invalid(f"{value!r} is no number") from error
+            raise invalid(f"{value!r} is not a number") from error
     return value == "true" if shape.type_name == "boolean" and isinstance(value, str) else value
 
 
-def raised(document: Document, shape: str) -> Document:
-    """A document of the API with the capitals of Step Functions."""
+def capitalized(document: Document, shape: str) -> Document:
+    """Return a document of the API with the capitalized names of Step Functions."""
 
-    def up(value: Any, of: Any) -> Any:
+    def convert(value: Any, of: Any) -> Any:
         if of.type_name == "structure":
-            return {name[:1].upper() + name[1:]: up(one, of.members[name]) for name, one in value.items()}
+            return {name[:1].upper() + name[1:]: convert(one, of.members[name]) for name, one in value.items()}
         if of.type_name == "list":
-            return [up(one, of.member) for one in value]
+            return [convert(one, of.member) for one in value]
         if of.type_name == "map":
-            return {name: up(one, of.value) for name, one in value.items()}
+            return {name: convert(one, of.value) for name, one in value.items()}
         return value
 
-    shown: Document = up(document, service_model().shape_for(shape))
-    return shown
+    converted: Document = convert(document, service_model().shape_for(shape))
+    return converted
 
 
 def _abandoned() -> bool:
-    from ministack.services import stepfunctions as machines  # noqa: PLC0415 - reads its settings while it is imported
+    from ministack.services import stepfunctions as machines  # noqa: PLC0415 - it reads its settings on import
 
     over = _given_up.get(None)
     running: bool = machines._executions[roles.execution.get()]["status"] == "RUNNING"

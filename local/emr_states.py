@@ -1,4 +1,4 @@
-"""Applications and job runs of EMR Serverless: their records, and the states that a job may move to. Pure."""
+"""Records of EMR Serverless applications and job runs, and the permitted state changes of a job. Pure functions."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _LISTED = {
         *("executionRole", "mode", "name", "releaseLabel", "state", "stateDetails", "updatedAt"),
     ),
 }
-TIMEOUT_MINUTES = 720  # of a job that names none
+TIMEOUT_MINUTES = 720  # of a job that sets no timeout
 IDLE_MINUTES = 15
 
 
 class ApiError(Exception):
-    """A call that AWS would refuse: its error's name, and the HTTP status that comes with it."""
+    """A call that AWS would refuse, with the name of its error and the HTTP status."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(message)
@@ -46,7 +46,7 @@ class ApiError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Application:
-    """One application; `request` is what it was created and updated with."""
+    """One application. `request` has the properties that it was created and updated with."""
 
     id: str
     request: Request
@@ -81,7 +81,7 @@ class Application:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRun:
-    """One job run; `request` is the input of its StartJobRun."""
+    """One job run. `request` is the input of its StartJobRun call."""
 
     id: str
     application: str
@@ -93,7 +93,7 @@ class JobRun:
     details: str = ""
     attempt: int = 1
     attempt_created: float = 0.0
-    started: float | None = None  # of the attempt: since when it has run
+    started: float | None = None  # when the current attempt started to run
     ended: float | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
 
@@ -103,12 +103,12 @@ class JobRun:
 
     @property
     def attempts(self) -> int:
-        most: int = self.request.get("retryPolicy", {}).get("maxAttempts", 1)
-        return most
+        attempts: int = self.request.get("retryPolicy", {}).get("maxAttempts", 1)
+        return attempts
 
     @property
     def deadline(self) -> float | None:
-        """When the attempt that runs is cancelled; None for never."""
+        """When the running attempt is cancelled; None for never."""
         minutes = self.request.get("executionTimeoutMinutes", TIMEOUT_MINUTES)
         return self.started + 60 * minutes if self.started is not None and minutes else None
 
@@ -116,9 +116,9 @@ class JobRun:
         return workers(spark_properties(self.request))
 
     def moved(self, state: str, *, now: float, details: str = "") -> JobRun:
-        """The job in its next state; an attempt after the first begins at PENDING."""
+        """Return the job in its next state. Every attempt after the first starts at PENDING."""
         if state not in MOVES[self.state]:
-            raise AssertionError(f"a job does not go from {self.state} to {state}")
+            raise AssertionError(f"a job can't move from {self.state} to {state}")
         job = replace(self, state=state, updated=now, details=details)
         if state == "RUNNING":
             return replace(job, started=now)
@@ -161,7 +161,7 @@ class JobRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobResult:
-    """How the attempt of a job ended."""
+    """How an attempt of a job ended."""
 
     succeeded: bool
     details: str = ""
@@ -172,5 +172,5 @@ def invalid(message: str) -> ApiError:
 
 
 def summary(document: Document, key: str) -> Document:
-    """What a list shows of an application or job run, whose own id, at `key`, is called `id` there."""
+    """Return the list entry of an application or job run. Its id, at `key`, is called `id` there."""
     return {"id": document[key]} | {name: document[name] for name in _LISTED[key] if name in document}

@@ -1,4 +1,7 @@
-"""Every place where MiniStack is changed, in one list. Each is checked first: a release that moved one is refused."""
+"""Patch MiniStack. All patches are in one list, and every patched name is checked first.
+
+Another release of MiniStack, or one without such a name, is refused.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,12 @@ from local.emr_runner import SparkRunner
 RELEASE = "1.5.33"
 STEP_SECONDS = 0.1
 
-# (module, attribute, what replaces it, made of what was there)
-CHANGES: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
-    ("app", "pin_request_origin", roles.asking_as_secure),
-    ("core.iam_actions", "extract_iam_action", roles.naming_batches),
-    ("core.iam_actions", "extract_resource_arn", roles.naming_jobs),
-    ("core.lambda_runtime", "_PYTHON_WORKER_SCRIPT", error_types.telling),
+# (module, attribute, function from the original to its replacement)
+PATCHES: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
+    ("app", "pin_request_origin", roles.treating_as_secure),
+    ("core.iam_actions", "extract_iam_action", roles.mapping_batch_actions),
+    ("core.iam_actions", "extract_resource_arn", roles.naming_emr_resources),
+    ("core.lambda_runtime", "_PYTHON_WORKER_SCRIPT", error_types.reporting_errors),
     ("services.eventbridge", "_invoke_target", roles.delivering),
     ("services.lambda_svc", "_execute_function_warm", error_types.true_errors),
     ("services.lambda_svc", "_run_sqs_batch", roles.polling),
@@ -31,7 +34,7 @@ CHANGES: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
     ("services.stepfunctions", "_invoke_resource_with_timeout", emr_stack.giving_up),
     ("services.stepfunctions", "_run_execution", roles.executing),
 )
-# (module, table): each gets entries, above all for EMR Serverless, which MiniStack lacks
+# (module, table): tables that get new entries, mostly for EMR Serverless, which MiniStack does not emulate
 TABLES = (
     ("app", "SERVICE_HANDLERS"),
     ("core.iam_actions", "SERVICE_TO_IAM_NAMESPACE"),
@@ -43,28 +46,28 @@ TABLES = (
 
 
 def install(*, work: Path, endpoint: str) -> EmrServerless:
-    """Change the MiniStack of this process, once, and start what EMR Serverless does.
+    """Patch the MiniStack of this process, once, and start the emulation of EMR Serverless.
 
     Args:
         work: a directory for jobs.
-        endpoint: of the emulator, for jobs.
+        endpoint: the emulator's endpoint, for jobs.
 
     Returns:
-        What to close at the end.
+        The emulation. The caller closes it at the end.
 
     Raises:
-        Invalid: it is another release, or a place to change is missing. Nothing was changed.
+        Invalid: MiniStack is another release, or a name to patch is missing. Nothing was patched.
     """
     check()
     clock, ids = SystemClock(), SystemIds()
     runner = SparkRunner(work=work, endpoint=endpoint, credentials=roles.credentials)
     emr = EmrServerless(runner=runner, clock=clock, ids=ids)
-    for module, attribute, made in CHANGES:
-        place = _module(module)
-        setattr(place, attribute, made(getattr(place, attribute)))
+    for module_name, attribute, patched in PATCHES:
+        module = _module(module_name)
+        setattr(module, attribute, patched(getattr(module, attribute)))
     entries = _entries(emr)
-    for module, table in TABLES:
-        getattr(_module(module), table).update(entries[table])
+    for module_name, table in TABLES:
+        getattr(_module(module_name), table).update(entries[table])
 
     def step() -> None:
         while True:
@@ -76,25 +79,25 @@ def install(*, work: Path, endpoint: str) -> EmrServerless:
 
 
 def check() -> None:
-    """Raises Invalid unless MiniStack is the release that this is made for and has every place that is changed."""
+    """Raise `Invalid` unless MiniStack is the expected release and has every name that is patched."""
     found = metadata.version("ministack")
-    places = [(module, name) for module, name, _ in CHANGES] + list(TABLES)
-    missing = [f"{module}.{name}" for module, name in places if not hasattr(_module(module), name)]
+    names = [(module, name) for module, name, _ in PATCHES] + list(TABLES)
+    missing = [f"{module}.{name}" for module, name in names if not hasattr(_module(module), name)]
     if found != RELEASE or missing:
         raise Invalid(
             f"MiniStack is {found}, not {RELEASE}" + (f", and lacks {', '.join(missing)}" if missing else ""),
             remedy=f"Install ministack=={RELEASE}",
         )
-    error_types.telling(_module("core.lambda_runtime")._PYTHON_WORKER_SCRIPT)
+    error_types.reporting_errors(_module("core.lambda_runtime")._PYTHON_WORKER_SCRIPT)
 
 
 def _entries(emr: EmrServerless) -> Mapping[str, Mapping[str, Any]]:
-    """What each table gets."""
+    """Return the new entries of each table."""
     service, clock, ids = emr_http.SERVICE, SystemClock(), SystemIds()
     return {
         "SERVICE_HANDLERS": {
             service: emr_http.EmrHttp(emr).handle_request,
-            "s3": roles.hiding_absence(_module("app").SERVICE_HANDLERS["s3"]),
+            "s3": roles.hiding_absent_objects(_module("app").SERVICE_HANDLERS["s3"]),
         },
         "SERVICE_TO_IAM_NAMESPACE": {service: service},
         "_BOTOCORE_SERVICE_MAP": {service: [service]},

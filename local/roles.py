@@ -1,7 +1,7 @@
-"""Hold those to their roles that MiniStack serves inside its own process, where it asks no policy.
+"""Check the policies of roles where MiniStack does not: for calls inside its own process.
 
-What comes in over HTTP it checks by itself (AUTH=true), so a function, which has credentials of its role, needs nothing
-here. A state machine, a schedule and an event source mapping act without a request: they are asked here.
+MiniStack checks HTTP requests itself (AUTH=true), so functions, which have the credentials of their role, need nothing
+here. A state machine, a schedule and an event source mapping act without a request. Their roles are checked here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _log = logging.getLogger("lancelsm.local")
 
 Handle = Callable[..., Awaitable[Any]]
 
-# The execution of a state machine that runs in this thread.
+# The state machine execution that runs in this thread.
 execution: contextvars.ContextVar[str] = contextvars.ContextVar("execution")
 
 _DELIVERY = {"lambda": "lambda:InvokeFunction", "states": "states:StartExecution", "sqs": "sqs:SendMessage"}
@@ -28,17 +28,17 @@ _POLLING = ("sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes")
 
 
 def denial(role: str, action: str, resource: str, context: Mapping[str, str] | None = None) -> str | None:
-    """Why a role may not do something, in the words of AWS; None if its policies allow it.
+    """Return why a role may not do something, as AWS words it; None if its policies allow it.
 
     Args:
-        role: ARN of the role. One that does not exist may do nothing.
-        context: further condition keys, as `iam:PassedToService`.
+        role: ARN of the role. A role that does not exist may do nothing.
+        context: further condition keys, such as `iam:PassedToService`.
     """
-    from ministack.core import iam_evaluator as iam  # noqa: PLC0415 - reads its settings while it is imported
+    from ministack.core import iam_evaluator as iam  # noqa: PLC0415 - it reads its settings on import
 
     name = role.rsplit("/", 1)[-1]
     principal = f"arn:aws:sts::{ACCOUNT}:assumed-role/{name}/local"
-    asked = iam.EvalContext(
+    request = iam.EvalContext(
         principal_arn=principal,
         principal_type="AssumedRole",
         principal_account=ACCOUNT,
@@ -47,13 +47,13 @@ def denial(role: str, action: str, resource: str, context: Mapping[str, str] | N
         region=REGION,
         service_context={key.lower(): value for key, value in (context or {}).items()},
     )
-    if iam.evaluate(asked, iam._gather_role_policies(name, ACCOUNT)).decision == "Allow":
+    if iam.evaluate(request, iam._gather_role_policies(name, ACCOUNT)).decision == "Allow":
         return None
     return f"User: {principal} is not authorized to perform: {action} on resource: {resource}"
 
 
 def credentials(role: str, session: str) -> dict[str, str]:
-    """Environment variables that make a process act as a role, in a session of that name."""
+    """Return environment variables with which a process acts as a role, in a session of that name."""
     from ministack.services import sts  # noqa: PLC0415
 
     name = role.rsplit("/", 1)[-1]
@@ -67,16 +67,16 @@ def credentials(role: str, session: str) -> dict[str, str]:
 
 
 def machine_role() -> str:
-    """ARN of the role of the state machine whose execution runs in this thread."""
+    """Return the ARN of the role of the state machine that runs in this thread."""
     from ministack.services import stepfunctions as machines  # noqa: PLC0415
 
-    of = machines._executions[execution.get()]["stateMachineArn"]
-    role: str = machines._state_machines[of]["roleArn"]
+    machine = machines._executions[execution.get()]["stateMachineArn"]
+    role: str = machines._state_machines[machine]["roleArn"]
     return role
 
 
 def executing(run: Callable[[str], None]) -> Callable[[str], None]:
-    """Run an execution so that its tasks know whose it is."""
+    """Wrap the run of an execution so that its tasks know which execution they belong to."""
 
     def running(arn: str) -> None:
         execution.set(arn)
@@ -86,17 +86,17 @@ def executing(run: Callable[[str], None]) -> Callable[[str], None]:
 
 
 def invoking(invoke: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
-    """Do a task of a state machine; a function is invoked, or another machine started, only if its role may.
+    """Wrap a task of a state machine: it may invoke a function or start another machine only if its role allows it.
 
-    What Step Functions says of a machine that is not started, it says under its own names.
+    If another machine is not started, the error has the name that Step Functions uses for it.
     """
 
     def invoked(resource: str, data: Any) -> Any:
         from ministack.services.stepfunctions import _ExecutionError  # noqa: PLC0415
 
         function, starting = _function(resource, data), "states:::states:startExecution" in resource
-        asked = {"lambda:InvokeFunction": function, "states:StartExecution": starting and data.get("StateMachineArn")}
-        for action, target in asked.items():
+        targets = {"lambda:InvokeFunction": function, "states:StartExecution": starting and data.get("StateMachineArn")}
+        for action, target in targets.items():
             denied = denial(machine_role(), action, str(target)) if target and execution.get(None) else None
             if denied:
                 service = "StepFunctions.AWSStepFunctions" if starting else "Lambda.AWSLambda"
@@ -112,37 +112,37 @@ def invoking(invoke: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
 
 
 def delivering(deliver: Callable[..., None]) -> Callable[..., None]:
-    """Deliver an event to a target; one that names a role only if that role may."""
+    """Wrap the delivery of an event: a target with a role gets it only if the role allows it."""
 
-    def delivered(target: dict[str, Any], *more: Any) -> None:
+    def delivered(target: dict[str, Any], *rest: Any) -> None:
         arn, role = target.get("Arn", ""), target.get("RoleArn")
         action = _DELIVERY.get(arn.split(":")[2] if arn.count(":") >= 5 else "")
         denied = denial(role, action, arn) if role and action else None
         if denied:
-            _log.error("an event is not delivered: %s", denied)
+            _log.error("an event was not delivered: %s", denied)
             return
-        deliver(target, *more)
+        deliver(target, *rest)
 
     return delivered
 
 
 def polling(run: Callable[..., None]) -> Callable[..., None]:
-    """Hand a batch of a queue to a function only if the function's role may read that queue."""
+    """Wrap the delivery of a batch: a function gets it only if its role may read the queue."""
 
-    def ran(mapping: dict[str, Any], function: dict[str, Any], *more: Any) -> None:
+    def ran(mapping: dict[str, Any], function: dict[str, Any], *rest: Any) -> None:
         role = (function.get("config") or function).get("Role", "")
         denied = next(filter(None, (denial(role, action, mapping["EventSourceArn"]) for action in _POLLING)), None)
         if denied:
             mapping["LastProcessingResult"] = f"PROBLEM: {denied}"
-            _log.error("a batch is not delivered: %s", denied)
+            _log.error("a batch was not delivered: %s", denied)
             return
-        run(mapping, function, *more)
+        run(mapping, function, *rest)
 
     return ran
 
 
-def hiding_absence(handle: Handle) -> Handle:
-    """Answer a read of an absent object as S3 does: only who may list the bucket learns that it is absent."""
+def hiding_absent_objects(handle: Handle) -> Handle:
+    """Wrap reads of objects: as in S3, only a caller that may list the bucket learns that an object is absent."""
 
     async def handled(method: str, path: str, headers: Any, body: bytes, query: Any) -> Any:
         answer = await handle(method, path, headers, body, query)
@@ -151,8 +151,8 @@ def hiding_absence(handle: Handle) -> Handle:
             return answer
         from ministack.core import iam_actions, iam_evaluator, router  # noqa: PLC0415
 
-        asked = router.extract_access_key_id(headers, query)
-        denied = iam_evaluator.enforce(asked, "s3:ListBucket", "s3", REGION, resource_arn=f"arn:aws:s3:::{bucket}")
+        access_key = router.extract_access_key_id(headers, query)
+        denied = iam_evaluator.enforce(access_key, "s3:ListBucket", "s3", REGION, resource_arn=f"arn:aws:s3:::{bucket}")
         if not isinstance(denied, iam_evaluator.EvalResult):
             return answer
         return iam_actions.access_denied_response("s3", "s3:ListBucket", denied.principal_arn, "", headers=headers)
@@ -160,8 +160,8 @@ def hiding_absence(handle: Handle) -> Handle:
     return handled
 
 
-def asking_as_secure(pin: Callable[[str, bool], None]) -> Callable[[str, bool], None]:
-    """Count a request as encrypted, which policies of deployed buckets demand: it never leaves the machine."""
+def treating_as_secure(pin: Callable[[str, bool], None]) -> Callable[[str, bool], None]:
+    """Treat every request as encrypted, which bucket policies demand. Requests never leave the machine."""
 
     def pinned(source: str, secure: bool) -> None:
         del secure
@@ -170,22 +170,22 @@ def asking_as_secure(pin: Callable[[str, bool], None]) -> Callable[[str, bool], 
     return pinned
 
 
-def naming_batches(name: Callable[..., str | None]) -> Callable[..., str | None]:
-    """Name what a request does. A batch of SQS is no action of its own: it needs what one message needs."""
+def mapping_batch_actions(name: Callable[..., str | None]) -> Callable[..., str | None]:
+    """Map batch requests of SQS to the action of a single message, which IAM checks for both."""
 
-    def named(service: str, *more: Any) -> str | None:
-        action = name(service, *more)
+    def named(service: str, *rest: Any) -> str | None:
+        action = name(service, *rest)
         return action.removesuffix("Batch") if action and service == "sqs" else action
 
     return named
 
 
-def naming_jobs(name: Callable[..., str]) -> Callable[..., str]:
-    """Name the resource of a request; MiniStack knows none of EMR Serverless, where the path is the name."""
+def naming_emr_resources(name: Callable[..., str]) -> Callable[..., str]:
+    """Add the resource names of EMR Serverless, which are the paths of requests. MiniStack does not know them."""
 
-    def named(service: str, method: str, path: str, *more: Any) -> str:
+    def named(service: str, method: str, path: str, *rest: Any) -> str:
         if service != "emr-serverless":
-            return name(service, method, path, *more)
+            return name(service, method, path, *rest)
         if path.startswith("/tags/"):
             return unquote(path.removeprefix("/tags/"))
         found = re.match(r"/applications/[^/]+(/jobruns/[^/]+)?", path)
@@ -195,7 +195,7 @@ def naming_jobs(name: Callable[..., str]) -> Callable[..., str]:
 
 
 def _function(resource: str, data: Any) -> str | None:
-    """ARN of the function that a task invokes, without version; None if it invokes none."""
+    """Return the ARN of the function that a task invokes, without version; None if it invokes no function."""
     if "states:::lambda:invoke" in resource:
         name = str(data.get("FunctionName", ""))
     elif resource.startswith("arn:aws:lambda:"):

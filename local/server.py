@@ -1,8 +1,8 @@
-"""Start and stop the AWS that the stacks run on here: MiniStack in this process, and what it lacks beside it.
+"""Start and stop an emulated AWS on this machine: MiniStack, and emulations of what it lacks.
 
-It listens on the loopback alone, at GATEWAY_PORT (4566), checks every role's permissions and keeps nothing: what was
-deployed is gone when it stops. Whose server runs is told by a lock on `pid` in its directory, so that a number left
-behind by a crash never ends somebody else's process.
+It listens only on the loopback interface, at GATEWAY_PORT (4566), and checks the permissions of every role. It keeps no
+data: everything deployed is gone when it stops. A running server holds a lock on the file `pid` in its directory, so a
+process id left behind by a crash never ends another process.
 """
 
 from __future__ import annotations
@@ -31,30 +31,35 @@ HEALTH = "/_localstack/health"
 _LOCK_SECONDS = 1.0
 _START_SECONDS = 60.0
 _STOP_SECONDS = 15.0
-# What would lead the emulator, its functions or its jobs to another endpoint or identity.
-_FOREIGN = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_ENDPOINT_URL_S3")
+# Variables that would give the emulator, its functions or its jobs another endpoint or identity.
+_REMOVED = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_ENDPOINT_URL_S3")
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m local.server", description=__doc__)
     parser.add_argument("command", nargs="?", choices=["serve", "start", "stop"], default="serve")
-    parser.add_argument("--directory", type=Path, default=DIRECTORY, help="for pid, log and work (default: .local)")
-    chosen = parser.parse_args(arguments)
-    port = int(os.environ.get("GATEWAY_PORT", PORT))  # noqa: TID251 - the name that MiniStack and LocalStack read
+    parser.add_argument(
+        "--directory",
+        type=Path,
+        default=DIRECTORY,
+        help="directory for process id, log and work files (default: .local)",
+    )
+    options = parser.parse_args(arguments)
+    port = int(os.environ.get("GATEWAY_PORT", PORT))  # noqa: TID251 - MiniStack and LocalStack read the same variable
     try:
-        if chosen.command == "stop":
-            stop(chosen.directory)
-        elif chosen.command == "start":
-            if running(chosen.directory) is None:
-                start(chosen.directory, port=port)
+        if options.command == "stop":
+            stop(options.directory)
+        elif options.command == "start":
+            if running(options.directory) is None:
+                start(options.directory, port=port)
             elif not _answers(port):
                 raise Invalid(
-                    f"the emulator that runs in {chosen.directory} has another port than {port}",
-                    remedy="Set GATEWAY_PORT to its own, or end it: make local-down",
+                    f"the emulator that runs in {options.directory} has another port than {port}",
+                    remedy="Set GATEWAY_PORT to its port, or stop it: make local-down",
                 )
-            sys.stdout.write(f"An emulated AWS runs in {chosen.directory}, at {endpoint(port)}\n")
+            sys.stdout.write(f"An emulated AWS runs in {options.directory} at {endpoint(port)}\n")
         else:
-            serve(chosen.directory, port=port)
+            serve(options.directory, port=port)
     except LsmError as error:
         sys.exit(f"{type(error).__name__}: {error}")
 
@@ -64,15 +69,15 @@ def endpoint(port: int) -> str:
 
 
 def serve(directory: Path, *, port: int) -> None:
-    """Run the emulator in this process until it is told to end.
+    """Run the emulator in this process until it receives a signal.
 
     Raises:
-        Invalid: one runs in this directory already, or MiniStack is another release than the one this is made for.
+        Invalid: an emulator already runs in this directory, or MiniStack is not the expected release.
     """
     work = directory.resolve() / "work"
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "pid").open("a+") as pid:
-        # Who only asks whether one runs holds the lock for a moment, too.
+        # A process that only checks whether an emulator runs also holds the lock for a moment.
         if not any(held(pid.fileno(), wait=False) for _ in _budget(_LOCK_SECONDS).attempts()):
             raise Invalid(f"an emulator runs in {directory}", remedy="Stop it: python -m local.server stop")
         pid.truncate(0)
@@ -81,7 +86,7 @@ def serve(directory: Path, *, port: int) -> None:
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir()
         _configure(port=port, work=work)
-        # It reads its settings while it is imported.
+        # It reads its settings on import.
         from ministack.app import main as ministack  # noqa: PLC0415
 
         emr = install(work=work, endpoint=endpoint(port))
@@ -93,11 +98,11 @@ def serve(directory: Path, *, port: int) -> None:
 
 
 def start(directory: Path, *, port: int) -> str:
-    """Run the emulator in a process of its own; return its endpoint once it answers.
+    """Run the emulator in a process of its own, and return its endpoint once it answers.
 
     Raises:
-        Invalid: one runs in this directory already.
-        Unavailable: it ended or did not answer; names its log.
+        Invalid: an emulator already runs in this directory.
+        Unavailable: it ended or did not answer; the message contains its log.
     """
     directory.mkdir(parents=True, exist_ok=True)
     if running(directory) is not None:
@@ -123,10 +128,10 @@ def start(directory: Path, *, port: int) -> str:
 
 
 def stop(directory: Path) -> bool:
-    """End the emulator of a directory, its functions and jobs; False if none runs there.
+    """Stop the emulator of a directory, its functions and jobs. Returns False if no emulator runs there.
 
     Raises:
-        Unavailable: it would not end.
+        Unavailable: it did not stop in time.
     """
     pid = running(directory)
     if pid is None:
@@ -135,11 +140,11 @@ def stop(directory: Path) -> bool:
     for _ in _budget(_STOP_SECONDS).attempts():
         if running(directory) != pid:
             return True
-    raise Unavailable(f"the emulator in {directory} does not end", remedy=f"End process {pid}")
+    raise Unavailable(f"the emulator in {directory} does not stop", remedy=f"Kill process {pid}")
 
 
 def running(directory: Path) -> int | None:
-    """The process id of the emulator of a directory, if one runs."""
+    """Return the process id of the emulator of a directory; None if no emulator runs."""
     try:
         with (directory / "pid").open("r+") as pid:
             if held(pid.fileno(), wait=False):
@@ -150,7 +155,7 @@ def running(directory: Path) -> int | None:
 
 
 def _configure(*, port: int, work: Path) -> None:
-    """Settings of MiniStack, which takes them from the environment alone and hands it on to functions."""
+    """Set the environment variables that configure MiniStack. Functions inherit them."""
     settings: Mapping[str, str] = {
         "AUTH": "true",
         "AWS_ENDPOINT_URL": endpoint(port),
@@ -165,7 +170,7 @@ def _configure(*, port: int, work: Path) -> None:
         "SFTP_ENABLED": "0",
         "TMPDIR": str(work),
     }
-    for name in _FOREIGN:
+    for name in _REMOVED:
         os.environ.pop(name, None)  # noqa: TID251
     os.environ.update(settings)  # noqa: TID251
 

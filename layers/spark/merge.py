@@ -1,4 +1,4 @@
-"""The entry point that spark-submit takes; the rest is in the archive on PYTHONPATH."""
+"""Entry point for spark-submit. All other code is in the archive on PYTHONPATH."""
 
 import sys
 

@@ -10,7 +10,7 @@ from lancelsm.common.clock import SeededIds
 from lancelsm.errors import Invalid
 from local.emr import EmrServerless
 from local.emr_parameters import Capacity, spark_properties, workers
-from local.emr_runner import last_words, log_uri, submission
+from local.emr_runner import last_lines, log_uri, submission
 from local.emr_states import ApiError, Application, JobResult, JobRun
 
 ROLE = "arn:aws:iam::111111111111:role/job"
@@ -358,4 +358,4 @@ def test_logs_lie_where_the_service_puts_them() -> None:
 def test_the_last_words_of_a_job_are_its_own() -> None:
     said = "Traceback\nValueError: no\n26/11/28 02:11:37 INFO ShutdownHookManager: Shutdown hook called\n"
 
-    assert last_words(said) == "Traceback ValueError: no"
+    assert last_lines(said) == "Traceback ValueError: no"

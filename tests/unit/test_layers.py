@@ -138,7 +138,7 @@ def test_a_real_library_works_without_its_sections(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("library", "raised"),
     [
-        (elf(machine=183), "not for x86_64"),
+        (elf(machine=183), "not built for x86_64"),
         (elf(content=b"GLIBC_2.4\0GLIBC_2.35\0"), r"needs glibc 2\.35"),
     ],
 )
