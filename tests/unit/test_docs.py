@@ -1,4 +1,4 @@
-"""What the pages name is there: paths, modules, sections, links, targets of make, commands, settings, errors."""
+"""Everything that the pages name exists: paths, modules, sections, links, make targets, commands, settings, errors."""
 
 from __future__ import annotations
 
@@ -22,22 +22,24 @@ from lancelsm.common.settings import Settings
 ROOT = Path(__file__).parents[2]
 LIBRARY = ROOT / "shared" / "lancelsm"
 DESIGN = ROOT / "docs" / "design.md"
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
-PLACES = "benchmarks|docs|events|examples|functions|infra|layers|proto|requirements|shared|tests"
+NAMED_PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "tests/README.md")
+PAGES = [*(ROOT / name for name in NAMED_PAGES), *sorted((ROOT / "docs").rglob("*.md"))]
+DIRECTORIES = "benchmarks|docs|events|examples|functions|infra|layers|local|proto|requirements|shared|tests|tools"
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 OF_FILES = {"json", "py", "sqlite", "md", "txt", "zip"}
 METADATA = {"lancelsm.fence", "lancelsm.merged"}
+IN_LAYERS = {"lance/lance.py"}  # a build writes it
 
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
 def inline(page: Path) -> list[str]:
-    """What stands in backticks within the text."""
+    """The text in backticks, outside of code blocks."""
     return re.findall(r"`([^`\n]+)`", FENCE.sub("", page.read_text()))
 
 
 def shown(page: Path) -> Iterator[str]:
-    """Everything that a reader may type: inline code, and lines of blocks."""
+    """Everything that a reader may type: inline code, and the lines of code blocks."""
     yield from inline(page)
     for _, text in FENCE.findall(page.read_text()):
         yield from text.splitlines()
@@ -56,26 +58,43 @@ def defines(text: str, name: str) -> bool:
 
 
 def is_module_or_in_one(dotted: str) -> bool:
-    """Whether `package.module.name`, with or without `lancelsm.` in front, is there."""
+    """Whether `package.module.name`, with or without the prefix `lancelsm.`, exists."""
     parts = dotted.removeprefix("lancelsm.").split(".")
-    place = LIBRARY
-    while parts and ((place / parts[0]).is_dir() or (place / f"{parts[0]}.py").is_file()):
-        place /= parts.pop(0)
-    source = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    module = LIBRARY
+    while parts and ((module / parts[0]).is_dir() or (module / f"{parts[0]}.py").is_file()):
+        module /= parts.pop(0)
+    source = module / "__init__.py" if module.is_dir() else module.with_suffix(".py")
     text = source.read_text() if source.is_file() else ""
-    at_top = place == LIBRARY  # what the package offers is imported there, not defined
+    at_top = module == LIBRARY  # the package imports its public names and does not define them
     return all(defines(text, part) or (at_top and re.search(rf'"{part}"', text)) for part in parts)
 
 
 @pages
-def test_every_path_that_a_page_names_is_there(page: Path) -> None:
-    named = {text for text in inline(page) if re.fullmatch(rf"(?:{PLACES})/[\w./*-]*", text)}
+def test_every_path_that_a_page_names_exists(page: Path) -> None:
+    named = {text for text in inline(page) if re.fullmatch(rf"(?:{DIRECTORIES})/[\w./*-]*", text)}
 
     assert not [text for text in sorted(named) if not list(ROOT.glob(text.rstrip("/")))]
 
 
 @pages
-def test_every_module_that_a_page_names_has_what_it_says(page: Path) -> None:
+def test_every_source_file_that_a_page_names_exists(page: Path) -> None:
+    """Pages name files of the library below `shared/lancelsm`, and files beside the page."""
+    named = {text for text in inline(page) if re.fullmatch(r"[a-z_]+(?:/[a-z_]+)*\.py", text)} - IN_LAYERS
+
+    assert not [text for text in sorted(named) if not any((at / text).is_file() for at in (ROOT, LIBRARY, page.parent))]
+
+
+def test_the_pages_use_plain_words() -> None:
+    """These words make a sentence hard to read for readers whose second language is English."""
+    hard = r"\b(?:anew|whoever|told|is none|are none|for ever)\b"
+    text = {page.relative_to(ROOT): " ".join(page.read_text().split()) for page in PAGES}
+    found = [(str(page), word) for page, words in text.items() for word in re.findall(hard, words, re.IGNORECASE)]
+
+    assert len(found) <= 25, found
+
+
+@pages
+def test_every_name_in_a_module_that_a_page_names_exists(page: Path) -> None:
     ours = {"lancelsm", *(found.stem for found in LIBRARY.iterdir())}
     dotted = {text for text in inline(page) if re.fullmatch(r"[a-z_]+(?:\.\w+)+", text)} - METADATA
     named = {text for text in dotted if text.split(".")[0] in ours and text.split(".")[-1] not in OF_FILES}
@@ -84,7 +103,7 @@ def test_every_module_that_a_page_names_has_what_it_says(page: Path) -> None:
 
 
 @pages
-def test_every_member_that_a_page_names_is_one_of_its_class(page: Path) -> None:
+def test_every_member_that_a_page_names_belongs_to_its_class(page: Path) -> None:
     sources = [found.read_text() for found in LIBRARY.rglob("*.py")]
     for owner, member in {tuple(text.split(".")) for text in inline(page) if re.fullmatch(r"[A-Z]\w+\.[a-z_]+", text)}:
         classes = [text for text in sources if re.search(rf"^class {owner}\b", text, re.MULTILINE)]
@@ -94,7 +113,7 @@ def test_every_member_that_a_page_names_is_one_of_its_class(page: Path) -> None:
         ), f"{owner}.{member}"
 
 
-def test_every_module_in_the_tables_of_the_design_is_there() -> None:
+def test_every_module_in_the_tables_of_the_design_exists() -> None:
     modules = {path.stem for path in LIBRARY.rglob("*") if path.is_dir() or path.suffix == ".py"}
     for table in re.findall(r"(?:^\|.*\n)+", DESIGN.read_text(), re.MULTILINE):
         rows = [line.strip()[1:-1].split("|") for line in table.splitlines()]
@@ -105,19 +124,19 @@ def test_every_module_in_the_tables_of_the_design_is_there() -> None:
 
 
 @pages
-def test_every_relative_link_leads_somewhere(page: Path) -> None:
+def test_every_relative_link_has_a_target(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", FENCE.sub("", page.read_text())):
-        place, _, anchor = target.partition("#")
+        path, _, anchor = target.partition("#")
         if re.match(r"[a-z]+://", target):
             continue
-        found = (page.parent / place).resolve() if place else page
+        found = (page.parent / path).resolve() if path else page
 
         assert found.exists(), target
         assert not anchor or anchor in anchors(found), target
 
 
 @pages
-def test_every_make_that_a_page_shows_is_a_target(page: Path) -> None:
+def test_every_make_target_that_a_page_shows_exists(page: Path) -> None:
     targets = set(re.findall(r"^([a-z0-9-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = {name for text in shown(page) for name in re.findall(r"^(?:\w+=\S+ )*make ([a-z][a-z0-9-]*)", text)}
 
@@ -125,7 +144,7 @@ def test_every_make_that_a_page_shows_is_a_target(page: Path) -> None:
 
 
 @pages
-def test_every_command_that_a_page_shows_is_one_with_these_options(page: Path) -> None:
+def test_every_command_that_a_page_shows_exists_with_its_options(page: Path) -> None:
     for text in shown(page):
         for words in re.findall(r"(?:^|\| |bin/)lancelsm ((?:[^`|#]+))", text):
             command: Any = get_command(app)
@@ -138,7 +157,7 @@ def test_every_command_that_a_page_shows_is_one_with_these_options(page: Path) -
                     command = command.commands[word]
 
 
-def test_every_execution_that_a_page_starts_has_an_input_that_its_machine_takes() -> None:
+def test_every_execution_that_a_page_starts_has_a_valid_input() -> None:
     started = re.findall(
         r"arn lancelsm-\w+-(\w+)\)\" --input '(.*)'$", (ROOT / "docs" / "functions.md").read_text(), re.MULTILINE
     )
@@ -149,10 +168,10 @@ def test_every_execution_that_a_page_starts_has_an_input_that_its_machine_takes(
         assert {"table"} <= json.loads(text).keys() <= set(taken)
 
 
-def test_every_section_that_the_code_cites_is_in_the_design() -> None:
+def test_the_design_has_every_section_that_the_code_cites() -> None:
     cited = set()
-    for place in ("shared", "functions", "infra", "tests"):
-        for source in (ROOT / place).rglob("*.py"):
+    for directory in ("shared", "functions", "infra", "tests"):
+        for source in (ROOT / directory).rglob("*.py"):
             text = " ".join(source.read_text().split())
             for names in re.findall(r'docs/design\.md, ((?:"[A-Z][^"]*"(?:, | and )?)+)', text):
                 cited |= set(re.findall(r'"([^"]+)"', names))
@@ -161,7 +180,7 @@ def test_every_section_that_the_code_cites_is_in_the_design() -> None:
     assert not [name for name in sorted(cited) if not any(found.startswith(name) for found in headings(DESIGN))]
 
 
-def test_the_example_of_time_runs_and_prints_what_is_said() -> None:
+def test_the_example_of_time_prints_the_output_on_the_page() -> None:
     blocks = FENCE.findall((ROOT / "docs" / "time.md").read_text())
     (example,) = (text for language, text in blocks if language == "python")
     done = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, check=False)
