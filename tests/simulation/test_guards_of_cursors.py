@@ -24,7 +24,7 @@ from tests.simulation.removal import Edit, Scenario, with_and_without
 from tests.simulation.test_guards_of_pins import LONG, of_two_regions
 from tests.simulation.test_guards_of_reads import a_table_env, folded, late_entries, shown
 from tests.simulation.whole_table_env import ROWS, WholeTableEnv
-from tests.unit import tables, test_cursor
+from tests.unit import cursor_scenarios, tables
 
 # A cursor that stays where it is
 
@@ -208,7 +208,7 @@ def set_back_to_what_is_swept(_: Path) -> None:
 
 def saved_before(step: str) -> Scenario:
     """A cursor is set in one region; before this step of it, a consumer saves it in another one."""
-    scenario = test_cursor.test_a_save_in_one_region_while_the_cursor_is_put_elsewhere_in_another_is_kept_or_refused
+    scenario = cursor_scenarios.save_in_another_region_during_a_set_is_kept_or_refused
     return of_two_regions(scenario, of=cursor, step=step)
 
 
@@ -246,11 +246,11 @@ def region_that_is_made_after(place: Path) -> None:
 GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
     "a cursor that is confirmed though nobody was raised so stays": (
         [(pins._end, 'if record.get("confirmed") and not confirmed:', "if False:")],
-        of_two_regions(test_cursor.test_a_cursor_whose_confirmation_had_no_answer_and_is_there_stays),
+        of_two_regions(cursor_scenarios.confirmed_cursor_stays_if_the_reply_was_lost),
     ),
     "who sets a cursor that another has just made sets that one": (
         [(cursor.set_cursor, 'if pins.named(context, "cursor", name) is None:', "if True:")],
-        of_two_regions(test_cursor.test_a_cursor_that_another_makes_at_any_moment_of_a_set_is_put_there),
+        of_two_regions(cursor_scenarios.cursor_created_during_a_set_is_set_too),
     ),
     "a cursor that is gone keeps nothing": (
         [

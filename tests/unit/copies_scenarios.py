@@ -79,7 +79,7 @@ def stalled_clone_adds_no_older_row(
 
     with monkeypatch.context() as patch:
         patch.setattr(clone, "draft", stalls)
-        with pytest.raises(Invalid, match="a table exists there already"):
+        with pytest.raises(Invalid, match="a table already exists at this location"):
             cloned(source, location)
 
     assert len(calls) > stalls_at, "the stalled clone had nothing left to append"

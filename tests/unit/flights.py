@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 
-def few(flights: pa.Table, *, days: Iterable[tuple[int, int]], every: int) -> pa.Table:
+def flights_of_days(flights: pa.Table, *, days: Iterable[tuple[int, int]], every: int) -> pa.Table:
     """Every `every`-th flight of the given (month, day) pairs."""
     date = pc.add(pc.multiply(flights["month"], 100), flights["day"])
     chosen = pc.is_in(date, value_set=pa.array([month * 100 + day for month, day in days], date.type))

@@ -188,7 +188,7 @@ def test_a_clone_can_be_cloned(source, tmp_path):
 
 def test_a_clone_over_an_existing_table_or_of_a_missing_snapshot_is_refused(source, tmp_path):
     cloned(source, tmp_path / "clone")
-    with pytest.raises(Invalid, match="a table exists there already"):
+    with pytest.raises(Invalid, match="a table already exists at this location"):
         cloned(source, tmp_path / "clone")
     with pytest.raises(Invalid, match="no such snapshot"):
         clone_snapshot(open_table(source.uri), "tuesday", tmp_path / "other")
@@ -338,7 +338,7 @@ def test_a_drop_interrupted_at_any_call_is_finished_by_the_same_call_before_a_cr
         if location not in dropped_tables:
             dropped_tables.append(Path(shutil.copytree(source_directory, location)))
         elif (location / "_lancelsm" / "dropping.json").exists():
-            with pytest.raises(Invalid, match=r"being dropped|exists there already"):
+            with pytest.raises(Invalid, match=r"being dropped|already exists at this location"):
                 lancelsm.create(location, [{"id": 1, "v": 1}], primary_key="id")
         elif not (location / "_lancelsm" / "config.json").exists():
             return  # only the reply was lost

@@ -1,4 +1,4 @@
-"""What a deployment costs: requests as they are counted, prices as listed, every resource with a rule."""
+"""The cost model: it charges the requests that operations really send, and prices every resource of a deployment."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ from tests.cli.console import Json, Run
 from tests.unit.counting import CountingRegistry
 
 ROOT = Path(__file__).parents[2]
-_PRICED = {"PUT": "object_writes", "POST": "object_writes", "LIST": "object_writes", "GET": "object_reads"}
-_BASE, _ROWS = 20_000, 2_000  # larger files are read in as many requests, smaller ones in fewer
+_PRICE_OF = {"PUT": "object_writes", "POST": "object_writes", "LIST": "object_writes", "GET": "object_reads"}
+_BASE, _ROWS = 20_000, 2_000  # smaller files take fewer requests; larger files take as many
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 class Counted:
-    """A table on S3 and DynamoDB, each request to either counted by its price."""
+    """A table on S3 and DynamoDB that counts the requests to both by price category."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -64,7 +64,7 @@ class Counted:
             storage_options=server.options,
             ports=ports,
         )
-        self.append()  # the region exists and is marked
+        self.append()  # creates the region and sets its dirty mark
         self.tables = Tables("s3://bucket", storage_options=server.options, ports=ports)
         self.handle = self.tables.open("table")
 
@@ -76,21 +76,21 @@ class Counted:
         return upserts(tables.changes(_BASE, 100, seed=0), schema=self.handle.config.schema)
 
     def write(self) -> None:
-        """As the function does that is invoked directly."""
+        """Write as the `writer_flush` function does when it is invoked directly."""
         write(self.rows(), handle=self.handle, seconds=30)
 
     def during(self, act: Callable[[], Any]) -> Requests:
         before = Counter(self._server.requests), Counter(self._registry.units)
         act()
-        made = Counter(self._registry.units) - before[1]
+        sent = Counter(self._registry.units) - before[1]
         for method, count in (Counter(self._server.requests) - before[0]).items():
-            if method != "DELETE":  # is free
-                made[_PRICED.get(method, "object_reads")] += count
-        return Requests(**made)
+            if method != "DELETE":  # DELETE is free
+                sent[_PRICE_OF.get(method, "object_reads")] += count
+        return Requests(**sent)
 
 
 class Queue:
-    """Takes whatever is sent."""
+    """A queue that accepts every message."""
 
     def __init__(self) -> None:
         self.sent: list[Outgoing] = []
@@ -103,13 +103,13 @@ class Queue:
         return [Sent(id="m", sequence="1") for _ in messages]
 
 
-def test_a_direct_write_makes_the_requests_that_are_charged(server: Server) -> None:
+def test_a_direct_write_sends_the_requests_that_are_charged(server: Server) -> None:
     counted = Counted(server)
 
     assert counted.during(counted.write) == requests.WRITE
 
 
-def test_a_write_by_the_queue_makes_the_requests_that_are_charged(server: Server) -> None:
+def test_a_write_through_the_queue_sends_the_requests_that_are_charged(server: Server) -> None:
     counted, queue = Counted(server), Queue()
     inbox: Any = None
 
@@ -127,18 +127,18 @@ def test_a_write_by_the_queue_makes_the_requests_that_are_charged(server: Server
 
 
 @pytest.mark.parametrize("entries", [2, 4])
-def test_a_flush_makes_the_requests_that_are_charged(server: Server, entries: int) -> None:
+def test_a_flush_sends_the_requests_that_are_charged(server: Server, entries: int) -> None:
     counted = Counted(server)
     for _ in range(entries - 1):
         counted.append()
 
-    made = counted.during(counted.table.flush)
+    sent = counted.during(counted.table.flush)
 
-    assert made == requests.FLUSH + requests.FLUSH_ENTRY * entries
+    assert sent == requests.FLUSH + requests.FLUSH_ENTRY * entries
 
 
 @pytest.mark.parametrize("generations", [1, 4])
-def test_a_merge_makes_the_requests_that_are_charged(server: Server, generations: int) -> None:
+def test_a_merge_sends_the_requests_that_are_charged(server: Server, generations: int) -> None:
     counted = Counted(server)
     counted.append()
     counted.table.flush()
@@ -147,14 +147,14 @@ def test_a_merge_makes_the_requests_that_are_charged(server: Server, generations
         counted.append()
         counted.table.flush()
 
-    made = counted.during(lambda: counted.table.merge(engine="inprocess"))
+    sent = counted.during(lambda: counted.table.merge(engine="inprocess"))
 
-    assert made == requests.MERGE + requests.MERGE_GENERATION * generations
+    assert sent == requests.MERGE + requests.MERGE_GENERATION * generations
     assert counted.during(counted.write) == requests.WRITE + requests.WRITE_FIRST
 
 
 class Stopped(SystemClock):
-    """Versions are young or old by the time at which it stopped."""
+    """A clock that stands still, so that versions of the base do not age during the test."""
 
     def __init__(self) -> None:
         self._moment = super().now()
@@ -164,12 +164,12 @@ class Stopped(SystemClock):
 
 
 @pytest.mark.parametrize(("old", "young"), [(7, 1), (8, 2)])
-def test_a_collection_makes_the_requests_that_are_charged(server: Server, old: int, young: int) -> None:
+def test_a_collection_sends_the_requests_that_are_charged(server: Server, old: int, young: int) -> None:
     counted, cycles = Counted(server), 0
 
     def merge() -> None:
         nonlocal cycles
-        for _ in range(2 if cycles else 0):  # the first entry is there
+        for _ in range(2 if cycles else 0):  # the first cycle has one entry already
             counted.append()
         counted.table.flush()
         counted.table.merge(engine="inprocess")
@@ -186,7 +186,7 @@ def test_a_collection_makes_the_requests_that_are_charged(server: Server, old: i
 
     def collected() -> None:
         rounds = collect.mark(handle).rounds
-        assert len(rounds) == 2, "of the region and of the base"
+        assert len(rounds) == 2, "one of the region and one of the base"
         for act in (collect.verify, collect.commit, collect.sweep):
             act(handle, rounds)
 
@@ -201,7 +201,7 @@ def test_a_collection_makes_the_requests_that_are_charged(server: Server, old: i
 
 def cost(**more: Any) -> dict[str, float]:
     work = Workload(**{"rows_per_second": 1000, "row_bytes": 1000, "batch": 1000, "path": "direct", **more})
-    return per_row.a_million_rows(work, per_row.running(work, Settings()))
+    return per_row.usd_per_million_rows(work, per_row.monthly_bill(work, Settings()))
 
 
 def test_a_million_rows_of_a_kilobyte_cost_at_most_a_cent_on_the_direct_path() -> None:
@@ -219,22 +219,22 @@ def test_larger_batches_cost_less() -> None:
     assert figures[0] > 50 * figures[-1]
 
 
-def test_folding_is_charged_by_the_schedule_where_rows_are_few() -> None:
-    assert cost(rows_per_second=1)["folded"] > 10 * cost()["folded"]
+def test_with_few_rows_the_schedule_determines_the_cost_of_compaction() -> None:
+    assert cost(rows_per_second=1)["merged"] > 10 * cost()["merged"]
 
 
-def test_a_collection_is_charged_on_top_and_by_the_versions_of_the_base_that_are_kept() -> None:
+def test_a_collection_costs_extra_and_more_if_more_versions_of_the_base_are_kept() -> None:
     def dollars(**settings: float) -> float:
         work = Workload(rows_per_second=10, row_bytes=1000, batch=1000, path="direct")
-        items = per_row.running(work, Settings(**settings))  # type: ignore[arg-type]
+        items = per_row.monthly_bill(work, Settings(**settings))  # type: ignore[arg-type]
         return total(item for item in items if item.part == "collect")
 
-    assert cost()["folded"] < cost()["collected"]
+    assert cost()["merged"] < cost()["collected"]
     assert 0 < dollars(keep_versions_seconds=0) < dollars() / 3
     assert dollars(collect_interval_seconds=36_000) < dollars() / 3
 
 
-def test_the_pages_show_what_is_computed() -> None:
+def test_readme_and_cost_page_show_the_computed_figures() -> None:
     page, readme = ((ROOT / name).read_text() for name in ("docs/cost.md", "README.md"))
     rows = re.findall(r"^\| \*\*until .*\| \*\*\$([\d.]+)\*\* \| \*\*\$([\d.]+)\*\* \|$", page, re.MULTILINE)
     direct, queue = (cost(rows_per_second=250, path=path).values() for path in ("direct", "queue"))
@@ -243,17 +243,17 @@ def test_the_pages_show_what_is_computed() -> None:
     assert all(f"${one:.3f}" in readme and f"(${other:.3f}" in readme for one, other in zip(direct, queue, strict=True))
 
 
-def test_merges_that_exceed_a_function_are_charged_as_jobs() -> None:
+def test_merges_too_large_for_a_function_are_charged_as_jobs() -> None:
     def charged(rows_per_second: float) -> set[Price]:
         work = Workload(rows_per_second=rows_per_second, row_bytes=100, batch=1000, path="direct")
-        return {item.price for item in per_row.running(work, Settings())}
+        return {item.price for item in per_row.monthly_bill(work, Settings())}
 
     assert prices.VCPU_HOUR not in charged(1000)
     assert prices.VCPU_HOUR in charged(20_000)
 
 
-def test_what_was_done_costs_what_a_stream_of_the_same_does() -> None:
-    # given a month's rows, folded as often as the schedule does
+def test_measured_work_costs_as_much_as_the_same_continuous_workload() -> None:
+    # given the rows of a month, flushed and merged as often as the schedule does
     work = Workload(rows_per_second=10, row_bytes=1000, batch=1000, path="queue")
     calls, folds = round(work.calls), round(per_row.MONTH_SECONDS / per_row.SCHEDULE_SECONDS)
     merges = round(per_row.MONTH_SECONDS / Settings().merge_age_seconds)
@@ -263,17 +263,17 @@ def test_what_was_done_costs_what_a_stream_of_the_same_does() -> None:
         generations=folds, merges=merges, jobs=0, merged_rows=0,
     )  # fmt: skip
 
-    figures = per_row.a_million_rows(work, per_row.spent(done))
-    stream = per_row.a_million_rows(work, per_row.running(work, Settings()))
-    assert {until: figures[until] for until in ("acknowledged", "folded")} == pytest.approx(
-        {until: stream[until] for until in ("acknowledged", "folded")}
+    figures = per_row.usd_per_million_rows(work, per_row.measured_bill(done))
+    stream = per_row.usd_per_million_rows(work, per_row.monthly_bill(work, Settings()))
+    assert {until: figures[until] for until in ("acknowledged", "merged")} == pytest.approx(
+        {until: stream[until] for until in ("acknowledged", "merged")}
     )
 
 
-def test_a_job_is_charged_beside_merges_in_the_function() -> None:
+def test_a_job_is_charged_in_addition_to_merges_in_the_function() -> None:
     def dollars(**more: int) -> float:
         counted = dict.fromkeys(("requests", "messages", "entries", "flushes", "generations"), 10)
-        return total(per_row.spent(per_row.MeasuredWork(rows=10_000, row_bytes=100, **counted, **more)))
+        return total(per_row.measured_bill(per_row.MeasuredWork(rows=10_000, row_bytes=100, **counted, **more)))
 
     in_function = dollars(merges=2, jobs=0, merged_rows=0)
     assert dollars(merges=1, jobs=1, merged_rows=5_000) > in_function + 0.02
@@ -286,15 +286,15 @@ def test_a_workload_without_rows_is_refused(field: str) -> None:
 
 
 def test_a_deployment_at_rest_costs_about_a_dollar() -> None:
-    assert 0.5 <= total(at_rest.resting(at_rest.AT_REST["prod"])) <= 1.25
-    assert total(at_rest.resting(at_rest.AT_REST["dev"])) < total(at_rest.resting(at_rest.AT_REST["prod"]))
+    assert 0.5 <= total(at_rest.bill_at_rest(at_rest.AT_REST["prod"])) <= 1.25
+    assert total(at_rest.bill_at_rest(at_rest.AT_REST["dev"])) < total(at_rest.bill_at_rest(at_rest.AT_REST["prod"]))
 
 
 def template(kind: str, **properties: Any) -> dict[str, Any]:
     return {"Resources": {"It": {"Type": kind, "Properties": properties}}}
 
 
-def test_what_a_template_holds_is_counted() -> None:
+def test_the_priced_resources_of_a_template_are_counted() -> None:
     schedule = template("AWS::Events::Rule", ScheduleExpression="rate(5 minutes)", State="ENABLED")
     idle = template("AWS::Events::Rule", ScheduleExpression="rate(1 hour)", State="DISABLED")
 
@@ -304,7 +304,7 @@ def test_what_a_template_holds_is_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("resource", "said"),
+    ("resource", "message"),
     [
         (template("AWS::EC2::NatGateway"), "NatGateway has no price"),
         (template("AWS::EMRServerless::Application", InitialCapacity=[{}]), "InitialCapacity"),
@@ -313,22 +313,22 @@ def test_what_a_template_holds_is_counted() -> None:
         (template("AWS::Lambda::Function", SnapStart={"ApplyOn": "PublishedVersions"}), "SnapStart"),
     ],
 )
-def test_a_resource_without_a_rule_has_no_price(resource: Any, said: str) -> None:
-    with pytest.raises(Invalid, match=said):
+def test_a_resource_without_a_pricing_rule_is_refused(resource: Any, message: str) -> None:
+    with pytest.raises(Invalid, match=message):
         inventory([resource])
 
 
-def test_the_command_itemises(as_json: Json) -> None:  # noqa: F811
+def test_the_cost_command_lists_every_item(as_json: Json) -> None:  # noqa: F811
     document = as_json("cost", "--rows-per-second", 1000, "--path", "queue")
 
-    assert document["prices_of"] == prices.CHECKED
-    assert document["usd_a_month"] == pytest.approx(sum(item["usd"] for item in document["items"]))
+    assert document["prices_checked"] == prices.CHECKED
+    assert document["usd_per_month"] == pytest.approx(sum(item["usd"] for item in document["items"]))
     parts = {item["part"] for item in document["items"]}
     assert parts == {"queue", "write", "flush", "merge", "collect", "keep", "at rest"}
-    assert document["usd_a_million_rows"]["acknowledged"] == pytest.approx(cost(path="queue")["acknowledged"])
+    assert document["usd_per_million_rows"]["acknowledged"] == pytest.approx(cost(path="queue")["acknowledged"])
 
 
-def test_the_command_shows_what_rests(run: Run) -> None:  # noqa: F811
+def test_the_cost_command_shows_the_cost_at_rest(run: Run) -> None:  # noqa: F811
     done = run("cost", "--at-rest", "--stage", "dev")
 
     assert done.code == 0
@@ -336,5 +336,5 @@ def test_the_command_shows_what_rests(run: Run) -> None:  # noqa: F811
     assert "a month" in done.out
 
 
-def test_the_command_needs_a_rate_or_rest(run: Run) -> None:  # noqa: F811
+def test_the_cost_command_needs_a_rate_or_at_rest(run: Run) -> None:  # noqa: F811
     assert run("cost").code == 2

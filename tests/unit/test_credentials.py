@@ -1,4 +1,4 @@
-"""Whose keys sign requests to S3, and that they are renewed in time."""
+"""Which credentials sign requests to S3, and when they are renewed."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ LONG_AGO, FAR_AHEAD = 1_000_000_000.0, 4_000_000_000.0
 
 
 class Credentials:
-    """As botocore's: each look gives what is valid now; here another key each time, until they can't be renewed."""
+    """Credentials like botocore's. Each read returns a new key; if `broken` is set, renewal fails."""
 
     def __init__(self):
-        self.looks = 0
+        self.reads = 0
         self.broken = False
 
     def get_frozen_credentials(self):
         if self.broken:
             raise RuntimeError("the login has expired")
-        self.looks += 1
-        return SimpleNamespace(access_key=f"KEY{self.looks}", secret_key="secret", token=f"token {self.looks}")
+        self.reads += 1
+        return SimpleNamespace(access_key=f"KEY{self.reads}", secret_key="secret", token=f"token {self.reads}")
 
 
 class Session:
@@ -42,16 +42,16 @@ class Session:
 
     def __init__(self, credentials):
         self.credentials = credentials
-        self.asked = 0
+        self.calls = 0
 
     def get_credentials(self):
-        self.asked += 1
+        self.calls += 1
         return self.credentials
 
 
 @pytest.fixture
 def session(monkeypatch):
-    """A session of boto3 in an environment that names no keys."""
+    """A boto3 session, in an environment without access keys."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SKIP_SIGNATURE", "AWS_REGION"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -66,47 +66,47 @@ def stub():
         yield stub
 
 
-def handle(stub, *, at=FAR_AHEAD, **more):
+def open_cloud_store(stub, *, at=FAR_AHEAD, **more):
     options = {"aws_endpoint": stub.endpoint, "allow_http": "true"} | more
     return CloudStore(URL, options, clock=FakeClock(at), ids=SeededIds(1))
 
 
-def test_the_session_signs_where_nothing_names_keys(session, stub):
-    assert isinstance(handle(stub).create("k", b"x"), Written)
+def test_the_session_signs_if_no_option_or_variable_has_keys(session, stub):
+    assert isinstance(open_cloud_store(stub).create("k", b"x"), Written)
 
     assert stub.signers == [("KEY1/eu-west-3", "token 1")]
 
 
-def test_an_option_s_region_comes_before_the_session_s(session, stub):
-    handle(stub, aws_region="us-west-1").get("k")
+def test_a_region_in_the_options_overrides_the_region_of_the_session(session, stub):
+    open_cloud_store(stub, aws_region="us-west-1").get("k")
 
     assert stub.signers == [("KEY1/us-west-1", "token 1")]
 
 
-def test_keys_that_last_are_not_asked_for_again(session, stub):
-    store = handle(stub, at=FAR_AHEAD)
+def test_keys_that_are_still_valid_are_reused(session, stub):
+    store = open_cloud_store(stub, at=FAR_AHEAD)
     for _ in range(5):
         store.get("k")
 
-    assert session.credentials.looks == 1
+    assert session.credentials.reads == 1
 
 
-def test_keys_that_may_have_ended_are_asked_for_again(session, stub):
-    store = handle(stub, at=LONG_AGO)
+def test_keys_that_may_have_expired_are_renewed(session, stub):
+    store = open_cloud_store(stub, at=LONG_AGO)
     for _ in range(3):
         store.get("k")
 
     assert [signer for signer, _ in stub.signers] == ["KEY1/eu-west-3", "KEY2/eu-west-3", "KEY3/eu-west-3"]
 
 
-def test_keys_are_said_to_last_no_longer_than_botocore_promises():
+def test_keys_expire_after_the_ten_minutes_that_botocore_promises():
     given = seam.SessionCredentials(Credentials(), region=None, clock=FakeClock(FAR_AHEAD))()
 
     assert given["expires_at"] == datetime.fromtimestamp(FAR_AHEAD, UTC) + timedelta(minutes=10)
 
 
 def test_threads_share_one_store(session, stub):
-    store = handle(stub, at=LONG_AGO)
+    store = open_cloud_store(stub, at=LONG_AGO)
 
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(store.get, [f"k{number}" for number in range(40)]))
@@ -117,7 +117,7 @@ def test_threads_share_one_store(session, stub):
 
 def test_keys_that_cannot_be_renewed_are_unavailable_and_nothing_is_sent(session, stub):
     session.credentials.broken = True
-    store = handle(stub)
+    store = open_cloud_store(stub)
 
     for call in (lambda: store.get("k"), lambda: store.create("k", b"x"), lambda: list(store.list(""))):
         with pytest.raises(Unavailable, match="the login has expired") as raised:
@@ -127,11 +127,11 @@ def test_keys_that_cannot_be_renewed_are_unavailable_and_nothing_is_sent(session
 
 
 @pytest.mark.parametrize("name", ["aws_access_key_id", "access_key_id", "AWS_ACCESS_KEY_ID"])
-def test_keys_in_options_need_no_session(session, stub, name):
-    handle(stub, **{name: "OPTION", "aws_secret_access_key": "s", "aws_region": "us-east-1"}).get("k")
+def test_keys_in_the_options_need_no_session(session, stub, name):
+    open_cloud_store(stub, **{name: "OPTION", "aws_secret_access_key": "s", "aws_region": "us-east-1"}).get("k")
 
     assert stub.signers == [("OPTION/us-east-1", None)]
-    assert session.asked == 0
+    assert session.calls == 0
 
 
 def test_keys_in_the_environment_need_no_session(session, stub, monkeypatch):
@@ -139,32 +139,32 @@ def test_keys_in_the_environment_need_no_session(session, stub, monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
     monkeypatch.setenv("AWS_REGION", "us-east-2")
 
-    handle(stub).get("k")
+    open_cloud_store(stub).get("k")
 
     assert stub.signers == [("ENVIRONMENT/us-east-2", None)]
-    assert session.asked == 0
+    assert session.calls == 0
 
 
-def test_requests_that_go_unsigned_need_no_session(session, stub):
-    handle(stub, aws_skip_signature="true").get("k")
+def test_unsigned_requests_need_no_session(session, stub):
+    open_cloud_store(stub, aws_skip_signature="true").get("k")
 
     assert stub.signers == [("", None)]
-    assert session.asked == 0
+    assert session.calls == 0
 
 
 @pytest.mark.parametrize("url", ["gs://bucket/t", "az://bucket/t"])
-def test_other_stores_need_no_session(session, url):
+def test_stores_other_than_s3_need_no_session(session, url):
     assert seam.find_credentials(url, {}, clock=FakeClock()) is None
-    assert session.asked == 0
+    assert session.calls == 0
 
 
-def test_without_boto3_obstore_is_on_its_own(session, monkeypatch):
+def test_without_boto3_obstore_finds_credentials_itself(session, monkeypatch):
     monkeypatch.setattr(seam, "find_spec", lambda name: None if name == "boto3" else util.find_spec(name))
 
     assert seam.find_credentials(URL, {}, clock=FakeClock()) is None
 
 
-def test_no_credentials_at_all_are_invalid(session):
+def test_missing_credentials_are_invalid(session):
     session.credentials = None
 
     with pytest.raises(Invalid, match="no AWS credentials") as raised:
@@ -172,7 +172,7 @@ def test_no_credentials_at_all_are_invalid(session):
     assert "AWS_PROFILE" in raised.value.remedy
 
 
-def test_lance_s_client_finds_a_profile_s_keys_and_region_by_itself(session, stub, monkeypatch, tmp_path):
+def test_lances_client_finds_keys_and_region_of_a_profile_itself(session, stub, monkeypatch, tmp_path):
     (tmp_path / "credentials").write_text("[mine]\naws_access_key_id = PROFILE\naws_secret_access_key = s\n")
     (tmp_path / "config").write_text("[profile mine]\nregion = eu-north-1\n")
     monkeypatch.setenv("AWS_PROFILE", "mine")

@@ -1,4 +1,4 @@
-"""Damaged files and bad questions: told as Corrupt or Invalid, in our words and with the place."""
+"""Damaged files raise `Corrupt` and bad conditions raise `Invalid`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lancelsm.errors import Corrupt, Invalid
 from tests.unit.tables import create, generation_paths, levels, row, rows_of
 
 
-def test_a_cut_deletion_file_is_corrupt(tmp_path: Path) -> None:
+def test_a_truncated_deletion_file_is_corrupt(tmp_path: Path) -> None:
     table = create(tmp_path)
     for value in ("a", "b"):
         table.upsert([row(key, value) for key in range(2 if value == "b" else 5)])
@@ -29,17 +29,17 @@ def test_a_cut_deletion_file_is_corrupt(tmp_path: Path) -> None:
 
 def test_a_damaged_schema_in_the_configuration_is_corrupt(tmp_path: Path) -> None:
     table = create(tmp_path)
-    place = Path(table.uri) / "_lancelsm" / "config.json"
-    document = json.loads(place.read_bytes())
+    path = Path(table.uri) / "_lancelsm" / "config.json"
+    document = json.loads(path.read_bytes())
     arrow = document["schema"]["arrow"]
     document["schema"]["arrow"] = arrow[:8] + "/+8/" + arrow[12:]
-    place.write_text(json.dumps(document))
+    path.write_text(json.dumps(document))
 
     with pytest.raises(Corrupt, match="configuration is unreadable"):
         lancelsm.open(table.uri)
 
 
-def test_a_registry_record_that_is_no_json_is_corrupt(tmp_path: Path) -> None:
+def test_a_registry_record_that_is_not_json_is_corrupt(tmp_path: Path) -> None:
     table = create(tmp_path)
     with closing(sqlite3.connect(Path(table.uri) / "_lancelsm" / "registry.sqlite")) as connection, connection:
         connection.execute("UPDATE records SET fields = '{'")
@@ -48,7 +48,7 @@ def test_a_registry_record_that_is_no_json_is_corrupt(tmp_path: Path) -> None:
         rows_of(lancelsm.open(table.uri))
 
 
-def test_a_key_index_that_is_another_file_is_corrupt(tmp_path: Path) -> None:
+def test_a_key_index_with_the_contents_of_another_file_is_corrupt(tmp_path: Path) -> None:
     table = create(tmp_path)
     table.upsert([row(1)])
     table.flush()

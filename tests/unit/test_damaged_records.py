@@ -1,4 +1,4 @@
-"""Records of a registry with a field that is wrong: each is told as damage, and what ends or repairs it can."""
+"""Damaged registry records: reads raise `Corrupt` or ignore them, and the documented repair works."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lancelsm.registry.object import object_key
 from lancelsm.table import Table
 from tests.unit.tables import NEWEST, by_key, three_levels
 
-NO_RECORDS = ["[]", "{", '{"version": null}']
+NOT_RECORDS = ["[]", "{", '{"version": null}']
 REGISTRIES = ["sqlite", "object"]
 
 
@@ -31,16 +31,16 @@ def table(tmp_path: Path, request: pytest.FixtureRequest) -> Table:
     return three_levels(tmp_path / "table", registry=request.param)
 
 
-def storage_of(table: Table) -> TableContext:
+def context_of(table: Table) -> TableContext:
     return open_table(table.uri).context
 
 
-def rows_now(table: Table) -> dict[int, object]:
+def rows_of(table: Table) -> dict[int, object]:
     return by_key(lancelsm.open(table.uri).scan().to_arrow())
 
 
 def write(table: Table, key: Key, fields: str) -> None:
-    """Put something in the place of a record."""
+    """Overwrite the fields of a stored record."""
     if (Path(table.uri) / SQLITE).exists():
         with contextlib.closing(sqlite3.connect(Path(table.uri) / SQLITE, isolation_level=None)) as file:
             found = (fields, key.partition, key.sort)
@@ -55,14 +55,14 @@ def write(table: Table, key: Key, fields: str) -> None:
 
 
 def change(table: Table, key: Key, **fields: object) -> None:
-    """Change fields of a record; `...` takes one away."""
-    record = {**(storage_of(table).registry.read(key) or {}), **fields}
+    """Change fields of a record; the value `...` removes the field."""
+    record = {**(context_of(table).registry.read(key) or {}), **fields}
     write(table, key, json.dumps({name: value for name, value in record.items() if value is not ...}))
 
 
-def part_of(table: Table, partition: str) -> Key:
-    """A record of what a pin needs of a region."""
-    return next(key for key, _ in storage_of(table).registry.list(partition) if "#" in key.sort)
+def region_record_of(table: Table, partition: str) -> Key:
+    """The key of a record of what a pin needs of one region."""
+    return next(key for key, _ in context_of(table).registry.list(partition) if "#" in key.sort)
 
 
 @pytest.mark.parametrize(
@@ -84,34 +84,36 @@ def part_of(table: Table, partition: str) -> Key:
         ("format", "2"),
     ],
 )
-def test_a_head_with_a_field_that_is_wrong_is_corrupt_and_rebuilt(table: Table, field: str, value: object) -> None:
-    context = storage_of(table)
+def test_a_head_with_a_wrong_field_is_corrupt_and_can_be_rebuilt(table: Table, field: str, value: object) -> None:
+    context = context_of(table)
     change(table, head_key(context.table, table.regions()[0].id), **{field: value})
 
     with pytest.raises(Corrupt, match="registry rebuild"):
-        rows_now(table)
+        rows_of(table)
     assert not table.scrub().ok
     rebuild(open_table(table.uri))
-    assert rows_now(table) == NEWEST
+    assert rows_of(table) == NEWEST
 
 
-@pytest.mark.parametrize("fields", NO_RECORDS)
+@pytest.mark.parametrize("fields", NOT_RECORDS)
 @pytest.mark.parametrize("of", [head_key, region_key])
-def test_what_is_no_record_is_corrupt_and_made_anew(table: Table, of: Callable[..., Key], fields: str) -> None:
-    context = storage_of(table)
+def test_an_unreadable_record_of_a_region_is_corrupt_and_can_be_rebuilt(
+    table: Table, of: Callable[..., Key], fields: str
+) -> None:
+    context = context_of(table)
     key = of(context.table, table.regions()[0].id)
     write(table, key, fields)
 
     with pytest.raises(Corrupt, match="registry rebuild"):
-        rows_now(table)
+        rows_of(table)
     assert not table.scrub().ok
     rebuild(open_table(table.uri))
-    assert rows_now(table) == NEWEST
+    assert rows_of(table) == NEWEST
 
 
-@pytest.mark.parametrize("fields", [*NO_RECORDS, '{"holder": "a", "expires": "5", "version": "1"}'])
-def test_a_lease_that_is_none_is_taken(table: Table, fields: str) -> None:
-    context = storage_of(table)
+@pytest.mark.parametrize("fields", [*NOT_RECORDS, '{"holder": "a", "expires": "5", "version": "1"}'])
+def test_an_unreadable_lease_can_be_taken(table: Table, fields: str) -> None:
+    context = context_of(table)
     with lease(context, "base"):
         pass
     write(table, lease_key(context.table, "base"), fields)
@@ -122,12 +124,10 @@ def test_a_lease_that_is_none_is_taken(table: Table, fields: str) -> None:
 
 
 @pytest.mark.parametrize("field", ["nonce", "version", "confirmed", "clone", "created"])
-@pytest.mark.parametrize("value", [..., [], -1], ids=["gone", "list", "another type"])
-def test_a_snapshot_with_a_field_that_is_wrong_is_corrupt_and_can_be_dropped(
-    table: Table, field: str, value: object
-) -> None:
+@pytest.mark.parametrize("value", [..., [], -1], ids=["missing", "list", "another type"])
+def test_a_snapshot_with_a_wrong_field_is_corrupt_and_can_be_dropped(table: Table, field: str, value: object) -> None:
     table.snapshot("monday", "never")
-    change(table, pin_key(snapshots(storage_of(table).table), "monday"), **{field: value})
+    change(table, pin_key(snapshots(context_of(table).table), "monday"), **{field: value})
 
     with pytest.raises(Corrupt):
         table.snapshots()
@@ -135,52 +135,52 @@ def test_a_snapshot_with_a_field_that_is_wrong_is_corrupt_and_can_be_dropped(
     table.drop_snapshot("monday")
     table.collect(yes=True, interval_seconds=0)
     assert table.scrub().ok
-    assert not storage_of(table).registry.list(snapshots(storage_of(table).table))
-    assert rows_now(table) == NEWEST
+    assert not context_of(table).registry.list(snapshots(context_of(table).table))
+    assert rows_of(table) == NEWEST
 
 
-@pytest.mark.parametrize("fields", NO_RECORDS)
-@pytest.mark.parametrize("part", [False, True], ids=["own", "of a region"])
+@pytest.mark.parametrize("fields", NOT_RECORDS)
+@pytest.mark.parametrize("part", [False, True], ids=["pin record", "region record"])
 @pytest.mark.parametrize("kind", ["snapshot", "cursor"])
-def test_a_pin_with_a_record_that_is_none_can_be_dropped(table: Table, kind: str, part: bool, fields: str) -> None:
-    partition = (snapshots if kind == "snapshot" else cursors)(storage_of(table).table)
+def test_a_pin_with_an_unreadable_record_can_be_dropped(table: Table, kind: str, part: bool, fields: str) -> None:
+    partition = (snapshots if kind == "snapshot" else cursors)(context_of(table).table)
     make = {"snapshot": table.snapshot, "cursor": table.set_cursor}[kind]
     make("broken")
-    key = part_of(table, partition) if part else pin_key(partition, "broken")
-    make("whole")
+    key = region_record_of(table, partition) if part else pin_key(partition, "broken")
+    make("intact")
     write(table, key, fields)
 
     with pytest.raises(Corrupt, match=r"Drop the snapshot or cursor"):
         table.collect(yes=True)
     {"snapshot": table.drop_snapshot, "cursor": table.drop_cursor}[kind]("broken")
     table.collect(yes=True, interval_seconds=0)
-    assert [pin.name for pin in {"snapshot": table.snapshots, "cursor": table.cursors}[kind]()] == ["whole"]
-    assert not [key for key, _ in storage_of(table).registry.list(partition) if key.sort.startswith("broken")]
+    assert [pin.name for pin in {"snapshot": table.snapshots, "cursor": table.cursors}[kind]()] == ["intact"]
+    assert not [key for key, _ in context_of(table).registry.list(partition) if key.sort.startswith("broken")]
 
 
-def test_a_position_that_no_log_has_is_corrupt(table: Table) -> None:
+def test_a_cursor_at_an_impossible_position_is_corrupt(table: Table) -> None:
     table.set_cursor("reader")
-    change(table, part_of(table, cursors(storage_of(table).table)), first_position=-1)
+    change(table, region_record_of(table, cursors(context_of(table).table)), first_position=-1)
 
     with pytest.raises(Corrupt):
         list(table.changes(cursor="reader"))
     assert not table.scrub().ok
 
 
-@pytest.mark.parametrize("nonce", ["0" * 32, ...], ids=["another", "gone"])
-def test_a_record_of_a_region_belongs_to_the_pin_that_its_key_names(table: Table, nonce: object) -> None:
+@pytest.mark.parametrize("nonce", ["0" * 32, ...], ids=["another nonce", "missing"])
+def test_the_key_of_a_region_record_decides_which_pin_it_belongs_to(table: Table, nonce: object) -> None:
     table.snapshot("monday", "never")
-    want = by_key(table.at("monday").scan().to_arrow())
-    change(table, part_of(table, snapshots(storage_of(table).table)), nonce=nonce)
+    expected = by_key(table.at("monday").scan().to_arrow())
+    change(table, region_record_of(table, snapshots(context_of(table).table)), nonce=nonce)
 
     table.collect(yes=True, interval_seconds=0)
-    assert by_key(table.at("monday").scan().to_arrow()) == want
+    assert by_key(table.at("monday").scan().to_arrow()) == expected
     assert table.scrub().ok
 
 
 @pytest.mark.parametrize("of", ["head", "lease"])
-def test_a_table_with_a_damaged_record_is_dropped(table: Table, of: str) -> None:
-    context = storage_of(table)
+def test_a_table_with_a_damaged_record_can_be_dropped(table: Table, of: str) -> None:
+    context = context_of(table)
     with lease(context, "merge"):
         pass
     key = {"head": head_key(context.table, table.regions()[0].id), "lease": lease_key(context.table, "base")}[of]

@@ -1,4 +1,4 @@
-"""A batch of the queue to entries: each message once, in order, what never fits set aside, what can't go on waits."""
+"""Applying a batch of the queue: each message once, in order; bad rows become dead letters, blocked regions wait."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_batch_of_two_regions_becomes_one_entry_in_each():
 
     outcomes = deployment.deliver()
 
-    assert [(outcome.rejection, outcome.again) for outcome in outcomes] == [(None, None)] * 4
+    assert [(outcome.rejection, outcome.retry) for outcome in outcomes] == [(None, None)] * 4
     assert [deployment.entries(deployment.region(key)) for key in (one, other)] == [
         [[(one, 1), (one, 2)]],
         [[(other, 1), (other, 2)]],
@@ -57,23 +57,23 @@ def test_the_head_remembers_the_highest_sequence_of_the_queue():
     assert deployment.region(1).head().applied_sequences == {"q": sent[-1].sequence}
 
 
-def test_a_batch_whose_first_message_was_applied_already_appends_the_rest():
-    # Given a container that died after its entry was committed, with two of three messages
+def test_a_batch_that_was_partly_applied_appends_only_the_rest():
+    # Given a container that died after it committed an entry with two of three messages
     deployment = Deployment(buckets=1)
     for number in (1, 2, 3):
         deployment.send([(7, number)], sequence=number)
     deployment.apply(deployment.queue.receive(2))
     deployment.clock.sleep(61)
 
-    # When all three come again, together
+    # When all three are delivered again together
     outcomes = deployment.deliver()
 
     # Then each is in the log once
     assert deployment.log() == {7: [1, 2, 3]}
-    assert [outcome.again for outcome in outcomes] == [None] * 3
+    assert [outcome.retry for outcome in outcomes] == [None] * 3
 
 
-def test_a_batch_that_was_applied_whole_appends_nothing():
+def test_a_batch_that_was_applied_before_appends_nothing():
     deployment = Deployment(buckets=1)
     deployment.send([(7, 1)], sequence=1)
     deployment.apply(deployment.queue.receive())
@@ -85,7 +85,7 @@ def test_a_batch_that_was_applied_whole_appends_nothing():
     assert deployment.queue.held == []
 
 
-def test_a_message_twice_in_one_batch_is_applied_once():
+def test_a_message_that_is_twice_in_a_batch_is_applied_once():
     deployment = Deployment(buckets=1)
     deployment.send([(7, 1)], sequence=1)
     (one,) = deployment.queue.receive()
@@ -117,14 +117,14 @@ def test_sequences_are_compared_as_numbers():
     assert deployment.log() == {7: [1, 2]}
 
 
-def test_a_queue_that_was_made_again_starts_anew():
-    # Given a head that has applied much of a queue of that name
+def test_a_queue_that_was_created_again_may_start_at_a_lower_sequence():
+    # Given a head that has applied a high sequence of a queue
     deployment = Deployment(buckets=1)
     deployment.send([(7, 1)], sequence=1)
     deployment.apply([replace(one, sequence=99) for one in deployment.queue.receive()])
 
-    # When another one under its name delivers a lower number
-    deployment.queue.name = "made again"
+    # When the queue is deleted and created again, and delivers a lower sequence
+    deployment.queue.name = "created again"
     deployment.queue.held = []
     deployment.send([(7, 2)], sequence=2)
     deployment.apply([replace(one, sequence=5) for one in deployment.queue.receive()])
@@ -132,7 +132,7 @@ def test_a_queue_that_was_made_again_starts_anew():
     assert deployment.log() == {7: [1, 2]}
 
 
-def test_what_is_too_much_for_an_entry_goes_into_several_split_between_messages():
+def test_messages_too_large_for_one_entry_become_several_entries():
     deployment = Deployment(buckets=1, settings={"group_commit_bytes": "40"})
     for number in range(4):
         deployment.send([(number, number)], sequence=number)
@@ -143,7 +143,7 @@ def test_what_is_too_much_for_an_entry_goes_into_several_split_between_messages(
     assert [len(entry) for entry in entries] == [2, 2]
 
 
-def test_a_region_that_does_not_exist_yet_is_made():
+def test_a_missing_region_is_created():
     deployment = Deployment(buckets=1)
     assert deployment.regions() == []
     deployment.send([(7, 1)], sequence=1)
@@ -153,7 +153,7 @@ def test_a_region_that_does_not_exist_yet_is_made():
     assert deployment.log() == {7: [1]}
 
 
-# What never fits
+# Messages that can never be applied
 
 
 def dead_letter(deployment: Deployment):
@@ -161,7 +161,7 @@ def dead_letter(deployment: Deployment):
     return json.loads(body)
 
 
-def test_a_bad_row_in_the_middle_goes_alone_and_the_rest_is_applied_in_order():
+def test_only_the_bad_row_becomes_a_dead_letter_and_the_others_are_applied_in_order():
     deployment = Deployment(buckets=1)
     deployment.send([(7, 1)], sequence=1)
     deployment.put((7, 2), (8, None), (9, 2), like=7)
@@ -178,7 +178,7 @@ def test_a_bad_row_in_the_middle_goes_alone_and_the_rest_is_applied_in_order():
     assert read_dead_letter(deployment.dead_letters.bodies[0]).sequence == outcomes[1].delivery.sequence
 
 
-def test_a_row_of_another_region_goes_alone():
+def test_a_row_of_another_region_becomes_a_dead_letter():
     deployment = Deployment()
     one, other = keys_of_two_regions(deployment)
     deployment.put((one, 1), (other, 1), like=one)
@@ -198,7 +198,7 @@ def test_a_row_of_another_region_goes_alone():
         ("[" * 100_000, "can't be read"),
     ],
 )
-def test_what_is_no_message_is_set_aside_as_it_came(body, reason):
+def test_an_unreadable_message_is_dead_lettered_unchanged(body, reason):
     deployment = Deployment(buckets=1)
     deployment.put_text(body, like=7)
     deployment.send([(7, 1)], sequence=1)
@@ -206,13 +206,13 @@ def test_what_is_no_message_is_set_aside_as_it_came(body, reason):
     first, second = deployment.deliver()
 
     assert isinstance(first.rejection, Invalid)
-    assert second.rejection is second.again is None
+    assert second.rejection is second.retry is None
     assert dead_letter(deployment)["body"] == body
     assert reason in dead_letter(deployment)["reason"]["message"]
     assert deployment.log() == {7: [1]}
 
 
-def test_what_is_no_message_and_too_large_for_a_letter_is_set_aside_in_the_inbox():
+def test_an_unreadable_message_too_large_for_a_dead_letter_is_kept_in_the_inbox():
     deployment = Deployment(buckets=1)
     body = '"' * 900_000
     deployment.put_text(body, like=7)
@@ -226,9 +226,9 @@ def test_what_is_no_message_and_too_large_for_a_letter_is_set_aside_in_the_inbox
     assert deployment.queue.held == []
 
 
-def test_a_message_for_what_is_no_table_is_set_aside():
+def test_a_message_for_a_missing_table_is_dead_lettered():
     deployment = Deployment(buckets=1)
-    deployment.put((7, 1), like=7, table="memory://lake/tables/none")
+    deployment.put((7, 1), like=7, table="memory://lake/tables/missing")
 
     (outcome,) = deployment.deliver()
 
@@ -237,30 +237,30 @@ def test_a_message_for_what_is_no_table_is_set_aside():
 
 
 @pytest.mark.parametrize("table", ["memory://elsewhere/orders", f"{URI}/../orders"])
-def test_a_message_for_a_table_that_is_not_below_the_root_waits(table):
+def test_a_message_for_a_table_outside_the_root_waits(table):
     deployment = Deployment(buckets=1)
     deployment.put((7, 1), like=7, table=table)
 
     (outcome,) = deployment.deliver()
 
-    assert isinstance(outcome.again, Invalid)
-    assert outcome.again.where["table"] == table
+    assert isinstance(outcome.retry, Invalid)
+    assert outcome.retry.where["table"] == table
     assert (deployment.log(), deployment.dead_letters.bodies, len(deployment.queue.held)) == ({}, [], 1)
 
 
-def test_messages_of_an_earlier_division_keep_their_region_and_position_on_the_dead_letter_queue():
-    # Given messages on their way, the first of them applied, when the table got other regions
+def test_a_dead_letter_of_an_earlier_region_spec_names_its_region_and_position():
+    # Given two messages in flight, the first one applied, when the region spec of the table changes
     deployment = Deployment(buckets=1)
     deployment.send([(7, 1)], sequence=1)
     deployment.send([(7, 2), (8, 2)], sequence=2)
     deployment.apply(deployment.queue.receive(1))
     region = deployment.region(7)
-    deployment.divide_anew()
+    deployment.change_region_spec()
     deployment.clock.sleep(61)
 
     outcomes = deployment.deliver(tables=deployment.container("new", faulty=False))
 
-    # Then what was applied is done, and the letter of the other says where it belongs
+    # Then the first is done, and the dead letter of the second names its region and position
     assert [type(outcome.rejection) for outcome in outcomes] == [type(None), Invalid]
     (dead_letter,) = [read_dead_letter(body) for body in deployment.dead_letters.bodies]
     assert (dead_letter.message.region, dead_letter.position, dead_letter.whole) == (region.id, 2, True)
@@ -269,7 +269,7 @@ def test_messages_of_an_earlier_division_keep_their_region_and_position_on_the_d
     assert deployment.queue.held == []
 
 
-def test_a_message_in_the_group_of_another_region_is_set_aside_since_its_sequence_says_nothing_there():
+def test_a_message_in_the_group_of_another_region_is_dead_lettered():
     deployment = Deployment()
     one, other = keys_of_two_regions(deployment)
     deployment.put((one, 1), like=one)
@@ -282,7 +282,7 @@ def test_a_message_in_the_group_of_another_region_is_set_aside_since_its_sequenc
     assert deployment.log() == {one: [1]}
 
 
-def test_rows_with_a_column_whose_name_is_no_text_are_set_aside():
+def test_rows_with_a_column_name_that_is_not_utf8_are_dead_lettered():
     deployment = Deployment(buckets=1)
     stream = packed(deployment.stored((7, 1))).replace(b"_tombstone", b"\xfftombstone")
     deployment.put((7, 1), like=7, rows=stream)
@@ -293,7 +293,7 @@ def test_rows_with_a_column_whose_name_is_no_text_are_set_aside():
     assert deployment.queue.held == []
 
 
-def test_rows_without_columns_are_set_aside():
+def test_rows_without_columns_are_dead_lettered():
     deployment = Deployment(buckets=1)
     batch = pa.RecordBatch.from_struct_array(pa.array([{}, {}], pa.struct([])))
     deployment.put((7, 1), like=7, rows=packed(pa.Table.from_batches([batch])))
@@ -304,10 +304,10 @@ def test_rows_without_columns_are_set_aside():
     assert deployment.queue.held == []
 
 
-def test_broken_rows_and_a_lost_object_are_set_aside():
+def test_damaged_rows_and_a_missing_object_are_dead_lettered():
     deployment = Deployment(buckets=1)
-    deployment.put((7, 1), like=7, rows=b"no stream")
-    deployment.put((7, 2), like=7, rows=None, object="parts/none.arrow")
+    deployment.put((7, 1), like=7, rows=b"not a stream")
+    deployment.put((7, 2), like=7, rows=None, object="parts/missing.arrow")
 
     outcomes = deployment.deliver()
 
@@ -315,7 +315,7 @@ def test_broken_rows_and_a_lost_object_are_set_aside():
     assert len(deployment.dead_letters.bodies) == 2
 
 
-def test_a_sealed_region_sets_its_messages_aside_but_not_those_it_has_applied():
+def test_messages_for_a_sealed_region_are_dead_lettered_unless_already_applied():
     deployment = Deployment(buckets=1)
     for number in (1, 2, 3):
         deployment.send([(7, number)], sequence=number)
@@ -330,8 +330,8 @@ def test_a_sealed_region_sets_its_messages_aside_but_not_those_it_has_applied():
     assert [read_dead_letter(body).position for body in deployment.dead_letters.bodies] == [2, 2]
 
 
-def test_a_crash_between_setting_aside_and_appending_loses_nothing():
-    # Given a container that dies right after the bad row went to the dead letters
+def test_a_crash_between_dead_letter_and_append_loses_nothing():
+    # Given a container that dies right after it sent the bad row to the dead-letter queue
     deployment = Deployment(buckets=1)
     deployment.send([(1, 0)], sequence=0)
     deployment.deliver()
@@ -341,16 +341,16 @@ def test_a_crash_between_setting_aside_and_appending_loses_nothing():
         deployment.apply(deployment.queue.receive(), tables=deployment.container("dying"))
     assert len(deployment.dead_letters.bodies) == 1
 
-    # When the message comes again
+    # When the message is delivered again
     deployment.clock.sleep(61)
     deployment.deliver()
 
-    # Then the good row is in the log once, and the bad one on the dead letters once
+    # Then the good row is in the log once, and the bad row is on the dead-letter queue once
     assert deployment.log() == {1: [0], 7: [1]}
     assert len(deployment.dead_letters.bodies) == 1
 
 
-def test_a_bad_row_whose_letter_can_t_be_written_waits_with_all_behind_it():
+def test_a_bad_row_whose_dead_letter_cannot_be_sent_blocks_the_messages_behind_it():
     deployment = Deployment(buckets=1)
     deployment.send([(7, 1)], sequence=1)
     deployment.put((8, None), like=7)
@@ -360,7 +360,7 @@ def test_a_bad_row_whose_letter_can_t_be_written_waits_with_all_behind_it():
 
     outcomes = deployment.deliver()
 
-    assert [type(outcome.again) for outcome in outcomes] == [type(None), Unavailable, Unavailable]
+    assert [type(outcome.retry) for outcome in outcomes] == [type(None), Unavailable, Unavailable]
     assert deployment.log() == {7: [1]}
 
     deployment.deliver()
@@ -374,8 +374,8 @@ def inbox_keys(deployment: Deployment) -> set[str]:
 
 
 @pytest.mark.parametrize("text", [None, '"' * 900_000])
-def test_what_a_letter_names_in_the_inbox_is_as_young_as_the_letter(text, monkeypatch):
-    # Given a letter too large for the queue, which could not be sent at first
+def test_a_repeated_dead_letter_names_a_new_object_in_the_inbox(text, monkeypatch):
+    # Given a dead letter too large for the queue, whose first send failed
     deployment = Deployment(buckets=1)
     if text is None:
         monkeypatch.setattr(quarantine, "fits", lambda *_: False)
@@ -387,18 +387,18 @@ def test_what_a_letter_names_in_the_inbox_is_as_young_as_the_letter(text, monkey
     deployment.deliver()
     early = inbox_keys(deployment)
 
-    # When the message comes again
+    # When the message is delivered again
     deployment.clock.sleep(61)
     deployment.deliver()
 
-    # Then the letter doesn't name what was put there before
+    # Then the dead letter names a new object, not the one of the first attempt
     found = dead_letter(deployment)
-    named = found["object"] if text else found["message"]["object"]
+    options = found["object"] if text else found["message"]["object"]
     assert len(early) == 1
-    assert {named} == inbox_keys(deployment) - early
+    assert {options} == inbox_keys(deployment) - early
 
 
-def test_rows_of_a_schema_that_this_container_has_not_seen_are_judged_by_the_newest():
+def test_rows_of_an_unknown_schema_are_checked_against_the_newest_configuration():
     # Given a container that read the configuration before a column was added
     deployment = Deployment(buckets=1)
     old = deployment.container("old", faulty=False)
@@ -409,38 +409,38 @@ def test_rows_of_a_schema_that_this_container_has_not_seen_are_judged_by_the_new
     changed = replace(deployment.config, schema=newer, schema_version=2)
     found = deployment.store.get(configs.CONFIG)
     deployment.store.replace(configs.CONFIG, configs.encode(changed), expect=found.etag)
-    deployment.send([(6, 1)], sequence=1)  # by the old schema
+    deployment.send([(6, 1)], sequence=1)  # with the old schema
     deployment.handle = deployment.container("new", faulty=False).open(URI)
     deployment.config = changed
     deployment.send_rows(upserts([{"id": 7, "v": 2, "note": "x"}], schema=newer), sequence=2)
 
     outcomes = deployment.deliver(tables=old)
 
-    assert [(outcome.rejection, outcome.again) for outcome in outcomes] == [(None, None)] * 2
+    assert [(outcome.rejection, outcome.retry) for outcome in outcomes] == [(None, None)] * 2
     assert deployment.log() == {6: [1], 7: [2]}
 
 
-# What can't go on now
+# Messages that can't be applied now
 
 
-def only(deployment: Deployment, key: int, fault):
-    """The fault at every write of an entry of the region of this key."""
+def faults_in_region_of(deployment: Deployment, key: int, fault):
+    """Inject the fault at every write of an entry to the region of this key."""
     region = deployment.region(key).id
     return FaultPlan(lambda call: fault if call.writes and region in call.key and "/wal/" in call.key else None)
 
 
-def test_a_stuck_region_waits_with_all_behind_it_while_others_go_on():
+def test_a_blocked_region_does_not_hold_back_other_regions():
     deployment = Deployment()
     one, other = keys_of_two_regions(deployment)
     deployment.send([(one, 0), (other, 0)], sequence=0)
     deployment.deliver()
     for number in (1, 2):
         deployment.send([(one, number), (other, number)], sequence=number)
-    deployment.plan = only(deployment, one, FAIL_BEFORE)
+    deployment.plan = faults_in_region_of(deployment, one, FAIL_BEFORE)
 
     outcomes = deployment.deliver(tables=deployment.container("cut off"), seconds=100)
 
-    assert {type(outcome.again) for outcome in outcomes} == {Ambiguous, type(None)}
+    assert {type(outcome.retry) for outcome in outcomes} == {Ambiguous, type(None)}
     assert deployment.log() == {one: [0], other: [0, 1, 2]}
 
     deployment.deliver()
@@ -448,30 +448,34 @@ def test_a_stuck_region_waits_with_all_behind_it_while_others_go_on():
     assert deployment.log() == {one: [0, 1, 2], other: [0, 1, 2]}
 
 
-@pytest.mark.parametrize("place", ["judged", "appended"])
-def test_a_bug_that_one_region_meets_stops_no_other(monkeypatch, place):
+@pytest.mark.parametrize("step", ["judged", "appended"])
+def test_an_unexpected_error_in_one_region_does_not_stop_others(monkeypatch, step):
     deployment = Deployment()
     one, other = keys_of_two_regions(deployment)
     deployment.send([(one, 1)], sequence=1)
     deployment.send([(one, 2)], sequence=2)
     deployment.send([(other, 1)], sequence=3)
-    met = deployment.values(one)
+    failing_region = deployment.values(one)
 
     def fails(original, values_of):
-        def wrapped(*arguments, **named):
-            if values_of(arguments, named) == met:
+        def wrapped(*arguments, **options):
+            if values_of(arguments, options) == failing_region:
                 raise ZeroDivisionError(f"{arguments}")
-            return original(*arguments, **named)
+            return original(*arguments, **options)
 
         return wrapped
 
-    with monkeypatch.context() as buggy:
-        if place == "judged":
-            buggy.setattr(applying, "sifted", fails(applying.sifted, lambda _, named: named["values"]))
+    with monkeypatch.context() as patch:
+        if step == "judged":
+            patch.setattr(applying, "sifted", fails(applying.sifted, lambda _, options: options["values"]))
         else:
-            buggy.setattr(applying, "region_of", fails(applying.region_of, lambda arguments, _: arguments[1]))
+            patch.setattr(
+                applying,
+                "find_or_create_region",
+                fails(applying.find_or_create_region, lambda arguments, _: arguments[1]),
+            )
         outcomes = deployment.deliver()
-    assert [type(outcome.again) for outcome in outcomes] == [Unavailable, Unavailable, type(None)]
+    assert [type(outcome.retry) for outcome in outcomes] == [Unavailable, Unavailable, type(None)]
     assert [type(outcome.bug) for outcome in outcomes] == [ZeroDivisionError, type(None), type(None)]
 
     deployment.deliver()
@@ -479,7 +483,7 @@ def test_a_bug_that_one_region_meets_stops_no_other(monkeypatch, place):
     assert deployment.log() == {one: [1, 2], other: [1]}
 
 
-def test_a_region_of_another_owner_waits():
+def test_messages_for_a_region_of_another_owner_wait():
     deployment = Deployment(buckets=1)
     deployment.send([(7, 1)], sequence=1)
     deployment.deliver()
@@ -488,27 +492,27 @@ def test_a_region_of_another_owner_waits():
 
     (outcome,) = deployment.deliver()
 
-    assert isinstance(outcome.again, Fenced)
+    assert isinstance(outcome.retry, Fenced)
     assert deployment.dead_letters.bodies == []
     claim(deployment.region(7), owner="stack")
     deployment.deliver()
     assert deployment.log() == {7: [1, 2]}
 
 
-def test_a_corrupt_region_waits():
+def test_messages_for_a_corrupt_region_wait():
     deployment = Deployment(buckets=1)
     deployment.send([(7, 1)], sequence=1)
     deployment.deliver()
-    deployment.store.create(wal_entry(deployment.region(7).id, Position(2)), b"what is this")
+    deployment.store.create(wal_entry(deployment.region(7).id, Position(2)), b"not an entry")
     deployment.send([(7, 2)], sequence=2)
 
     (outcome,) = deployment.deliver()
 
-    assert isinstance(outcome.again, Corrupt)
+    assert isinstance(outcome.retry, Corrupt)
     assert deployment.dead_letters.bodies == []
 
 
-def test_a_region_whose_base_lags_too_far_waits():
+def test_messages_for_a_region_with_too_many_unmerged_generations_wait():
     deployment = Deployment(buckets=1, settings={"pending_generations_stop": "2", "pending_generations_slow": "1"})
     deployment.send([(7, 1)], sequence=1)
     deployment.send([(7, 2)], sequence=2)
@@ -522,11 +526,11 @@ def test_a_region_whose_base_lags_too_far_waits():
 
     (outcome,) = deployment.deliver()
 
-    assert isinstance(outcome.again, Unavailable)
+    assert isinstance(outcome.retry, Unavailable)
     assert deployment.log() == {7: [1]}
 
 
-def test_a_head_of_a_newer_release_waits_and_is_not_taken_for_a_sealed_region():
+def test_messages_for_a_region_whose_head_has_a_newer_format_wait():
     deployment = Deployment(buckets=1)
     deployment.send([(7, 1)], sequence=1)
     deployment.deliver()
@@ -536,33 +540,33 @@ def test_a_head_of_a_newer_release_waits_and_is_not_taken_for_a_sealed_region():
 
     (outcome,) = deployment.deliver()
 
-    assert isinstance(outcome.again, Invalid)
+    assert isinstance(outcome.retry, Invalid)
     assert deployment.dead_letters.bodies == []
 
 
-def test_a_message_of_a_newer_release_waits():
+def test_a_message_of_a_newer_format_waits():
     deployment = Deployment(buckets=1)
     deployment.put_text('{"format": 2}', like=7)
     deployment.send([(7, 1)], sequence=1)
 
     outcomes = deployment.deliver()
 
-    assert [type(outcome.again) for outcome in outcomes] == [Unavailable] * 2
+    assert [type(outcome.retry) for outcome in outcomes] == [Unavailable] * 2
     assert deployment.dead_letters.bodies == []
 
 
-def test_a_table_that_can_t_be_opened_now_waits():
+def test_messages_for_a_table_that_cannot_be_opened_now_wait():
     deployment = Deployment(buckets=1)
     deployment.send([(7, 1)], sequence=1)
     deployment.plan = FaultPlan(lambda call: FAIL_BEFORE if call.method == "get" else None)
 
     (outcome,) = deployment.deliver(tables=deployment.container("cut off"))
 
-    assert isinstance(outcome.again, Unavailable)
+    assert isinstance(outcome.retry, Unavailable)
 
 
-def test_rows_whose_region_this_deployment_can_t_tell_wait(monkeypatch):
-    # Given a table whose regions are made by an expression, and a deployment without the layer that evaluates it
+def test_rows_whose_region_cannot_be_computed_here_wait(monkeypatch):
+    # Given a table whose region spec is an expression, and a function without the layer that evaluates it
     class Halves(Deployment):
         def spec(self, schema: TableSchema) -> RegionSpec:
             return parse_regions("expr(id % 2)", schema=schema)
@@ -573,16 +577,16 @@ def test_rows_whose_region_this_deployment_can_t_tell_wait(monkeypatch):
         bare.setitem(sys.modules, "datafusion", None)
         deployment.clock.sleep(61)
         (outcome,) = deployment.deliver()
-    assert isinstance(outcome.again, Invalid)
+    assert isinstance(outcome.retry, Invalid)
     assert deployment.dead_letters.bodies == []
 
-    # When the layer is there
+    # When the layer is installed
     deployment.deliver()
 
     assert deployment.log() == {7: [1]}
 
 
-def test_a_table_of_a_newer_release_waits():
+def test_messages_for_a_table_of_a_newer_format_wait():
     deployment = Deployment(buckets=1)
     deployment.send([(7, 1)], sequence=1)
     found = deployment.store.get(configs.CONFIG)
@@ -591,12 +595,12 @@ def test_a_table_of_a_newer_release_waits():
 
     (outcome,) = deployment.deliver(tables=deployment.container("older", faulty=False))
 
-    assert isinstance(outcome.again, Invalid)
+    assert isinstance(outcome.retry, Invalid)
     assert deployment.dead_letters.bodies == []
 
 
-def test_ambiguous_is_safe_to_repeat():
-    # Given a swap of the head that is applied, and nobody hears of it any more
+def test_a_delivery_with_an_ambiguous_outcome_is_safe_to_repeat():
+    # Given a swap of the head that is applied, but whose reply and all later calls are lost
     deployment = Deployment(buckets=1)
     deployment.send([(7, 1)], sequence=1)
     deployment.deliver()
@@ -613,30 +617,30 @@ def test_ambiguous_is_safe_to_repeat():
     deployment.plan = FaultPlan(decide)
 
     (outcome,) = deployment.deliver(tables=deployment.container("cut off"))
-    assert isinstance(outcome.again, Ambiguous)
+    assert isinstance(outcome.retry, Ambiguous)
     deployment.deliver()
 
     assert deployment.log() == {7: [1, 2]}
 
 
-def test_what_has_no_time_left_waits_untried():
+def test_messages_wait_untried_if_no_time_is_left():
     deployment = Deployment(buckets=1)
     deployment.send([(7, 1)], sequence=1)
 
     (outcome,) = deployment.deliver(seconds=0)
 
-    assert isinstance(outcome.again, Unavailable)
+    assert isinstance(outcome.retry, Unavailable)
     assert deployment.regions() == []
 
 
-def test_no_region_is_looked_at_once_a_slow_store_has_taken_the_time(monkeypatch):
+def test_no_further_region_is_tried_after_a_slow_store_used_the_time(monkeypatch):
     deployment = Deployment()
     for key in keys_of_two_regions(deployment):
         deployment.send([(key, 1)], sequence=key)
-    asked = []
+    calls = []
 
     def find(table: str, **_: object) -> None:
-        asked.append(table)
+        calls.append(table)
         deployment.clock.sleep(30)
         raise Unavailable("the store did not answer for 30 s")
 
@@ -644,22 +648,22 @@ def test_no_region_is_looked_at_once_a_slow_store_has_taken_the_time(monkeypatch
 
     outcomes = deployment.deliver(seconds=30)
 
-    assert [type(outcome.again) for outcome in outcomes] == [Unavailable, Unavailable]
-    assert len(asked) == 1
+    assert [type(outcome.retry) for outcome in outcomes] == [Unavailable, Unavailable]
+    assert len(calls) == 1
 
 
-def test_no_append_tries_longer_than_the_call_has_time():
+def test_an_append_retries_no_longer_than_the_call_has_time():
     deployment = Deployment(buckets=1)
     deployment.send([(7, 1)], sequence=1)
     deployment.deliver()
     deployment.send([(7, 2)], sequence=2)
-    deployment.plan = only(deployment, 7, FAIL_BEFORE)
-    begun = deployment.clock.monotonic()
+    deployment.plan = faults_in_region_of(deployment, 7, FAIL_BEFORE)
+    start = deployment.clock.monotonic()
 
     deployment.deliver(tables=deployment.container("cut off"), seconds=3)
 
-    assert deployment.clock.monotonic() - begun <= 3
+    assert deployment.clock.monotonic() - start <= 3
 
 
-def test_an_empty_batch_is_done():
+def test_an_empty_batch_has_no_outcomes():
     assert apply([], ports=Deployment().ports(Deployment().tables), seconds=1).outcomes == ()

@@ -1,4 +1,4 @@
-"""What Lambda hands over and hears: batches, requests in their forms, calls by URL, and what the functions import."""
+"""Events and answers of the functions: batches of the queue, forms of requests, calls by URL, and light imports."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def call() -> FunctionCall:
 
 
 def records(deliveries: list[Delivery]) -> dict[str, Any]:
-    """A batch as Lambda writes it."""
+    """The event that Lambda builds from a batch of messages."""
     return {
         "Records": [
             {
@@ -72,7 +72,7 @@ def answered(deployment: Deployment, event: dict[str, Any]) -> dict[str, Any]:
     )
 
 
-def test_a_batch_that_is_applied_leaves_nothing_on_the_queue():
+def test_an_applied_batch_leaves_nothing_on_the_queue():
     deployment = Deployment()
     deployment.send([(1, 1), (2, 1), (3, 1)], sequence=1)
 
@@ -80,7 +80,7 @@ def test_a_batch_that_is_applied_leaves_nothing_on_the_queue():
     assert deployment.queue.postponed == []
 
 
-def test_what_failed_is_named_and_put_off_a_group_together():
+def test_failed_messages_are_reported_and_their_group_is_postponed_together():
     deployment = Deployment(buckets=1)
     deployment.put_text('{"format": 2}', like=7)
     deployment.send([(7, 1)], sequence=1)
@@ -94,7 +94,7 @@ def test_what_failed_is_named_and_put_off_a_group_together():
     assert 2 <= seconds <= 3
 
 
-def test_a_queue_that_can_t_put_off_does_not_change_the_answer():
+def test_a_failed_postponement_does_not_change_the_answer():
     deployment = Deployment(buckets=1)
     deployment.put_text('{"format": 2}', like=7)
     batch = deployment.queue.receive()
@@ -107,29 +107,29 @@ def test_a_queue_that_can_t_put_off_does_not_change_the_answer():
     assert len(answered(deployment, records(batch))["batchItemFailures"]) == 1
 
 
-def test_delays_double_up_to_a_minute():
+def test_retry_delays_double_up_to_a_minute():
     assert [events.delay(receives, chance=0.0) for receives in (1, 2, 5, 6, 500)] == [2, 4, 32, 60, 60]
     assert events.delay(6, chance=0.999) == 75
 
 
-def test_a_region_waits_for_14_days_before_the_queue_gives_a_message_up():
+def test_retries_last_longer_than_the_14_days_that_the_queue_keeps_a_message():
     assert sum(events.delay(receives, chance=0.0) for receives in range(1, 1000)) > 14 * 86400
 
 
-def test_no_value_of_a_row_is_logged(monkeypatch):
+def test_values_of_rows_are_not_logged(monkeypatch):
     deployment = Deployment(buckets=1)
     deployment.put((4711, None), like=4711)
-    heard: list[str] = []
-    monkeypatch.setattr(Telemetry, "log", lambda self, message, **facts: heard.append(f"{message} {facts}"))
+    lines: list[str] = []
+    monkeypatch.setattr(Telemetry, "log", lambda self, message, **facts: lines.append(f"{message} {facts}"))
 
     answered(deployment, records(deployment.queue.receive()))
 
-    (line,) = heard
+    (line,) = lines
     assert "set aside" in line
     assert "4711" not in line
 
 
-def test_a_bug_is_logged_by_type_and_trace_without_its_text(monkeypatch):
+def test_an_unexpected_error_is_logged_with_type_and_trace_but_without_its_text(monkeypatch):
     deployment = Deployment(buckets=1)
     deployment.send([(key := 4711, 1)], sequence=1)
 
@@ -137,18 +137,18 @@ def test_a_bug_is_logged_by_type_and_trace_without_its_text(monkeypatch):
         raise ZeroDivisionError(key)
 
     monkeypatch.setattr(deployment.tables, "find", find)
-    heard: list[str] = []
-    monkeypatch.setattr(telemetry, "_logger", lambda: Heard(heard))
+    lines: list[str] = []
+    monkeypatch.setattr(telemetry, "_logger", lambda: RecordingLogger(lines))
 
     answer = answered(deployment, records(deployment.queue.receive()))
 
     assert len(answer["batchItemFailures"]) == 1
-    assert "[ERROR] ZeroDivisionError" in heard[0]
-    assert "in find" in heard[0]
-    assert not any("4711" in line for line in heard)
+    assert "[ERROR] ZeroDivisionError" in lines[0]
+    assert "in find" in lines[0]
+    assert not any("4711" in line for line in lines)
 
 
-class Heard:
+class RecordingLogger:
     def __init__(self, lines: list[str]) -> None:
         self._lines = lines
 
@@ -164,7 +164,7 @@ def stored(deployment: Deployment, **given: Any) -> list[tuple[int, int | None, 
     return [(row["id"], row["v"], row["_tombstone"]) for row in rows]
 
 
-def test_rows_come_as_json_as_arrow_and_by_reference():
+def test_a_request_carries_rows_as_json_as_arrow_or_by_reference():
     deployment = Deployment()
     stream = packed(pa.table({"v": [1], "id": [7]}))
     deployment.inbox.put("a.arrow", stream)
@@ -189,7 +189,7 @@ def test_deletes_win_over_upserts_of_the_same_request():
         {"upserts": [], "arrow": "AA=="},
         {"arrow": "no base64!"},
         {"arrow": "AA=="},
-        {"object": "none.arrow"},
+        {"object": "missing.arrow"},
         {"object": "../config.json"},
         {"upserts": ["text"]},
         {"upserts": [{"id": 7, "v": None}]},
@@ -197,13 +197,13 @@ def test_deletes_win_over_upserts_of_the_same_request():
         {"deletes": [{"id": 7, "v": 1}]},
     ],
 )
-def test_what_does_not_fit_is_refused_with_the_table(given):
+def test_a_malformed_request_is_refused_and_the_error_names_the_table(given):
     with pytest.raises(Invalid) as refused:
         stored(Deployment(), **given)
     assert refused.value.where["table"] == URI
 
 
-def test_a_direct_write_says_where_its_rows_are():
+def test_a_direct_write_returns_region_and_position_of_its_rows():
     deployment = Deployment(buckets=1)
     rows = stored_rows(Request(upserts=[{"id": 7, "v": 1}]), handle=deployment.handle, inbox=deployment.inbox)
 
@@ -214,7 +214,7 @@ def test_a_direct_write_says_where_its_rows_are():
 
 
 @pytest.mark.parametrize(("error", "status"), [(Invalid("no"), 400), (Fenced("no"), 409), (Unavailable("no"), 503)])
-def test_an_error_of_a_call_by_url_is_an_answer(error, status):
+def test_an_error_of_a_call_by_url_becomes_an_http_answer(error, status):
     def work(event: object, call: FunctionCall) -> dict[str, Any]:
         raise error
 
@@ -225,12 +225,12 @@ def test_an_error_of_a_call_by_url_is_an_answer(error, status):
 
 
 @pytest.mark.parametrize("body", ["", "[]", "not JSON", "[" * 100_000])
-def test_a_body_that_is_no_object_is_refused(body):
+def test_a_body_that_is_not_a_json_object_is_refused(body):
     answer = over_http({"requestContext": {}, "body": body}, call(), lambda event, call: event)
     assert answer["statusCode"] == 400
 
 
-def test_a_body_in_base64_is_read():
+def test_a_base64_body_is_decoded():
     body = base64.b64encode(b'{"table": "a"}').decode()
     event = {"requestContext": {}, "body": body, "isBase64Encoded": True}
     assert json.loads(over_http(event, call(), lambda event, call: event)["body"]) == {"table": "a"}
@@ -240,7 +240,7 @@ def test_a_body_in_base64_is_read():
 
 
 class Client:
-    """Answers of SQS."""
+    """A client that returns or raises the given answers of SQS."""
 
     def __init__(self, **answers: Any) -> None:
         self.answers = answers
@@ -257,7 +257,7 @@ class Client:
         return answer
 
 
-def test_each_message_of_a_call_has_its_own_outcome():
+def test_each_message_of_a_batch_has_its_own_outcome():
     client = Client(
         send_message_batch={
             "Successful": [{"Id": "1", "MessageId": "m", "SequenceNumber": "9"}],
@@ -283,26 +283,26 @@ def test_each_message_of_a_call_has_its_own_outcome():
         (ConnectTimeoutError(endpoint_url="http://127.0.0.1"), Unavailable),
     ],
 )
-def test_an_error_of_sqs_is_one_of_ours(error, kind):
+def test_errors_of_sqs_become_errors_of_lancelsm(error, kind):
     queue = SqsQueue("url", clock=FakeClock(), client=Client(send_message_batch=error))
     with pytest.raises(kind):
         queue.send([Outgoing(body="b", group="g", dedup="d")])
 
 
-def test_what_is_received_stays_out_long_enough_to_be_judged():
-    asked = {}
+def test_received_messages_stay_invisible_long_enough_to_be_redriven():
+    request = {}
 
     class Sqs:
         def receive_message(self, **arguments):
-            asked.update(arguments)
+            request.update(arguments)
             return {}
 
     assert SqsQueue("url", clock=FakeClock(), client=Sqs()).receive() == []
 
-    assert asked["VisibilityTimeout"] >= 600  # the queue's own is 30 s
+    assert request["VisibilityTimeout"] >= 600  # the default of the queue is 30 s
 
 
-def test_who_a_queue_is_is_asked_again_before_another_one_can_have_its_name():
+def test_the_identity_of_a_queue_is_refreshed_before_its_name_can_be_reused():
     clock = FakeClock()
     attributes = {"QueueArn": "arn:aws:sqs:us-east-1:1:writes.fifo", "CreatedTimestamp": "1"}
     client = Client(get_queue_attributes={"Attributes": attributes})
@@ -318,7 +318,7 @@ def test_who_a_queue_is_is_asked_again_before_another_one_can_have_its_name():
     assert len(first) == 16
 
 
-# The functions
+# Functions
 
 
 SETTINGS = {
@@ -330,7 +330,7 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("name", ["ingest", "writer_flush"])
-def test_a_function_imports_nothing_heavy(name):
+def test_the_write_functions_import_no_heavy_packages(name):
     heavy = ("numpy", "lance", "pydantic", "pyarrow.dataset", "aws_xray_sdk", "boto3")
     script = f"import sys; sys.modules |= dict.fromkeys({heavy}); import {name}"
     environment = os.environ | SETTINGS | {"PYTHONPATH": str(ROOT / "functions"), "AWS_REGION": "us-east-1"}

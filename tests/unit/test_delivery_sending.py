@@ -1,4 +1,4 @@
-"""Rows to the queue: as few messages as they fit, refused before anything is sent, and safe to send again."""
+"""Sending rows to the queue: few messages, refused before any message is sent, and safe to repeat."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from tests.simulation.deployment import TABLE, URI, Deployment
 
 
 class Texts(Deployment):
-    """A table whose rows can be large."""
+    """A deployment whose rows can be large."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         columns = pa.schema([pa.field("id", pa.int64()), pa.field("text", pa.string())])
         self.schema = TableSchema(columns=numbered(declare_primary_key(columns, ["id"])), primary_key=("id",))
 
-    def send_texts(self, sizes: list[int], **how):
-        dice = random.Random(1)
+    def send_texts(self, sizes: list[int], **options):
+        chance = random.Random(1)
         rows = upserts(
-            [{"id": n, "text": dice.randbytes(size).hex()[:size]} for n, size in enumerate(sizes)], schema=self.schema
+            [{"id": n, "text": chance.randbytes(size).hex()[:size]} for n, size in enumerate(sizes)], schema=self.schema
         )
-        return self.send_rows(rows, **how)
+        return self.send_rows(rows, **options)
 
 
 def keys_of_two_regions(deployment: Deployment) -> tuple[int, int]:
     return 0, next(key for key in range(1, 50) if deployment.values(key) != deployment.values(0))
 
 
-def test_a_message_says_where_its_rows_belong():
+def test_a_message_names_table_region_producer_and_sequence():
     deployment = Deployment(buckets=1)
 
     (sent,) = deployment.send([(7, 1)], sequence=3, producer="p")
@@ -52,7 +52,7 @@ def test_a_message_says_where_its_rows_belong():
     assert encode(message) == held.message.body
 
 
-def test_the_same_request_again_is_the_same_messages():
+def test_a_repeated_request_sends_the_same_messages():
     deployment = Deployment()
     one, other = keys_of_two_regions(deployment)
     first = deployment.send([(one, 1), (other, 1)], sequence=1)
@@ -64,18 +64,18 @@ def test_the_same_request_again_is_the_same_messages():
     assert len(deployment.queue.held) == 6
 
 
-def test_rows_that_are_too_many_for_a_message_are_split_in_order():
+def test_rows_too_large_for_one_message_are_split_in_order():
     deployment = Texts(buckets=1)
 
     sent = deployment.send_texts([300_000] * 12)
 
     ids = [unpacked(decode(body).rows).column("id").to_pylist() for body in deployment.queue.bodies]
-    assert [one for some in ids for one in some] == list(range(12))
+    assert [one for part in ids for one in part] == list(range(12))
     assert len(sent) == len(ids) > 1
     assert max(len(body) for body in deployment.queue.bodies) <= BYTES_MAX
 
 
-def test_a_row_that_alone_is_too_big_is_refused_before_anything_is_sent():
+def test_a_single_row_too_large_for_a_message_is_refused_before_anything_is_sent():
     deployment = Texts(buckets=1)
 
     with pytest.raises(Invalid, match="by reference") as refused:
@@ -85,7 +85,7 @@ def test_a_row_that_alone_is_too_big_is_refused_before_anything_is_sent():
     assert deployment.queue.held == []
 
 
-def test_by_reference_such_a_row_travels_beside_the_queue():
+def test_a_row_too_large_for_a_message_can_be_sent_by_reference():
     deployment = Texts(buckets=1)
 
     deployment.send_texts([10, 3_000_000], by_reference=True)
@@ -96,10 +96,10 @@ def test_by_reference_such_a_row_travels_beside_the_queue():
     assert unpacked(found).column("id").to_pylist() == [1]
 
 
-def test_rows_beside_the_queue_are_those_of_their_own_request():
+def test_rows_sent_by_reference_belong_to_their_own_request():
     deployment = Texts(buckets=1)
     deployment.send_texts([3_000_000], by_reference=True)
-    deployment.clock.sleep(301)  # the queue has forgotten the producer's sequence
+    deployment.clock.sleep(301)  # longer than the queue deduplicates
 
     deployment.send_texts([2_900_000], by_reference=True)
 
@@ -107,18 +107,18 @@ def test_rows_beside_the_queue_are_those_of_their_own_request():
     assert [len(rows.column("text")[0].as_py()) for rows in found] == [3_000_000, 2_900_000]
 
 
-def test_a_request_that_another_release_splits_elsewhere_loses_no_row(monkeypatch):
-    # Given the first of many small messages on the queue, and none of the others
+def test_a_request_repeated_by_a_release_that_splits_differently_loses_no_row(monkeypatch):
+    # Given only the first of many small messages on the queue
     deployment = Texts(buckets=1)
     deployment.queue.refuse = list(range(1, 1_000))
-    with monkeypatch.context() as older:
-        older.setattr(delivery_message, "SPARE", BYTES_MAX * 3 // 4)
+    with monkeypatch.context() as patch:
+        patch.setattr(delivery_message, "SPARE", BYTES_MAX * 3 // 4)
         with pytest.raises(Unavailable):
             deployment.send_texts([200_000] * 8, seconds=0.0)
-    (begun,) = deployment.queue.bodies
-    assert unpacked(decode(begun).rows).num_rows < 3
+    (first,) = deployment.queue.bodies
+    assert unpacked(decode(first).rows).num_rows < 3
 
-    # When the same request is made again, and fewer messages hold it
+    # When the same request is repeated and needs fewer messages
     deployment.queue.refuse = []
     sent = deployment.send_texts([200_000] * 8)
 
@@ -127,7 +127,7 @@ def test_a_request_that_another_release_splits_elsewhere_loses_no_row(monkeypatc
     assert ids == set(range(8))
 
 
-def test_a_sealed_region_is_refused_and_nothing_is_sent_to_others():
+def test_rows_for_a_sealed_region_are_refused_and_nothing_is_sent_to_other_regions():
     deployment = Deployment()
     one, other = keys_of_two_regions(deployment)
     deployment.send([(one, 0)], sequence=0)
@@ -140,7 +140,7 @@ def test_a_sealed_region_is_refused_and_nothing_is_sent_to_others():
     assert deployment.queue.held == []
 
 
-def test_a_region_whose_base_lags_too_far_is_refused():
+def test_rows_for_a_region_with_too_many_unmerged_generations_are_refused():
     deployment = Deployment(buckets=1, settings={"pending_generations_stop": "2"})
     deployment.send([(7, 0)], sequence=0)
     deployment.deliver()
@@ -154,7 +154,7 @@ def test_a_region_whose_base_lags_too_far_is_refused():
     assert deployment.queue.held == []
 
 
-def test_a_message_that_the_queue_refused_is_sent_again():
+def test_a_message_that_the_queue_rejected_is_sent_again():
     deployment = Texts(buckets=1)
     deployment.queue.refuse = [1]
 
@@ -163,7 +163,7 @@ def test_a_message_that_the_queue_refused_is_sent_again():
     assert len({one.id for one in sent}) == len(deployment.queue.held) == len(sent)
 
 
-def test_a_call_without_an_answer_is_sent_again_and_nothing_is_there_twice():
+def test_a_call_without_an_answer_is_retried_without_duplicates():
     deployment = Deployment(buckets=1)
     deployment.queue.failures = [Unavailable("no answer")]
 
@@ -173,7 +173,7 @@ def test_a_call_without_an_answer_is_sent_again_and_nothing_is_there_twice():
     assert len(deployment.queue.calls) == 2
 
 
-def test_what_was_sent_when_it_fails_is_said():
+def test_a_failed_send_reports_how_many_rows_were_sent():
     deployment = Texts(buckets=1)
     deployment.queue.takes_before_failing = False
     deployment.queue.failures = [Unavailable("no answer")] * 100
@@ -190,24 +190,24 @@ def test_what_was_sent_when_it_fails_is_said():
     assert failed.value.where["rows_sent"] == 1
 
 
-def test_nothing_is_sent_again_when_the_queue_might_not_know_it_any_more():
+def test_nothing_is_sent_again_after_the_deduplication_window():
     deployment = Deployment(buckets=1)
     deployment.queue.failures = [Unavailable("no answer")] * 10_000
-    begun = deployment.clock.monotonic()
+    start = deployment.clock.monotonic()
 
     with pytest.raises(Unavailable):
         deployment.send([(7, 1)], sequence=1, seconds=3_600)
 
-    assert deployment.clock.monotonic() - begun < 300
+    assert deployment.clock.monotonic() - start < 300
 
 
-def test_no_rows_are_no_message():
+def test_a_request_without_rows_sends_no_message():
     deployment = Deployment(buckets=1)
     assert deployment.send([], sequence=1) == []
     assert deployment.queue.calls == []
 
 
-def test_parts_are_the_same_each_time():
+def test_the_same_rows_are_split_in_the_same_way_each_time():
     rows = pa.table({"id": list(range(1000)), "v": [random.Random(n).randbytes(2000) for n in range(1000)]})
     frame = Message(table=URI, region="r", values=(("f", None), ("g", b"\1")), producer="p", sequence=1, object="")
 
@@ -217,22 +217,22 @@ def test_parts_are_the_same_each_time():
     assert pa.concat_tables([unpacked(stream) for stream in first]).equals(rows)
 
 
-@pytest.mark.parametrize("broken", ["rows", "both", "neither", "values", "sequence"])
-def test_what_breaks_the_contract_of_messages_is_no_message(broken):
-    whole = json.loads(encode(Message(table=URI, region="r", values=(), producer="p", sequence=1, rows=b"x")))
+@pytest.mark.parametrize("damage", ["rows", "both", "neither", "values", "sequence"])
+def test_a_malformed_message_is_invalid(damage):
+    intact = json.loads(encode(Message(table=URI, region="r", values=(), producer="p", sequence=1, rows=b"x")))
     change = {
         "rows": {"rows": "no base64!"},
         "both": {"object": "a"},
         "neither": {"rows": None},
         "values": {"values": [["a", "zz"]]},
         "sequence": {"sequence": float("inf")},
-    }[broken]
+    }[damage]
 
     with pytest.raises(Invalid):
-        decode(json.dumps(whole | change))
+        decode(json.dumps(intact | change))
 
 
-def test_a_cut_stream_is_no_rows():
+def test_a_truncated_stream_of_rows_is_invalid():
     stream = packed(pa.table({"id": list(range(1000))}))
     with pytest.raises(Invalid):
         unpacked(stream[: len(stream) // 2])

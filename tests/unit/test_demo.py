@@ -1,4 +1,4 @@
-"""The demo, on a slice of its data and without Spark."""
+"""The demo, on a part of its data and without Spark."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from lancelsm.common.committed import Committed
 from lancelsm.demo import embedded
 from lancelsm.demo import flights as data
 from lancelsm.errors import LsmError
-from tests.unit.flights import few
+from tests.unit.flights import flights_of_days
 
-TURNS = ((1, 1), (1, 31), (2, 28), (3, 1), (12, 31))  # of month, of merge, of year
+BOUNDARY_DAYS = ((1, 1), (1, 31), (2, 28), (3, 1), (12, 31))  # ends of a month, of a merge interval and of the year
 
 
 @pytest.fixture(scope="module")
@@ -27,12 +27,12 @@ def flights() -> pa.Table:
 
 
 @pytest.fixture(scope="module")
-def some(flights: pa.Table) -> pa.Table:
-    """Flights of the days on which something happens."""
-    return few(flights, days=TURNS, every=7)
+def some_flights(flights: pa.Table) -> pa.Table:
+    """Some flights of the days in `BOUNDARY_DAYS`."""
+    return flights_of_days(flights, days=BOUNDARY_DAYS, every=7)
 
 
-def silent() -> Console:
+def silent_console() -> Console:
     return Console(file=io.StringIO())
 
 
@@ -52,7 +52,7 @@ def test_the_data_set_keeps_its_types_nulls_and_keys(flights: pa.Table) -> None:
     assert (flights["tailnum"].null_count, flights["air_time"].null_count) == (2_512, 9_430)
 
 
-def test_the_schedule_knows_of_no_departure(flights: pa.Table) -> None:
+def test_the_schedule_has_no_departures_or_arrivals(flights: pa.Table) -> None:
     planned = data.scheduled(flights)
 
     unknown = ["dep_time", "dep_delay", "arr_time", "arr_delay", "air_time"]
@@ -60,7 +60,7 @@ def test_the_schedule_knows_of_no_departure(flights: pa.Table) -> None:
     assert planned.drop_columns(unknown).equals(flights.drop_columns(unknown))
 
 
-def test_a_flight_departs_without_its_arrival_and_lands_whole() -> None:
+def test_a_flight_departs_without_arrival_columns_and_lands_with_all_columns() -> None:
     # given a flight that leaves late on New Year's Eve and lands in the new year
     flight = dict.fromkeys(data.COLUMNS.names) | {
         "time_hour": "2013-12-31T22:00:00Z", "carrier": "UA", "flight": 1, "minute": 30,
@@ -74,8 +74,8 @@ def test_a_flight_departs_without_its_arrival_and_lands_whole() -> None:
     assert second.upserts.to_pylist() == [flight]
 
 
-def test_the_last_row_of_a_flight_is_its_whole_row(flights: pa.Table) -> None:
-    # given flights that land the moment they depart, since nobody knows for how long they flew
+def test_the_last_upsert_of_a_flight_is_its_complete_row(flights: pa.Table) -> None:
+    # given flights without a known air time, which the demo lands at their departure
     lost = flights.filter(pc.and_(pc.is_null(flights["air_time"]), pc.is_valid(flights["arr_time"])))
 
     last = {by_key(row): row for day in data.days(lost) for row in day.upserts.to_pylist()}
@@ -84,7 +84,7 @@ def test_the_last_row_of_a_flight_is_its_whole_row(flights: pa.Table) -> None:
     assert last == {by_key(row): row for row in lost.to_pylist()}
 
 
-def test_the_days_hold_every_event_once_and_in_order(flights: pa.Table) -> None:
+def test_the_days_contain_every_event_once_and_in_order(flights: pa.Table) -> None:
     year = list(data.days(flights))
 
     assert sum(day.upserts.num_rows for day in year) == 2 * 328_521
@@ -94,50 +94,54 @@ def test_the_days_hold_every_event_once_and_in_order(flights: pa.Table) -> None:
     assert dates[-1] > datetime.date(2013, 12, 31)
 
 
-def test_no_flight_is_upserted_and_deleted(some: pa.Table) -> None:
-    year = list(data.days(some))
+def test_no_flight_is_both_upserted_and_deleted(some_flights: pa.Table) -> None:
+    year = list(data.days(some_flights))
 
     upserted = set().union(*(keys(day.upserts) for day in year))
     assert upserted.isdisjoint(set().union(*(keys(day.deletes) for day in year)))
 
 
-def test_the_demo_ends_with_the_flights_that_flew(some: pa.Table, tmp_path: Path) -> None:
-    console = silent()
+def test_the_demo_ends_with_the_flights_that_flew(some_flights: pa.Table, tmp_path: Path) -> None:
+    console = silent_console()
 
-    shown = embedded.run_demo(directory=tmp_path, console=console, flights=some, engine="inprocess")
+    shown = embedded.run_demo(directory=tmp_path, console=console, flights=some_flights, engine="inprocess")
 
     table = lancelsm.open(shown.table)
     assert Path(shown.table) == tmp_path / "flights"
-    assert keys(table.scan().to_arrow()) == keys(data.flown(some))
-    assert (shown.scheduled, shown.cancelled + shown.flown) == (some.num_rows, some.num_rows)
+    assert keys(table.scan().to_arrow()) == keys(data.flown(some_flights))
+    assert (shown.scheduled, shown.cancelled + shown.flown) == (some_flights.num_rows, some_flights.num_rows)
     assert shown.merges == 2
     assert shown.generations == sum(region.merged_generation for region in table.status().regions)
     assert shown.entries >= sum(region.next_position - 1 for region in table.status().regions) > 0
     assert f"{shown.flown:,} flown" in console.file.getvalue()
 
 
-def test_where_there_is_no_terminal_there_is_no_progress_bar(some: pa.Table, tmp_path: Path) -> None:
-    console = silent()
+def test_without_a_terminal_there_is_no_progress_bar(some_flights: pa.Table, tmp_path: Path) -> None:
+    console = silent_console()
 
-    embedded.run_demo(directory=tmp_path, console=console, flights=some.slice(0, 50), engine="inprocess")
+    embedded.run_demo(directory=tmp_path, console=console, flights=some_flights.slice(0, 50), engine="inprocess")
 
     assert not set(console.file.getvalue()) & {"\x1b", "\r", "━"}
 
 
 def test_a_table_that_loses_a_write_fails_the_demo(
-    some: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    some_flights: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lancelsm.Table, "delete", lambda self, keys: Committed(rows=0, entries=()))
 
     with pytest.raises(LsmError, match="the demo failed") as caught:
-        embedded.run_demo(directory=tmp_path, console=silent(), flights=some, engine="inprocess")
+        embedded.run_demo(directory=tmp_path, console=silent_console(), flights=some_flights, engine="inprocess")
 
     assert caught.value.exit_code == 1
 
 
-def test_a_value_that_differs_fails_the_proof(some: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_that_differs_fails_the_proof(
+    some_flights: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     upsert = lancelsm.Table.upsert
     monkeypatch.setattr(lancelsm.Table, "upsert", lambda self, rows: upsert(self, data.without(rows, ("tailnum",))))
 
     with pytest.raises(LsmError, match="rows that are not the flights that flew"):
-        embedded.run_demo(directory=tmp_path, console=silent(), flights=some.slice(0, 50), engine="inprocess")
+        embedded.run_demo(
+            directory=tmp_path, console=silent_console(), flights=some_flights.slice(0, 50), engine="inprocess"
+        )

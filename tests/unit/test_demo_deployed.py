@@ -25,7 +25,7 @@ from lancelsm.record.json_lines import json_objects
 from lancelsm.region.handle import open_table
 from lancelsm.stack import documents
 from lancelsm.stack.query import count_rows, key_rows
-from tests.unit.flights import few
+from tests.unit.flights import flights_of_days
 
 Event = dict[str, Any]
 TURNS = ((3, 31), (6, 30), (12, 31))
@@ -127,7 +127,7 @@ def reply(document: Any, **more: str) -> Event:
 @pytest.fixture(scope="module")
 def some() -> pa.Table:
     """Flights of the days on which something happens."""
-    return few(read_flights(), days=TURNS, every=50)
+    return flights_of_days(read_flights(), days=TURNS, every=50)
 
 
 def run(aws: FakeStack, some: pa.Table, *, console: Console | None = None) -> deployed.ShownOnAws:
