@@ -1,7 +1,7 @@
-"""Lance's own datasets, read and written: the only package that imports lance."""
+"""Read and write Lance datasets. This is the only package that imports lance."""
 
 import os
 
-# Lance calls an index without fields an error whenever it lists a MemWAL index, which has none. It reads this once,
-# when it is imported; whoever has set it keeps it.
+# When Lance lists a MemWAL index, it logs an error, since the index has no fields. Lance reads this variable once, on
+# import. A value that is already set stays.
 os.environ.setdefault("LANCE_LOG", "warn,lance::index=off")  # noqa: TID251

@@ -1,4 +1,4 @@
-"""What Lance's own writer left in a base, and the commit that makes it a table of lancelsm."""
+"""Read a base that Lance's own writer wrote to, and commit the facts that make it a table of lancelsm."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CLEANUP = "lance.auto_cleanup."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adoptable:
-    """A base with a MemWAL index: its newest version, the index's region spec if it has one, and its markers."""
+    """A base with a MemWAL index: its newest version, the region spec of the index if there is one, and the markers."""
 
     base: BaseTable
     spec: Mapping[str, Any] | None
@@ -27,16 +27,18 @@ class Adoptable:
 
 
 def read_adoptable(*, uri: str, objects: ObjectStore, storage_options: StorageOptions = None) -> Adoptable:
-    """Look at a base that Lance's writer wrote to.
+    """Read a base that Lance's writer wrote to.
 
     Raises:
-        Invalid: no dataset is there, or it has no MemWAL index or no primary key.
+        Invalid: there is no dataset, or it has no MemWAL index or no primary key.
+        Corrupt: the dataset can't be read.
+        Unavailable: the store did not answer.
     """
     base = open_base(uri=uri, storage_options=storage_options)
     with read_errors("the base's MemWAL index can't be read", table=uri):
         details = open_dataset(uri=uri, version=base.version, storage_options=storage_options).mem_wal_index_details()
     if details is None:
-        raise Invalid("the dataset has no MemWAL index", remedy="Make a table of its rows: lancelsm init", table=uri)
+        raise Invalid("the dataset has no MemWAL index", remedy="Create a table of its rows: lancelsm init", table=uri)
     if not base.schema.primary_key:
         raise Invalid("the dataset declares no primary key", remedy="Declare one in its field metadata", table=uri)
     specs = [spec for spec in details["sharding_specs"] if spec["spec_id"]]
@@ -45,12 +47,12 @@ def read_adoptable(*, uri: str, objects: ObjectStore, storage_options: StorageOp
 
 
 def take_over(adoptable: Adoptable, facts: BaseFacts) -> None:
-    """Write the table's facts and the counters, from the markers, into the base as one version.
+    """Write the table's facts into the base, and counters derived from the markers, as one version.
 
-    Automatic cleanup is taken out of its configuration: any commit would delete behind readers.
+    Also switches automatic cleanup off: with it any commit may delete files that readers need.
 
     Raises:
-        Contended: others kept committing; nothing was written.
+        Contended: another process committed first; nothing was written.
         Unavailable: the store did not answer.
     """
     base = adoptable.base
@@ -64,8 +66,8 @@ def take_over(adoptable: Adoptable, facts: BaseFacts) -> None:
 
 
 def write_facts(base: BaseTable, facts: Mapping[str, str]) -> None:
-    """Write schema metadata into the base as one version; raises as `take_over`."""
+    """Write schema metadata into the base as one version; raises the same errors as `take_over`."""
     metadata = {**base.metadata, **facts}
     outcome = commit(Base.of(base), changed={}, new=(), metadata=metadata, properties={})
     if isinstance(outcome, Preempted):
-        raise Contended("the base changed meanwhile", remedy="Run it again", table=base.uri)
+        raise Contended("another process committed to the base first", remedy="Retry", table=base.uri)

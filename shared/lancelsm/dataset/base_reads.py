@@ -1,4 +1,4 @@
-"""Rows of a base by condition or by key, for readers."""
+"""Read rows of a base by condition or by key."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _UNITS = {"s": "Second", "ms": "Millisecond", "us": "Microsecond", "ns": "Nanose
 def scan_base(
     base: BaseTable, *, columns: Sequence[str], where: str | None = None, limit: int | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The live rows that match, streamed: these columns in this order.
+    """Stream the live rows that match the condition, with these columns in this order.
 
     Raises:
-        Invalid: a column is unknown, or the condition is no SQL over the table's columns.
-        Corrupt: a file is gone or unreadable.
+        Invalid: a column is unknown, or the condition is not valid SQL over the table's columns.
+        Corrupt: a file is missing or unreadable.
         Unavailable: the store did not answer.
     """
     with read_errors("the base can't be read", condition=where, columns=base.schema.columns, table=base.uri):
@@ -32,24 +32,24 @@ def scan_base(
 
 
 def rows_of_keys(base: BaseTable, keys: pa.Table, *, columns: Sequence[str]) -> pa.Table:
-    """The live rows with these keys; by an index where the base has one on a key column.
+    """Read the live rows with these keys, in no order. Uses an index if the base has one on a key column.
 
     Args:
-        keys: the key columns, distinct, at least one row.
-        columns: at least the key columns.
+        keys: the key columns; at least one row, all distinct.
+        columns: must include the key columns.
 
-    Returns: rows in no order. Raises as `scan_base`.
+    Raises the same errors as `scan_base`.
     """
-    # SQL, since Arrow's expressions lose columns of many types on their way to Lance, in the key or beside it.
+    # The filter is SQL: when Lance converts an Arrow expression, it loses columns of many types, key or not.
     wanted = " AND ".join(f"`{name}` IN ({', '.join(_literals(keys.column(name)))})" for name in keys.column_names)
     with read_errors("the base can't be read", table=base.uri):
         found: pa.Table = base.dataset.scanner(columns=list(columns), filter=wanted).to_table()
-    # Column by column the condition lets through more tuples than were asked for.
+    # With several key columns, the condition also matches combinations that are not in `keys`.
     return found if keys.num_columns == 1 else found.filter(_among(found.select(keys.column_names), keys))
 
 
 def _literals(column: pa.ChunkedArray) -> list[str]:
-    """The distinct values of a key column in Lance's SQL."""
+    """The distinct values of a key column as literals of Lance's SQL."""
     kind, values = column.type, pc.unique(column)
     if pa.types.is_boolean(kind):
         return ["true" if value else "false" for value in values.to_pylist()]
@@ -67,7 +67,7 @@ def _literals(column: pa.ChunkedArray) -> list[str]:
 
 
 def _integer(value: int) -> str:
-    # Lance reads the digits before the sign: the least integer would be a float.
+    # Lance parses the digits before the sign, so the smallest integer would become a float.
     return str(value) if value != -(1 << 63) else f"arrow_cast('{value}', 'Int64')"
 
 

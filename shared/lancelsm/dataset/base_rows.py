@@ -1,7 +1,7 @@
-"""Rows of a base in bulk: read keys with addresses, write new fragments, hide old rows, and commit all of it at once.
+"""Change rows of a base in bulk: read keys with row addresses, write new fragments, hide old rows, commit everything.
 
-What is written here is invisible until a commit names it; a crash leaves files that nothing refers to. Fragments
-travel as Lance's own JSON, so that any process can write them and one commits them. Addresses are (fragment id,
+Written files are invisible until a commit names them; a crash leaves files that nothing refers to. Processes exchange
+fragments as Lance's own JSON, so that many can write them and one can commit them. A row address is (fragment id,
 offset).
 """
 
@@ -37,14 +37,14 @@ _OFFSET_BITS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """One version of a base by name: what a task in another process opens.
+    """A reference to one version of a base, which a task in another process can open.
 
-    A table that is dropped and made anew has versions of the same numbers: the id tells them apart.
+    It includes the table id, since a table that is dropped and created again has the same version numbers.
     """
 
     uri: str
     version: int
-    table: str = ""  # its id; none before it is adopted
+    table: str = ""  # table id; empty before the table is adopted
     storage_options: tuple[tuple[str, str], ...] = dataclasses.field(default=(), repr=False)
 
     @classmethod
@@ -54,17 +54,17 @@ class Base:
         return cls(uri=base.uri, version=base.version, table=table, storage_options=options)
 
     def open(self) -> lance.LanceDataset:
-        """Lance's handle on it; raises as `open_base`, and `Corrupt` where another table's version is."""
+        """Open it with Lance. Raises as `open_base` does, and `Corrupt` if it belongs to another table."""
         dataset = open_dataset(uri=self.uri, version=self.version, storage_options=dict(self.storage_options))
         found = (dataset.schema.metadata or {}).get(TABLE.encode(), b"").decode()
         if found != self.table:
-            raise Corrupt(f"the version is of table {found}, not {self.table}", table=self.uri, version=self.version)
+            raise Corrupt(f"the base belongs to table {found}, not {self.table}", table=self.uri, version=self.version)
         return dataset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewFragment:
-    """A fragment that was written and not yet committed."""
+    """A fragment that is written but not committed."""
 
     rows: int
     metadata: str
@@ -72,20 +72,20 @@ class NewFragment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedVersion:
-    """The commit was applied as this version."""
+    """The commit was applied; this is its version."""
 
     version: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preempted:
-    """Data, schema or schema metadata changed since the version that was read: nothing was committed."""
+    """Nothing was committed: data, schema or schema metadata changed since the version that was read."""
 
     reason: str
 
 
 def indexed_fragments(base: Base, column: str) -> frozenset[int]:
-    """Ids of the fragments that a BTREE on `column` covers; none without such an index."""
+    """Ids of the fragments that a BTREE index on `column` covers; empty without such an index."""
     with read_errors("the base's indexes can't be read", table=base.uri):
         return frozenset(
             fragment
@@ -97,7 +97,7 @@ def indexed_fragments(base: Base, column: str) -> frozenset[int]:
 
 
 def scan(base: Base, columns: Sequence[str], fragments: Iterable[int]) -> Iterator[pa.RecordBatch]:
-    """The live rows of these fragments: `columns`, then `_rowaddr`, in batches of at most `BATCH_ROWS`."""
+    """Read the live rows of these fragments: `columns`, then `_rowaddr`, in batches of at most `BATCH_ROWS` rows."""
     with read_errors("the base can't be scanned", table=base.uri):
         dataset = base.open()
         yield from dataset.scanner(
@@ -112,12 +112,12 @@ def scan(base: Base, columns: Sequence[str], fragments: Iterable[int]) -> Iterat
 def look_up(
     base: Base, column: str, keys: Iterable[pa.Array], fragments: Iterable[int]
 ) -> Iterator[npt.NDArray[np.uint64]]:
-    """Addresses of the live rows whose key is in each of `keys`, found by the index on `column`.
+    """Find live rows by the index on `column`: yields the addresses of the rows whose key is in each run of `keys`.
 
     Args:
-        keys: sorted runs without nulls. Neighbours share index pages: a contiguous run of 10,000 costs as much as 100
-            keys from everywhere.
-        fragments: indexed ones only; an unindexed one would be scanned for every run.
+        keys: sorted runs without nulls. Neighbouring keys share index pages: 10,000 contiguous keys cost as much as 100
+            random ones.
+        fragments: only indexed fragments; a fragment without index would be scanned for every run.
     """
     with read_errors("the base's key index can't be read", table=base.uri):
         dataset = base.open()
@@ -130,10 +130,10 @@ def look_up(
 
 
 def by_fragment(addresses: npt.NDArray[np.uint64]) -> dict[int, Offsets]:
-    """Row addresses as sorted offsets by fragment id."""
+    """Group row addresses into sorted offsets by fragment id."""
     ordered = np.sort(addresses)
     ids, starts = np.unique(ordered >> np.uint64(_OFFSET_BITS), return_index=True)
-    offsets = ordered.astype(np.uint32)  # keeps the low half
+    offsets = ordered.astype(np.uint32)  # keeps the low 32 bits
     return dict(zip(ids.astype(int).tolist(), np.split(offsets, starts[1:]), strict=True)) if len(ids) else {}
 
 
@@ -142,7 +142,7 @@ def write_rows(base: Base, columns: pa.Schema, batches: Iterable[pa.RecordBatch]
 
     Args:
         columns: the base's schema.
-        batches: of exactly that schema; read once. What they raise of our errors is raised.
+        batches: of exactly that schema; read once. An `LsmError` that the iterable raises is raised unchanged.
     """
     carried = Carried(batches)
     reader = pa.RecordBatchReader.from_batches(columns, carried)
@@ -152,12 +152,12 @@ def write_rows(base: Base, columns: pa.Schema, batches: Iterable[pa.RecordBatch]
 
 
 def hide_rows(base: Base, rows: Mapping[int, Offsets]) -> dict[int, str | None]:
-    """Write the deletion file of each fragment: the rows it hides already, and those at these offsets.
+    """Write a new deletion file for each fragment, which hides the rows already hidden and those at these offsets.
 
-    One caller makes the only deletion file of a fragment: two can't be combined.
+    Only one caller may do this for a fragment, since two deletion files can't be combined.
 
     Returns:
-        The fragments that name the files; None, and nothing is written, where no row would be left.
+        The fragments that name the new files. None, and no file, for a fragment in which no row would be left.
     """
     changed: dict[int, str | None] = {}
     with native_errors("rows of the base can't be hidden", table=base.uri):
@@ -171,7 +171,7 @@ def hide_rows(base: Base, rows: Mapping[int, Offsets]) -> dict[int, str | None]:
 def hide_all_rows(base: Base, fragment: Fragment, *, objects: ObjectStore, nonce: Nonce) -> str:
     """Write a deletion file that hides every row of a fragment; returns the fragment that names it.
 
-    Lance's call writes none then, and its `Merge` refuses a list without the fragment.
+    Lance's own call writes no file in this case, and its `Merge` refuses a list of fragments without this one.
 
     Raises:
         Unavailable: the store did not answer.
@@ -181,7 +181,7 @@ def hide_all_rows(base: Base, fragment: Fragment, *, objects: ObjectStore, nonce
     key = str(file.path(fragment.id))
     outcome = objects.create(key, deletions.every_row(fragment.physical_rows))
     if not isinstance(outcome, Written):
-        cause = outcome.cause if isinstance(outcome, WriteUnknown) else "its name is taken"
+        cause = outcome.cause if isinstance(outcome, WriteUnknown) else "an object with its name exists"
         raise Unavailable(f"a deletion file can't be written: {cause}", table=base.uri, object=key)
     with read_errors("the base can't be opened", table=base.uri):
         metadata = _fragment(base.open(), fragment.id).metadata
@@ -196,21 +196,22 @@ def commit(
     metadata: Mapping[str, str],
     properties: Mapping[str, str],
 ) -> CommittedVersion | Preempted:
-    """Commit fragments and schema metadata as one version, if nothing but indexes and configuration moved.
+    """Commit fragments and schema metadata as one version, unless data, schema or schema metadata changed meanwhile.
 
     Args:
-        changed: fragments of `base` by id, with the deletion files that they are to have.
-        metadata: the whole new schema metadata.
-        properties: kept in the version's transaction, for people.
+        changed: fragments of `base` by id, with their new deletion files.
+        metadata: the complete new schema metadata.
+        properties: stored in the transaction of the version, for people to inspect.
 
     Raises:
-        Corrupt: a changed fragment is none of the base's. Unavailable: no answer. The commit may have been applied,
-        or may still be; at most one commit on this version is.
+        Corrupt: a changed fragment is not in the base, or the base belongs to another table.
+        Unavailable: no answer. The commit may have been applied, or may be applied later. At most one commit on this
+            version succeeds.
     """
     dataset = base.open()
     present = [fragment.metadata for fragment in dataset.get_fragments()]
     if unknown := changed.keys() - {fragment.id for fragment in present}:
-        raise Corrupt(f"fragments {sorted(unknown)} are none of version {base.version} of the base", table=base.uri)
+        raise Corrupt(f"fragments {sorted(unknown)} are not in version {base.version} of the base", table=base.uri)
     fragments = [
         FragmentMetadata.from_json(changed[fragment.id]) if fragment.id in changed else fragment for fragment in present
     ]
@@ -235,8 +236,8 @@ def _fragment(dataset: lance.LanceDataset, number: int) -> lance.LanceFragment:
 
 
 def _schema_with(schema: LanceSchema, metadata: Mapping[str, str]) -> LanceSchema:
-    # An Arrow schema would number the fields anew, which Lance refuses after a column was dropped. A LanceSchema keeps
-    # the numbers, but takes metadata only where it unpickles itself.
+    # With an Arrow schema Lance would renumber the fields, and refuse that after a column was dropped. A LanceSchema
+    # keeps the ids, but only its unpickling accepts metadata.
     make, arguments = cast("tuple[Callable[..., LanceSchema], tuple[Any, ...]]", schema.__reduce__())
     encoded = {name: list(value.encode()) for name, value in metadata.items()}
     return make(json.dumps(encoded), *arguments[1:])

@@ -1,8 +1,8 @@
-"""The base of a table: its Lance dataset, the facts that lancelsm keeps in it, and its counters.
+"""Create and open the base of a table: its Lance dataset, with the facts and counters that lancelsm stores in it.
 
-Facts and counters live in schema metadata, since every other tool's commit keeps them and Lance's `Merge` operation
-moves them together with data: a reader of one version has rows and counters that belong together. Only a merge writes
-counters.
+Facts and counters are in the schema metadata. Commits of other tools keep schema metadata, and Lance's `Merge`
+operation changes it together with data. So the rows and counters of one version always belong together. Only a merge
+changes counters.
 """
 
 from __future__ import annotations
@@ -33,20 +33,21 @@ FENCE = "lancelsm.fence"
 MERGED = "lancelsm.merged."
 
 MEM_WAL_INDEX = "__lance_mem_wal"
-NO_DATASET = "no Lance dataset is there"
+NO_DATASET = "no Lance dataset found at this location"
 
 StorageOptions = Mapping[str, str] | None
 
 
 class VersionGone(Invalid):
-    """A version of the base is not there, nor comes back: it was cleaned up, if it ever was."""
+    """A version of the base does not exist, and never will again: it was cleaned up, or was never committed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseFacts:
-    """What a base says about its table to whoever opens it.
+    """Facts about the table that its base stores, for every process that opens it.
 
-    `registry` names kind and place, `regions` is the region spec as JSON, `format` the version of our own files.
+    `registry` gives the kind and location of the registry, `regions` the region spec as JSON, `format` the version of
+    lancelsm's own files.
     """
 
     table: TableId
@@ -67,7 +68,7 @@ class BaseFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharding:
-    """How Lance itself routes rows: by bucket or value of one column, to one region, or (default) not at all."""
+    """How Lance routes rows: by bucket or value of one column, all to one region (`unsharded`), or not at all."""
 
     bucket_column: str | None = None
     buckets: int | None = None
@@ -77,7 +78,7 @@ class Sharding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fragment:
-    """One fragment of a base; its rows have addresses (id, 0 .. physical_rows - 1)."""
+    """One fragment of a base; its rows have the addresses (id, 0) to (id, physical_rows - 1)."""
 
     id: int
     physical_rows: int
@@ -90,7 +91,7 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseTable:
-    """One version of a base, as a value; `dataset` is Lance's own handle on it, for whoever reads its rows."""
+    """One version of a base, as a value. `dataset` is the open Lance dataset, to read rows with."""
 
     uri: str
     version: int
@@ -103,7 +104,7 @@ class BaseTable:
 
     @property
     def facts(self) -> BaseFacts | None:
-        """None for a dataset that is no table of lancelsm."""
+        """None if the dataset is not a table of lancelsm."""
         if TABLE not in self.metadata:
             return None
         return BaseFacts(
@@ -116,12 +117,12 @@ class BaseTable:
 
     @property
     def counters(self) -> dict[RegionId, Generation]:
-        """The newest merged generation by region; a region that is absent has none."""
+        """The newest merged generation by region; a region without one is absent."""
         return counters(self.metadata)
 
     @property
     def fence(self) -> int:
-        """Raised by the collector before it sweeps unreferenced files of the base; 0 at first."""
+        """Starts at 0. The collector raises it before it sweeps unreferenced files of the base."""
         return int(self.metadata.get(FENCE, "0"))
 
     @property
@@ -130,7 +131,7 @@ class BaseTable:
 
 
 def counters(metadata: Mapping[str, str]) -> dict[RegionId, Generation]:
-    """The counters that are written in a base's schema metadata."""
+    """Decode the counters in the schema metadata of a base."""
     return {
         RegionId(name.removeprefix(MERGED)): Generation(int(value))
         for name, value in metadata.items()
@@ -148,22 +149,22 @@ def create_base(
     rows: Iterable[pa.RecordBatch] = (),
     storage_options: StorageOptions = None,
 ) -> BaseTable:
-    """Write a base with its key declared and its facts, holding `rows`, then its MemWAL index.
+    """Create a base with primary key, facts and `rows`, then its MemWAL index.
 
     Args:
         columns: Arrow schema; key columns become not null.
         rows: batches of that schema, streamed into version 1. Their keys must be distinct.
 
     Raises:
-        Invalid: a key column is missing or a row doesn't fit.
-        Contended: a dataset is there, which another process has made since the caller looked.
+        Invalid: a key column is missing, or a row doesn't fit the schema.
+        Contended: another process created a dataset here meanwhile.
         Unavailable: the store did not answer.
 
-    A crash before version 1 leaves files without a dataset. A crash after it leaves a base with facts, which
-    `ensure_mem_wal` finishes.
+    A crash before version 1 leaves files without a dataset. A crash after it leaves a base with facts but without the
+    index, which `ensure_mem_wal` adds.
     """
     declared = declare_primary_key(columns, tuple(primary_key)).with_metadata(facts.metadata())
-    # Never cleaned up automatically: any commit of any tool would delete behind readers and snapshots.
+    # Automatic cleanup is off: with it any commit of any tool may delete files that readers and snapshots need.
     carried = Carried(_declared(batch, declared) for batch in rows)
     with first_version("the base can't be written", at=uri, table=uri, reading=carried):
         lance.write_dataset(
@@ -179,10 +180,10 @@ def create_base(
 
 @contextmanager
 def first_version(doing: str, *, at: str, table: str, reading: Carried | None = None) -> Iterator[None]:
-    """As `native_errors`, where Lance makes a dataset at a place that was free; one that is there now is another's.
+    """Like `native_errors`, for a call in which Lance creates a dataset at a location that was free before.
 
     Raises:
-        Contended: another process has made one.
+        Contended: another process has created a dataset there.
     """
     try:
         with native_errors(doing, table=table, reading=reading):
@@ -191,16 +192,16 @@ def first_version(doing: str, *, at: str, table: str, reading: Carried | None = 
         if not str(error.__cause__).startswith("Dataset already exists"):
             raise
         raise Contended(
-            "another process is making a table there", remedy="Run it again: it finishes what is there", table=at
+            "another process is creating a table there", remedy="Retry: the call finishes what exists", table=at
         ) from error.__cause__
 
 
 def ensure_mem_wal(*, uri: str, sharding: Sharding | None, storage_options: StorageOptions = None) -> None:
-    """Give a base its MemWAL index, unless it has one, and make it survive a loss of power: rows will rest on it.
+    """Create the MemWAL index of a base if it is missing, and make the base durable before rows depend on it.
 
     Args:
-        sharding: None for a key that Lance's own writer can't hash, so that it could neither route nor flush. The index
-            holds markers all the same.
+        sharding: None if Lance's own writer can't hash the key, so that it could neither route nor flush rows. The
+            index then only holds markers.
 
     Raises:
         Invalid: Lance can't route by that column.
@@ -223,7 +224,7 @@ def ensure_mem_wal(*, uri: str, sharding: Sharding | None, storage_options: Stor
 
 
 def _install_mem_wal(base: BaseTable, dataset: lance.LanceDataset) -> None:
-    """Commit the index entry that `initialize_mem_wal()` makes where it accepts the key."""
+    """Commit the same index entry as Lance's `initialize_mem_wal()`, which does not accept every key."""
     index = Index(
         uuid=str(uuid.uuid5(uuid.UUID(base.metadata[TABLE]), MEM_WAL_INDEX)),
         name=MEM_WAL_INDEX,
@@ -243,12 +244,12 @@ def _install_mem_wal(base: BaseTable, dataset: lance.LanceDataset) -> None:
 
 
 def open_base(*, uri: str, version: int | None = None, storage_options: StorageOptions = None) -> BaseTable:
-    """One version of a base, the newest by default, read from the store now.
+    """Open one version of a base, the newest by default; always reads the store.
 
     Raises:
-        Invalid: no dataset is there, or the store refuses us.
+        Invalid: there is no dataset, or the store denies access.
         VersionGone: the version was cleaned up.
-        Corrupt: it can't be read.
+        Corrupt: the base can't be read.
         Unavailable: the store did not answer.
     """
     dataset = open_dataset(uri=uri, version=version, storage_options=storage_options)
@@ -264,12 +265,12 @@ def open_base(*, uri: str, version: int | None = None, storage_options: StorageO
             dataset=dataset,
             storage_options=storage_options,
         )
-        _ = base.facts, base.counters, base.fence  # their numbers are numbers
+        _ = base.facts, base.counters, base.fence  # raises if one of their numbers can't be parsed
     return base
 
 
 def find_base(*, uri: str, storage_options: StorageOptions = None) -> BaseTable | None:
-    """As `open_base`, but None where no dataset is."""
+    """Like `open_base`, but returns None if there is no dataset."""
     try:
         return open_base(uri=uri, storage_options=storage_options)
     except Invalid as error:
@@ -283,7 +284,7 @@ def no_dataset(uri: str) -> Invalid:
 
 
 def open_dataset(*, uri: str, version: int | None, storage_options: StorageOptions) -> lance.LanceDataset:
-    """Lance's own handle on a base; raises as `open_base`."""
+    """Open a base as a Lance dataset; raises the same errors as `open_base`."""
     try:
         with read_errors("the base can't be opened", table=uri, object=f"{uri}/_versions"):
             return lance.dataset(uri, version=version, storage_options=_options(storage_options))
@@ -301,7 +302,7 @@ def _options(storage_options: StorageOptions) -> dict[str, str] | None:
 
 def _declared(batch: pa.RecordBatch, declared: pa.Schema) -> pa.RecordBatch:
     if batch.schema.names != declared.names:
-        raise Invalid(f"rows have the columns {batch.schema.names}, the table has {declared.names}")
+        raise Invalid(f"the rows have the columns {batch.schema.names}, but the table has {declared.names}")
     arrays = [column.cast(wanted.type) for column, wanted in zip(batch.columns, declared, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=declared)
 
@@ -320,7 +321,7 @@ def _table_schema(dataset: lance.LanceDataset) -> TableSchema:
 
 
 def _with_id(column: pa.Field, native: Any) -> pa.Field:
-    """The field with Lance's ids, its own and those of the fields in it, in their Arrow metadata."""
+    """Add Lance's field ids to the Arrow metadata of the field and of all fields nested in it."""
     kind, inner = column.type, native.children()
     if inner and pa.types.is_struct(kind):
         kind = pa.struct([_with_id(kind.field(i), child) for i, child in enumerate(inner)])

@@ -1,9 +1,9 @@
-"""The bloom filter beside a generation, bit for bit as Lance's own writer makes it.
+"""Build and query the bloom filter of a generation, bit for bit as Lance's own writer does.
 
-32768 bytes: 1024 blocks of eight little-endian 32-bit words, a split-block filter with Parquet's salts, of fixed size,
-so that above some 8192 keys it answers "maybe" ever more often. A key's hash is SipHash-1-3 with zero keys (Rust's
-default hasher) over its columns in key order. Of a column of another type than int32, int64, utf8 or binary Lance
-hashes nothing but the null flag, so a filter over such a key says nothing.
+It is a split-block filter with Parquet's salts: 32768 bytes, 1024 blocks of eight little-endian 32-bit words. The size
+is fixed, so above about 8192 keys false positives become more frequent. The hash of a key is SipHash-1-3 with zero keys
+(Rust's default hasher) over its columns in key order. Lance hashes only the null flag of columns that are not int32,
+int64, utf8 or binary, so a filter over such a key is useless.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ _SALTS = np.array(
 )
 _FIXED = {pa.int32(): "<i4", pa.int64(): "<i8"}
 _TYPES = frozenset({pa.int32(), pa.int64(), pa.utf8(), pa.binary()})
-_ROWS_AT_ONCE = 1 << 18  # the working arrays stay in tens of megabytes
+_ROWS_AT_ONCE = 1 << 18  # keeps temporary arrays at tens of megabytes
 
 _U64 = npt.NDArray[np.uint64]
 
 
 def is_filterable(key: pa.Schema) -> bool:
-    """Whether Lance hashes the values of every column of such a key."""
+    """Whether Lance hashes the values of every column of this key."""
     return all(field.type in _TYPES for field in key)
 
 
 def build_bloom(keys: pa.Table) -> bytes:
-    """The filter over these keys.
+    """Build the filter over these keys.
 
     Args:
-        keys: the key columns in key order, no nulls.
+        keys: the key columns in key order, without nulls.
 
     Returns:
-        32768 bytes; all ones, which rules nothing out, for a key that is not filterable.
+        32768 bytes. All bits are one, so that every key may be contained, if the key is not filterable.
     """
     if not is_filterable(keys.schema):
         return b"\xff" * BYTES
@@ -50,9 +50,9 @@ def build_bloom(keys: pa.Table) -> bytes:
 
 
 def may_contain(bloom: bytes, keys: pa.Table) -> npt.NDArray[np.bool_]:
-    """One flag a key: False only if it was not among the keys that `bloom` was built from.
+    """One flag per key: False means that the key is surely not among those that `bloom` was built from.
 
-    Every flag is True for a key that is not filterable, and for a filter of another size.
+    All flags are True if the key is not filterable or the filter has another size.
     """
     if not is_filterable(keys.schema) or len(bloom) != BYTES:
         return np.ones(keys.num_rows, dtype=np.bool_)
@@ -62,7 +62,7 @@ def may_contain(bloom: bytes, keys: pa.Table) -> npt.NDArray[np.bool_]:
 
 
 def _bit_positions(hashes: _U64) -> npt.NDArray[np.int64]:
-    """Eight positions a hash, counted from the filter's first bit: one in each word of its block."""
+    """Eight bit positions per hash, relative to the start of the filter: one in each word of the block."""
     blocks = ((hashes >> np.uint64(32)) * np.uint64(_BLOCKS)) >> np.uint64(32)
     low = hashes.astype(np.uint32)
     within = (low[:, None] * _SALTS[None, :]) >> np.uint32(27)
@@ -71,7 +71,7 @@ def _bit_positions(hashes: _U64) -> npt.NDArray[np.int64]:
 
 
 def _hashes(keys: pa.RecordBatch) -> _U64:
-    """SipHash-1-3 of each row: per column a null flag and the value, as Rust's `Hash` feeds them to its hasher."""
+    """SipHash-1-3 of each row. Each column adds a null flag and the value, as Rust's `Hash` does."""
     parts: list[Any] = []
     for column in keys.columns:
         if column.type in _FIXED:
@@ -86,7 +86,7 @@ def _hashes(keys: pa.RecordBatch) -> _U64:
 
 
 def _binary_of(values: npt.NDArray[Any]) -> pa.Array:
-    """The bytes of each number as a large binary value."""
+    """Convert each number to a large binary value."""
     width = values.dtype.itemsize
     offsets = np.arange(len(values) + 1, dtype=np.int64) * width
     return pa.LargeBinaryArray.from_buffers(
@@ -95,7 +95,7 @@ def _binary_of(values: npt.NDArray[Any]) -> pa.Array:
 
 
 def _joined(parts: list[Any], rows: int) -> pa.Array:
-    """The parts of each row put together; a part is one value for all rows, or a column. 64-bit offsets: no limit."""
+    """Concatenate the parts of each row, with 64-bit offsets. A part is a column, or one value for all rows."""
     columns = [
         pa.repeat(pa.scalar(part, pa.large_binary()), rows) if isinstance(part, bytes) else part.cast(pa.large_binary())
         for part in parts
@@ -106,7 +106,8 @@ def _joined(parts: list[Any], rows: int) -> pa.Array:
 def _siphash_1_3(messages: pa.Array) -> _U64:
     """SipHash-1-3 with zero keys of each large binary message.
 
-    Messages advance together, one 8-byte word at a time, the longest first: those still running are a prefix.
+    Processes one 8-byte word of all messages at a time. Messages are sorted, the longest first, so that the unfinished
+    ones are always a prefix.
     """
     count = len(messages)
     offsets = np.frombuffer(messages.buffers()[1], dtype=np.int64)[messages.offset : messages.offset + count + 1]

@@ -1,4 +1,4 @@
-"""What of a base may go: its versions with their age, the files that each of them names, and Lance's own clean-up."""
+"""List the versions of a base and the files that each names, and remove versions by Lance's own clean-up."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from lancelsm.dataset.native import native_errors, read_errors
 from lancelsm.errors import Contended, Corrupt
 
 _TRIES = 5
-_LANCES_OWN = "__lance_"  # indexes that have no rows to catch up with
+_LANCE_PREFIX = "__lance_"  # prefix of indexes that don't cover rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredVersion:
-    """A version of the base that is still there; `committed` is in Unix seconds."""
+    """A version of the base that still exists; `committed` is in Unix seconds."""
 
     version: int
     committed: float
 
 
 def stored_versions(*, uri: str, storage_options: StorageOptions = None) -> tuple[StoredVersion, ...]:
-    """Every version of the base that is there, oldest first.
+    """List all existing versions of the base, oldest first.
 
     Raises:
-        Contended: others kept removing versions while they were listed.
-        Corrupt, Unavailable: as `base_table.open_base`.
+        Contended: other processes kept removing versions while they were listed.
+        Corrupt, Unavailable: see `base_table.open_base`.
     """
-    said = ""
+    last_message = ""
     for _ in range(_TRIES):
         try:
             dataset = open_dataset(uri=uri, version=None, storage_options=storage_options)
@@ -40,14 +40,14 @@ def stored_versions(*, uri: str, storage_options: StorageOptions = None) -> tupl
                 found: list[dict[str, Any]] = dataset.versions()  # type: ignore[assignment]
             break
         except Corrupt as error:
-            # Lance lists them and then reads each: another collector may remove one between the two. That one is not
-            # listed again; what is damaged is.
-            if error.message == said:
+            # Lance lists versions and then reads each; a collector may remove one in between. A removed version is not
+            # listed again. The same error twice means that the version is damaged.
+            if error.message == last_message:
                 raise
-            said = error.message
+            last_message = error.message
     else:
         raise Contended(
-            "others kept removing versions of the base while they were listed", remedy="Run it again", table=uri
+            "other processes kept removing versions of the base while they were listed", remedy="Retry", table=uri
         )
     return tuple(
         StoredVersion(version=one["version"], committed=one["timestamp"].astimezone(UTC).timestamp())
@@ -56,37 +56,37 @@ def stored_versions(*, uri: str, storage_options: StorageOptions = None) -> tupl
 
 
 def named_files(*, uri: str, version: int, storage_options: StorageOptions = None) -> frozenset[str]:
-    """Data and deletion files that a version names, as keys below the table.
+    """Data and deletion files that a version names, as keys relative to the table.
 
     Raises:
-        Contended: the version is gone, since it was listed. What it named a newer one may name that was not listed.
-        Corrupt, Unavailable: as `base_table.open_base`.
+        Contended: the version was removed after it was listed. A newer version that was not listed may name its files.
+        Corrupt, Unavailable: see `base_table.open_base`.
     """
     try:
         dataset = open_dataset(uri=uri, version=version, storage_options=storage_options)
     except VersionGone as error:
         what = f"version {version} of the base was removed meanwhile"
-        raise Contended(what, remedy="Run it again", table=uri) from error
+        raise Contended(what, remedy="Retry", table=uri) from error
     with read_errors("the base's fragments can't be read", table=uri):
         fragments = [fragment.metadata for fragment in dataset.get_fragments()]
         return frozenset(name for fragment in fragments for name in _files(fragment))
 
 
 def searched_indexes(base: BaseTable) -> frozenset[str]:
-    """The names of the indexes over rows of this version."""
+    """Names of the indexes over rows of this version."""
     with read_errors("the base's indexes can't be read", table=base.uri):
         names = {index.name for index in base.dataset.describe_indices()}
-    return frozenset(name for name in names - {MEM_WAL_INDEX} if not name.startswith(_LANCES_OWN))
+    return frozenset(name for name in names - {MEM_WAL_INDEX} if not name.startswith(_LANCE_PREFIX))
 
 
 def clean_versions(*, uri: str, versions: Collection[int], storage_options: StorageOptions = None) -> int:
-    """Remove versions of the base and what only they name; returns how many were there.
+    """Remove versions of the base, and the files that only they name; returns how many versions were removed.
 
-    Lance never removes the newest one, a tagged one, or a file that a version which stays names. It also removes files
-    that no version names, if they are older than 7 days.
+    Lance never removes the newest version, a tagged version, or a file that a remaining version names. It also removes
+    files that no version names if they are older than 7 days.
 
     Raises:
-        Unavailable: the store did not answer; some may be gone.
+        Unavailable: the store did not answer; some versions may be removed.
     """
     if not versions:
         return 0
@@ -97,7 +97,7 @@ def clean_versions(*, uri: str, versions: Collection[int], storage_options: Stor
 
 
 def _files(fragment: FragmentMetadata) -> Iterator[str]:
-    # Whatever has a path: a file of a kind that is new to us is named too.
+    # Every `path` in the JSON counts, so that files of a kind that is unknown here are included.
     for path in _paths(fragment.to_json()):
         yield f"data/{path}"
     if fragment.deletion_file is not None:

@@ -1,4 +1,4 @@
-"""Copies of a base: one that shares its files, and plain datasets of rows for backups."""
+"""Copy a base: as a clone that shares its files, or as a plain dataset of rows for a backup."""
 
 from __future__ import annotations
 
@@ -37,15 +37,16 @@ def share_base(
     sharding: Sharding | None,
     storage_options: StorageOptions = None,
 ) -> BaseTable:
-    """Make another table's base of one version of a base, by reference: its files stay where they are.
+    """Create the base of another table from one version of `source`, by reference: the files are not copied.
 
-    Lance notes the place of the source in the new dataset; whoever writes to that, writes beside it alone. The source's
-    own clean-up knows nothing of it: its version has to be pinned. Counters, fence and markers are not taken along.
+    Lance stores the location of the source in the new dataset; writes to it add files at its own location only. The
+    clean-up of the source does not know the clone, so the shared version must be pinned. Counters, fence and markers
+    are not copied.
 
     Raises:
-        Invalid: another dataset is there.
-        Contended: another process is making the clone.
-        Unavailable: a store did not answer. Do it again: what is done already is recognised.
+        Invalid: another dataset exists at this location.
+        Contended: another process is creating the clone.
+        Unavailable: a store did not answer. Retry: steps that are done are recognised.
     """
     base = find_base(uri=to, storage_options=storage_options)
     if base is None:
@@ -55,10 +56,10 @@ def share_base(
             )
         base = open_base(uri=to, storage_options=storage_options)
     if base.facts is None or source.facts is None or base.facts.table not in (source.facts.table, facts.table):
-        raise Invalid("another dataset is there", remedy="Choose another place", table=to)
+        raise Invalid("another dataset exists at this location", remedy="Choose another location", table=to)
     if base.facts.table != facts.table:
         with native_errors("the clone's MemWAL index can't be removed", table=to):
-            # Of the version that was judged: in a newer one another call may have finished the clone.
+            # Open the version that was checked: in a newer one another call may have finished the clone.
             dataset = open_dataset(uri=to, version=base.version, storage_options=storage_options)
             if dataset.mem_wal_index_details() is not None:
                 dataset.drop_index(MEM_WAL_INDEX)
@@ -67,7 +68,7 @@ def share_base(
         own = {name: text for name, text in base.metadata.items() if not name.startswith(MERGED) and name != FENCE}
         outcome = commit(Base.of(base), changed={}, new=(), metadata={**own, **facts.metadata()}, properties={})
         if isinstance(outcome, Preempted):
-            raise Contended("the clone changed meanwhile", remedy="Clone it again", table=to)
+            raise Contended("another process committed to the clone first", remedy="Clone it again", table=to)
     ensure_mem_wal(uri=to, sharding=sharding, storage_options=storage_options)
     return open_base(uri=to, storage_options=storage_options)
 
@@ -78,8 +79,8 @@ def write_copy(
     """Write rows of these columns, streamed, as a dataset of one version; durable on return.
 
     Raises:
-        Invalid: a dataset is there.
-        Unavailable: the store did not answer; what was written is no dataset.
+        Invalid: a dataset exists at this location.
+        Unavailable: the store did not answer; the files that were written are not a dataset.
     """
     carried = Carried(rows)
     options = dict(storage_options) if storage_options else None
@@ -90,7 +91,7 @@ def write_copy(
 
 
 def read_copy(*, uri: str, columns: pa.Schema, storage_options: StorageOptions = None) -> Iterator[pa.RecordBatch]:
-    """The rows of a copy, streamed; raises `Corrupt` or `Unavailable`, and `Invalid` if none is there."""
+    """Stream the rows of a copy; raises `Corrupt` or `Unavailable`, and `Invalid` if there is no copy."""
     dataset = open_dataset(uri=uri, version=None, storage_options=storage_options)
     with read_errors("the copy can't be read", table=uri):
         yield from dataset.scanner(columns=list(columns.names), batch_size=_BATCH_ROWS).to_batches()

@@ -1,4 +1,4 @@
-"""Local datasets that survive a loss of power: Lance leaves its files to the operating system."""
+"""Make local datasets survive a power failure: Lance itself does not sync its files."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from lancelsm.objects.open import local_path
 
 
 def make_durable(uri: str) -> None:
-    """Sync every file and directory of a dataset, and the name of its own; does nothing for an object store's.
+    """Sync every file and directory of a local dataset, and its parent directory. Does nothing for an object store.
 
-    Not what lies beside a base that is ours, which who wrote it has synced: opening the registry's file, and closing
-    it, would take from SQLite every lock that this process has on it.
+    Skips lancelsm's own directory, whose files are synced when they are written. Opening and closing the registry's
+    SQLite file here would also release all locks that this process holds on it.
 
     Raises:
-        Corrupt: something of it was removed meanwhile.
+        Corrupt: a file was removed meanwhile.
         Unavailable: the disk failed.
     """
     path = local_path(uri)
     if path is None:
         return
     try:
-        for place, folders, names in os.walk(path):
+        for directory, folders, names in os.walk(path):
             folders[:] = [folder for folder in folders if folder != PRIVATE]
-            for found in [*(os.path.join(place, name) for name in names), place]:
+            for found in [*(os.path.join(directory, name) for name in names), directory]:
                 _sync(found)
         _sync(str(path.parent))
     except FileNotFoundError as gone:
-        raise Corrupt("a file was removed before it was durable", remedy="Run it again", object=gone.filename) from gone
+        raise Corrupt("a file was removed before it was durable", remedy="Retry", object=gone.filename) from gone
     except OSError as failed:
         raise Unavailable(f"files can't be made durable: {failed}", object=uri) from failed
 

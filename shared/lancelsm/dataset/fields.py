@@ -1,7 +1,7 @@
-"""Field ids: a generation is written with the base's, and read by them.
+"""Write generations with the field ids of the base, and match their columns by field id.
 
-Names move when a column is renamed and are free again when one is dropped; ids stay. Lance numbers the columns of a new
-dataset by itself and ignores ids in Arrow metadata, so they are put into its schema here.
+A column can be renamed, and a dropped name can be used again; ids never change. Lance numbers the columns of a new
+dataset itself and ignores ids in Arrow metadata, so this module puts the ids into the Lance schema.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from lance.schema import LanceSchema
 from lancelsm.errors import Corrupt, Invalid
 from lancelsm.record.schema import FIELD_ID, TOMBSTONE, TableSchema, field_id
 
-TRUE_IDS = {b"lancelsm.fields": b"numbered as in the base"}  # schema metadata of generations that lancelsm wrote
-_LanceField = Any  # of a LanceSchema; lance exports no name for the type
+TRUE_IDS = {b"lancelsm.fields": b"numbered as in the base"}  # in the schema metadata of generations of lancelsm
+_LanceField = Any  # field of a LanceSchema; lance does not export the type
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbering:
-    """The schema of a generation twice: as Lance numbers a new dataset, and with the base's ids.
+    """The schema of a generation with the ids that Lance gives a new dataset (`fresh`) and with the base's (`wanted`).
 
-    `ids` maps the first numbering to the second; `plain` is the Arrow schema of the rows.
+    `ids` maps fresh ids to wanted ids; `plain` is the Arrow schema of the rows.
     """
 
     fresh: LanceSchema
@@ -35,12 +35,12 @@ class Numbering:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether Lance numbers these columns just so, which holds until the base's columns have been changed."""
+        """Whether both numberings are equal, which is the case until columns of the base are changed."""
         return all(old == new for old, new in self.ids.items())
 
 
 def check_storable(columns: pa.Schema) -> None:
-    """Raise `Invalid` unless Lance keeps each of these columns in the type that it has."""
+    """Raise `Invalid` unless Lance stores each of these columns without changing its type."""
     for column in columns:
         try:
             kept = LanceSchema.from_pyarrow(pa.schema([column])).to_pyarrow().field(0)
@@ -51,7 +51,7 @@ def check_storable(columns: pa.Schema) -> None:
         if changed or _has_empty_struct(column.type):
             raise Invalid(
                 f"Lance can't store column {column.name!r} of type {column.type}",
-                remedy="Use text or binary for a view of them, and structs with a field",
+                remedy="Use text or binary instead of a view type, and structs with at least one field",
                 field=column.name,
             )
 
@@ -63,7 +63,7 @@ def _has_empty_struct(kind: pa.DataType) -> bool:
 
 
 def numbering(schema: TableSchema) -> Numbering:
-    """Both numberings of `schema.stored`; `_tombstone` gets the id above the columns', as Lance gives it."""
+    """Both numberings of `schema.stored`. As in Lance, `_tombstone` gets the id after all columns."""
     fresh = LanceSchema.from_pyarrow(schema.stored.with_metadata(TRUE_IDS))
     top = [
         node
@@ -71,7 +71,7 @@ def numbering(schema: TableSchema) -> Numbering:
         for node in _nodes(native, column, -1)
     ]
     top.append((len(top), max((new for _, new, _ in top), default=-1) + 1, -1))
-    # The last value of a protobuf field counts: id (3) and parent_id (4) of lance.file.Field are appended, not edited.
+    # In protobuf the last value of a field wins, so append id (3) and parent_id (4) of lance.file.Field.
     reduced: Any = fresh.__reduce__()
     metadata, *fields = reduced[1]
     renumbered = [
@@ -87,8 +87,8 @@ def numbering(schema: TableSchema) -> Numbering:
 
 
 def _nodes(native: _LanceField, field: pa.Field, parent: int) -> Iterator[tuple[int, int, int]]:
-    """(fresh id, wanted id, wanted parent id) of a field and all within, in Lance's order."""
-    # Arrow has no place for the id of a map's entries; they are made with the map, so theirs follows it.
+    """(fresh id, wanted id, wanted parent id) of a field and all nested fields, in Lance's order."""
+    # Arrow can't carry the id of a map's entries field. Lance creates it with the map, so its id is the next one.
     wanted = field_id(field) if FIELD_ID in (field.metadata or {}) else parent + 1
     yield native.id(), wanted, parent
     for child, inner in zip(native.children(), _inner(field.type), strict=False):
@@ -115,7 +115,7 @@ def _varint(number: int) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredField:
-    """A field of a generation: its name there, and the id that says which of the table's it is."""
+    """A field of a generation: its name in the generation, and the id of the table's field that it stores."""
 
     name: str
     number: int
@@ -123,10 +123,11 @@ class StoredField:
 
 
 def stored_fields(generation: lance.LanceDataset, columns: pa.Schema) -> dict[str, StoredField]:
-    """The field of a generation that holds each column of the table; columns that it lacks are left out.
+    """Find the field of a generation for each column of the table; columns that the generation lacks are left out.
 
-    Matched by field id. Before release 13 Lance numbered the columns of every generation afresh, so ids lie as soon as
-    the base's have gaps: where Lance wrote, and ids are fresh and contradict the names, names count.
+    Fields match by id. But before release 13 Lance numbered the columns of every generation from 0, so ids are wrong if
+    the base's ids have gaps. If Lance wrote the generation, its ids are consecutive, and they contradict the names,
+    fields match by name.
 
     Args:
         columns: all columns of the table, with their ids.
@@ -154,7 +155,7 @@ def _numbers(field: StoredField) -> Iterator[int]:
 
 
 def _named(stored: StoredField, field: pa.Field) -> StoredField:
-    """The stored field with the ids of the table's: a struct's fields by name, the one field of a list as it is."""
+    """Give a stored field the ids of the table's field. Fields of a struct match by name, a list item by position."""
     inner = _inner(field.type)
     if pa.types.is_struct(field.type):
         by_name = {child.name: child for child in inner}
@@ -166,12 +167,12 @@ def _named(stored: StoredField, field: pa.Field) -> StoredField:
 
 
 def fitted(values: pa.Array, stored: StoredField, field: pa.Field) -> pa.Array:
-    """Values that a generation stored as `stored`, in the form of the table's `field`.
+    """Convert values of the stored field to the type of the table's `field`.
 
-    A struct's fields are matched by id, those that the generation lacks are null.
+    Fields of a struct match by id; fields that the generation lacks become null.
 
     Raises:
-        Corrupt: the stored type is another one.
+        Corrupt: the stored type differs.
     """
     kind = field.type
     if values.type == kind and not pa.types.is_nested(kind):
@@ -192,5 +193,5 @@ def fitted(values: pa.Array, stored: StoredField, field: pa.Field) -> pa.Array:
         items = fitted(values.values, inner[0], kind.value_field)
         return pa.Array.from_buffers(kind, len(values), buffers, offset=values.offset, children=[items])
     if values.type != kind:
-        raise Corrupt(f"a generation holds {values.type} in column {field.name!r}, the table {kind}", field=field.name)
+        raise Corrupt(f"column {field.name!r} is {values.type} in a generation, {kind} in the table", field=field.name)
     return values

@@ -1,8 +1,8 @@
-"""Generations: what a flush writes and every read between base and WAL looks into.
+"""Write and read generations, the flushed parts of the log.
 
-A generation is a Lance dataset of one fragment, with a bloom filter and a key index beside it, as Lance 14 writes them
-(lance-memwal, "Flushed MemTable"). Its directory name is fresh, and nobody reads it before a manifest names it: until
-then the order of its files does not matter, and what a crash leaves is an orphan. It never changes afterwards.
+A generation is a Lance dataset of one fragment with a bloom filter and a key index, as Lance 14 writes them
+(lance-memwal, "Flushed MemTable"). It has a fresh directory name, and nothing reads it before a manifest names it. So
+its files may be written in any order, and a crash leaves an orphan. After that a generation never changes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TOMBSTONE, TableSchema
 
 _BLOOM = "bloom_filter.bin"
-_ROW = "_rowid"  # in a dataset of one fragment the offset of the row, masked rows counted
+_ROW = "_rowid"  # in a dataset of one fragment: the offset of the row, counting masked rows
 _OLD_FORMATS = frozenset({"legacy", "0.1", "2.0"})
 _ROWS_BY_NUMBER = 1000
 
@@ -41,7 +41,7 @@ _Stored = Mapping[str, StoredField]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltGeneration:
-    """What was written, for the manifest: rows with and without tombstones, bytes in memory, the sum of the filter."""
+    """Facts about a written generation, for the manifest. `rows` includes tombstones."""
 
     rows: int
     tombstones: int
@@ -61,16 +61,16 @@ def write_generation(
     """Write a generation into a directory that does not exist yet.
 
     Args:
-        uri: the directory, or its URL.
-        rows: one row per key and at least one row, in the form of `schema.stored`.
-        data_storage_version: of the base. A base before 2.1 gets generations of 2.1, since the older format
-            can't hold the null structs of a tombstone.
+        uri: path or URL of the directory.
+        rows: at least one row, at most one per key, in the form of `schema.stored`.
+        data_storage_version: of the base. For a base before 2.1 the generation uses 2.1, since older formats can't
+            store the null structs of a tombstone.
 
     Raises:
         Invalid: there are no rows, or they can't be stored.
         Unavailable: the store did not answer. The directory must not be used again.
 
-    Returns when the files are durable. A crash before leaves a directory that nothing names.
+    The files are durable on return. A crash before that leaves an orphan directory.
     """
     if rows.num_rows == 0:
         raise Invalid("a generation holds at least one row", object=uri)
@@ -97,10 +97,10 @@ def write_generation(
 def check_generation(
     *, uri: str, schema: TableSchema, rows: int, setsum: Setsum, storage_options: StorageOptions = None
 ) -> None:
-    """Read a generation back and compare it with what was meant to be written.
+    """Read a generation back and compare it with the rows that should have been written.
 
     Raises:
-        Corrupt: another number of rows, or other rows. The generation must not be named.
+        Corrupt: the rows differ. No manifest may name this generation.
         Unavailable: the store did not answer.
     """
     found, total = 0, Setsum.ZERO
@@ -108,9 +108,9 @@ def check_generation(
         found += batch.num_rows
         total += row_setsum(batch)
     if found != rows:
-        raise Corrupt(f"the generation holds {found} rows, {rows} were written", object=uri)
+        raise Corrupt(f"the generation has {found} rows, but {rows} were written", object=uri)
     if total != setsum:
-        raise Corrupt("the generation holds other rows than were written", object=uri)
+        raise Corrupt("the rows of the generation differ from those that were written", object=uri)
 
 
 def read_generation(
@@ -121,17 +121,17 @@ def read_generation(
     where: str | None = None,
     storage_options: StorageOptions = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a generation in stored form, the newest of each key, tombstones too.
+    """Read the rows of a generation in stored form: the newest row of each key, with tombstones.
 
     Args:
-        schema: the table's, now. A column that the generation lacks is null, a renamed one is found by its id.
-        columns: what is wanted besides the key and `_tombstone`; all by default. They come in the table's order.
-        where: SQL over the table's columns that spares reading; rows that don't match may come all the same, and
-            tombstones always do.
+        schema: current schema of the table. A column that the generation lacks is null; a renamed one is found by id.
+        columns: columns to return besides the key and `_tombstone`, in the table's order; all by default.
+        where: SQL over the table's columns, used to read less. The result may include rows that don't match, and always
+            includes tombstones.
 
     Raises:
-        Corrupt: the generation is gone or unreadable, or holds a column in another type.
-        Invalid: the condition is no SQL over the table's columns, or fails on a row.
+        Corrupt: the generation is missing or unreadable, or stores a column with another type.
+        Invalid: the condition is not valid SQL over the table's columns, or fails on a row.
         Unavailable: the store did not answer.
     """
     wanted = _projection(schema, columns)
@@ -154,18 +154,20 @@ def lookup_generation(
     bloom_setsum: Setsum | None = None,
     storage_options: StorageOptions = None,
 ) -> pa.Table:
-    """The rows of these keys in stored form, in no order; keys that the generation lacks have none.
+    """Read the rows with these keys in stored form, in no order.
+
+    Reads the bloom filter first, then the page bounds of the key index, then the pages that may hold a key, then the
+    rows that the index found. Scans a generation without a key index.
 
     Args:
         keys: a table with the key columns, in the table's types.
         columns: as in `read_generation`.
-        bloom_setsum: of the bloom filter as it was written; not checked if None.
+        bloom_setsum: setsum of the bloom filter as it was written; not checked if None.
 
-    Raises: as `read_generation`, and `Corrupt` for another bloom filter, which may deny keys that are there, or for an
-    index that leads to rows of other keys.
-
-    The bloom filter is asked first, then the bounds of the index's pages, then the pages that can hold a key, and
-    only for keys found there the dataset. A generation without an index is scanned for its keys.
+    Raises:
+        Corrupt: as in `read_generation`; or the bloom filter is not the one that was flushed, so that it may exclude
+            existing keys; or the key index points to rows with other keys.
+        Invalid, Unavailable: as in `read_generation`.
     """
     wanted = _projection(schema, columns)
     keys = keys.select(list(schema.primary_key)).cast(schema.key)
@@ -176,7 +178,7 @@ def lookup_generation(
             if bloom_setsum is not None and Setsum.of_item(bloom) != bloom_setsum:
                 raise Corrupt(
                     "the bloom filter of a generation is not the one that was flushed",
-                    remedy="Delete it: every key is looked up then",
+                    remedy="Delete it: without a filter reads use the key index for every key",
                     object=f"{uri}/{_BLOOM}",
                 )
             keys = keys.filter(pa.array(may_contain(bloom, keys)))
@@ -192,15 +194,15 @@ def lookup_generation(
             found = _scan_for(dataset, [stored[name].name for name in schema.primary_key], values)
         rows = _take(dataset, stored, wanted, found)
         if not pc.all(pc.is_in(key_column(rows, schema.primary_key), value_set=values), min_count=0).as_py():
-            raise Corrupt("the key index of a generation leads to rows of other keys", object=f"{uri}/_pk_index")
+            raise Corrupt("the key index of a generation points to rows with other keys", object=f"{uri}/_pk_index")
         return rows
 
 
 def _open(uri: str, storage_options: StorageOptions) -> lance.LanceDataset:
-    """The dataset, opened by version: asking for the newest lists the directory."""
+    """Open the dataset by version; opening the newest version would list the directory."""
     options = dict(storage_options or {})
     first = lance.dataset(uri, version=1, storage_options=options)
-    # Only `_write_dataset` starts with a version that has no columns but this.
+    # Only `_write_dataset` creates a first version that has no other column.
     return lance.dataset(uri, version=2, storage_options=options) if first.schema.names == [TOMBSTONE] else first
 
 
@@ -215,7 +217,7 @@ def _files(uri: str, storage_options: StorageOptions) -> LanceFileSession:
 def _write_dataset(
     uri: str, rows: pa.Table, numbers: Numbering, data_storage_version: str, storage_options: StorageOptions
 ) -> None:
-    """One fragment, however many rows: the index counts rows across the whole generation."""
+    """Write one fragment for any number of rows: the key index stores row offsets in the whole generation."""
     options = dict(storage_options or {})
     plain = pa.Table.from_arrays(rows.select(numbers.plain.names).columns, schema=numbers.plain)
     fragments = write_fragments(
@@ -228,12 +230,12 @@ def _write_dataset(
         storage_options=options,
     )
     if len(fragments) != 1:
-        raise Corrupt(f"Lance wrote {len(fragments)} fragments, a generation has one", object=uri)
+        raise Corrupt(f"Lance wrote {len(fragments)} fragments instead of one", object=uri)
     if numbers.is_fresh:
         create = lance.LanceOperation.Overwrite(numbers.fresh, fragments)
         lance.LanceDataset.commit(uri, create, storage_options=options)
         return
-    # A dataset's first commit always numbers its columns afresh; a Merge brings ids of its own.
+    # The first commit of a dataset always numbers the columns from 0; a Merge can set other ids.
     nothing = pa.schema([pa.field(TOMBSTONE, pa.bool_())]).empty_table()
     lance.write_dataset(
         nothing,
@@ -261,21 +263,21 @@ def _renumbered(fragment: FragmentMetadata, numbers: Numbering) -> FragmentMetad
 
 
 def _projection(schema: TableSchema, columns: Sequence[str] | None) -> pa.Schema:
-    """The wanted part of `schema.stored`."""
+    """The part of `schema.stored` with these columns, the key and `_tombstone`."""
     if unknown := set(columns or ()) - set(schema.names):
-        raise Invalid(f"column {min(unknown)!r} is not a column of the table", field=min(unknown))
+        raise Invalid(f"the table has no column {min(unknown)!r}", field=min(unknown))
     names = schema.names if columns is None else {*columns, *schema.primary_key}
     return pa.schema([field for field in schema.stored if field.name in names or field.name == TOMBSTONE])
 
 
 def _names(dataset: lance.LanceDataset, stored: _Stored, wanted: pa.Schema) -> list[str]:
-    """Wanted columns under the names that the generation has for them; none has `_tombstone` before Lance 9."""
+    """Names of the wanted columns in the generation. Generations of Lance before release 9 have no `_tombstone`."""
     names = [stored[field.name].name for field in wanted if field.name in stored]
     return [*names, TOMBSTONE] if TOMBSTONE in dataset.schema.names else names
 
 
 def _pushed(dataset: lance.LanceDataset, stored: _Stored, schema: TableSchema, where: str | None) -> str | None:
-    """The filter for Lance's scan; None where the generation has other columns or names than the table."""
+    """The filter for Lance's scan; None if the generation has other columns or names than the table."""
     if where is None or any(name not in stored or stored[name].name != name for name in schema.names):
         return None
     return f"({where}) OR {TOMBSTONE}" if TOMBSTONE in dataset.schema.names else where
@@ -306,7 +308,7 @@ def _bloom(files: LanceFileSession) -> bytes | None:
 
 
 def _take(dataset: lance.LanceDataset, stored: _Stored, wanted: pa.Schema, offsets: pa.Array) -> pa.Table:
-    """The rows at these offsets that are not masked; many are faster scanned than named."""
+    """Read the rows at these offsets that are not masked. For many offsets a scan is faster."""
     names = _names(dataset, stored, wanted)
     if len(offsets) <= _ROWS_BY_NUMBER:
         numbers = ", ".join(map(str, offsets.to_pylist()))
@@ -319,14 +321,14 @@ def _take(dataset: lance.LanceDataset, stored: _Stored, wanted: pa.Schema, offse
 
 
 def _is_among(numbers: pa.Array, among: npt.NDArray[np.uint64]) -> pa.Array:
-    """`is_in` against a sorted set, without hashing the set anew for every batch."""
+    """Like `is_in` with a sorted set, but without hashing the set for every batch."""
     values = numbers.to_numpy(zero_copy_only=False)
     at = np.minimum(np.searchsorted(among, values), len(among) - 1)
     return pa.array(among[at] == values)
 
 
 def _scan_for(dataset: lance.LanceDataset, key: list[str], values: pa.Array) -> pa.Array:
-    """The offsets of these keys, where no index holds them."""
+    """Find the row offsets of these keys by a scan, for a generation without a key index."""
     rows = dataset.scanner(columns=key, with_row_id=True).to_table()
     among = pc.is_in(key_column(rows, tuple(key)), value_set=values)
     return rows[_ROW].filter(among).combine_chunks()

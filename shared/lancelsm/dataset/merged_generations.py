@@ -1,8 +1,8 @@
-"""Lance's own record of what was merged, in the details of its MemWAL index.
+"""Read and repair Lance's own markers of merged generations, in the details of the MemWAL index.
 
-The counters in schema metadata decide; a marker is derived from its counter, for Lance's readers and its index
-catch-up. pylance can write markers but not read them, so they are read from the manifest's bytes. Spec: lance-memwal,
-"MemWAL Index Details"; numbers and placement as Lance 14 writes them.
+The counters in the schema metadata decide. Markers are derived from them, for Lance's readers and for its index
+catch-up. pylance can write markers but not read them, so this module decodes the manifest of the version. Spec:
+lance-memwal, "MemWAL Index Details"; field numbers and positions as in Lance 14.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _FOOTER = 16  # position of the manifest, format version, magic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Markers:
-    """How far Lance knows each region to be merged, and each index of the base to have caught up.
+    """Lance's record of the newest merged generation of each region, and of the newest one that each index covers.
 
-    An index without an entry has caught up with nothing. `maintained` are the indexes that readers of generations rely
-    on; None for all that are there.
+    An index without an entry covers no merged generation. `maintained` names the indexes that readers of generations
+    rely on; None means all indexes.
     """
 
     merged: Mapping[RegionId, Generation]
@@ -42,19 +42,19 @@ class Markers:
 
 
 def read_markers(*, objects: ObjectStore, version: int) -> Markers | None:
-    """The markers in one version of the base; None if it has no MemWAL index.
+    """Read the markers of one version of the base; None if it has no MemWAL index.
 
     Raises:
-        Corrupt: the manifest is gone or can't be read.
+        Corrupt: the manifest is missing or can't be decoded.
         Unavailable: the store did not answer.
     """
-    # Newer tables name manifests so that the newest is listed first; older ones count up.
+    # In newer tables names of manifests count down, so that the newest is listed first; in older ones they count up.
     names = (f"_versions/{_LAST_VERSION - version:020}.manifest", f"_versions/{version}.manifest")
     for name in names:
         if (found := objects.get(name)) is not None:
             break
     else:
-        raise Corrupt(f"version {version} of the base has no manifest", object=names[0])
+        raise Corrupt(f"the manifest of version {version} of the base is missing", object=names[0])
     try:
         return _decoded(found.body)
     except (DecodeError, struct.error, ValueError) as cause:
@@ -62,16 +62,15 @@ def read_markers(*, objects: ObjectStore, version: int) -> Markers | None:
 
 
 def repair_markers(*, base: BaseTable, objects: ObjectStore) -> BaseTable:
-    """Raise the markers that lag behind the counters of this version.
+    """Raise the markers that are behind the counters of this version.
 
-    Only those that lag are named, since one stale region fails the whole call. Another process that does the same at
-    the same time is no error.
+    Raises only these, since Lance refuses the whole call if one marker would not advance. Concurrent repairs are safe.
 
     Returns:
-        The base at the version that holds the markers; `base` itself if none lagged.
+        The base at the version with the raised markers; `base` itself if no marker was behind.
 
     Raises:
-        Contended: others kept committing first.
+        Contended: other processes kept committing first.
         Corrupt: the base has no MemWAL index.
     """
     for _ in range(3):
@@ -88,7 +87,7 @@ def repair_markers(*, base: BaseTable, objects: ObjectStore) -> BaseTable:
             base = open_base(uri=base.uri, storage_options=base.storage_options)
             continue
         return open_base(uri=base.uri, storage_options=base.storage_options)
-    raise Contended("others kept marking what they merged", table=base.uri)
+    raise Contended("other processes kept committing to the base", table=base.uri)
 
 
 def _marker(markers: Markers | None, region: RegionId) -> int:
@@ -96,16 +95,16 @@ def _marker(markers: Markers | None, region: RegionId) -> int:
 
 
 def _mark(base: BaseTable, regions: Mapping[RegionId, Generation]) -> None:
-    nothing = pa.table(base.schema.columns.empty_table().columns, schema=_plain(base.schema.columns))
+    no_rows = pa.table(base.schema.columns.empty_table().columns, schema=_plain(base.schema.columns))
     marks = [CompactedSsTable(region, upto) for region, upto in sorted(regions.items())]
     with native_errors("the markers can't be raised", table=base.uri):
         dataset: lance.LanceDataset = open_dataset(
             uri=base.uri, version=base.version, storage_options=base.storage_options
         )
         operation = dataset.merge_insert(list(base.schema.primary_key))
-        # merge_insert wants an action; with no source row it has nothing to act on.
+        # merge_insert requires an action; without source rows it changes nothing.
         operation.when_matched_update_all().when_not_matched_insert_all()
-        operation.mark_sstables_as_compacted(marks).execute(nothing)
+        operation.mark_sstables_as_compacted(marks).execute(no_rows)
 
 
 def _plain(columns: pa.Schema) -> pa.Schema:
@@ -133,7 +132,7 @@ def _decoded(body: bytes) -> Markers | None:
 
 
 def _message(body: bytes, position: int) -> bytes:
-    """The length-prefixed message at `position`."""
+    """Return the length-prefixed message at `position`."""
     (length,) = struct.unpack_from("<I", body, position)
     message = body[position + 4 : position + 4 + length]
     if position < 0 or len(message) != length:

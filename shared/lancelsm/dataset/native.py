@@ -1,8 +1,8 @@
-"""What Lance's library raises, as our kinds of error.
+"""Translate errors of Lance's library into errors of lancelsm.
 
-pylance has one class of its own, for commit conflicts; everything else comes as `OSError`, `ValueError` or an Arrow
-error and differs in words alone. The words are those of the pinned release; tests/interop/test_pylance_contract.py
-holds them.
+pylance has one error class of its own, for commit conflicts. All other errors are `OSError`, `ValueError` or Arrow
+errors that differ only by their text. The patterns match texts of the pinned release;
+tests/interop/test_pylance_contract.py checks them.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _INPUT = re.compile(r"invalid user input|already exists|different schema|no obje
 _NO_STORE = re.compile(r"no object store provider", re.IGNORECASE)
 _APPLYING = re.compile(r"error applying filter", re.IGNORECASE)
 _USER = re.compile(r"^Invalid user input: ")
-_NO_PLACE = re.compile(r"not a directory", re.IGNORECASE)
-_SOURCE = re.compile(r"(, location: |, )\S+\.rs:\d+:\d+")  # where in Lance's source
+_NO_DIRECTORY = re.compile(r"not a directory", re.IGNORECASE)
+_SOURCE = re.compile(r"(, location: |, )\S+\.rs:\d+:\d+")  # position in Lance's source code
 _STORE = re.compile(r"LanceError\(IO\)|Generic \w+ error", re.IGNORECASE)
 _FILE = re.compile(r"[\w./:+-]+\.(?:lance|arrow|bin|manifest|idx)\b")
 _DAMAGED = (OSError, ValueError, LookupError, OverflowError, RuntimeError, pa.ArrowException)
-_REMEDY = "lancelsm scrub names every file that is wrong; put those back from a copy of the bucket"
+_REMEDY = "lancelsm scrub names every wrong file; restore these from a copy of the bucket"
 
 
 class Carried:
-    """Batches for Lance to read, and the error that ended them: Lance would pass on its words alone."""
+    """Batches for Lance to read. Keeps the error that ended them, of which Lance passes on only the text."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
         self.error: LsmError | None = None
@@ -57,17 +57,17 @@ class Carried:
 
 @contextmanager
 def native_errors(doing: str, *, reading: Carried | None = None, **where: str) -> Iterator[None]:
-    """Raise what Lance raises within as one of our kinds, cause chained.
+    """Translate errors that Lance raises in the block, with the original as cause.
 
     Args:
         doing: what failed, as the start of a sentence: "the base can't be written".
-        reading: what Lance reads from us within; its own error is raised as it was.
-        where: what the error is to name: `table`, or `object` for a generation.
+        reading: batches that Lance reads in the block; their own error is raised unchanged.
+        where: context for the error: `table`, or `object` for a generation.
 
     Raises:
         Contended: another commit came first.
-        Invalid: the store refuses us, or the input doesn't fit.
-        Corrupt: a file is gone or unreadable.
+        Invalid: the store denies access, or the input doesn't fit.
+        Corrupt: a file is missing or unreadable.
         Unavailable: the store did not answer. A commit may have been applied.
     """
     try:
@@ -91,15 +91,15 @@ def native_errors(doing: str, *, reading: Carried | None = None, **where: str) -
 def read_errors(
     doing: str, *, condition: str | None = None, columns: pa.Schema | None = None, **where: str
 ) -> Iterator[None]:
-    """As `native_errors`, where nothing but stored files is read: what they fail over is damage, nobody's input.
+    """Like `native_errors`, for a block that only reads stored files: a failure means damage, not wrong input.
 
     Args:
-        condition: the caller's SQL, if Lance reads some: whether it is that which fails is asked only then.
-        columns: what the condition is over.
+        condition: the caller's SQL, if the block applies it: then a failure may be caused by the condition.
+        columns: the columns that the condition may use.
 
     Raises:
-        Invalid: the store refuses us, or the condition is no SQL over these columns or fails on a row.
-        Corrupt: a file is gone or unreadable. Names it, if Lance does.
+        Invalid: the store denies access; or the condition is not valid SQL over these columns, or fails on a row.
+        Corrupt: a file is missing or unreadable. Names the file if Lance does.
         Unavailable: the store did not answer.
     """
     try:
@@ -107,9 +107,9 @@ def read_errors(
     except (LsmError, ConnectionError, MemoryError):
         raise
     except _DAMAGED as cause:
-        error = _of_reading(cause, doing, where)
+        error = _read_error(cause, doing, where)
         if condition is not None and isinstance(error, Corrupt):
-            error = _of_condition(_words(cause), condition, columns, where) or error
+            error = _condition_error(_text(cause), condition, columns, where) or error
         raise error from cause
     except BaseException as cause:
         if not _is_panic(cause):
@@ -118,80 +118,80 @@ def read_errors(
 
 
 def translated(cause: Exception, *, doing: str, **where: str) -> LsmError | None:
-    """Our error for one of Lance's, or None if it is none of Lance's."""
-    words = _words(cause)
-    reason = f"{doing}: {words}"
-    if isinstance(cause, CommitConflictError) or _CONFLICT.search(words):
+    """Translate an error of Lance; None if it is not an error of Lance."""
+    text = _text(cause)
+    reason = f"{doing}: {text}"
+    if isinstance(cause, CommitConflictError) or _CONFLICT.search(text):
         return Contended(reason, **where)
-    if (refused := _of_place(words, doing, where)) is not None:
+    if (refused := _access_problem(text, doing, where)) is not None:
         return refused
-    if _INPUT.search(words):
+    if _INPUT.search(text):
         return Invalid(reason, **where)
-    if _GONE.search(words) or _UNREADABLE.search(words):
+    if _GONE.search(text) or _UNREADABLE.search(text):
         return _corrupt(reason, **where)
-    if isinstance(cause, OSError) or _STORE.search(words):
+    if isinstance(cause, OSError) or _STORE.search(text):
         return Unavailable(reason, **where)
     return None
 
 
-def _of_reading(cause: Exception, doing: str, where: Mapping[str, str]) -> LsmError:
-    words = _words(cause)
-    reason = f"{doing}: {words}"
-    if (refused := _of_place(words, doing, where)) is not None:
+def _read_error(cause: Exception, doing: str, where: Mapping[str, str]) -> LsmError:
+    text = _text(cause)
+    reason = f"{doing}: {text}"
+    if (refused := _access_problem(text, doing, where)) is not None:
         return refused
-    damage = _GONE.search(words) or _UNREADABLE.search(words) or _INPUT.search(words)
-    if not damage and (isinstance(cause, OSError) or _STORE.search(words)):
+    damage = _GONE.search(text) or _UNREADABLE.search(text) or _INPUT.search(text)
+    if not damage and (isinstance(cause, OSError) or _STORE.search(text)):
         return Unavailable(reason, **where)
     return _corrupt(reason, **where)
 
 
-def _of_place(words: str, doing: str, where: Mapping[str, str]) -> Invalid | None:
-    """That we may not or can't read or write there at all."""
-    if _REFUSED.search(words):
-        remedy = "Check the credentials and their rights on the table's prefix"
-        return Invalid(f"{doing}: {words}", remedy=remedy, **where)
-    if _NO_PLACE.search(words):
-        return Invalid(f"{doing}: a file stands where a directory should be", remedy="Choose another place", **where)
-    return Invalid(f"{doing}: {words}", **where) if _NO_STORE.search(words) else None
+def _access_problem(text: str, doing: str, where: Mapping[str, str]) -> Invalid | None:
+    """The error if the location can't be accessed at all."""
+    if _REFUSED.search(text):
+        remedy = "Check the credentials and their permissions on the table's prefix"
+        return Invalid(f"{doing}: {text}", remedy=remedy, **where)
+    if _NO_DIRECTORY.search(text):
+        return Invalid(f"{doing}: a file exists where a directory should be", remedy="Choose another location", **where)
+    return Invalid(f"{doing}: {text}", **where) if _NO_STORE.search(text) else None
 
 
-def _of_condition(words: str, condition: str, columns: pa.Schema | None, where: Mapping[str, str]) -> Invalid | None:
-    """That the condition fails, on a row that was read or on no row at all."""
-    problem = words if _APPLYING.search(words) else _problem_of(condition, columns)
+def _condition_error(text: str, condition: str, columns: pa.Schema | None, where: Mapping[str, str]) -> Invalid | None:
+    """The error if the condition fails, on a row or when it is planned."""
+    problem = text if _APPLYING.search(text) else _problem_of(condition, columns)
     if not problem:
         return None
     return Invalid(
         f"the condition {condition!r} can't be applied: {_USER.sub('', problem).rstrip('.')}",
-        remedy="Correct it: text stands in 'quotes', a column name that is no plain word in `backticks`",
+        remedy="Correct it: write text in 'quotes', and a column name that is not a plain word in `backticks`",
         redacted="the condition can't be applied",
         **where,
     )
 
 
 def _problem_of(condition: str, columns: pa.Schema | None) -> str:
-    """Why Lance can't plan the condition where there is no file to be damaged; empty if it can."""
+    """Why Lance can't plan the condition on an empty dataset, where no file can be damaged; empty if it can."""
     if columns is None:
         return ""
     plain = pa.schema([pa.field(column.name, column.type) for column in columns])
     try:
-        # A store in memory of its own, gone with the handle.
+        # Each handle has its own store in memory, which is freed with the handle.
         lance.write_dataset(plain.empty_table(), "memory://plan").scanner(filter=condition).explain_plan()
     except (OSError, ValueError, RuntimeError) as cause:
-        return _words(cause)
+        return _text(cause)
     return ""
 
 
-def _words(cause: BaseException) -> str:
+def _text(cause: BaseException) -> str:
     return " ".join(_SOURCE.sub("", str(cause)).split("\n")).strip() or type(cause).__name__
 
 
 def _is_panic(cause: BaseException) -> bool:
-    """Whether Lance's code gave up over bytes that it did not expect."""
+    """Whether Lance's Rust code panicked, usually over damaged bytes."""
     return type(cause).__name__ == "PanicException"
 
 
 def _corrupt(reason: str, **where: str) -> Corrupt:
-    """Names the file that Lance names; else what the caller names, or the files of the base."""
+    """Name the object: the one of the caller, else the file that Lance names, else the data of the base."""
     found = _FILE.search(reason)
     if "object" not in where and "table" in where:
         where["object"] = found[0] if found else f"{where['table']}/data"

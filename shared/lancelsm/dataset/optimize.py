@@ -1,4 +1,4 @@
-"""Compaction of a base and the catching up of its indexes, by Lance's own operations."""
+"""Compact a base and update its indexes by Lance's own operations."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from lancelsm.dataset.base_table import BaseTable, open_dataset
 from lancelsm.dataset.native import native_errors
 
 TARGET_ROWS = 1_048_576
-_HIDDEN_SHARE = 0.1  # of a fragment; one above it is rewritten whatever its size
+_HIDDEN_SHARE = 0.1  # a fragment with a larger share of hidden rows is rewritten, whatever its size
 
 
 def compact(base: BaseTable) -> tuple[int, int]:
-    """Rewrite small fragments into larger ones and drop hidden rows; returns how many fragments went and came.
+    """Rewrite small fragments as larger ones without hidden rows; returns (fragments removed, fragments added).
 
     Raises:
         Contended: the base changed since this version.
@@ -27,7 +27,7 @@ def compact(base: BaseTable) -> tuple[int, int]:
 
 
 def extend_indexes(base: BaseTable) -> bool:
-    """Let every index cover all rows and, by that, catch up with the markers; returns whether anything was to do.
+    """Make every index cover all rows, and so catch up with the markers; returns whether the base changed.
 
     Raises:
         Contended: the base changed since this version.

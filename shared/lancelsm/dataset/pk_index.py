@@ -1,8 +1,8 @@
-"""The sorted key index beside a generation: which row holds a key, in one page read.
+"""Write, search and check the key index of a generation, which finds the row of a key in one page read.
 
-`_pk_index/page_data.lance` holds (key, row offset) sorted by key, masked duplicates included, in pages of 8192 rows;
-`page_lookup.lance` holds the bounds of each page. It is Lance's scalar BTREE index, standing alone; Lance's own scan of
-a generation needs it. A composite key is one binary value (`lancelsm.record.key`).
+`_pk_index/page_data.lance` holds (key, row offset) sorted by key, masked duplicates included, in pages of 8192 rows.
+`_pk_index/page_lookup.lance` holds the bounds of each page. The format is that of Lance's scalar BTREE index; Lance's
+own scan of a generation needs it. A composite key is one binary value (`lancelsm.record.key`).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ DIRECTORY = "_pk_index"
 _DATA = f"{DIRECTORY}/page_data.lance"
 _LOOKUP = f"{DIRECTORY}/page_lookup.lance"
 _PAGE_ROWS = 8192
-_PAGE_ROWS_UNSAID = 4096  # what Lance assumes of a file whose metadata does not say
+_DEFAULT_PAGE_ROWS = 4096  # Lance assumes this if the metadata of the file has no value
 _FILE_VERSION = "2.0"
 
 
 def write_pk_index(*, files: LanceFileSession, keys: pa.Table) -> None:
-    """Write both files of the index over these keys, row offset = position in `keys`."""
+    """Write both files of the index over these keys. The row offset of a key is its position in `keys`."""
     values = key_column(keys, tuple(keys.column_names))
     order = pc.sort_indices(values)
     ordered = values.take(order)
@@ -52,12 +52,12 @@ def write_pk_index(*, files: LanceFileSession, keys: pa.Table) -> None:
 
 
 def find_rows(*, files: LanceFileSession, values: pa.Array) -> pa.Array | None:
-    """Offsets of the rows that hold these keys, masked duplicates included; None for a generation without an index.
+    """Find the row offsets of these keys, masked duplicates included; None for a generation without an index.
+
+    Reads the page bounds, then only the pages that may hold a key, neighbouring pages in one read.
 
     Args:
-        values: keys as `lancelsm.record.key.key_column` gives them.
-
-    Reads the page bounds, then only the pages that can hold a key; neighbouring pages in one read.
+        values: keys in the form of `lancelsm.record.key.key_column`.
     """
     try:
         lookup = files.open_reader(_LOOKUP)
@@ -65,12 +65,12 @@ def find_rows(*, files: LanceFileSession, values: pa.Array) -> pa.Array | None:
         if "not found" in str(cause).lower():
             return None
         raise
-    said = (lookup.metadata().schema.metadata or {}).get(b"batch_size")
-    page_rows = int(said) if said else _PAGE_ROWS_UNSAID
+    stored = (lookup.metadata().schema.metadata or {}).get(b"batch_size")
+    page_rows = int(stored) if stored else _DEFAULT_PAGE_ROWS
     wanted = values.unique()
     bounds = lookup.read_all().to_table()
     if not {"min", "max"} <= set(bounds.column_names):
-        raise Corrupt(f"the key index has other columns: {bounds.column_names}", object=_LOOKUP)
+        raise Corrupt(f"the key index has unexpected columns: {bounds.column_names}", object=_LOOKUP)
     runs = _runs([_may_hold(page, wanted) for page in bounds.to_pylist()])
     if not runs:
         return pa.array([], pa.uint64())
@@ -85,36 +85,36 @@ def find_rows(*, files: LanceFileSession, values: pa.Array) -> pa.Array | None:
 
 
 def index_problem(*, files: LanceFileSession, values: pa.Array, exact: bool) -> str | None:
-    """What is wrong with the index over these keys, as a clause; None if nothing is.
+    """Read the whole index and compare it with these keys; returns the problem as a clause, or None.
 
     Args:
-        values: the keys of the generation's rows in order, as `lancelsm.record.key.key_column` gives them.
-        exact: whether the generation masks no row, so that the index holds these keys and no other.
+        values: the keys of the generation's rows in order, in the form of `lancelsm.record.key.key_column`.
+        exact: whether the generation masks no rows, so that the index must hold exactly these keys.
 
-    Reads the whole index. Raises what Lance does if a file is gone or unreadable.
+    Raises errors of Lance if a file is missing or unreadable.
     """
     lookup = files.open_reader(_LOOKUP)
-    page_rows = int((lookup.metadata().schema.metadata or {}).get(b"batch_size", _PAGE_ROWS_UNSAID))
+    page_rows = int((lookup.metadata().schema.metadata or {}).get(b"batch_size", _DEFAULT_PAGE_ROWS))
     bounds = lookup.read_all().to_table()
     data = files.open_reader(_DATA).read_all().to_table()
     if not {"min", "max"} <= set(bounds.column_names) or data.column_names != ["values", "ids"] or page_rows < 1:
-        return "it has other columns"
+        return "it has unexpected columns"
     keys, ids = data["values"].combine_chunks(), data["ids"].combine_chunks()
     if keys.type != values.type or keys.null_count or len(keys) < len(values):
-        return f"it holds {len(keys)} keys, the generation {len(values)}"
+        return f"it has {len(keys)} keys, but the generation has {len(values)}"
     if exact and (len(keys) != len(values) or len(ids.unique()) != len(values) or pc.max(ids).as_py() >= len(values)):
-        return f"it is not one of {len(values)} rows"
+        return f"it is not an index of {len(values)} rows"
     if exact and not values.take(ids).equals(keys):
-        return "it places a key where another one is"
+        return "it points to rows with other keys"
     if not exact and not pc.all(pc.is_in(values, value_set=keys)).as_py():
         return "it lacks a key"
     if len(keys) > 1 and not pc.all(pc.less_equal(keys.slice(0, len(keys) - 1), keys.slice(1))).as_py():
         return "its keys are not in order"
     firsts = np.arange(0, len(keys), page_rows)
     lasts = np.minimum(firsts + page_rows, len(keys)) - 1
-    for bound, places in (("min", firsts), ("max", lasts)):
-        if not bounds[bound].combine_chunks().equals(keys.take(pa.array(places))):
-            return "its pages are not those that it says"
+    for bound, offsets in (("min", firsts), ("max", lasts)):
+        if not bounds[bound].combine_chunks().equals(keys.take(pa.array(offsets))):
+            return "its page bounds don't match its pages"
     return None
 
 
@@ -125,6 +125,6 @@ def _may_hold(page: dict[str, Any], wanted: pa.Array) -> bool:
 
 
 def _runs(flags: list[bool]) -> list[tuple[int, int]]:
-    """Half-open ranges of neighbouring True."""
+    """Half-open ranges of consecutive True values."""
     edges = np.flatnonzero(np.diff(np.array([False, *flags, False]).astype(np.int8)))
     return [(int(first), int(last)) for first, last in edges.reshape(-1, 2)]

@@ -1,4 +1,4 @@
-"""What a scrub reads of Lance's files, piece by piece, so that what is wrong has a name."""
+"""Examine Lance's files for a scrub, one by one, so that each wrong file can be named."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from lancelsm.record.schema import TOMBSTONE, TableSchema, field_id
 BLOOM = "bloom_filter.bin"
 VERSIONS = "_versions"
 PK_INDEX = DIRECTORY
-_KEYS_MAX = 20_000_000  # of the base, in memory at once
+_KEYS_MAX = 20_000_000  # keys of the base to hold in memory
 _BATCH_ROWS = 65_536
-_FIRST_FORMAT = b"\0\0\2\0LANC"  # how files end that old releases of Lance wrote: only its indexes read them still
+_FIRST_FORMAT = b"\0\0\2\0LANC"  # end of files in the first format of Lance, which only its indexes still read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wrong:
-    """A file of a dataset, by its path in it, and what is wrong with it."""
+    """The path of a file in a dataset, and the problem with it."""
 
     path: str
     problem: str
@@ -41,7 +41,7 @@ class Wrong:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examined:
-    """A generation as it was read. `keys` are the key columns under the table's names; None if it can't be read."""
+    """Result for a generation. `keys`: key columns under the table's names; None if the generation can't be read."""
 
     rows: int
     row_setsum: Setsum
@@ -58,13 +58,13 @@ def examine_generation(
     exact: bool,
     storage_options: StorageOptions = None,
 ) -> Examined:
-    """Read a generation whole, its key index and its bloom filter.
+    """Read and check all rows of a generation, its key index and its bloom filter.
 
     Args:
-        schema: the table's.
-        files: that lie in its `data/`, by name.
-        bloom: the object beside it, None if there is none.
-        exact: whether this library wrote it: Lance's own writer indexes rows that it masks.
+        schema: of the table.
+        files: names of the files in its `data/`.
+        bloom: content of the bloom filter; None if it is missing.
+        exact: whether lancelsm wrote the generation. Lance's own writer also indexes rows that it masks.
 
     Raises:
         Unavailable: the store did not answer.
@@ -74,7 +74,7 @@ def examine_generation(
     except (Corrupt, Invalid) as error:
         return _unreadable(VERSIONS, error)
     if files - named:
-        return _unreadable(VERSIONS, Corrupt(f"it names {sorted(named)}, there are {sorted(files)}"))
+        return _unreadable(VERSIONS, Corrupt(f"it names {sorted(named)}, but the files are {sorted(files)}"))
     keys, total = [], Setsum.ZERO
     try:
         for batch in read_generation(uri=uri, schema=stored, storage_options=storage_options):
@@ -89,7 +89,7 @@ def examine_generation(
 
 
 def own_row_setsum(*, uri: str, schema: TableSchema, storage_options: StorageOptions = None) -> Setsum:
-    """The sum of a generation's rows over the columns that it has; raises as `read_generation`."""
+    """Sum the rows of a generation over its own columns; raises the same errors as `read_generation`."""
     stored = _as_stored(uri, schema, storage_options)
     batches = read_generation(uri=uri, schema=stored, storage_options=storage_options)
     return sum((row_setsum(batch) for batch in batches), start=Setsum.ZERO)
@@ -97,11 +97,11 @@ def own_row_setsum(*, uri: str, schema: TableSchema, storage_options: StorageOpt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseDirectory:
-    """A table's directory, in which files of a base lie: its own, or one of a table of which it is a clone.
+    """A table directory with files of a base: that of the table itself, or of a table of which it is a clone.
 
     Args:
-        prefix: of paths of this place in reports; empty for the base's own.
-        sizes: of the objects below `data/`, `_deletions/` and `_indices/`, by key.
+        prefix: prefix of the paths in reports; empty for the table's own directory.
+        sizes: sizes of the objects in `data/`, `_deletions/` and `_indices/`, by key.
     """
 
     uri: str
@@ -110,32 +110,32 @@ class BaseDirectory:
 
 
 BaseDirectories = Mapping[int | None, BaseDirectory]
-"""By the number under which a version names them; None for the base's own. A file elsewhere is read, but not judged."""
+"""Directories by the id that a version uses; None for the base's own. Files in other directories are not checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file that a version names. `size` is None if it is gone."""
+    """A file that a version names. `size` is None if the file is missing."""
 
-    place: BaseDirectory
+    directory: BaseDirectory
     key: str
 
     @property
     def path(self) -> str:
-        return self.place.prefix + self.key
+        return self.directory.prefix + self.key
 
     @property
     def size(self) -> int | None:
-        return self.place.sizes.get(self.key)
+        return self.directory.sizes.get(self.key)
 
 
-def shared_places(base: BaseTable) -> dict[int | None, str]:
-    """The tables whose files a version shares, by the number under which it names them."""
+def shared_directories(base: BaseTable) -> dict[int | None, str]:
+    """URIs of the tables whose files a version shares, by the id that the version uses."""
     return {number: one.path for number, one in base.dataset.base_paths().items() if one.is_dataset_root}
 
 
-def examine_base(base: BaseTable, *, places: BaseDirectories) -> Iterator[tuple[str, Wrong | None]]:
-    """Read every fragment whole: its path, and what is wrong with it or with another file; then the keys.
+def examine_base(base: BaseTable, *, directories: BaseDirectories) -> Iterator[tuple[str, Wrong | None]]:
+    """Read and check every fragment, then look for repeated keys. Yields (path, problem or None).
 
     Raises:
         Unavailable: the store did not answer.
@@ -143,20 +143,20 @@ def examine_base(base: BaseTable, *, places: BaseDirectories) -> Iterator[tuple[
     keys: list[tuple[str, pa.Array]] = []
     rows = 0
     for fragment in base.dataset.get_fragments():
-        data, _ = _files(fragment.metadata, places)
+        data, _ = _files(fragment.metadata, directories)
         path = data[0][0].path if data else VERSIONS
-        column, wrong = _fragment(base, fragment, places)
+        column, wrong = _fragment(base, fragment, directories)
         yield path, wrong
         if column is not None and rows + len(column) <= _KEYS_MAX:
             rows += len(column)
             keys.append((path, column))
-    yield from _doubled(keys)
+    yield from _repeated(keys)
 
 
-def examine_indexes(base: BaseTable, *, places: BaseDirectories) -> Iterator[Wrong | None]:
-    """Read every index of a version whole: what is wrong with each; the MemWAL index if the version lacks it.
+def examine_indexes(base: BaseTable, *, directories: BaseDirectories) -> Iterator[Wrong | None]:
+    """Read every index of a version; yields a problem or None for each, and a problem if the MemWAL index is missing.
 
-    Whether an index finds the rows that it should is not asked: Lance keeps no sum of one.
+    Does not check whether an index finds the right rows: Lance stores no checksum of an index.
 
     Raises:
         Unavailable: the store did not answer.
@@ -172,24 +172,24 @@ def examine_indexes(base: BaseTable, *, places: BaseDirectories) -> Iterator[Wro
         yield Wrong(path=VERSIONS, problem=f"version {base.version} has lost its index {MEM_WAL_INDEX}")
     for index in found:
         for segment in index.segments if index.name != MEM_WAL_INDEX else ():
-            place = places.get(segment.base_id)
-            if place is None:
+            directory = directories.get(segment.base_id)
+            if directory is None:
                 continue
-            problem = _segment(base, place, f"_indices/{segment.uuid}/", segment.size_bytes)
-            path = f"{place.prefix}_indices/{segment.uuid}"
+            problem = _segment(base, directory, f"_indices/{segment.uuid}/", segment.size_bytes)
+            path = f"{directory.prefix}_indices/{segment.uuid}"
             yield Wrong(path=path, problem=f"index {index.name} {problem}") if problem else None
 
 
-def _segment(base: BaseTable, place: BaseDirectory, directory: str, written: int | None) -> str:
-    sizes = {key: size for key, size in place.sizes.items() if key.startswith(directory)}
+def _segment(base: BaseTable, directory: BaseDirectory, prefix: str, written: int | None) -> str:
+    sizes = {key: size for key, size in directory.sizes.items() if key.startswith(prefix)}
     if not sizes:
         return "has no files"
     if written and sum(sizes.values()) != written:
-        return f"has {sum(sizes.values())} bytes, {written} were written"
+        return f"has {sum(sizes.values())} bytes, but {written} were written"
     try:
         for key, size in sizes.items():
             with read_errors("can't be read", table=base.uri):
-                files = LanceFileSession(place.uri, storage_options=dict(base.storage_options or {}))
+                files = LanceFileSession(directory.uri, storage_options=dict(base.storage_options or {}))
                 end = min(size, len(_FIRST_FORMAT))
                 if bytes(files.read_range(key, size - end, end)) != _FIRST_FORMAT:
                     for _ in files.open_reader(key).read_all().to_batches():
@@ -200,7 +200,7 @@ def _segment(base: BaseTable, place: BaseDirectory, directory: str, written: int
 
 
 def _as_stored(uri: str, schema: TableSchema, storage_options: StorageOptions) -> TableSchema:
-    """The columns that a generation has, whatever the table has by now, and its names of the key's."""
+    """The schema of a generation itself: its own columns, and its own names of the key columns."""
     columns = open_base(uri=uri, storage_options=storage_options).schema.columns
     own = pa.schema([column for column in columns if column.name != TOMBSTONE])
     ids = {field_id(column): column.name for column in own}
@@ -219,8 +219,8 @@ def _unreadable(path: str, error: LsmError) -> Examined:
 def _duplicates(keys: pa.Table, schema: TableSchema) -> list[Wrong]:
     values = key_column(keys, schema.primary_key) if keys.num_rows else pa.array([], pa.int64())
     if values.null_count:
-        return [Wrong(path="data", problem="a key is null")]
-    return [Wrong(path="data", problem="a key is there twice")] if len(values.unique()) != len(values) else []
+        return [Wrong(path="data", problem="it has a null key")]
+    return [Wrong(path="data", problem="it has a key twice")] if len(values.unique()) != len(values) else []
 
 
 def _index(uri: str, keys: pa.Table, schema: TableSchema, exact: bool, storage_options: StorageOptions) -> list[Wrong]:
@@ -240,25 +240,25 @@ def _filter(bloom: bytes | None, keys: pa.Table, exact: bool) -> list[Wrong]:
         return [Wrong(path=BLOOM, problem=what)]
     bits, wanted = (np.frombuffer(one, np.uint8) for one in (bloom, build_bloom(keys)))
     if (wanted & ~bits).any():
-        return [Wrong(path=BLOOM, problem="it denies a key that the generation holds")]
+        return [Wrong(path=BLOOM, problem="it excludes a key of the generation")]
     if exact and (bits & ~wanted).any():
-        return [Wrong(path=BLOOM, problem="it is not the filter over these keys")]
+        return [Wrong(path=BLOOM, problem="it is not the filter over the generation's keys")]
     return []
 
 
 def _fragment(
-    base: BaseTable, fragment: LanceFragment, places: BaseDirectories
+    base: BaseTable, fragment: LanceFragment, directories: BaseDirectories
 ) -> tuple[pa.Array | None, Wrong | None]:
-    """The keys of a fragment's live rows, or which of its files is wrong."""
+    """Check a fragment; returns the keys of its live rows, or the wrong file."""
     metadata = fragment.metadata
-    data, hidden = _files(metadata, places)
+    data, deletions = _files(metadata, directories)
     for file, written in data:
         if file.size is None:
             return None, Wrong(path=file.path, problem="it is gone")
         if written and file.size != written:
-            return None, Wrong(path=file.path, problem=f"it has {file.size} bytes, {written} were written")
-    if hidden is not None and (problem := _hiding(base, hidden, metadata)):
-        return None, Wrong(path=hidden.path, problem=problem)
+            return None, Wrong(path=file.path, problem=f"it has {file.size} bytes, but {written} were written")
+    if deletions is not None and (problem := _deletion_problem(base, deletions, metadata)):
+        return None, Wrong(path=deletions.path, problem=problem)
     keys, rows = [], 0
     try:
         with read_errors("the base can't be read", table=base.uri):
@@ -268,65 +268,68 @@ def _fragment(
                 rows += batch.num_rows
                 keys.append(key_column(batch, base.schema.primary_key))
     except (Corrupt, Invalid) as error:
-        return None, _guilty(base, metadata, places, error.message)
+        return None, _wrong_file(base, metadata, directories, error.message)
     if rows != metadata.physical_rows - metadata.num_deletions:
-        told = f"{rows} rows are live, the version says {metadata.physical_rows - metadata.num_deletions}"
-        return None, _guilty(base, metadata, places, told)
+        live = metadata.physical_rows - metadata.num_deletions
+        problem = f"{rows} rows are live, but the version records {live}"
+        return None, _wrong_file(base, metadata, directories, problem)
     return pa.chunked_array(keys).combine_chunks() if keys else None, None
 
 
-def _hiding(base: BaseTable, file: _File, metadata: FragmentMetadata) -> str:
-    """What is wrong with the file that hides rows of a fragment; empty if nothing is.
+def _deletion_problem(base: BaseTable, file: _File, metadata: FragmentMetadata) -> str:
+    """Check the deletion file of a fragment; returns the problem, or an empty string.
 
-    It is looked at before Lance reads it, which ends the whole process where the file asks for absurd memory.
+    This must come before Lance reads the file: a file that declares too much memory makes Lance end the whole process.
     """
     if file.size is None:
         return "it is gone"
     if not file.key.endswith(".arrow"):
         return ""
-    with read_errors("a file of hidden rows can't be read", table=base.uri):
-        files = LanceFileSession(file.place.uri, storage_options=dict(base.storage_options or {}))
+    with read_errors("a deletion file can't be read", table=base.uri):
+        files = LanceFileSession(file.directory.uri, storage_options=dict(base.storage_options or {}))
         body = bytes(files.read_range(file.key, 0, file.size))
     return arrow_problem(body, rows=metadata.physical_rows, hidden=metadata.num_deletions)
 
 
-def _guilty(base: BaseTable, metadata: FragmentMetadata, places: BaseDirectories, problem: str) -> Wrong:
-    """Which file of a fragment is to blame: the first of its rows that can't be read alone, else what hides rows."""
-    data, hidden = _files(metadata, places)
+def _wrong_file(base: BaseTable, metadata: FragmentMetadata, directories: BaseDirectories, problem: str) -> Wrong:
+    """Find the wrong file of a fragment: the first data file that can't be read alone, else the deletion file."""
+    data, deletions = _files(metadata, directories)
     for file, _ in data:
         try:
-            with read_errors("a file of rows can't be read", table=base.uri):
-                files = LanceFileSession(file.place.uri, storage_options=dict(base.storage_options or {}))
+            with read_errors("a data file can't be read", table=base.uri):
+                files = LanceFileSession(file.directory.uri, storage_options=dict(base.storage_options or {}))
                 rows = sum(batch.num_rows for batch in files.open_reader(file.key).read_all().to_batches())
         except (Corrupt, Invalid) as error:
             return Wrong(path=file.path, problem=error.message)
         if rows != metadata.physical_rows:
-            return Wrong(path=file.path, problem=f"it has {rows} rows, {metadata.physical_rows} were written")
-    blamed = hidden or (data[0][0] if data else None)
-    return Wrong(path=blamed.path if blamed else VERSIONS, problem=problem)
+            return Wrong(path=file.path, problem=f"it has {rows} rows, but {metadata.physical_rows} were written")
+    wrong = deletions or (data[0][0] if data else None)
+    return Wrong(path=wrong.path if wrong else VERSIONS, problem=problem)
 
 
-def _files(metadata: FragmentMetadata, places: BaseDirectories) -> tuple[list[tuple[_File, int | None]], _File | None]:
-    """A fragment's files of rows, each with the size that was written, and the one that hides rows."""
+def _files(
+    metadata: FragmentMetadata, directories: BaseDirectories
+) -> tuple[list[tuple[_File, int | None]], _File | None]:
+    """The data files of a fragment, each with the size that was written, and its deletion file."""
     data = [
-        (_File(place, f"data/{file.path}"), file.file_size_bytes)
+        (_File(directory, f"data/{file.path}"), file.file_size_bytes)
         for file in metadata.files
-        if (place := places.get(file.base_id)) is not None
+        if (directory := directories.get(file.base_id)) is not None
     ]
-    hides = metadata.deletion_file
-    place = None if hides is None else places.get(hides.base_id)
-    return data, None if hides is None or place is None else _File(place, str(hides.path(metadata.id)))
+    file = metadata.deletion_file
+    directory = None if file is None else directories.get(file.base_id)
+    return data, None if file is None or directory is None else _File(directory, str(file.path(metadata.id)))
 
 
-def _doubled(keys: list[tuple[str, pa.Array]]) -> Iterator[tuple[str, Wrong | None]]:
-    """Which fragments hold a key that an earlier one, or they themselves, hold too."""
+def _repeated(keys: list[tuple[str, pa.Array]]) -> Iterator[tuple[str, Wrong | None]]:
+    """Find fragments with a key that an earlier row, of any fragment, already has."""
     if not keys:
         return
-    whole = pa.chunked_array([column for _, column in keys])
-    first = pc.index_in(whole, value_set=whole).to_numpy()
+    every = pa.chunked_array([column for _, column in keys])
+    first = pc.index_in(every, value_set=every).to_numpy()
     start = 0
     for path, column in keys:
-        again = first[start : start + len(column)] != np.arange(start, start + len(column))
+        repeated = first[start : start + len(column)] != np.arange(start, start + len(column))
         start += len(column)
-        if again.any():
-            yield path, Wrong(path=path, problem=f"{int(again.sum())} keys are in the base twice")
+        if repeated.any():
+            yield path, Wrong(path=path, problem=f"{int(repeated.sum())} keys are in the base twice")

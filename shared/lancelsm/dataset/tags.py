@@ -1,4 +1,4 @@
-"""Lance's tags on versions of a base: its own clean-up leaves a tagged version alone, whoever runs it."""
+"""Read and write Lance's tags on versions of a base. No clean-up of Lance removes a tagged version."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _TRIES = 10
 
 
 def tag_version(*, uri: str, version: int, tag: str, storage_options: StorageOptions = None) -> None:
-    """Give a version of the base a tag; nothing happens if it has it.
+    """Tag a version of the base. Idempotent.
 
     Args:
         tag: letters, digits, `.`, `-`, `_`.
 
     Raises:
         VersionGone: the version was cleaned up.
-        Invalid: the tag is on another one.
+        Invalid: the tag is on another version.
         Unavailable: the store did not answer.
     """
     dataset = open_dataset(uri=uri, version=version, storage_options=storage_options)
@@ -25,7 +25,7 @@ def tag_version(*, uri: str, version: int, tag: str, storage_options: StorageOpt
         with native_errors("the base can't be tagged", table=uri):
             dataset.tags.create(tag, version)
     except (Corrupt, Invalid) as error:
-        open_dataset(uri=uri, version=version, storage_options=storage_options)  # it may be gone since
+        open_dataset(uri=uri, version=version, storage_options=storage_options)  # raises if it was removed meanwhile
         found = tags(uri=uri, storage_options=storage_options).get(tag)
         if found is None:
             raise
@@ -35,25 +35,25 @@ def tag_version(*, uri: str, version: int, tag: str, storage_options: StorageOpt
 
 
 def tags(*, uri: str, storage_options: StorageOptions = None) -> dict[str, int]:
-    """Every tag and its version."""
+    """All tags with their versions."""
     dataset = open_dataset(uri=uri, version=None, storage_options=storage_options)
     left = _TRIES
     while True:
         try:
             with read_errors("the base's tags can't be read", table=uri):
                 return {name: int(found["version"]) for name, found in dataset.tags.list().items()}
-        except Corrupt:  # Lance lists them, then reads each: one may be taken away in between
+        except Corrupt:  # Lance lists tags, then reads each; one may be removed in between
             left -= 1
             if not left:
                 raise
 
 
 def remove_tag(*, uri: str, tag: str, storage_options: StorageOptions = None) -> None:
-    """Take a tag away; nothing happens if it is not there."""
+    """Remove a tag. Idempotent."""
     dataset = open_dataset(uri=uri, version=None, storage_options=storage_options)
     try:
         with native_errors("the base's tag can't be removed", table=uri):
             dataset.tags.delete(tag)
-    except Corrupt:  # as Lance tells of one that is not there
+    except Corrupt:  # Lance fails if the tag does not exist
         if tag in tags(uri=uri, storage_options=storage_options):
             raise

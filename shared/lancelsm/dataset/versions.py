@@ -1,4 +1,4 @@
-"""The versions of a base that are still there, and what each of them merged."""
+"""List the existing versions of a base, and the generations that each of them merged."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from lancelsm.dataset.native import read_errors
 class BaseVersion:
     """One version of a base.
 
-    `operation` is Lance's name for what made it, None where pylance can't say. `merged` holds the counters that it
-    moved, None where its predecessor is gone, so that nobody can tell.
+    `operation` is Lance's name of the operation that created the version; None if pylance can't decode it. `merged` has
+    the counters that the version changed; None if this is unknown because the version before is gone.
     """
 
     version: int
@@ -31,11 +31,11 @@ def base_versions(*, uri: str, newest: int, storage_options: StorageOptions = No
     """The newest versions of a base, oldest first.
 
     Args:
-        newest: how many; each costs a few reads.
+        newest: number of versions; each costs a few reads.
 
     Raises:
-        Invalid: no dataset is there.
-        Corrupt, Unavailable: as `base_table.open_base`.
+        Invalid: there is no dataset.
+        Corrupt, Unavailable: see `base_table.open_base`.
     """
     dataset = open_dataset(uri=uri, version=None, storage_options=storage_options)
     with read_errors("the base's versions can't be read", table=uri):
@@ -46,7 +46,7 @@ def base_versions(*, uri: str, newest: int, storage_options: StorageOptions = No
         number = entry["version"]
         now = _counters(uri, number, storage_options)
         known = before if number > 1 else {}
-        # Counters, not the transaction's properties: they are what readers go by, and pylance can't read every history.
+        # Compare counters, since readers use them, and pylance can't decode the transaction of every version.
         merged = None if known is None else {r: g for r, g in now.items() if g != known.get(r)}
         versions.append(
             BaseVersion(
@@ -71,6 +71,6 @@ def _operation(dataset: object, version: int) -> str | None:
     try:
         transaction = dataset.read_transaction(version)  # type: ignore[attr-defined]
     except (TypeError, OSError, ValueError):
-        # pylance 14 has no Python form of some operations: a compaction that remapped an index.
+        # pylance 14 can't decode some operations, such as a compaction that remapped an index.
         return None
     return None if transaction is None else type(transaction.operation).__name__

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from lancelsm.common.setsum import Setsum
 from lancelsm.dataset.base_reads import rows_of_keys, scan_base
 from lancelsm.dataset.generation import lookup_generation, read_generation
-from lancelsm.dataset.key_lookup import ABSENT, Keys, Places
+from lancelsm.dataset.key_lookup import ABSENT, Indexes, Keys
 from lancelsm.dataset.matching import check_condition, matching
 from lancelsm.errors import Invalid
 from lancelsm.read.view import RegionView, View
@@ -146,7 +146,7 @@ def _rows(view: View, *, uri: str, columns: Sequence[str], where: str | None, li
 class _Newest:
     """For every key above the base, the newest level that has it."""
 
-    def __init__(self, keys: Keys, levels: Places) -> None:
+    def __init__(self, keys: Keys, levels: Indexes) -> None:
         self._keys = keys
         self._levels = levels
 
@@ -160,7 +160,7 @@ class _Newest:
         known = newest(pa.concat_tables(parts), schema.primary_key)  # newer levels come later
         return cls(Keys(_keys(known, schema)), known.column(_LEVEL).to_numpy())
 
-    def level_of(self, rows: pa.Table, schema: TableSchema) -> Places:
+    def level_of(self, rows: pa.Table, schema: TableSchema) -> Indexes:
         """The newest level of each row's key; `ABSENT` if only the base can have it."""
         found = self._keys.find(_keys(rows, schema))
         return np.where(found == ABSENT, ABSENT, self._levels[found])

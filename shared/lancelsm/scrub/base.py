@@ -19,7 +19,7 @@ from lancelsm.dataset.scrub_reads import (
     Wrong,
     examine_base,
     examine_indexes,
-    shared_places,
+    shared_directories,
 )
 from lancelsm.dataset.tags import tags
 from lancelsm.errors import Corrupt, Invalid
@@ -126,7 +126,7 @@ def scrub_origin(handle: TableHandle, base: BaseTable, tally: Tally) -> None:
         tally.add(CLONE, ObjectKind.CONFIG, problem_of(error))
         return
     if lineage is None:
-        stores = (open_store(uri, handle.storage_options) for uri in shared_places(base).values())
+        stores = (open_store(uri, handle.storage_options) for uri in shared_directories(base).values())
         problem = "it is gone, the base shares files with a table" if any(s.get(CONFIG) for s in stores) else ""
     else:
         problem = "" if lineage.table == handle.config.table else f"it is of table {lineage.table}"
@@ -139,9 +139,9 @@ def scrub_files(handle: TableHandle, base: BaseTable, tally: Tally) -> None:
 
     What looks wrong in a version that was cleaned up meanwhile is not.
     """
-    places = _places(handle, base)
-    wrong = [*_wrong((found for _, found in examine_base(base, places=places)), tally)]
-    wrong += _wrong(examine_indexes(base, places=places), tally)
+    directories = _directories(handle, base)
+    wrong = [*_wrong((found for _, found in examine_base(base, directories=directories)), tally)]
+    wrong += _wrong(examine_indexes(base, directories=directories), tally)
     if wrong and not _is_there(handle, base):
         return
     for one in wrong:
@@ -176,12 +176,12 @@ def scrub_tags(handle: TableHandle, held: Iterable[Pin], tally: Tally) -> None:
             tally.add(f"{_TAGS}/{tag}.json", ObjectKind.TAG, problem)
 
 
-def _places(handle: TableHandle, base: BaseTable) -> BaseDirectories:
+def _directories(handle: TableHandle, base: BaseTable) -> BaseDirectories:
     """Where the files of a version lie, with what lies there by now."""
     own = BaseDirectory(uri=base.uri, prefix="", sizes=_sizes(handle.context.objects))
     shared: dict[int | None, BaseDirectory] = {
         number: BaseDirectory(uri=uri, prefix=f"{uri}/", sizes=_sizes(open_store(uri, handle.storage_options)))
-        for number, uri in shared_places(base).items()
+        for number, uri in shared_directories(base).items()
     }
     return {None: own, **shared}
 
