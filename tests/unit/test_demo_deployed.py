@@ -1,4 +1,4 @@
-"""The demo of a deployment, against functions that answer from a table in a directory."""
+"""The demo of a deployment, against fake functions that work on a table in a directory."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from lancelsm.stack.query import count_rows, key_rows
 from tests.unit.flights import flights_of_days
 
 Event = dict[str, Any]
-TURNS = ((3, 31), (6, 30), (12, 31))
+MERGE_DAYS = ((3, 31), (6, 30), (12, 31))
 
 
 class FakeStack:
-    """Lambda and Step Functions of a stage: rows wait on the queue until somebody reads so often.
+    """Lambda and Step Functions of a stage. Sent rows become visible only after some more reads.
 
     Args:
-        reads: how many reads come before rows that were sent.
-        losing: of these operations nothing arrives.
+        reads: how many reads pass before sent rows are visible.
+        losing: rows of this operation are lost, `upsert` or `delete`.
     """
 
     def __init__(self, tables: Path, *, reads: int = 1, losing: str = "") -> None:
@@ -44,7 +44,7 @@ class FakeStack:
         self.reads = reads
         self.losing = losing
         self.queue: list[tuple[int, Event]] = []
-        self.asked = 0
+        self.reads_seen = 0
         self.engines: list[str] = []
         self.faults: list[LsmError] = []
         self.failure: Event | None = None
@@ -70,12 +70,12 @@ class FakeStack:
         return reply(functions[FunctionName](event))
 
     def ingest(self, event: Event) -> Event:
-        self.queue.append((self.asked + self.reads, event))
+        self.queue.append((self.reads_seen + self.reads, event))
         return {"rows": 1, "messages": [{}, {}]}
 
     def query(self, event: Event) -> Event:
-        self.asked += 1
-        while self.queue and self.queue[0][0] <= self.asked:
+        self.reads_seen += 1
+        while self.queue and self.queue[0][0] <= self.reads_seen:
             self.write(self.queue.pop(0)[1])
         table = lancelsm.open(self.tables / event["table"])
         if event.get("count"):
@@ -105,8 +105,8 @@ class FakeStack:
         return self.failure or self.execution
 
 
-class Hurrying:
-    """A clock on which waiting is over at once, and takes a minute."""
+class SkippingClock:
+    """A clock whose `sleep` returns at once and advances it by a minute."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -125,84 +125,86 @@ def reply(document: Any, **more: str) -> Event:
 
 
 @pytest.fixture(scope="module")
-def some() -> pa.Table:
-    """Flights of the days on which something happens."""
-    return flights_of_days(read_flights(), days=TURNS, every=50)
+def some_flights() -> pa.Table:
+    """Some flights of the days in `MERGE_DAYS`."""
+    return flights_of_days(read_flights(), days=MERGE_DAYS, every=50)
 
 
-def run(aws: FakeStack, some: pa.Table, *, console: Console | None = None) -> deployed.ShownOnAws:
+def run(aws: FakeStack, some_flights: pa.Table, *, console: Console | None = None) -> deployed.ShownOnAws:
     return deployed.run_demo(
         stage="dev",
         console=console or Console(file=io.StringIO()),
-        flights=some,
+        flights=some_flights,
         place=aws.place,
         service=aws.service,
-        clock=Hurrying(),
+        clock=SkippingClock(),
         ids=SeededIds(1),
     )
 
 
-def test_what_is_sent_through_a_deployment_ends_as_the_flights_that_flew(some: pa.Table, tmp_path: Path) -> None:
+def test_the_demo_ends_with_the_flights_that_flew_in_the_deployed_table(some_flights: pa.Table, tmp_path: Path) -> None:
     aws, console = FakeStack(tmp_path), Console(file=io.StringIO())
 
-    shown = run(aws, some, console=console)
+    shown = run(aws, some_flights, console=console)
 
     table = lancelsm.open(shown.table)
     by_key = [(name, "ascending") for name in KEY]
-    assert table.scan().to_arrow().sort_by(by_key).equals(flown(some).sort_by(by_key))
-    assert (shown.scheduled, shown.cancelled + shown.flown) == (some.num_rows, some.num_rows)
+    assert table.scan().to_arrow().sort_by(by_key).equals(flown(some_flights).sort_by(by_key))
+    assert (shown.scheduled, shown.cancelled + shown.flown) == (some_flights.num_rows, some_flights.num_rows)
     assert shown.events == 2 * shown.flown + shown.cancelled
     assert (shown.messages, shown.usd > 0) == (2 * shown.requests, True)
     assert shown.generations == sum(region.merged_generation for region in table.status().regions)
     assert f"{shown.flown:,} flown" in console.file.getvalue()
 
 
-def test_the_machine_decides_where_the_first_merge_runs_and_the_last_is_on_spark(
-    some: pa.Table, tmp_path: Path
+def test_the_first_merge_runs_where_the_state_machine_decides_and_the_last_on_spark(
+    some_flights: pa.Table, tmp_path: Path
 ) -> None:
     aws = FakeStack(tmp_path)
 
-    shown = run(aws, some)
+    shown = run(aws, some_flights)
 
     assert (aws.engines, shown.merges) == (["auto", "spark"], 2)
 
 
-def test_rows_that_arrive_late_are_waited_for(some: pa.Table, tmp_path: Path) -> None:
+def test_the_demo_waits_for_rows_that_become_visible_late(some_flights: pa.Table, tmp_path: Path) -> None:
     aws = FakeStack(tmp_path, reads=4)
 
-    assert run(aws, some).flown == flown(some).num_rows
+    assert run(aws, some_flights).flown == flown(some_flights).num_rows
 
 
 @pytest.mark.parametrize(("losing", "found"), [("upsert", "other rows"), ("delete", "instead of")])
-def test_a_deployment_that_loses_rows_fails_the_demo(losing: str, found: str, some: pa.Table, tmp_path: Path) -> None:
+def test_a_deployment_that_loses_rows_fails_the_demo(
+    losing: str, found: str, some_flights: pa.Table, tmp_path: Path
+) -> None:
     with pytest.raises(LsmError, match=f"the demo failed: a read found.*{found}"):
-        run(FakeStack(tmp_path, losing=losing), some)
+        run(FakeStack(tmp_path, losing=losing), some_flights)
 
 
-def test_a_flush_that_may_succeed_later_is_repeated(some: pa.Table, tmp_path: Path) -> None:
+def test_a_flush_that_fails_temporarily_is_retried(some_flights: pa.Table, tmp_path: Path) -> None:
     aws = FakeStack(tmp_path)
     aws.faults = [Contended("another flush"), Contended("another flush")]
 
-    assert run(aws, some).generations > 0
+    assert run(aws, some_flights).generations > 0
 
 
-def test_a_flush_that_is_refused_ends_the_demo(some: pa.Table, tmp_path: Path) -> None:
+def test_a_flush_that_is_refused_ends_the_demo(some_flights: pa.Table, tmp_path: Path) -> None:
     aws = FakeStack(tmp_path)
     aws.faults = [Invalid("no such table")]
 
     with pytest.raises(Invalid, match="no such table"):
-        run(aws, some)
+        run(aws, some_flights)
 
 
-def test_a_merge_that_failed_says_why(some: pa.Table, tmp_path: Path) -> None:
+def test_a_failed_merge_reports_its_cause(some_flights: pa.Table, tmp_path: Path) -> None:
     aws = FakeStack(tmp_path)
     aws.failure = {"status": "FAILED", "error": "Corrupt", "cause": "a generation is gone"}
 
     with pytest.raises(LsmError, match="FAILED, Corrupt: a generation is gone"):
-        run(aws, some)
+        run(aws, some_flights)
 
 
-def test_a_place_is_read_from_the_stack_that_every_deployment_has() -> None:
+def test_a_deployed_stage_is_read_from_the_outputs_of_its_pipeline_stack() -> None:
     named = {"Bucket": "lake", "RegistryName": "dynamodb:names", "MergeMachine": "arn:merge"}
     outputs = {"lancelsm-dev-pipeline": named}
 

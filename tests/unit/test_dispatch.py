@@ -1,4 +1,4 @@
-"""What a schedule starts: what is due, once, and for every table that can be served."""
+"""The scheduled dispatch: it starts each due flush and merge once, and a bad table does not stop the others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lancelsm.compaction.maintenance import merge_table
 from lancelsm.errors import Invalid, Unavailable
 from lancelsm.region.handle import TableHandle, open_configured, open_table
 from lancelsm.registry import Record
-from lancelsm.stack.dispatch import Elsewhere, Lag, dispatch, due, next_collection
+from lancelsm.stack.dispatch import AwsWork, Lag, dispatch, due, next_collection
 from lancelsm.table import Table
 from tests.unit.tables import create, row
 
@@ -44,7 +44,7 @@ def needs(*lags: Lag, now: float = NOW) -> tuple[bool, bool]:
 
 
 @pytest.mark.parametrize(
-    ("held", "expected"),
+    ("lag_of_region", "expected"),
     [
         (lag(), (False, False)),
         (lag(age=1_000_000), (False, False)),
@@ -61,12 +61,12 @@ def needs(*lags: Lag, now: float = NOW) -> tuple[bool, bool]:
         (lag(rows=1, newest=1, age=900), (True, True)),
     ],
 )
-def test_a_flush_or_a_merge_is_due_by_amount_or_age(held: Lag, expected: tuple[bool, bool]) -> None:
-    assert needs(held) == expected
-    assert needs(lag(), held) == expected
+def test_a_flush_or_a_merge_is_due_by_amount_or_age(lag_of_region: Lag, expected: tuple[bool, bool]) -> None:
+    assert needs(lag_of_region) == expected
+    assert needs(lag(), lag_of_region) == expected
 
 
-def test_one_region_that_is_due_is_enough() -> None:
+def test_one_due_region_makes_the_table_due() -> None:
     assert needs(lag(rows=1), lag(rows=100, region="s")) == (True, False)
     assert needs(lag(newest=1), lag(newest=8, region="s")) == (False, True)
 
@@ -77,7 +77,7 @@ def name(*lags: Lag, now: float = NOW) -> str:
     return found
 
 
-def test_the_name_of_a_merge_is_the_same_for_the_same_work() -> None:
+def test_the_same_work_gives_a_merge_the_same_name() -> None:
     one, other = lag(newest=8, age=10), lag(newest=1, region="s", age=5)
 
     assert name(one, other) == name(other, one) == name(one, other, now=NOW + 880)
@@ -86,24 +86,24 @@ def test_the_name_of_a_merge_is_the_same_for_the_same_work() -> None:
     assert len(name(one)) <= 80
 
 
-def test_new_generations_and_the_passing_of_an_age_give_a_merge_another_name() -> None:
-    held = lag(newest=8, age=10)
+def test_new_generations_or_an_expired_age_give_a_merge_another_name() -> None:
+    lag_of_region = lag(newest=8, age=10)
 
     names = [
-        name(held),
+        name(lag_of_region),
         name(lag(newest=9, age=10)),
         name(lag(newest=9, merged=1, age=10)),
-        name(held, lag(newest=1, region="s")),
-        name(held, now=NOW + 890),
-        name(held, now=NOW + 1790),
+        name(lag_of_region, lag(newest=1, region="s")),
+        name(lag_of_region, now=NOW + 890),
+        name(lag_of_region, now=NOW + 1790),
     ]
 
     assert len(set(names)) == len(names)
 
 
 @dataclass
-class Marked:
-    """A registry's index and its records of tables."""
+class DirtyIndex:
+    """A fake registry: the `dirty` index and the records of tables."""
 
     records: dict[Key, Record] = field(default_factory=dict)
     marks: list[tuple[TableId, RegionId, str]] = field(default_factory=list)
@@ -115,7 +115,7 @@ class Marked:
         return self.marks
 
     def add(self, table: Table) -> None:
-        """As the index is once it has caught up."""
+        """Add the table as the index shows it once it has caught up."""
         identity = table.config.table
         self.records[table_key(identity)] = {"format": 1, "uri": table.uri}
         self.marks += [(identity, one.id, one.head().dirty) for one in table.regions() if one.head().dirty]
@@ -130,7 +130,7 @@ class Work:
     def flush(self, table: str) -> None:
         self.flushes.append(table)
 
-    def merging(self) -> Sequence[str]:
+    def running_merges(self) -> Sequence[str]:
         return self.running
 
     def merge(self, table: str, *, name: str) -> str:
@@ -138,18 +138,18 @@ class Work:
         return f"execution:{name}"
 
 
-def opening(**settings: float) -> Any:
-    def open_it(uri: str) -> TableHandle:
+def table_opener(**settings: float) -> Any:
+    def open_table_there(uri: str) -> TableHandle:
         return open_configured(uri, settings=settings)
 
-    return open_it
+    return open_table_there
 
 
-EAGER = opening(flush_rows=1, merge_generations=1)
+EAGER = table_opener(flush_rows=1, merge_generations=1)
 
 
-def test_what_was_written_is_flushed_and_what_was_flushed_is_merged(tmp_path: Path) -> None:
-    table, registry, work = create(tmp_path, regions="bucket(id, 2)"), Marked(), Work()
+def test_written_rows_are_flushed_and_flushed_generations_are_merged(tmp_path: Path) -> None:
+    table, registry, work = create(tmp_path, regions="bucket(id, 2)"), DirtyIndex(), Work()
     table.upsert([row(1), row(2), row(3)])
     registry.add(table)
 
@@ -162,8 +162,8 @@ def test_what_was_written_is_flushed_and_what_was_flushed_is_merged(tmp_path: Pa
     assert (work.flushes, [uri for uri, _ in work.merges]) == ([table.uri], [table.uri])
 
 
-def test_two_schedules_at_once_start_one_merge(tmp_path: Path) -> None:
-    table, registry, work = create(tmp_path), Marked(), Work()
+def test_two_concurrent_dispatches_start_one_merge(tmp_path: Path) -> None:
+    table, registry, work = create(tmp_path), DirtyIndex(), Work()
     table.upsert([row(1)])
     table.flush()
     registry.add(table)
@@ -172,8 +172,8 @@ def test_two_schedules_at_once_start_one_merge(tmp_path: Path) -> None:
     assert len(set(work.merges)) == 1
 
 
-def test_a_table_that_is_being_merged_is_left_to_that_merge(tmp_path: Path) -> None:
-    table, registry = create(tmp_path), Marked()
+def test_a_table_with_a_running_merge_gets_no_second_one(tmp_path: Path) -> None:
+    table, registry = create(tmp_path), DirtyIndex()
     table.upsert([row(1)])
     table.flush()
     registry.add(table)
@@ -184,20 +184,22 @@ def test_a_table_that_is_being_merged_is_left_to_that_merge(tmp_path: Path) -> N
     assert (busy.merges, len(other.merges)) == ((), 1)
 
 
-def test_a_mark_that_is_over_starts_nothing(tmp_path: Path) -> None:
-    table, registry, work = create(tmp_path), Marked(), Work()
+def test_a_stale_dirty_mark_starts_nothing(tmp_path: Path) -> None:
+    table, registry, work = create(tmp_path), DirtyIndex(), Work()
     table.upsert([row(1)])
     registry.add(table)
     table.flush()
     merge_table(open_table(table.uri), engine="inprocess")
 
-    done = dispatch(registry, open_table=opening(flush_rows=1, merge_generations=1, merge_age_seconds=0.001), work=work)
+    done = dispatch(
+        registry, open_table=table_opener(flush_rows=1, merge_generations=1, merge_age_seconds=0.001), work=work
+    )
 
     assert (done.flushed, done.merges, done.failed) == ((), (), {})
 
 
-def test_one_bad_table_does_not_keep_the_others_from_being_served(tmp_path: Path) -> None:
-    registry, work = Marked(), Work()
+def test_bad_tables_do_not_stop_the_dispatch_of_others(tmp_path: Path) -> None:
+    registry, work = DirtyIndex(), Work()
     tables = [create(tmp_path / name) for name in ("a", "b", "c", "d")]
     for table in tables:
         table.upsert([row(1)])
@@ -212,10 +214,10 @@ def test_one_bad_table_does_not_keep_the_others_from_being_served(tmp_path: Path
     assert sorted(type(error).__name__ for error in done.failed.values()) == ["Corrupt", "Invalid", "Invalid"]
 
 
-def test_one_table_alone_can_be_looked_at(tmp_path: Path) -> None:
-    registry, work = Marked(), Work()
-    for place in ("a", "b"):
-        table = create(tmp_path / place)
+def test_a_dispatch_can_be_limited_to_one_table(tmp_path: Path) -> None:
+    registry, work = DirtyIndex(), Work()
+    for name in ("a", "b"):
+        table = create(tmp_path / name)
         table.upsert([row(1)])
         registry.add(table)
 
@@ -223,7 +225,7 @@ def test_one_table_alone_can_be_looked_at(tmp_path: Path) -> None:
 
 
 class Services:
-    """Lambda and Step Functions, as far as `Elsewhere` asks them."""
+    """The calls of Lambda and Step Functions that `AwsWork` makes."""
 
     class exceptions:
         class ExecutionAlreadyExists(ClientError):
@@ -237,24 +239,24 @@ class Services:
     def __call__(self, _service: str) -> Services:
         return self
 
-    def invoke(self, **how: Any) -> None:
-        self._note(how)
+    def invoke(self, **request: Any) -> None:
+        self._record(request)
 
-    def start_execution(self, **how: Any) -> None:
-        self._note(how)
-        if how["name"] in self.names:
+    def start_execution(self, **request: Any) -> None:
+        self._record(request)
+        if request["name"] in self.names:
             raise self.exceptions.ExecutionAlreadyExists({"Error": {"Code": "ExecutionAlreadyExists"}}, "Start")
-        self.names.add(how["name"])
+        self.names.add(request["name"])
 
     def get_paginator(self, _operation: str) -> Services:
         return self
 
-    def paginate(self, **how: Any) -> list[dict[str, Any]]:
-        self._note(how)
+    def paginate(self, **request: Any) -> list[dict[str, Any]]:
+        self._record(request)
         return [{"executions": [{"name": "a"}]}, {"executions": [{"name": "b"}]}]
 
-    def _note(self, how: dict[str, Any]) -> None:
-        self.calls.append(how)
+    def _record(self, request: dict[str, Any]) -> None:
+        self.calls.append(request)
         if self.failing:
             raise ClientError({"Error": {"Code": self.failing, "Message": "no"}}, "Operation")
 
@@ -262,33 +264,37 @@ class Services:
 MACHINE = "arn:aws:states:us-east-1:111111111111:stateMachine:lancelsm-test-merge"
 
 
-def test_a_merge_that_was_started_before_is_named_and_not_an_error() -> None:
+def test_starting_a_merge_twice_returns_the_same_execution() -> None:
     services = Services()
-    elsewhere = Elsewhere(compaction="compaction", machine=MACHINE, service=services)
+    work = AwsWork(compaction="compaction", machine=MACHINE, service=services)
 
-    first, second = elsewhere.merge("s3://t", name="one"), elsewhere.merge("s3://t", name="one")
+    first, second = work.merge("s3://t", name="one"), work.merge("s3://t", name="one")
 
     assert first == second == "arn:aws:states:us-east-1:111111111111:execution:lancelsm-test-merge:one"
     assert json.loads(services.calls[0]["input"]) == {"table": "s3://t"}
 
 
-def test_a_flush_is_an_asynchronous_invocation_and_running_merges_are_asked_for_once() -> None:
+def test_a_flush_is_invoked_asynchronously_and_running_merges_are_listed_once() -> None:
     services = Services()
-    elsewhere = Elsewhere(compaction="compaction", machine=MACHINE, service=services)
+    work = AwsWork(compaction="compaction", machine=MACHINE, service=services)
 
-    elsewhere.flush("s3://t")
+    work.flush("s3://t")
 
     assert services.calls[0]["InvocationType"] == "Event"
     assert json.loads(services.calls[0]["Payload"]) == {"table": "s3://t"}
-    assert (elsewhere.merging(), elsewhere.merging(), len(services.calls)) == (["a", "b"], ["a", "b"], 2)
+    assert (work.running_merges(), work.running_merges(), len(services.calls)) == (["a", "b"], ["a", "b"], 2)
     assert services.calls[1]["statusFilter"] == "RUNNING"
 
 
 @pytest.mark.parametrize(("code", "kind"), [("AccessDeniedException", Invalid), ("ThrottlingException", Unavailable)])
-def test_a_refusal_of_aws_is_told_from_no_answer(code: str, kind: type[Exception]) -> None:
-    elsewhere = Elsewhere(compaction="compaction", machine=MACHINE, service=Services(failing=code))
+def test_a_refusal_of_aws_is_invalid_and_throttling_is_unavailable(code: str, kind: type[Exception]) -> None:
+    work = AwsWork(compaction="compaction", machine=MACHINE, service=Services(failing=code))
 
-    for call in (lambda: elsewhere.flush("s3://t"), elsewhere.merging, lambda: elsewhere.merge("s3://t", name="one")):
+    for call in (
+        lambda: work.flush("s3://t"),
+        work.running_merges,
+        lambda: work.merge("s3://t", name="one"),
+    ):
         with pytest.raises(kind, match=code):
             call()
 
@@ -297,13 +303,13 @@ def collection(now: float, *, interval: float = 3600.0) -> tuple[str, str]:
     return next_collection(TABLE, settings=Settings(collect_interval_seconds=interval), now=now)
 
 
-def test_merges_of_a_span_of_time_have_one_collection_which_begins_when_it_is_over() -> None:
+def test_merges_within_one_time_span_share_a_collection_that_begins_at_its_end() -> None:
     assert collection(0.0) == collection(7199.9) == (f"{TABLE}-19700101T020000", "1970-01-01T02:00:00Z")
     assert collection(7200.0) == (f"{TABLE}-19700101T040000", "1970-01-01T04:00:00Z")
 
 
 @pytest.mark.parametrize("interval", [0.0, 0.3, 1.5, 60.0, 86_400.0])
-def test_a_collection_begins_after_the_merge_and_an_interval_before_the_next_one(interval: float) -> None:
+def test_a_collection_begins_after_the_merge_and_two_intervals_before_the_next_collection(interval: float) -> None:
     now = 1_000_000.25
     begins = datetime.fromisoformat(collection(now, interval=interval)[1]).timestamp()
     following = datetime.fromisoformat(collection(begins, interval=interval)[1]).timestamp()

@@ -1,4 +1,4 @@
-"""The doctor: each thing that can be wrong with a deployment is found, named and given a remedy."""
+"""The doctor finds every fault of a deployment or a table, names it, and gives a remedy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.unit import tables
 
 ARN = "arn:aws:{}:us-east-1:111111111111:{}"
 WRITES = ARN.format("sqs", "lancelsm-prod-writes.fifo")
-LETTERS = ARN.format("sqs", "lancelsm-prod-dead-letters.fifo")
+DEAD_LETTERS = ARN.format("sqs", "lancelsm-prod-dead-letters.fifo")
 GONE = CallFailed(code="ResourceNotFoundException", message="not found")
 
 Change = Callable[[dict[str, Any]], Any]
@@ -52,7 +52,7 @@ def healthy() -> DeploymentFacts:
         "VisibilityTimeout": "360",
         "ApproximateNumberOfMessages": "0",
     }
-    policy = json.dumps({"deadLetterTargetArn": LETTERS, "maxReceiveCount": 1000})
+    policy = json.dumps({"deadLetterTargetArn": DEAD_LETTERS, "maxReceiveCount": 1000})
     mapping = {
         "EventSourceArn": WRITES,
         "State": "Enabled",
@@ -86,7 +86,7 @@ def healthy() -> DeploymentFacts:
         },
         queues={
             "QueueUrl": {**queue, "QueueArn": WRITES, "RedrivePolicy": policy},
-            "DeadLetterUrl": {**queue, "QueueArn": LETTERS},
+            "DeadLetterUrl": {**queue, "QueueArn": DEAD_LETTERS},
         },
         functions={name: function(name) for name in FUNCTIONS},
         invocable={name: {"StatusCode": 204} for name in FUNCTIONS},
@@ -96,12 +96,12 @@ def healthy() -> DeploymentFacts:
     )
 
 
-def wrong(facts: DeploymentFacts) -> dict[str, Check]:
+def failed_checks(facts: DeploymentFacts) -> dict[str, Check]:
     return {check.name: check for check in checks(facts) if not check.ok}
 
 
 def changed(field: str, *path: Any, to: Any) -> DeploymentFacts:
-    """Healthy facts but for one value."""
+    """Healthy facts with one changed value."""
     facts = healthy()
     value = deepcopy(getattr(facts, field))
     if not path:
@@ -113,8 +113,8 @@ def changed(field: str, *path: Any, to: Any) -> DeploymentFacts:
     return replace(facts, **{field: value})
 
 
-def test_nothing_is_wrong_with_a_healthy_deployment() -> None:
-    assert wrong(healthy()) == {}
+def test_a_healthy_deployment_passes_every_check() -> None:
+    assert failed_checks(healthy()) == {}
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_nothing_is_wrong_with_a_healthy_deployment() -> None:
                 "queues",
                 "QueueUrl",
                 "RedrivePolicy",
-                to=json.dumps({"deadLetterTargetArn": LETTERS, "maxReceiveCount": 3}),
+                to=json.dumps({"deadLetterTargetArn": DEAD_LETTERS, "maxReceiveCount": 3}),
             ),
             "queue",
             "3 receives",
@@ -191,28 +191,28 @@ def test_nothing_is_wrong_with_a_healthy_deployment() -> None:
         (changed("application", "initialCapacity", to={"D": {}}), "Spark application", "cost", "cdk deploy"),
     ],
 )
-def test_what_is_wrong_is_found_and_has_a_remedy(facts: DeploymentFacts, name: str, found: str, remedy: str) -> None:
-    check = wrong(facts)[name]
+def test_each_fault_is_found_and_has_a_remedy(facts: DeploymentFacts, name: str, found: str, remedy: str) -> None:
+    check = failed_checks(facts)[name]
 
     assert found in check.found
     assert remedy in check.remedy
 
 
-def test_one_fault_is_not_reported_under_many_names() -> None:
-    assert set(wrong(changed("queues", "QueueUrl", "FifoQueue", to="false"))) == {"queue"}
-    assert set(wrong(changed("backups", to=GONE))) == {"registry"}
+def test_one_fault_fails_only_one_check() -> None:
+    assert set(failed_checks(changed("queues", "QueueUrl", "FifoQueue", to="false"))) == {"queue"}
+    assert set(failed_checks(changed("backups", to=GONE))) == {"registry"}
 
 
-def test_the_emulator_needs_no_layers_and_keeps_nothing() -> None:
+def test_the_emulator_needs_no_layers_backups_or_deletion_protection() -> None:
     facts = replace(healthy(), stage="local")
     facts = replace(facts, functions={name: {**function(name), "Layers": []} for name in FUNCTIONS})
     facts = replace(facts, registry={**facts.registry, "DeletionProtectionEnabled": False}, backups=GONE)  # type: ignore[dict-item]
 
-    assert wrong(facts) == {}
+    assert failed_checks(facts) == {}
 
 
 class NoAws:
-    """Clients that nobody answers."""
+    """A client without credentials: every call fails."""
 
     class meta:
         region_name = "us-east-1"
@@ -227,14 +227,14 @@ class NoAws:
 def test_without_credentials_every_check_fails_and_none_raises() -> None:
     facts = fetch("dev", service=lambda _: NoAws(), clock=FakeClock(), ids=SeededIds(1))
 
-    found = wrong(facts)
+    found = failed_checks(facts)
 
     assert "credentials" in found
     assert all(check.remedy for check in found.values())
 
 
 class Bucket:
-    """An S3 of one bucket whose conditions hold, or not."""
+    """S3 with one bucket, which honours the conditions of writes or ignores them."""
 
     def __init__(self, *, honours: bool) -> None:
         self.honours = honours
@@ -252,8 +252,8 @@ class Bucket:
     def put_object(
         self, *, Bucket: str, Key: str, Body: bytes, IfNoneMatch: str | None = None, IfMatch: str | None = None
     ) -> Any:
-        there = self.objects.get(Key)
-        if self.honours and ((IfNoneMatch and there is not None) or (IfMatch and (there or b"").hex() != IfMatch)):
+        stored = self.objects.get(Key)
+        if self.honours and ((IfNoneMatch and stored is not None) or (IfMatch and (stored or b"").hex() != IfMatch)):
             return self._fail(412)
         self.objects[Key] = Body
         return {"ResponseMetadata": {"HTTPStatusCode": 200}}
@@ -264,7 +264,7 @@ class Bucket:
 
 
 @pytest.mark.parametrize("honours", [True, False])
-def test_the_probe_tells_whether_conditions_hold(honours: bool) -> None:
+def test_the_probe_finds_out_whether_conditional_writes_are_honoured(honours: bool) -> None:
     class Aws(NoAws):
         def describe_stacks(self, *, StackName: str) -> Any:
             return {"Stacks": [{"StackStatus": "CREATE_COMPLETE", "Outputs": [_output("Bucket", "lake")]}]}
@@ -273,38 +273,40 @@ def test_the_probe_tells_whether_conditions_hold(honours: bool) -> None:
     service: Any = lambda name: bucket if name == "s3" else Aws()  # noqa: E731
     facts = fetch("dev", service=service, clock=FakeClock(), ids=SeededIds(1))
 
-    assert ("conditional writes" in wrong(facts)) is not honours
-    assert "absent objects" not in wrong(facts)
+    assert ("conditional writes" in failed_checks(facts)) is not honours
+    assert "absent objects" not in failed_checks(facts)
     assert all(key.startswith("work/doctor/") for key in bucket.objects)
 
 
-@pytest.mark.parametrize(("named", "missing"), [(("Bucket",), set()), ((), {"stack state"})])
-def test_a_deployment_over_what_exists_needs_no_stack_of_what_lasts(named: tuple[str, ...], missing: set[str]) -> None:
+@pytest.mark.parametrize(("output_names", "missing"), [(("Bucket",), set()), ((), {"stack state"})])
+def test_a_deployment_on_existing_resources_needs_no_state_stack(
+    output_names: tuple[str, ...], missing: set[str]
+) -> None:
     class Aws(NoAws):
         def describe_stacks(self, *, StackName: str) -> Any:
             if StackName == "lancelsm-dev-state":
                 raise ClientError({"Error": {"Code": "ValidationError", "Message": "no such stack"}}, "DescribeStacks")
-            outputs = [_output(name, "lake") for name in named]
+            outputs = [_output(name, "lake") for name in output_names]
             return {"Stacks": [{"StackStatus": "CREATE_COMPLETE", "Outputs": outputs}]}
 
     service: Any = lambda name: Bucket(honours=True) if name == "s3" else Aws()  # noqa: E731
     facts = fetch("dev", service=service, clock=FakeClock(), ids=SeededIds(1))
 
-    assert {name for name in wrong(facts) if name.startswith("stack")} == missing
+    assert {name for name in failed_checks(facts) if name.startswith("stack")} == missing
 
 
 def _output(key: str, value: str) -> dict[str, str]:
     return {"OutputKey": key, "OutputValue": value}
 
 
-def test_a_table_that_opens_is_right(tmp_path: Path) -> None:
+def test_a_healthy_table_passes_every_check(tmp_path: Path) -> None:
     table = tables.create(tmp_path)
     table.upsert([tables.row(1)])
 
     assert all(check.ok for check in table_checks(table.uri))
 
 
-def test_a_table_whose_appends_slow_down_is_told_to_merge(tmp_path: Path) -> None:
+def test_a_table_whose_appends_slow_down_needs_a_merge(tmp_path: Path) -> None:
     table = tables.create(tmp_path, settings={"pending_generations_slow": 1})
     table.upsert([tables.row(1)])
     table.flush()
@@ -314,23 +316,23 @@ def test_a_table_whose_appends_slow_down_is_told_to_merge(tmp_path: Path) -> Non
     assert "lancelsm merge" in check.remedy
 
 
-def test_the_command_ends_with_1_where_something_is_wrong(run: Run, tmp_path: Path) -> None:  # noqa: F811
-    done = run("doctor", tmp_path / "nothing")
+def test_the_doctor_command_exits_with_1_if_a_check_fails(run: Run, tmp_path: Path) -> None:  # noqa: F811
+    done = run("doctor", tmp_path / "missing")
 
     assert done.code == 1
     assert "WRONG" in done.out
     assert "lancelsm init" in done.out
 
 
-def test_the_command_speaks_only_of_what_it_looked_at(run: Run, tmp_path: Path) -> None:  # noqa: F811
+def test_the_doctor_command_reports_only_what_it_checked(run: Run, tmp_path: Path) -> None:  # noqa: F811
     table = lancelsm.create(tmp_path / "table", tables.COLUMNS, primary_key="id")
 
-    said = run("doctor", table.uri).out.splitlines()[-1]
+    last_line = run("doctor", table.uri).out.splitlines()[-1]
 
-    assert said == f"Nothing is wrong with what was looked at; for contents: lancelsm scrub {table.uri}"
+    assert last_line == f"All checks passed; to check all objects: lancelsm scrub {table.uri}"
 
 
-def test_the_command_as_json(as_json: Json, tmp_path: Path) -> None:  # noqa: F811
+def test_the_doctor_command_writes_json(as_json: Json, tmp_path: Path) -> None:  # noqa: F811
     lancelsm.create(tmp_path / "table", tables.COLUMNS, primary_key="id")
 
     document = as_json("doctor", tmp_path / "table")
@@ -339,5 +341,5 @@ def test_the_command_as_json(as_json: Json, tmp_path: Path) -> None:  # noqa: F8
     assert {frozenset(check) for check in document["checks"]} == {frozenset({"name", "ok", "found", "remedy"})}
 
 
-def test_the_command_needs_something_to_look_at(run: Run) -> None:  # noqa: F811
+def test_the_doctor_command_needs_a_table_or_a_stage(run: Run) -> None:  # noqa: F811
     assert run("doctor").code == 2

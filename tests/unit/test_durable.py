@@ -1,4 +1,4 @@
-"""Local files are durable, or somebody is told why not."""
+"""Local files are made durable, or an error says why that failed."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from lancelsm.dataset.durable import make_durable
 from lancelsm.errors import Corrupt, LsmError, Unavailable
 
 
-def failing(kind: OSError, monkeypatch: pytest.MonkeyPatch) -> None:
+def failing(error: OSError, monkeypatch: pytest.MonkeyPatch) -> None:
     def sync(path: str) -> None:
-        raise kind
+        raise error
 
     monkeypatch.setattr(durable, "_sync", sync)
 
 
 @pytest.mark.parametrize(
-    ("number", "raised"), [(errno.ENOENT, Corrupt), (errno.EIO, Unavailable), (errno.ENOSPC, Unavailable)]
+    ("number", "kind"), [(errno.ENOENT, Corrupt), (errno.EIO, Unavailable), (errno.ENOSPC, Unavailable)]
 )
-def test_what_keeps_files_from_being_durable_is_told_as_one_of_our_errors(
-    number: int, raised: type[LsmError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_failed_sync_becomes_an_error_of_lancelsm(
+    number: int, kind: type[LsmError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
     failing(OSError(number, os.strerror(number), str(tmp_path / "file")), monkeypatch)
 
-    with pytest.raises(raised, match="durable"):
+    with pytest.raises(kind, match="durable"):
         make_durable(str(tmp_path))

@@ -1,4 +1,4 @@
-"""What the registry in DynamoDB asks for, and how it is opened."""
+"""The requests that the DynamoDB registry sends, and how it is opened."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ _LARGE = 10**15
 
 
 class Client:
-    """Answers each call with what it is given, in order, and remembers what it was asked."""
+    """A client that returns the given answers in order and records the requests."""
 
     def __init__(self, *answers):
         self.answers = list(answers)
-        self.asked = []
+        self.requests = []
 
     def __getattr__(self, method):
         def call(**request):
-            self.asked.append((method, request))
+            self.requests.append((method, request))
             answer = self.answers.pop(0)
             if isinstance(answer, Exception):
                 raise answer
@@ -54,23 +54,23 @@ class Client:
         return call
 
 
-def over(*answers):
+def registry_with(*answers):
     client = Client(*answers)
     return client, DynamoRegistry("registry", client=client, clock=FakeClock(), ids=SeededIds(1))
 
 
-def refusal(code, *, status=400, **more):
+def client_error(code, *, status=400, **more):
     return ClientError(
         {"Error": {"Code": code, "Message": "m"}, "ResponseMetadata": {"HTTPStatusCode": status}, **more}, "UpdateItem"
     )
 
 
-def test_a_swap_conditions_on_what_it_expects_and_on_numbers_that_never_decrease():
-    client, registry = over({"Attributes": {"pk": {"S": "H"}, "sk": {"S": "h"}, "epoch": {"N": "2"}}})
+def test_a_swap_is_conditional_on_expected_fields_and_on_fields_that_never_decrease():
+    client, registry = registry_with({"Attributes": {"pk": {"S": "H"}, "sk": {"S": "h"}, "epoch": {"N": "2"}}})
 
     registry.swap(KEY, expect={"epoch": 1, "gone": None}, change={"epoch": 2, "owner": "o", "dirty": None})
 
-    ((method, request),) = client.asked
+    ((method, request),) = client.requests
     assert method == "update_item"
     assert request["ConditionExpression"] == (
         "attribute_exists(pk) AND #0 = :0 AND attribute_not_exists(#1) AND (attribute_not_exists(#0) OR #0 <= :1)"
@@ -80,20 +80,20 @@ def test_a_swap_conditions_on_what_it_expects_and_on_numbers_that_never_decrease
     assert request["ExpressionAttributeValues"] == {":0": {"N": "1"}, ":1": {"N": "2"}, ":2": {"S": "o"}}
 
 
-def test_a_creation_has_no_part_that_is_empty():
-    client, registry = over({"Attributes": {"pk": {"S": "H"}, "sk": {"S": "h"}}})
+def test_a_creation_sends_no_empty_expressions():
+    client, registry = registry_with({"Attributes": {"pk": {"S": "H"}, "sk": {"S": "h"}}})
 
     assert registry.swap(KEY, expect=None, change={"dirty": None}).record == {}
 
-    ((_, request),) = client.asked
+    ((_, request),) = client.requests
     assert request["ConditionExpression"] == "attribute_not_exists(pk)"
     assert not request.keys() & {"UpdateExpression", "ExpressionAttributeNames", "ExpressionAttributeValues"}
 
 
-def test_what_refused_a_swap_tells_a_lost_one_from_one_that_would_go_back():
+def test_the_refusing_item_distinguishes_a_lost_swap_from_a_decreasing_field():
     item = {"pk": {"S": "H"}, "sk": {"S": "h"}, "epoch": {"N": "5"}, "owner": {"S": "o"}}
-    failed = refusal("ConditionalCheckFailedException", Item=item)
-    _, registry = over(failed, failed, refusal("ConditionalCheckFailedException"))
+    failed = client_error("ConditionalCheckFailedException", Item=item)
+    _, registry = registry_with(failed, failed, client_error("ConditionalCheckFailedException"))
 
     assert registry.swap(KEY, expect={"owner": "p"}, change={"epoch": 4}) == SwapLost(record={"epoch": 5, "owner": "o"})
     with pytest.raises(Corrupt, match="epoch would go back from 5 to 4"):
@@ -103,7 +103,7 @@ def test_what_refused_a_swap_tells_a_lost_one_from_one_that_would_go_back():
 
 @pytest.mark.parametrize("attribute", [{"N": "1.5"}, {"BOOL": True}, {"M": {}}])
 def test_a_field_that_lancelsm_never_writes_is_corrupt_and_named(attribute):
-    _, registry = over({"Item": {"pk": {"S": "H"}, "sk": {"S": "h"}, "epoch": attribute}})
+    _, registry = registry_with({"Item": {"pk": {"S": "H"}, "sk": {"S": "h"}, "epoch": attribute}})
 
     with pytest.raises(Corrupt) as raised:
         registry.read(KEY)
@@ -111,21 +111,23 @@ def test_a_field_that_lancelsm_never_writes_is_corrupt_and_named(attribute):
 
 
 def test_missing_credentials_are_invalid():
-    _, registry = over(NoCredentialsError())
+    _, registry = registry_with(NoCredentialsError())
 
     with pytest.raises(Invalid, match="credentials"):
         registry.swap(KEY, expect=None, change={"n": 1})
 
 
-def test_the_index_is_read_to_its_last_page_and_needs_its_own_grant():
+def test_the_dirty_index_is_read_to_its_last_page_and_needs_its_own_grant():
     def page(region, **more):
         item = {"pk": {"S": f"H#t#{region}"}, "sk": {"S": "head"}, "dirty": {"S": "90"}}
         return {"Items": [item], **more}
 
-    client, registry = over(page("b", LastEvaluatedKey={"pk": "x"}), page("a"), refusal("AccessDeniedException"))
+    client, registry = registry_with(
+        page("b", LastEvaluatedKey={"pk": "x"}), page("a"), client_error("AccessDeniedException")
+    )
 
     assert registry.dirty() == [("t", "a", "90"), ("t", "b", "90")]
-    assert client.asked[1] == (
+    assert client.requests[1] == (
         "scan",
         {"TableName": "registry", "IndexName": "dirty", "ExclusiveStartKey": {"pk": "x"}},
     )
@@ -163,7 +165,7 @@ def test_a_full_head_is_one_unit_of_capacity():
 
 
 def item_bytes(key, record):
-    """As DynamoDB counts: names and text in UTF-8, numbers a byte for two digits and at most three more."""
+    """The size that DynamoDB charges: UTF-8 bytes of names and text; half a byte per digit of numbers, plus up to 3."""
     values = {"pk": key.partition, "sk": key.sort, **record}
     return sum(
         len(name.encode()) + (len(str(value)) // 2 + 3 if isinstance(value, int) else len(value.encode()))
@@ -172,24 +174,24 @@ def item_bytes(key, record):
 
 
 def test_a_registry_is_opened_by_the_name_of_its_table(monkeypatch):
-    asked = []
-    monkeypatch.setattr(aws, "client", lambda service: asked.append(service) or Client({}))
+    services = []
+    monkeypatch.setattr(aws, "client", lambda service: services.append(service) or Client({}))
 
-    registry = handle("dynamodb:lancelsm-dev-registry")
+    registry = open_kind("dynamodb:lancelsm-dev-registry")
 
     assert registry.read(KEY) is None
-    assert asked == ["dynamodb"]
+    assert services == ["dynamodb"]
 
 
 @pytest.mark.parametrize(
     ("kind", "remedy"),
     [("dynamodb", "dynamodb:NAME"), ("dynamodb:", "dynamodb:NAME"), ("dynamo:x", "sqlite, object or dynamodb:NAME")],
 )
-def test_a_registry_without_a_name_or_of_no_kind_is_invalid(kind, remedy):
+def test_a_registry_without_a_name_or_of_an_unknown_kind_is_invalid(kind, remedy):
     with pytest.raises(Invalid) as raised:
-        handle(kind)
+        open_kind(kind)
     assert remedy in raised.value.remedy
 
 
-def handle(kind):
+def open_kind(kind):
     return open_registry(kind, uri=Path("t"), store=MemoryStore(), clock=FakeClock(), ids=SeededIds(1))

@@ -1,4 +1,4 @@
-"""EMR Serverless as it is emulated: the states that applications and jobs go through, and what holds a job back."""
+"""The emulated EMR Serverless: the states of applications and jobs, and what delays or refuses a job."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from local.emr_states import ApiError, Application, JobResult, JobRun
 ROLE = "arn:aws:iam::111111111111:role/job"
 
 
-class HandClock:
-    """Time that moves when a test says so."""
+class ManualClock:
+    """A clock that advances only when a test moves it."""
 
     def __init__(self) -> None:
         self.at = 1_000.0
@@ -32,8 +32,8 @@ class HandClock:
         self.at += seconds
 
 
-class HandRun:
-    """A run that ends when a test says so; stopping it ends it."""
+class ManualRun:
+    """A run that ends when a test sets its result or stops it."""
 
     def __init__(self) -> None:
         self.end: JobResult | None = None
@@ -46,20 +46,20 @@ class HandRun:
 
 
 class Environment:
-    """EMR Serverless with one application, under a hand-moved clock and hand-ended runs."""
+    """EMR Serverless with one application, a manual clock and runs that tests end."""
 
     def __init__(self, **application: object) -> None:
-        self.clock = HandClock()
-        self.runs: list[HandRun] = []
+        self.clock = ManualClock()
+        self.runs: list[ManualRun] = []
         self.emr = EmrServerless(runner=self, clock=self.clock, ids=SeededIds(1))
-        made = self.emr.create_application(
+        created = self.emr.create_application(
             {"clientToken": "a", "name": "merge", "releaseLabel": "emr-spark-8.0.0", "type": "SPARK", **application}
         )
-        self.application = made["applicationId"]
+        self.application = created["applicationId"]
 
-    def start(self, job: JobRun, application: Application) -> HandRun:
+    def start(self, job: JobRun, application: Application) -> ManualRun:
         assert (job.state, application.id) == ("SCHEDULED", self.application)
-        self.runs.append(HandRun())
+        self.runs.append(ManualRun())
         return self.runs[-1]
 
     def submit(self, token: str, parameters: str = "", **more: object) -> str:
@@ -93,7 +93,7 @@ def test_a_job_starts_its_application_and_goes_through_every_state() -> None:
     environment = Environment()
     job = environment.submit("t")
 
-    # When it is looked at after every step, and its run ends
+    # When its state is read after every step, and its run ends
     seen = [(environment.application_state(), environment.state(job))]
     for _ in range(12):
         environment.step()
@@ -101,13 +101,13 @@ def test_a_job_starts_its_application_and_goes_through_every_state() -> None:
         if environment.runs:
             environment.runs[0].end = JobResult(succeeded=True)
 
-    # Then no state was left out
+    # Then it went through every state
     applications, jobs = (list(dict.fromkeys(column)) for column in zip(*seen, strict=True))
     assert applications == ["CREATING", "CREATED", "STARTING", "STARTED"]
     assert jobs == ["SUBMITTED", "PENDING", "SCHEDULED", "RUNNING", "SUCCESS"]
 
 
-def test_the_same_client_token_starts_no_second_job() -> None:
+def test_a_repeated_client_token_starts_no_second_job() -> None:
     environment = Environment()
 
     first, again = environment.submit("t"), environment.submit("t")
@@ -126,19 +126,19 @@ def test_a_client_token_with_other_parameters_is_a_conflict() -> None:
     assert (refused.value.name, refused.value.status) == ("ConflictException", 409)
 
 
-def test_a_job_that_fails_is_tried_as_often_as_its_retry_policy_says() -> None:
+def test_a_failing_job_is_tried_as_often_as_its_retry_policy_allows() -> None:
     # Given a job with two attempts
     environment = Environment()
     job = environment.submit("t", retryPolicy={"maxAttempts": 2})
 
-    # When each fails
+    # When both fail
     for attempt in (1, 2):
         environment.step(8)
         assert (len(environment.runs), environment.job(job)["attempt"]) == (attempt, attempt)
         environment.runs[-1].end = JobResult(succeeded=False, details=f"exit code {attempt}")
     environment.step(8)
 
-    # Then it failed, with the words of the last
+    # Then the job failed with the details of the last attempt
     assert (environment.state(job), environment.job(job)["stateDetails"], len(environment.runs)) == (
         "FAILED",
         "exit code 2",
@@ -159,7 +159,7 @@ def test_a_job_is_cancelled_through_cancelling_and_its_run_is_stopped() -> None:
     assert environment.runs[0].end is not None
 
 
-def test_a_job_that_waits_is_cancelled_without_ever_running() -> None:
+def test_a_waiting_job_is_cancelled_without_running() -> None:
     environment = Environment()
     job = environment.submit("t")
 
@@ -179,8 +179,8 @@ def test_a_job_in_a_final_state_can_not_be_cancelled() -> None:
         environment.cancel(job)
 
 
-def test_a_job_that_runs_longer_than_its_limit_is_cancelled() -> None:
-    # Given a job of at most two minutes that runs
+def test_a_job_that_exceeds_its_time_limit_is_cancelled() -> None:
+    # Given a running job with a limit of two minutes
     environment = Environment()
     job = environment.submit("t", executionTimeoutMinutes=2)
     environment.step(8)
@@ -192,30 +192,30 @@ def test_a_job_that_runs_longer_than_its_limit_is_cancelled() -> None:
     environment.clock.at += 60
     environment.step(2)
 
-    # Then only the second ended it
+    # Then it is cancelled only after the second
     assert (before, environment.state(job)) == ("RUNNING", "CANCELLED")
     assert "2 min" in str(environment.job(job)["stateDetails"])
 
 
-def test_jobs_beyond_the_maximum_capacity_are_queued_and_none_overtakes() -> None:
-    # Given room for 16 vCPU, a job of 8, one of 16 and one of 8
+def test_jobs_beyond_the_maximum_capacity_are_queued_in_order() -> None:
+    # Given a capacity of 16 vCPU, and jobs of 8, 16 and 8 vCPU
     environment = Environment(maximumCapacity={"cpu": "16 vCPU", "memory": "999 GB"})
     first = environment.submit("1")
     large = environment.submit("2", "--conf spark.driver.cores=8 --conf spark.executor.cores=8")
     small = environment.submit("3")
 
-    # When the first runs, ends, and the large one runs
+    # When the first job runs and ends
     environment.step(8)
     together = [environment.state(job) for job in (first, large, small)]
     environment.runs[0].end = JobResult(succeeded=True)
     environment.step(8)
 
-    # Then the small one, which would have fitted beside the first, came after the large one
+    # Then the large job runs next, although the small one would have fitted beside the first
     assert together == ["RUNNING", "QUEUED", "QUEUED"]
     assert [environment.state(job) for job in (first, large, small)] == ["SUCCESS", "RUNNING", "QUEUED"]
 
 
-def test_a_job_that_can_never_fit_fails() -> None:
+def test_a_job_larger_than_the_maximum_capacity_fails() -> None:
     environment = Environment(maximumCapacity={"cpu": "4 vCPU", "memory": "999 GB"})
     job = environment.submit("t")
 
@@ -233,7 +233,7 @@ def test_no_more_jobs_run_at_once_than_the_application_allows() -> None:
     assert (environment.state(first), environment.state(second)) == ("RUNNING", "QUEUED")
 
 
-def test_an_application_stops_when_it_was_idle_for_its_limit() -> None:
+def test_an_application_stops_after_its_idle_timeout() -> None:
     environment = Environment(autoStopConfiguration={"enabled": True, "idleTimeoutMinutes": 1})
     environment.step()
     environment.emr.start_application({"applicationId": environment.application})
@@ -246,7 +246,7 @@ def test_an_application_stops_when_it_was_idle_for_its_limit() -> None:
     assert (started, environment.application_state()) == ("STARTED", "STOPPED")
 
 
-def test_an_application_is_deleted_only_when_it_is_stopped() -> None:
+def test_only_a_stopped_application_can_be_deleted() -> None:
     environment = Environment()
     environment.step()
     environment.emr.start_application({"applicationId": environment.application})
@@ -263,7 +263,7 @@ def test_an_application_is_deleted_only_when_it_is_stopped() -> None:
     assert gone.value.status == 404
 
 
-def test_a_stack_removes_an_application_with_its_jobs() -> None:
+def test_removing_an_application_cancels_its_jobs() -> None:
     environment = Environment()
     job = environment.submit("t")
     environment.step(8)
@@ -275,7 +275,7 @@ def test_a_stack_removes_an_application_with_its_jobs() -> None:
     assert environment.runs[0].end is not None
 
 
-def test_spark_properties_come_from_options_and_defaults_and_options_win() -> None:
+def test_spark_options_override_the_default_properties() -> None:
     request = {
         "jobDriver": {
             "sparkSubmit": {"sparkSubmitParameters": "--archives s3://b/d.zip#deps --conf 'a=b c' --conf x=1"}
@@ -288,7 +288,7 @@ def test_spark_properties_come_from_options_and_defaults_and_options_win() -> No
     assert spark_properties(request) == {"spark.archives": "s3://b/d.zip#deps", "a": "b c", "x": "1", "y": "2"}
 
 
-def test_a_spark_submit_option_that_can_not_be_honoured_is_refused_when_the_job_is_submitted() -> None:
+def test_an_unsupported_spark_submit_option_is_refused_at_submission() -> None:
     environment = Environment()
 
     with pytest.raises(ApiError, match="--master") as refused:
@@ -306,7 +306,7 @@ def test_a_spark_submit_option_that_can_not_be_honoured_is_refused_when_the_job_
         ({"spark.driver.memory": "1024m", "spark.executor.memory": "1g"}, (8.0, 2.2)),
     ],
 )
-def test_a_job_takes_its_driver_and_the_executors_that_it_starts_with(
+def test_a_job_takes_the_capacity_of_its_driver_and_initial_executors(
     properties: dict[str, str], expected: tuple[float, float]
 ) -> None:
     taken = workers(properties)
@@ -315,13 +315,13 @@ def test_a_job_takes_its_driver_and_the_executors_that_it_starts_with(
     assert taken.fits(Capacity(cpu=taken.cpu, memory=taken.memory))
 
 
-def test_an_amount_of_memory_that_is_none_is_invalid() -> None:
+def test_an_unreadable_amount_of_memory_is_invalid() -> None:
     with pytest.raises(Invalid, match="much"):
         workers({"spark.driver.memory": "much"})
 
 
-def test_sizes_of_workers_and_other_interpreters_are_left_out_here() -> None:
-    asked = {
+def test_worker_sizes_and_interpreters_are_left_out_of_the_local_command() -> None:
+    properties = {
         "spark.executor.memory": "14g",
         "spark.executorEnv.PYSPARK_PYTHON": "./deps/bin/python",
         "spark.executorEnv.PYTHONPATH": "./deps",
@@ -329,7 +329,7 @@ def test_sizes_of_workers_and_other_interpreters_are_left_out_here() -> None:
         "spark.sql.shuffle.partitions": "4",
     }
 
-    command = submission(Path("/job.py"), ["--table", "s3://b/t"], asked, [])
+    command = submission(Path("/job.py"), ["--table", "s3://b/t"], properties, [])
 
     assert command[1:3] == ["--master", "local[2]"]
     assert [one for one in command if one.startswith(("spark.sql", "spark.exec", "spark.emr"))] == [
@@ -339,7 +339,7 @@ def test_sizes_of_workers_and_other_interpreters_are_left_out_here() -> None:
     assert command[-3:] == ["/job.py", "--table", "s3://b/t"]
 
 
-def test_logs_lie_where_the_service_puts_them() -> None:
+def test_logs_have_the_same_keys_as_in_the_service() -> None:
     monitoring = {"monitoringConfiguration": {"s3MonitoringConfiguration": {"logUri": "s3://b/logs/"}}}
     job = JobRun(
         id="j",
@@ -355,7 +355,7 @@ def test_logs_lie_where_the_service_puts_them() -> None:
     assert log_uri(job, application) == "s3://b/logs/applications/a/jobs/j"
 
 
-def test_the_last_words_of_a_job_are_its_own() -> None:
-    said = "Traceback\nValueError: no\n26/11/28 02:11:37 INFO ShutdownHookManager: Shutdown hook called\n"
+def test_the_last_lines_of_a_job_leave_out_spark_log_lines() -> None:
+    log = "Traceback\nValueError: no\n26/11/28 02:11:37 INFO ShutdownHookManager: Shutdown hook called\n"
 
-    assert last_lines(said) == "Traceback ValueError: no"
+    assert last_lines(log) == "Traceback ValueError: no"

@@ -1,4 +1,4 @@
-"""WAL entries as bytes: every type comes back, the stream is Arrow's own, and garbage is told from entries."""
+"""The encoding of WAL entries: every type survives it, it equals Arrow's own, and damage is detected."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def table(kind, values):
 
 
 def entry_of(rows, *, position=7, epoch=3, applied_sequences=None):
-    made = draft(rows, applied_sequences=applied_sequences)
-    return encode(made, position=Position(position), epoch=Epoch(epoch), nonce=NONCE)
+    drafted = draft(rows, applied_sequences=applied_sequences)
+    return encode(drafted, position=Position(position), epoch=Epoch(epoch), nonce=NONCE)
 
 
 def read(body, *, position=7):
@@ -66,7 +66,7 @@ COLUMNS = {
 
 
 @pytest.mark.parametrize("name", COLUMNS)
-def test_every_type_comes_back(name):
+def test_every_type_survives_encoding(name):
     rows = table(COLUMNS[name].type, COLUMNS[name])
 
     entry = read(entry_of(rows).body)
@@ -77,7 +77,7 @@ def test_every_type_comes_back(name):
     assert entry.summary.rows == 3
 
 
-def test_chunks_with_dictionaries_of_their_own_come_back():
+def test_chunks_with_different_dictionaries_survive_encoding():
     kind = pa.dictionary(pa.int8(), pa.string())
     chunks = [(0, ["a"]), (1, ["a", "b"]), (0, ["c"]), (None, ["d"])]
     arrays = [pa.DictionaryArray.from_arrays(pa.array([i], pa.int8()), pa.array(words)) for i, words in chunks]
@@ -88,7 +88,7 @@ def test_chunks_with_dictionaries_of_their_own_come_back():
 
 
 @pytest.mark.parametrize("rows", [0, 1])
-def test_two_thousand_columns_and_no_rows_come_back(rows):
+def test_two_thousand_columns_survive_encoding_with_and_without_rows(rows):
     schema = pa.schema([field(f"c{i}", pa.int32(), i) for i in range(2000)])
     wide = pa.table([pa.array([i] * rows, pa.int32()) for i in range(2000)], schema=schema)
     entry = read(entry_of(wide).body)
@@ -96,7 +96,7 @@ def test_two_thousand_columns_and_no_rows_come_back(rows):
     assert (entry.sound, entry.summary.rows) == (True, rows)
 
 
-def test_a_row_of_ten_megabytes_comes_back_without_a_copy():
+def test_a_row_of_ten_megabytes_is_decoded_without_a_copy():
     rows = table(pa.binary(), pa.array([b"\xab" * 10_000_000]))
     encoded = entry_of(rows)
     entry = read(encoded.body)
@@ -107,7 +107,7 @@ def test_a_row_of_ten_megabytes_comes_back_without_a_copy():
 
 
 @pytest.mark.parametrize("name", COLUMNS)
-def test_the_bytes_are_those_of_arrow_s_own_writer(name):
+def test_the_bytes_equal_those_of_arrows_own_writer(name):
     rows = table(COLUMNS[name].type, COLUMNS[name])
     body = entry_of(rows, applied_sequences={"q": "12"}).body
     schema = pa.ipc.open_stream(body).schema
@@ -119,7 +119,7 @@ def test_the_bytes_are_those_of_arrow_s_own_writer(name):
     assert body == sink.getvalue().to_pybytes()
 
 
-def test_the_schema_s_metadata_is_lance_s_and_ours_rides_on_the_last_field():
+def test_the_schema_has_lances_metadata_and_the_last_field_has_ours():
     rows = table(pa.utf8(), pa.array(["a"]))
     body = entry_of(rows, applied_sequences={"queue": "000123"}).body
     schema = pa.ipc.open_stream(body).schema
@@ -137,15 +137,15 @@ def test_the_schema_s_metadata_is_lance_s_and_ours_rides_on_the_last_field():
 
 
 def test_a_fence_has_neither_fields_nor_batches():
-    made = encode(fence(), position=Position(4), epoch=Epoch(9), nonce=NONCE)
-    reader = pa.ipc.open_stream(made.body)
+    drafted = encode(fence(), position=Position(4), epoch=Epoch(9), nonce=NONCE)
+    reader = pa.ipc.open_stream(drafted.body)
     assert (len(reader.schema), list(reader)) == (0, [])
     assert reader.schema.metadata[b"fence_sentinel"] == b"true"
-    entry = read(made.body, position=4)
+    entry = read(drafted.body, position=4)
     assert (entry.fence, entry.sound, entry.summary.rows, entry.row_setsum) == (True, True, 0, Setsum())
 
 
-def test_the_sum_is_of_position_epoch_and_payload():
+def test_the_sum_covers_position_epoch_and_payload():
     rows = table(pa.utf8(), pa.array(["a"]))
     sums = {
         entry_of(each, position=position, epoch=epoch).summary.entry_setsum
@@ -165,15 +165,15 @@ def test_an_entry_without_our_metadata_is_read_but_not_sound():
     assert (entry.nonce, entry.sound, entry.row_setsum, entry.fence) == (None, False, None, False)
 
 
-def test_what_is_cut_off_anywhere_is_corrupt_or_unsound():
+def test_an_entry_truncated_anywhere_is_corrupt_or_unsound():
     body = entry_of(table(pa.utf8(), pa.array(["a", "bc"]))).body
     for end in range(len(body)):
-        assert_no_entry(body[:end], end)
+        assert_not_sound(body[:end], end)
 
 
-def assert_no_entry(body, circumstance):
+def assert_not_sound(body, where_damaged):
     try:
-        assert not read(body).sound, circumstance
+        assert not read(body).sound, where_damaged
     except Corrupt as error:
         where = error.where
     else:
@@ -181,22 +181,22 @@ def assert_no_entry(body, circumstance):
     assert where == {"position": 7, "object": "k"}
 
 
-def test_any_flipped_bit_behind_the_schema_is_corrupt_or_unsound():
-    whole = entry_of(table(pa.utf8(), pa.array(["a", "bc"]))).body
-    schema = 8 + int.from_bytes(whole[4:8], "little")
-    for place in range(schema * 8, len(whole) * 8):
-        body = bytearray(whole)
-        body[place // 8] ^= 1 << place % 8
-        assert_no_entry(bytes(body), place)
+def test_any_flipped_bit_after_the_schema_is_corrupt_or_unsound():
+    intact = entry_of(table(pa.utf8(), pa.array(["a", "bc"]))).body
+    schema = 8 + int.from_bytes(intact[4:8], "little")
+    for bit in range(schema * 8, len(intact) * 8):
+        body = bytearray(intact)
+        body[bit // 8] ^= 1 << bit % 8
+        assert_not_sound(bytes(body), bit)
 
 
-def test_any_flipped_bit_in_the_schema_raises_corrupt_if_anything():
-    whole = entry_of(table(pa.utf8(), pa.array(["a", "bc"])), applied_sequences={"q": "1"}).body
-    schema = 8 + int.from_bytes(whole[4:8], "little")
+def test_a_flipped_bit_in_the_schema_raises_no_other_error_than_corrupt():
+    intact = entry_of(table(pa.utf8(), pa.array(["a", "bc"])), applied_sequences={"q": "1"}).body
+    schema = 8 + int.from_bytes(intact[4:8], "little")
     outcomes = {"corrupt": 0, "unsound": 0, "sound": 0}
-    for place in range(schema * 8):
-        body = bytearray(whole)
-        body[place // 8] ^= 1 << place % 8
+    for bit in range(schema * 8):
+        body = bytearray(intact)
+        body[bit // 8] ^= 1 << bit % 8
         try:
             outcomes["sound" if read(bytes(body)).sound else "unsound"] += 1
         except Corrupt:
@@ -205,7 +205,7 @@ def test_any_flipped_bit_in_the_schema_raises_corrupt_if_anything():
 
 
 @pytest.mark.parametrize("epoch", [b"-3", b"x", b"18446744073709551616", b""])
-def test_an_epoch_that_is_none_is_corrupt(epoch):
+def test_an_invalid_epoch_is_corrupt(epoch):
     schema = pa.schema([], metadata={b"writer_epoch": epoch})
     sink = pa.BufferOutputStream()
     pa.ipc.new_stream(sink, schema).close()
@@ -214,10 +214,10 @@ def test_an_epoch_that_is_none_is_corrupt(epoch):
 
 
 def test_random_bytes_are_corrupt():
-    dice = random.Random(1)
+    chance = random.Random(1)
     head = entry_of(table(pa.utf8(), pa.array(["a"]))).body[:8]
     for _ in range(500):
-        noise = dice.randbytes(dice.randrange(400))
+        noise = chance.randbytes(chance.randrange(400))
         for body in (noise, head + noise):
             with pytest.raises(Corrupt):
                 read(body)

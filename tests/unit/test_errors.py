@@ -1,4 +1,4 @@
-"""Six kinds of errors, each with its place, its remedy and its exit code."""
+"""The six kinds of errors, each with a location, a remedy and an exit code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_there_are_six_kinds():
     assert len([e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, LsmError)]) == 7
 
 
-def test_the_text_says_what_where_and_what_next():
+def test_the_text_has_message_location_and_remedy():
     error = Fenced("held by 'b'", remedy="Stop this writer", table="s3://t", region="r", position=None)
     assert str(error) == "held by 'b' [table s3://t, region r]. Stop this writer"
     assert str(Contended("too slow")) == "too slow. Retry"
@@ -30,7 +30,7 @@ def test_the_text_says_what_where_and_what_next():
     assert str(Unavailable("no answer", remedy="Retry")) == "no answer. Retry"
 
 
-def test_an_error_learns_on_its_way_up_where_it_happened():
+def test_error_context_adds_the_location_that_the_error_lacks():
     with (
         pytest.raises(Invalid) as caught,
         errors.error_context(table="t", region="r"),
@@ -40,7 +40,7 @@ def test_an_error_learns_on_its_way_up_where_it_happened():
     assert caught.value.where == {"table": "t", "region": "of rows", "row": 3}
 
 
-def test_the_document_has_message_remedy_and_places():
+def test_the_document_has_message_remedy_and_location():
     error = Corrupt("gone", remedy="Scrub", table="t", position=7)
     assert error.document() == {
         "error": {"kind": "Corrupt", "message": "gone", "remedy": "Scrub", "table": "t", "position": 7}
