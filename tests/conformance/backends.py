@@ -1,4 +1,4 @@
-"""The adapters under test, each opened from a description that another process can open as well."""
+"""Open the adapters under test from a description. Another process can open the same one from the same description."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ REGISTRIES = (
 
 
 def between_processes(names: tuple[str, ...]) -> list[str]:
-    """Those that processes share, one of a kind."""
+    """Return the backends that processes can share, one of each kind."""
     return [name for name in names if "memory" not in name and "stale" not in name]
 
 

@@ -1,7 +1,7 @@
-"""The backends as fixtures: `described` says how to open one, in this process or in another.
+"""Fixtures for the backends: `described` returns how to open a backend in this process or in another one.
 
-`LANCELSM_TEST_DYNAMODB` may hold the endpoint of another DynamoDB, as DynamoDB Local's `http://127.0.0.1:8000`: then
-its tables are made, used and left there. Without it the backend `dynamodb-other` is skipped.
+`LANCELSM_TEST_DYNAMODB` may hold the endpoint of another DynamoDB, such as DynamoDB Local's `http://127.0.0.1:8000`.
+Its tables are created there and not removed. Without the variable the backend `dynamodb-other` is skipped.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.backends import Description
-from tests.conformance.dynamodb import Proxy, dynamodb_client, make_registry_table, proxied
-from tests.conformance.ministack import make_bucket, ministack, options
+from tests.conformance.dynamodb import Proxy, create_registry_table, dynamodb_client, proxied
+from tests.conformance.ministack import create_bucket, ministack, options
 
 BUCKET = "conformance"
 
@@ -22,20 +22,20 @@ BUCKET = "conformance"
 @pytest.fixture(scope="session")
 def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with ministack(tmp_path_factory.mktemp("ministack")) as endpoint:
-        make_bucket(endpoint, BUCKET)
+        create_bucket(endpoint, BUCKET)
         yield endpoint
 
 
 @pytest.fixture
 def proxy(s3_endpoint: str) -> Iterator[Proxy]:
-    """A DynamoDB that misbehaves as told."""
+    """A DynamoDB with scripted failures."""
     with proxied(s3_endpoint) as proxy:
         yield proxy
 
 
 @pytest.fixture
 def described(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Description]:
-    """From a backend's name to a description of a new, empty table in it."""
+    """A function from the name of a backend to the description of a new, empty table in it."""
 
     def describe(backend: str) -> Description:
         if backend.endswith("memory"):
@@ -46,7 +46,7 @@ def described(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str],
             return {"backend": backend, "uri": uri, "options": options(endpoint)}
         if backend.startswith("dynamodb"):
             endpoint = _dynamodb(backend, request)
-            table = make_registry_table(dynamodb_client(endpoint), f"{tmp_path.name}-{os.getpid()}")
+            table = create_registry_table(dynamodb_client(endpoint), f"{tmp_path.name}-{os.getpid()}")
             return {"backend": backend, "endpoint": endpoint, "table": table}
         return {"backend": backend, "uri": str(tmp_path / "table")}
 
@@ -56,8 +56,8 @@ def described(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str],
 def _dynamodb(backend: str, request: pytest.FixtureRequest) -> str:
     if backend == "dynamodb-other":
         endpoint = os.environ.get("LANCELSM_TEST_DYNAMODB")
-        if not endpoint:  # it can't be brought along: Amazon's licence forbids to pass DynamoDB Local on
-            pytest.skip("LANCELSM_TEST_DYNAMODB names no other DynamoDB")
+        if not endpoint:  # not included: the licence of DynamoDB Local forbids redistribution
+            pytest.skip("LANCELSM_TEST_DYNAMODB is not set")
         return endpoint
     if backend == "dynamodb-stale-replica":
         return str(request.getfixturevalue("proxy").endpoint)

@@ -1,8 +1,8 @@
-"""Writers that die at each line of the local store in turn, one directory each: `0`, `1`, ...
+"""Kill a writer at each line of the local store in turn. Each writer has a directory of its own: `0`, `1`, ...
 
     python -m tests.conformance.crashing create|replace DIRECTORY
 
-Prints how many died.
+It prints how many writers died.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ OLD, NEW = b"old", b"new"
 _ADAPTER = {filesystem.__file__, posix.__file__}
 
 
-def died_at_every_line(method: str, directory: Path) -> list[Path]:
-    """The tables that the dead left behind, and last the one of the writer that survived."""
+def killed_at_every_line(method: str, directory: Path) -> list[Path]:
+    """Return the tables that the killed writers left, and last the table of the writer that survived."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.conformance.crashing", method, str(directory)],
         cwd=ROOT,
@@ -36,18 +36,18 @@ def died_at_every_line(method: str, directory: Path) -> list[Path]:
 
 
 def _survives(line: int, act: Callable[[], object]) -> bool:
-    """Run `act` in a child that ends at its `line`th line of the adapter, without any cleaning up."""
+    """Run `act` in a child process that ends at its `line`th line of the adapter, without any clean-up."""
     child = os.fork()
     if child == 0:
-        left = line
+        remaining = line
 
         def trace(frame, event, _argument):
-            nonlocal left
+            nonlocal remaining
             if frame.f_code.co_filename not in _ADAPTER:
                 return None
             if event == "line":
-                left -= 1
-                if left < 0:
+                remaining -= 1
+                if remaining < 0:
                     os._exit(1)
             return trace
 
@@ -60,7 +60,7 @@ def _survives(line: int, act: Callable[[], object]) -> bool:
 def main() -> None:
     method, directory = sys.argv[1], Path(sys.argv[2])
     for line in itertools.count():
-        # A process dies here, not the machine: nothing hangs on syncs.
+        # Only a process dies here, not the machine, so syncs do not matter.
         store = LocalStore(directory / str(line), fsync=lambda descriptor: None)
         if method == "create":
             survived = _survives(line, lambda store=store: store.create(KEY, NEW))

@@ -1,4 +1,4 @@
-"""A writer that is killed: it prints each key once its write was acknowledged.
+"""Run a writer that prints each key once its write is acknowledged, and kill it.
 
 python -m tests.conformance.durable objects|registry DESCRIPTION
 """
@@ -20,7 +20,7 @@ SIZE = 100_000
 
 
 def acknowledged_until_killed(port: str, description: Description, count: int) -> list[str]:
-    """What a writer had acknowledged when it was killed, after at least `count` acknowledgements."""
+    """Return the keys that were acknowledged to a writer before it was killed. There are at least `count`."""
     command = [sys.executable, "-m", "tests.conformance.durable", port, json.dumps(description)]
     writer = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:

@@ -1,9 +1,9 @@
-"""DynamoDB as the registry needs it: its client, its table, and a proxy that misbehaves as told.
+"""Clients and tables of DynamoDB for the registry, and a proxy in front of a working DynamoDB that scripts failures.
 
-The proxy stands before a DynamoDB that works. `script[action]` holds what happens to the next requests of an action,
-one item each: the code of an error (nothing happens), `500` (nothing happens), `applied 500` (it happens, the answer
-says 500), `drop` and `applied drop` (the connection ends), `late` (the connection ends, it happens at `land`), `cut`
-(half of the answer arrives), `ok`. A read that does not ask for consistency meets a replica that knows of nothing.
+`script[action]` lists the events for the next requests of an action, one per request: the code of an error or `500`
+(the request has no effect), `applied 500` (it takes effect, the answer is 500), `drop` and `applied drop` (the
+connection ends without an answer), `late` (the connection ends, the request takes effect at `land`), `cut` (half of the
+answer arrives), `ok`. A read that does not ask for consistency gets the answer of a replica without any data.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ABSENT = {"GetItem": {}, "Query": {"Items": [], "Count": 0, "ScannedCount": 0}}
 
 
 def dynamodb_client(endpoint: str) -> Any:
-    """As `lancelsm.common.aws.client` makes it, for this endpoint."""
+    """Create a client for this endpoint as `lancelsm.common.aws.client` does."""
     return boto3.client(
         "dynamodb",
         endpoint_url=endpoint,
@@ -42,15 +42,15 @@ def dynamodb_client(endpoint: str) -> Any:
 
 @contextmanager
 def environment_of(endpoint: str) -> Iterator[None]:
-    """Within, `lancelsm.common.aws` finds this endpoint, region and account in the environment."""
-    raised = {
+    """Within the block, `lancelsm.common.aws` finds this endpoint, region and account in the environment."""
+    variables = {
         "AWS_ENDPOINT_URL": endpoint,
         "AWS_REGION": "us-east-1",
         "AWS_ACCESS_KEY_ID": "000000000000",
         "AWS_SECRET_ACCESS_KEY": "secret",
         "AWS_EC2_METADATA_DISABLED": "true",
     }
-    with mock.patch.dict("os.environ", raised):
+    with mock.patch.dict("os.environ", variables):
         _forget_clients()
         try:
             yield
@@ -63,8 +63,8 @@ def _forget_clients() -> None:
     aws.session.cache_clear()
 
 
-def make_registry_table(client: Any, name: str) -> str:
-    """The table as a deployment makes it; returns its name."""
+def create_registry_table(client: Any, name: str) -> str:
+    """Create the table as a deployment does, and return its name."""
     client.create_table(
         TableName=name,
         BillingMode="PAY_PER_REQUEST",
@@ -82,7 +82,7 @@ def make_registry_table(client: Any, name: str) -> str:
 
 
 class Proxy:
-    """What is going to happen, and the requests so far as (action, body)."""
+    """The script of events, and the requests so far as (action, body)."""
 
     def __init__(self, upstream: str) -> None:
         self.script: dict[str, list[str]] = {}
@@ -96,7 +96,7 @@ class Proxy:
         return sum(name == action for name, _ in self.requests)
 
     def begin(self, action: str, body: bytes) -> str:
-        """Note a request; what happens to it."""
+        """Record a request and return its event."""
         with self.lock:
             self.requests.append((action, json.loads(body)))
             events = self.script.get(action, [])
@@ -122,7 +122,7 @@ class Proxy:
             self._late.append((target, body, authorization))
 
     def land(self) -> None:
-        """Let what is late happen now."""
+        """Apply the late requests now."""
         with self.lock:
             held, self._late = self._late, []
         for request in held:
@@ -131,7 +131,7 @@ class Proxy:
 
 @contextmanager
 def proxied(upstream: str, proxy: Proxy | None = None) -> Iterator[Proxy]:
-    """Run a proxy, of another kind if one is given, until the block ends."""
+    """Run a proxy until the block ends."""
     proxy = proxy or Proxy(upstream)
     with listening(_handler(proxy)) as proxy.endpoint:
         yield proxy
@@ -140,7 +140,7 @@ def proxied(upstream: str, proxy: Proxy | None = None) -> Iterator[Proxy]:
 def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        wbufsize = -1  # head and body in one segment, else the client's delayed acknowledgement holds the answer up
+        wbufsize = -1  # one segment for head and body, or the client's delayed acknowledgement delays the answer
         disable_nagle_algorithm = True
 
         def do_POST(self) -> None:

@@ -1,4 +1,4 @@
-"""A server of one's own on the loopback, for as long as a block lasts."""
+"""Run an HTTP server on the loopback interface while a block runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @contextmanager
 def listening(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    """Answer requests by `handler`; yields the endpoint."""
+    """Answer requests with `handler`. Yields the endpoint."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})

@@ -1,4 +1,4 @@
-"""A MiniStack of one's own: an S3 that keeps its promises, on a free port of the loopback."""
+"""Run a MiniStack on a free port of the loopback interface. Its S3 behaves as specified."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_QUIET = {"BIND_HOST": "127.0.0.1", "SFTP_ENABLED": "0", "IOT_MTLS_ENABLED": "0"}
+_SETTINGS = {"BIND_HOST": "127.0.0.1", "SFTP_ENABLED": "0", "IOT_MTLS_ENABLED": "0"}
 
 
 @contextmanager
 def ministack(directory: Path) -> Iterator[str]:
-    """Run it with `directory` as its working directory; yields its endpoint."""
+    """Run MiniStack with `directory` as its working directory. Yields its endpoint."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -27,7 +27,7 @@ def ministack(directory: Path) -> Iterator[str]:
     with log.open("wb") as output:
         server = subprocess.Popen(
             [sys.executable, "-m", "ministack.app"],
-            env=os.environ | _QUIET | {"GATEWAY_PORT": str(port)},
+            env=os.environ | _SETTINGS | {"GATEWAY_PORT": str(port)},
             cwd=directory,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -44,13 +44,13 @@ def ministack(directory: Path) -> Iterator[str]:
             server.wait()
 
 
-def make_bucket(endpoint: str, bucket: str) -> None:
+def create_bucket(endpoint: str, bucket: str) -> None:
     with urllib.request.urlopen(urllib.request.Request(f"{endpoint}/{bucket}", method="PUT")) as answer:
         assert answer.status == 200
 
 
 def options(endpoint: str) -> dict[str, str]:
-    """Storage options, as a user would write them."""
+    """Return storage options as a user would write them."""
     return {
         "aws_access_key_id": "000000000000",
         "aws_secret_access_key": "secret",

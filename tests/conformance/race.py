@@ -1,8 +1,8 @@
-"""What races: one actor's part, run by a thread of the test or by a process of its own.
+"""Race several actors on one store or registry. An actor is a thread of the test or a process of its own.
 
-    python -m tests.conformance.race PART DESCRIPTION NAME
+    python -m tests.conformance.race TASK DESCRIPTION NAME
 
-A process says `ready`, waits for a line, plays its part and prints the result as JSON.
+A process prints `ready`, waits for a line, runs its task and prints the result as JSON.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ RECORD = Key(partition="C#race", sort="counter")
 
 
 def create_each(store: ObjectStore, name: str) -> list[int]:
-    """The rounds in which this actor's create was the first."""
+    """Return the rounds in which this actor's create was the first."""
     return [n for n in range(ROUNDS) if isinstance(store.create(f"round/{n}", f"{n} {name}".encode()), Written)]
 
 
 def count_object(store: ObjectStore, name: str) -> int:
-    """Add 1 to the counter `STEPS` times; how often that was tried."""
+    """Add 1 to the counter `STEPS` times. Returns the number of attempts."""
     tries = 0
     for _ in range(STEPS):
         while True:
             tries += 1
             found: Object = store.get(COUNTER)
             value = json.loads(found.body)["n"]
-            # A nonce, since two bodies of one content have one ETag.
+            # `by` and `try` make each body unique: equal bodies have equal ETags.
             body = json.dumps({"n": value + 1, "by": name, "try": tries}).encode()
             if isinstance(store.replace(COUNTER, body, expect=found.etag), Written):
                 break
@@ -49,7 +49,7 @@ def count_object(store: ObjectStore, name: str) -> int:
 
 
 def create_each_record(registry: Registry, name: str) -> list[int]:
-    """The rounds in which this actor's create was the first."""
+    """Return the rounds in which this actor's create was the first."""
     return [
         n
         for n in range(ROUNDS)
@@ -60,7 +60,7 @@ def create_each_record(registry: Registry, name: str) -> list[int]:
 
 
 def count_record(registry: Registry, name: str) -> int:
-    """Add 1 to the counter `STEPS` times; how often that was tried."""
+    """Add 1 to the counter `STEPS` times. Returns the number of attempts."""
     tries = 0
     for _ in range(STEPS):
         while True:
@@ -72,7 +72,7 @@ def count_record(registry: Registry, name: str) -> int:
 
 
 def count_own_field(registry: Registry, name: str) -> int:
-    """Add 1 to the actor's own field of the record `STEPS` times; how often that was lost."""
+    """Add 1 to the actor's own field of the record `STEPS` times. Returns the number of lost swaps."""
     lost = 0
     for value in range(STEPS):
         outcome = registry.swap(RECORD, expect={name: value}, change={name: value + 1})
@@ -80,7 +80,7 @@ def count_own_field(registry: Registry, name: str) -> int:
     return lost
 
 
-PARTS: dict[str, tuple[Callable[[Description], Any], Callable[[Any, str], Any]]] = {
+TASKS: dict[str, tuple[Callable[[Description], Any], Callable[[Any, str], Any]]] = {
     "create_each": (opened_store, create_each),
     "count_object": (opened_store, count_object),
     "create_each_record": (opened_registry, create_each_record),
@@ -89,21 +89,21 @@ PARTS: dict[str, tuple[Callable[[Description], Any], Callable[[Any, str], Any]]]
 }
 
 
-def by_threads(part: str, shared: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Every actor's result, all started at once on one adapter."""
-    play, barrier = PARTS[part][1], Barrier(len(names))
+def by_threads(task: str, shared: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Return the result of every actor. All start at once, on one adapter."""
+    run, barrier = TASKS[task][1], Barrier(len(names))
 
     def actor(name: str) -> Any:
         barrier.wait()
-        return play(shared, name)
+        return run(shared, name)
 
     with ThreadPoolExecutor(len(names)) as pool:
         return dict(zip(names, pool.map(actor, names), strict=True))
 
 
-def by_processes(part: str, description: Description, names: Sequence[str]) -> dict[str, Any]:
-    """Every actor's result, each a process with an adapter of its own, all started at once."""
-    command = [sys.executable, "-m", "tests.conformance.race", part, json.dumps(description)]
+def by_processes(task: str, description: Description, names: Sequence[str]) -> dict[str, Any]:
+    """Return the result of every actor. Each is a process with its own adapter, and all start at once."""
+    command = [sys.executable, "-m", "tests.conformance.race", task, json.dumps(description)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     actors = {name: subprocess.Popen([*command, name], cwd=ROOT, **pipes) for name in names}
     try:
@@ -120,12 +120,12 @@ def by_processes(part: str, description: Description, names: Sequence[str]) -> d
 
 
 def main() -> None:
-    part, description, name = sys.argv[1:]
-    open_shared, play = PARTS[part]
+    task, description, name = sys.argv[1:]
+    open_shared, run = TASKS[task]
     shared = open_shared(json.loads(description))
     print("ready", flush=True)
     sys.stdin.readline()
-    print(json.dumps(play(shared, name)))
+    print(json.dumps(run(shared, name)))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""A small S3 that misbehaves as told: what a client sees of it can't be produced by a store that works.
+"""Serve a small S3 with scripted failures, for behaviour that a working store can't show on demand.
 
-Objects, If-None-Match, If-Match and ListObjectsV2, without signatures. `script[method, key]` holds what happens to the
-next requests, one item each: a status code (nothing happens), `applied 500` (it happens, the answer says 500),
-`applied drop` (it happens, the connection ends), `late` (the connection ends, it happens at `land`), `drop`, `cut`
-(the body ends early), `ok`.
+It supports objects, If-None-Match, If-Match and ListObjectsV2, without signatures. `script[method, key]` lists the
+events for the next requests, one per request: a status code (the request has no effect), `applied 500` (it takes effect, the
+answer is 500), `applied drop` (it takes effect, the connection ends), `late` (the connection ends, the request takes
+effect at `land`), `drop` (the connection ends), `cut` (the body ends early), `ok`.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _CODES = {
 
 
 class Stub:
-    """The objects, what is going to happen, and the requests so far as (method, key)."""
+    """The objects, the script of events, and the requests so far as (method, key)."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
         self.script: dict[tuple[str, str], list[int | str]] = {}
         self.requests: list[tuple[str, str]] = []
-        self.signers: list[tuple[str, str | None]] = []  # of each request: `ACCESS KEY/REGION`, session token
+        self.signers: list[tuple[str, str | None]] = []  # per request: `ACCESS KEY/REGION`, session token
         self.late: list[tuple[str, bytes, Message]] = []
         self.lock = threading.Lock()
         self.endpoint = ""
@@ -47,7 +47,7 @@ class Stub:
         return self.requests.count((method, key))
 
     def land(self) -> list[int]:
-        """Let what is late happen now; the status codes that nobody hears."""
+        """Apply the late requests now. Returns their status codes, which no client gets."""
         with self.lock:
             late, self.late = self.late, []
             return [self.put(*request) for request in late]
@@ -116,7 +116,7 @@ def _handler(stub: Stub) -> type[BaseHTTPRequestHandler]:
                 self._answer(status, tag=etag(body) if status == 200 else None)
 
         def _event(self, method: str, key: str) -> str | None:
-            """What happens beside the usual; None if the request is already answered."""
+            """Return the event for a request; None if the request has been answered here."""
             with stub.lock:
                 stub.requests.append((method, key))
                 stub.signers.append((_signer(self.headers), self.headers.get("x-amz-security-token")))
@@ -154,7 +154,7 @@ def _handler(stub: Stub) -> type[BaseHTTPRequestHandler]:
 
 
 def _signer(headers: Message) -> str:
-    """`ACCESS KEY/REGION` of the signature."""
+    """Return `ACCESS KEY/REGION` of the signature."""
     scope = headers.get("Authorization", "").partition("Credential=")[2].partition(",")[0].split("/")
     return f"{scope[0]}/{scope[2]}" if len(scope) > 2 else ""
 

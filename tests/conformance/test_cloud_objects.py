@@ -1,4 +1,4 @@
-"""What the cloud store makes of answers that a working store rarely gives."""
+"""The cloud store handles answers that a working store rarely gives."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def clock():
 
 @pytest.fixture
 def store(stub, clock):
-    return handle(stub, clock)
+    return open_handle(stub, clock)
 
 
-def handle(stub, clock=None, **more):
-    chosen = options(stub.endpoint) | more
-    return CloudStore(f"s3://{BUCKET}/t", chosen, clock=clock or FakeClock(), ids=SeededIds(1))
+def open_handle(stub, clock=None, **extra):
+    merged = options(stub.endpoint) | extra
+    return CloudStore(f"s3://{BUCKET}/t", merged, clock=clock or FakeClock(), ids=SeededIds(1))
 
 
 def test_a_conflict_on_create_is_refused_after_one_request(store, stub):
@@ -60,7 +60,7 @@ def test_a_conflict_on_replace_is_refused_after_one_request(store, stub):
 
 
 @pytest.mark.parametrize("event", ["applied 500", "applied drop"])
-def test_a_create_whose_answer_is_lost_is_unknown_and_not_sent_again(store, stub, event):
+def test_a_create_whose_reply_is_lost_is_unknown_and_not_sent_again(store, stub, event):
     stub.script["PUT", "t/k"] = [event]
 
     assert isinstance(store.create("k", b"x"), WriteUnknown)
@@ -69,7 +69,7 @@ def test_a_create_whose_answer_is_lost_is_unknown_and_not_sent_again(store, stub
 
 
 @pytest.mark.parametrize("event", ["applied 500", "applied drop"])
-def test_a_replace_whose_answer_is_lost_is_unknown_and_not_sent_again(store, stub, event):
+def test_a_replace_whose_reply_is_lost_is_unknown_and_not_sent_again(store, stub, event):
     stub.objects["t/k"] = b"old"
     stub.script["PUT", "t/k"] = [event]
 
@@ -78,8 +78,8 @@ def test_a_replace_whose_answer_is_lost_is_unknown_and_not_sent_again(store, stu
     assert store.get("k").body == b"new"
 
 
-def test_a_create_that_lands_late_is_the_object_or_changes_nothing(store, stub):
-    # Given two creates that are on their way, one of a key that another create takes meanwhile
+def test_a_late_create_creates_the_object_or_changes_nothing(store, stub):
+    # Given two creates in flight, and another create that takes the key of one of them first
     stub.script |= {("PUT", "t/free"): ["late"], ("PUT", "t/taken"): ["late"]}
     assert isinstance(store.create("free", b"late"), WriteUnknown)
     assert isinstance(store.create("taken", b"late"), WriteUnknown)
@@ -92,7 +92,7 @@ def test_a_create_that_lands_late_is_the_object_or_changes_nothing(store, stub):
     assert (store.get("free").body, store.get("taken").body) == (b"late", b"first")
 
 
-def test_a_replace_that_lands_late_changes_nothing_once_the_object_was_replaced(store, stub):
+def test_a_late_replace_changes_nothing_after_another_replace(store, stub):
     stub.objects |= {"t/same": b"old", "t/other": b"old"}
     stub.script |= {("PUT", "t/same"): ["late"], ("PUT", "t/other"): ["late"]}
     assert isinstance(store.replace("same", b"late", expect=etag(b"old")), WriteUnknown)
@@ -105,7 +105,7 @@ def test_a_replace_that_lands_late_changes_nothing_once_the_object_was_replaced(
 
 
 @pytest.mark.parametrize("event", [500, 503, "drop"])
-def test_a_write_that_failed_without_proof_is_unknown(store, stub, event):
+def test_a_failed_write_whose_effect_is_unclear_is_unknown(store, stub, event):
     stub.script["PUT", "t/k"] = [event]
 
     assert isinstance(store.create("k", b"x"), WriteUnknown)
@@ -113,14 +113,14 @@ def test_a_write_that_failed_without_proof_is_unknown(store, stub, event):
     assert store.create("k", b"x") == Written(etag=etag(b"x"))
 
 
-def test_a_write_to_a_server_that_is_not_there_is_unknown():
+def test_a_write_to_an_unreachable_server_is_unknown():
     store = CloudStore(f"s3://{BUCKET}/t", options("http://127.0.0.1:1"), clock=FakeClock(), ids=SeededIds(1))
 
     assert isinstance(store.create("k", b"x"), WriteUnknown)
 
 
 @pytest.mark.parametrize("event", [500, 503, "drop", "cut"])
-def test_a_read_is_repeated_until_it_is_answered(store, stub, event):
+def test_a_read_is_retried_until_it_is_answered(store, stub, event):
     stub.objects["t/k"] = b"content"
     stub.script["GET", "t/k"] = [event, event]
 
@@ -137,7 +137,7 @@ def test_a_read_without_an_answer_gives_up_after_its_budget(store, stub, clock):
     assert 5 < stub.count("GET", "t/k") < 500
 
 
-def test_a_listing_spans_pages_and_failures(store, stub):
+def test_a_listing_continues_over_pages_and_failures(store, stub):
     for number in range(10):
         stub.objects[f"t/wal/{number}"] = b"12"
     stub.objects["t/wax"] = b""
@@ -147,7 +147,7 @@ def test_a_listing_spans_pages_and_failures(store, stub):
     assert [line.key for line in store.list("wa")] == [*(f"wal/{number}" for number in range(10)), "wax"]
 
 
-def test_a_denied_read_names_the_grant_that_absent_keys_need(store, stub):
+def test_a_denied_read_names_the_permission_that_absent_keys_need(store, stub):
     stub.script["GET", "t/k"] = [403]
 
     with pytest.raises(Invalid, match="denied access") as raised:
@@ -176,14 +176,14 @@ def test_another_region_is_invalid(store, stub):
 
 
 def test_plain_http_must_be_allowed(stub):
-    store = handle(stub, allow_http="false")
+    store = open_handle(stub, allow_http="false")
 
     with pytest.raises(Invalid) as raised:
         store.create("k", b"x")
     assert "allow_http" in raised.value.remedy
 
 
-def test_options_are_taken_as_lance_takes_them(stub):
+def test_options_have_the_names_that_lance_accepts(stub):
     plain = {
         "ACCESS_KEY_ID": "a",
         "secret_access_key": "b",
@@ -199,10 +199,10 @@ def test_options_are_taken_as_lance_takes_them(stub):
     assert isinstance(store.create("k", b"x"), Written)
 
 
-@pytest.mark.parametrize(("url", "more"), [("s3://b/t", {"nonsense": "1"}), ("nowhere://b/t", {}), ("s3://", {})])
-def test_a_url_or_an_option_that_is_not_understood_is_invalid(url, more):
+@pytest.mark.parametrize(("url", "extra"), [("s3://b/t", {"nonsense": "1"}), ("nowhere://b/t", {}), ("s3://", {})])
+def test_an_unknown_url_or_option_is_invalid(url, extra):
     with pytest.raises(Invalid) as raised:
-        CloudStore(url, options("http://127.0.0.1:1") | more)
+        CloudStore(url, options("http://127.0.0.1:1") | extra)
     assert raised.value.where == {"url": url}
 
 

@@ -1,6 +1,6 @@
-"""What an append makes of S3's answers to a conditional put: a 409 is retried, a 412 is not, neither is believed.
+"""An append retries a 409 of a conditional put but not a 412, and trusts neither: it reads the object.
 
-Clients had it wrong both ways: arrow-rs-object-store 852, opendal 6741, slatedb 766, chroma 4888.
+Clients have had both bugs: arrow-rs-object-store 852, opendal 6741, slatedb 766, chroma 4888.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def key_of(region: Region, position: Position) -> str:
 
 
 def logged(stub: Stub, region: Region) -> list[list[int]]:
-    """What each committed entry has."""
+    """Return the rows of each committed entry."""
     positions = map(Position, range(1, region.head().next_position))
     return [numbers_in(decode(stub.objects[key_of(region, p)], position=p, key="")) for p in positions]
 
 
-def test_arrow_rs_object_store_852_a_409_is_no_entry_of_another_s_and_is_put_again(stub: Stub, region: Region) -> None:
+def test_arrow_rs_object_store_852_after_a_409_the_entry_is_put_again(stub: Stub, region: Region) -> None:
     stub.script["PUT", key_of(region, FIRST)] = [409]
 
     assert append(region, row(1), owner=OWNER).summary.position == FIRST
@@ -64,9 +64,7 @@ def test_arrow_rs_object_store_852_a_409_is_no_entry_of_another_s_and_is_put_aga
     assert logged(stub, region) == [[1]]
 
 
-def test_opendal_6741_a_412_is_not_put_again_and_the_entry_that_stands_there_is_committed_first(
-    stub: Stub, region: Region
-) -> None:
+def test_opendal_6741_after_a_412_the_existing_entry_is_committed_first(stub: Stub, region: Region) -> None:
     sibling = encode(row(9), position=FIRST, epoch=Epoch(1), nonce=a_nonce(9)).body
     stub.objects[key_of(region, FIRST)] = sibling
 
@@ -76,7 +74,7 @@ def test_opendal_6741_a_412_is_not_put_again_and_the_entry_that_stands_there_is_
 
 
 @pytest.mark.parametrize("event", ["applied 500", "applied drop"])
-def test_slatedb_766_a_412_for_a_put_whose_answer_was_lost_is_one_s_own_entry(
+def test_slatedb_766_a_412_after_a_lost_reply_is_recognised_as_the_own_entry(
     event: str, stub: Stub, region: Region
 ) -> None:
     stub.script["PUT", key_of(region, FIRST)] = [event]

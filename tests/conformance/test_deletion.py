@@ -1,4 +1,4 @@
-"""What every store and registry promises of deletions."""
+"""The contract of deletions, for every store and registry."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def registry(request, described):
     return opened_registry(described(request.param))
 
 
-def test_deleted_objects_are_gone_and_their_neighbours_stay(store):
+def test_deleted_objects_are_gone_and_others_stay(store):
     for key in ("wal/a", "wal/b", "wal/b/c", "other"):
         store.create(key.replace("b/c", "bc"), b"body")
 
@@ -31,7 +31,7 @@ def test_deleted_objects_are_gone_and_their_neighbours_stay(store):
     assert store.get("wal/a") is None
 
 
-def test_deleting_what_is_not_there_is_no_error(store):
+def test_deleting_an_absent_object_is_no_error(store):
     store.create("wal/a", b"body")
 
     store.delete(["wal/absent", "nowhere/at/all", "wal/a"])
@@ -50,7 +50,7 @@ def test_an_object_can_be_created_where_one_was_deleted(store):
     assert store.get("wal/a").body == b"new"
 
 
-def test_more_objects_than_one_request_takes_are_deleted(store):
+def test_more_objects_than_fit_in_one_request_are_deleted(store):
     keys = [f"wal/{number:04}" for number in range(1_201)]
     for key in keys:
         store.create(key, b"")
@@ -60,7 +60,7 @@ def test_more_objects_than_one_request_takes_are_deleted(store):
     assert list(store.list("wal/")) == []
 
 
-def test_a_record_is_deleted_under_its_witness_alone(registry):
+def test_a_record_is_deleted_only_under_its_witness(registry):
     registry.swap(KEY, expect=None, change={"version": 1, "expires": "10"})
 
     assert isinstance(registry.delete(KEY, expect={"version": 2}), SwapLost)
@@ -71,7 +71,7 @@ def test_a_record_is_deleted_under_its_witness_alone(registry):
     assert registry.list(KEY.partition) == []
 
 
-def test_a_refresh_that_comes_after_the_deletion_is_lost(registry):
+def test_a_refresh_after_the_deletion_is_lost(registry):
     registry.swap(KEY, expect=None, change={"version": 1})
     registry.delete(KEY, expect={"version": 1})
 
@@ -87,7 +87,7 @@ def test_a_record_can_be_created_where_one_was_deleted(registry):
     assert registry.list(KEY.partition) == [(KEY, {"version": 7})]
 
 
-def test_a_discarded_record_is_gone_alone_and_one_that_is_not_there_is_no_error(registry):
+def test_discarding_removes_one_record_and_is_idempotent(registry):
     keys = [Key(partition=KEY.partition, sort=f"monday#{nonce}#region") for nonce in ("one", "two")]
     for key in (KEY, *keys):
         registry.swap(key, expect=None, change={"version": 1})

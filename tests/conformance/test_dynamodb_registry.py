@@ -1,4 +1,4 @@
-"""What the registry in DynamoDB makes of lost replies, throttling and replicas: a swap happens once or not at all."""
+"""The DynamoDB registry under lost replies, throttling and stale replicas: a swap happens once or not at all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lancelsm.registry import SwapApplied, SwapLost, SwapUnknown
 from lancelsm.registry.dynamodb import DynamoRegistry
 from lancelsm.wal.append import append
 from lancelsm.wal.claim import claim, create_region
-from tests.conformance.dynamodb import dynamodb_client, make_registry_table
+from tests.conformance.dynamodb import create_registry_table, dynamodb_client
 from tests.simulation.environment import row
 from tests.simulation.faults import FakeClock, MemoryStore
 
@@ -34,35 +34,35 @@ def clock():
 
 @pytest.fixture
 def table(proxy, tmp_path):
-    return make_registry_table(dynamodb_client(proxy.endpoint), tmp_path.name)
+    return create_registry_table(dynamodb_client(proxy.endpoint), tmp_path.name)
 
 
 @pytest.fixture
 def registry(proxy, table, clock):
-    return handle(proxy, table, clock)
+    return open_handle(proxy, table, clock)
 
 
-def handle(proxy, table, clock=None):
+def open_handle(proxy, table, clock=None):
     client = dynamodb_client(proxy.endpoint)
     return DynamoRegistry(table, client=client, clock=clock or FakeClock(), ids=SeededIds(1))
 
 
 @pytest.mark.parametrize("event", LOST)
-def test_a_swap_without_an_answer_is_unknown_and_not_sent_again(registry, proxy, event):
+def test_a_swap_without_a_reply_is_unknown_and_not_sent_again(registry, proxy, event):
     registry.swap(KEY, expect=None, change={"n": 1, "nonce": "a"})
     proxy.script["UpdateItem"] = [event]
 
     outcome = registry.swap(KEY, expect={"n": 1}, change={"n": 2, "nonce": "b"})
 
-    # It was sent once, and a later look tells what became of it
+    # It was sent once, and a later read shows its effect
     assert isinstance(outcome, SwapUnknown)
     assert proxy.count("UpdateItem") == 2
     happened = event.startswith("applied") or event == "cut"
     assert registry.read(KEY) == ({"n": 2, "nonce": "b"} if happened else {"n": 1, "nonce": "a"})
 
 
-def test_a_swap_that_lands_late_changes_nothing_once_the_record_moved_on(registry, proxy):
-    # Given a swap that is on its way, and one that was faster
+def test_a_late_swap_changes_nothing_after_another_swap(registry, proxy):
+    # Given a swap in flight, and a faster one
     registry.swap(KEY, expect=None, change={"n": 1})
     proxy.script["UpdateItem"] = ["late"]
     assert isinstance(registry.swap(KEY, expect={"n": 1}, change={"n": 2, "by": "late"}), SwapUnknown)
@@ -76,7 +76,7 @@ def test_a_swap_that_lands_late_changes_nothing_once_the_record_moved_on(registr
     assert registry.read(KEY) == {"n": 2, "by": "fast"}
 
 
-def test_a_swap_that_lands_late_happens_once(registry, proxy):
+def test_a_late_swap_happens_once(registry, proxy):
     registry.swap(KEY, expect=None, change={"n": 1})
     proxy.script["UpdateItem"] = ["late"]
     registry.swap(KEY, expect={"n": 1}, change={"n": 2, "by": "us"})
@@ -87,14 +87,14 @@ def test_a_swap_that_lands_late_happens_once(registry, proxy):
 
 
 @pytest.mark.parametrize("event", BUSY)
-def test_a_swap_that_was_throttled_is_sent_again(registry, proxy, event):
+def test_a_throttled_swap_is_retried(registry, proxy, event):
     proxy.script["UpdateItem"] = [event] * 3
 
     assert registry.swap(KEY, expect=None, change={"n": 1}) == SwapApplied(record={"n": 1})
     assert proxy.count("UpdateItem") == 4
 
 
-def test_a_swap_that_stays_throttled_is_unavailable_and_wrote_nothing(registry, proxy, clock):
+def test_a_swap_that_stays_throttled_is_unavailable_and_has_no_effect(registry, proxy, clock):
     proxy.script["UpdateItem"] = ["ThrottlingException"] * 10_000
 
     with pytest.raises(Unavailable, match="nothing was written"):
@@ -104,7 +104,7 @@ def test_a_swap_that_stays_throttled_is_unavailable_and_wrote_nothing(registry, 
     assert registry.read(KEY) is None
 
 
-def test_a_swap_that_was_throttled_and_then_lost_is_unknown(registry, proxy):
+def test_a_swap_that_was_throttled_and_then_lost_its_reply_is_unknown(registry, proxy):
     proxy.script["UpdateItem"] = ["ThrottlingException", "applied drop"]
 
     assert isinstance(registry.swap(KEY, expect=None, change={"n": 1}), SwapUnknown)
@@ -112,7 +112,7 @@ def test_a_swap_that_was_throttled_and_then_lost_is_unknown(registry, proxy):
 
 
 @pytest.mark.parametrize("event", ["500", "drop", "cut", "ThrottlingException"])
-def test_a_read_is_repeated_until_it_is_answered(registry, proxy, event):
+def test_a_read_is_retried_until_it_is_answered(registry, proxy, event):
     registry.swap(KEY, expect=None, change={"n": 1})
     proxy.script |= {"GetItem": [event] * 2, "Query": [event] * 2}
 
@@ -129,13 +129,13 @@ def test_a_read_without_an_answer_gives_up_after_its_budget(registry, proxy, clo
     assert 30 <= clock.monotonic() < 35
 
 
-def test_no_read_is_served_by_a_replica_and_a_refusal_needs_none(registry, proxy, table):
-    # Given a proxy whose replicas know of nothing
+def test_all_reads_are_consistent_and_a_lost_swap_needs_no_read(registry, proxy, table):
+    # Given a proxy whose replicas have no data
     registry.swap(KEY, expect=None, change={"n": 1})
-    unasked = dynamodb_client(proxy.endpoint).get_item(
+    inconsistent = dynamodb_client(proxy.endpoint).get_item(
         TableName=table, Key={"pk": {"S": KEY.partition}, "sk": {"S": KEY.sort}}
     )
-    assert "Item" not in unasked
+    assert "Item" not in inconsistent
     before = len(proxy.requests)
 
     assert registry.read(KEY) == {"n": 1}
@@ -145,12 +145,12 @@ def test_no_read_is_served_by_a_replica_and_a_refusal_needs_none(registry, proxy
     with pytest.raises(Corrupt, match="epoch"):
         registry.swap(KEY, expect={}, change={"epoch": 4})
 
-    asked = proxy.requests[before:]
-    assert [action for action, _ in asked] == ["GetItem", "Query", "UpdateItem", "UpdateItem", "UpdateItem"]
-    assert all(body["ConsistentRead"] for action, body in asked if action != "UpdateItem")
+    requests = proxy.requests[before:]
+    assert [action for action, _ in requests] == ["GetItem", "Query", "UpdateItem", "UpdateItem", "UpdateItem"]
+    assert all(body["ConsistentRead"] for action, body in requests if action != "UpdateItem")
 
 
-def test_a_swap_sends_the_fields_that_it_names_and_no_other(registry, proxy):
+def test_a_swap_sends_only_the_fields_that_it_names(registry, proxy):
     registry.swap(KEY, expect=None, change={"epoch": 1, "owner": "o", "next_position": 1, "status": "open"})
 
     registry.swap(KEY, expect={"epoch": 1, "next_position": 1}, change={"next_position": 2})
@@ -168,7 +168,7 @@ def test_a_swap_sends_the_fields_that_it_names_and_no_other(registry, proxy):
         ("ValidationException", "pk and sk"),
     ],
 )
-def test_a_refusal_for_good_is_invalid_at_once_and_says_what_to_do(registry, proxy, table, event, remedy):
+def test_a_permanent_refusal_is_invalid_at_once_and_has_a_remedy(registry, proxy, table, event, remedy):
     proxy.script["UpdateItem"] = [event]
 
     with pytest.raises(Invalid) as raised:
@@ -178,8 +178,8 @@ def test_a_refusal_for_good_is_invalid_at_once_and_says_what_to_do(registry, pro
     assert proxy.count("UpdateItem") == 1
 
 
-def test_a_table_that_is_not_there_is_invalid_for_every_call(proxy):
-    registry = handle(proxy, "no-such-table")
+def test_an_absent_dynamodb_table_is_invalid_for_every_call(proxy):
+    registry = open_handle(proxy, "no-such-table")
 
     for call in (
         lambda: registry.read(KEY),
@@ -192,7 +192,7 @@ def test_a_table_that_is_not_there_is_invalid_for_every_call(proxy):
             call()
 
 
-def test_a_server_that_is_not_there_leaves_a_swap_unknown_and_a_read_unavailable():
+def test_with_an_unreachable_server_a_swap_is_unknown_and_a_read_unavailable():
     client = dynamodb_client("http://127.0.0.1:1")
     registry = DynamoRegistry("registry", client=client, clock=FakeClock(), ids=SeededIds(1))
 
@@ -202,7 +202,7 @@ def test_a_server_that_is_not_there_leaves_a_swap_unknown_and_a_read_unavailable
 
 
 @pytest.mark.parametrize("event", LOST)
-def test_a_deletion_without_an_answer_is_unknown(registry, proxy, event):
+def test_a_deletion_without_a_reply_is_unknown(registry, proxy, event):
     registry.swap(KEY, expect=None, change={"n": 1})
     proxy.script["DeleteItem"] = [event]
 
@@ -210,7 +210,7 @@ def test_a_deletion_without_an_answer_is_unknown(registry, proxy, event):
     assert proxy.count("DeleteItem") == 1
 
 
-def test_the_index_shows_what_is_dirty_of_all_tables(registry):
+def test_the_index_lists_the_dirty_regions_of_all_tables(registry):
     regions = [(TableId(f"t{number % 3}"), RegionId(f"r{number:02}"), f"{100 + number}") for number in range(20)]
     for table, region, since in regions:
         registry.swap(head_key(table, region), expect=None, change={"epoch": 1, "dirty": since})
@@ -233,17 +233,17 @@ def context(registry, clock):
 
 
 @pytest.mark.parametrize("event", [*LOST, "ThrottlingException"])
-def test_an_append_whose_swap_is_not_heard_of_is_acknowledged_once(registry, proxy, clock, event):
-    # Given a region of which an append's swap gets lost in some way
+def test_an_append_whose_swap_loses_its_reply_is_acknowledged_once(registry, proxy, clock, event):
+    # Given a region, and a fault in the next swap
     region = create_region(context(registry, clock), spec_id=0, values=(), owner="us")
     proxy.script["UpdateItem"] = [event]
 
-    # When it is appended to twice, and what is late lands
+    # When two entries are appended, and a late swap lands between them
     first = append(region, row(1), owner="us")
     proxy.land()
     second = append(region, row(2), owner="us", held=first.head)
 
-    # Then each entry is committed at a position of its own
+    # Then each entry is committed once
     assert (first.summary.position, second.summary.position) == (1, 2)
     head = region.head()
     assert (head.next_position, head.wal_rows) == (3, 2)
@@ -251,8 +251,8 @@ def test_an_append_whose_swap_is_not_heard_of_is_acknowledged_once(registry, pro
 
 @pytest.mark.parametrize("event", [*LOST, "ThrottlingException"])
 @pytest.mark.parametrize("call", [0, 1, 2])
-def test_a_claim_recognises_itself_whichever_of_its_swaps_is_not_heard_of(registry, proxy, clock, event, call):
-    # Given a region, and a claim whose swap of the epoch, fence or manifest gets lost
+def test_a_claim_succeeds_whichever_of_its_swaps_loses_its_reply(registry, proxy, clock, event, call):
+    # Given a region, and a fault in the claim's swap of the epoch, the fence or the manifest
     region = create_region(context(registry, clock), spec_id=0, values=(), owner="us")
     proxy.script["UpdateItem"] = [*["ok"] * call, event]
 
@@ -265,7 +265,7 @@ def test_a_claim_recognises_itself_whichever_of_its_swaps_is_not_heard_of(regist
 
 @pytest.mark.parametrize("event", [*LOST, "ThrottlingException"])
 @pytest.mark.parametrize("call", [0, 1])
-def test_a_region_is_made_once_whichever_of_its_records_is_not_heard_of(registry, proxy, clock, event, call):
+def test_a_region_is_created_once_whichever_of_its_swaps_loses_its_reply(registry, proxy, clock, event, call):
     proxy.script["UpdateItem"] = [*["ok"] * call, event]
 
     region = create_region(context(registry, clock), spec_id=0, values=(), owner="us")

@@ -1,4 +1,4 @@
-"""What files promise beyond the contract: whole objects after a crash at any line, and durability before the answer."""
+"""What the local store promises beyond the contract: no partial objects after a crash, durability before the reply."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from lancelsm.errors import Invalid, Unavailable
 from lancelsm.objects import PreconditionFailed, WriteUnknown, Written, filesystem
 from lancelsm.objects.filesystem import TEMPORARY, LocalStore
 from lancelsm.objects.open import local_path, open_store
-from lancelsm.objects.posix import explained, held, locks_hold
-from tests.conformance.crashing import KEY, NEW, OLD, died_at_every_line
+from lancelsm.objects.posix import locks_work, to_lsm_error, try_lock
+from tests.conformance.crashing import KEY, NEW, OLD, killed_at_every_line
 from tests.conformance.durable import acknowledged_until_killed, body_of
 
 
 class Syncs:
-    """Records what was synced, by path, and what could be seen at `watched` then; fails where it is told to."""
+    """Record the synced paths, and whether the file `watched` existed at each sync. Fails for paths in `failing`."""
 
     def __init__(self, watched: Path | None = None) -> None:
         self.paths: list[str] = []
-        self.seen: list[bool] = []
+        self.existed: list[bool] = []
         self.failing: dict[str, int] = {}
         self._watched = watched
 
@@ -36,15 +36,15 @@ class Syncs:
                 raise OSError(number, os.strerror(number))
         os.fsync(descriptor)
         self.paths.append(path)
-        self.seen.append(self._watched is not None and self._watched.exists())
+        self.existed.append(self._watched is not None and self._watched.exists())
 
 
 def unsynced(root: Path) -> LocalStore:
     return LocalStore(root, fsync=lambda descriptor: None)
 
 
-def test_a_create_that_dies_at_any_line_leaves_no_object_or_the_whole_one(tmp_path):
-    tables = died_at_every_line("create", tmp_path)
+def test_a_create_killed_at_any_line_leaves_no_object_or_the_complete_one(tmp_path):
+    tables = killed_at_every_line("create", tmp_path)
 
     found = [LocalStore(table).get(KEY) for table in tables]
     assert len(tables) > 50
@@ -56,8 +56,8 @@ def test_a_create_that_dies_at_any_line_leaves_no_object_or_the_whole_one(tmp_pa
         assert isinstance(unsynced(table).create(KEY, b"again"), PreconditionFailed if each else Written)
 
 
-def test_a_replace_that_dies_at_any_line_leaves_the_old_object_or_the_new_one(tmp_path):
-    tables = died_at_every_line("replace", tmp_path)
+def test_a_replace_killed_at_any_line_leaves_the_old_object_or_the_new_one(tmp_path):
+    tables = killed_at_every_line("replace", tmp_path)
 
     found = [LocalStore(table).get(KEY) for table in tables]
     assert len(tables) > 50
@@ -69,21 +69,21 @@ def test_a_replace_that_dies_at_any_line_leaves_the_old_object_or_the_new_one(tm
         assert isinstance(unsynced(table).replace(KEY, b"next", expect=each.etag), Written)
 
 
-def test_the_content_is_synced_before_it_takes_its_name_and_all_directories_before_the_answer(tmp_path):
+def test_content_is_synced_before_it_gets_its_name_and_directories_before_the_reply(tmp_path):
     root = tmp_path / "lake" / "table"
     syncs = Syncs(watched=root / KEY)
 
     assert isinstance(LocalStore(root, fsync=syncs).create(KEY, b"x"), Written)
 
     first = next(index for index, path in enumerate(syncs.paths) if f"{root}/{TEMPORARY}/" in path)
-    assert not any(syncs.seen[: first + 1])
+    assert not any(syncs.existed[: first + 1])
     assert syncs.paths[-1] == str((root / KEY).parent)
-    assert syncs.seen[-1]
+    assert syncs.existed[-1]
     needed = {tmp_path, tmp_path / "lake", root, *((root / KEY).parents[i] for i in range(3))}
     assert {str(path) for path in needed} <= set(syncs.paths)
 
 
-def test_directories_are_synced_once_and_then_two_syncs_make_an_object(tmp_path):
+def test_directories_are_synced_once_and_then_an_object_needs_two_syncs(tmp_path):
     syncs = Syncs()
     store = LocalStore(tmp_path, fsync=syncs)
     store.create(KEY, b"x")
@@ -93,7 +93,7 @@ def test_directories_are_synced_once_and_then_two_syncs_make_an_object(tmp_path)
     assert len(syncs.paths) == before + 2
 
 
-def test_directories_that_somebody_else_made_are_synced_too(tmp_path):
+def test_directories_that_another_process_created_are_synced_too(tmp_path):
     (tmp_path / KEY).parent.mkdir(parents=True)
     syncs = Syncs()
 
@@ -102,7 +102,7 @@ def test_directories_that_somebody_else_made_are_synced_too(tmp_path):
     assert {str(tmp_path / "_mem_wal"), str(tmp_path / "_mem_wal/region"), str(tmp_path)} <= set(syncs.paths)
 
 
-def test_a_refusal_is_durable_as_well(tmp_path):
+def test_a_refusal_is_durable_too(tmp_path):
     syncs = Syncs()
     etag = LocalStore(tmp_path).create(KEY, b"x").etag
     store = LocalStore(tmp_path, fsync=syncs)
@@ -112,7 +112,7 @@ def test_a_refusal_is_durable_as_well(tmp_path):
     assert syncs.paths == [str((tmp_path / KEY).parent)] * 2
 
 
-def test_a_name_that_may_not_survive_is_unknown(tmp_path):
+def test_a_write_whose_name_may_not_be_durable_is_unknown(tmp_path):
     syncs = Syncs()
     store = LocalStore(tmp_path, fsync=syncs)
     etag = store.create(KEY, b"x").etag
@@ -123,7 +123,7 @@ def test_a_name_that_may_not_survive_is_unknown(tmp_path):
 
 
 @pytest.mark.parametrize(("number", "kind"), [(errno.ENOSPC, Unavailable), (errno.EIO, Unavailable)])
-def test_content_that_can_not_be_written_leaves_nothing_and_says_where(tmp_path, number, kind):
+def test_a_failed_write_of_content_leaves_nothing_and_names_the_path(tmp_path, number, kind):
     syncs = Syncs()
     store = LocalStore(tmp_path, fsync=syncs)
     store.create("first", b"x")
@@ -142,17 +142,17 @@ def test_content_that_can_not_be_written_leaves_nothing_and_says_where(tmp_path,
     ("number", "kind"), [(errno.EACCES, Invalid), (errno.EROFS, Invalid), (errno.EDQUOT, Unavailable)]
 )
 def test_an_error_of_the_file_system_names_the_path_and_a_remedy(number, kind):
-    error = explained(OSError(number, os.strerror(number)), "/lake/table")
+    error = to_lsm_error(OSError(number, os.strerror(number)), "/lake/table")
 
     assert isinstance(error, kind)
     assert error.where == {"path": "/lake/table"}
     assert error.remedy
 
 
-def test_what_a_crash_left_behind_is_no_object(tmp_path):
+def test_a_leftover_of_a_crash_is_not_an_object(tmp_path):
     store = LocalStore(tmp_path)
     store.create(KEY, b"x")
-    (tmp_path / TEMPORARY / f"{os.getpid()}-1").write_bytes(b"half")  # the name that the next write would take
+    (tmp_path / TEMPORARY / f"{os.getpid()}-1").write_bytes(b"half")  # the name that the next write would use
 
     assert isinstance(store.create(KEY + "2", b"y"), Written)
     assert [line.key for line in store.list("")] == [KEY, KEY + "2"]
@@ -160,7 +160,7 @@ def test_what_a_crash_left_behind_is_no_object(tmp_path):
 
 
 @pytest.mark.parametrize("key", ["_lancelsm/lock", "_lancelsm/tmp", "_lancelsm/tmp/1-1", "_lancelsm/registry.sqlite"])
-def test_files_that_are_no_objects_have_no_key(tmp_path, key):
+def test_internal_files_have_no_key(tmp_path, key):
     store = LocalStore(tmp_path)
     store.create("_lancelsm/config.json", b"{}")
 
@@ -169,7 +169,7 @@ def test_files_that_are_no_objects_have_no_key(tmp_path, key):
     assert [line.key for line in store.list("_lancelsm/")] == ["_lancelsm/config.json"]
 
 
-def test_no_object_lies_below_another(tmp_path):
+def test_no_object_is_below_another(tmp_path):
     store = LocalStore(tmp_path)
     store.create("a/b", b"x")
 
@@ -180,7 +180,7 @@ def test_no_object_lies_below_another(tmp_path):
     assert [line.key for line in store.list("")] == ["a/b"]
 
 
-def test_a_directory_that_was_removed_meanwhile_is_made_again(tmp_path):
+def test_a_directory_that_was_removed_is_created_again(tmp_path):
     store = LocalStore(tmp_path / "table")
     store.create(KEY, b"x")
     shutil.rmtree(tmp_path / "table" / "_mem_wal")
@@ -191,14 +191,14 @@ def test_a_directory_that_was_removed_meanwhile_is_made_again(tmp_path):
     assert LocalStore(tmp_path / "table").get(KEY).body == b"z"
 
 
-def test_reading_makes_no_directory(tmp_path):
+def test_reading_creates_no_directory(tmp_path):
     store = LocalStore(tmp_path / "table")
     assert store.get(KEY) is None
     assert list(store.list("")) == []
     assert not (tmp_path / "table").exists()
 
 
-def test_what_a_killed_writer_was_told_is_there_and_whole(tmp_path):
+def test_writes_acknowledged_to_a_killed_writer_are_complete(tmp_path):
     description = {"backend": "local", "uri": str(tmp_path)}
 
     acknowledged = acknowledged_until_killed("objects", description, 40)
@@ -207,13 +207,13 @@ def test_what_a_killed_writer_was_told_is_there_and_whole(tmp_path):
     listed = list(store.list("wal/"))
     assert len(acknowledged) >= 40
     assert {f"wal/{int(number):08}" for number in acknowledged} <= {line.key for line in listed}
-    for line in listed:  # one more than was acknowledged may be there, whole
+    for line in listed:  # one more than the acknowledged ones may exist, and is complete
         assert store.get(line.key).body == body_of(int(line.key[-8:]))
     assert len(listed) <= len(acknowledged) + 1
 
 
-def test_locks_of_this_file_system_hold(tmp_path):
-    assert locks_hold(str(tmp_path))
+def test_locks_of_this_file_system_work(tmp_path):
+    assert locks_work(str(tmp_path))
     assert os.listdir(tmp_path) == []
 
 
@@ -228,31 +228,31 @@ def test_paths_and_file_urls_open_the_same_store(tmp_path):
         open_store("file://elsewhere/table")
 
 
-def test_the_files_of_writers_that_crashed_go_with_the_next_process_and_of_one_that_writes_stay(tmp_path):
+def test_the_next_process_removes_files_of_crashed_writers_but_not_of_active_ones(tmp_path):
     unsynced(tmp_path).create(KEY, OLD)
-    left, busy = tmp_path / TEMPORARY / "1-1", tmp_path / TEMPORARY / "1-2"
-    left.touch()
-    with open(busy, "wb") as writing:
-        assert held(writing.fileno(), wait=False)
+    abandoned, active = tmp_path / TEMPORARY / "1-1", tmp_path / TEMPORARY / "1-2"
+    abandoned.touch()
+    with open(active, "wb") as writing:
+        assert try_lock(writing.fileno(), wait=False)
         unsynced(tmp_path).create("another", NEW)
-        assert list((tmp_path / TEMPORARY).iterdir()) == [busy]
+        assert list((tmp_path / TEMPORARY).iterdir()) == [active]
 
     unsynced(tmp_path).create("a third", NEW)
     assert list((tmp_path / TEMPORARY).iterdir()) == []
 
 
 @pytest.mark.parametrize("method", ["create", "replace"])
-def test_a_file_that_is_taken_for_abandoned_before_its_writer_holds_it_is_written_again(method, tmp_path, monkeypatch):
+def test_a_file_removed_before_its_writer_locks_it_is_written_again(method, tmp_path, monkeypatch):
     before = unsynced(tmp_path).create(KEY, OLD)
 
-    def cleaned_first(descriptor, *, wait):
+    def cleaned_up_first(descriptor, *, wait):
         monkeypatch.undo()
         unsynced(tmp_path).create("another", b"")
-        return held(descriptor, wait=wait)
+        return try_lock(descriptor, wait=wait)
 
     store = unsynced(tmp_path)
     store.create("before", b"")
-    monkeypatch.setattr(filesystem, "held", cleaned_first)
+    monkeypatch.setattr(filesystem, "try_lock", cleaned_up_first)
     wrote = store.create("new", NEW) if method == "create" else store.replace(KEY, NEW, expect=before.etag)
 
     assert isinstance(wrote, Written)
@@ -260,7 +260,7 @@ def test_a_file_that_is_taken_for_abandoned_before_its_writer_holds_it_is_writte
     assert store.get("another").body == b""
 
 
-def test_a_dropped_table_leaves_no_file_of_a_writer_that_crashed(tmp_path):
+def test_a_dropped_table_leaves_no_file_of_a_crashed_writer(tmp_path):
     lancelsm.create(tmp_path / "table", [{"id": 1}], primary_key="id")
     (tmp_path / "table" / TEMPORARY / "1-1").touch()
 

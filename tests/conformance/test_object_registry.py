@@ -1,4 +1,4 @@
-"""What the registry of objects makes of lost replies and of other writers: a swap happens once or not at all."""
+"""The object registry under lost replies and concurrent writers: a swap happens once or not at all."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.simulation.faults import (
 from tests.simulation.schedule import Schedule, ScheduledStore
 
 KEY = Key(partition="H#t#r", sort="head")
-GONE = Key(partition="S#t", sort="monday#nonce#region")  # nobody writes it again once it is discarded
+GONE = Key(partition="S#t", sort="monday#nonce#region")  # never written again after it is discarded
 
 
 def over(store, *, clock=None, seed=1):
@@ -35,7 +35,7 @@ def over(store, *, clock=None, seed=1):
 
 
 class Meddling(MemoryStore):
-    """Before each conditional write that it is told to spoil, another writer swaps."""
+    """Before each of the first `spoil` conditional writes, another writer swaps."""
 
     def __init__(self, spoil: int) -> None:
         super().__init__()
@@ -45,10 +45,10 @@ class Meddling(MemoryStore):
 
     def replace(self, key, body, *, expect):
         if self.spoil:
-            left, self.spoil = self.spoil - 1, 0
-            other = over(self, seed=f"other {left}")
+            remaining, self.spoil = self.spoil - 1, 0
+            other = over(self, seed=f"other {remaining}")
             other.swap(KEY, expect={}, change={"others": other.read(KEY)["others"] + 1})
-            self.spoil = left
+            self.spoil = remaining
         return super().replace(key, body, expect=expect)
 
 
@@ -69,7 +69,7 @@ def test_a_swap_whose_reply_is_lost_is_applied_once(fault, create):
 
 
 @pytest.mark.parametrize("first_lands_after", [2, 3, 4, 5, 6, 7])
-def test_two_lost_replies_of_one_swap_are_one_write(first_lands_after):
+def test_two_lost_replies_of_one_swap_write_once(first_lands_after):
     inner = MemoryStore()
     over(inner, seed="before").swap(KEY, expect=None, change={"n": 0})
     plan = FaultPlan.of({1: late(first_lands_after), 3: FAIL_BEFORE})
@@ -81,7 +81,7 @@ def test_two_lost_replies_of_one_swap_are_one_write(first_lands_after):
     assert json.loads(inner.get(object_key(KEY)).body)["version"] == 2
 
 
-def test_every_fault_at_every_call_leaves_a_swap_done_or_undone_and_says_so():
+def test_after_any_fault_at_any_call_the_outcome_of_a_swap_is_reported_correctly():
     def run(plan):
         registry = over(FaultyStore(inner, plan))
         return registry.swap(KEY, expect={"n": 0}, change={"n": 1})
@@ -104,7 +104,7 @@ def test_every_fault_at_every_call_leaves_a_swap_done_or_undone_and_says_so():
             assert over(inner).read(KEY) == {"n": expected}, (call, fault)
 
 
-def test_a_lost_reply_that_later_writes_hide_is_unknown():
+def test_a_lost_reply_hidden_by_later_writes_is_unknown():
     class Hidden(MemoryStore):
         armed = False
 
@@ -126,7 +126,7 @@ def test_a_lost_reply_that_later_writes_hide_is_unknown():
     assert "later writes hide" in outcome.cause
 
 
-def test_a_lost_reply_whose_version_another_write_took_is_decided_anew():
+def test_a_lost_reply_whose_version_another_write_took_is_decided_again():
     class Taken(MemoryStore):
         armed = False
 
@@ -147,13 +147,13 @@ def test_a_lost_reply_whose_version_another_write_took_is_decided_anew():
     assert over(store, seed=2).swap(KEY, expect={"x": 0}, change={"x": 1}) == SwapApplied(record={"n": 5, "x": 1})
 
 
-def test_writers_of_other_fields_only_make_a_swap_try_again():
+def test_writes_of_other_fields_only_make_a_swap_retry():
     store = Meddling(5)
 
     assert over(store).swap(KEY, expect={"n": 1}, change={"n": 2}) == SwapApplied(record={"n": 2, "others": 5})
 
 
-def test_a_swap_that_others_always_overtake_is_contended_and_wrote_nothing():
+def test_a_swap_that_is_always_overtaken_is_contended_and_has_no_effect():
     store, clock = Meddling(1_000_000), FakeClock()
 
     with pytest.raises(Contended):
@@ -162,7 +162,7 @@ def test_a_swap_that_others_always_overtake_is_contended_and_wrote_nothing():
     assert 30 <= clock.monotonic() < 40
 
 
-def test_a_store_that_stops_answering_after_the_write_leaves_it_unknown():
+def test_a_write_is_unknown_if_the_store_stops_answering_after_it():
     inner = MemoryStore()
     plan = FaultPlan.of({1: FAIL_AFTER, 2: DENY})
 
@@ -182,7 +182,7 @@ def test_a_store_that_does_not_answer_at_all_is_unavailable():
             call()
 
 
-def test_a_write_that_is_never_answered_is_unknown_after_the_budget():
+def test_a_write_without_any_reply_is_unknown_after_the_budget():
     clock = FakeClock()
     plan = FaultPlan(lambda call: FAIL_BEFORE if call.writes else None)
 
@@ -192,7 +192,7 @@ def test_a_write_that_is_never_answered_is_unknown_after_the_budget():
     assert 30 <= clock.monotonic() < 40
 
 
-def test_actors_that_count_under_faults_count_what_they_were_told():
+def test_a_counter_under_faults_has_all_applied_swaps_and_no_refused_ones():
     rates = {FAIL_AFTER: 0.06, FAIL_BEFORE: 0.06, late(2): 0.04, late(9): 0.04}
     unknown = 0
     for seed in range(30):
@@ -222,7 +222,7 @@ def test_actors_that_count_under_faults_count_what_they_were_told():
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"format": 1}', b'{"format": "x"}', b"\xff"])
-def test_an_object_that_is_no_record_is_corrupt_and_named(body):
+def test_an_object_that_is_not_a_record_is_corrupt_and_named(body):
     store = MemoryStore()
     store.create(object_key(KEY), body)
 
@@ -239,7 +239,7 @@ def test_a_newer_format_is_refused():
         over(store).swap(KEY, expect={}, change={"n": 1})
 
 
-def test_a_partition_is_read_in_parallel_where_that_saves_round_trips():
+def test_a_partition_read_in_parallel_is_complete():
     store = MemoryStore()
     keys = [Key(partition="T#t", sort=f"{number:02}") for number in range(40)]
     for key in keys:
@@ -250,34 +250,34 @@ def test_a_partition_is_read_in_parallel_where_that_saves_round_trips():
     assert registry.list("T#t") == [(key, {"name": key.sort}) for key in keys]
 
 
-def test_a_swap_right_after_another_of_the_same_process_is_one_write_and_no_read():
+def test_a_second_swap_of_a_process_is_one_write_without_a_read():
     # Given a registry that has just written a record
     store = FaultyStore(MemoryStore(), plan := FaultPlan())
     registry = over(store)
     registry.swap(KEY, expect=None, change={"n": 1})
     before = len(plan.calls)
 
-    # When it swaps again on what it knows, and once on what was never there
+    # When it swaps again with the correct expectation, and then with a wrong one
     assert registry.swap(KEY, expect={"n": 1}, change={"n": 2}) == SwapApplied(record={"n": 2})
     lost = registry.swap(KEY, expect={"n": 1}, change={"n": 3})
 
-    # Then the first is one request, and the second is lost only after a look
+    # Then the first swap is one request, and the second is lost only after a read
     assert [call.method for call in plan.calls[before:]] == ["replace", "get"]
     assert lost == SwapLost(record={"n": 2})
 
 
-def test_a_remembered_record_that_another_process_replaced_is_read_again():
-    # Given two registries over one store, the first of which remembers its write
+def test_a_cached_record_that_another_process_replaced_is_read_again():
+    # Given two registries on one store; the first caches its write
     store = MemoryStore()
     ours, theirs = over(store, seed="ours"), over(store, seed="theirs")
     ours.swap(KEY, expect=None, change={"n": 1, "m": 1})
     theirs.swap(KEY, expect={"n": 1}, change={"n": 2})
 
-    # Then a swap on the other field keeps what the second one wrote
+    # Then a swap of another field keeps what the second registry wrote
     assert ours.swap(KEY, expect={"m": 1}, change={"m": 2}) == SwapApplied(record={"n": 2, "m": 2})
 
 
-def test_a_discarded_record_leaves_no_object_and_a_deleted_one_does():
+def test_a_deleted_record_leaves_an_object_and_a_discarded_one_does_not():
     store = MemoryStore()
     registry = over(store)
     for key in (KEY, GONE):
@@ -290,7 +290,7 @@ def test_a_discarded_record_leaves_no_object_and_a_deleted_one_does():
 
 
 @pytest.mark.parametrize("fault", [FAIL_AFTER, FAIL_BEFORE, late(1), late(1_000)])
-def test_a_swap_whose_reply_is_lost_is_not_said_to_be_lost_to_who_discarded_the_record(fault):
+def test_a_swap_with_a_lost_reply_is_unknown_if_the_record_was_discarded(fault):
     class Discarding(MemoryStore):
         def get(self, key):
             if self.armed and plan.injected:

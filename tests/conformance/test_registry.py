@@ -27,7 +27,7 @@ def registry(description):
     return opened_registry(description)
 
 
-def test_an_absent_record_is_none_and_no_list_holds_it(registry):
+def test_an_absent_record_is_read_as_none_and_not_listed(registry):
     assert registry.read(HEAD) is None
     assert registry.list(HEAD.partition) == []
 
@@ -49,7 +49,7 @@ def test_a_swap_writes_its_fields_and_keeps_the_others(registry):
     assert registry.read(HEAD) == {"epoch": 1, "next_position": 8, "owner": "default", "nonce": "ab"}
 
 
-def test_a_swap_with_a_field_that_differs_is_lost_and_returns_what_stands_there(registry):
+def test_a_swap_with_a_wrong_expectation_is_lost_and_returns_the_record(registry):
     registry.swap(HEAD, expect=None, change={"epoch": 1, "next_position": 7})
 
     assert registry.swap(HEAD, expect={"epoch": 1, "next_position": 6}, change={"next_position": 8}) == SwapLost(
@@ -64,13 +64,13 @@ def test_a_swap_of_an_absent_record_is_lost(registry):
     assert registry.read(HEAD) is None
 
 
-def test_a_swap_that_expects_nothing_of_a_record_is_applied(registry):
+def test_a_swap_without_expectations_is_applied(registry):
     registry.swap(HEAD, expect=None, change={"epoch": 1})
 
     assert registry.swap(HEAD, expect={}, change={"merged": 1}) == SwapApplied(record={"epoch": 1, "merged": 1})
 
 
-def test_none_expects_an_absent_field_and_removes_one(registry):
+def test_none_expects_an_absent_field_or_removes_a_field(registry):
     registry.swap(HEAD, expect=None, change={"a": 1, "b": None})
     assert registry.read(HEAD) == {"a": 1}
 
@@ -93,7 +93,7 @@ def test_values_keep_their_type_and_size(registry):
 
 
 @pytest.mark.parametrize("field", NEVER_DECREASE)
-def test_a_floor_or_a_counter_never_goes_back(registry, field):
+def test_a_floor_or_a_counter_never_decreases(registry, field):
     registry.swap(HEAD, expect=None, change={field: 5, "owner": "default"})
 
     for change in ({field: 4}, {field: None}):
@@ -104,13 +104,13 @@ def test_a_floor_or_a_counter_never_goes_back(registry, field):
     assert registry.swap(HEAD, expect={}, change={field: 6}) == SwapApplied(record={field: 6, "owner": "default"})
 
 
-def test_a_lost_swap_that_would_go_back_is_only_lost(registry):
+def test_a_lost_swap_that_would_decrease_a_field_is_only_lost(registry):
     registry.swap(HEAD, expect=None, change={"epoch": 5})
 
     assert registry.swap(HEAD, expect={"epoch": 3}, change={"epoch": 4}) == SwapLost(record={"epoch": 5})
 
 
-def test_a_partition_is_listed_in_order_and_alone(registry):
+def test_a_partition_is_listed_in_order_without_others(registry):
     sorts = ["a", "a b", "a#b", "a%b", "a.json", "a/b", "a=23b", "a~", "..", "B", "ä", "日本", "😀", "10", "9"]
     keys = [Key(partition="T#table", sort=sort) for sort in sorts]
     for key in keys:
@@ -123,7 +123,7 @@ def test_a_partition_is_listed_in_order_and_alone(registry):
     assert registry.read(table_key(TableId("a"))) == {"name": "other"}
 
 
-def test_a_large_partition_is_listed_whole(registry):
+def test_a_large_partition_is_listed_completely(registry):
     keys = [Key(partition="T#many", sort=f"{number:03}") for number in range(150)]
     for key in keys:
         registry.swap(key, expect=None, change={"name": key.sort})
@@ -131,7 +131,7 @@ def test_a_large_partition_is_listed_whole(registry):
     assert registry.list("T#many") == [(key, {"name": key.sort}) for key in keys]
 
 
-def test_what_was_returned_or_passed_in_is_not_the_record(registry):
+def test_changing_a_returned_or_passed_dictionary_does_not_change_the_record(registry):
     change = {"epoch": 1}
     first = registry.swap(HEAD, expect=None, change=change).record
     change["epoch"] = 9
@@ -142,30 +142,36 @@ def test_what_was_returned_or_passed_in_is_not_the_record(registry):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_random_swaps_are_decided_as_in_memory(registry, seed):
-    chance, model = random.Random(seed), MemoryRegistry()
-    fields = ("epoch", "next_position", "owner", "name", "size")  # some never decrease, some are reserved
+def test_random_swaps_have_the_same_outcome_as_in_memory(registry, seed):
+    rng, model = random.Random(seed), MemoryRegistry()
+    fields = (
+        "epoch",
+        "next_position",
+        "owner",
+        "name",
+        "size",
+    )  # some never decrease, some are reserved in DynamoDB
 
-    def some(most: int) -> dict[str, str | int | None]:
-        chosen = chance.sample(fields, chance.randint(0, most))
-        return {field: _value(chance, field) for field in chosen}
+    def random_fields(maximum: int) -> dict[str, str | int | None]:
+        names = rng.sample(fields, rng.randint(0, maximum))
+        return {field: _value(rng, field) for field in names}
 
     for step in range(60):
-        expect = None if chance.random() < 0.1 else some(2)
-        change = some(4)
-        said = [_said(adapter, expect, change) for adapter in (model, registry)]
-        assert said[0] == said[1], f"seed {seed}, step {step}: {expect} -> {change}"
+        expect = None if rng.random() < 0.1 else random_fields(2)
+        change = random_fields(4)
+        expected, outcome = (_outcome(adapter, expect, change) for adapter in (model, registry))
+        assert outcome == expected, f"seed {seed}, step {step}: {expect} -> {change}"
     assert registry.read(HEAD) == model.read(HEAD)
 
 
-def _value(chance: random.Random, field: str) -> str | int | None:
-    if chance.random() < 0.2:
+def _value(rng: random.Random, field: str) -> str | int | None:
+    if rng.random() < 0.2:
         return None
-    number = chance.randint(1, 3)
-    return number if field in NEVER_DECREASE or chance.random() < 0.5 else str(number)
+    number = rng.randint(1, 3)
+    return number if field in NEVER_DECREASE or rng.random() < 0.5 else str(number)
 
 
-def _said(registry, expect, change):
+def _outcome(registry, expect, change):
     try:
         return registry.swap(HEAD, expect=expect, change=change)
     except Corrupt as error:
@@ -190,7 +196,7 @@ def test_racing_threads_lose_no_swap(registry):
     assert registry.read(race.RECORD) == {"n": race.STEPS * len(NAMES)}
 
 
-def test_swaps_of_different_fields_do_not_disturb_each_other(registry):
+def test_swaps_of_different_fields_do_not_conflict(registry):
     registry.swap(race.RECORD, expect=None, change=dict.fromkeys(NAMES, 0))
 
     lost = race.by_threads("count_own_field", registry, NAMES)
@@ -216,7 +222,7 @@ def test_racing_processes_lose_no_swap(backend, described):
 
 
 @pytest.mark.parametrize("backend", between_processes(REGISTRIES))
-def test_processes_that_swap_different_fields_do_not_disturb_each_other(backend, described):
+def test_processes_that_swap_different_fields_do_not_conflict(backend, described):
     description = described(backend)
     opened_registry(description).swap(race.RECORD, expect=None, change=dict.fromkeys(NAMES, 0))
 

@@ -1,4 +1,4 @@
-"""What the SQLite file promises beyond the contract."""
+"""What the SQLite registry promises beyond the contract."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def path(tmp_path):
 
 
 def failing_commits(before: bool):
-    """A connection class whose commits report an I/O error, before or after they took place."""
+    """Return a connection class whose commits report an I/O error, before or after they take effect."""
 
     class Connection(sqlite3.Connection):
         armed = False
@@ -43,7 +43,7 @@ def failing_commits(before: bool):
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_a_failed_commit_is_unknown_and_the_next_read_tells(path, before):
+def test_a_failed_commit_is_unknown_and_the_next_read_shows_its_effect(path, before):
     connection_class = failing_commits(before)
     registry = SqliteRegistry(
         path, connect=lambda *args, **options: sqlite3.connect(*args, factory=connection_class, **options)
@@ -59,7 +59,7 @@ def test_a_failed_commit_is_unknown_and_the_next_read_tells(path, before):
     assert registry.swap(KEY, expect={"n": n}, change={"n": 9}) == SwapApplied(record={"n": 9})
 
 
-def test_a_registry_that_stays_busy_is_unavailable_and_nothing_was_written(path):
+def test_a_registry_that_stays_busy_is_unavailable_and_the_swap_has_no_effect(path):
     registry = SqliteRegistry(path, busy_seconds=0.05)
     registry.swap(KEY, expect=None, change={"n": 1})
     holder = sqlite3.connect(path, isolation_level=None)
@@ -73,7 +73,7 @@ def test_a_registry_that_stays_busy_is_unavailable_and_nothing_was_written(path)
     assert isinstance(registry.swap(KEY, expect={"n": 1}, change={"n": 2}), SwapApplied)
 
 
-def test_a_file_system_whose_locks_do_not_hold_is_refused(path):
+def test_a_file_system_without_working_locks_is_refused(path):
     registry = SqliteRegistry(path, probe=lambda directory: False)
 
     with pytest.raises(Invalid, match="locks do not hold") as raised:
@@ -82,7 +82,7 @@ def test_a_file_system_whose_locks_do_not_hold_is_refused(path):
     assert not path.exists()
 
 
-def test_reading_makes_no_file(path):
+def test_reading_creates_no_file(path):
     registry = SqliteRegistry(path)
 
     assert registry.read(KEY) is None
@@ -90,9 +90,9 @@ def test_reading_makes_no_file(path):
     assert not path.parent.exists()
 
 
-def test_a_file_that_is_no_registry_is_corrupt(path):
+def test_a_file_that_is_not_a_registry_is_corrupt(path):
     path.parent.mkdir(parents=True)
-    path.write_bytes(b"this is no database, however long it may be" * 100)
+    path.write_bytes(b"this is not a database, although it is long" * 100)
 
     with pytest.raises(Corrupt) as raised:
         SqliteRegistry(path).read(KEY)
@@ -109,7 +109,7 @@ def test_a_newer_format_is_refused(path):
         SqliteRegistry(path).read(KEY)
 
 
-def test_the_registry_of_a_table_that_was_removed_swallows_no_swap(path):
+def test_a_registry_whose_file_was_replaced_writes_to_the_new_file(path):
     registry = SqliteRegistry(path)
     registry.swap(KEY, expect=None, change={"n": 1})
     shutil.rmtree(path.parent)
@@ -121,7 +121,7 @@ def test_the_registry_of_a_table_that_was_removed_swallows_no_swap(path):
     assert SqliteRegistry(path).read(KEY) == {"n": 3}
 
 
-def test_the_log_does_not_grow_without_end(path):
+def test_the_log_of_sqlite_does_not_grow_without_bound(path):
     registry = SqliteRegistry(path)
     registry.swap(KEY, expect=None, change={"n": 0})
     sizes = []
@@ -150,7 +150,7 @@ FORKING = """
 import os, sys
 from pathlib import Path
 from lancelsm.common.layout import Key
-from lancelsm.registry import Applied
+from lancelsm.registry import SwapApplied
 from lancelsm.registry.sqlite import SqliteRegistry
 registry = SqliteRegistry(Path(sys.argv[1]))
 key = Key(partition="H#t#r", sort="head")
@@ -162,20 +162,20 @@ for _ in range(3):
         done = 0
         while done < 10:
             n = registry.read(key)["n"]
-            done += isinstance(registry.swap(key, expect={"n": n}, change={"n": n + 1}), Applied)
+            done += isinstance(registry.swap(key, expect={"n": n}, change={"n": n + 1}), SwapApplied)
         sys.exit(0)
     children.append(child)
 for _ in range(10):
     while True:
         n = registry.read(key)["n"]
-        if isinstance(registry.swap(key, expect={"n": n}, change={"n": n + 1}), Applied):
+        if isinstance(registry.swap(key, expect={"n": n}, change={"n": n + 1}), SwapApplied):
             break
 assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0]
 print(registry.read(key)["n"])
 """
 
 
-def test_forked_children_share_the_file_and_not_the_connection(path):
+def test_forked_children_share_the_file_but_not_the_connection(path):
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", FORKING, str(path)],
         cwd=ROOT,
@@ -189,7 +189,7 @@ def test_forked_children_share_the_file_and_not_the_connection(path):
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "object"])
-def test_what_a_killed_writer_was_told_is_there(tmp_path, kind):
+def test_writes_acknowledged_to_a_killed_writer_are_in_the_registry(tmp_path, kind):
     description = {"backend": f"{kind}-on-local", "uri": str(tmp_path)}
 
     acknowledged = acknowledged_until_killed("registry", description, 40)

@@ -17,7 +17,7 @@ import lancelsm
 from lancelsm.common import aws
 from lancelsm.stack import telemetry
 from lancelsm.table import Table
-from tests.conformance.dynamodb import make_registry_table
+from tests.conformance.dynamodb import create_registry_table
 from tests.conformance.ministack import ministack
 
 ROOT = Path(__file__).parents[2]
@@ -110,7 +110,7 @@ def cloud(endpoint: str) -> Iterator[Deployment]:
         aws.session.cache_clear()
         aws.client.cache_clear()
         boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="lake")
-        make_registry_table(boto3.client("dynamodb", region_name="us-east-1"), "registry")
+        create_registry_table(boto3.client("dynamodb", region_name="us-east-1"), "registry")
         yield Deployment(
             tables="s3://lake/tables", work="s3://lake/work", registry="dynamodb:registry", environment=environment
         )

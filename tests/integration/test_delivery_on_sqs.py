@@ -26,8 +26,8 @@ from lancelsm.routing.route import route
 from lancelsm.stack.delivery.message import Message, encode, group_id, packed
 from lancelsm.stack.delivery.queue import Outgoing, SqsQueue
 from lancelsm.stack.delivery.table_cache import Inbox
-from tests.conformance.dynamodb import dynamodb_client, make_registry_table
-from tests.conformance.ministack import make_bucket, ministack, options
+from tests.conformance.dynamodb import create_registry_table, dynamodb_client
+from tests.conformance.ministack import create_bucket, ministack, options
 from tests.handlers.conftest import loaded
 
 ROOT = Path(__file__).parents[2]
@@ -90,8 +90,8 @@ class Stack:
 @pytest.fixture(scope="module")
 def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with ministack(tmp_path_factory.mktemp("ministack")) as endpoint:
-        make_bucket(endpoint, "lake")
-        make_registry_table(dynamodb_client(endpoint), "registry")
+        create_bucket(endpoint, "lake")
+        create_registry_table(dynamodb_client(endpoint), "registry")
         yield endpoint
 
 
@@ -221,7 +221,7 @@ def _redriven(stack: Stack, capsys: pytest.CaptureFixture[str], *more: str) -> l
     """What the command says of each letter."""
     capsys.readouterr()
     assert main(["redrive", "--queue", stack.dead_letter_url, "--output", "json", *more]) == 0
-    return sorted(one["verdict"] for one in json.loads(capsys.readouterr().out)["letters"])
+    return sorted(one["verdict"] for one in json.loads(capsys.readouterr().out)["dead_letters"])
 
 
 def test_a_stuck_region_is_put_off_and_comes_again(stack: Stack) -> None:

@@ -74,7 +74,7 @@ def redrive(deployment: Deployment, *more: str) -> list[dict[str, Any]]:
     raised = io.StringIO()
     with contextlib.redirect_stdout(raised):
         assert cli.main(["redrive", "--stage", deployment.stage, "--output", "json", *more]) == 0
-    found: list[dict[str, Any]] = json.loads(raised.getvalue())["letters"]
+    found: list[dict[str, Any]] = json.loads(raised.getvalue())["dead_letters"]
     return found
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import lancelsm
-from tests.conformance.dynamodb import dynamodb_client, environment_of, make_registry_table
-from tests.conformance.ministack import make_bucket, ministack, options
+from tests.conformance.dynamodb import create_registry_table, dynamodb_client, environment_of
+from tests.conformance.ministack import create_bucket, ministack, options
 
 REGISTRY = "registry"
 ROOT = Path(__file__).parents[2]
@@ -32,8 +32,8 @@ for turn in range(10):
 @pytest.fixture(scope="module")
 def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with ministack(tmp_path_factory.mktemp("ministack")) as endpoint:
-        make_bucket(endpoint, "lake")
-        make_registry_table(dynamodb_client(endpoint), REGISTRY)
+        create_bucket(endpoint, "lake")
+        create_registry_table(dynamodb_client(endpoint), REGISTRY)
         yield endpoint
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 import lancelsm
-from tests.conformance.ministack import make_bucket, ministack, options
+from tests.conformance.ministack import create_bucket, ministack, options
 
 
 @pytest.fixture(scope="module")
 def storage_options(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     directory: Path = tmp_path_factory.mktemp("ministack")
     with ministack(directory) as endpoint:
-        make_bucket(endpoint, "lake")
+        create_bucket(endpoint, "lake")
         yield options(endpoint)
 
 

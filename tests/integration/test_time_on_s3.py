@@ -13,14 +13,14 @@ from lancelsm.backup import back_up, restore
 from lancelsm.common.layout import table_key
 from lancelsm.errors import Invalid
 from lancelsm.region.handle import open_table
-from tests.conformance.dynamodb import dynamodb_client, environment_of, make_registry_table
-from tests.conformance.ministack import make_bucket, ministack, options
+from tests.conformance.dynamodb import create_registry_table, dynamodb_client, environment_of
+from tests.conformance.ministack import create_bucket, ministack, options
 
 
 @pytest.fixture(scope="module")
 def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with ministack(tmp_path_factory.mktemp("ministack")) as endpoint:
-        make_registry_table(dynamodb_client(endpoint), "registry")
+        create_registry_table(dynamodb_client(endpoint), "registry")
         yield endpoint
 
 
@@ -40,7 +40,7 @@ def test_a_snapshot_is_read_followed_cloned_backed_up_and_dropped(
         return {row["id"]: row["v"] for row in table.scan().to_arrow().to_pylist()}
 
     table_env = f"lake-{registry.partition(':')[0]}"
-    make_bucket(endpoint, table_env)
+    create_bucket(endpoint, table_env)
     uri, start = f"s3://{table_env}/orders", [{"id": n, "v": "base"} for n in range(4)]
     table = lancelsm.create(
         uri, start, primary_key="id", regions="bucket(id, 2)", registry=registry, storage_options=storage_options
@@ -75,11 +75,11 @@ def test_a_snapshot_is_read_followed_cloned_backed_up_and_dropped(
     assert list(table.changes(cursor="sink")) == []
 
     # And what is dropped leaves nothing
-    with pytest.raises(Invalid, match="a clone shares its files"):
+    with pytest.raises(Invalid, match="a clone shares the table's files"):
         drop_table(uri, storage_options=storage_options)
     for place in (f"s3://{table_env}/clone", uri):
         drop_table(place, storage_options=storage_options)
-        with pytest.raises(Invalid, match="no table is there"):
+        with pytest.raises(Invalid, match="there is no table at this location"):
             lancelsm.open(place, storage_options=storage_options)
     assert list(handle.context.objects.list("")) == []
     for kind in "STLC":
