@@ -90,6 +90,16 @@ def test_every_source_file_that_a_page_names_exists(page: Path) -> None:
     assert not [text for text in sorted(named) if not any((at / text).is_file() for at in (ROOT, LIBRARY, page.parent))]
 
 
+@pages
+def test_every_test_that_a_page_names_exists(page: Path) -> None:
+    named = {text for text in inline(page) if re.fullmatch(r"test_\w+", text)}
+    chosen = re.findall(r'pytest (tests/\S+\.py) -k "(\w+)"', page.read_text())
+    sources = {source: source.read_text() for source in (ROOT / "tests").rglob("test_*.py")} if named else {}
+
+    assert not [name for name in sorted(named) if not any(defines(text, name) for text in sources.values())]
+    assert not [name for file, name in chosen if not re.search(rf"def test_\w*{name}", (ROOT / file).read_text())]
+
+
 def test_the_pages_use_plain_words() -> None:
     """These words make a sentence hard to read for readers whose second language is English."""
     hard = r"\b(?:anew|whoever|told|is none|are none|for ever)\b"
