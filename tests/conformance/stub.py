@@ -1,9 +1,9 @@
 """Serve a small S3 with scripted failures, for behaviour that a working store can't show on demand.
 
 It supports objects, If-None-Match, If-Match and ListObjectsV2, without signatures. `script[method, key]` lists the
-events for the next requests, one per request: a status code (the request has no effect), `applied 500` (it takes effect, the
-answer is 500), `applied drop` (it takes effect, the connection ends), `late` (the connection ends, the request takes
-effect at `land`), `drop` (the connection ends), `cut` (the body ends early), `ok`.
+events for the next requests, one per request: a status code (the request has no effect), `applied 500` (it takes
+effect, the answer is 500), `applied drop` (it takes effect, the connection ends), `late` (the connection ends, the
+request takes effect at `land`), `drop` (the connection ends), `cut` (the body ends early), `ok`.
 """
 
 from __future__ import annotations

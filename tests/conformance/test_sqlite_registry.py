@@ -76,7 +76,7 @@ def test_a_registry_that_stays_busy_is_unavailable_and_the_swap_has_no_effect(pa
 def test_a_file_system_without_working_locks_is_refused(path):
     registry = SqliteRegistry(path, probe=lambda directory: False)
 
-    with pytest.raises(Invalid, match="locks do not hold") as raised:
+    with pytest.raises(Invalid, match="locks do not work") as raised:
         registry.swap(KEY, expect=None, change={"n": 1})
     assert "object" in raised.value.remedy
     assert not path.exists()
@@ -203,7 +203,7 @@ def test_writes_acknowledged_to_a_killed_writer_are_in_the_registry(tmp_path, ki
 
 
 def test_a_sqlite_registry_of_a_url_is_invalid(tmp_path):
-    with pytest.raises(Invalid, match="is a file"):
+    with pytest.raises(Invalid, match="needs a table at a path"):
         open_registry("sqlite", uri="s3://bucket/table", store=None, clock=None, ids=None)
     with pytest.raises(Invalid, match="no registry 'etcd'"):
         open_registry("etcd", uri=tmp_path, store=None, clock=None, ids=None)

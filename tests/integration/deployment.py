@@ -1,8 +1,7 @@
-"""The stacks as they are deployed, and what tests do with them: call functions, hold the queue, read the log.
+"""Deploy the stacks, and call functions, pause the queue and read logs in tests.
 
-They are deployed once, by `make bootstrap deploy STAGE=local` as in `make local`, to an emulator of their own. With
-LANCELSM_TEST_ENDPOINT set, what is deployed behind that endpoint, or on AWS, is used instead, of the stage
-LANCELSM_TEST_STAGE.
+The stacks are deployed once to an emulator of their own, by `make bootstrap deploy STAGE=local`, as `make local` does.
+If LANCELSM_TEST_ENDPOINT is set, the tests use the stacks of the stage LANCELSM_TEST_STAGE at that endpoint or on AWS.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from tests.emulator import Emulator, emulator
 from tests.handlers.runtime_api import FunctionError, Runtime, runtime
 
 T = TypeVar("T")
-Records = list[dict[str, Any]]  # of messages, as Lambda hands them over
+Records = list[dict[str, Any]]  # messages in the form in which Lambda passes them
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 120.0
@@ -45,10 +44,10 @@ class Deployment:
         self._directory = directory
         self._clients: dict[str, Any] = {}
         self._outputs: dict[str, str] = {}
-        self._run = uuid.uuid4().hex[:8]  # tables of earlier runs may be there
+        self._run = uuid.uuid4().hex[:8]  # makes names unique: tables of earlier runs may exist
 
     def make(self, *targets: str) -> None:
-        """Run targets of the Makefile for this stage and this AWS."""
+        """Run targets of the Makefile for this stage and this account."""
         outer = {name: value for name, value in os.environ.items() if name not in _OUTER_MAKE}
         done = subprocess.run(
             ["make", *targets, f"STAGE={self.stage}", f"CDK_OUT={self._directory / 'cdk.out'}"],
@@ -68,19 +67,19 @@ class Deployment:
         return self._clients[service]
 
     def output(self, name: str) -> str:
-        """An output of one of the stacks, as they were last deployed; `KeyError` if there is none."""
+        """Return an output of one of the stacks, as last deployed; `KeyError` if it does not exist."""
         if not self._outputs:
             for stack in ("state", "pipeline"):
-                with suppress(ClientError):  # Pipeline may be away
-                    named = f"lancelsm-{self.stage}-{stack}"
-                    (found,) = self.client("cloudformation").describe_stacks(StackName=named)["Stacks"]
+                with suppress(ClientError):  # the pipeline stack may be destroyed
+                    stack_name = f"lancelsm-{self.stage}-{stack}"
+                    (found,) = self.client("cloudformation").describe_stacks(StackName=stack_name)["Stacks"]
                     self._outputs |= {one["OutputKey"]: one["OutputValue"] for one in found["Outputs"]}
         return self._outputs[name]
 
     def table(self, name: str, rows: Any, **options: Any) -> Table:
-        """A new table of the deployment, made by hand."""
-        how = {"primary_key": "id", "registry": self.output("RegistryName"), **options}
-        return lancelsm.create(f"s3://{self.output('Bucket')}/tables/{name}-{self._run}", rows, **how)
+        """Create a table of the deployment directly, without its functions."""
+        arguments = {"primary_key": "id", "registry": self.output("RegistryName"), **options}
+        return lancelsm.create(f"s3://{self.output('Bucket')}/tables/{name}-{self._run}", rows, **arguments)
 
     # Functions
 
@@ -88,7 +87,7 @@ class Deployment:
         return f"lancelsm-{self.stage}-{name}"
 
     def invoke(self, name: str, event: object) -> Any:
-        """A function's document; raises `FunctionError`."""
+        """Invoke a function and return its document, or raise `FunctionError`."""
         answer = self.client("lambda").invoke(FunctionName=self.function(name), Payload=json.dumps(event))
         document = json.loads(answer["Payload"].read())
         if "FunctionError" in answer:
@@ -97,12 +96,21 @@ class Deployment:
 
     @contextmanager
     def containers(
-        self, name: str, log: Path, *, seconds: float = 60.0, more: Mapping[str, str] | None = None
+        self, name: str, log: Path, *, seconds: float = 60.0, variables: Mapping[str, str] | None = None
     ) -> Iterator[Runtime]:
-        """The function in Lambda's own runtime client, beside the deployed one: as many at once as are called."""
-        raised = self.client("lambda").get_function_configuration(FunctionName=self.function(name))
+        """Run the function in Lambda's own runtime client, beside the deployed one, one container per concurrent call.
+
+        Args:
+            variables: more environment variables.
+        """
+        configuration = self.client("lambda").get_function_configuration(FunctionName=self.function(name))
         library = {"PYTHONPATH": str(ROOT / "shared")}
-        environment = {**raised["Environment"]["Variables"], **self.aws.environment, **library, **(more or {})}
+        environment = {
+            **configuration["Environment"]["Variables"],
+            **self.aws.environment,
+            **library,
+            **(variables or {}),
+        }
         with runtime(ROOT / "functions", f"{name}.handler", environment, log=log, seconds=seconds) as invoke:
             yield invoke
 
@@ -110,27 +118,27 @@ class Deployment:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Nobody takes from the write queue but the test."""
+        """Disable the event source mapping, so that only the test receives from the write queue."""
         functions = self.client("lambda")
         name = self.function("writer_flush")
 
-        def switched(*, on: bool) -> None:
+        def switch(*, on: bool) -> None:
             (mapping,) = functions.list_event_source_mappings(FunctionName=name)["EventSourceMappings"]
             functions.update_event_source_mapping(UUID=mapping["UUID"], Enabled=on)
             wanted = "Enabled" if on else "Disabled"
             until(lambda: functions.get_event_source_mapping(UUID=mapping["UUID"])["State"], lambda one: one == wanted)
 
-        switched(on=False)
+        switch(on=False)
         try:
             yield
         finally:
-            switched(on=True)
+            switch(on=True)
 
-    def take(self, most: int = 10, *, hidden: int = 60, wait: int = 1) -> Records:
-        """A batch from the write queue, hidden from others for so many seconds; empty if there is none."""
+    def take(self, maximum: int = 10, *, hidden: int = 60, wait: int = 1) -> Records:
+        """Receive a batch from the write queue, which is hidden from other consumers for `hidden` seconds."""
         answer = self.client("sqs").receive_message(
             QueueUrl=self.output("QueueUrl"),
-            MaxNumberOfMessages=most,
+            MaxNumberOfMessages=maximum,
             VisibilityTimeout=hidden,
             WaitTimeSeconds=wait,
             MessageSystemAttributeNames=["All"],
@@ -151,7 +159,7 @@ class Deployment:
         ]
 
     def settle(self, records: Sequence[Mapping[str, Any]], answer: Mapping[str, Any]) -> None:
-        """Delete what did not fail, as the service does; a receipt whose time is over deletes nothing."""
+        """Delete the messages that did not fail, as the service does. An expired receipt handle deletes nothing."""
         failed = {one["itemIdentifier"] for one in answer["batchItemFailures"]}
         entries = [
             {"Id": str(number), "ReceiptHandle": one["receiptHandle"]}
@@ -162,27 +170,29 @@ class Deployment:
             self.client("sqs").delete_message_batch(QueueUrl=self.output("QueueUrl"), Entries=entries)
 
     def waiting(self, queue: str = "QueueUrl") -> int:
-        """How many messages a queue holds, in flight or not."""
+        """Return the number of messages in a queue, including those in flight."""
         names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
-        raised = self.client("sqs").get_queue_attributes(QueueUrl=self.output(queue), AttributeNames=names)
-        return sum(int(raised["Attributes"][name]) for name in names)
+        answer = self.client("sqs").get_queue_attributes(QueueUrl=self.output(queue), AttributeNames=names)
+        return sum(int(answer["Attributes"][name]) for name in names)
 
     def clear(self) -> None:
-        """Drop what a test that failed has left on the queues."""
+        """Delete the messages that a failed test has left in the queues."""
         for queue in ("QueueUrl", "DeadLetterUrl"):
             if self.waiting(queue):
                 self.client("sqs").purge_queue(QueueUrl=self.output(queue))
 
     # State machines
 
-    def start(self, given: Mapping[str, Any]) -> str:
-        """Start the merge machine; returns the execution's ARN."""
+    def start(self, input_document: Mapping[str, Any]) -> str:
+        """Start the merge machine and return the execution's ARN."""
         machines = self.client("stepfunctions")
-        started = machines.start_execution(stateMachineArn=self.output("MergeMachine"), input=json.dumps(given))
+        started = machines.start_execution(
+            stateMachineArn=self.output("MergeMachine"), input=json.dumps(input_document)
+        )
         return str(started["executionArn"])
 
     def finished(self, execution: str) -> Any:
-        """The output of an execution, once it has succeeded."""
+        """Wait until an execution has succeeded, and return its output."""
         machines = self.client("stepfunctions")
         done = until(
             lambda: machines.describe_execution(executionArn=execution), lambda one: one["status"] != "RUNNING"
@@ -193,22 +203,22 @@ class Deployment:
 
 @contextmanager
 def deployed(directory: Path) -> Iterator[Deployment]:
-    """Deploy both stacks, unless an endpoint is given; they are gone with the emulator."""
+    """Deploy both stacks, unless an endpoint is given. They disappear with the emulator."""
     stage = os.environ.get("LANCELSM_TEST_STAGE", "local")
     with emulator(directory / "emulator") as aws:
-        made = Deployment(aws, stage=stage, directory=directory)
+        deployment = Deployment(aws, stage=stage, directory=directory)
         if "LANCELSM_TEST_ENDPOINT" not in os.environ:
-            made.make("bootstrap", "deploy")
-        yield made
+            deployment.make("bootstrap", "deploy")
+        yield deployment
 
 
 def batch(records: Records) -> dict[str, Any]:
-    """The event of a batch."""
+    """Return the event for a batch."""
     return {"Records": records}
 
 
 def history(table: Table, *, skip: Region | None = None) -> dict[Any, list[Any]]:
-    """All values of `v` that each key ever had in the committed log, in order; None for a tombstone."""
+    """Return all values of `v` that each key has in the committed log, in order; None for a tombstone."""
     values: dict[Any, list[Any]] = {}
     for region in table.regions():
         if skip is not None and region.id == skip.id:
@@ -224,12 +234,12 @@ def history(table: Table, *, skip: Region | None = None) -> dict[Any, list[Any]]
 
 
 def rows(table: Table) -> dict[Any, Any]:
-    """`v` by key, as a new reader sees the table."""
+    """Return `v` by key, as a new reader sees the table."""
     return {row["id"]: row["v"] for row in lancelsm.open(table.uri).scan().to_arrow().to_pylist()}
 
 
 def until(read: Callable[[], T], holds: Callable[[T], object], *, seconds: float = SECONDS) -> T:
-    """What is read once it holds; the last of it in the failure if it never does."""
+    """Read until the condition holds, and return the last value. The failure after `seconds` shows the last value."""
     deadline = time.monotonic() + seconds
     while True:
         last = read()

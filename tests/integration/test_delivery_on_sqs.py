@@ -1,4 +1,4 @@
-"""Rows through `ingest`, a FIFO queue and `writer_flush`, as Lambda drives them, on servers that speak AWS."""
+"""Rows pass through `ingest`, a FIFO queue and `writer_flush`, with the AWS services of MiniStack."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Context:
 
 @dataclass
 class Stack:
-    """A deployment without its functions' machines: the handlers run here."""
+    """A deployment whose handlers run in this process."""
 
     uri: str
     queue_url: str
@@ -60,7 +60,7 @@ class Stack:
         return json.loads(json.dumps(answer))
 
     def poll(self) -> list[str]:
-        """One batch, as an event source mapping hands it over; returns what failed."""
+        """Apply one batch as an event source mapping would, and return the ids of failed messages."""
         sqs = aws.client("sqs")
         found = sqs.receive_message(
             QueueUrl=self.queue_url, MaxNumberOfMessages=10, MessageSystemAttributeNames=["All"]
@@ -112,10 +112,10 @@ def stack(endpoint: str, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtur
     _forget_clients()
     sqs = aws.client("sqs")
     urls = [
-        sqs.create_queue(QueueName=f"{name}-{what}.fifo", Attributes={"FifoQueue": "true", "VisibilityTimeout": "30"})[
+        sqs.create_queue(QueueName=f"{name}-{kind}.fifo", Attributes={"FifoQueue": "true", "VisibilityTimeout": "30"})[
             "QueueUrl"
         ]
-        for what in ("writes", "dead-letters")
+        for kind in ("writes", "dead-letters")
     ]
     uri = f"s3://lake/tables/{name}"
     lancelsm.create(
@@ -139,8 +139,8 @@ def _forget_clients() -> None:
     aws.session.cache_clear()
 
 
-def test_rows_travel_through_the_queue_in_order_and_each_once(stack: Stack) -> None:
-    # Given requests of one producer, one of them sent twice, in every form
+def test_rows_pass_through_the_queue_in_order_and_once(stack: Stack) -> None:
+    # Given requests in every form; one request of a producer is sent twice
     for number in range(3):
         event = {"table": stack.uri, "upserts": [{"id": 1, "state": f"s{number}"}, {"id": 2, "state": f"s{number}"}]}
         answer = stack.call(stack.ingest, {**event, "producer": "p", "sequence": number})
@@ -160,14 +160,14 @@ def test_rows_travel_through_the_queue_in_order_and_each_once(stack: Stack) -> N
     while stack.poll() or _waiting(stack.queue_url):
         pass
 
-    # Then the last row of each key is there
+    # Then the table has the newest row of each key
     found = stack.rows()
     assert {key: value[:5] for key, value in found.items()} == {1: "s2", 3: "arrow", 4: "xxxxx"}
     assert stack.call(stack.writer_flush, {"table": name, "upserts": [{"id": 1, "state": "direct"}]})["rows"] == 1
     assert stack.rows()[1] == "direct"
 
 
-def test_an_error_of_a_call_by_url_is_an_answer_and_of_an_invoke_an_error(stack: Stack) -> None:
+def test_an_error_is_a_response_to_a_url_call_and_is_raised_by_an_invocation(stack: Stack) -> None:
     event = {"table": stack.uri, "upserts": [{"id": None, "state": "new"}]}
 
     answer = stack.call(stack.ingest, {"requestContext": {}, "body": json.dumps(event)})
@@ -178,10 +178,10 @@ def test_an_error_of_a_call_by_url_is_an_answer_and_of_an_invoke_an_error(stack:
         stack.call(stack.ingest, event)
 
 
-def test_what_does_not_fit_is_set_aside_and_comes_back_by_redrive(
+def test_rejected_rows_go_to_the_dead_letter_queue_and_redrive_appends_them(
     stack: Stack, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Given a table that takes no row without state, such a row, and text that is no message
+    # Given a table that rejects rows without state, such a row, and a text that is not a message
     handle = open_configured(stack.uri)
     columns = pa.schema([field.with_nullable(False) for field in handle.config.schema.columns])
     _configure(handle, replace(handle.config, schema=replace(handle.config.schema, columns=columns)))
@@ -198,11 +198,11 @@ def test_what_does_not_fit_is_set_aside_and_comes_back_by_redrive(
     while stack.poll() or _waiting(stack.queue_url):
         pass
 
-    # Then both lie with the dead letters, and the rest is there
+    # Then both are in the dead-letter queue, and the other row is in the table
     assert stack.rows() == {1: "new"}
     assert _redriven(stack, capsys) == ["left", "left"]
 
-    # When rows without state are taken, it comes back, once that is meant
+    # When the table accepts rows without state, redrive appends the row, but only with --yes
     _configure(handle, handle.config)
     assert _redriven(stack, capsys) == ["appended", "left"]
     assert 2 not in stack.rows()
@@ -217,15 +217,15 @@ def _configure(handle: TableHandle, config: Config) -> None:
     handle.context.objects.replace(CONFIG, configs.encode(config), expect=found.etag)
 
 
-def _redriven(stack: Stack, capsys: pytest.CaptureFixture[str], *more: str) -> list[str]:
-    """What the command says of each letter."""
+def _redriven(stack: Stack, capsys: pytest.CaptureFixture[str], *options: str) -> list[str]:
+    """Run `lancelsm redrive` and return its verdict on each dead letter."""
     capsys.readouterr()
-    assert main(["redrive", "--queue", stack.dead_letter_url, "--output", "json", *more]) == 0
+    assert main(["redrive", "--queue", stack.dead_letter_url, "--output", "json", *options]) == 0
     return sorted(one["verdict"] for one in json.loads(capsys.readouterr().out)["dead_letters"])
 
 
-def test_a_stuck_region_is_put_off_and_comes_again(stack: Stack) -> None:
-    # Given a region that another owner holds
+def test_a_message_for_a_fenced_region_is_delayed_and_delivered_again(stack: Stack) -> None:
+    # Given a region that belongs to another owner
     table = lancelsm.open(stack.uri)
     stack.call(stack.ingest, {"table": stack.uri, "upserts": [{"id": 1, "state": "new"}]})
     stack.poll()
@@ -233,11 +233,11 @@ def test_a_stuck_region_is_put_off_and_comes_again(stack: Stack) -> None:
         alone.upsert([{"id": 1, "state": "alone"}])
         stack.call(stack.ingest, {"table": stack.uri, "upserts": [{"id": 1, "state": "waited"}]})
 
-        # When its message is delivered, it fails and is not there again at once
+        # When its message is delivered, it fails and is not delivered again at once
         assert len(stack.poll()) == 1
         assert stack.poll() == []
 
-    # Then it comes when the region is free
+    # Then it is applied when the region is released
     deadline = time.monotonic() + 30
     while stack.rows() != {1: "waited"} and time.monotonic() < deadline:
         stack.poll()

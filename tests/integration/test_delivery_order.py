@@ -1,4 +1,4 @@
-"""Messages that come again, late, in other batches and to several containers at once: each key keeps its order."""
+"""Messages are delivered again, late, in other batches and to several containers at once. Each key keeps its order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEYS = 3  # of each producer
 
 
 def produce(deployment: Deployment, table: Table, producer: int, versions: int) -> None:
-    """Numbered versions of a producer's keys through the queue, each sent once the one before is acknowledged."""
+    """Send numbered versions of a producer's keys. Each is sent after the version before is acknowledged."""
     for version in range(versions):
         upserts = [{"id": 100 * producer + key, "v": version} for key in range(KEYS)]
         event = {"table": table.uri, "upserts": upserts, "producer": f"{table.uri} {producer}", "sequence": version}
@@ -30,21 +30,21 @@ def produce(deployment: Deployment, table: Table, producer: int, versions: int) 
 
 @contextmanager
 def polled(deployment: Deployment, containers: Runtime, *, seed: int) -> Iterator[list[Records]]:
-    """Three pollers that hide messages for a second only and lose answers; one of them calls the deployed function.
+    """Run three pollers that hide messages for only one second and lose replies. One calls the deployed function.
 
-    Yields what was delivered to them, batch by batch.
+    Yields the delivered batches.
     """
     delivered: list[Records] = []
     ended = threading.Event()
 
     def poll(number: int) -> None:
-        chance, answered = random.Random(f"{seed} {number}"), False
+        rng, answered = random.Random(f"{seed} {number}"), False
         while not ended.is_set():
-            records = deployment.take(chance.randint(1, 10), hidden=1)
+            records = deployment.take(rng.randint(1, 10), hidden=1)
             if records:
                 delivered.append(records)
                 answer = containers(batch(records)) if number else deployment.invoke("writer_flush", batch(records))
-                if answered and chance.random() < 0.6:  # the first answer of each is lost
+                if answered and rng.random() < 0.6:  # the first reply of each poller is lost
                     deployment.settle(records, answer)
                 answered = True
 
@@ -59,7 +59,7 @@ def polled(deployment: Deployment, containers: Runtime, *, seed: int) -> Iterato
 
 
 def run_producers(deployment: Deployment, table: Table, log: Path, *, producers: int, versions: int, seed: int) -> int:
-    """Send everything and wait until the queue is empty; returns how many deliveries were repetitions, at least one."""
+    """Send everything and wait until the queue is empty. Returns the number of repeated deliveries, at least one."""
     with (
         deployment.containers("writer_flush", log) as containers,
         deployment.paused(),
@@ -69,8 +69,10 @@ def run_producers(deployment: Deployment, table: Table, log: Path, *, producers:
         done = [pool.submit(produce, deployment, table, number, versions) for number in range(producers)]
         for one in done:
             one.result()
-        until(lambda: repetitions(delivered), lambda count: count)  # a lost answer is told by time alone
-    until(deployment.waiting, lambda left: left == 0)  # the service's own poller takes what is left
+        until(
+            lambda: repetitions(delivered), lambda count: count
+        )  # a message is repeated only after its visibility timeout
+    until(deployment.waiting, lambda remaining: remaining == 0)  # the service's poller receives the rest
     return repetitions(delivered)
 
 
@@ -89,18 +91,18 @@ def test_each_key_keeps_its_order_under_concurrent_containers(
     # Given two regions
     table = deployment.table("ordered", COLUMNS, regions="bucket(id, 2)")
 
-    # When producers send versions of their keys, and several containers take them from the queue and lose answers
+    # When producers send versions of their keys, and several containers receive them and lose replies
     repeated = run_producers(deployment, table, tmp_path / "log", producers=producers, versions=versions, seed=7)
 
-    # Then the log has each acknowledged version once, in order, and the newest is what a reader sees
+    # Then the log has each acknowledged version once, in order, and a reader sees the newest
     keys = [100 * producer + key for producer in range(producers) for key in range(KEYS)]
     assert repeated > 0
     assert history(table) == {key: list(range(versions)) for key in keys}
     assert rows(table) == dict.fromkeys(keys, versions - 1)
 
 
-def test_messages_that_come_again_in_other_batches_are_applied_once(deployment: Deployment) -> None:
-    # Given six messages of a region, of which the first three were applied, but the answer was lost
+def test_messages_delivered_again_in_other_batches_are_applied_once(deployment: Deployment) -> None:
+    # Given six messages of a region; the first three were applied, but the reply was lost
     table = deployment.table("recut", COLUMNS)
     with deployment.paused():
         for version in range(6):
@@ -108,7 +110,7 @@ def test_messages_that_come_again_in_other_batches_are_applied_once(deployment: 
         lost = deployment.take(3, hidden=1)
         deployment.invoke("writer_flush", batch(lost))
 
-        # When they come again with more behind them, late copies of both arrive, and some are sent twice in one batch
+        # When they are delivered again together with newer ones, some of them twice or late
         again = until(lambda: deployment.take(5), lambda records: records)
         answer = deployment.invoke("writer_flush", batch([*again[:2], *again]))
         late = deployment.invoke("writer_flush", batch(lost[1:] + again[3:]))
@@ -131,7 +133,7 @@ def test_parallel_calls_with_overlapping_batches_apply_each_message_once(deploym
             deployment.invoke("ingest", {"table": table.uri, "upserts": [{"id": k, "v": version} for k in range(6)]})
         records = deployment.take()
 
-        # When three containers work at once on batches that begin alike, as after a visibility that was too short
+        # When three containers apply overlapping batches at once, as with a visibility timeout that is too short
         with ThreadPoolExecutor() as pool:
             cuts = [records, records[:5], records[:3]]
             answers = list(pool.map(lambda cut: deployment.invoke("writer_flush", batch(cut)), cuts))

@@ -1,4 +1,4 @@
-"""What the stacks rely on is so on the emulator: errors by kind, roles, order, jobs. Each was false or unknown once."""
+"""The emulator behaves as the stacks need it: kinds of errors, roles, order of messages, jobs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.emulator import Emulator, emulator
 from tests.integration import deployment
 
 BUCKET = "emulated"
-until = partial(deployment.until, seconds=180.0)  # the start of a job may take so long
+until = partial(deployment.until, seconds=180.0)  # a job may need this long to start
 Allowed = tuple[str, str] | dict[str, Any]  # action and resource, or a whole statement
 MERGE = Path(__file__).resolve().parents[2] / "infra" / "workflows" / "merge.asl.json"
 RULE = f"arn:aws:events:{REGION}:{ACCOUNT}:rule/StepFunctionsGetEventsForEMRServerlessJobRule"
@@ -56,7 +56,7 @@ def handler(event, context):
 
 
 def batch(records):
-    """Note every delivery; fail a message and what follows it in its group as often as it says."""
+    """Record every delivery. Fail a message as often as it says, and all later ones of its group."""
     table, queue = boto3.client("dynamodb"), boto3.client("sqs")
     failed, blocked = [], set()
     for record in records:
@@ -71,8 +71,9 @@ def batch(records):
         number = table.update_item(TableName=os.environ["TABLE"], Key={"pk": {"S": "count"}},
                                    UpdateExpression="ADD n :one", ExpressionAttributeValues={":one": {"N": "1"}},
                                    ReturnValues="ALL_NEW")["Attributes"]["n"]["N"]
-        told = f"{group}{body['n']} {done}"
-        table.put_item(TableName=os.environ["TABLE"], Item={"pk": {"S": f"seen {int(number):04}"}, "told": {"S": told}})
+        outcome = f"{group}{body['n']} {done}"
+        table.put_item(TableName=os.environ["TABLE"],
+                       Item={"pk": {"S": f"seen {int(number):04}"}, "outcome": {"S": outcome}})
     return {"batchItemFailures": failed}
 '''
 
@@ -106,7 +107,7 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
 
 @pytest.fixture(scope="module")
 def function(aws: Emulator) -> str:
-    """ARN of a function that may read below in/ only, use the queue and the table."""
+    """The ARN of a function that may read below in/, and use the queue and the table."""
     sqs, table = aws.client("sqs"), "deliveries"
     attributes = {"FifoQueue": "true", "VisibilityTimeout": "20"}
     queue = sqs.create_queue(QueueName="writes.fifo", Attributes=attributes)["QueueUrl"]
@@ -149,33 +150,31 @@ def job_role(aws: Emulator) -> str:
     return role(aws, "job", [("s3:*", f"arn:aws:s3:::{BUCKET}/*")])
 
 
-def test_ministack_is_the_release_that_is_changed_and_has_every_place() -> None:
+def test_ministack_is_the_expected_release_and_has_all_patched_names() -> None:
     install.check()
 
 
-def test_a_release_that_moved_a_place_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_without_a_patched_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(install, "TABLES", (*install.TABLES, ("core.router", "_moved")))
 
     with pytest.raises(Invalid, match=r"lacks core\.router\._moved"):
         install.check()
 
 
-def test_a_directory_has_one_emulator(aws: Emulator, tmp_path: Path) -> None:
+def test_a_directory_has_only_one_emulator(aws: Emulator, tmp_path: Path) -> None:
     with emulator(tmp_path), pytest.raises(Invalid, match="an emulator runs in"):
         server.start(tmp_path, port=1)
     assert server.running(tmp_path) is None
 
 
-def test_an_emulator_at_another_port_than_the_one_asked_for_is_not_taken_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_start_refuses_an_emulator_that_runs_at_another_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GATEWAY_PORT", "1")
 
     with emulator(tmp_path), pytest.raises(SystemExit, match="another port than 1"):
         server.main(["start", "--directory", str(tmp_path)])
 
 
-def test_a_function_fails_with_the_class_of_its_exception_and_its_stack(aws: Emulator, function: str) -> None:
+def test_a_function_fails_with_the_class_and_the_stack_trace_of_its_exception(aws: Emulator, function: str) -> None:
     answer = aws.client("lambda").invoke(FunctionName=function, Payload=json.dumps({"raise": "later"}))
     error = json.loads(answer["Payload"].read())
 
@@ -189,20 +188,20 @@ def test_a_function_fails_with_the_class_of_its_exception_and_its_stack(aws: Emu
     [({"exit": 1}, "Runtime.ExitError"), ({"sleep": 30}, "Sandbox.Timedout")],
     ids=["exit", "timeout"],
 )
-def test_a_function_that_ends_without_an_answer_says_how(
+def test_a_function_that_ends_without_an_answer_fails_as_on_aws(
     aws: Emulator, function: str, event: dict[str, int], kind: str
 ) -> None:
     assert invoked(aws, function, event)["errorType"] == kind
 
 
-def test_a_function_may_what_its_role_may(aws: Emulator, function: str) -> None:
+def test_a_function_has_the_permissions_of_its_role(aws: Emulator, function: str) -> None:
     assert invoked(aws, function, {"read": "in/a"}) == "may be read"
     assert invoked(aws, function, {"read": "out/a"})["errorType"] == "AccessDenied"
 
 
 @pytest.mark.parametrize(("listing", "kind"), [(True, "NoSuchKey"), (False, "AccessDenied")], ids=["lister", "reader"])
-def test_only_who_may_list_learns_that_an_object_is_absent(aws: Emulator, listing: bool, kind: str) -> None:
-    # Given a role that reads below tables/, and may or may not list there
+def test_only_a_role_that_may_list_learns_that_an_object_is_absent(aws: Emulator, listing: bool, kind: str) -> None:
+    # Given a role that may read below tables/, with or without the right to list
     bucket, name = f"arn:aws:s3:::{BUCKET}", "lister" if listing else "reads"
     allowed = [{"Effect": "Allow", "Action": "s3:GetObject", "Resource": f"{bucket}/tables/*"}]
     if listing:
@@ -210,31 +209,34 @@ def test_only_who_may_list_learns_that_an_object_is_absent(aws: Emulator, listin
         allowed.append({"Effect": "Allow", "Action": "s3:ListBucket", "Resource": bucket, "Condition": below})
     made = role(aws, name, allowed, trusts_root=True)
 
-    # When it reads what is not there
+    # When it reads an absent object
     with pytest.raises(ClientError) as refused:
         acting(aws, "s3", made).get_object(Bucket=BUCKET, Key="tables/absent")
 
     assert refused.value.response["Error"]["Code"] == kind
 
 
-def test_a_bucket_that_demands_encryption_is_read_and_other_denials_stand(aws: Emulator) -> None:
-    # Given a bucket with the policy that stacks give theirs, and one that shuts everybody out
+def test_a_bucket_policy_that_demands_encryption_allows_reads_and_other_denials_hold(aws: Emulator) -> None:
+    # Given a bucket with the policy of the stacks, and a bucket that denies everything
     s3 = aws.client("s3")
     role(aws, "secure", [("s3:GetObject", "*")], trusts_root=True)
-    for name, condition in (("secure", {"Condition": {"Bool": {"aws:SecureTransport": "false"}}}), ("shut", {})):
+    for name, condition in (
+        ("secure", {"Condition": {"Bool": {"aws:SecureTransport": "false"}}}),
+        ("closed", {}),
+    ):
         s3.create_bucket(Bucket=name)
         s3.put_object(Bucket=name, Key="a", Body=b"a")
         denied = {"Effect": "Deny", "Principal": "*", "Action": "s3:*", "Resource": f"arn:aws:s3:::{name}/*"}
         s3.put_bucket_policy(Bucket=name, Policy=json.dumps(policy([denied | condition])))
     reader = acting(aws, "s3", f"arn:aws:iam::{ACCOUNT}:role/secure")
 
-    # When a role reads both, then only the first answers
+    # When a role reads both, then only the first read succeeds
     assert reader.get_object(Bucket="secure", Key="a")["Body"].read() == b"a"
     with pytest.raises(ClientError, match="explicit deny"):
-        reader.get_object(Bucket="shut", Key="a")
+        reader.get_object(Bucket="closed", Key="a")
 
 
-def test_a_batch_of_messages_needs_the_right_to_send_one(aws: Emulator) -> None:
+def test_sending_a_batch_needs_the_permission_to_send_a_message(aws: Emulator) -> None:
     queue = aws.client("sqs").create_queue(QueueName="batches")["QueueUrl"]
     sender = acting(aws, "sqs", role(aws, "sender", [("sqs:SendMessage", arn("sqs", "batches"))], trusts_root=True))
 
@@ -245,15 +247,15 @@ def test_a_batch_of_messages_needs_the_right_to_send_one(aws: Emulator) -> None:
         sender.receive_message(QueueUrl=queue)
 
 
-def test_a_presigned_address_of_a_function_s_role_is_read_without_credentials(aws: Emulator, function: str) -> None:
-    address = invoked(aws, function, {"presign": "in/a"})
+def test_a_url_presigned_by_a_function_is_read_without_credentials(aws: Emulator, function: str) -> None:
+    url = invoked(aws, function, {"presign": "in/a"})
 
-    with urllib.request.urlopen(address) as answer:
+    with urllib.request.urlopen(url) as answer:
         assert answer.read() == b"may be read"
 
 
-def test_a_state_machine_retries_and_catches_by_kind(aws: Emulator, function: str) -> None:
-    # Given a task that is tried twice more when contended, then caught by that name
+def test_a_state_machine_retries_and_catches_by_kind_of_error(aws: Emulator, function: str) -> None:
+    # Given a task that is retried twice on Contended, then caught by that name
     machine = machine_of(
         aws,
         "retrying",
@@ -266,7 +268,7 @@ def test_a_state_machine_retries_and_catches_by_kind(aws: Emulator, function: st
         Caught={"Type": "Pass", "Parameters": {"kind.$": "$.error.Error"}, "End": True},
     )
 
-    # When it always is
+    # When it always fails
     execution = executed(aws, machine, {"raise": "later"})
 
     # Then it was tried three times
@@ -274,8 +276,8 @@ def test_a_state_machine_retries_and_catches_by_kind(aws: Emulator, function: st
     assert events(aws, execution).count("TaskFailed") == 3
 
 
-def test_a_merge_whose_function_dies_goes_on_as_a_job_with_its_plan(aws: Emulator, function: str) -> None:
-    # Given the merge's own states from the function to the job, in place of which is what it is given
+def test_a_merge_whose_function_dies_continues_as_a_job_with_the_same_plan(aws: Emulator, function: str) -> None:
+    # Given the states of the merge machine from the function to the job, with a stub in place of the job
     states = json.loads(MERGE.read_text())["States"]
     machine = machine_of(
         aws,
@@ -294,7 +296,7 @@ def test_a_merge_whose_function_dies_goes_on_as_a_job_with_its_plan(aws: Emulato
     assert (found["plan"], found["attempt"]) == ({"engine": "spark", "token": "t"}, 1)
 
 
-def test_a_state_machine_invokes_only_what_its_role_may(aws: Emulator, function: str) -> None:
+def test_a_state_machine_invokes_only_functions_that_its_role_allows(aws: Emulator, function: str) -> None:
     machine = machine_of(
         aws, "idle", [("lambda:InvokeFunction", arn("lambda", "function:other"))], lambda_task(function)
     )
@@ -305,8 +307,8 @@ def test_a_state_machine_invokes_only_what_its_role_may(aws: Emulator, function:
     assert "not authorized to perform: lambda:InvokeFunction" in execution["cause"]
 
 
-def test_a_group_is_redelivered_in_order_and_holds_up_no_other(aws: Emulator, function: str) -> None:
-    # Given two groups of three messages, of which A1 fails twice
+def test_a_group_is_redelivered_in_order_and_does_not_block_others(aws: Emulator, function: str) -> None:
+    # Given two groups of three messages; A1 fails twice
     sqs = aws.client("sqs")
     queue = sqs.get_queue_url(QueueName="writes.fifo")["QueueUrl"]
     for group in "AB":
@@ -316,24 +318,24 @@ def test_a_group_is_redelivered_in_order_and_holds_up_no_other(aws: Emulator, fu
                 QueueUrl=queue, MessageBody=body, MessageGroupId=group, MessageDeduplicationId=f"{group}{n}"
             )
 
-    # When a function reads them that says which failed
+    # When a function receives them and reports which failed
     aws.client("lambda").create_event_source_mapping(
         EventSourceArn=arn("sqs", "writes.fifo"),
         FunctionName=function,
         BatchSize=10,
         FunctionResponseTypes=["ReportBatchItemFailures"],
     )
-    raised = until(lambda: deliveries(aws), lambda seen: "A2 done" in seen and "B2 done" in seen)
+    delivered = until(lambda: deliveries(aws), lambda seen: "A2 done" in seen and "B2 done" in seen)
 
-    # Then each was done once, in the order of its group, and B did not wait for A
-    assert [one for one in raised if one.startswith("B")] == ["B0 done", "B1 done", "B2 done"]
-    assert [one for one in raised if one.startswith("A")] == [
+    # Then each was applied once, in the order of its group, and B did not wait for A
+    assert [one for one in delivered if one.startswith("B")] == ["B0 done", "B1 done", "B2 done"]
+    assert [one for one in delivered if one.startswith("A")] == [
         *("A0 done", "A1 failed", "A2 failed", "A1 failed", "A2 failed", "A1 done", "A2 done")
     ]
 
 
-def test_a_mapping_whose_function_may_not_read_the_queue_delivers_nothing(aws: Emulator, function: str) -> None:
-    # Given a queue that the function's role doesn't name
+def test_a_mapping_delivers_nothing_if_the_function_may_not_receive(aws: Emulator, function: str) -> None:
+    # Given a queue that the function's role does not name
     sqs, functions = aws.client("sqs"), aws.client("lambda")
     queue = sqs.create_queue(QueueName="other.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
     sqs.send_message(QueueUrl=queue, MessageBody="{}", MessageGroupId="g", MessageDeduplicationId="d")
@@ -347,8 +349,8 @@ def test_a_mapping_whose_function_may_not_read_the_queue_delivers_nothing(aws: E
     assert "sqs:ReceiveMessage" in last
 
 
-def test_a_schedule_delivers_only_where_its_role_may(aws: Emulator) -> None:
-    # Given two queues, a role for the second, and a schedule to each, the first one earlier
+def test_a_schedule_delivers_only_where_its_role_allows(aws: Emulator) -> None:
+    # Given two queues, a role that may send to the second, and a schedule for each queue
     sqs, scheduler = aws.client("sqs"), aws.client("scheduler")
     queues = {name: sqs.create_queue(QueueName=name)["QueueUrl"] for name in ("closed", "open")}
     sends = role(aws, "schedule", [("sqs:SendMessage", arn("sqs", "open"))])
@@ -365,29 +367,27 @@ def test_a_schedule_delivers_only_where_its_role_may(aws: Emulator) -> None:
         lambda: sqs.receive_message(QueueUrl=queues["open"], WaitTimeSeconds=1).get("Messages"), lambda found: found
     )
 
-    # Then it was its input, and the first has not
+    # Then it delivered its input, and the first delivered nothing
     assert received[0]["Body"] == '{"table": "orders"}'
     assert not sqs.receive_message(QueueUrl=queues["closed"]).get("Messages")
 
 
 @pytest.mark.spark
-def test_a_job_runs_under_its_role_with_what_it_shipped(aws: Emulator, application: str, job_role: str) -> None:
-    # When a job is submitted twice under one token
+def test_a_job_runs_under_its_role_with_its_archive(aws: Emulator, application: str, job_role: str) -> None:
+    # When a job is submitted twice with one client token
     emr = aws.client("emr-serverless")
     first, again = (emr.start_job_run(**job(application, job_role, token="once")) for _ in range(2))
     ended = until(lambda: state(aws, application, first), lambda one: one["state"] in ("SUCCESS", "FAILED"))
 
-    # Then it ran once, and its output lies where the service puts it
+    # Then it ran once, and its log is where EMR Serverless puts it
     assert (first["jobRunId"], ended["state"]) == (again["jobRunId"], "SUCCESS"), ended["stateDetails"]
-    place = f"logs/applications/{application}/jobs/{first['jobRunId']}/SPARK_DRIVER/stdout.gz"
-    kept = aws.client("s3").get_object(Bucket=BUCKET, Key=place)["Body"].read()
+    key = f"logs/applications/{application}/jobs/{first['jobRunId']}/SPARK_DRIVER/stdout.gz"
+    kept = aws.client("s3").get_object(Bucket=BUCKET, Key=key)["Body"].read()
     assert gzip.decompress(kept).decode().splitlines() == ["role job", "sum 33"]
 
 
 @pytest.mark.spark
-def test_a_state_machine_waits_for_a_job_and_fails_with_its_state(
-    aws: Emulator, application: str, job_role: str
-) -> None:
+def test_a_state_machine_waits_for_a_job_and_fails_if_it_fails(aws: Emulator, application: str, job_role: str) -> None:
     machine = job_machine(aws, "failing", application, job_role, "fail")
 
     execution = executed(aws, machine, {})
@@ -401,7 +401,7 @@ def test_a_state_machine_waits_for_a_job_and_fails_with_its_state(
 def test_stopping_an_execution_cancels_its_job_and_ends_its_processes(
     aws: Emulator, application: str, job_role: str
 ) -> None:
-    # Given an execution whose job has said which process it is
+    # Given an execution whose job has reported its process id
     machines, s3, emr = (aws.client(service) for service in ("stepfunctions", "s3", "emr-serverless"))
     machine = job_machine(aws, "stopped", application, job_role, "wait", "pid")
     started = machines.start_execution(stateMachineArn=machine)
@@ -411,7 +411,7 @@ def test_stopping_an_execution_cancels_its_job_and_ends_its_processes(
     # When it is stopped
     machines.stop_execution(executionArn=started["executionArn"])
 
-    # Then the job is cancelled, and the process gone
+    # Then the job is cancelled and its process has ended
     newest = max(emr.list_job_runs(applicationId=application)["jobRuns"], key=lambda one: one["createdAt"])
     until(
         lambda: emr.get_job_run(applicationId=application, jobRunId=newest["id"])["jobRun"]["state"],
@@ -420,7 +420,7 @@ def test_stopping_an_execution_cancels_its_job_and_ends_its_processes(
     assert not Path(f"/proc/{process}").exists() or os.name != "posix"
 
 
-def test_a_state_machine_starts_no_job_that_its_role_may_not(aws: Emulator, application: str, job_role: str) -> None:
+def test_a_state_machine_starts_no_job_without_permission(aws: Emulator, application: str, job_role: str) -> None:
     machine = machine_of(aws, "powerless", [], job_task(application, job_role))
 
     execution = executed(aws, machine, {})
@@ -428,8 +428,8 @@ def test_a_state_machine_starts_no_job_that_its_role_may_not(aws: Emulator, appl
     assert execution["error"] == "EMRServerless.AccessDeniedException"
 
 
-def test_a_role_calls_emr_serverless_only_as_it_may(aws: Emulator, application: str) -> None:
-    # Given credentials of a role that may look at this application alone
+def test_a_role_makes_only_the_permitted_calls_to_emr_serverless(aws: Emulator, application: str) -> None:
+    # Given credentials of a role that may only read this application
     looker = role(aws, "looker", [("emr-serverless:GetApplication", application_arn(application))], trusts_root=True)
     emr = acting(aws, "emr-serverless", looker)
 
@@ -439,7 +439,7 @@ def test_a_role_calls_emr_serverless_only_as_it_may(aws: Emulator, application: 
         emr.update_application(applicationId=application, clientToken="t")
 
 
-def test_a_stack_makes_an_application_and_removes_it(aws: Emulator) -> None:
+def test_a_stack_creates_and_deletes_an_application(aws: Emulator) -> None:
     # Given a template as CDK writes it: numbers as text, tags as a list
     stacks, emr = aws.client("cloudformation"), aws.client("emr-serverless")
     properties = {
@@ -451,21 +451,21 @@ def test_a_stack_makes_an_application_and_removes_it(aws: Emulator) -> None:
         "Tags": [{"Key": "table", "Value": "orders"}],
     }
     resources = {"Application": {"Type": "AWS::EMRServerless::Application", "Properties": properties}}
-    outputs = {"Arn": {"Value": {"Fn::GetAtt": ["Application", "Arn"]}}, "Id": {"Value": {"Ref": "Application"}}}
+    declared = {"Arn": {"Value": {"Fn::GetAtt": ["Application", "Arn"]}}, "Id": {"Value": {"Ref": "Application"}}}
 
     # When it is deployed, then deleted
-    stacks.create_stack(StackName="emr", TemplateBody=json.dumps({"Resources": resources, "Outputs": outputs}))
+    stacks.create_stack(StackName="emr", TemplateBody=json.dumps({"Resources": resources, "Outputs": declared}))
     stack = until(lambda: stacks.describe_stacks(StackName="emr")["Stacks"][0], lambda one: one.get("Outputs"))
-    raised = {one["OutputKey"]: one["OutputValue"] for one in stack["Outputs"]}
-    made = emr.get_application(applicationId=raised["Id"])["application"]
+    outputs = {one["OutputKey"]: one["OutputValue"] for one in stack["Outputs"]}
+    made = emr.get_application(applicationId=outputs["Id"])["application"]
     stacks.delete_stack(StackName="emr")
     until(
         lambda: [one["id"] for one in emr.list_applications()["applications"] if one["state"] != "TERMINATED"],
-        lambda left: raised["Id"] not in left,
+        lambda remaining: outputs["Id"] not in remaining,
     )
 
-    # Then it was what the template said
-    assert raised["Arn"] == made["arn"] == application_arn(raised["Id"])
+    # Then the application was as in the template
+    assert outputs["Arn"] == made["arn"] == application_arn(outputs["Id"])
     assert (made["name"], made["tags"], made["autoStopConfiguration"]) == (
         "stacked",
         {"table": "orders"},
@@ -490,7 +490,7 @@ def zipped(files: dict[str, str]) -> bytes:
 
 
 def acting(aws: Emulator, service: str, role_arn: str) -> Any:
-    """A client under a role that trusts the root."""
+    """Return a client that acts as a role. The role must trust the root."""
     given = aws.client("sts").assume_role(RoleArn=role_arn, RoleSessionName="acting")["Credentials"]
     own = {"key": given["AccessKeyId"], "secret": given["SecretAccessKey"], "token": given["SessionToken"]}
     return aws.client(service, **own)
@@ -521,7 +521,7 @@ def invoked(aws: Emulator, function: str, event: object) -> Any:
 
 def deliveries(aws: Emulator) -> list[str]:
     items = aws.client("dynamodb").scan(TableName="deliveries")["Items"]
-    return [item["told"]["S"] for item in sorted(items, key=lambda one: one["pk"]["S"]) if "told" in item]
+    return [item["outcome"]["S"] for item in sorted(items, key=lambda one: one["pk"]["S"]) if "outcome" in item]
 
 
 def lambda_task(function: str) -> dict[str, Any]:

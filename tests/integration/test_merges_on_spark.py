@@ -1,4 +1,4 @@
-"""Merges by the state machine whose jobs fail and are cancelled: the next one ends right, and the base is readable."""
+"""Spark jobs of the merge machine fail or are cancelled. The next attempt succeeds, and the base stays readable."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from lancelsm.region.lease import lease
 from lancelsm.table import Table
 from tests.integration.deployment import Deployment, rows, until
 
-BEGUN = ("SCHEDULED", "RUNNING")
+ACTIVE = ("SCHEDULED", "RUNNING")
 ENDED = ("SUCCESS", "FAILED", "CANCELLED")
 
 
 def pending(deployment: Deployment, name: str) -> Table:
-    """Four keys in the base, and two generations: 0 replaced, 1 deleted, 9 new."""
+    """Create a table with four keys in the base and two generations: 0 replaced, 1 deleted, 9 new."""
     table = deployment.table(name, [{"id": key, "v": 0} for key in range(4)])
     table.upsert([{"id": 0, "v": 1}, {"id": 9, "v": 1}])
     table.flush()
@@ -31,10 +31,10 @@ MERGED = {0: 1, 2: 0, 3: 0, 9: 1}
 
 
 def jobs(deployment: Deployment, execution: str) -> list[dict[str, Any]]:
-    """The jobs of an execution, in the order of their attempts."""
+    """Return the jobs of an execution, in the order of attempts."""
     emr, application = deployment.client("emr-serverless"), deployment.output("SparkApplication")
-    named = f"merge-{execution.rpartition(':')[2]}-"
-    found = [one for one in emr.list_job_runs(applicationId=application)["jobRuns"] if one["name"].startswith(named)]
+    prefix = f"merge-{execution.rpartition(':')[2]}-"
+    found = [one for one in emr.list_job_runs(applicationId=application)["jobRuns"] if one["name"].startswith(prefix)]
     return sorted(found, key=lambda one: one["name"])
 
 
@@ -48,23 +48,23 @@ def queried(deployment: Deployment, table: Table) -> dict[int, int]:
     return {row["id"]: row["v"] for row in deployment.invoke("query", {"table": table.uri})["rows"]}
 
 
-def test_a_merge_whose_jobs_fail_and_are_cancelled_is_done_by_the_next_attempt(deployment: Deployment) -> None:
-    # Given a merge whose first job finds another merge under way, and fails
+def test_a_merge_succeeds_after_a_failed_and_a_cancelled_job(deployment: Deployment) -> None:
+    # Given a merge whose first job fails because another merge holds the lease
     table = pending(deployment, "retried")
     with lease(open_table(table.uri).context, BASE):
         execution = deployment.start({"table": table.uri, "engine": "spark", "retry_seconds": 1})
         until(lambda: jobs(deployment, execution), lambda found: found and found[0]["state"] == "FAILED")
         after_failure = queried(deployment, table)
 
-    # When somebody cancels the second one
-    begun = until(lambda: jobs(deployment, execution), lambda found: len(found) > 1 and found[1]["state"] in BEGUN)
+    # When the second job is cancelled
+    started = until(lambda: jobs(deployment, execution), lambda found: len(found) > 1 and found[1]["state"] in ACTIVE)
     deployment.client("emr-serverless").cancel_job_run(
-        applicationId=deployment.output("SparkApplication"), jobRunId=begun[1]["id"]
+        applicationId=deployment.output("SparkApplication"), jobRunId=started[1]["id"]
     )
     until(lambda: jobs(deployment, execution), lambda found: found[1]["state"] == "CANCELLED")
     after_cancel = queried(deployment, table)
 
-    # Then the third one merges, once
+    # Then the third job merges, once
     done = deployment.finished(execution)
     assert [one["state"] for one in jobs(deployment, execution)] == ["FAILED", "CANCELLED", "SUCCESS"]
     assert (done["engine"], done["merge"]["rows_upserted"], done["merge"]["rows_deleted"]) == ("spark", 2, 1)
@@ -73,8 +73,8 @@ def test_a_merge_whose_jobs_fail_and_are_cancelled_is_done_by_the_next_attempt(d
 
 
 @pytest.mark.long
-def test_a_merge_is_done_though_its_job_was_cancelled_while_it_held_the_lease(deployment: Deployment) -> None:
-    # Given a job that has taken the lease
+def test_a_merge_succeeds_after_its_job_was_cancelled_with_the_lease(deployment: Deployment) -> None:
+    # Given a job that holds the lease
     table = pending(deployment, "cancelled")
     execution = deployment.start({"table": table.uri, "engine": "spark"})
     until(lambda: leased(table), lambda held: held)
@@ -85,7 +85,7 @@ def test_a_merge_is_done_though_its_job_was_cancelled_while_it_held_the_lease(de
     emr.cancel_job_run(applicationId=application, jobRunId=job["id"])
     until(lambda: jobs(deployment, execution), lambda found: found[0]["state"] in ENDED)
 
-    # Then the next one, a lease's time later, ends right
+    # Then the next job succeeds, after the lease has expired
     between = queried(deployment, table)
     deployment.finished(execution)
     assert between == queried(deployment, table) == MERGED

@@ -1,4 +1,4 @@
-"""Rows that don't fit: set aside while the others are applied in order, and driven back where nothing newer is."""
+"""Rejected rows are quarantined while the others are applied in order. Redrive appends them unless newer rows exist."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ Versions = Mapping[int, int | None]
 
 
 @contextmanager
-def mistaken(deployment: Deployment, table: Table) -> Iterator[None]:
-    """The table's configuration says by mistake that `v` is never null."""
+def with_wrong_schema(deployment: Deployment, table: Table) -> Iterator[None]:
+    """Within the block, the table's configuration says wrongly that `v` is never null."""
     wrong = table.config.schema.columns.set(1, table.config.schema.columns.field("v").with_nullable(False))
     schema = replace(table.config.schema, columns=wrong)
 
@@ -47,21 +47,29 @@ def mistaken(deployment: Deployment, table: Table) -> Iterator[None]:
         put(table.config)
 
 
-def set_aside(deployment: Deployment, table: Table, *messages: Versions) -> list[dict[str, Any]]:
-    """Send messages to a writer that takes null for an error; returns the letters once the queue is empty."""
+def quarantine(deployment: Deployment, table: Table, *messages: Versions) -> list[dict[str, Any]]:
+    """Send messages to a writer that rejects nulls, and return the dead letters once the queue is empty."""
     handle = open_configured(table.uri)
     queue = SqsQueue(deployment.output("QueueUrl"), clock=SystemClock())
     inbox = Inbox.below(f"s3://{deployment.output('Bucket')}/work")
-    with mistaken(deployment, table):
+    with with_wrong_schema(deployment, table):
         for number, versions in enumerate(messages):
-            some = upserts([{"id": key, "v": v} for key, v in versions.items()], schema=handle.config.schema)
-            send(some, handle=handle, queue=queue, inbox=inbox, producer=table.uri, sequence=number, seconds=30)
-        until(deployment.waiting, lambda left: left == 0)
+            prepared = upserts([{"id": key, "v": v} for key, v in versions.items()], schema=handle.config.schema)
+            send(
+                prepared,
+                handle=handle,
+                queue=queue,
+                inbox=inbox,
+                producer=table.uri,
+                sequence=number,
+                seconds=30,
+            )
+        until(deployment.waiting, lambda remaining: remaining == 0)
         return dead_letters(deployment)
 
 
 def dead_letters(deployment: Deployment) -> list[dict[str, Any]]:
-    """What lies on the dead-letter queue; it stays there."""
+    """Return the dead letters without removing them from the queue."""
     sqs, url = deployment.client("sqs"), deployment.output("DeadLetterUrl")
     found = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=1).get("Messages", [])
     for one in found:
@@ -69,50 +77,50 @@ def dead_letters(deployment: Deployment) -> list[dict[str, Any]]:
     return [json.loads(one["Body"]) for one in found]
 
 
-def redrive(deployment: Deployment, *more: str) -> list[dict[str, Any]]:
-    """`lancelsm redrive` of this stage."""
-    raised = io.StringIO()
-    with contextlib.redirect_stdout(raised):
-        assert cli.main(["redrive", "--stage", deployment.stage, "--output", "json", *more]) == 0
-    found: list[dict[str, Any]] = json.loads(raised.getvalue())["dead_letters"]
+def redrive(deployment: Deployment, *options: str) -> list[dict[str, Any]]:
+    """Run `lancelsm redrive` for this stage and return what it reports on each dead letter."""
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        assert cli.main(["redrive", "--stage", deployment.stage, "--output", "json", *options]) == 0
+    found: list[dict[str, Any]] = json.loads(output.getvalue())["dead_letters"]
     return found
 
 
-def test_a_poison_row_in_the_middle_is_set_aside_and_comes_back_where_nothing_is_newer(deployment: Deployment) -> None:
-    # Given a batch with two rows in the middle that don't fit, and a newer version of one of their keys behind them
+def test_rejected_rows_in_a_batch_are_quarantined_and_redriven_unless_superseded(deployment: Deployment) -> None:
+    # Given a batch with two rejected rows in the middle, and a newer row for one of their keys after them
     table = deployment.table("poison", COLUMNS)
 
-    # When it is delivered
-    (dead_letter,) = set_aside(deployment, table, {1: 1, 2: 1}, {2: 2, 3: None, 4: None, 5: 2}, {1: 3, 4: 3})
+    # When it is applied
+    (dead_letter,) = quarantine(deployment, table, {1: 1, 2: 1}, {2: 2, 3: None, 4: None, 5: 2}, {1: 3, 4: 3})
 
-    # Then these rows alone are on the dead-letter queue, with the reason, and all others are applied in order
-    aside = unpacked(base64.b64decode(dead_letter["message"]["rows"]))
-    assert aside.column("id").to_pylist() == [3, 4]
+    # Then only these rows are in the dead-letter queue, with the reason, and all others are applied in order
+    rejected = unpacked(base64.b64decode(dead_letter["message"]["rows"]))
+    assert rejected.column("id").to_pylist() == [3, 4]
     assert (dead_letter["reason"]["kind"], dead_letter["table"]) == ("Invalid", table.uri)
     assert "'v' is null" in dead_letter["reason"]["message"]
     assert history(table) == {1: [1, 3], 2: [1, 2], 4: [3], 5: [2]}
 
-    # When the mistake is mended and they are driven back
-    (asked,) = redrive(deployment)
+    # When the schema is corrected and they are redriven
+    (planned,) = redrive(deployment)
     unchanged = history(table)
     (done,) = redrive(deployment, "--yes")
 
-    # Then the row with nothing newer is there, and the other does not beat what is newer
-    assert asked == done
+    # Then the row without a newer one is appended, and the superseded row is not
+    assert planned == done
     assert (done["verdict"], done["rows"], done["table"]) == ("appended", 1, table.uri)
     assert unchanged == {1: [1, 3], 2: [1, 2], 4: [3], 5: [2]}
     assert rows(table) == {1: 3, 2: 2, 3: None, 4: 3, 5: 2}
     assert deployment.waiting("DeadLetterUrl") == 0
 
 
-def test_an_old_row_never_beats_a_newer_one_that_is_merged_before_it_is_driven_back(deployment: Deployment) -> None:
-    # Given a row that was set aside, and a newer one of its key that went on into the base
+def test_redrive_drops_a_row_whose_newer_row_is_already_merged(deployment: Deployment) -> None:
+    # Given a quarantined row, and a newer row of its key that is merged into the base
     table = deployment.table("old", COLUMNS)
-    set_aside(deployment, table, {7: None}, {7: 2})
+    quarantine(deployment, table, {7: None}, {7: 2})
     deployment.invoke("compaction", {"table": table.uri})
     deployment.invoke("merger", {"table": table.uri})
 
-    # When it is driven back, it is dropped
+    # When the quarantined row is redriven, it is dropped
     (done,) = redrive(deployment, "--yes")
 
     assert (done["verdict"], done["rows"]) == ("superseded", 0)

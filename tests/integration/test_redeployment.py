@@ -1,12 +1,12 @@
-"""Pipeline is no more than functions: it is destroyed and deployed again over the same State."""
+"""The pipeline stack holds no data: it can be destroyed and deployed again."""
 
 from __future__ import annotations
 
 from tests.integration.deployment import Deployment, rows, until
 
 
-def test_a_pipeline_that_is_destroyed_and_deployed_again_finds_every_row(deployment: Deployment) -> None:
-    # Given rows in the base, in a generation, in the log and on the queue
+def test_a_pipeline_destroyed_and_deployed_again_loses_no_row(deployment: Deployment) -> None:
+    # Given rows in the base, in a generation, in the log and in the queue
     table = deployment.table("redeployed", [{"id": 0, "v": 0}])
     table.upsert([{"id": 1, "v": 1}])
     table.flush()
@@ -15,10 +15,10 @@ def test_a_pipeline_that_is_destroyed_and_deployed_again_finds_every_row(deploym
     with deployment.paused():
         deployment.invoke("ingest", {"table": table.uri, "upserts": [{"id": 3, "v": 3}]})
 
-        # When Pipeline goes, and comes again
+        # When the pipeline stack is destroyed and deployed again
         deployment.make("destroy", "deploy")
 
-    # Then nothing is lost, what waited is applied, and writing goes on where it was
+    # Then no row is lost, the queued row is applied, and writes continue at the next position
     until(lambda: rows(table), lambda found: 3 in found)
     written = deployment.invoke("writer_flush", {"table": table.uri, "upserts": [{"id": 4, "v": 4}]})
     found = deployment.invoke("query", {"table": table.uri})["rows"]

@@ -1,4 +1,4 @@
-"""Regions that take nothing now: their messages wait, in order, and no other region's does."""
+"""Messages for a region that accepts no writes wait in order. Other regions are not delayed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def region_of(table: Table, key: int) -> Region:
 
 
 def age(attributes: dict[str, str]) -> float:
-    """Of a message that was taken just now, in seconds: what the alarm of the queue looks at."""
+    """Return the age of a received message in seconds, which the alarm of the queue monitors."""
     return time.time() - int(attributes["SentTimestamp"]) / 1000
 
 
@@ -37,13 +37,13 @@ def failed(answer: dict[str, list[dict[str, str]]]) -> set[str]:
 
 
 def test_messages_for_a_fenced_region_wait_until_it_is_given_back(deployment: Deployment) -> None:
-    # Given a region that somebody else has claimed since the writers last looked
+    # Given a region that another owner has claimed since the writers last read its head
     table = deployment.table("fenced", COLUMNS)
     send(deployment, table, 1)
     until(lambda: history(table), lambda found: found == {0: [1]})
-    deployment.invoke("region_claim", {"table": table.uri, "owner": "somebody"})
+    deployment.invoke("region_claim", {"table": table.uri, "owner": "other"})
 
-    # When rows come
+    # When rows are sent
     with deployment.paused():
         send(deployment, table, 2, 3)
         records = deployment.take()
@@ -52,17 +52,17 @@ def test_messages_for_a_fenced_region_wait_until_it_is_given_back(deployment: De
         refused_again = deployment.invoke("writer_flush", batch(again))
         before = history(table)
 
-    # Then they are put off, and applied once the region is given back
+    # Then they are delayed, and applied once the region is given back
     deployment.invoke("region_claim", {"table": table.uri})
     until(lambda: history(table), lambda found: found == {0: [1, 2, 3]})
     assert before == {0: [1]}
     assert failed(refused) == failed(refused_again) == {one["messageId"] for one in records}
     assert [one["attributes"]["ApproximateReceiveCount"] for one in again] == ["2", "2"]
-    assert until(deployment.waiting, lambda left: left == 0) == 0
+    assert until(deployment.waiting, lambda remaining: remaining == 0) == 0
 
 
-def test_a_stuck_region_waits_and_the_others_go_on(deployment: Deployment) -> None:
-    # Given a region with something unreadable where its next entry belongs
+def test_messages_of_a_stuck_region_wait_and_other_regions_continue(deployment: Deployment) -> None:
+    # Given a region with an unreadable object at its next position
     table = deployment.table("stuck", COLUMNS, regions="bucket(id, 2)")
     keys = range(6)
     stuck = region_of(table, 0)
@@ -72,19 +72,19 @@ def test_a_stuck_region_waits_and_the_others_go_on(deployment: Deployment) -> No
     # When both regions get rows
     send(deployment, table, 1, 2, keys=keys)
 
-    # Then the other one has them, and the messages of this one wait, and get old
+    # Then the other region has them, and the messages of the stuck region wait
     others = {key: [1, 2] for key in keys if key not in ours}
     until(lambda: history(table, skip=stuck), lambda found: found == others)
     with deployment.paused():
         waiting = until(deployment.take, lambda found: found)
         corrupt = deployment.invoke("writer_flush", batch(waiting))
-    raised = [one["attributes"] for one in waiting]
+    attributes = [one["attributes"] for one in waiting]
     assert len(waiting) == deployment.waiting() == 2
     assert failed(corrupt) == {one["messageId"] for one in waiting}
-    assert (int(raised[0]["ApproximateReceiveCount"]) > 1, age(raised[0]) > 1) == (True, True)
+    assert (int(attributes[0]["ApproximateReceiveCount"]) > 1, age(attributes[0]) > 1) == (True, True)
 
-    # And a claim mends it: they are applied in order
+    # And after a claim of the region they are applied in order
     deployment.invoke("region_claim", {"table": table.uri, "region": stuck.id})
     until(lambda: history(table), lambda found: found == others | {key: [1, 2] for key in ours})
     assert rows(table) == dict.fromkeys(keys, 2)
-    assert until(deployment.waiting, lambda left: left == 0) == 0
+    assert until(deployment.waiting, lambda remaining: remaining == 0) == 0

@@ -1,4 +1,4 @@
-"""What the schedule starts: a table that was written is flushed, merged and clean again; of another nothing runs."""
+"""The schedule flushes and merges a table after writes, and starts nothing for an idle table."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ AT_ONCE = {"flush_rows": 1, "merge_generations": 1}
 
 
 def marked(deployment: Deployment, table: Table) -> bool:
-    """Whether the registry's index has a region of the table."""
+    """Return whether the index of dirty regions has a region of the table."""
     name = deployment.output("RegistryName").removeprefix("dynamodb:")
     registry = DynamoRegistry(name, client=deployment.client("dynamodb"), clock=SystemClock(), ids=SystemIds())
-    return any(of == TableId(table.config.table) for of, *_ in registry.dirty())
+    return any(table_id == TableId(table.config.table) for table_id, *_ in registry.dirty())
 
 
-def test_what_was_written_is_flushed_and_merged_and_then_nothing_runs(deployment: Deployment) -> None:
-    # Given a table that nobody has written yet
+def test_a_written_table_is_flushed_and_merged_and_then_nothing_runs(deployment: Deployment) -> None:
+    # Given a table without writes
     table = deployment.table("scheduled", [{"id": 0, "v": 0}], settings=AT_ONCE)
-    only = {"table": table.uri}  # the others here belong to other tests
+    only = {"table": table.uri}  # other tables belong to other tests
     before = deployment.invoke("dispatch", only)
 
-    # When rows come through the queue, and the schedule fires until they are merged
+    # When rows arrive through the queue, and the schedule fires until they are merged
     upserts = [{"id": key, "v": 1} for key in range(3)]
     deployment.invoke("ingest", {"table": table.uri, "upserts": upserts})
     until(lambda: marked(deployment, table), lambda found: found)
@@ -34,7 +34,7 @@ def test_what_was_written_is_flushed_and_merged_and_then_nothing_runs(deployment
     again = deployment.invoke("dispatch", only)
     done = deployment.finished(merging["merges"][0])
 
-    # Then each was started once, the rows are in the base, and from then on nothing runs
+    # Then each step was started once, the rows are in the base, and nothing more is started
     idle = {"flushed": [], "merges": []}
     assert before == deployment.invoke("dispatch", only) == idle
     assert flushing == {"flushed": [table.uri], "merges": []}

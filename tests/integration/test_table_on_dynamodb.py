@@ -1,4 +1,4 @@
-"""A whole table on an object store with its registry in DynamoDB, written by several processes."""
+"""A table on an object store with its registry in DynamoDB, written by several processes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def storage_options(endpoint: str) -> Iterator[dict[str, str]]:
-    """Of the bucket; DynamoDB is where the environment says."""
+    """Storage options of the bucket. The environment names the endpoint of DynamoDB."""
     with environment_of(endpoint):
         yield options(endpoint)
 
@@ -66,12 +66,12 @@ def test_every_level_is_written_and_read(storage_options: dict[str, str]) -> Non
     expected = dict.fromkeys(range(8), "new") | {1: "sent", 100: "new"}
     del expected[2]
 
-    # When it is opened by its URI alone and merged
+    # When it is opened by its URI and merged
     other = lancelsm.open(uri, storage_options=storage_options)
     before = _rows(other)
     merged = other.merge(engine="inprocess")
 
-    # Then every acknowledged row is there, before and after
+    # Then readers see every acknowledged row, before and after the merge
     assert before == _rows(table) == _rows(other) == expected
     assert merged.rows_deleted == 1
     assert other.get([1, 2]).to_pylist() == [{"id": 1, "state": "sent"}]
@@ -88,7 +88,7 @@ def test_processes_share_an_epoch_and_lose_no_row(storage_options: dict[str, str
         storage_options=storage_options,
     )
 
-    # When two processes write to it at once, and this one flushes in between
+    # When two processes write to it at once while this one flushes
     command = [sys.executable, "-c", WRITER, uri, json.dumps(storage_options)]
     writers = [
         subprocess.Popen(
@@ -112,7 +112,7 @@ def test_processes_share_an_epoch_and_lose_no_row(storage_options: dict[str, str
             writer.kill()
             writer.communicate()
 
-    # Then each entry has a position of its own in the first epoch, and the row that both wrote is one's last
+    # Then no entry is lost, the epoch is still the first, and the shared row has a last value of one writer
     (region,) = table.status().regions
     rows = _rows(table)
     assert [writer.returncode for writer in writers] == [0, 0]

@@ -1,4 +1,4 @@
-"""A whole table on an object store, with the registry beside it: what is true in a directory is true there."""
+"""A table on an object store, with the registry beside it, behaves as in a directory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _rows(table: lancelsm.Table) -> dict[int, str]:
     return {row["id"]: row["state"] for row in table.scan().to_arrow().to_pylist()}
 
 
-def test_every_level_is_read_through_another_process_s_handle(storage_options: dict[str, str]) -> None:
+def test_every_level_is_read_through_another_handle(storage_options: dict[str, str]) -> None:
     # Given a table in a bucket with rows in the base, in a generation and in the log
     uri = "s3://lake/orders"
     start = [{"id": i, "state": "new"} for i in range(8)]
@@ -41,7 +41,7 @@ def test_every_level_is_read_through_another_process_s_handle(storage_options: d
     before = _rows(other)
     merged = table.merge(engine="inprocess")
 
-    # Then both see every acknowledged row, before and after
+    # Then both see every acknowledged row, before and after the merge
     assert before == expected
     assert merged.rows_deleted == 1
     assert _rows(other) == _rows(table) == expected
@@ -52,7 +52,7 @@ def test_every_level_is_read_through_another_process_s_handle(storage_options: d
 
 
 def test_two_handles_write_in_turns_without_claiming(storage_options: dict[str, str]) -> None:
-    # Given one table and two handles
+    # Given two handles of one table
     uri = "s3://lake/turns"
     first = lancelsm.create(uri, [{"id": 0, "state": "new"}], primary_key="id", storage_options=storage_options)
     second = lancelsm.open(uri, storage_options=storage_options)
@@ -61,7 +61,7 @@ def test_two_handles_write_in_turns_without_claiming(storage_options: dict[str, 
     for turn in range(6):
         (first, second)[turn % 2].upsert([{"id": 0, "state": f"turn {turn}"}])
 
-    # Then the last one wins, each has an entry of its own, and the region is still in its first epoch
+    # Then the newest row wins, each write has its own entry, and the epoch is still the first
     (region,) = first.status().regions
     assert _rows(first) == {0: "turn 5"}
     assert (region.next_position, region.epoch) == (7, 1)

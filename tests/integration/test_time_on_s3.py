@@ -1,4 +1,4 @@
-"""Snapshots, the change stream and copies on an object store, with either registry that a URL may have."""
+"""Snapshots, the change stream and copies on an object store, with both kinds of registry for URLs."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def storage_options(endpoint: str) -> Iterator[dict[str, str]]:
-    """Of the bucket; DynamoDB is where the environment says."""
+    """Storage options of the bucket. The environment names the endpoint of DynamoDB."""
     with environment_of(endpoint):
         yield options(endpoint)
 
 
 @pytest.mark.parametrize("registry", ["object", "dynamodb:registry"])
-def test_a_snapshot_is_read_followed_cloned_backed_up_and_dropped(
+def test_a_snapshot_is_read_cloned_and_backed_up_and_changes_are_streamed(
     endpoint: str, storage_options: dict[str, str], registry: str
 ) -> None:
     # Given a table with rows at every level, and a snapshot of it
     def rows(table: lancelsm.Table) -> dict[int, str]:
         return {row["id"]: row["v"] for row in table.scan().to_arrow().to_pylist()}
 
-    table_env = f"lake-{registry.partition(':')[0]}"
-    create_bucket(endpoint, table_env)
-    uri, start = f"s3://{table_env}/orders", [{"id": n, "v": "base"} for n in range(4)]
+    bucket = f"lake-{registry.partition(':')[0]}"
+    create_bucket(endpoint, bucket)
+    uri, start = f"s3://{bucket}/orders", [{"id": n, "v": "base"} for n in range(4)]
     table = lancelsm.create(
         uri, start, primary_key="id", regions="bucket(id, 2)", registry=registry, storage_options=storage_options
     )
@@ -52,21 +52,21 @@ def test_a_snapshot_is_read_followed_cloned_backed_up_and_dropped(
     table.snapshot("monday", "1h")
     expected = {0: "generation", 1: "tail", 3: "base"}
 
-    # When the table goes on, and the snapshot is cloned and backed up
+    # When more is written, and the snapshot is cloned and backed up
     table.upsert([{"id": n, "v": "later"} for n in range(4)])
     table.run()
     table.collect(yes=True, interval_seconds=0)
     at = lancelsm.open(uri, at="monday", storage_options=storage_options)
     handle = open_table(uri, storage_options=storage_options)
-    clone_snapshot(handle, "monday", f"s3://{table_env}/clone", registry=registry)
-    back_up(at, f"s3://{table_env}/backup", storage_options=storage_options)
-    restore(f"s3://{table_env}/backup", f"s3://{table_env}/restored", storage_options=storage_options)
-    clone = lancelsm.open(f"s3://{table_env}/clone", storage_options=storage_options)
+    clone_snapshot(handle, "monday", f"s3://{bucket}/clone", registry=registry)
+    back_up(at, f"s3://{bucket}/backup", storage_options=storage_options)
+    restore(f"s3://{bucket}/backup", f"s3://{bucket}/restored", storage_options=storage_options)
+    clone = lancelsm.open(f"s3://{bucket}/clone", storage_options=storage_options)
     assert clone.scrub().problems == ()
-    restored = lancelsm.open(f"s3://{table_env}/restored", storage_options=storage_options)
+    restored = lancelsm.open(f"s3://{bucket}/restored", storage_options=storage_options)
     clone.run()
 
-    # Then each of them has the rows of the snapshot, and the stream the rows in their order
+    # Then all copies have the rows of the snapshot, and the change stream has all changes
     assert rows(at) == rows(clone) == rows(restored) == expected
     assert rows(table) == dict.fromkeys(range(4), "later")
     stream = table.changes(cursor="sink", start="earliest")
@@ -74,13 +74,13 @@ def test_a_snapshot_is_read_followed_cloned_backed_up_and_dropped(
     stream.save()
     assert list(table.changes(cursor="sink")) == []
 
-    # And what is dropped leaves nothing
+    # And a dropped table leaves nothing
     with pytest.raises(Invalid, match="a clone shares the table's files"):
         drop_table(uri, storage_options=storage_options)
-    for place in (f"s3://{table_env}/clone", uri):
-        drop_table(place, storage_options=storage_options)
+    for location in (f"s3://{bucket}/clone", uri):
+        drop_table(location, storage_options=storage_options)
         with pytest.raises(Invalid, match="there is no table at this location"):
-            lancelsm.open(place, storage_options=storage_options)
+            lancelsm.open(location, storage_options=storage_options)
     assert list(handle.context.objects.list("")) == []
     for kind in "STLC":
         assert handle.context.registry.list(f"{kind}#{handle.context.table}") == []
