@@ -1,8 +1,8 @@
-"""Objects by key: the narrow port through which every file outside Lance's own datasets is read and written.
+"""The object store interface: reads and writes every object outside Lance's own datasets.
 
-Outcomes that callers must tell apart are values. One call is one attempt: an adapter never repeats a conditional
-write by itself and keeps its client from doing so, because after a lost reply the repetition is refused by its own
-first try.
+Outcomes that callers must distinguish are values, not exceptions. One call is one attempt: an adapter never retries a
+conditional write, and it turns off the retries of its client. After a lost reply, the retry would be refused because of
+the first attempt.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Body = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Object:
-    """What one read saw."""
+    """An object as one read saw it."""
 
     body: bytes
     etag: ETag
@@ -25,7 +25,7 @@ class Object:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """One line of a listing."""
+    """One object in a listing."""
 
     key: str
     size: int
@@ -33,7 +33,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """The write was applied; `etag` names what now stands there."""
+    """The write was applied; `etag` is the ETag of the new object."""
 
     etag: ETag
 
@@ -42,63 +42,64 @@ class Written:
 class PreconditionFailed:
     """The condition did not hold: this attempt changed nothing and never will.
 
-    It says nothing about the object there, which may be our own from an earlier attempt: read it and compare its nonce.
+    The object there may be our own, from an earlier attempt: read it and compare its nonce.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteUnknown:
-    """No answer that proves anything: the write may have been applied, or may still be."""
+    """There was no conclusive answer: the write may have been applied, or may still be applied later."""
 
     cause: str
 
 
 class ObjectStore(Protocol):
-    """Objects of one table. Every adapter passes tests/conformance/test_objects.py, races included.
+    """The objects of one table. Every adapter passes tests/conformance/test_objects.py, races included.
 
-    Reads are strongly consistent and retried within the adapter; they raise `Unavailable` when the store does not
-    answer. Writes return `WriteUnknown` then. A store that refuses us altogether (credentials, no bucket) raises
-    `Invalid` or `Unavailable` with the remedy. A write that was answered by `Written` is durable. Safe to use from
-    several threads.
+    Reads are strongly consistent. The adapter retries them, and raises `Unavailable` if the store does not answer.
+    Writes return `WriteUnknown` in that case. If the store refuses all access (credentials, missing bucket), calls
+    raise `Invalid` or `Unavailable` with a remedy. A write with the outcome `Written` is durable. Thread-safe.
     """
 
     def get(self, key: str) -> Object | None:
-        """The object, or None if there is none."""
+        """Read an object; None if it does not exist."""
         ...
 
     def create(self, key: str, body: Body) -> Written | PreconditionFailed | WriteUnknown:
-        """Write the object if the key has none."""
+        """Write an object if the key has no object."""
         ...
 
     def replace(self, key: str, body: Body, *, expect: ETag) -> Written | PreconditionFailed | WriteUnknown:
-        """Write the object if the one there has this ETag; a key without an object refuses."""
+        """Replace an object if it has this ETag. `PreconditionFailed` if it has another one, or does not exist."""
         ...
 
     def list(self, prefix: str) -> Iterator[Listed]:
-        """Every object whose key starts with `prefix`, in key order."""
+        """List every object whose key starts with `prefix`, in key order."""
         ...
 
     def delete(self, keys: Collection[str]) -> None:
-        """Remove these objects; one that is not there is fine. Nothing but `gc` calls this.
+        """Delete these objects; missing objects are ignored.
 
-        A deletion need not survive a power failure, and one whose answer was lost may still happen: only what can never
-        be written again under its key may be deleted.
+        A deletion may be lost in a power failure, and a deletion without an answer may still happen later. So delete an
+        object only if its key is never written again.
 
         Raises:
-            Unavailable: the store gave no answer; some may be gone.
+            Unavailable: the store did not answer; some of the objects may be deleted.
         """
         ...
 
 
 def put_once(store: ObjectStore, key: str, body: Body, *, attempts: Iterable[object]) -> bytes | None:
-    """What stands at a key once this was written there, if nothing was: perhaps another's, or our own of a lost reply.
+    """Write an object if the key has no object; return the bytes that are there afterwards.
+
+    They are ours, or those of another writer that was faster.
 
     Args:
-        attempts: how often to try.
+        attempts: one item for each attempt.
 
     Returns:
-        The bytes that stand there; None if every attempt went without an answer, or was refused where nothing stands,
-        as S3 does beside another request in flight. Then they may still come to stand there.
+        The bytes at the key. None if no attempt had a conclusive answer: the store did not answer, or it refused the
+        write although there is no object, as S3 does during a concurrent request. The write may still be applied later.
     """
     for _ in attempts:
         outcome = store.create(key, body)

@@ -1,8 +1,9 @@
-"""Objects in S3 and what else obstore speaks to.
+"""Store objects in S3 and in the other object stores that obstore supports.
 
-The client never repeats a request: the repetition of a conditional put is refused by its own first try. Reads are
-repeated here. obstore answers 409 (a racing request) like 412 (exists): both changed nothing. It has its own threads:
-a process that forks opens its stores after the fork.
+The client of obstore never retries a request, since the retry of a conditional put would be refused because of its
+first attempt. Reads and deletions are retried here. obstore reports 409 (a concurrent request) like 412 (the object
+exists): neither changed anything. obstore has its own threads, so a process that forks must open its stores after the
+fork.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from lancelsm.common.clock import Budget, Clock, Ids, SystemClock, SystemIds
 from lancelsm.errors import Invalid, LsmError, Unavailable
 from lancelsm.objects import Body, ETag, Listed, Object, PreconditionFailed, WriteUnknown, Written
 from lancelsm.objects.credentials import find_credentials
-from lancelsm.objects.keys import checked
+from lancelsm.objects.keys import check_key
 
 T = TypeVar("T")
-Lines = list[Listed]
+Page = list[Listed]
 Keys = list[str]
 
 _READ_SECONDS = 30.0
 _PAGE = 1000
-_PROVIDER = "External AWS credential provider: "  # obstore names it where it failed
+_PROVIDER = "External AWS credential provider: "  # how obstore reports that our credential provider failed
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 
 _FLAGS = frozenset(
@@ -62,22 +63,22 @@ _CLIENT = _FLAGS | {
     "timeout",
     "user_agent",
 }
-# What only Lance's own client reads.
+# Options that only the client of Lance reads.
 _LANCE_ONLY = frozenset({"client_max_retries", "client_retry_timeout", "download_retry_count"})
 
 
 class CloudStore:
-    """Objects below a URL that obstore understands: `s3://bucket/path`, `gs://`, `az://`.
+    """Objects below a URL that obstore supports: `s3://bucket/path`, `gs://`, `az://`.
 
     Args:
-        url: the table's URL.
-        storage_options: names and values as Lance takes them (`aws_region`, `aws_endpoint`, `allow_http`, ...). What is
-            missing comes from the environment; keys and region for S3 then from `objects.credentials`.
-        clock, ids: pace the repetition of reads, for 30 s at most.
+        url: the URL of the table.
+        storage_options: names and values as in Lance (`aws_region`, `aws_endpoint`, `allow_http`, ...). Missing options
+            come from the environment, then keys and region for S3 from `objects.credentials`.
+        clock, ids: pace the retries of reads, for at most 30 s.
 
     Raises:
-        Invalid: at once: the URL or an option is not understood, or there are no credentials. At a call: the store
-            denies it.
+        Invalid: in the constructor: the URL or an option is not valid, or there are no credentials. In a call: the
+            store denies access.
     """
 
     def __init__(
@@ -98,26 +99,26 @@ class CloudStore:
             self._store: Any = opened(
                 url,
                 config=config,
-                client_options=client or None,  # with any, obstore forgets those of the environment
+                client_options=client or None,  # if not None, obstore ignores those of the environment
                 retry_config={"max_retries": 0},
                 credential_provider=credentials,
             )
         except (BaseError, ValueError, TypeError) as error:
             raise Invalid(
-                f"the store can't be opened: {_first_line(error)}", remedy="Check URL and options", url=url
+                f"the store can't be opened: {_first_line(error)}", remedy="Check the URL and the options", url=url
             ) from error
 
     def get(self, key: str) -> Object | None:
-        def once() -> Object | None:
+        def attempt() -> Object | None:
             try:
-                answer = self._store.get(checked(key))
+                answer = self._store.get(check_key(key))
                 return Object(body=bytes(answer.bytes()), etag=ETag(answer.meta["e_tag"]))
             except FileNotFoundError as error:
                 if _code(error) == "NoSuchBucket":
                     raise
                 return None
 
-        return self._repeated(once, key)
+        return self._retried(attempt, key)
 
     def create(self, key: str, body: Body) -> Written | PreconditionFailed | WriteUnknown:
         return self._put(key, body, "create")
@@ -126,56 +127,56 @@ class CloudStore:
         return self._put(key, body, {"e_tag": expect})
 
     def list(self, prefix: str) -> Iterator[Listed]:
-        # obstore's prefixes end at a segment.
-        above = prefix.rpartition("/")[0]
-        if above:
-            checked(above)
-        return self._listed(above, prefix)
+        # obstore only lists whole path segments, so list the parent and filter.
+        parent = prefix.rpartition("/")[0]
+        if parent:
+            check_key(parent)
+        return self._listed(parent, prefix)
 
     def delete(self, keys: Collection[str]) -> None:
-        named = [checked(key) for key in keys]
-        for start in range(0, len(named), _PAGE):
-            self._repeated(partial(self._delete, named[start : start + _PAGE]), named[start])
+        valid = [check_key(key) for key in keys]
+        for start in range(0, len(valid), _PAGE):
+            self._retried(partial(self._delete, valid[start : start + _PAGE]), valid[start])
 
     def _delete(self, keys: Keys) -> None:
-        with suppress(FileNotFoundError):  # S3 doesn't say so, others do
+        with suppress(FileNotFoundError):  # S3 does not report missing objects, other stores do
             self._store.delete(keys)
 
-    def _listed(self, above: str, prefix: str) -> Iterator[Listed]:
+    def _listed(self, parent: str, prefix: str) -> Iterator[Listed]:
         last: str | None = None
         while True:
-            lines = self._repeated(partial(self._page, above, last), prefix)
-            yield from (line for line in lines if line.key.startswith(prefix))
-            if len(lines) < _PAGE:  # obstore fills its chunks from as many pages of the store as it takes
+            listing = self._retried(partial(self._page, parent, last), prefix)
+            yield from (line for line in listing if line.key.startswith(prefix))
+            if len(listing) < _PAGE:  # obstore fills a chunk from several pages of the store
                 return
-            last = lines[-1].key
+            last = listing[-1].key
 
-    def _page(self, above: str, last: str | None) -> Lines:
-        for chunk in self._store.list(above or None, offset=last, chunk_size=_PAGE):
+    def _page(self, parent: str, last: str | None) -> Page:
+        for chunk in self._store.list(parent or None, offset=last, chunk_size=_PAGE):
             return [Listed(key=meta["path"], size=meta["size"]) for meta in chunk]
         return []
 
     def _put(self, key: str, body: Body, mode: str | dict[str, str]) -> Written | PreconditionFailed | WriteUnknown:
         try:
-            answer = self._store.put(checked(key), body, mode=mode, use_multipart=False)
+            answer = self._store.put(check_key(key), body, mode=mode, use_multipart=False)
         except (BaseError, OSError) as error:
-            denied = self._denied(error, key)
-            if denied is not None:
-                raise denied from error
+            refused = self._access_error(error, key)
+            if refused is not None:
+                raise refused from error
             if isinstance(error, AlreadyExistsError | PreconditionError):
                 return PreconditionFailed()
             return WriteUnknown(cause=_first_line(error))
         return Written(etag=ETag(answer["e_tag"]))
 
-    def _repeated(self, once: Callable[[], T], key: str) -> T:
+    def _retried(self, attempt: Callable[[], T], key: str) -> T:
         failed: Exception | None = None
         for _ in Budget(clock=self._clock, ids=self._ids, seconds=_READ_SECONDS).attempts():
             try:
-                return once()
+                return attempt()
             except (BaseError, OSError) as error:
-                denied = self._denied(error, key)
-                if denied is not None:
-                    raise denied from error
+                refused = self._access_error(error, key)
+                if refused is not None:
+                    raise refused from error
                 failed = error
         assert failed is not None
         raise Unavailable(
@@ -185,26 +186,27 @@ class CloudStore:
             object=key,
         ) from failed
 
-    def _denied(self, error: Exception, key: str) -> LsmError | None:
-        """The error if the store refuses us altogether: nothing was written, and a repetition would not help."""
+    def _access_error(self, error: Exception, key: str) -> LsmError | None:
+        """Return the error if the store refuses all access: nothing was written, and a retry would not help."""
         text = _first_line(error)
         if _code(error) == "NoSuchBucket":
             message, remedy = "the bucket does not exist", "Create it, or check the URL"
-        elif isinstance(error, PermissionDeniedError) or " 403 Forbidden" in text:  # a listing's is a GenericError
+        elif isinstance(error, PermissionDeniedError) or " 403 Forbidden" in text:  # a GenericError for listings
             message = f"the store denied access ({_code(error) or 403})"
             remedy = (
                 "Grant s3:GetObject and s3:PutObject on the table's prefix, and s3:ListBucket on the bucket for that "
-                "prefix: without the latter an absent key is answered by 403 instead of 404"
+                "prefix: without s3:ListBucket, S3 answers 403 instead of 404 for a missing object"
             )
         elif _PROVIDER in text:
             return Unavailable(
                 f"AWS credentials could not be renewed: {text.partition(_PROVIDER)[2]}",
-                remedy="Retry; if it stays so, log in again (`aws sso login`), or check the role",
+                remedy="Retry; if it fails again, log in again (`aws sso login`), or check the role",
                 url=self._url,
                 object=key,
             )
         elif isinstance(error, UnauthenticatedError):
-            message, remedy = "the store does not know these credentials", "Check access key, secret and session token"
+            message = "the store does not accept these credentials"
+            remedy = "Check access key, secret and session token"
         elif "redirect without LOCATION" in text:
             message, remedy = "the bucket is in another region", "Set the option aws_region"
         elif "builder error" in text:
@@ -215,7 +217,7 @@ class CloudStore:
 
 
 def _split(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
-    """Options of the store and of its HTTP client: Lance takes both in one map, obstore does not."""
+    """Split options into those of the store and those of its HTTP client. Lance takes both in one map."""
     config: dict[str, str] = {}
     client: dict[str, Any] = {}
     for name, value in options.items():

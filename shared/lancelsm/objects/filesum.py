@@ -1,9 +1,9 @@
-"""The sum over the files that the rows of a generation are read from.
+"""Compute the sum over the files from which the rows of a generation are read.
 
-It covers the version files, which say what belongs to the generation, and the files that hold rows or hide some. The
-key index and the bloom filter lead to rows but hold none, and Lance's hint at its newest version and its notes on
-transactions are not read: generations are opened by version. An item is a file: its path below the generation's
-directory, a zero byte, its bytes. So a file that changed, is cut, gone, from elsewhere or one too many shows.
+The sum covers the version files, which list the files of the generation, the data files and the deletion files. It does
+not cover the key index and the bloom filter, which contain no rows, nor Lance's version hint and transaction files,
+which are not read, since generations are opened by version. Each file is one item: its path below the directory of the
+generation, a zero byte, and its bytes. So the sum detects files that were changed, truncated, deleted, moved or added.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ _ROWS = ("data/", "_deletions/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summed:
-    """The sum over these files; the keys are below the generation's directory."""
+class FileSums:
+    """The sum over these files. Their keys are relative to the directory of the generation."""
 
     setsum: Setsum
     files: tuple[Listed, ...]
 
     def __str__(self) -> str:
-        """Each file and its size, for an error."""
+        """List each file with its size, for error messages."""
         return ", ".join(f"{file.key} of {file.size} bytes" for file in self.files) or "none"
 
 
-def sum_files(objects: ObjectStore, key: str) -> Summed:
-    """Read and sum the files of a generation, one at a time: each is held whole, as it was when it was flushed.
+def sum_files(objects: ObjectStore, key: str) -> FileSums:
+    """Read and sum the files of a generation, one after the other. Each file is read into memory as a whole.
 
     Args:
-        objects: the table's.
-        key: of the generation's directory.
+        objects: the object store of the table.
+        key: the directory of the generation.
 
     Raises:
         Unavailable: the store did not answer.
@@ -47,21 +47,21 @@ def sum_files(objects: ObjectStore, key: str) -> Summed:
             continue
         total += Setsum.of_item(path.encode() + b"\0", found.body)
         files.append(Listed(key=path, size=len(found.body)))
-    return Summed(setsum=total, files=tuple(files))
+    return FileSums(setsum=total, files=tuple(files))
 
 
 def check_files(objects: ObjectStore, key: str, expected: Setsum) -> None:
-    """Compare the files of a generation with those that were flushed.
+    """Compare the files of a generation with the sum that its flush recorded.
 
     Raises:
-        Corrupt: they are others; names the generation's directory, and the files that are there.
+        Corrupt: the files differ. The error names the directory of the generation and the files in it.
         Unavailable: the store did not answer.
     """
     found = sum_files(objects, key)
     if found.setsum != expected:
         raise Corrupt(
-            f"a generation's files are not those that were flushed; there are {found}",
-            remedy="Put it back from a copy of the bucket; lancelsm scrub names all that is wrong",
+            f"the files of a generation are not those that were flushed; there are {found}",
+            remedy="Restore it from a copy of the bucket; lancelsm scrub lists all damage",
             object=key,
         )
 

@@ -1,8 +1,8 @@
-"""Objects as files below one directory, as durable as the disk and safe between threads and processes.
+"""Store objects as files below one directory: as durable as the disk, safe between threads and processes.
 
-A write goes to a temporary file, is synced there, and then takes its name in one step: a crash at any line leaves no
-object or the whole object. What a crash leaves behind lies in a directory of its own that no key reaches. Its writer
-holds a lock on a temporary file until it is done, so the next process to write removes those that nobody holds.
+A write goes to a temporary file, which is synced and then linked to its final name in one step. So a crash at any line
+leaves no object or the whole object. Temporary files are in a separate directory that no key can name. A writer locks
+its temporary file until it is done, so the next process that writes can delete files that a crash left unlocked.
 """
 
 from __future__ import annotations
@@ -18,25 +18,24 @@ from pathlib import Path
 from lancelsm.common.layout import LOCK, PRIVATE, SQLITE
 from lancelsm.errors import Invalid
 from lancelsm.objects import Body, ETag, Listed, Object, PreconditionFailed, WriteUnknown, Written
-from lancelsm.objects.keys import checked
-from lancelsm.objects.posix import Fsync, explained, held, locked, make_directory, sync_directory
+from lancelsm.objects.keys import check_key
+from lancelsm.objects.posix import Fsync, locked, make_directory, sync_directory, to_lsm_error, try_lock
 
 TEMPORARY = f"{PRIVATE}/tmp"
 
-# SQLite's locks belong to the process and fall when any descriptor of the file is closed, a reader's included.
+# SQLite's locks belong to the process. They are released when any descriptor of the file is closed, even a reader's.
 _RESERVED = frozenset({LOCK, TEMPORARY, *(SQLITE + suffix for suffix in ("", "-wal", "-shm", "-journal"))})
 
 
 class LocalStore:
-    """Objects below `root`; the directory is made by the first write.
+    """Objects below `root`. The first write creates the directory.
 
-    ETag = SHA-256 of the content. `PreconditionFailed` is said only when what refused us is durable. A reader may see
-    an object a moment before its writer knows that it is durable. Other programs may create files beside ours at any
-    time.
+    The ETag is the SHA-256 of the content. `PreconditionFailed` is returned only after the conflicting object is
+    durable. A reader may see an object before it is durable. Other programs may create files next to ours at any time.
 
     Args:
-        root: the table's directory.
-        fsync: makes what was written through a descriptor durable.
+        root: the directory of the table.
+        fsync: makes the data that was written through a descriptor durable.
     """
 
     def __init__(self, root: Path, *, fsync: Fsync = os.fsync) -> None:
@@ -45,7 +44,7 @@ class LocalStore:
         self._lock = os.path.join(self._root, LOCK)
         self._temporary = os.path.join(self._root, TEMPORARY)
         self._numbers = itertools.count()
-        self._settled: set[str] = set()
+        self._durable: set[str] = set()
 
     def get(self, key: str) -> Object | None:
         path = self._path(key)
@@ -55,41 +54,41 @@ class LocalStore:
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
         except OSError as error:
-            raise explained(error, path) from error
+            raise to_lsm_error(error, path) from error
         return Object(body=body, etag=etag_of(body))
 
     def create(self, key: str, body: Body) -> Written | PreconditionFailed | WriteUnknown:
         path = self._path(key)
         try:
-            if self._stands(path):
-                return self._refused(path)
+            if self._exists(path):
+                return self._precondition_failed(path)
             with self._temporary_file(body) as temporary:
-                applied = self._linked(temporary, path)
+                applied = self._link(temporary, path)
             if not applied:
-                return self._refused(path)
+                return self._precondition_failed(path)
         except OSError as error:
-            raise explained(error, path) from error
+            raise to_lsm_error(error, path) from error
         return self._written(path, body)
 
     def replace(self, key: str, body: Body, *, expect: ETag) -> Written | PreconditionFailed | WriteUnknown:
         path = self._path(key)
         try:
             if _etag_at(path) != expect:
-                return self._refused(path)
+                return self._precondition_failed(path)
             with self._temporary_file(body) as temporary, locked(self._lock):
                 applied = _etag_at(path) == expect
                 if applied:
                     os.replace(temporary, path)
             if not applied:
-                return self._refused(path)
+                return self._precondition_failed(path)
         except OSError as error:
-            raise explained(error, path) from error
+            raise to_lsm_error(error, path) from error
         return self._written(path, body)
 
     def list(self, prefix: str) -> Iterator[Listed]:
-        above, _, start = prefix.rpartition("/")
-        directory = self._path(above) if above else self._root
-        return self._walk(directory, f"{above}/" if above else "", start)
+        parent, _, start = prefix.rpartition("/")
+        directory = self._path(parent) if parent else self._root
+        return self._walk(directory, f"{parent}/" if parent else "", start)
 
     def delete(self, keys: Collection[str]) -> None:
         for key in keys:
@@ -99,10 +98,10 @@ class LocalStore:
                     os.unlink(path)
                 self._prune(os.path.dirname(path))
             except OSError as error:
-                raise explained(error, path) from error
+                raise to_lsm_error(error, path) from error
 
     def _prune(self, directory: str) -> None:
-        """Remove directories that nothing lies in any more."""
+        """Delete empty directories, from this one upwards."""
         with suppress(OSError):
             while directory != self._root:
                 os.rmdir(directory)
@@ -110,50 +109,50 @@ class LocalStore:
 
     def _path(self, key: str) -> str:
         if key in _RESERVED or key.startswith(f"{TEMPORARY}/"):
-            raise Invalid("this key is no object's", remedy="Use another key", object=key)
-        return f"{self._root}/{checked(key)}"
+            raise Invalid("this key is reserved", remedy="Use another key", object=key)
+        return f"{self._root}/{check_key(key)}"
 
-    def _stands(self, path: str) -> bool:
-        """Whether an object stands there. Saves the writing that the link would refuse; the link decides."""
+    def _exists(self, path: str) -> bool:
+        """Return whether the object exists. This only saves a useless write: the link decides."""
         try:
             status = os.stat(path)
         except FileNotFoundError:
             return False
         if stat.S_ISDIR(status.st_mode):
-            raise Invalid("other objects lie below this key", remedy="Use another key", path=path)
+            raise Invalid("this key is a prefix of other keys", remedy="Use another key", path=path)
         return True
 
-    def _linked(self, temporary: str, path: str) -> bool:
-        """Give the temporary file its name unless it is taken."""
+    def _link(self, temporary: str, path: str) -> bool:
+        """Link the temporary file to its final name. Return False if that name exists."""
         directory = os.path.dirname(path)
-        vanished = False
+        retried = False
         while True:
-            self._settle(directory)
+            self._ensure_directory(directory)
             try:
                 with locked(self._lock):
                     os.link(temporary, path)
             except FileExistsError:
-                self._stands(path)
+                self._exists(path)
                 return False
             except FileNotFoundError:
-                if vanished:
+                if retried:
                     raise
-                vanished = True  # somebody removed an empty directory since it was settled
-                self._settled.clear()
+                retried = True  # another process deleted the empty directory meanwhile
+                self._durable.clear()
             else:
                 return True
 
     @contextmanager
     def _temporary_file(self, body: Body) -> Iterator[str]:
-        """The path of a new durable file with this content, which is gone in the end unless it got another name."""
-        if self._temporary not in self._settled:
-            self._settle(self._temporary)
+        """Yield the path of a new durable temporary file with this content; delete it at the end."""
+        if self._temporary not in self._durable:
+            self._ensure_directory(self._temporary)
             self._remove_abandoned()
         descriptor, path = self._open_temporary()
         try:
-            rest = memoryview(body).cast("B")
-            while rest:
-                rest = rest[os.write(descriptor, rest) :]
+            remaining = memoryview(body).cast("B")
+            while remaining:
+                remaining = remaining[os.write(descriptor, remaining) :]
             self._fsync(descriptor)
             yield path
         finally:
@@ -161,48 +160,48 @@ class LocalStore:
             os.close(descriptor)
 
     def _open_temporary(self) -> tuple[int, str]:
-        """A new file with its lock."""
+        """Create and lock a new file."""
         while True:
             path = os.path.join(self._temporary, f"{os.getpid()}-{next(self._numbers)}")
             try:
                 descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-            except FileExistsError:  # of a crashed process with our number, or of another machine
+            except FileExistsError:  # of a crashed process with the same id, or of another machine
                 continue
             except FileNotFoundError:
-                self._settled.clear()
-                self._settle(self._temporary)
+                self._durable.clear()
+                self._ensure_directory(self._temporary)
                 continue
-            if held(descriptor, wait=True) and os.fstat(descriptor).st_nlink:
+            if try_lock(descriptor, wait=True) and os.fstat(descriptor).st_nlink:
                 return descriptor, path
-            os.close(descriptor)  # removed before it had its lock
+            os.close(descriptor)  # another process deleted it before we locked it
 
     def _remove_abandoned(self) -> None:
-        """Remove the temporary files of writers that have crashed."""
+        """Delete the temporary files of crashed writers."""
         for name in os.listdir(self._temporary):
             path = os.path.join(self._temporary, name)
             with suppress(FileNotFoundError, PermissionError), open(path, "rb") as file:
-                if held(file.fileno(), wait=False):
+                if try_lock(file.fileno(), wait=False):
                     _remove(path)
 
-    def _settle(self, directory: str) -> None:
-        """Make a directory, and everything above it up to the root, durable: once, since others may have made it."""
-        if directory in self._settled:
+    def _ensure_directory(self, directory: str) -> None:
+        """Create a directory and its parents, and make them durable, once per process: others may have created them."""
+        if directory in self._durable:
             return
         make_directory(directory, self._fsync)
         if directory != self._root:
-            above = os.path.dirname(directory)
-            self._settle(above)
-            sync_directory(above, self._fsync)
-        self._settled.add(directory)
+            parent = os.path.dirname(directory)
+            self._ensure_directory(parent)
+            sync_directory(parent, self._fsync)
+        self._durable.add(directory)
 
     def _written(self, path: str, body: Body) -> Written | WriteUnknown:
         try:
             sync_directory(os.path.dirname(path), self._fsync)
         except OSError as error:
-            return WriteUnknown(cause=f"{path} was written but may not survive a power failure: {error.strerror}")
+            return WriteUnknown(cause=f"{path} was written, but may not survive a power failure: {error.strerror}")
         return Written(etag=etag_of(body))
 
-    def _refused(self, path: str) -> PreconditionFailed:
+    def _precondition_failed(self, path: str) -> PreconditionFailed:
         with suppress(FileNotFoundError, NotADirectoryError):
             sync_directory(os.path.dirname(path), self._fsync)
         return PreconditionFailed()
@@ -232,7 +231,7 @@ def _etag_at(path: str) -> ETag | None:
 
 
 def _entries(directory: str, start: str) -> list[tuple[str, Callable[[], int]]]:
-    """Names in the order of keys, directories with a slash behind, and how to learn the size of a file."""
+    """List names in key order, directories with a trailing slash, each with a function that returns the file size."""
     try:
         with os.scandir(directory) as found:
             entries = [
@@ -243,7 +242,7 @@ def _entries(directory: str, start: str) -> list[tuple[str, Callable[[], int]]]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        raise explained(error, directory) from error
+        raise to_lsm_error(error, directory) from error
     return sorted(entries, key=lambda entry: os.fsencode(entry[0]))
 
 

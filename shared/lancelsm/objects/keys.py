@@ -1,4 +1,4 @@
-"""Which keys every adapter can store and list back unchanged."""
+"""Check that every adapter can store a key and list it unchanged."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import re
 
 from lancelsm.errors import Invalid
 
-_NO_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_FORBIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
-def checked(key: str) -> str:
-    """The key itself.
+def check_key(key: str) -> str:
+    """Check a key and return it.
 
     Raises:
-        Invalid: it is no text in UTF-8, holds a control character, or has a segment that is empty, `.` or `..`.
+        Invalid: the key is not valid UTF-8, has a control character, or has a segment that is empty, `.` or `..`.
     """
     if not {"", ".", ".."}.isdisjoint(key.split("/")):
-        raise Invalid("a key's segments are not empty, `.` or `..`", remedy="Use another key", object=key)
-    if _NO_TEXT.search(key):
-        raise Invalid("a key is text without control characters", remedy="Use another key", object=repr(key))
+        raise Invalid("a key has no segments that are empty, `.` or `..`", remedy="Use another key", object=key)
+    if _FORBIDDEN.search(key):
+        raise Invalid("a key has no control characters and is valid UTF-8", remedy="Use another key", object=repr(key))
     return key

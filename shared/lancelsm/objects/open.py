@@ -1,4 +1,4 @@
-"""From a table's URI to its object store."""
+"""Open the object store of a table by its URI."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from lancelsm.objects import ObjectStore
 
 
 def local_path(uri: str | Path) -> Path | None:
-    """The directory that a path or a `file://` URL names; None for any other URL."""
+    """Return the directory of a path or a `file://` URL; None for any other URL."""
     if isinstance(uri, Path) or "://" not in uri:
         return Path(uri)
     parts = urlsplit(uri)
     if parts.scheme != "file":
         return None
     if parts.netloc not in ("", "localhost"):
-        raise Invalid("a file URL names no host", remedy="Write file:///path", url=uri)
+        raise Invalid("a file URL can't name a host", remedy="Write file:///path", url=uri)
     return Path(unquote(parts.path))
 
 
 def open_store(uri: str | Path, storage_options: Mapping[str, str] | None = None) -> ObjectStore:
-    """The objects of the table at a path, a `file://` URL or a URL of an object store. Touches nothing yet.
+    """Open the objects of the table at a path, a `file://` URL or a URL of an object store. Sends no request yet.
 
     Raises:
-        Invalid: the URI or an option is not understood.
+        Invalid: the URI or an option is not valid.
     """
     path = local_path(uri)
     if path is not None:

@@ -1,7 +1,7 @@
-"""What the local adapters ask of a file system: directories that survive a power failure, and locks that hold.
+"""File system primitives of the local adapters: durable directories, and locks.
 
-Locks are `flock` on a descriptor that is opened for one use: threads exclude each other like processes do, and a fork
-inherits nothing that it could hold by accident.
+A lock is an `flock` on a descriptor that is opened for one use. So threads exclude each other like processes do, and a
+forked child inherits no lock.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def sync_directory(directory: str, fsync: Fsync) -> None:
 
 
 def make_directory(directory: str, fsync: Fsync) -> None:
-    """Create a directory and those above it, durably; nothing happens if it exists."""
+    """Create a directory and its parents durably. Do nothing if it exists."""
     try:
         os.mkdir(directory)
     except FileExistsError:
@@ -47,21 +47,21 @@ def make_directory(directory: str, fsync: Fsync) -> None:
 
 @contextmanager
 def locked(path: str) -> Iterator[None]:
-    """Hold the lock at `path` against every thread and process; its directory exists."""
+    """Context manager that holds the exclusive lock at `path`; its directory must exist."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         try:
             yield
         finally:
-            # Closing would not do: a child forked meanwhile holds the same open file, hence the same lock.
+            # Closing is not enough: a child that was forked meanwhile shares the open file and so the lock.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
     finally:
         os.close(descriptor)
 
 
-def held(descriptor: int, *, wait: bool) -> bool:
-    """Take the lock of an open file until it is closed; False if another has it and we don't wait."""
+def try_lock(descriptor: int, *, wait: bool) -> bool:
+    """Lock an open file until it is closed. Return False if another descriptor has the lock and `wait` is False."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -69,8 +69,8 @@ def held(descriptor: int, *, wait: bool) -> bool:
     return True
 
 
-def locks_hold(directory: str) -> bool:
-    """Whether two descriptors of one file exclude each other, by `flock` and by the record locks that SQLite takes."""
+def locks_work(directory: str) -> bool:
+    """Return whether two descriptors of one file exclude each other by `flock` and by the record locks of SQLite."""
     with tempfile.NamedTemporaryFile(dir=directory, prefix=".probe-") as one, open(one.name, "rb+") as other:
         try:
             fcntl.flock(one, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -83,7 +83,7 @@ def locks_hold(directory: str) -> bool:
         by_open_file = getattr(fcntl, "F_OFD_SETLK", None)
         if by_open_file is None:
             return True
-        # Record locks belong to the process; only one that belongs to the open file can conflict within a process.
+        # Ordinary record locks belong to the process. Only open file description locks conflict within a process.
         whole_file = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
         return _refused(lambda: fcntl.fcntl(other, by_open_file, whole_file))
 
@@ -96,8 +96,8 @@ def _refused(take: Callable[[], object]) -> bool:
     return False
 
 
-def explained(error: OSError, path: str) -> LsmError:
-    """What an error of the file system means for the caller, naming the path."""
+def to_lsm_error(error: OSError, path: str) -> LsmError:
+    """Translate an error of the file system; the result names the path."""
     reason = error.strerror or str(error)
     if error.errno in _NO_ROOM:
         return Unavailable(f"no room: {reason}", remedy="Free space on the file system", path=path)
@@ -106,5 +106,5 @@ def explained(error: OSError, path: str) -> LsmError:
     if error.errno in _NO_LOCKS:
         return Invalid(f"no file locks: {reason}", remedy="Use a file system with working locks", path=path)
     if error.errno in (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP):
-        return Invalid(f"no such place: {reason}", remedy="Use another key", path=path)
+        return Invalid(f"no such location: {reason}", remedy="Use another key", path=path)
     return Unavailable(f"the file system failed: {reason}", remedy="Check the disk", path=path)

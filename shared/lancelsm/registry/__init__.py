@@ -1,7 +1,7 @@
-"""Records by key with compare-and-swap: the port to the one place that decides what a region is.
+"""The registry interface: records by key with compare-and-swap. The records decide what is committed.
 
-A record is a flat map of short fields. A swap names the fields that it relies on and the fields that it changes, and
-touches no other: two swaps on different fields of one record do not disturb each other.
+A record is a flat map of short fields. A swap names the fields that it depends on and the fields that it changes. Other
+fields are not touched, so two swaps on different fields of one record do not conflict.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ Value = str | int
 Record = Mapping[str, Value]
 Fields = Mapping[str, Value | None]  # None: the field is absent
 
-_MOST = 2**63 - 1  # that a number of a record may be
+_MAX_NUMBER = 2**63 - 1  # in a record
 
 NEVER_DECREASE = ("epoch", "next_position", "first_position", "manifest_version", "current_generation")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwapApplied:
-    """The swap happened; `record` is the record right after it."""
+    """The swap was applied; `record` is the record right after it."""
 
     record: Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwapLost:
-    """An expected field differed; nothing changed. `record` is what stood there, None if nothing."""
+    """An expected field differed; nothing changed. `record` is the present record, None if there was no record."""
 
     record: Record | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwapUnknown:
-    """No answer: the swap may have been applied, or may still be. Read, then decide by what was written."""
+    """There was no answer: the swap may have been applied, or may be applied later. Read the record to find out."""
 
     cause: str
 
@@ -46,89 +46,89 @@ class SwapUnknown:
 class Registry(Protocol):
     """Strongly consistent records. Every adapter passes tests/conformance/test_registry.py, races included.
 
-    Reads raise `Unavailable` when there is no answer. Safe to use from several threads.
+    Reads raise `Unavailable` if there is no answer. Thread-safe.
     """
 
     def read(self, key: Key) -> Record | None:
-        """The record as of now, or None."""
+        """Read a record; None if it does not exist."""
         ...
 
     def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> SwapApplied | SwapLost | SwapUnknown:
         """Write the fields of `change` if the record has all fields of `expect`, atomically.
 
         Args:
-            expect: field values that must stand there; None as a value: the field must be absent. None instead of a
-            map:
+            expect: the expected fields; the value None means that the field must be absent. If `expect` itself is None,
                 there must be no record, and it is created from `change`.
-            change: fields to write; None as a value removes the field. Other fields keep their values.
+            change: the fields to write; the value None removes the field. Other fields keep their values.
 
         Raises:
-            Corrupt: a field of `NEVER_DECREASE` would go back, so the registry or its caller is behind: rebuild it.
+            Corrupt: a field of `NEVER_DECREASE` would decrease: the registry is an older copy. Rebuild it.
         """
         ...
 
     def delete(self, key: Key, *, expect: Fields) -> SwapApplied | SwapLost | SwapUnknown:
-        """Remove the record if it has all fields of `expect`; `SwapApplied` holds what was removed. Heads stay for
-        ever.
+        """Delete the record if it has all fields of `expect`; `SwapApplied` has the deleted record.
 
-        A record may be created again under the key, so `expect` names what no later record has: a version or a nonce.
+        A record may be created again under the key, so `expect` must name a value that no later record has: a version
+        or a nonce. Heads are never deleted while the table exists.
         """
         ...
 
     def discard(self, key: Key) -> None:
-        """Remove a record for good, whatever it says, and all that the adapter keeps to tell it from a later one.
+        """Delete a record unconditionally, together with everything that the adapter keeps to recognise later ones.
 
-        Only for a key of a nonce whose maker is over, so that nobody relies on a record under it any more. A swap that
-        was sent before may still come, and leaves a record that nobody reads.
+        Use it only if no process depends on a record under this key any more: keys that contain the nonce of a finished
+        operation, and records that are advisory. A swap that was sent before may still arrive, and then leaves an
+        unused record.
 
         Raises:
-            Unavailable: no answer; it may be gone, or go later.
+            Unavailable: no answer; the record may be deleted now or later.
         """
         ...
 
     def list(self, partition: str) -> list[tuple[Key, Record]]:
-        """All records of a partition, in order of `sort`, as of now."""
+        """List all records of a partition, in order of `sort`."""
         ...
 
 
-def swapped(key: Key, record: Record | None, *, expect: Fields | None, change: Fields) -> Record | None:
-    """The record after a swap, or None if it is lost. What every adapter decides, as a pure function.
+def apply_swap(key: Key, record: Record | None, *, expect: Fields | None, change: Fields) -> Record | None:
+    """Return the record after a swap, or None if the swap is lost: the decision of every adapter as a pure function.
 
     Raises:
-        Corrupt: as `Registry.swap`.
+        Corrupt: for the same reason as in `Registry.swap`.
     """
     if expect is None:
-        return _without_absent(change) if record is None else None
-    if record is None or not holds(record, expect):
+        return _drop_none(change) if record is None else None
+    if record is None or not matches(record, expect):
         return None
     for field in NEVER_DECREASE:
         old, new = record.get(field), change.get(field, record.get(field))
         if isinstance(old, int) and (not isinstance(new, int) or new < old):
             raise Corrupt(
-                f"{field} would go back from {old} to {new}",
+                f"{field} would decrease from {old} to {new}",
                 remedy="The registry is older than its table: run `lancelsm registry rebuild` with all writers stopped",
                 record=f"{key.partition}/{key.sort}",
                 field=field,
             )
-    return _without_absent({**record, **change})
+    return _drop_none({**record, **change})
 
 
-def holds(record: Record, expect: Fields) -> bool:
-    """Whether a record has all these fields."""
+def matches(record: Record, expect: Fields) -> bool:
+    """Return whether a record has all these fields."""
     return all(record.get(field) == value for field, value in expect.items())
 
 
-def remedy(partition: str) -> str:
-    """What to do about a record of this partition that can't be read."""
+def repair_remedy(partition: str) -> str:
+    """Return the remedy for an unreadable record of this partition."""
     if partition.startswith(("S#", "C#")):
-        return "Drop the snapshot or cursor that the record is of, by its name; then make it again"
+        return "Drop the snapshot or cursor of this record by its name, then create it again"
     return "Stop all writers and run `lancelsm registry rebuild`"
 
 
-def checked(fields: object) -> Record:
-    """What an adapter read, if it is a record; raises `TypeError` for anything else."""
+def check_record(fields: object) -> Record:
+    """Return the decoded fields if they are a record; raise `TypeError` if not."""
     if not isinstance(fields, dict):
-        raise TypeError(f"a {type(fields).__name__} is no record")
+        raise TypeError(f"a {type(fields).__name__} is not a record")
     for field, value in fields.items():
         if not isinstance(value, str | int):
             raise TypeError(f"{field} is {value!r}")
@@ -136,20 +136,20 @@ def checked(fields: object) -> Record:
 
 
 def number(record: Record, field: str, *, least: int = 0) -> int:
-    """A field that holds a number; raises `ValueError` for another or none, or less than `least`."""
+    """Return a number field; raise `ValueError` if it is missing, not a number, or less than `least`."""
     value = record.get(field)
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _MOST:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _MAX_NUMBER:
         raise ValueError(f"{field} is {value!r}")
     return value
 
 
 def text(record: Record, field: str) -> str:
-    """A field that holds text; raises `ValueError` for another or none."""
+    """Return a text field; raise `ValueError` if it is missing or not text."""
     value = record.get(field)
     if not isinstance(value, str):
         raise ValueError(f"{field} is {value!r}")
     return value
 
 
-def _without_absent(fields: Fields) -> Record:
+def _drop_none(fields: Fields) -> Record:
     return {field: value for field, value in fields.items() if value is not None}

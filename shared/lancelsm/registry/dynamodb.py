@@ -1,10 +1,11 @@
-"""Records as items of one DynamoDB table, which many tables share: the registry of a deployment.
+"""Store records as items of a DynamoDB table that many lancelsm tables share: the registry of a deployment.
 
-An item has the keys `pk` (`Key.partition`) and `sk` (`Key.sort`, never empty) and an attribute for each field: text S,
-a number N. The table's index `dirty` holds the items that have that field; it lags, so only schedules look at it.
+An item has the keys `pk` (`Key.partition`) and `sk` (`Key.sort`, never empty) and one attribute for each field: S for
+text, N for a number. The index `dirty` has the items with that field. It is eventually consistent, so only schedules
+use it.
 
-Every read asks for consistency, and a refused swap returns the item that refused it, as it was in that instant. So no
-decision rests on what a replica happens to know.
+Every read is strongly consistent, and a refused swap returns the item as it was at that instant. So no decision depends
+on a stale replica.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 from lancelsm.common.clock import Budget, Clock, Ids
 from lancelsm.common.layout import Key, RegionId, TableId
 from lancelsm.errors import Corrupt, Invalid, LsmError, Unavailable
-from lancelsm.registry import NEVER_DECREASE, Fields, Record, SwapApplied, SwapLost, SwapUnknown, Value, swapped
+from lancelsm.registry import NEVER_DECREASE, Fields, Record, SwapApplied, SwapLost, SwapUnknown, Value, apply_swap
 
 T = TypeVar("T")
 Item = dict[str, dict[str, Any]]
@@ -23,8 +24,8 @@ Item = dict[str, dict[str, Any]]
 INDEX = "dirty"
 _KEYS = ("pk", "sk")
 
-# Refusals of one attempt: nothing happened, and the next one may succeed.
-_BUSY = frozenset(
+# The attempt was refused: nothing happened, and a retry may succeed.
+_THROTTLED = frozenset(
     {
         "ProvisionedThroughputExceededException",
         "RequestLimitExceeded",
@@ -32,7 +33,7 @@ _BUSY = frozenset(
         "TransactionConflictException",
     }
 )
-_STRANGER = frozenset(
+_BAD_CREDENTIALS = frozenset(
     {
         "ExpiredTokenException",
         "IncompleteSignatureException",
@@ -41,25 +42,25 @@ _STRANGER = frozenset(
         "UnrecognizedClientException",
     }
 )
-_PASSING = (408, 429)  # of proxies: they say nothing about the request
+_INCONCLUSIVE = (408, 429)  # proxies send them: the request may have been applied
 
 
 class DynamoRegistry:
     """Records in the DynamoDB table `name`.
 
-    A swap is one conditional UpdateItem, a deletion one DeleteItem, and it is sent once: whoever calls knows how to
-    recognise its own write, and an attempt that was not heard of may land later. So a timeout, a dropped connection or
-    a server's error is `SwapUnknown` at once. A throttled attempt is known to have changed nothing: it is repeated
-    until the budget is spent, then `Unavailable` is raised and nothing was written.
+    A swap is one conditional UpdateItem and a deletion is one DeleteItem. Each is sent attempt, since an attempt
+    without an answer may be applied later, and callers can recognise their own write. So a timeout, a dropped
+    connection or a server error gives `SwapUnknown` at attempt. A throttled attempt certainly changed nothing: it is
+    retried until the budget is spent; then `Unavailable` is raised, and nothing was written.
 
     Args:
-        name: the table's.
-        client: boto3's for DynamoDB, which tries once; it is shared between threads.
-        clock, ids: pace the repetition of reads and of throttled swaps.
-        budget_seconds: how long those are repeated.
+        name: the name of the DynamoDB table.
+        client: a boto3 client for DynamoDB that does not retry; it is shared between threads.
+        clock, ids: pace the retries of reads and of throttled writes.
+        budget_seconds: how long to retry.
 
     Raises:
-        Invalid: at a call: the table is not there or has other keys, or a grant or credentials are missing.
+        Invalid: in a call: the table does not exist or has other keys, or a grant or credentials are missing.
     """
 
     def __init__(self, name: str, *, client: Any, clock: Clock, ids: Ids, budget_seconds: float = 30.0) -> None:
@@ -70,7 +71,7 @@ class DynamoRegistry:
         self._budget_seconds = budget_seconds
 
     def read(self, key: Key) -> Record | None:
-        answer = self._repeated(
+        answer = self._retried(
             "GetItem",
             lambda: self._client.get_item(
                 TableName=self._name, Key={"pk": {"S": key.partition}, "sk": {"S": key.sort}}, ConsistentRead=True
@@ -79,9 +80,9 @@ class DynamoRegistry:
         return _record(key, answer["Item"]) if "Item" in answer else None
 
     def dirty(self) -> list[tuple[TableId, RegionId, str]]:
-        """The regions that the base lags behind, and since when (`Head.dirty`), of all tables of this registry.
+        """List the regions whose rows are not all in the base, of all tables, with the time since when (`Head.dirty`).
 
-        It may miss what happened a moment ago and show what is over: for schedules alone.
+        The list is eventually consistent: use it only for schedules.
         """
         found = []
         for item in self._pages("Scan", self._client.scan, IndexName=INDEX):
@@ -105,8 +106,8 @@ class DynamoRegistry:
         outcome = self._write(
             "UpdateItem", self._client.update_item, key, _update(expect, change) | {"ReturnValues": "ALL_NEW"}
         )
-        if isinstance(outcome, SwapLost):  # to what it expects, or to a number that never decreases: then this raises
-            swapped(key, outcome.record, expect=expect, change=change)
+        if isinstance(outcome, SwapLost):  # raises if a number would decrease
+            apply_swap(key, outcome.record, expect=expect, change=change)
         return outcome
 
     def delete(self, key: Key, *, expect: Fields) -> SwapApplied | SwapLost | SwapUnknown:
@@ -117,7 +118,7 @@ class DynamoRegistry:
         )
 
     def discard(self, key: Key) -> None:
-        self._repeated(
+        self._retried(
             "DeleteItem",
             lambda: self._client.delete_item(
                 TableName=self._name, Key={"pk": {"S": key.partition}, "sk": {"S": key.sort}}
@@ -127,7 +128,7 @@ class DynamoRegistry:
     def _write(
         self, action: str, call: Callable[..., Any], key: Key, request: dict[str, Any]
     ) -> SwapApplied | SwapLost | SwapUnknown:
-        """Send a conditional write once, and again only while it is known to have been turned away."""
+        """Send a conditional write attempt; retry only if it certainly was not applied."""
         request = request | {
             "TableName": self._name,
             "Key": {"pk": {"S": key.partition}, "sk": {"S": key.sort}},
@@ -144,75 +145,75 @@ class DynamoRegistry:
                 if _code(error) == "ConditionalCheckFailedException":
                     item = _answer(error).get("Item")
                     return SwapLost(record=_record(key, item) if item else None)
-                if _code(error) not in _BUSY:
-                    refusal = self._refusal(action, error)
-                    if refusal is None:
+                if _code(error) not in _THROTTLED:
+                    permanent = self._permanent_error(action, error)
+                    if permanent is None:
                         return SwapUnknown(cause=str(error))
-                    raise refusal from error
+                    raise permanent from error
                 failed = error
         raise self._unavailable(f"{action} was throttled, so nothing was written: {failed}") from failed
 
     def _pages(self, action: str, call: Callable[..., Any], **request: Any) -> Iterator[Item]:
         start: dict[str, Any] = {}
         while True:
-            page = self._repeated(action, lambda: call(TableName=self._name, **request, **start))  # noqa: B023
+            page = self._retried(action, lambda: call(TableName=self._name, **request, **start))  # noqa: B023
             yield from page["Items"]
             if "LastEvaluatedKey" not in page:
                 return
             start = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
 
-    def _repeated(self, action: str, once: Callable[[], T]) -> T:
+    def _retried(self, action: str, attempt: Callable[[], T]) -> T:
         failed: Exception | None = None
         for _ in self._budget().attempts():
             try:
-                return once()
+                return attempt()
             except _errors() as error:
-                refusal = None if _code(error) in _BUSY else self._refusal(action, error)
-                if refusal is not None:
-                    raise refusal from error
+                permanent = None if _code(error) in _THROTTLED else self._permanent_error(action, error)
+                if permanent is not None:
+                    raise permanent from error
                 failed = error
-        raise self._unavailable(f"{action} was not answered for {self._budget_seconds:g} s: {failed}") from failed
+        raise self._unavailable(f"{action} got no answer for {self._budget_seconds:g} s: {failed}") from failed
 
     def _budget(self) -> Budget:
         return Budget(clock=self._clock, ids=self._ids, seconds=self._budget_seconds)
 
     def _unavailable(self, message: str) -> Unavailable:
-        return Unavailable(message, remedy="Retry; check the network and the registry", registry=self._named)
+        return Unavailable(message, remedy="Retry; check the network and the registry", registry=self._label)
 
-    def _refusal(self, action: str, error: Exception) -> LsmError | None:
-        """The error if this request was refused for good, and nothing happened; None if that can't be told."""
+    def _permanent_error(self, action: str, error: Exception) -> LsmError | None:
+        """Return the error if a retry would be refused too, and nothing happened; None if the outcome is unknown."""
         from botocore import exceptions  # noqa: PLC0415 - an extra
 
         code = _code(error)
         if code == "ResourceNotFoundException":
-            message = f"there is no DynamoDB table {self._name!r} here, or it lacks the index {INDEX!r}"
-            remedy = "Deploy the stack that holds it, or set the AWS region and account where it is"
+            message = f"there is no DynamoDB table {self._name!r} here, or it has no index {INDEX!r}"
+            remedy = "Deploy the stack that contains it, or set the AWS region and account of the table"
         elif code == "AccessDeniedException":
             message = f"access denied: {_message(error)}"
-            place = f"the index {INDEX} of the table" if action == "Scan" else "the table"
-            remedy = f"Grant dynamodb:{action} on {place} {self._name}"
-        elif code in _STRANGER or isinstance(
+            resource = f"the index {INDEX} of the table" if action == "Scan" else "the table"
+            remedy = f"Grant dynamodb:{action} on {resource} {self._name}"
+        elif code in _BAD_CREDENTIALS or isinstance(
             error,
             exceptions.NoCredentialsError
             | exceptions.PartialCredentialsError
             | exceptions.SSOError
             | exceptions.TokenRetrievalError,
         ):
-            message = f"AWS does not take these credentials: {_message(error)}"
-            remedy = "Check the environment, the profile or the role; an expired login wants `aws sso login`"
-        elif 400 <= _status(error) < 500 and _status(error) not in _PASSING:
-            message, remedy = f"{code}: {_message(error)}", "Use a table with the keys pk and sk, both text"
+            message = f"AWS does not accept these credentials: {_message(error)}"
+            remedy = "Check the environment, the profile or the role; after an expired login run `aws sso login`"
+        elif 400 <= _status(error) < 500 and _status(error) not in _INCONCLUSIVE:
+            message, remedy = f"{code}: {_message(error)}", "Use a table with the keys pk and sk, both of type string"
         else:
             return None
-        return Invalid(message, remedy=remedy, registry=self._named)
+        return Invalid(message, remedy=remedy, registry=self._label)
 
     @property
-    def _named(self) -> str:
+    def _label(self) -> str:
         return f"dynamodb:{self._name}"
 
 
 class _Expression:
-    """A condition and an update under construction: every field by a placeholder, since many names are reserved."""
+    """Builds a condition and an update. Every field has a placeholder, since many names are reserved in DynamoDB."""
 
     def __init__(self) -> None:
         self._conditions: list[str] = []
@@ -220,7 +221,7 @@ class _Expression:
         self._values: Item = {}
 
     def require(self, expect: Fields | None) -> None:
-        """The condition that the record has these fields; None: that there is no record."""
+        """Require that the record has these fields; None: that there is no record."""
         self.add("attribute_not_exists(pk)" if expect is None else "attribute_exists(pk)")
         for field, value in (expect or {}).items():
             absent = f"attribute_not_exists({self.name(field)})"
@@ -238,7 +239,7 @@ class _Expression:
         return placeholder
 
     def request(self, update: str = "") -> dict[str, Any]:
-        """The parts of a request; DynamoDB takes none that is empty."""
+        """Return the parts of the request that are not empty; DynamoDB refuses empty ones."""
         parts = {
             "ConditionExpression": " AND ".join(self._conditions),
             "UpdateExpression": update,
@@ -249,7 +250,7 @@ class _Expression:
 
 
 def _update(expect: Fields | None, change: Fields) -> dict[str, Any]:
-    """The parts of an UpdateItem that decides as `registry.swapped` does and writes the fields of `change` alone."""
+    """Return the parts of an UpdateItem that has the semantics of `registry.apply_swap`."""
     expression = _Expression()
     expression.require(expect)
     assigned, removed = [], []
@@ -259,7 +260,7 @@ def _update(expect: Fields | None, change: Fields) -> dict[str, Any]:
             assigned.append(f"{name} = {new}")
             if expect is not None and field in NEVER_DECREASE:
                 expression.add(f"(attribute_not_exists({name}) OR {name} <= {new})")
-        elif expect is not None:  # what is created lacks it anyway
+        elif expect is not None:  # a new record does not have the field anyway
             removed.append(expression.name(field))
             if field in NEVER_DECREASE:
                 expression.add(f"attribute_not_exists({expression.name(field)})")
@@ -285,8 +286,8 @@ def _value(key: Key, field: str, attribute: dict[str, Any]) -> Value:
     except ValueError:
         pass
     raise Corrupt(
-        f"the registry's field has the value {value!r} of type {kind}, which lancelsm never writes",
-        remedy="Restore what it was: text or a whole number",
+        f"the field has the value {value!r} of type {kind}, which lancelsm never writes",
+        remedy="Restore the value of the field: text or a whole number",
         record=f"{key.partition}/{key.sort}",
         field=field,
     )

@@ -1,10 +1,10 @@
-"""Records as small objects beside the table: the registry of a bucket without anything else.
+"""Store records as small objects below the table: a registry that needs only the bucket.
 
-A swap reads, decides, and writes under the ETag that it read, or that its last write here was answered with. The
-object carries a version that grows by one and a nonce of its write. So its content never repeats, which ETags alone
-would not see; and a write whose reply was lost is recognised: it is there, or another of the same version is, or the
-one before it is and it can be sent again. For the same reason a deleted record stays as an object that says so; one
-that is discarded does not, since nobody uses its key again.
+A swap reads the object, decides, and replaces it under the ETag of that read or of the last write of this process. Each
+object contains a version, which increases by one, and the nonce of its write. So its content never repeats, which ETags
+alone would not guarantee. After a lost reply the outcome can be read: our write is there, or another write of the same
+version, or the version before it, and then the write is sent again. For the same reason a deleted record stays as an
+object that marks the deletion. A discarded record does not, since its key is never used again.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from lancelsm.registry import (
     SwapApplied,
     SwapLost,
     SwapUnknown,
-    checked,
-    holds,
+    apply_swap,
+    check_record,
+    matches,
     number,
-    remedy,
-    swapped,
+    repair_remedy,
     text,
 )
 
@@ -38,7 +38,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stored:
-    """One version of a record. `etag` is None for one that is not written yet."""
+    """One version of a record. `etag` is None if it is not written yet."""
 
     version: int
     nonce: Nonce
@@ -52,23 +52,23 @@ class _Stored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Next:
-    """What follows a record, and what whoever wrote it is answered with."""
+    """The next record, and the record to return to the caller."""
 
     record: Record | None
     answer: Record
 
 
 class ObjectRegistry:
-    """Records under `_lancelsm/registry/` of a store.
+    """Records below `_lancelsm/registry/` in a store.
 
-    `SwapUnknown` only when the reply of a write was lost and later writes hide whether it happened, or the store
-    stopped answering.
+    A swap returns `SwapUnknown` only if the reply of its write was lost, and then later writes hide the outcome or the
+    store does not answer any more.
 
     Args:
-        store: the table's objects.
-        clock, ids: pace the retries and name the writes.
-        budget_seconds: how long a swap retries; then `Contended`, and nothing was written.
-        parallel: reads in flight when a partition is listed.
+        store: the object store of the table.
+        clock, ids: pace the retries and give the nonces of the writes.
+        budget_seconds: how long a swap retries. After that it raises `Contended`, and nothing was written.
+        parallel: the maximum number of concurrent reads when a partition is listed.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class ObjectRegistry:
         self._ids = ids
         self._budget_seconds = budget_seconds
         self._parallel = parallel
-        self._remembered: dict[str, _Stored] = {}  # what this process wrote last: the next swap may save its read
+        self._last_written: dict[str, _Stored] = {}  # last writes of this process: they may save the next swap a read
 
     def read(self, key: Key) -> Record | None:
         stored = self._stored(object_key(key))
@@ -101,48 +101,48 @@ class ObjectRegistry:
 
     def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> SwapApplied | SwapLost | SwapUnknown:
         def next_record(old: Record | None) -> _Next | None:
-            new = swapped(key, old, expect=expect, change=change)
+            new = apply_swap(key, old, expect=expect, change=change)
             return None if new is None else _Next(record=new, answer=new)
 
         return self._write_next(key, next_record)
 
     def delete(self, key: Key, *, expect: Fields) -> SwapApplied | SwapLost | SwapUnknown:
         def next_record(old: Record | None) -> _Next | None:
-            return None if old is None or not holds(old, expect) else _Next(record=None, answer=old)
+            return None if old is None or not matches(old, expect) else _Next(record=None, answer=old)
 
         return self._write_next(key, next_record)
 
     def discard(self, key: Key) -> None:
         name = object_key(key)
-        self._remembered.pop(name, None)
+        self._last_written.pop(name, None)
         self._store.delete([name])
 
     def _write_next(
         self, key: Key, next_record: Callable[[Record | None], _Next | None]
     ) -> SwapApplied | SwapLost | SwapUnknown:
-        """Write what follows the record that stands there, or lose to it."""
+        """Write the record that follows the present one, or return `SwapLost`."""
         name = object_key(key)
-        remembered = self._remembered.pop(name, None)
-        if remembered is not None and next_record(remembered.record) is None:
-            remembered = None  # a swap is lost only to what stands there now
-        sent: tuple[_Stored, Record] | None = None  # a write without an answer, and what it will be answered with
+        known = self._last_written.pop(name, None)
+        if known is not None and next_record(known.record) is None:
+            known = None  # only the present record can decide that a swap is lost
+        sent: tuple[_Stored, Record] | None = None  # a write without an answer, and its result if applied
         cause = ""
         for _ in Budget(clock=self._clock, ids=self._ids, seconds=self._budget_seconds).attempts():
             try:
-                found, remembered = remembered or self._stored(name), None
+                found, known = known or self._stored(name), None
                 if sent is not None and found is None and sent[0].version > 1:
-                    return SwapUnknown(cause=f"{name}: {cause}; the record was discarded since")
+                    return SwapUnknown(cause=f"{name}: {cause}; the record was discarded afterwards")
                 if sent is not None and found is not None and found.version >= sent[0].version:
                     if found.nonce == sent[0].nonce:
                         return SwapApplied(record=sent[1])
                     if found.version > sent[0].version:
-                        return SwapUnknown(cause=f"{name}: {cause}; later writes hide whether it happened")
-                    sent = None  # another write took its version
+                        return SwapUnknown(cause=f"{name}: {cause}; later writes hide whether it was applied")
+                    sent = None  # another write has its version
                 old = None if found is None else found.record
                 following = next_record(old)
                 if following is None:
                     return SwapLost(record=old)
-                # An unanswered write goes out again as it was: whichever arrives is recognised, the other is refused.
+                # Send an unanswered write again unchanged: one of the two is applied, and the other is refused.
                 version = 1 if found is None else found.version + 1
                 fresh = _Stored(version=version, nonce=self._ids.nonce(), record=following.record)
                 send, answer = sent or (fresh, following.answer)
@@ -152,7 +152,7 @@ class ObjectRegistry:
                     raise
                 return SwapUnknown(cause=f"{name}: {cause}; then {error}")
             if isinstance(outcome, Written):
-                self._remembered[name] = replace(send, etag=outcome.etag)
+                self._last_written[name] = replace(send, etag=outcome.etag)
                 return SwapApplied(record=answer)
             if isinstance(outcome, WriteUnknown):
                 sent, cause = (send, answer), outcome.cause
@@ -176,29 +176,32 @@ class ObjectRegistry:
         try:
             document = json.loads(found.body)
             if not isinstance(document, dict):
-                raise TypeError("it is no map")
+                raise TypeError("it is not a map")
             if number(document, "format", least=1) > FORMAT:
                 raise Invalid(
-                    f"the record has format {document['format']}, this release reads {FORMAT}",
-                    remedy="Upgrade lancelsm",
+                    f"the record has format {document['format']}, this release reads up to {FORMAT}",
+                    remedy="Install a newer lancelsm",
                     object=name,
                 )
             return _Stored(
                 version=number(document, "version", least=1),
                 nonce=Nonce(text(document, "nonce")),
-                record=None if document["fields"] is None else checked(document["fields"]),
+                record=None if document["fields"] is None else check_record(document["fields"]),
                 etag=found.etag,
             )
         except (ValueError, KeyError, TypeError) as error:
             raise Corrupt(
-                "this object is no record",
-                remedy=remedy(_unescaped(name.removeprefix(f"{REGISTRY_OBJECTS}/"))),
+                "this object is not a record",
+                remedy=repair_remedy(_unescaped(name.removeprefix(f"{REGISTRY_OBJECTS}/"))),
                 object=name,
             ) from error
 
 
 def object_key(key: Key) -> str:
-    """Where a record lies. Letters, digits, `_`, `-`, `~` stay; every other byte is `=` and two hex digits."""
+    """Return the object key of a record.
+
+    All bytes but letters, digits, `_`, `-` and `~` become `=` and two hex digits.
+    """
     return f"{_partition_prefix(key.partition)}{_escaped(key.sort)}.json"
 
 

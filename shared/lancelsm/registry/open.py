@@ -1,4 +1,4 @@
-"""From the kind of registry that a table names to the registry."""
+"""Open the registry of a table by its kind."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _PARALLEL = 16
 
 
 def default_registry(uri: str | Path) -> str:
-    """The kind of registry of a table that names none: a file for a path, objects for a URL."""
+    """Return the default kind of registry: `sqlite` for a path, `object` for a URL."""
     return "object" if local_path(uri) is None else "sqlite"
 
 
 def open_registry(kind: str, *, uri: str | Path, store: ObjectStore, clock: Clock, ids: Ids) -> Registry:
-    """The registry of a table. Touches nothing yet.
+    """Open the registry of a table. Sends no request yet.
 
     Args:
-        kind: `sqlite` (tables at a path), `object`, or `dynamodb:NAME`, which names the DynamoDB table. Its AWS region,
-            account and endpoint are those of `lancelsm.common.aws`.
-        uri: the table's.
-        store: the table's objects.
+        kind: `sqlite` (only for tables at a path), `object`, or `dynamodb:NAME` with the name of the DynamoDB table.
+            Its AWS region, account and endpoint come from `lancelsm.common.aws`.
+        uri: the URI of the table.
+        store: the object store of the table.
 
     Raises:
-        Invalid: no such kind, or it does not fit the URI; for DynamoDB, what `common.aws.client` says.
+        Invalid: the kind is unknown or does not fit the URI. For DynamoDB also the errors of `common.aws.client`.
     """
     path = local_path(uri)
     if kind == "object":
@@ -38,16 +38,16 @@ def open_registry(kind: str, *, uri: str | Path, store: ObjectStore, clock: Cloc
         return ObjectRegistry(store, clock=clock, ids=ids, parallel=_PARALLEL if path is None else 1)
     if kind == "sqlite":
         if path is None:
-            raise Invalid("a sqlite registry is a file", remedy='Use the registry "object"', url=uri)
+            raise Invalid("a sqlite registry needs a table at a path", remedy='Use the registry "object"', url=uri)
         from lancelsm.registry.sqlite import SqliteRegistry  # noqa: PLC0415
 
         return SqliteRegistry(path / SQLITE)
     service, _, name = kind.partition(":")
     if service == "dynamodb":
         if not name:
-            raise Invalid("the registry has no name", remedy="Name its DynamoDB table: dynamodb:NAME", url=uri)
+            raise Invalid("the registry has no table name", remedy="Name its DynamoDB table: dynamodb:NAME", url=uri)
         from lancelsm.common import aws  # noqa: PLC0415
         from lancelsm.registry.dynamodb import DynamoRegistry  # noqa: PLC0415
 
         return DynamoRegistry(name, client=aws.client("dynamodb"), clock=clock, ids=ids)
-    raise Invalid(f"there is no registry {kind!r}", remedy="Use sqlite, object or dynamodb:NAME", url=uri)
+    raise Invalid(f"unknown kind of registry: {kind!r}", remedy="Use sqlite, object or dynamodb:NAME", url=uri)

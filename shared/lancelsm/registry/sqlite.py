@@ -1,9 +1,9 @@
-"""Records in one SQLite file beside the table: the registry of embedded use.
+"""Store records in one SQLite file in the directory of the table: the registry of embedded use.
 
-Write-ahead log, `synchronous=FULL`: a swap costs one sync where a rollback journal costs three, and readers don't wait
-for writers. SQLite before 3.51.3 can lose committed pages when a checkpoint runs beside a commit that restarts the log
-(sqlite.org/wal.html#walresetbug), and Python ships older ones. So nothing is checkpointed automatically: `TRUNCATE`
-holds the write lock while it copies, which keeps commits away.
+SQLite runs with a write-ahead log and `synchronous=FULL`: a swap costs one sync (a rollback journal costs three), and
+readers don't wait for writers. SQLite before 3.51.3 can lose committed pages when a checkpoint runs concurrently with a
+commit that restarts the log (sqlite.org/wal.html#walresetbug), and Python ships with older versions. So automatic
+checkpoints are off. `TRUNCATE` matches the write lock while it copies, which blocks commits.
 """
 
 from __future__ import annotations
@@ -19,12 +19,22 @@ from pathlib import Path
 
 from lancelsm.common.layout import LOCK, Key
 from lancelsm.errors import Corrupt, Invalid, LsmError, Unavailable
-from lancelsm.objects.posix import explained, locked, locks_hold, make_directory, sync_directory
-from lancelsm.registry import Fields, Record, SwapApplied, SwapLost, SwapUnknown, checked, holds, remedy, swapped
+from lancelsm.objects.posix import locked, locks_work, make_directory, sync_directory, to_lsm_error
+from lancelsm.registry import (
+    Fields,
+    Record,
+    SwapApplied,
+    SwapLost,
+    SwapUnknown,
+    apply_swap,
+    check_record,
+    matches,
+    repair_remedy,
+)
 
 FORMAT = 1
 _CHECKPOINT_BYTES = 4 << 20
-_NO_TEXT = "decode to UTF-8"  # in the message that has no code: the bytes of a text are damaged
+_BAD_TEXT = "decode to UTF-8"  # in the message of an error without a code: the bytes of a text are damaged
 
 _READ = "SELECT fields FROM records WHERE partition = ? AND sort = ?"
 _LIST = "SELECT sort, fields FROM records WHERE partition = ? ORDER BY sort"
@@ -38,7 +48,7 @@ _CREATE = """
 
 
 class _Handle:
-    """One process's connection, used by one thread at a time."""
+    """The connection of one process; one thread uses it at a time."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -52,21 +62,20 @@ class _Handle:
 
 
 class SqliteRegistry:
-    """Records in the file at `path`, which the first swap makes; reading never makes it.
+    """Records in the file at `path`. The first swap creates it; reads do not.
 
-    Safe between threads and processes: a forked child opens its own connection. `SwapUnknown` only when a commit
-        failed;
-    a file that stays busy raises `Unavailable`, and nothing was written.
+    Safe between threads and processes: a forked child opens its own connection. A swap returns `SwapUnknown` only if a
+    commit failed. If the file stays busy, `Unavailable` is raised, and nothing was written.
 
     Args:
-        path: the registry's file; its directory is made with it.
-        busy_seconds: how long to wait for another process's swap.
-        probe: whether the locks of the file system at a directory hold.
-        connect: opens the file; takes what `sqlite3.connect` takes.
+        path: the file; its directory is created with it.
+        busy_seconds: how long to wait for a swap of another process.
+        probe: returns whether file locks work in a directory.
+        connect: opens the file; has the parameters of `sqlite3.connect`.
 
     Raises:
-        Invalid: at the first swap or read: the file system's locks don't hold, no access, or a newer format.
-        Corrupt: the file is no registry.
+        Invalid: at the first swap or read: file locks do not work, there is no access, or the format is newer.
+        Corrupt: the file is not a registry.
     """
 
     def __init__(
@@ -74,7 +83,7 @@ class SqliteRegistry:
         path: Path,
         *,
         busy_seconds: float = 30.0,
-        probe: Callable[[str], bool] = locks_hold,
+        probe: Callable[[str], bool] = locks_work,
         connect: Callable[..., sqlite3.Connection] = sqlite3.connect,
     ) -> None:
         self._path = os.path.abspath(path)
@@ -85,7 +94,7 @@ class SqliteRegistry:
         weakref.finalize(self, _close, self._handles)
 
     def close(self) -> None:
-        """Close this process's connection. Happens by itself when the registry is dropped."""
+        """Close the connection of this process. It is also closed when the registry is garbage collected."""
         _close(self._handles)
 
     def read(self, key: Key) -> Record | None:
@@ -104,7 +113,7 @@ class SqliteRegistry:
 
     def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> SwapApplied | SwapLost | SwapUnknown:
         def write(connection: sqlite3.Connection, old: Record | None) -> Record | None:
-            new = swapped(key, old, expect=expect, change=change)
+            new = apply_swap(key, old, expect=expect, change=change)
             if new is not None:
                 connection.execute(_WRITE, (key.partition, key.sort, json.dumps(new)))
             return new
@@ -113,7 +122,7 @@ class SqliteRegistry:
 
     def delete(self, key: Key, *, expect: Fields) -> SwapApplied | SwapLost | SwapUnknown:
         def write(connection: sqlite3.Connection, old: Record | None) -> Record | None:
-            if old is None or not holds(old, expect):
+            if old is None or not matches(old, expect):
                 return None
             connection.execute(_DELETE, (key.partition, key.sort))
             return old
@@ -122,12 +131,12 @@ class SqliteRegistry:
 
     def discard(self, key: Key) -> None:
         with self._connection() as connection:
-            connection.execute(_DELETE, (key.partition, key.sort))  # without a look: it may be unreadable
+            connection.execute(_DELETE, (key.partition, key.sort))  # without a read: it may be unreadable
 
     def _transaction(
         self, key: Key, write: Callable[[sqlite3.Connection, Record | None], Record | None]
     ) -> SwapApplied | SwapLost | SwapUnknown:
-        """Write what depends on the record there; `write` returns what is applied, or None if the condition fails."""
+        """Write a record that depends on the present one. `write` returns the result; None if the condition fails."""
         with self._connection() as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:
@@ -152,7 +161,7 @@ class SqliteRegistry:
         handle = self._handles.setdefault(os.getpid(), _Handle())
         with handle.lock:
             try:
-                # A table that was removed and made again has another file; the old one would swallow our swaps.
+                # After a table was dropped and created again there is a new file. Swaps in the old one would be lost.
                 if handle.connection is None or handle.file != _identity(self._path):
                     handle.close()
                     handle.connection = self._open()
@@ -160,17 +169,17 @@ class SqliteRegistry:
                 yield handle.connection
             except sqlite3.Error as error:
                 handle.close()
-                raise self._explained(error) from error
+                raise self._translated(error) from error
             except OSError as error:
-                raise explained(error, self._path) from error
+                raise to_lsm_error(error, self._path) from error
 
     def _open(self) -> sqlite3.Connection:
         directory = os.path.dirname(self._path)
         make_directory(directory, os.fsync)
         if not self._probe(directory):
             raise Invalid(
-                "the file system's locks do not hold, so two writers could corrupt the registry",
-                remedy="Put the table on a local disk, or make it with `lancelsm init --registry object`",
+                "file locks do not work on this file system, so two writers could corrupt the registry",
+                remedy="Put the table on a local disk, or create it with `lancelsm init --registry object`",
                 path=directory,
             )
         connection = self._connect(
@@ -187,13 +196,13 @@ class SqliteRegistry:
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA wal_autocheckpoint = 0")
         if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
-            # Two processes that switch a new file to its log at once would find it busy without waiting.
+            # If two processes turn on the log of a new file at once, SQLite fails as busy without waiting.
             with locked(os.path.join(directory, os.path.basename(LOCK))):
                 mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
                 if mode != "wal":
                     raise Invalid(
-                        "the file system has no shared memory for SQLite's log",
-                        remedy="Put the table on a local disk, or make it with `lancelsm init --registry object`",
+                        "the file system has no shared memory for the log of SQLite",
+                        remedy="Put the table on a local disk, or create it with `lancelsm init --registry object`",
                         path=directory,
                     )
                 connection.execute("BEGIN IMMEDIATE")
@@ -204,32 +213,34 @@ class SqliteRegistry:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version > FORMAT:
             raise Invalid(
-                f"the registry has format {version}, this release reads {FORMAT}",
-                remedy="Upgrade lancelsm",
+                f"the registry has format {version}, this release reads up to {FORMAT}",
+                remedy="Install a newer lancelsm",
                 path=self._path,
             )
 
     def _checkpoint(self, connection: sqlite3.Connection) -> None:
-        """Fold a long log into the file. The swap is committed: whatever fails here, the next swap tries again."""
+        """Checkpoint a long log into the file. The swap is already committed; on an error the next swap tries again."""
         with suppress(OSError, sqlite3.Error):
             if os.stat(f"{self._path}-wal").st_size >= _CHECKPOINT_BYTES:
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
-    def _explained(self, error: sqlite3.Error) -> LsmError:
+    def _translated(self, error: sqlite3.Error) -> LsmError:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return Unavailable(
                 f"the registry was busy for {self._busy_seconds:g} s; nothing was written",
-                remedy="Retry; if it stays busy, look for a process that holds it",
+                remedy="Retry; if it stays busy, look for a process that has it open",
                 path=self._path,
             )
-        if _NO_TEXT in str(error):
-            return Corrupt(f"the registry holds an unreadable record: {error}", remedy=remedy(""), path=self._path)
+        if _BAD_TEXT in str(error):
+            return Corrupt(
+                f"the registry matches an unreadable record: {error}", remedy=repair_remedy(""), path=self._path
+            )
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             return Corrupt(
                 f"the registry can't be read: {error}",
-                remedy="Stop all writers, move this file and those beside it whose names it begins with away, then run "
-                "`lancelsm registry rebuild`",
+                remedy="Stop all writers, move this file and all files whose names start with its name away, then "
+                "run `lancelsm registry rebuild`",
                 path=self._path,
             )
         if code == sqlite3.SQLITE_FULL:
@@ -250,17 +261,17 @@ def _read(connection: sqlite3.Connection, key: Key) -> Record | None:
 
 def _fields(key: Key, text: str) -> Record:
     try:
-        return checked(json.loads(text))
+        return check_record(json.loads(text))
     except (ValueError, TypeError) as error:
         raise Corrupt(
-            f"the registry holds an unreadable record: {error}",
-            remedy=remedy(key.partition),
+            f"the registry matches an unreadable record: {error}",
+            remedy=repair_remedy(key.partition),
             record=f"{key.partition}/{key.sort}",
         ) from error
 
 
 def _close(handles: dict[int, _Handle]) -> None:
-    # Connections of the process that forked us stay open: they are its own.
+    # Connections of the parent process stay open: they belong to it.
     handle = handles.get(os.getpid())
     if handle is not None:
         handle.close()
