@@ -30,7 +30,7 @@ from tests.simulation.memory_base import in_place_of_lance
 from tests.simulation.removal import Edit, Scenario, anywhere, with_and_without
 from tests.simulation.test_pipeline import actors as pipelined
 from tests.simulation.whole_table_env import WholeTableEnv
-from tests.unit import balance_scenarios, test_flush, test_merge, test_writer
+from tests.unit import balance_scenarios, tables, test_merge, test_writer
 from tests.unit.merge_environment import A, row
 from tests.unit.tables import row as row_of
 from tests.unit.tables import rows_of
@@ -95,7 +95,7 @@ def rebuilt_after_a_crash(_: Path) -> None:
 
 def losing_a_row(place: Path) -> None:
     """The fold of a flush loses a row; what is written then is read back as it was written."""
-    table = test_flush.create(place)
+    table = tables.create(place)
     table.upsert([row_of(1), row_of(2)])
     fold = flush.fold
 
@@ -251,7 +251,7 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
     ),
     "a region is taken from its previous_owners only": (
         [(claim._swap_epoch, "if held_by and head.owner not in held_by:", "if False:")],
-        test_writer.test_an_exclusive_writer_that_lost_its_region_does_not_take_it_back,
+        test_writer.test_an_exclusive_writer_that_lost_its_region_does_not_claim_it_again,
     ),
     "an exclusive writer gives its regions back": (
         [
@@ -261,7 +261,7 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
                 "pass",
             )
         ],
-        test_writer.test_an_exclusive_writer_fences_others_and_gives_regions_back,
+        test_writer.test_an_exclusive_writer_fences_others_and_releases_its_regions,
     ),
     # Pipeline
     "entries are committed in order": (

@@ -41,7 +41,7 @@ from tests.simulation.removal import Edit, Scenario, anywhere, with_and_without
 from tests.simulation.situations import half_claim
 from tests.simulation.test_append import _bent
 from tests.simulation.whole_table_env import QUEUE, ROWS, WholeTableEnv
-from tests.unit import adopt_scenarios, test_generation, test_merge
+from tests.unit import adopt_scenarios, generations, test_merge
 from tests.unit.merge_environment import A
 
 
@@ -270,7 +270,7 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
         sealed_in_another_epoch,
     ),
     "no floor goes back": (
-        [(registry.swapped, "if isinstance(old, int) and (not isinstance(new, int) or new < old):", "if False:")],
+        [(registry.apply_swap, "if isinstance(old, int) and (not isinstance(new, int) or new < old):", "if False:")],
         going_back,
     ),
     "an entry stands as it was sent": (
@@ -287,11 +287,11 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
     ),
     "a generation is read back, by number": (
         [(generation.check_generation, "if found != rows:", "if False:")],
-        test_generation.test_a_check_notices_lost_and_changed_rows,
+        generations.check_notices_lost_and_changed_rows,
     ),
     "a generation is read back, by sum": (
         [(generation.check_generation, "if total != setsum:", "if False:")],
-        test_generation.test_a_check_notices_lost_and_changed_rows,
+        generations.check_notices_lost_and_changed_rows,
     ),
     "a merge takes the files that were flushed": (
         [(tasks._check_files, "if source.sums is not None and source.sums.files is not None:", "if False:")],

@@ -283,7 +283,7 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
     "a cursor does not go back": (
         [
             (cursor.save_cursor, "if position < _position(pin, region):", "if False:"),
-            (registry.swapped, "if isinstance(old, int) and (not isinstance(new, int) or new < old):", "if False:"),
+            (registry.apply_swap, "if isinstance(old, int) and (not isinstance(new, int) or new < old):", "if False:"),
         ],
         cursor_set_back,
     ),

@@ -170,7 +170,7 @@ def test_a_dataset_that_is_missing_or_has_no_mem_wal_is_not_adopted(tmp_path: Pa
     lance.write_dataset(pa.table({"id": [1]}), str(tmp_path / "plain"))
     with pytest.raises(Invalid, match="no MemWAL index"):
         adopt(tmp_path / "plain")
-    with pytest.raises(Invalid, match="no Lance dataset is there"):
+    with pytest.raises(Invalid, match="no Lance dataset found"):
         adopt(tmp_path / "nowhere")
     assert not (tmp_path / "plain" / "_lancelsm").exists()
 

@@ -17,7 +17,7 @@ from lancelsm.objects.open import open_store
 from lancelsm.table import Table
 
 ROWS = [{"id": 0, "v": 0}]
-REMEDY = "Open it again, if one was made there"
+REMEDY = "If there is a new table, open it again"
 
 USES: dict[str, Callable[[Table], Any]] = {
     "scan": lambda table: table.scan().to_arrow(),
@@ -77,7 +77,10 @@ def test_every_use_of_a_replaced_table_says_so_and_leaves_the_new_table_alone(
     with pytest.raises(Invalid) as raised:
         USES[use](table)
 
-    assert (raised.value.message, raised.value.remedy) == ("another table was made in its place", REMEDY)
+    assert (raised.value.message, raised.value.remedy) == (
+        "the table was dropped and another one was created there",
+        REMEDY,
+    )
     if not (written and use in ("upsert", "delete")):  # a late write leaves an orphan entry
         assert objects(other) == before
     assert other.scan().to_arrow().to_pylist() == [{"id": 7, "v": 7}]
@@ -113,7 +116,7 @@ def test_a_handle_that_only_read_cannot_write_to_a_table_created_there_later(tab
     drop_table(table.uri)
     created = lancelsm.create(table.uri, ROWS, primary_key="id", registry=table.config.registry)
 
-    with pytest.raises(Invalid, match="another table was made in its place"):
+    with pytest.raises(Invalid, match="the table was dropped and another one was created there"):
         table.upsert([{"id": 1, "v": 1}])
 
     assert created.scan().to_arrow().to_pylist() == ROWS

@@ -34,7 +34,7 @@ from lancelsm.dataset.base_rows import Base
 from lancelsm.dataset.generation import write_generation
 from lancelsm.errors import Corrupt
 from lancelsm.objects import Body, WriteUnknown, Written
-from lancelsm.objects.filesum import Summed
+from lancelsm.objects.filesum import FileSums
 from lancelsm.record.normalize import deletes, upserts
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TableSchema, conform, numbered
@@ -446,7 +446,7 @@ def test_a_merge_needs_only_the_files_of_a_generation_that_it_reads(tmp_path: Pa
 def test_a_generation_without_a_file_sum_is_checked_by_its_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(maintenance, "sum_files", lambda *_: Summed(setsum=None, files=()))  # type: ignore[arg-type]
+    monkeypatch.setattr(maintenance, "sum_files", lambda *_: FileSums(setsum=None, files=()))  # type: ignore[arg-type]
     table, first, second = flushed_twice(tmp_path)
     older_copy(first, second)
 

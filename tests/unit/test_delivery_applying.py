@@ -467,7 +467,9 @@ def test_an_unexpected_error_in_one_region_does_not_stop_others(monkeypatch, ste
 
     with monkeypatch.context() as patch:
         if step == "judged":
-            patch.setattr(applying, "sifted", fails(applying.sifted, lambda _, options: options["values"]))
+            patch.setattr(
+                applying, "partition_valid", fails(applying.partition_valid, lambda _, options: options["values"])
+            )
         else:
             patch.setattr(
                 applying,

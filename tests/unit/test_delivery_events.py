@@ -125,7 +125,7 @@ def test_values_of_rows_are_not_logged(monkeypatch):
     answered(deployment, records(deployment.queue.receive()))
 
     (line,) = lines
-    assert "set aside" in line
+    assert "quarantined" in line
     assert "4711" not in line
 
 

@@ -147,7 +147,7 @@ def test_a_healthy_deployment_passes_every_check() -> None:
         (changed("registry", "DeletionProtectionEnabled", to=False), "registry", "may be deleted", "protection"),
         (changed("registry", "Replicas", to=[{"RegionName": "x"}]), "registry", "global table", "replicas"),
         (changed("backups", to=GONE), "registry", "point-in-time recovery", "Turn it on"),
-        (changed("queues", "QueueUrl", "FifoQueue", to="false"), "queue", "no FIFO", "cdk deploy"),
+        (changed("queues", "QueueUrl", "FifoQueue", to="false"), "queue", "not a FIFO", "cdk deploy"),
         (changed("queues", "QueueUrl", "RedrivePolicy", to="{}"), "queue", "elsewhere", "cdk deploy"),
         (
             changed(

@@ -96,7 +96,7 @@ def test_the_refusing_item_distinguishes_a_lost_swap_from_a_decreasing_field():
     _, registry = registry_with(failed, failed, client_error("ConditionalCheckFailedException"))
 
     assert registry.swap(KEY, expect={"owner": "p"}, change={"epoch": 4}) == SwapLost(record={"epoch": 5, "owner": "o"})
-    with pytest.raises(Corrupt, match="epoch would go back from 5 to 4"):
+    with pytest.raises(Corrupt, match="epoch would decrease from 5 to 4"):
         registry.swap(KEY, expect={"owner": "o"}, change={"epoch": 4})
     assert registry.swap(KEY, expect={"owner": "o"}, change={"epoch": 4}) == SwapLost(record=None)
 

@@ -1,4 +1,4 @@
-"""The edge of functions: what an event may be, where a table may be, how much time there is, what an error says."""
+"""The wrapper of functions: parsing of events, table names, the time limit, and errors without values of rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from lancelsm.dataset.base_table import VersionGone
 from lancelsm.errors import Contended, Invalid
-from lancelsm.stack.function import FunctionCall, Internal, function, parsed, place, settings
+from lancelsm.stack.function import FunctionCall, Internal, function, parse_event, settings, table_uri
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,19 +25,19 @@ class Input:
 
 @dataclass(frozen=True)
 class Context:
-    left: int = 60_000
+    milliseconds_left: int = 60_000
     aws_request_id: str = "one"
     function_name: str = "f"
 
     def get_remaining_time_in_millis(self) -> int:
-        return self.left
+        return self.milliseconds_left
 
 
-def test_an_event_is_the_dataclass_with_its_defaults() -> None:
-    given = {"table": "t", "engine": "b", "rows": [{}], "limit": 3, "flag": True, "anything": {"a": [1]}}
+def test_an_event_is_parsed_into_the_dataclass_with_its_defaults() -> None:
+    event = {"table": "t", "engine": "b", "rows": [{}], "limit": 3, "flag": True, "anything": {"a": [1]}}
 
-    assert parsed(Input, given) == Input(**given)
-    assert parsed(Input, {"table": "t", "rows": None}) == Input(table="t")
+    assert parse_event(Input, event) == Input(**event)
+    assert parse_event(Input, {"table": "t", "rows": None}) == Input(table="t")
 
 
 @pytest.mark.parametrize(
@@ -56,74 +56,72 @@ def test_an_event_is_the_dataclass_with_its_defaults() -> None:
         ({"table": "t", "flag": 1}, "flag"),
     ],
 )
-def test_an_event_that_does_not_fit_is_refused_by_field(event: dict[str, Any], field: str) -> None:
-    with pytest.raises(Invalid) as refusal:
-        parsed(Input, event)
+def test_an_event_with_a_wrong_field_is_refused_and_the_field_is_named(event: dict[str, Any], field: str) -> None:
+    with pytest.raises(Invalid) as raised:
+        parse_event(Input, event)
 
-    assert refusal.value.where["field"] == field
+    assert raised.value.where["field"] == field
 
 
 @pytest.mark.parametrize("event", [[], "text", None, 7])
-def test_an_event_that_is_no_object_is_refused(event: Any) -> None:
-    with pytest.raises(Invalid, match="no object"):
-        parsed(Input, event)
+def test_an_event_that_is_not_an_object_is_refused(event: Any) -> None:
+    with pytest.raises(Invalid, match="not an object"):
+        parse_event(Input, event)
 
 
 def test_a_table_is_named_below_the_root_or_by_its_uri() -> None:
     root = "s3://lake/tables"
 
-    assert place("orders", root=root) == place("s3://lake/tables/orders/", root=f"{root}/") == f"{root}/orders"
-    assert place("shop/orders", root=root) == f"{root}/shop/orders"
+    assert table_uri("orders", root=root) == table_uri("s3://lake/tables/orders/", root=f"{root}/") == f"{root}/orders"
+    assert table_uri("shop/orders", root=root) == f"{root}/shop/orders"
 
 
 @pytest.mark.parametrize(
     "table", ["", "/", "..", "a/../b", "a//b", "./a", "/orders", "s3://lake/tables", "s3://lake/tables2/a", "s3://x/a"]
 )
-def test_a_table_elsewhere_is_refused(table: str) -> None:
-    with pytest.raises(Invalid, match="not one of this deployment"):
-        place(table, root="s3://lake/tables")
+def test_a_table_outside_the_root_is_refused(table: str) -> None:
+    with pytest.raises(Invalid, match="not in this deployment"):
+        table_uri(table, root="s3://lake/tables")
 
 
-def test_all_missing_settings_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_missing_settings_are_named_in_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LANCELSM_A", "a")
     monkeypatch.setenv("LANCELSM_B", "")
     monkeypatch.delenv("LANCELSM_C", raising=False)
 
     assert settings("LANCELSM_A") == {"LANCELSM_A": "a"}
-    with pytest.raises(Invalid) as refusal:
+    with pytest.raises(Invalid) as raised:
         settings("LANCELSM_A", "LANCELSM_B", "LANCELSM_C")
-    assert (
-        json.loads(str(refusal.value))["error"]["message"] == "the function lacks the settings LANCELSM_B, LANCELSM_C"
-    )
+    assert json.loads(str(raised.value))["error"]["message"] == "the function lacks the settings LANCELSM_B, LANCELSM_C"
 
 
-def test_a_setting_of_pace_that_is_wrong_is_found_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_setting_is_found_when_the_function_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LANCELSM_FLUSH_ROWS", "0")
 
     with pytest.raises(Invalid, match="LANCELSM_FLUSH_ROWS"):
         settings()
 
 
-@pytest.mark.parametrize(("left", "seconds"), [(60_000, 55.0), (6_000, 1.0), (100, 1.0)])
-def test_the_work_gets_the_time_that_is_left_less_a_margin(left: int, seconds: float) -> None:
+@pytest.mark.parametrize(("milliseconds_left", "seconds"), [(60_000, 55.0), (6_000, 1.0), (100, 1.0)])
+def test_the_work_gets_the_remaining_time_minus_a_margin(milliseconds_left: int, seconds: float) -> None:
     def work(_event: dict[str, Any], call: FunctionCall) -> dict[str, Any]:
         return {"id": call.id, "seconds": call.seconds}
 
-    assert function(work)({}, Context(left=left)) == {"id": "one", "seconds": seconds}
+    assert function(work)({}, Context(milliseconds_left=milliseconds_left)) == {"id": "one", "seconds": seconds}
 
 
-def test_an_error_has_its_kind_as_type_and_its_document_as_text() -> None:
+def test_an_error_has_its_kind_as_type_and_its_json_document_as_text() -> None:
     def work(_event: dict[str, Any], _call: FunctionCall) -> dict[str, Any]:
         raise Contended("others were faster", table="s3://t", region="r")
 
-    with pytest.raises(Contended) as failure:
+    with pytest.raises(Contended) as raised:
         function(work)({}, Context())
 
     expected = {"kind": "Contended", "message": "others were faster", "remedy": "Retry", "table": "s3://t"}
-    assert json.loads(str(failure.value)) == {"error": {**expected, "region": "r"}}
+    assert json.loads(str(raised.value)) == {"error": {**expected, "region": "r"}}
 
 
-def test_an_error_that_tells_our_own_code_more_is_of_its_kind_outside() -> None:
+def test_a_private_subclass_of_an_error_is_raised_as_its_public_kind() -> None:
     @function
     def handler(event: Any, call: FunctionCall) -> Any:
         raise VersionGone("version 3 of the base is gone", table="t")
@@ -135,22 +133,22 @@ def test_an_error_that_tells_our_own_code_more_is_of_its_kind_outside() -> None:
     assert json.loads(str(raised.value))["error"]["kind"] == "Invalid"
 
 
-def test_no_value_of_a_row_is_in_an_error_or_in_the_log(capsys: pytest.CaptureFixture[str]) -> None:
+def test_values_of_rows_appear_neither_in_errors_nor_in_the_log(capsys: pytest.CaptureFixture[str]) -> None:
     secret = "a-secret-value"
 
     def refusing(event: dict[str, Any], _call: FunctionCall) -> dict[str, Any]:
         if event:
-            parsed(Input, event)
-        raise Invalid(f"row 3: {secret} is no number", redacted="row 3 has no number", row=3)
+            parse_event(Input, event)
+        raise Invalid(f"row 3: {secret} is not a number", redacted="row 3 has no number", row=3)
 
     def failing(_event: dict[str, Any], _call: FunctionCall) -> dict[str, Any]:
         raise ValueError(f"could not convert {secret}")
 
     texts = []
     for work, event in ((refusing, {}), (refusing, {"table": "t", "rows": secret}), (failing, {})):
-        with pytest.raises((Invalid, Internal)) as failure:
+        with pytest.raises((Invalid, Internal)) as raised:
             function(work)(event, Context())
-        texts.append(str(failure.value))
+        texts.append(str(raised.value))
 
     assert [json.loads(text)["error"]["message"] for text in texts] == [
         "row 3 has no number",
@@ -160,13 +158,13 @@ def test_no_value_of_a_row_is_in_an_error_or_in_the_log(capsys: pytest.CaptureFi
     assert secret not in "".join([*texts, *capsys.readouterr()])
 
 
-def test_a_bug_keeps_the_trace_that_leads_to_it() -> None:
+def test_an_unexpected_error_keeps_its_traceback() -> None:
     def deep(_event: dict[str, Any], _call: FunctionCall) -> dict[str, Any]:
         raise KeyError("gone")
 
-    with pytest.raises(Internal) as failure:
+    with pytest.raises(Internal) as raised:
         function(deep)({}, Context())
 
-    assert failure.traceback[-1].name == "deep"
-    assert failure.value.__cause__ is None
-    assert failure.value.__suppress_context__
+    assert raised.traceback[-1].name == "deep"
+    assert raised.value.__cause__ is None
+    assert raised.value.__suppress_context__

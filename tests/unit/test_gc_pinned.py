@@ -1,4 +1,4 @@
-"""A pin that the floor of the log has passed: what it needs stays, is said to stay, and goes once the pin does."""
+"""A pin below the floor of the log: its entries are kept and reported, and deleted once the pin is gone."""
 
 from __future__ import annotations
 
@@ -13,56 +13,58 @@ from lancelsm.table import Table
 from tests.simulation.collecting import TableEnv, filled
 from tests.unit.tables import NEWEST, by_key, three_levels
 
-NEEDED = Position(3)  # from here on the pin needs the log
+NEEDED = Position(3)  # the first position that the pin needs
 
 
 @pytest.fixture
 def table_env() -> TableEnv:
-    """A table environment with a pin that was made between the verification of a round and its commit, which is
-    swept.
-    """
+    """A table where a pin was confirmed between the verification and the commit of a round, which was then swept."""
     table_env = filled()
     needs = replace(table_env.needs(table_env.region("holder")), first_position=NEEDED)
     handle = table_env.handle("collector", faulty=False)
     with table_env.collecting():
         rounds = collection.mark(handle).rounds
         collection.verify(handle, rounds)
-        assert table_env.end_pin(table_env.begin_pin("held", needs))
+        assert table_env.confirm_pin(table_env.begin_pin("held", needs))
         collection.commit(handle, rounds)
         collection.sweep(handle, rounds)
     assert table_env.audit().first_position == 9
-    assert logged(table_env) == 8
+    assert entries_stored(table_env) == 8
     return table_env
 
 
-def logged(table_env: TableEnv) -> int:
+def entries_stored(table_env: TableEnv) -> int:
     return sum("wal/" in key for key in table_env.stored())
 
 
-def test_what_a_pin_needs_below_the_floor_is_kept_with_the_reason_and_makes_no_round(table_env: TableEnv) -> None:
+def test_entries_that_a_pin_needs_below_the_floor_are_kept_and_reported_without_a_new_round(
+    table_env: TableEnv,
+) -> None:
     before = table_env.stored()
 
-    looked, done = table_env.look(), [table_env.collect() for _ in range(3)]
+    dry_run, collections = table_env.dry_run(), [table_env.collect() for _ in range(3)]
 
     why = "snapshot held needs it from position 3 on"
-    for one in (looked, *done):
-        assert not [item for item in one.candidates if item.kind == "entry"]
-        assert [(item.path, item.why) for item in one.kept if why in item.why] == [
+    for collection_result in (dry_run, *collections):
+        assert not [item for item in collection_result.candidates if item.kind == "entry"]
+        assert [(item.path, item.why) for item in collection_result.kept if why in item.why] == [
             (f"_mem_wal/{table_env.environment.id}/wal/", why)
         ]
     assert (table_env.audit().collector_round, table_env.stored()) == (1, before)
 
 
-def test_what_a_pin_needed_below_the_floor_goes_with_the_first_collection_after_it(table_env: TableEnv) -> None:
+def test_entries_below_the_floor_are_deleted_by_the_first_collection_after_the_pin(table_env: TableEnv) -> None:
     table_env.collect()
     table_env.unpin("held")
 
     table_env.collect()
 
-    assert (table_env.audit().collector_round, logged(table_env)) == (1, 2), "by the list of its round"
+    assert (table_env.audit().collector_round, entries_stored(table_env)) == (1, 2), (
+        "the next sweep uses the list of the round"
+    )
 
 
-def test_what_a_pin_needed_below_the_floor_is_found_by_rank_once_other_rounds_were_committed(
+def test_entries_below_the_floor_are_found_by_position_after_other_rounds_were_committed(
     table_env: TableEnv,
 ) -> None:
     for number in range(4):
@@ -70,31 +72,31 @@ def test_what_a_pin_needed_below_the_floor_is_found_by_rank_once_other_rounds_we
             f"_mem_wal/{table_env.environment.id}/manifest/staged/1-{number:032x}.binpb", b"never named"
         )
     table_env.collect()
-    assert (table_env.audit().collector_round, logged(table_env)) == (2, 8)
+    assert (table_env.audit().collector_round, entries_stored(table_env)) == (2, 8)
     table_env.unpin("held")
 
     table_env.collect()
 
-    assert (table_env.audit().collector_round, logged(table_env)) == (3, 2)
+    assert (table_env.audit().collector_round, entries_stored(table_env)) == (3, 2)
 
 
-def test_the_log_goes_on_past_what_a_pin_needed_below_the_floor(table_env: TableEnv) -> None:
+def test_the_floor_advances_after_a_pin_below_it_is_gone(table_env: TableEnv) -> None:
     table_env.collect()
     table_env.write(100, 101)
     table_env.flush(rows_max=100)
     table_env.merge()
     table_env.collect()
-    assert (table_env.audit().first_position, logged(table_env)) == (9, 10)
+    assert (table_env.audit().first_position, entries_stored(table_env)) == (9, 10)
     table_env.unpin("held")
 
     table_env.collect()
 
-    assert (table_env.audit().first_position, logged(table_env)) == (13, 0), "summed and verified"
+    assert (table_env.audit().first_position, entries_stored(table_env)) == (13, 0), "the round is summed and verified"
 
 
 @pytest.mark.parametrize("merged", [True, False])
-def test_a_snapshot_of_a_table_that_is_flushed_keeps_none_of_its_log(tmp_path: Path, merged: bool) -> None:
-    """Nor, if it was merged too, any generation: else one that never expires kept everything that is written later."""
+def test_a_snapshot_of_a_flushed_table_keeps_no_log(tmp_path: Path, merged: bool) -> None:
+    """After a merge it keeps no generation either. Otherwise a snapshot without expiry would keep all later writes."""
     table = three_levels(tmp_path / "t", settings={"collect_floor_bytes": 1 << 30})
     table.flush()
     if merged:

@@ -1,4 +1,4 @@
-"""Rounds as values: what mark decides of a base, lists as bytes, and who may delete."""
+"""Collection rounds as values: what mark selects in a base, how lists are encoded, and which code may delete."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ ROUND = Round(region=REGION, number=3, floor=9, items=(ITEM,), marked=1.5, disca
 SOURCE = Path(lancelsm.__file__).parent
 
 
-def test_a_list_is_read_as_it_was_written() -> None:
+def test_a_list_is_decoded_as_it_was_encoded() -> None:
     base = replace(ROUND, region=None, fence=4, items=tuple(replace(ITEM, kind=kind) for kind in GarbageKind))
     for found in (ROUND, base):
         assert lists.decode(lists.encode(found), key="x") == found
 
 
 @pytest.mark.parametrize("body", [b"\xff", lists.encode(ROUND)[:-3], b""])
-def test_bytes_that_are_no_list_are_corrupt(body: bytes) -> None:
+def test_bytes_that_are_not_a_list_are_corrupt(body: bytes) -> None:
     with pytest.raises(Corrupt, match="not the list of a round"):
         lists.decode(body, key="x")
 
 
-def test_a_list_of_a_newer_release_is_refused() -> None:
+def test_a_list_of_a_newer_format_is_refused() -> None:
     with pytest.raises(Invalid, match="Install a newer"):
         lists.decode(lists.encode(ROUND).replace(b"\x08\x01", b"\x08\x02", 1), key="x")
 
@@ -68,16 +68,18 @@ def test_a_list_of_a_newer_release_is_refused() -> None:
         ({"caught_up": {}}, ""),
     ],
 )
-def test_a_generation_goes_once_counter_marker_and_every_index_passed_it(change: dict[str, Any], why: str) -> None:
+def test_a_generation_can_be_deleted_once_counter_marker_and_every_index_have_passed_it(
+    change: dict[str, Any], why: str
+) -> None:
     third = {REGION: Generation(3)}
-    whole = Progress(version=9, counters=third, markers=third, caught_up={"v": third})
+    progress = Progress(version=9, counters=third, markers=third, caught_up={"v": third})
 
-    said = replace(whole, **change).lacking(REGION, Generation(3))
-    assert (why in said) if why else said == ""
+    reason = replace(progress, **change).lacking(REGION, Generation(3))
+    assert (why in reason) if why else reason == ""
 
 
-def listing(monkeypatch: pytest.MonkeyPatch, gone: Iterator[int]) -> None:
-    """Lance lists versions and finds one of them gone, each time the next of these; then there are none."""
+def fail_listings(monkeypatch: pytest.MonkeyPatch, gone: Iterator[int]) -> None:
+    """Each listing of versions by Lance fails over the next missing version of `gone`; then it finds no versions."""
 
     def versions() -> list[Any]:
         number = next(gone, None)
@@ -88,24 +90,24 @@ def listing(monkeypatch: pytest.MonkeyPatch, gone: Iterator[int]) -> None:
     monkeypatch.setattr(cleanup, "open_dataset", lambda **_: SimpleNamespace(versions=versions))
 
 
-def test_versions_that_others_remove_while_they_are_listed_are_listed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    listing(monkeypatch, iter((7, 8, 9)))
+def test_a_listing_during_which_versions_are_removed_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_listings(monkeypatch, iter((7, 8, 9)))
     assert cleanup.stored_versions(uri="x") == ()
 
 
-def test_a_listing_of_versions_that_others_keep_removing_is_contended(monkeypatch: pytest.MonkeyPatch) -> None:
-    listing(monkeypatch, count(7))
-    with pytest.raises(Contended, match="Run it again"):
+def test_a_listing_is_contended_if_versions_keep_being_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_listings(monkeypatch, count(7))
+    with pytest.raises(Contended, match="kept removing versions"):
         cleanup.stored_versions(uri="x")
 
 
-def test_a_version_that_is_listed_again_and_is_gone_again_is_corrupt(monkeypatch: pytest.MonkeyPatch) -> None:
-    listing(monkeypatch, repeat(7))
+def test_a_listing_that_fails_twice_over_the_same_version_is_corrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_listings(monkeypatch, repeat(7))
     with pytest.raises(Corrupt, match=r"7\.manifest"):
         cleanup.stored_versions(uri="x")
 
 
-def pinned(version: int | None) -> Pin:
+def pin_of_version(version: int | None) -> Pin:
     return Pin(
         kind="snapshot",
         name="s",
@@ -119,8 +121,8 @@ def pinned(version: int | None) -> Pin:
     )
 
 
-def base_round(**how: Any) -> Any:
-    given: dict[str, Any] = {
+def base_round(**changes: Any) -> Any:
+    arguments: dict[str, Any] = {
         "base": SimpleNamespace(version=20, fence=6),
         "versions": [StoredVersion(version=number, committed=float(number)) for number in range(1, 21)],
         "tagged": frozenset(),
@@ -131,21 +133,23 @@ def base_round(**how: Any) -> Any:
         "keep_seconds": 3.0,
         "now": 20.0,
     }
-    return mark_base(**{**given, **how})
+    return mark_base(**{**arguments, **changes})
 
 
 def versions_of(marked: Any) -> list[int]:
     return [item.number for item in marked.round.items if item.kind is GarbageKind.BASE_VERSION]
 
 
-def test_versions_of_a_base_go_by_age_and_never_the_newest() -> None:
+def test_old_versions_of_a_base_are_collected_but_never_the_newest() -> None:
     assert versions_of(base_round()) == list(range(1, 17))
     assert versions_of(base_round(now=1e9)) == list(range(1, 20))
     assert versions_of(base_round(keep_seconds=1e9)) == []
 
 
-def test_pinned_and_tagged_versions_stay_and_those_between_them_go() -> None:
-    marked = base_round(pins=[pinned(9), pinned(None), pinned(12)], tagged=frozenset({3, 9, 18}))
+def test_pinned_and_tagged_versions_are_kept_and_versions_between_them_are_collected() -> None:
+    marked = base_round(
+        pins=[pin_of_version(9), pin_of_version(None), pin_of_version(12)], tagged=frozenset({3, 9, 18})
+    )
 
     assert versions_of(marked) == [1, 2, 4, 5, 6, 7, 8, 10, 11, 13, 14, 15, 16]
     assert marked.round.floor == 17
@@ -156,7 +160,7 @@ def test_pinned_and_tagged_versions_stay_and_those_between_them_go() -> None:
     ]
 
 
-def test_a_round_of_the_base_is_bounded_lists_before_versions_before_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bounded_round_of_the_base_takes_lists_then_versions_then_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mark, "ITEMS_MAX", 18)
     lists = [Listed(key=f"_lancelsm/gc/{number}-{'0' * 32}.binpb", size=1) for number in (10, 9)]
     found = base_round(
@@ -172,10 +176,10 @@ def test_a_round_of_the_base_is_bounded_lists_before_versions_before_files(monke
 
 def test_the_floor_of_a_base_never_falls() -> None:
     floor = Floor(version=18, round=4, key="", setsum=Setsum.ZERO)
-    assert base_round(floor=floor, pins=[pinned(2)]).round.floor == 18
+    assert base_round(floor=floor, pins=[pin_of_version(2)]).round.floor == 18
 
 
-def test_a_round_of_the_base_is_not_worth_the_version_that_it_makes_for_a_few_versions() -> None:
+def test_a_round_of_the_base_is_not_worthwhile_for_only_a_few_versions() -> None:
     assert not base_round(now=15.0, keep_seconds=1.0).worthwhile
     assert base_round().worthwhile
     assert base_round(keep_seconds=1e9, unnamed=[Listed(key="data/x.lance", size=1)]).worthwhile
@@ -183,20 +187,20 @@ def test_a_round_of_the_base_is_not_worth_the_version_that_it_makes_for_a_few_ve
 
 
 @pytest.mark.parametrize(
-    ("last", "kind", "says"),
+    ("last", "kind", "message"),
     [
         (Unavailable("the store did not answer"), Unavailable, "did not answer"),
         (Preempted(reason="an index was built"), Contended, "kept changing the base"),
     ],
 )
-def test_a_fence_that_can_not_be_raised_says_why_once_the_budget_is_spent(
-    last: Any, kind: type[LsmError], says: str
+def test_a_fence_that_cannot_be_raised_reports_the_last_cause_after_the_budget(
+    last: Any, kind: type[LsmError], message: str
 ) -> None:
     table_env = WholeTableEnv()
     handle = table_env.handle("committer", faulty=False)
     key = lists.write_list(handle.context, replace(ROUND, region=None, number=1, items=(), fence=1)).key
     outcomes = iter((Preempted(reason="a merge was faster"), Unavailable("no answer")))
-    begun = handle.context.clock.monotonic()
+    start = handle.context.clock.monotonic()
 
     def refused(*_: Any, **__: Any) -> Any:
         outcome = next(outcomes, last)
@@ -204,12 +208,16 @@ def test_a_fence_that_can_not_be_raised_says_why_once_the_budget_is_spent(
             raise outcome
         return outcome
 
-    with in_place_of_lance(table_env.base), mock.patch.object(base, "commit", refused), pytest.raises(kind, match=says):
+    with (
+        in_place_of_lance(table_env.base),
+        mock.patch.object(base, "commit", refused),
+        pytest.raises(kind, match=message),
+    ):
         base.commit_base(handle, key)
-    assert handle.context.clock.monotonic() - begun >= handle.context.budget_seconds
+    assert handle.context.clock.monotonic() - start >= handle.context.budget_seconds
 
 
-def test_lists_of_rounds_of_the_base_that_are_over_go_and_the_named_one_stays() -> None:
+def test_lists_of_finished_rounds_of_the_base_are_collected_but_not_the_current_one() -> None:
     names = [f"_lancelsm/gc/{number}-{'0' * 32}.binpb" for number in (3, 4, 5)]
     found = base_round(
         lists=[Listed(key=name, size=1) for name in names],
@@ -218,15 +226,15 @@ def test_lists_of_rounds_of_the_base_that_are_over_go_and_the_named_one_stays() 
     assert [item.path for item in found.round.items if item.kind is GarbageKind.LIST] == names[:1]
 
 
-def test_only_the_collector_calls_the_deletion_of_objects() -> None:
+def test_only_the_collector_deletes_objects() -> None:
     calls = re.compile(r"(objects|store)\.delete\(")
     callers = {path.relative_to(SOURCE).parts[0] for path in SOURCE.rglob("*.py") if calls.search(path.read_text())}
-    assert callers == {"gc", "objects", "registry"}, "beside the collector only the adapters, of what they adapt"
+    assert callers == {"gc", "objects", "registry"}, "only the collector and the adapters delete objects"
     steps = {path.name for path in (SOURCE / "gc").glob("*.py") if ".delete(" in path.read_text()}
     assert steps == {"sweep.py", "delete_table.py"}
 
 
-def test_a_table_that_is_collected_keeps_its_rows_and_says_what_it_did(tmp_path: Path) -> None:
+def test_a_collection_keeps_all_rows_and_reports_what_it_deleted(tmp_path: Path) -> None:
     table = create(tmp_path)
     for key in range(4):
         table.upsert([row(key)])
@@ -234,20 +242,20 @@ def test_a_table_that_is_collected_keeps_its_rows_and_says_what_it_did(tmp_path:
     table.merge(engine="inprocess")
     table.upsert([row(9)])
 
-    looked = table.collect()
-    done = table.collect(yes=True, interval_seconds=0)
+    marked = table.collect()
+    swept = table.collect(yes=True, interval_seconds=0)
 
-    assert (looked.phase, looked.deleted, done.phase) == ("marked", 0, "swept")
-    assert done.candidates == looked.candidates
-    assert done.deleted == len(done.candidates)
-    assert any("from position 5 on" in kept.why for kept in done.kept)
+    assert (marked.phase, marked.deleted, swept.phase) == ("marked", 0, "swept")
+    assert swept.candidates == marked.candidates
+    assert swept.deleted == len(swept.candidates)
+    assert any("from position 5 on" in kept.why for kept in swept.kept)
     assert table.scan().to_arrow().num_rows == 5
     assert table.collect(yes=True, interval_seconds=0).phase == "idle"
 
 
 @pytest.mark.parametrize("yes", [False, True])
 @pytest.mark.parametrize("seconds", [-1, -0.5, float("nan")])
-def test_an_interval_that_is_none_is_refused(tmp_path: Path, seconds: float, yes: bool) -> None:
+def test_an_invalid_interval_is_refused(tmp_path: Path, seconds: float, yes: bool) -> None:
     with pytest.raises(Invalid, match="the interval is") as raised:
         create(tmp_path).collect(yes=yes, interval_seconds=seconds)
 

@@ -1,4 +1,4 @@
-"""The verifier: each way in which a round can be wrong is refused, with the object named; nothing is repaired."""
+"""The verifier refuses every wrong round and names the object. It repairs nothing."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ def verify(table_env: TableEnv, key: str, **settings: int) -> None:
     verify_region(region, key, pins=pins, progress=table_env.progress(), settings=Settings(**settings))
 
 
-def rewritten(table_env: TableEnv, change: Callable[[Round], Round]) -> str:
-    """The list that mark makes, changed."""
+def marked_with_change(table_env: TableEnv, change: Callable[[Round], Round]) -> str:
+    """Let mark write its list, then write a changed copy of it and return the key."""
     context = table_env.region("marker").context
     return write_list(context, change(read_list(context, marked(table_env)).round)).key
 
 
-def plus(kind: GarbageKind, path: str, number: int) -> Callable[[Round], Round]:
+def with_item(kind: GarbageKind, path: str, number: int) -> Callable[[Round], Round]:
     item = GarbageItem(kind=kind, path=path, number=number, bytes=1, why="a bug")
     return lambda found: replace(found, items=(*found.items, item))
 
 
-def test_a_round_as_it_was_marked_is_verified_and_again_once_it_is_committed() -> None:
+def test_a_marked_round_is_verified_and_again_after_its_commit() -> None:
     table_env = filled()
     key = marked(table_env)
     before = table_env.stored()
@@ -97,24 +97,24 @@ def wrong_items(table_env: TableEnv) -> dict[str, tuple[GarbageKind, str, int]]:
         "another region's object": (GarbageKind.ENTRY, f"_mem_wal/{'0' * 8}/wal/x.arrow", 1),
         "the configuration": (GarbageKind.STAGED, "_lancelsm/config.json", 1),
         "a path out of the region": (GarbageKind.GENERATION, f"{prefix}../other/00000000_gen_1", 1),
-        "an entry under another number": (GarbageKind.ENTRY, wal_entry(region.id, Position(9)), 1),
-        "a generation under another number": (GarbageKind.GENERATION, generation_path(region.id, last.path), 1),
+        "an entry with a wrong number": (GarbageKind.ENTRY, wal_entry(region.id, Position(9)), 1),
+        "a generation with a wrong number": (GarbageKind.GENERATION, generation_path(region.id, last.path), 1),
         "a file of the base": (GarbageKind.BASE_FILE, f"{prefix}data/x.lance", 0),
     }
 
 
 @pytest.mark.parametrize("name", wrong_items(filled()))
-def test_an_item_that_is_needed_or_is_not_what_it_says_is_refused_by_name(name: str) -> None:
+def test_an_item_that_is_needed_or_wrong_is_refused_and_named(name: str) -> None:
     table_env = filled()
     kind, path, number = wrong_items(table_env)[name]
 
     with pytest.raises(Corrupt, match="Nothing was deleted") as error:
-        verify(table_env, rewritten(table_env, plus(kind, path, number)))
+        verify(table_env, marked_with_change(table_env, with_item(kind, path, number)))
     assert error.value.where["object"] == path
 
 
 @pytest.mark.parametrize("kind", [GarbageKind.GENERATION, GarbageKind.STAGED, GarbageKind.PUBLISHED])
-def test_a_round_with_what_a_pin_needs_is_marked_anew(kind: GarbageKind) -> None:
+def test_a_round_with_an_object_that_a_pin_needs_must_be_marked_again(kind: GarbageKind) -> None:
     table_env = filled()
     pin = table_env.pin("held")
     table_env.merge()
@@ -132,55 +132,55 @@ def test_a_round_with_what_a_pin_needs_is_marked_anew(kind: GarbageKind) -> None
     }
 
     with pytest.raises(Contended, match="snapshot held needs") as error:
-        verify(table_env, rewritten(table_env, plus(kind, *paths[kind])))
+        verify(table_env, marked_with_change(table_env, with_item(kind, *paths[kind])))
     assert error.value.where["object"] == paths[kind][0]
 
 
-def test_a_generation_from_the_middle_is_refused() -> None:
+def test_a_round_that_skips_the_oldest_generation_is_refused() -> None:
     table_env = filled(merged=4)
 
     def without_the_oldest(found: Round) -> Round:
         return replace(found, items=tuple(i for i in found.items if (i.kind, i.number) != (GarbageKind.GENERATION, 1)))
 
     with pytest.raises(Corrupt, match="from the middle"):
-        verify(table_env, rewritten(table_env, without_the_oldest))
+        verify(table_env, marked_with_change(table_env, without_the_oldest))
 
 
 @pytest.mark.parametrize("floor", [0, 10, 99])
-def test_a_floor_beyond_what_was_folded_is_refused(floor: int) -> None:
+def test_a_floor_beyond_the_flushed_log_is_refused(floor: int) -> None:
     table_env = filled()
     with pytest.raises(Corrupt, match="floor"):
-        verify(table_env, rewritten(table_env, lambda found: replace(found, floor=floor, items=())))
+        verify(table_env, marked_with_change(table_env, lambda found: replace(found, floor=floor, items=())))
 
 
-def test_a_floor_within_what_was_folded_is_checked_to_the_next_end_of_a_generation() -> None:
+def test_a_floor_within_a_generation_is_checked_to_the_end_of_that_generation() -> None:
     table_env = filled()
     sums = [table_env.environment.log[Position(at)].summary.entry_setsum for at in (1, 2, 3)]
 
     def lower(found: Round) -> Round:
         return replace(found, floor=4, items=(), discarded=sum(sums, start=Setsum()))
 
-    verify(table_env, rewritten(table_env, lower))
-    damage(table_env, 4)
+    verify(table_env, marked_with_change(table_env, lower))
+    replace_entry(table_env, 4)
     with pytest.raises(Corrupt, match="through position 4"):
-        verify(table_env, rewritten(table_env, lower))
+        verify(table_env, marked_with_change(table_env, lower))
 
 
-def test_a_sum_that_is_not_that_of_the_log_is_refused() -> None:
+def test_a_round_whose_sum_differs_from_the_log_is_refused() -> None:
     table_env = filled()
     with pytest.raises(Corrupt, match="not what is there"):
-        verify(table_env, rewritten(table_env, lambda found: replace(found, discarded=Setsum.of([b"x"]))))
+        verify(table_env, marked_with_change(table_env, lambda found: replace(found, discarded=Setsum.of([b"x"]))))
 
 
-def damage(table_env: TableEnv, position: int) -> None:
-    """Another sound entry where one was committed."""
+def replace_entry(table_env: TableEnv, position: int) -> None:
+    """Replace a committed entry with another sound entry."""
     key = wal_entry(table_env.environment.id, Position(position))
     table_env.environment.store.remove(key)
     other = encode(row(999), position=Position(position), epoch=1, nonce=a_nonce(999))  # type: ignore[arg-type]
     table_env.environment.store.create(key, other.body)
 
 
-def flipped(table_env: TableEnv, position: int = 3) -> None:
+def flip_entry(table_env: TableEnv, position: int = 3) -> None:
     key = wal_entry(table_env.environment.id, Position(position))
     body = bytearray(table_env.environment.store.get(key).body)  # type: ignore[union-attr]
     body[-20] ^= 1
@@ -188,7 +188,7 @@ def flipped(table_env: TableEnv, position: int = 3) -> None:
     table_env.environment.store.create(key, body)
 
 
-def swapped(table_env: TableEnv) -> None:
+def swap_entries(table_env: TableEnv) -> None:
     keys = [wal_entry(table_env.environment.id, Position(at)) for at in (2, 3)]
     bodies = [table_env.environment.store.get(key).body for key in keys]  # type: ignore[union-attr]
     for key, body in zip(keys, reversed(bodies), strict=True):
@@ -196,7 +196,7 @@ def swapped(table_env: TableEnv) -> None:
         table_env.environment.store.create(key, body)
 
 
-def doubled(table_env: TableEnv) -> None:
+def duplicate_entry(table_env: TableEnv) -> None:
     first, second = (wal_entry(table_env.environment.id, Position(at)) for at in (2, 3))
     body = table_env.environment.store.get(first).body  # type: ignore[union-attr]
     table_env.environment.store.remove(second)
@@ -204,19 +204,22 @@ def doubled(table_env: TableEnv) -> None:
 
 
 LOSSES: dict[str, tuple[Callable[[TableEnv], None], int | str]] = {
-    "lost": (lambda table_env: table_env.environment.store.remove(wal_entry(table_env.environment.id, Position(3))), 3),
-    "replaced by a sound one": (lambda table_env: damage(table_env, 3), "1..8"),
-    "flipped": (flipped, 3),
-    "swapped with its neighbour": (swapped, 2),
-    "its neighbour once more": (doubled, 3),
+    "missing": (
+        lambda table_env: table_env.environment.store.remove(wal_entry(table_env.environment.id, Position(3))),
+        3,
+    ),
+    "replaced by a sound entry": (lambda table_env: replace_entry(table_env, 3), "1..8"),
+    "flipped": (flip_entry, 3),
+    "swapped with its neighbour": (swap_entries, 2),
+    "replaced by its neighbour": (duplicate_entry, 3),
 }
 
 
-@pytest.mark.parametrize("how", LOSSES)
-def test_a_committed_entry_that_was_damaged_stops_the_round_before_its_generations_go(how: str) -> None:
+@pytest.mark.parametrize("damage_kind", LOSSES)
+def test_a_damaged_entry_stops_the_round_before_its_generations_are_deleted(damage_kind: str) -> None:
     table_env = filled()
     key = marked(table_env)
-    damaged, position = LOSSES[how]
+    damaged, position = LOSSES[damage_kind]
     damaged(table_env)
     before = table_env.stored()
 
@@ -232,32 +235,32 @@ def test_a_committed_entry_that_was_damaged_stops_the_round_before_its_generatio
 
 
 @pytest.mark.parametrize("parallel", [1, 2])
-def test_each_entry_is_read_once_several_at_a_time(parallel: int) -> None:
+def test_each_entry_is_read_once_and_in_parallel(parallel: int) -> None:
     table_env = filled()
     key = marked(table_env)
-    together, read = Barrier(parallel), list[str]()
+    barrier, read = Barrier(parallel), list[str]()
     region = table_env.region("verifier")
     objects = region.context.objects
 
     def get(key: str) -> Object | None:
         if "/wal/" in key:
             read.append(key)
-            together.wait(timeout=10)
+            barrier.wait(timeout=10)
         return objects.get(key)
 
     context = replace(region.context, objects=SimpleNamespace(get=get, list=objects.list), parallel=parallel)  # type: ignore[arg-type]
     verify_region(replace(region, context=context), key, pins=[], progress=table_env.progress(), settings=Settings())
 
-    whole = [wal_entry(table_env.environment.id, Position(at)) for at in range(1, 9)]
-    assert (read if parallel == 1 else sorted(read)) == (whole if parallel == 1 else sorted(whole))
+    all_keys = [wal_entry(table_env.environment.id, Position(at)) for at in range(1, 9)]
+    assert (read if parallel == 1 else sorted(read)) == (all_keys if parallel == 1 else sorted(all_keys))
 
 
 @pytest.mark.parametrize("parallel", [1, 4])
-def test_of_several_entries_that_are_wrong_the_first_one_is_named(parallel: int) -> None:
+def test_the_first_of_several_wrong_entries_is_named(parallel: int) -> None:
     table_env = filled()
     key = marked(table_env)
     for position in (7, 5, 3):
-        flipped(table_env, position)
+        flip_entry(table_env, position)
     region = table_env.region("verifier")
     region = replace(region, context=replace(region.context, parallel=parallel))
 
@@ -266,7 +269,7 @@ def test_of_several_entries_that_are_wrong_the_first_one_is_named(parallel: int)
     assert error.value.where["position"] == 3
 
 
-def test_a_base_that_fell_behind_since_mark_is_noticed() -> None:
+def test_a_base_that_was_restored_since_mark_is_corrupt() -> None:
     table_env = filled()
     key = marked(table_env)
     table_env.counter = Generation(1)
@@ -275,7 +278,7 @@ def test_a_base_that_fell_behind_since_mark_is_noticed() -> None:
         verify(table_env, key)
 
 
-def test_a_base_that_is_ahead_of_the_head_is_a_lost_registry() -> None:
+def test_a_base_ahead_of_the_head_means_a_lost_registry() -> None:
     table_env = filled()
     key = marked(table_env)
     table_env.counter = Generation(7)
@@ -284,7 +287,7 @@ def test_a_base_that_is_ahead_of_the_head_is_a_lost_registry() -> None:
         verify(table_env, key)
 
 
-def test_a_round_that_takes_too_much_of_a_large_log_is_refused() -> None:
+def test_a_round_that_deletes_too_large_a_share_of_a_large_log_is_refused() -> None:
     table_env = filled()
     key = marked(table_env)
 
@@ -293,7 +296,7 @@ def test_a_round_that_takes_too_much_of_a_large_log_is_refused() -> None:
     verify(table_env, key, collect_floor_bytes=1000, collect_share_percent=100)
 
 
-def test_a_log_that_another_collector_swept_since_mark_makes_a_new_round_necessary() -> None:
+def test_a_round_must_be_marked_again_if_another_collector_swept_the_log_since() -> None:
     table_env = filled(flushed=2, merged=2, tail_rows=0)
     handle = table_env.handle("collector", faulty=False)
     with table_env.collecting():
@@ -319,7 +322,7 @@ def test_a_log_that_another_collector_swept_since_mark_makes_a_new_round_necessa
 
 
 @pytest.mark.parametrize("body", [b'{"version":00}', b'{"version":1 0}', b'{"version":1e999}', b"{}", b""])
-def test_a_hint_that_is_no_number_allows_no_published_manifest_and_stops_no_round(body: bytes) -> None:
+def test_with_an_unreadable_hint_no_published_manifest_may_be_deleted(body: bytes) -> None:
     table_env = filled()
     store, key = table_env.environment.store, version_hint(table_env.environment.id)
     store.remove(key)
@@ -328,10 +331,10 @@ def test_a_hint_that_is_no_number_allows_no_published_manifest_and_stops_no_roun
     verify(table_env, marked(table_env))
     path = published_manifest(table_env.environment.id, Version(1))
     with pytest.raises(Corrupt, match="readers of files may start there"):
-        verify(table_env, rewritten(table_env, plus(GarbageKind.PUBLISHED, path, 1)))
+        verify(table_env, marked_with_change(table_env, with_item(GarbageKind.PUBLISHED, path, 1)))
 
 
-def test_a_pin_of_the_log_that_came_since_mark_makes_a_new_round_necessary() -> None:
+def test_a_round_must_be_marked_again_if_a_pin_of_the_log_began_since() -> None:
     table_env = filled()
     key = marked(table_env)
     needs = replace(table_env.needs(table_env.region("x")), first_position=Position(3))
@@ -342,6 +345,6 @@ def test_a_pin_of_the_log_that_came_since_mark_makes_a_new_round_necessary() -> 
 
 
 @pytest.mark.parametrize("key", ["", "_lancelsm/config.json", "_mem_wal/x/gc/nothing"])
-def test_what_names_no_round_is_refused(key: str) -> None:
+def test_a_key_that_names_no_round_is_refused(key: str) -> None:
     with pytest.raises(Invalid, match="names no round"):
         verify(filled(), key)
