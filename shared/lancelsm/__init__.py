@@ -1,4 +1,4 @@
-"""A log-structured merge tree in front of Lance tables: what was acknowledged is there, at once and for ever.
+"""A log-structured merge tree in front of Lance tables: acknowledged writes are durable and visible at once.
 
 import lancelsm
 
@@ -49,7 +49,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # Lance, numpy and Spark load when something needs them: a writer's cold start must stay short.
+    # Import on first use: Lance, numpy and Spark would make the cold start of a writer slow.
     if name in _HOME:
         return getattr(import_module(f"lancelsm.{_HOME[name]}"), name)
     raise AttributeError(f"module 'lancelsm' has no attribute {name!r}")

@@ -1,9 +1,10 @@
-"""What can go wrong, in six kinds: each tells its reader what to do next.
+"""The six kinds of errors. Each kind calls for a different reaction of the caller.
 
-A kind exists only where a caller would act differently. The message says what happened, the remedy says what to do, and
-`where` names table, region, position, field. Native errors are wrapped where they arise, cause chained.
+The message says what happened, the remedy says what to do next, and `where` names table, region, position, field and so
+on. Errors of other libraries are wrapped where they occur; they are the cause of the new error.
 
-"Nothing was written" is said of one region: rows for others may be acknowledged; `rows_in_other_regions` counts them.
+"Nothing was written" refers to one region. Rows for other regions may be acknowledged; `rows_in_other_regions` in
+`where` counts them.
 """
 
 from __future__ import annotations
@@ -14,13 +15,17 @@ from typing import ClassVar
 
 
 class LsmError(Exception):
-    """Root of every error that lancelsm raises on purpose.
+    """The base class of all errors that lancelsm raises on purpose.
 
     Args:
-        message: what happened, one sentence.
-        remedy: what the reader should do next; by default what the kind alone says.
-        redacted: the message without values of rows, if it has some: what a log may keep.
-        where: names and values that locate it (`table`, `region`, `position`, `field`, `row`, `object`).
+        message: what happened, in one sentence.
+        remedy: what to do next; by default the general advice for the kind.
+        redacted: the message without values of rows, if it contains any; this version may be logged.
+        where: names and values that locate the error (`table`, `region`, `position`, `field`, `row`, `object`).
+
+    Attributes:
+        kind: the name of the kind, as in JSON output.
+        exit_code: the exit code of the command line for this kind.
     """
 
     kind: ClassVar[str] = "Error"
@@ -35,18 +40,18 @@ class LsmError(Exception):
         self.where = {name: value for name, value in where.items() if value is not None}
 
     def __str__(self) -> str:
-        place = ", ".join(f"{name} {value}" for name, value in self.where.items())
-        text = f"{self.message} [{place}]" if place else self.message
+        location = ", ".join(f"{name} {value}" for name, value in self.where.items())
+        text = f"{self.message} [{location}]" if location else self.message
         return f"{text}. {self.remedy}" if self.remedy else text
 
     def document(self, *, redacted: bool = False) -> dict[str, object]:
-        """The error as the JSON document of the command line, and, without values of rows, of the functions."""
+        """Return the error as a JSON document, as the command line prints it; the functions return it redacted."""
         message = self.redacted if redacted else self.message
         return {"error": {"kind": self.kind, "message": message, "remedy": self.remedy, **self.where}}
 
 
 class Contended(LsmError):
-    """Others were faster until the retry budget was spent. Nothing was written: retry."""
+    """Other writers were faster until the retry budget was spent. Nothing was written: retry."""
 
     kind = "Contended"
     exit_code = 3
@@ -54,22 +59,22 @@ class Contended(LsmError):
 
 
 class Fenced(LsmError):
-    """Another owner holds the region. Nothing was acknowledged: stop, or take the region over."""
+    """Another owner holds the region. Nothing was acknowledged: stop, or claim the region."""
 
     kind = "Fenced"
     exit_code = 3
 
 
 class Ambiguous(LsmError):
-    """It may or may not have happened, at most once. Not acknowledged: read again, then decide."""
+    """The outcome is unknown: the operation happened at most once. Nothing was acknowledged: read, then decide."""
 
     kind = "Ambiguous"
     exit_code = 5
-    next_step = "Read, then decide whether to do it again"
+    next_step = "Read, then decide whether to run it again"
 
 
 class Unavailable(LsmError):
-    """A store or a registry did not answer, or refuses load for now. Retry with a budget."""
+    """An object store or a registry did not answer, or refuses load for now. Retry with a budget."""
 
     kind = "Unavailable"
     exit_code = 6
@@ -77,24 +82,24 @@ class Unavailable(LsmError):
 
 
 class Invalid(LsmError):
-    """The caller's input is wrong; nothing was written. The message names what to change."""
+    """The input of the caller is wrong; nothing was written. The message names what to change."""
 
     kind = "Invalid"
     exit_code = 1
-    next_step = "Correct it, then try again"
+    next_step = "Correct the input, then try again"
 
 
 class Corrupt(LsmError):
-    """An object contradicts the head or the manifest. The region stops; the object is named."""
+    """An object contradicts the head or the manifest. The region stops; the error names the object."""
 
     kind = "Corrupt"
     exit_code = 4
-    next_step = "lancelsm scrub names all that is wrong; docs/runbooks/corrupt.md says how to put it right"
+    next_step = "lancelsm scrub lists all damage; docs/runbooks/corrupt.md explains how to repair it"
 
 
 @contextmanager
 def error_context(**where: object) -> Iterator[None]:
-    """Let errors that are raised within say where, as far as they don't by themselves."""
+    """Add these fields to errors that are raised inside the context, unless the error has them already."""
     try:
         yield
     except LsmError as error:

@@ -1,1 +1,1 @@
-"""What every room uses: names and numbers of objects, time and chance, sums, settings. It imports no other room."""
+"""Modules that all packages use: storage keys, clock and ids, setsums, settings. Imports no other package."""

@@ -1,6 +1,6 @@
-"""Clients of AWS services: the one place that makes them, so that credentials, region and endpoint have one source.
+"""Create all clients of AWS services, so that credentials, region and endpoint have a single source.
 
-botocore's session decides all three: environment, profile, container or instance role, `AWS_ENDPOINT_URL`.
+That source is the session of botocore: environment, profile, container or instance role, `AWS_ENDPOINT_URL`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _REFUSALS = ("AccessDenied", "NotFound", "DoesNotExist", "NoSuch", "Invalid", "V
 
 @cache
 def client(service: str, *, region: str | None = None, read_seconds: int = 20) -> Any:
-    """This process's client of a service. It tries once: whoever calls decides whether a repetition is safe.
+    """Return the client of this process for a service. It does not retry: the caller decides whether a retry is safe.
 
     Args:
-        region: instead of the session's.
-        read_seconds: how long an answer may take.
+        region: overrides the region of the session.
+        read_seconds: the read timeout.
 
     Raises:
         Invalid: boto3 is missing, or no region is set.
@@ -28,17 +28,17 @@ def client(service: str, *, region: str | None = None, read_seconds: int = 20) -
     from botocore.exceptions import NoRegionError  # noqa: PLC0415 - an extra
 
     try:
-        return session().client(service, region_name=region, config=once(read_seconds))
+        return session().client(service, region_name=region, config=no_retry_config(read_seconds))
     except NoRegionError as error:
         raise Invalid("no AWS region is set", remedy="Set AWS_REGION, or a region in the profile") from error
 
 
-def once(read_seconds: int = 20) -> Any:
-    """The configuration of a client that tries once."""
+def no_retry_config(read_seconds: int = 20) -> Any:
+    """Return the configuration of a client that does not retry."""
     from botocore.config import Config  # noqa: PLC0415 - an extra
 
     return Config(
-        # In the other modes the last answer of DynamoDB passes for a good one though its checksum is wrong.
+        # In the other modes, the last answer of DynamoDB is accepted even if its checksum is wrong.
         retries={"mode": "legacy", "total_max_attempts": 1},
         connect_timeout=3,
         read_timeout=read_seconds,
@@ -55,7 +55,7 @@ def one_thread_transfer(part_bytes: int) -> Any:
 
 
 def translated(error: Exception, *, doing: str, **where: str) -> Invalid | Unavailable:
-    """Our error for one of botocore's: `Invalid` if a repetition is refused like this one, else `Unavailable`.
+    """Translate an error of botocore: `Invalid` if a retry would be refused too, else `Unavailable`.
 
     Args:
         doing: what failed, as the start of a sentence: "the merge can't be started".
@@ -63,17 +63,17 @@ def translated(error: Exception, *, doing: str, **where: str) -> Invalid | Unava
     answer = getattr(error, "response", {}).get("Error", {})
     code = answer.get("Code", type(error).__name__)
     if any(word in code for word in _REFUSALS):
-        remedy = "Check that it exists, and the role's grants"
+        remedy = "Check that it exists, and check the grants of the role"
         return Invalid(f"{doing}: {code}: {answer.get('Message', '')}", remedy=remedy, **where)
     return Unavailable(f"{doing}: {code}", **where)
 
 
 @cache
 def session() -> Any:
-    """This process's session of boto3; raises `Invalid` without boto3."""
+    """Return the boto3 session of this process; raise `Invalid` if boto3 is not installed."""
     try:
         import boto3
     except ModuleNotFoundError as error:
         raise Invalid("boto3 is not installed", remedy="Install lancelsm with its extra `aws`") from error
-    # The only SDK that does not look at this variable, which Lambda, obstore and Lance take the region from.
+    # Lambda sets this variable, and obstore and Lance read the region from it; boto3 does not.
     return boto3.Session(region_name=os.environ.get("AWS_REGION") or None)  # noqa: TID251

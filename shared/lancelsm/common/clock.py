@@ -1,6 +1,6 @@
-"""Time, identity and chance: the only module that asks the machine for them.
+"""Clock, ids and randomness: the only module that takes them from the machine.
 
-Everything else gets a `Clock` and an `Ids` passed in, so that a seed replays a run.
+All other code gets a `Clock` and an `Ids` as arguments, so a test can replay a run from its seed.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ _WAIT_SECONDS_MAX = 2.0
 
 
 class Clock(Protocol):
-    """Wall time for records, monotonic time for budgets, and the right to wait."""
+    """Wall-clock time for records, monotonic time for budgets, and waiting."""
 
     def now(self) -> float:
-        """Seconds since 1970 in UTC."""
+        """Return the Unix time in seconds."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds of a clock that never goes back."""
+        """Return the seconds of a clock that never goes back."""
         ...
 
     def sleep(self, seconds: float) -> None: ...
 
 
 class Ids(Protocol):
-    """Names that nobody else will ever mint, and chance for jitter."""
+    """Unique nonces, and random numbers for jitter."""
 
     def nonce(self) -> Nonce:
-        """128 bits as 32 lower-case hex digits."""
+        """Return 128 random bits as 32 lower-case hex digits."""
         ...
 
     def uniform(self) -> float:
-        """A number from 0 (included) to 1 (excluded)."""
+        """Return a random number from 0 (included) to 1 (excluded)."""
         ...
 
 
 class SystemClock:
-    """The machine's clocks."""
+    """The clocks of the machine."""
 
     def now(self) -> float:
         return time.time()
@@ -57,7 +57,7 @@ class SystemClock:
 
 
 class SystemIds:
-    """The operating system's randomness. Asked at each call, since a restored process image must not repeat a nonce."""
+    """Randomness of the operating system, read at each call: a restored process snapshot must not repeat a nonce."""
 
     def nonce(self) -> Nonce:
         return Nonce(uuid.uuid4().hex)
@@ -67,7 +67,7 @@ class SystemIds:
 
 
 class SeededIds:
-    """Reproducible names and chance, for simulations."""
+    """Reproducible nonces and random numbers, for simulations."""
 
     def __init__(self, seed: int | str) -> None:
         self._random = random.Random(seed)
@@ -80,7 +80,7 @@ class SeededIds:
 
 
 class Budget:
-    """How long one operation may go on trying, all its loops together."""
+    """The retry budget of one operation, shared by all its retry loops."""
 
     def __init__(self, *, clock: Clock, ids: Ids, seconds: float) -> None:
         self._clock = clock
@@ -90,7 +90,7 @@ class Budget:
     def attempts(self) -> Iterator[int]:
         """Yield 0, 1, 2, ... and wait in between, exponentially with full jitter, until the budget is spent.
 
-        The first attempt is always yielded; no wait is longer than 2 seconds or than what is left.
+        The first attempt is always yielded. No wait is longer than 2 seconds or than the rest of the budget.
         """
         number = 0
         while True:

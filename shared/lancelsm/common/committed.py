@@ -1,4 +1,4 @@
-"""What an acknowledged write answers, the same for the library and for the client of a deployment."""
+"""The result of an acknowledged write, the same in the library and in the client of a deployment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lancelsm.common.layout import Position, RegionId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedEntry:
-    """One entry of a log that holds acknowledged rows."""
+    """One log entry with acknowledged rows."""
 
     region: RegionId
     position: Position
@@ -18,7 +18,7 @@ class CommittedEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """Rows that are durable and visible to every read that starts now, and the entries that hold them."""
+    """The number of rows that are durable and visible to every later read, and the entries that contain them."""
 
     rows: int
     entries: tuple[CommittedEntry, ...]

@@ -1,4 +1,4 @@
-"""Durations as people write them: `90s`, `15m`, `1h`, `7d`, or a number of seconds."""
+"""Parse durations: `90s`, `15m`, `1h`, `7d`, or a number of seconds."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 def seconds_of(duration: str | float, *, field: str = "duration") -> float:
-    """A duration in seconds, from 0 to 100 years; raises `Invalid`, which names `field`, for what is none."""
+    """Parse a duration to seconds, from 0 to 100 years; raise `Invalid`, which names `field`, if it is not valid."""
     match = _DURATION.fullmatch(str(duration))
     if match is None:
         raise Invalid(
-            f"{duration!r} is no duration", remedy="Give seconds, or text like 90s, 15m, 1h or 7d", field=field
+            f"{duration!r} is not a duration", remedy="Give seconds, or text like 90s, 15m, 1h or 7d", field=field
         )
     seconds = float(match[1]) * _SECONDS[match[2]]
     if seconds > _LONGEST_SECONDS:
-        raise Invalid(f"{duration!r} is more than 100 years", remedy="Give a shorter one", field=field)
+        raise Invalid(f"{duration!r} is more than 100 years", remedy="Give a shorter duration", field=field)
     return seconds
 
 
 def time_to_live(ttl: str | float) -> float | None:
-    """As `seconds_of`, above 0; None for `never`."""
+    """Parse a time to live to seconds, more than 0; None for `never`. Raise `Invalid` if it is not valid."""
     if ttl == NEVER:
         return None
     try:
@@ -36,5 +36,5 @@ def time_to_live(ttl: str | float) -> float | None:
         error.remedy += ", or never"
         raise
     if seconds <= 0:
-        raise Invalid("a time to live of 0", remedy="Give seconds, text like 15m or 1h, or never", field="ttl")
+        raise Invalid("the time to live is 0", remedy="Give seconds, text like 15m or 1h, or never", field="ttl")
     return seconds

@@ -1,17 +1,17 @@
-"""Where everything lies: every object key and every registry key, and the types of the numbers in them.
+"""The storage layout: every object key and every registry key, and the types of the ids and numbers in them.
 
     {table}/                                  base Lance dataset
       _mem_wal/{region id}/
-        manifest/{bitrev64 version}.binpb     published manifests, walked up by Lance's readers; version_hint.json
-        manifest/staged/{version}-{nonce}.binpb   what a head names
-        wal/{bitrev64 position}.arrow         one entry each, 1-based
+        manifest/{bitrev64 version}.binpb     published manifests, which Lance's readers walk up; version_hint.json
+        manifest/staged/{version}-{nonce}.binpb   staged manifests, which heads name
+        wal/{bitrev64 position}.arrow         one WAL entry; positions start at 1
         {8 hex}_gen_{i}/                      one generation: Lance dataset, _pk_index/, bloom_filter.bin
-        gc/{round}-{nonce}.binpb              what one round of collection deletes
-      _lancelsm/gc/{round}-{nonce}.binpb      the same of the base
-      _lancelsm/config.json                   the table's configuration, for writers without Lance
+        gc/{round}-{nonce}.binpb              the list of objects that one collection round deletes
+      _lancelsm/gc/{round}-{nonce}.binpb      the list of one collection round of the base
+      _lancelsm/config.json                   the configuration of the table, for writers without Lance
       _lancelsm/registry.sqlite, registry/    records of the embedded registries
 
-Keys are relative to the table. Lance's files say *shard* where we say *region*.
+Keys are relative to the table. Lance's files use *shard* for region.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Nonce = NewType("Nonce", str)  # 32 lower-case hex digits
 NO_GENERATION = Generation(0)  # before the first one
 
 RegionValues: TypeAlias = tuple[tuple[str, bytes | None], ...]
-"""What defines a region: (field id of the spec, raw little-endian Arrow scalar or None for null), in spec order."""
+"""The values that define a region: (field id of the spec, raw little-endian Arrow scalar or None), in spec order."""
 
 MEM_WAL = "_mem_wal"
 PRIVATE = "_lancelsm"
@@ -41,10 +41,10 @@ CONFIG = f"{PRIVATE}/config.json"
 SQLITE = f"{PRIVATE}/registry.sqlite"
 REGISTRY_OBJECTS = f"{PRIVATE}/registry"
 LOCK = f"{PRIVATE}/lock"
-CLONE = f"{PRIVATE}/clone.json"  # of which snapshot of which table a clone was made
-RESTORED = f"{PRIVATE}/restored.json"  # of which backup a table was made
-DROPPING = f"{PRIVATE}/dropping.json"  # what is being dropped, until it is gone
-BACKUP = "backup.json"  # of a backup, which is no table; written last
+CLONE = f"{PRIVATE}/clone.json"  # marker file: the lineage of a clone
+RESTORED = f"{PRIVATE}/restored.json"  # marker file: the backup from which a table was restored
+DROPPING = f"{PRIVATE}/dropping.json"  # marker file: the table is being dropped
+BACKUP = "backup.json"  # written last; a backup is not a table
 
 _GENERATION = re.compile(r"([0-9a-f]{8})_gen_([1-9][0-9]*)")
 _ROUND = re.compile(r"([1-9][0-9]*)-[0-9a-f]{32}\.binpb")
@@ -52,14 +52,14 @@ _STAGED = re.compile(r"/manifest/staged/([1-9][0-9]*)-[0-9a-f]{32}\.binpb$")
 
 
 def bitrev64(number: int) -> str:
-    """64 binary digits, least significant first, so that consecutive keys spread over an object store's partitions."""
+    """Return 64 binary digits, least significant first, so that keys spread over the partitions of an object store."""
     if not 0 <= number < 1 << 64:
         raise ValueError(f"{number} does not fit 64 bits")
     return format(number, "064b")[::-1]
 
 
 def unbitrev64(digits: str) -> int:
-    """Inverse of `bitrev64`; raises `ValueError` for anything else."""
+    """The inverse of `bitrev64`; raise `ValueError` if the text is not 64 binary digits."""
     if len(digits) != 64 or not set(digits) <= {"0", "1"}:
         raise ValueError(f"{digits!r} is not 64 binary digits")
     return int(digits[::-1], 2)
@@ -80,7 +80,7 @@ def wal_entry(region: RegionId, position: Position) -> str:
 
 
 def wal_position(key: str) -> Position | None:
-    """The position of a WAL entry's key, or None for a key that is none."""
+    """Return the position in the key of a WAL entry, or None for any other key."""
     number = _numbered(key, "arrow")
     return None if number is None else Position(number)
 
@@ -94,7 +94,7 @@ def published_manifest(region: RegionId, version: Version) -> str:
 
 
 def published_version(key: str) -> Version | None:
-    """The version of a published manifest's key, or None for a key that is none."""
+    """Return the version in the key of a published manifest, or None for any other key."""
     number = _numbered(key, "binpb")
     return None if number is None else Version(number)
 
@@ -108,7 +108,7 @@ def version_hint(region: RegionId) -> str:
 
 
 def round_prefix(region: RegionId | None) -> str:
-    """Where the lists of a region's rounds lie; None for the base."""
+    """Return the key prefix of the round lists of a region; for the base if `region` is None."""
     return f"{PRIVATE}/gc/" if region is None else f"{region_prefix(region)}/gc/"
 
 
@@ -117,24 +117,24 @@ def round_list(region: RegionId | None, number: int, nonce: Nonce) -> str:
 
 
 def round_number(key: str) -> int | None:
-    """The round of a list's key, or None for a key that is none."""
+    """Return the round number in the key of a round list, or None for any other key."""
     match = _ROUND.fullmatch(key.rpartition("/")[2])
     return int(match[1]) if match else None
 
 
 def staged_version(key: str) -> Version | None:
-    """The version of a staged manifest's key, or None for a key that is none."""
+    """Return the version in the key of a staged manifest, or None for any other key."""
     match = _STAGED.search(key)
     return Version(int(match[1])) if match else None
 
 
 def generation_name(generation: Generation, nonce: Nonce) -> str:
-    """The bare directory name of a generation: what manifests store."""
+    """Return the directory name of a generation, as manifests store it."""
     return f"{nonce[:8]}_gen_{generation}"
 
 
 def generation_number(name: str) -> Generation | None:
-    """The number in a generation's directory name, or None for another name."""
+    """Return the number in the directory name of a generation, or None for any other name."""
     match = _GENERATION.fullmatch(name)
     return Generation(int(match[2])) if match else None
 
@@ -144,12 +144,12 @@ def generation_path(region: RegionId, name: str) -> str:
 
 
 def table_id(nonce: Nonce) -> TableId:
-    """The id of a new table: a nonce as a UUID of version 4."""
+    """Return the id of a new table: a nonce as a UUID of version 4."""
     return TableId(str(uuid.UUID(hex=nonce, version=4)))
 
 
 def region_id(*, table: TableId, spec_id: int, values: RegionValues) -> RegionId:
-    """The id of the region with these values: the same for every creator, so that two of them make one region.
+    """Return the id of the region with these values. It is deterministic, so two concurrent creators create one region.
 
     Returns:
         A UUID in version 4 form, from SHA-256 over the length-prefixed parts.
@@ -165,7 +165,7 @@ def region_id(*, table: TableId, spec_id: int, values: RegionValues) -> RegionId
 
 
 def _numbered(key: str, suffix: str) -> int | None:
-    """The number in a name of 64 binary digits with this suffix."""
+    """Return the number in a name of 64 binary digits with this suffix, or None for any other name."""
     digits, _, found = key.rpartition("/")[2].partition(".")
     if found != suffix or len(digits) != 64 or not set(digits) <= {"0", "1"}:
         return None
@@ -174,7 +174,7 @@ def _numbered(key: str, suffix: str) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Key:
-    """A record's name in the registry. Keys of one `partition` are listed together, in order of `sort`."""
+    """The key of a registry record. The keys of one `partition` are listed together, in order of `sort`."""
 
     partition: str
     sort: str
@@ -185,12 +185,12 @@ def head_key(table: TableId, region: RegionId) -> Key:
 
 
 def region_key(table: TableId, region: RegionId) -> Key:
-    """Catalog record of a region: written before its manifest and its head."""
+    """Return the key of the catalog record of a region, which is written before its manifest and head."""
     return Key(partition=f"T#{table}", sort=region)
 
 
 def table_key(table: TableId) -> Key:
-    """Catalog record of a table."""
+    """Return the key of the catalog record of a table."""
     return Key(partition="T", sort=table)
 
 
@@ -199,25 +199,25 @@ def lease_key(table: TableId, name: str) -> Key:
 
 
 def snapshots(table: TableId) -> str:
-    """The partition of a table's snapshots."""
+    """Return the partition of the snapshots of a table."""
     return f"S#{table}"
 
 
 def cursors(table: TableId) -> str:
-    """The partition of a table's cursors."""
+    """Return the partition of the cursors of a table."""
     return f"C#{table}"
 
 
 def pin_key(partition: str, name: str) -> Key:
-    """The record of a pin."""
+    """Return the key of the record of a pin."""
     return Key(partition=partition, sort=name)
 
 
 def region_pin_prefix(name: str, nonce: Nonce) -> str:
-    """How the `sort` begins of what a pin needs of each region."""
+    """Return the prefix of the `sort` keys under which a pin records what it needs of each region."""
     return f"{name}#{nonce}#"
 
 
 def region_pin_key(partition: str, name: str, nonce: Nonce, region: RegionId) -> Key:
-    """The record of what a pin needs of one region: no two pins share it, whatever their names."""
+    """Return the key under which a pin records what it needs of one region. No two pins share it, even by name."""
     return Key(partition=partition, sort=f"{region_pin_prefix(name, nonce)}{region}")

@@ -1,7 +1,7 @@
-"""A checksum of a multiset: independent of order, added and subtracted like a number.
+"""Setsum: a checksum of a multiset that does not depend on order and can be added and subtracted.
 
-Lost, doubled or changed data shows as a sum that does not balance (wal3, "Setsum"). An item is hashed with
-SHA3-256; the hash is eight little-endian 32-bit columns, each added modulo a prime of its own.
+Lost, duplicated or changed data gives a sum that does not balance (wal3, "Setsum"). An item is hashed with SHA3-256.
+The hash is eight little-endian 32-bit columns; each column is added modulo its own prime.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ class Setsum:
         object.__setattr__(self, "_digest", bytes(32))
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a Setsum does not change: {name}")
+        raise AttributeError(f"a Setsum is immutable: {name}")
 
     def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"a Setsum does not change: {name}")
+        raise AttributeError(f"a Setsum is immutable: {name}")
 
     def __reduce__(self) -> tuple[object, tuple[bytes]]:
         return Setsum.from_digest, (self._digest,)
 
     @classmethod
     def of(cls, items: Iterable[bytes | memoryview]) -> Setsum:
-        """The sum of these items, each counted as often as it comes. Holds 4096 hashes at a time."""
+        """Return the sum of these items; duplicates count. Keeps 4096 hashes in memory at a time."""
         totals = [0] * 8
         hashes = (sha3_256(item).digest() for item in items)
         while chunk := b"".join(islice(hashes, _CHUNK)):
@@ -65,7 +65,7 @@ class Setsum:
 
     @classmethod
     def of_item(cls, *pieces: bytes | memoryview) -> Setsum:
-        """The sum of one item, given in pieces: they are concatenated without framing."""
+        """Return the sum of one item, given in pieces that are concatenated without framing."""
         digest = sha3_256()
         for piece in pieces:
             digest.update(piece)
@@ -73,27 +73,27 @@ class Setsum:
 
     @classmethod
     def from_digest(cls, digest: bytes) -> Setsum:
-        """Inverse of `digest`; raises `Corrupt` for another length, or a column not below its prime."""
+        """The inverse of `digest`; raise `Corrupt` if the length is wrong or a column is not below its prime."""
         if len(digest) != 32:
             raise Corrupt(f"a setsum has 32 bytes, not {len(digest)}")
         for column, prime in zip(_columns(digest), PRIMES, strict=True):
             if column >= prime:
                 raise Corrupt(f"setsum {digest.hex()}: column {column} is not below {prime}")
-        return _made(bytes(digest))
+        return _from_valid_digest(bytes(digest))
 
     @classmethod
     def from_hex(cls, text: str) -> Setsum:
-        """Inverse of `hex`; raises `Corrupt` for anything but the 64 lower-case hex digits of a digest."""
+        """The inverse of `hex`; raise `Corrupt` if the text is not the 64 lower-case hex digits of a digest."""
         if len(text) != 64 or not _HEX.issuperset(text):
             raise Corrupt(f"a setsum has 64 lower-case hex digits, not {text[:80]!r}")
         return cls.from_digest(bytes.fromhex(text))
 
     def digest(self) -> bytes:
-        """32 bytes: eight little-endian columns."""
+        """Return 32 bytes: eight little-endian columns."""
         return self._digest
 
     def hex(self) -> str:
-        """64 lower-case hex digits."""
+        """Return 64 lower-case hex digits."""
         return self._digest.hex()
 
     def __add__(self, other: Setsum) -> Setsum:
@@ -110,7 +110,7 @@ class Setsum:
         return _reduced(-column for column in _columns(self._digest))
 
     def __bool__(self) -> bool:
-        """False for the sum of nothing."""
+        """Return False for the sum of no items."""
         return self != Setsum.ZERO
 
     def __eq__(self, other: object) -> bool:
@@ -124,7 +124,7 @@ class Setsum:
 
 
 def _columns(digests: bytes) -> array[int]:
-    """The 32-bit columns of one or more concatenated digests."""
+    """Split one or more concatenated digests into their 32-bit columns."""
     columns = array("I", digests)
     if sys.byteorder == "big":
         columns.byteswap()
@@ -135,10 +135,10 @@ def _reduced(columns: Iterable[int]) -> Setsum:
     reduced = array("I", (column % prime for column, prime in zip(columns, PRIMES, strict=True)))
     if sys.byteorder == "big":
         reduced.byteswap()
-    return _made(reduced.tobytes())
+    return _from_valid_digest(reduced.tobytes())
 
 
-def _made(digest: bytes) -> Setsum:
+def _from_valid_digest(digest: bytes) -> Setsum:
     setsum = Setsum()
     object.__setattr__(setsum, "_digest", digest)
     return setsum

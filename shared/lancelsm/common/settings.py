@@ -1,7 +1,7 @@
-"""How fast and how much: every setting, its default, and where its value comes from.
+"""Settings: their defaults, and where their values come from.
 
-An argument wins over the environment (`LANCELSM_...`), that over the table's own `settings`, that over the default.
-Settings change pace, never what is promised; registry, owner and format are facts of a table, not settings.
+An argument overrides the environment (`LANCELSM_...`), which overrides the settings of the table, which override the
+defaults. Settings change performance, never guarantees. Registry, owner and format are facts of a table, not settings.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _PREFIX = "LANCELSM_"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Values in use. Names end in their unit."""
+    """The values in use. Names end in their unit."""
 
     group_commit_milliseconds: int = 20
     group_commit_bytes: int = 8 << 20
-    buffer_bytes: int = 64 << 20  # rows that a writer holds before it pushes back
+    buffer_bytes: int = 64 << 20  # of rows that a writer buffers before it applies backpressure
     retry_budget_seconds: float = 30.0
     flush_rows: int = 100_000
     flush_bytes: int = 64 << 20
@@ -37,11 +37,11 @@ class Settings:
     optimize_small_fragments: int = 64
     optimize_deleted_percent: int = 10
     collect_interval_seconds: float = 3600.0  # between a round's commit and its sweep
-    collect_share_percent: int = 50  # of the log that one round may delete
-    collect_floor_bytes: int = 64 << 20  # that it may delete whatever their share
+    collect_share_percent: int = 50  # share of the log that one round may delete
+    collect_floor_bytes: int = 64 << 20  # of log that a round may always delete
     snapshot_ttl_seconds: float = 3600.0
-    skew_allowance_seconds: float = 300.0  # that clocks may differ when a pin is judged expired
-    keep_versions_seconds: float = 604_800.0  # of the base
+    skew_allowance_seconds: float = 300.0  # allowed clock difference before a pin counts as expired
+    keep_versions_seconds: float = 604_800.0  # how long versions of the base are kept
 
 
 def resolve(
@@ -50,47 +50,45 @@ def resolve(
     arguments: Mapping[str, object] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Settings:
-    """The settings in use for a table.
+    """Determine the settings in use for a table.
 
     Args:
-        table: the `settings` of its configuration, as text; names that only a newer release knows are left out.
-        arguments: by name; what a caller gave explicitly.
-        environment: the process's by default.
+        table: the `settings` of its configuration, as text; unknown names, which a newer release wrote, are ignored.
+        arguments: explicit settings of the caller, by name.
+        environment: the environment variables; by default those of the process.
 
     Raises:
-        Invalid: an unknown name, or a value that is no positive number.
+        Invalid: an argument has an unknown name, or a value is not a positive number.
     """
-    surroundings = os.environ if environment is None else environment
-    named = {
-        name.removeprefix(_PREFIX).lower(): value for name, value in surroundings.items() if name.startswith(_PREFIX)
+    variables = os.environ if environment is None else environment
+    from_environment = {
+        name.removeprefix(_PREFIX).lower(): value for name, value in variables.items() if name.startswith(_PREFIX)
     }
     known = {field.name for field in fields(Settings)}
-    for name in known & named.keys() - (arguments or {}).keys():
+    for name in known & from_environment.keys() - (arguments or {}).keys():
         with error_context(variable=f"{_PREFIX}{name.upper()}"):
-            checked({name: named[name]})
-    chosen = {name: value for name, value in {**table, **named}.items() if name in known}
-    return replace(Settings(), **checked({**chosen, **(arguments or {})}))
+            parse_settings({name: from_environment[name]})
+    texts = {name: value for name, value in {**table, **from_environment}.items() if name in known}
+    return replace(Settings(), **parse_settings({**texts, **(arguments or {})}))
 
 
-def checked(values: Mapping[str, object]) -> dict[str, Any]:
-    """Settings by name as numbers of their type; raises `Invalid` as `resolve`."""
+def parse_settings(values: Mapping[str, object]) -> dict[str, Any]:
+    """Parse settings by name to numbers; raise `Invalid` if a name is unknown or a value is not a positive number."""
     kinds: dict[str, type[Any]] = {field.name: type(field.default) for field in fields(Settings)}
     numbers: dict[str, Any] = {}
     for name, value in values.items():
         if name not in kinds:
-            raise Invalid(
-                f"there is no setting {name!r}", remedy=f"Settings are {', '.join(sorted(kinds))}", field=name
-            )
+            raise Invalid(f"unknown setting {name!r}", remedy=f"Settings are {', '.join(sorted(kinds))}", field=name)
         try:
             number = kinds[name](value)
         except (TypeError, ValueError, OverflowError) as error:
-            raise _no_setting(name, value, kinds[name]) from error
+            raise _invalid_value(name, value, kinds[name]) from error
         if not number > 0 or (isinstance(value, float) and number != value):
-            raise _no_setting(name, value, kinds[name])
+            raise _invalid_value(name, value, kinds[name])
         numbers[name] = number
     return numbers
 
 
-def _no_setting(name: str, value: object, kind: type[Any]) -> Invalid:
+def _invalid_value(name: str, value: object, kind: type[Any]) -> Invalid:
     whole = "whole " if kind is int else ""
     return Invalid(f"setting {name} is {value!r}", remedy=f"Give a {whole}number above 0", field=name)
