@@ -1,4 +1,4 @@
-"""pylance as the referee: tables with a MemWAL, its own shard writer, and its own readers of base and generations."""
+"""Create, write and read tables with pylance itself: MemWAL index, shard writer, readers of base and generations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FROZEN = ("9.0.1", "12.0.0", "14.0.2")  # releases of pylance that wrote the tre
 def make_table(
     uri: Path | str, columns: pa.Schema, primary_key: Sequence[str], rows: pa.Table | None = None, **mem_wal: Any
 ) -> lance.LanceDataset:
-    """A base with its key declared, these rows and a MemWAL index; `mem_wal` goes to `initialize_mem_wal`."""
+    """Create a base with a primary key, rows and a MemWAL index. `mem_wal` is passed to `initialize_mem_wal`."""
     declared = declare_primary_key(columns, tuple(primary_key))
     dataset = lance.write_dataset(rows.cast(declared) if rows else declared.empty_table(), str(uri), schema=declared)
     dataset.initialize_mem_wal(**mem_wal)
@@ -37,7 +37,7 @@ def table_schema(uri: Path | str) -> TableSchema:
 
 
 def stored(schema: TableSchema, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
-    """Rows in stored form; a missing column is null, a missing `_tombstone` false."""
+    """Return rows in stored form. A missing column is null, a missing `_tombstone` false."""
     filled = [{name: row.get(name) for name in schema.names} | {TOMBSTONE: row.get(TOMBSTONE, False)} for row in rows]
     return pa.Table.from_pylist(filled, schema=schema.stored)
 
@@ -47,19 +47,19 @@ def shard_directory(uri: Path | str, shard: str = SHARD) -> Path:
 
 
 def fresh_generation(uri: Path | str, number: int, shard: str = SHARD) -> str:
-    """The URI of a generation that is still to be written, the shard's directory made."""
+    """Return the URI for a new generation, and create the shard's directory."""
     shard_directory(uri, shard).mkdir(parents=True, exist_ok=True)
     return str(shard_directory(uri, shard) / f"{uuid.uuid4().hex[:8]}_gen_{number}")
 
 
 def generations(uri: Path | str, shard: str = SHARD) -> list[Path]:
-    """The shard's generation directories, oldest first."""
+    """Return the shard's generation directories, oldest first."""
     found = [(generation_number(path.name), path) for path in shard_directory(uri, shard).iterdir()]
     return [path for number, path in sorted((number, path) for number, path in found if number)]
 
 
 def snapshot(uri: Path | str, shard: str = SHARD) -> ShardSnapshot:
-    """Every generation directory of the shard, named as a reader of Lance gets it."""
+    """Return a snapshot for Lance's readers with every generation of the shard."""
     paths = generations(uri, shard)
     snap = ShardSnapshot(shard).with_current_generation(len(paths) + 1)
     for path in paths:
@@ -87,7 +87,7 @@ def nearest(uri: Path | str, column: str, query: pa.Array, k: int, columns: Sequ
 
 
 def frozen(release: str, into: Path) -> dict[str, Any]:
-    """Unpack the tree that a release wrote, tables `orders` and `parts`; returns what Lance read (generate.py)."""
+    """Unpack the tree that a release wrote, with tables `orders` and `parts`. Returns what Lance read (generate.py)."""
     with tarfile.open(FIXTURES / f"{release}.tar.xz") as archive:
         archive.extractall(into, filter="data")
     expected: dict[str, Any] = json.loads((into / "expected.json").read_text())
@@ -95,6 +95,6 @@ def frozen(release: str, into: Path) -> dict[str, Any]:
 
 
 def by_key(rows: pa.Table | Iterable[Mapping[str, Any]], *key: str) -> list[dict[str, Any]]:
-    """Rows as dicts in key order, so that tables compare."""
+    """Return rows as dicts in key order, for comparison."""
     dicts = rows.to_pylist() if isinstance(rows, pa.Table) else list(rows)
     return sorted((dict(row) for row in dicts), key=lambda row: tuple(row[name] for name in key))

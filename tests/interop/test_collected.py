@@ -1,4 +1,4 @@
-"""Tables that were collected: Lance's own reader and writer open them, and what they wrote is taken back."""
+"""Lance reads and writes tables after garbage collection, and lancelsm adopts what Lance wrote."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lancelsm.scrub.inspection import find_entries, find_generations, find_manif
 from lancelsm.table import Table
 from lancelsm.wal.claim import claim
 from tests.interop import lance_oracle as oracle
-from tests.interop.test_adopt import COLUMNS, lance_writes, rows_of
+from tests.interop.adopt_scenarios import COLUMNS, rows_of, write_with_lance
 
 pytestmark = pytest.mark.interop
 
@@ -30,7 +30,7 @@ def collect(table: Table) -> Any:
 
 @pytest.fixture
 def collected(tmp_path: Path) -> Table:
-    """Rows 1 to 5 merged and collected, row 6 in a generation that the base lacks, row 7 in the log."""
+    """A table with rows 1 to 5 merged and collected, row 6 in an unmerged generation, row 7 in the log."""
     table = lancelsm.create(tmp_path / "table", [{"id": 1, "v": 1}], primary_key="id")
     for key in range(2, 6):
         table.upsert([{"id": key, "v": key}])
@@ -46,7 +46,7 @@ def collected(tmp_path: Path) -> Table:
 ROWS = [{"id": key, "v": key} for key in range(1, 8)]
 
 
-def test_every_use_of_a_collected_table_works_on(collected: Table) -> None:
+def test_all_operations_work_on_a_collected_table(collected: Table) -> None:
     assert rows_of(collected) == ROWS
     assert collected.get([2, 6, 7]).num_rows == 3
     (region,) = collected.regions()
@@ -66,7 +66,7 @@ def test_every_use_of_a_collected_table_works_on(collected: Table) -> None:
     assert rows_of(collected) == [*ROWS, {"id": 8, "v": 8}]
 
 
-def test_a_lost_registry_is_rebuilt_from_what_a_collection_left(collected: Table) -> None:
+def test_a_lost_registry_is_rebuilt_after_a_collection(collected: Table) -> None:
     head = collected.regions()[0].head()
     for path in Path(collected.uri).glob(f"{SQLITE}*"):
         path.unlink()
@@ -91,10 +91,10 @@ def test_lance_reads_a_collected_table(collected: Table) -> None:
     assert {row["id"] for row in found.to_pylist()} >= {6, 7}
 
 
-def test_what_lance_writes_to_a_collected_region_is_taken_back_and_collected(collected: Table) -> None:
+def test_lances_writes_to_a_collected_region_are_adopted_and_collected(collected: Table) -> None:
     (region,) = collected.regions()
     floor = region.head().first_position
-    lance_writes(collected.uri, {"id": 3, "v": 30}, region=region.id)
+    write_with_lance(collected.uri, {"id": 3, "v": 30}, region=region.id)
 
     table = Table(adopt(collected.uri))
 
@@ -111,9 +111,9 @@ def test_what_lance_writes_to_a_collected_region_is_taken_back_and_collected(col
     assert list(Path(table.uri).glob("_mem_wal/*/*_gen_*")) == []
 
 
-def test_an_adopted_table_is_collected_and_keeps_the_fence_that_lance_runs_into(tmp_path: Path) -> None:
+def test_an_adopted_table_is_collected_and_keeps_the_fence_against_lance(tmp_path: Path) -> None:
     oracle.make_table(tmp_path, COLUMNS, ("id",), unsharded=True)
-    lance_writes(tmp_path, {"id": 1, "v": 1})
+    write_with_lance(tmp_path, {"id": 1, "v": 1})
     table = Table(adopt(tmp_path))
     for value in (2, 3):
         table.upsert([{"id": 2, "v": value}])
@@ -122,14 +122,14 @@ def test_an_adopted_table_is_collected_and_keeps_the_fence_that_lance_runs_into(
         collect(table)
 
     (region,) = table.regions()
-    left = sorted(filter(None, map(wal_position, (str(p) for p in Path(tmp_path).glob("_mem_wal/*/wal/*.arrow")))))
+    remaining = sorted(filter(None, map(wal_position, (str(p) for p in Path(tmp_path).glob("_mem_wal/*/wal/*.arrow")))))
     entries = {found.position: found for found in find_entries(region)}
-    assert [entries[position].fence for position in left] == [True]
-    assert left[0] < region.head().first_position
+    assert [entries[position].fence for position in remaining] == [True]
+    assert remaining[0] < region.head().first_position
     assert rows_of(table) == [{"id": 1, "v": 1}, {"id": 2, "v": 3}]
 
 
-def test_rows_that_another_tool_wrote_before_the_fence_are_not_committed_after_it(collected: Table) -> None:
+def test_files_that_another_tool_wrote_before_the_fence_cannot_be_committed_after_it(collected: Table) -> None:
     dataset = lance.dataset(collected.uri)
     fragments = write_fragments(
         pa.table({"id": pa.array([99], pa.int64()), "v": pa.array([99], pa.int64())}, schema=dataset.schema), dataset

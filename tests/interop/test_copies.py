@@ -1,4 +1,4 @@
-"""Snapshots and clones as Lance itself sees them, and what both rely on in pylance."""
+"""Lance reads snapshots and clones, and pylance behaves as both require."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ pytestmark = pytest.mark.interop
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    made = lancelsm.create(tmp_path / "source", [{"id": n, "v": "a"} for n in range(6)], primary_key="id")
-    made.upsert([{"id": 0, "v": "b"}])
-    made.run()
-    made.upsert([{"id": 0, "v": "c"}])
-    made.snapshot("monday")
-    return made
+    created = lancelsm.create(tmp_path / "source", [{"id": n, "v": "a"} for n in range(6)], primary_key="id")
+    created.upsert([{"id": 0, "v": "b"}])
+    created.run()
+    created.upsert([{"id": 0, "v": "c"}])
+    created.snapshot("monday")
+    return created
 
 
 def rows(uri: str, version: int | None = None) -> list[dict[str, object]]:
     return sorted(lance.dataset(uri, version=version).to_table().to_pylist(), key=lambda row: row["id"])
 
 
-def test_lances_own_clean_up_leaves_the_version_of_a_snapshot_alone(table: Table) -> None:
+def test_lances_clean_up_keeps_the_version_of_a_snapshot(table: Table) -> None:
     (pin,) = table.snapshots()
     table.upsert([{"id": n, "v": "d"} for n in range(6)])
     table.run()
@@ -44,7 +44,7 @@ def test_lances_own_clean_up_leaves_the_version_of_a_snapshot_alone(table: Table
     assert table.at("monday").get([0]).to_pylist() == [{"id": 0, "v": "c"}]
 
 
-def test_lance_reads_and_writes_a_clone_as_any_dataset(table: Table, tmp_path: Path) -> None:
+def test_lance_reads_and_writes_a_clone_like_any_dataset(table: Table, tmp_path: Path) -> None:
     clone_snapshot(open_table(table.uri), "monday", tmp_path / "clone")
     clone = lancelsm.open(tmp_path / "clone")
     assert rows(clone.uri)[0] == {"id": 0, "v": "b"}
@@ -60,7 +60,7 @@ def test_lance_reads_and_writes_a_clone_as_any_dataset(table: Table, tmp_path: P
     assert [row["v"] for row in rows(table.uri)] == ["b", "a", "a", "a", "a", "a"]
 
 
-def test_an_index_of_the_source_answers_in_the_clone_too(table: Table, tmp_path: Path) -> None:
+def test_an_index_of_the_source_works_in_the_clone(table: Table, tmp_path: Path) -> None:
     lance.dataset(table.uri).create_scalar_index("id", "BTREE")
     table.snapshot("tuesday")
     clone_snapshot(open_table(table.uri), "tuesday", tmp_path / "clone")
@@ -72,7 +72,7 @@ def test_an_index_of_the_source_answers_in_the_clone_too(table: Table, tmp_path:
     assert lance.dataset(clone.uri).scanner(filter="id = 5").to_table().column("v").to_pylist() == ["e"]
 
 
-def test_a_shallow_clone_names_its_source_by_fragment_and_keeps_doing_so_over_commits(tmp_path: Path) -> None:
+def test_fragments_of_a_shallow_clone_refer_to_the_source_after_a_commit(tmp_path: Path) -> None:
     rows_of = pa.table({"a": pa.array([1, 2])})
     source = lance.write_dataset(rows_of, str(tmp_path / "source"))
     clone = source.shallow_clone(str(tmp_path / "clone"), source.version)

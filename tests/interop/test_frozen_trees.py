@@ -1,4 +1,4 @@
-"""Trees that older releases of pylance wrote, read by us; what is in them says fixtures/generate.py."""
+"""lancelsm reads trees that older releases of pylance wrote. fixtures/generate.py describes their content."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def tree(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, dict[str
 
 
 @pytest.mark.parametrize("name", KEYS)
-def test_generations_hold_what_the_release_itself_read(tree: tuple[Path, dict[str, Any]], name: str) -> None:
+def test_generations_have_the_rows_that_the_release_read(tree: tuple[Path, dict[str, Any]], name: str) -> None:
     root, expected = tree
     schema = oracle.table_schema(root / name)
     assert [generation_number(found["path"]) for found in expected["tables"][name]["generations"]] == [1, 2]
@@ -36,7 +36,7 @@ def test_generations_hold_what_the_release_itself_read(tree: tuple[Path, dict[st
 
 
 @pytest.mark.parametrize("name", KEYS)
-def test_every_key_is_found_where_it_is_and_nowhere_else(tree: tuple[Path, dict[str, Any]], name: str) -> None:
+def test_every_key_is_found_only_in_its_generations(tree: tuple[Path, dict[str, Any]], name: str) -> None:
     root, expected = tree
     schema = oracle.table_schema(root / name)
     generations = expected["tables"][name]["generations"]

@@ -1,4 +1,4 @@
-"""Our generations read by Lance, and Lance's read by us, over the same tables."""
+"""Lance reads the generations of lancelsm, and lancelsm those of Lance, in the same tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.interop import lance_oracle as oracle
 pytestmark = pytest.mark.interop
 
 PLAIN = pa.schema([pa.field("id", pa.int64()), pa.field("val", pa.utf8())])
-DEAD = {TOMBSTONE: True}
+DELETED = {TOMBSTONE: True}
 
 
 def _base(
@@ -37,8 +37,8 @@ def _write(uri: Path, number: int, schema: TableSchema, rows: list[dict[str, Any
     return at
 
 
-def _lance_writes(uri: Path, *puts: list[dict[str, Any]] | tuple[str, list[dict[str, Any]]]) -> Path:
-    """One generation by Lance's own writer: lists are puts, ("delete", keys) deletes."""
+def _write_with_lance(uri: Path, *puts: list[dict[str, Any]] | tuple[str, list[dict[str, Any]]]) -> Path:
+    """Write one generation with Lance's own writer. A list is a put, ("delete", keys) a delete."""
     dataset = lance.dataset(str(uri))
     with dataset.mem_wal_writer(oracle.SHARD) as writer:
         for put in puts:
@@ -51,23 +51,23 @@ def _lance_writes(uri: Path, *puts: list[dict[str, Any]] | tuple[str, list[dict[
     return oracle.generations(uri)[-1]
 
 
-def _read(at: Path | str, schema: TableSchema, **how: Any) -> list[dict[str, Any]]:
-    return [row for batch in read_generation(uri=str(at), schema=schema, **how) for row in batch.to_pylist()]
+def _read(at: Path | str, schema: TableSchema, **options: Any) -> list[dict[str, Any]]:
+    return [row for batch in read_generation(uri=str(at), schema=schema, **options) for row in batch.to_pylist()]
 
 
-# Ours, read by Lance
+# Lance reads generations of lancelsm
 
 
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2", "legacy"])
 def test_lance_scans_counts_filters_and_looks_up_our_generations(tmp_path: Path, version: str) -> None:
     schema = _base(tmp_path, PLAIN, ("id",), [{"id": i, "val": f"base {i}"} for i in range(1, 6)])
-    _write(tmp_path, 1, schema, [{"id": 2, "val": "old"}, {"id": 6, "val": "old"}, {"id": 1, **DEAD}], version)
-    _write(tmp_path, 2, schema, [{"id": 6, "val": "new"}, {"id": 3, **DEAD}, {"id": 1, "val": "again"}], version)
+    _write(tmp_path, 1, schema, [{"id": 2, "val": "old"}, {"id": 6, "val": "old"}, {"id": 1, **DELETED}], version)
+    _write(tmp_path, 2, schema, [{"id": 6, "val": "new"}, {"id": 3, **DELETED}, {"id": 1, "val": "again"}], version)
 
     logical = {1: "again", 2: "old", 4: "base 4", 5: "base 5", 6: "new"}
     assert {row["id"]: row["val"] for row in oracle.scan(tmp_path).to_pylist()} == logical
     assert oracle.count(tmp_path) == len(logical)
-    # The newer row hides the older one even where only the older one matches.
+    # A newer row hides an older one, even if only the older one matches.
     assert oracle.scan(tmp_path, where="val = 'old' OR val = 'base 1'").to_pylist() == [{"id": 2, "val": "old"}]
     for number in range(1, 8):
         found = oracle.lookup(tmp_path, pa.array([number], pa.int64()))
@@ -77,7 +77,9 @@ def test_lance_scans_counts_filters_and_looks_up_our_generations(tmp_path: Path,
 def test_lance_reads_our_generations_of_a_composite_key(tmp_path: Path) -> None:
     columns = pa.schema([pa.field("b", pa.utf8()), pa.field("v", pa.int32()), pa.field("a", pa.int64())])
     schema = _base(tmp_path, columns, ("a", "b"), [{"a": a, "b": b, "v": 0} for a in (-1, 1) for b in ("", "x\0y")])
-    _write(tmp_path, 1, schema, [{"a": -1, "b": "", "v": 1}, {"a": 1, "b": "x\0y", **DEAD}, {"a": 1, "b": "x", "v": 2}])
+    _write(
+        tmp_path, 1, schema, [{"a": -1, "b": "", "v": 1}, {"a": 1, "b": "x\0y", **DELETED}, {"a": 1, "b": "x", "v": 2}]
+    )
 
     assert oracle.by_key(oracle.scan(tmp_path), "a", "b") == [
         {"b": "", "v": 1, "a": -1},
@@ -87,7 +89,7 @@ def test_lance_reads_our_generations_of_a_composite_key(tmp_path: Path) -> None:
     ]
 
 
-def test_lance_reads_our_generation_of_many_pages(tmp_path: Path) -> None:
+def test_lance_reads_our_generation_with_many_index_pages(tmp_path: Path) -> None:
     rows = 20_000
     schema = _base(tmp_path, PLAIN, ("id",), [{"id": i, "val": "base"} for i in range(0, 3 * rows, 500)])
     order = pa.array([(i * 7919) % rows for i in range(rows)])
@@ -119,7 +121,7 @@ def test_lance_reads_nested_columns_of_our_generations(tmp_path: Path) -> None:
     rows = [{"id": i, "of": {"x": i, "y": ["a", None]}, "kind": f"k{i}", "vec": [i, -0.0]} for i in range(4)]
     changed = [rows[1] | {"of": None, "kind": None}, rows[3] | {"id": 9, "of": {"x": None, "y": []}}]
     schema = _base(tmp_path, columns, ("id",), rows)
-    _write(tmp_path, 1, schema, [*changed, {"id": 2, **DEAD}])
+    _write(tmp_path, 1, schema, [*changed, {"id": 2, **DELETED}])
 
     assert oracle.by_key(oracle.scan(tmp_path), "id") == [rows[0], changed[0], rows[3], changed[1]]
 
@@ -132,13 +134,13 @@ def test_lance_finds_vectors_in_our_generations_once_they_are_indexed(tmp_path: 
     base.create_index("vec", "IVF_FLAT", num_partitions=1, name="near")
     lance.dataset(str(tmp_path)).initialize_mem_wal(maintained_indexes=["near"])
     moved, added = rows[300 - 1] | {"id": 3}, {"id": 500, "vec": [3.25, 0.0, 0.0, 1.0]}
-    at = _write(tmp_path, 1, oracle.table_schema(tmp_path), [moved, added, {"id": 4, **DEAD}])
+    at = _write(tmp_path, 1, oracle.table_schema(tmp_path), [moved, added, {"id": 4, **DELETED}])
     lance.dataset(at).create_index("vec", "IVF_FLAT", num_partitions=1, name="near")
 
     found = oracle.nearest(tmp_path, "vec", pa.array(rows[3]["vec"], pa.float32()), 20, ["id"])
 
     numbers = [row["id"] for row in found]
-    assert numbers[:2] == [500, 2]  # neither 3, which went far away, nor 4, which is dead
+    assert numbers[:2] == [500, 2]  # not 3, whose vector is now far away, and not 4, which is deleted
     assert 4 not in numbers
 
 
@@ -151,7 +153,7 @@ def test_lance_reads_our_generations_after_the_bases_columns_changed(tmp_path: P
     schema = oracle.table_schema(tmp_path)
     _write(tmp_path, 1, schema, [{"id": 2, "val": "B", "late": 7}, {"id": 3, "val": "C"}])
 
-    # Then two more: one generation knows them, the older doesn't.
+    # Then the columns change again: only the second generation knows them.
     lance.dataset(str(tmp_path)).add_columns(pa.field("later", pa.utf8()))
     lance.dataset(str(tmp_path)).alter_columns({"path": "val", "name": "text"})
     _write(tmp_path, 2, oracle.table_schema(tmp_path), [{"id": 4, "text": "D", "later": "x"}])
@@ -184,24 +186,24 @@ def test_lance_reads_our_generations_after_the_bases_columns_changed(tmp_path: P
     ],
     ids=str,
 )
-def test_lance_reads_our_generations_of_every_key_type_that_it_takes(
+def test_lance_reads_our_generations_of_every_key_type_that_it_supports(
     tmp_path: Path, kind: pa.DataType, values: list[Any]
 ) -> None:
     columns = pa.schema([pa.field("id", kind), pa.field("val", pa.utf8())])
     schema = _base(tmp_path, columns, ("id",), [{"id": value, "val": "base"} for value in values])
-    _write(tmp_path, 1, schema, [{"id": values[0], "val": "new"}, {"id": values[1], **DEAD}])
+    _write(tmp_path, 1, schema, [{"id": values[0], "val": "new"}, {"id": values[1], **DELETED}])
 
     assert oracle.scan(tmp_path).to_pylist() == [{"id": values[0], "val": "new"}]
     assert oracle.lookup(tmp_path, pa.array([values[0]], kind)) == [{"id": values[0], "val": "new"}]
     assert oracle.lookup(tmp_path, pa.array([values[1]], kind)) == []
 
 
-# Lance's, read by us
+# lancelsm reads generations of Lance
 
 
-def test_rows_that_lance_masked_stay_hidden_and_its_tombstones_are_seen(tmp_path: Path) -> None:
+def test_rows_that_lance_deleted_stay_hidden_and_its_tombstones_are_read(tmp_path: Path) -> None:
     schema = _base(tmp_path, PLAIN, ("id",), [{"id": 1, "val": "base"}, {"id": 2, "val": "base"}])
-    at = _lance_writes(
+    at = _write_with_lance(
         tmp_path,
         [{"id": 2, "val": "x"}, {"id": 3, "val": "first"}, {"id": 3, "val": "last"}],
         ("delete", [{"id": 2}, {"id": 1}]),
@@ -221,11 +223,11 @@ def test_rows_that_lance_masked_stay_hidden_and_its_tombstones_are_seen(tmp_path
     assert oracle.scan(tmp_path).num_rows == 2
 
 
-def test_a_large_generation_of_lance_is_looked_up_as_lance_does(tmp_path: Path) -> None:
+def test_lookups_in_a_large_generation_of_lance_find_every_row(tmp_path: Path) -> None:
     columns = pa.schema([pa.field("a", pa.utf8()), pa.field("b", pa.int32()), pa.field("v", pa.int64())])
     schema = _base(tmp_path, columns, ("a", "b"), [])
     dataset = lance.dataset(str(tmp_path))
-    count = 9_000  # every key twice: more than one page of the index
+    count = 9_000  # written twice, so the index has more than one page
     keys = [{"a": f"k{(i * 31) % count}", "b": i % 7 - 3, "v": i} for i in range(count)]
     with dataset.mem_wal_writer(oracle.SHARD) as writer:
         for version in (0, 1):
@@ -242,10 +244,12 @@ def test_a_large_generation_of_lance_is_looked_up_as_lance_does(tmp_path: Path) 
     ]
 
 
-def test_a_generation_that_has_lost_its_index_and_its_filter_is_looked_up_all_the_same(tmp_path: Path) -> None:
+def test_a_lookup_works_in_a_generation_without_key_index_and_bloom_filter(tmp_path: Path) -> None:
     columns = pa.schema([pa.field("a", pa.utf8()), pa.field("b", pa.int32()), pa.field("v", pa.int64())])
     schema = _base(tmp_path, columns, ("b", "a"), [])
-    at = _lance_writes(tmp_path, [{"a": "x", "b": 1, "v": 1}, {"a": "x", "b": 1, "v": 2}, {"a": "y", "b": 1, "v": 3}])
+    at = _write_with_lance(
+        tmp_path, [{"a": "x", "b": 1, "v": 1}, {"a": "x", "b": 1, "v": 2}, {"a": "y", "b": 1, "v": 3}]
+    )
     shutil.rmtree(at / "_pk_index")
     (at / "bloom_filter.bin").unlink()
 
@@ -255,7 +259,7 @@ def test_a_generation_that_has_lost_its_index_and_its_filter_is_looked_up_all_th
     assert found.to_pylist() == [{"a": "x", "b": 1, "v": 2, TOMBSTONE: False}]
 
 
-# File by file
+# Single files
 
 _KEYS = {
     "int32": (pa.schema([pa.field("k", pa.int32())]), [{"k": k} for k in (-1, 0, 5, 2**31 - 1)]),
@@ -270,11 +274,11 @@ _KEYS = {
 
 
 @pytest.mark.parametrize("name", _KEYS)
-def test_bloom_filter_and_key_index_equal_those_that_lance_writes(tmp_path: Path, name: str) -> None:
+def test_bloom_filter_and_key_index_equal_those_of_lance(tmp_path: Path, name: str) -> None:
     key, keys = _KEYS[name]
     columns = pa.schema([*key, pa.field("v", pa.int32())])
     schema = _base(tmp_path / "t", columns, tuple(key.names), [])
-    theirs = _lance_writes(tmp_path / "t", [row | {"v": 1} for row in keys])
+    theirs = _write_with_lance(tmp_path / "t", [row | {"v": 1} for row in keys])
     ours = Path(_write(tmp_path / "t", 2, schema, [row | {"v": 1} for row in keys]))
 
     assert (ours / "bloom_filter.bin").read_bytes() == (theirs / "bloom_filter.bin").read_bytes()
@@ -293,7 +297,7 @@ def _format(file: LanceFileReader) -> tuple[int, int]:
     return file.metadata().major_version, file.metadata().minor_version
 
 
-def test_a_filter_over_more_keys_than_it_is_sized_for_equals_lances(tmp_path: Path) -> None:
+def test_an_overfull_bloom_filter_equals_lances(tmp_path: Path) -> None:
     _base(tmp_path, PLAIN, ("id",), [])
     dataset = lance.dataset(str(tmp_path))
     with dataset.mem_wal_writer(oracle.SHARD) as writer:
@@ -326,7 +330,7 @@ def test_composite_keys_are_encoded_as_lance_encodes_them(tmp_path: Path) -> Non
         dict(zip(key, [True, -1, 2, -3, 4, 5, 6, (1 << 64) - 1, "z\0z"], strict=True)),
         dict.fromkeys(key[:-1], 1) | {"k0": False, "k8": ""},
     ]
-    at = _lance_writes(tmp_path, rows)
+    at = _write_with_lance(tmp_path, rows)
 
     theirs = LanceFileReader(str(at / "_pk_index" / "page_data.lance")).read_all().to_table()["values"].to_pylist()
 

@@ -1,4 +1,4 @@
-"""Lance as the referee of our merge: its own generations, its own upserts, its own markers."""
+"""Compare the merge of lancelsm with Lance's own upserts, generations and markers."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ REGION = RegionId(oracle.SHARD)
 
 
 def lances_generations(uri: str) -> list[RegionPending]:
-    """What a head would show of the generations that Lance flushed."""
+    """Return the generations that Lance flushed as a head would list them."""
     names = [path.name for path in oracle.generations(uri)]
     listed = tuple((Generation(at), generation_path(REGION, name)) for at, name in enumerate(names, 1))
     return [RegionPending(region=REGION, newest=Generation(len(names)), generations=listed)]
 
 
-def test_generations_that_lance_flushed_are_merged_as_lance_reads_them(tmp_path: Path) -> None:
+def test_generations_that_lance_flushed_merge_into_the_rows_that_lance_reads(tmp_path: Path) -> None:
     table = Environment(tmp_path, rows=[row(key, 0) for key in range(10)], per_fragment=4)
     schema = table.dataset().schema
     for value in (1, 2):
@@ -46,7 +46,7 @@ def test_generations_that_lance_flushed_are_merged_as_lance_reads_them(tmp_path:
     assert (merged.generations, merged.rows_deleted) == (2, 2)
 
 
-def test_lance_refuses_to_mark_again_what_we_merged_and_goes_on_after_it(tmp_path: Path) -> None:
+def test_lance_refuses_to_merge_again_what_lancelsm_merged_and_merges_the_next_generation(tmp_path: Path) -> None:
     table = Environment(tmp_path)
     table.flush(A, [row(1, 1)])
     table.flush(A, [row(1, 2)])
@@ -76,7 +76,7 @@ Steps = st.lists(
 )
 
 
-def upserted_by_lance(uri: str, live: list[dict[str, Any]], dead: list[int]) -> None:
+def apply_with_lance(uri: str, live: list[dict[str, Any]], dead: list[int]) -> None:
     schema = lance.dataset(uri).schema
     if dead:
         keys = pa.table({"id": dead, "v": [None] * len(dead)}, schema=schema)
@@ -103,7 +103,7 @@ def test_any_sequence_of_generations_and_merges_equals_lances_own_upserts(
             dead = [2 * key + offset for key in deletes - upserts.keys()]
             if live or dead:
                 table.flush(region, live, dead)
-                upserted_by_lance(peer, live, dead)
+                apply_with_lance(peer, live, dead)
             if merge_now:
                 table.merge()
         table.merge()

@@ -1,4 +1,4 @@
-"""What we rely on beyond pylance's documentation. A failure here says which assumption a new release has broken."""
+"""Test the undocumented behaviour of pylance that lancelsm relies on. A failure names the broken assumption."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.interop
 # Generations
 
 
-def test_lance_numbers_a_new_datasets_columns_itself_whatever_arrow_metadata_says(tmp_path: Path) -> None:
+def test_lance_assigns_field_ids_itself_and_ignores_arrow_metadata(tmp_path: Path) -> None:
     schema = pa.schema([pa.field("a", pa.int8(), metadata={"lance:field_id": "5"}), pa.field("b", pa.int8())])
 
     dataset = lance.write_dataset(schema.empty_table(), str(tmp_path))
@@ -36,7 +36,7 @@ def test_lance_numbers_a_new_datasets_columns_itself_whatever_arrow_metadata_say
     assert [field.metadata for field in dataset.schema] == [None, None]
 
 
-def test_a_lance_schema_comes_apart_into_protobuf_fields_whose_last_value_counts() -> None:
+def test_a_lance_schema_consists_of_protobuf_fields_and_the_last_value_of_a_field_wins() -> None:
     schema = LanceSchema.from_pyarrow(
         pa.schema([pa.field("a", pa.int8()), pa.field("b", pa.struct([("c", pa.int8())]))])
     )
@@ -54,7 +54,7 @@ def test_a_lance_schema_comes_apart_into_protobuf_fields_whose_last_value_counts
     assert LanceSchema._from_protos(metadata, *changed).to_pyarrow() == schema.to_pyarrow()
 
 
-def test_a_merge_onto_an_empty_dataset_brings_columns_with_ids_of_its_own(tmp_path: Path) -> None:
+def test_a_merge_onto_an_empty_dataset_can_set_its_own_field_ids(tmp_path: Path) -> None:
     rows = pa.table({"a": pa.array([1, 2])})
     schema = LanceSchema.from_pyarrow(rows.schema)
     _, (metadata, field) = schema.__reduce__()
@@ -74,7 +74,7 @@ def test_a_merge_onto_an_empty_dataset_brings_columns_with_ids_of_its_own(tmp_pa
     assert dataset.to_table() == rows
 
 
-def test_row_ids_of_one_fragment_are_offsets_and_a_filter_on_them_skips_masked_rows(tmp_path: Path) -> None:
+def test_row_ids_of_one_fragment_are_offsets_and_a_filter_on_them_skips_deleted_rows(tmp_path: Path) -> None:
     dataset = lance.write_dataset(pa.table({"a": [10, 11, 12, 13]}), str(tmp_path))
     dataset.delete("a = 11")
 
@@ -83,7 +83,7 @@ def test_row_ids_of_one_fragment_are_offsets_and_a_filter_on_them_skips_masked_r
     assert found.to_pylist() == [{"a": 10}, {"a": 13}]
 
 
-def test_a_file_that_is_missing_is_said_to_be_not_found(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_as_not_found(tmp_path: Path) -> None:
     files = LanceFileSession(str(tmp_path))
 
     with pytest.raises(OSError, match=r"[Nn]ot found"):
@@ -92,7 +92,7 @@ def test_a_file_that_is_missing_is_said_to_be_not_found(tmp_path: Path) -> None:
         files.open_reader("_pk_index/page_lookup.lance")
 
 
-def test_lance_flushes_version_1_of_one_fragment_with_the_bases_field_ids(tmp_path: Path) -> None:
+def test_lance_flushes_one_version_with_one_fragment_and_the_field_ids_of_the_base(tmp_path: Path) -> None:
     columns = pa.schema([pa.field("id", pa.int64()), pa.field("gone", pa.int8()), pa.field("val", pa.utf8())])
     dataset = oracle.make_table(tmp_path, columns, ("id",))
     dataset.drop_columns(["gone"])
@@ -106,8 +106,8 @@ def test_lance_flushes_version_1_of_one_fragment_with_the_bases_field_ids(tmp_pa
     assert (flushed.version, len(flushed.get_fragments()), flushed.get_fragments()[0].num_deletions) == (1, 1, 1)
 
 
-def test_lances_vector_search_sees_only_what_is_indexed(tmp_path: Path) -> None:
-    """So rows of a generation without an index of its own are missing there until they are merged and indexed."""
+def test_lances_vector_search_finds_only_indexed_rows(tmp_path: Path) -> None:
+    """So it misses rows of a generation without an index until they are merged and indexed."""
     columns = pa.schema([pa.field("id", pa.int64()), pa.field("vec", pa.list_(pa.float32(), 2))])
     oracle.make_table(
         tmp_path, columns, ("id",), pa.table({"id": [1], "vec": pa.array([[0, 0]], columns.field(1).type)})
@@ -127,20 +127,20 @@ def test_lances_vector_search_sees_only_what_is_indexed(tmp_path: Path) -> None:
 
 
 def merge_base(path: Path) -> lance.LanceDataset:
-    """Eight rows in two fragments."""
+    """Write eight rows in two fragments."""
     return lance.write_dataset(pa.table({"id": range(8), "v": [0] * 8}), str(path), max_rows_per_file=4)
 
 
 def merge_of(
     dataset: lance.LanceDataset, fragments: list[FragmentMetadata] | None = None, **metadata: str
 ) -> lance.Transaction:
-    """A `Merge` of these fragments (by default those of the dataset and a new one) with added schema metadata."""
-    make, (present, *fields) = dataset.lance_schema.__reduce__()
+    """Build a `Merge` of these fragments (default: those of the dataset and a new one) with more schema metadata."""
+    from_protos, (present, *fields) = dataset.lance_schema.__reduce__()
     encoded = json.loads(present) | {name: list(value.encode()) for name, value in metadata.items()}
     if fragments is None:
         new = write_fragments(pa.table({"id": [100], "v": [1]}), dataset, mode="append")
         fragments = [fragment.metadata for fragment in dataset.get_fragments()] + list(new)
-    operation = lance.LanceOperation.Merge(fragments, make(json.dumps(encoded), *fields))
+    operation = lance.LanceOperation.Merge(fragments, from_protos(json.dumps(encoded), *fields))
     return lance.Transaction(dataset.version, operation, transaction_properties={"why": "test"})
 
 
@@ -181,7 +181,7 @@ def test_a_merge_is_refused_after_any_change_of_data_or_schema(tmp_path: Path, c
     assert lance.dataset(uri).version == version
 
 
-def test_a_merge_passes_changes_of_indexes_and_configuration_and_keeps_them(tmp_path: Path) -> None:
+def test_a_merge_does_not_conflict_with_changes_of_indexes_and_configuration(tmp_path: Path) -> None:
     transaction = merge_of(merge_base(tmp_path), counter="1")
     lance.dataset(str(tmp_path)).create_scalar_index("id", "BTREE")
     lance.dataset(str(tmp_path)).update_config({"a": "b"})
@@ -194,7 +194,7 @@ def test_a_merge_passes_changes_of_indexes_and_configuration_and_keeps_them(tmp_
     assert merged.config() == {"a": "b"}
 
 
-def test_a_merge_that_was_applied_is_refused_the_second_time(tmp_path: Path) -> None:
+def test_a_merge_cannot_be_committed_twice(tmp_path: Path) -> None:
     transaction = merge_of(merge_base(tmp_path))
     lance.LanceDataset.commit(str(tmp_path), transaction)
 
@@ -209,7 +209,7 @@ def test_a_merge_needs_every_fragment_that_has_rows(tmp_path: Path) -> None:
         lance.LanceDataset.commit(str(tmp_path), merge_of(dataset, [dataset.get_fragments()[1].metadata]))
 
 
-def test_schema_metadata_stays_through_every_other_commit(tmp_path: Path) -> None:
+def test_schema_metadata_survives_all_other_commits(tmp_path: Path) -> None:
     uri = str(tmp_path)
     dataset = lance.LanceDataset.commit(uri, merge_of(merge_base(tmp_path), counter="5"))
     dataset.create_scalar_index("id", "BTREE")
@@ -227,8 +227,8 @@ def test_schema_metadata_stays_through_every_other_commit(tmp_path: Path) -> Non
     assert lance.dataset(uri).schema.metadata[b"counter"] == b"5"
 
 
-def test_a_merge_by_an_arrow_schema_is_refused_after_a_column_was_dropped(tmp_path: Path) -> None:
-    """Why the schema is taken from Lance: an Arrow schema would number the columns anew."""
+def test_a_merge_with_an_arrow_schema_is_refused_after_a_column_was_dropped(tmp_path: Path) -> None:
+    """So a merge uses the Lance schema: with an Arrow schema, Lance would assign new field ids."""
     dataset = lance.write_dataset(pa.table({"x": [1], "id": [1]}), str(tmp_path))
     dataset.drop_columns(["x"])
     dataset = lance.dataset(str(tmp_path))
@@ -250,7 +250,7 @@ def test_deleting_every_row_of_a_fragment_writes_no_file(tmp_path: Path) -> None
     assert not (tmp_path / "_deletions").exists()
 
 
-def test_deleted_rows_add_to_those_that_were_deleted_before(tmp_path: Path) -> None:
+def test_deleted_rows_are_added_to_earlier_deletions(tmp_path: Path) -> None:
     merge_base(tmp_path).delete("id = 0")
     dataset = lance.dataset(str(tmp_path))
 
@@ -263,7 +263,7 @@ def test_deleted_rows_add_to_those_that_were_deleted_before(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("hidden", [1, 65_536, 65_537, 4 * 65_536, 300_000])
-def test_a_bitmap_of_runs_hides_the_rows_that_it_counts(tmp_path: Path, hidden: int) -> None:
+def test_a_run_length_bitmap_hides_its_rows(tmp_path: Path, hidden: int) -> None:
     dataset = lance.write_dataset(pa.table({"id": range(hidden + 1)}), str(tmp_path))
     file = DeletionFile(1, 2**62 - 1, "bitmap", hidden, None)
     (tmp_path / "_deletions").mkdir()
@@ -276,7 +276,7 @@ def test_a_bitmap_of_runs_hides_the_rows_that_it_counts(tmp_path: Path, hidden: 
     assert merged.to_table()["id"].to_pylist() == [hidden]
 
 
-def test_a_fragment_without_rows_is_left_out_of_the_version_that_emptied_it(tmp_path: Path) -> None:
+def test_a_merge_omits_a_fragment_without_rows(tmp_path: Path) -> None:
     dataset = merge_base(tmp_path)
     file = DeletionFile(1, 7, "bitmap", 4, None)
     (tmp_path / "_deletions").mkdir()
@@ -288,21 +288,21 @@ def test_a_fragment_without_rows_is_left_out_of_the_version_that_emptied_it(tmp_
     merged.validate()
     assert [fragment.fragment_id for fragment in merged.get_fragments()] == [1]
     appended = lance.write_dataset(pa.table({"id": [9], "v": [9]}), str(tmp_path), mode="append")
-    assert [fragment.fragment_id for fragment in appended.get_fragments()] == [1, 2]  # numbers are not given twice
+    assert [fragment.fragment_id for fragment in appended.get_fragments()] == [1, 2]  # ids of fragments are not reused
 
 
 def mark(dataset: lance.LanceDataset, marks: dict[str, int]) -> None:
     operation = dataset.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
-    named = [CompactedSsTable(region, generation) for region, generation in marks.items()]
-    operation.mark_sstables_as_compacted(named).execute(oracle_columns.empty_table())
+    compacted = [CompactedSsTable(region, generation) for region, generation in marks.items()]
+    operation.mark_sstables_as_compacted(compacted).execute(MARKED_COLUMNS.empty_table())
 
 
-oracle_columns = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.int64())])
+MARKED_COLUMNS = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.int64())])
 OTHER = "5f0b2f3e-9a0a-4c4c-8f7e-000000000002"
 
 
-def test_one_stale_marker_fails_the_whole_call_and_an_empty_source_moves_markers_alone(tmp_path: Path) -> None:
-    dataset = oracle.make_table(tmp_path, oracle_columns, ("id",))
+def test_one_stale_marker_fails_the_call_and_an_empty_source_moves_only_markers(tmp_path: Path) -> None:
+    dataset = oracle.make_table(tmp_path, MARKED_COLUMNS, ("id",))
     mark(dataset, {oracle.SHARD: 1})
 
     with pytest.raises(OSError, match="Stale SSTable"):
@@ -312,10 +312,10 @@ def test_one_stale_marker_fails_the_whole_call_and_an_empty_source_moves_markers
     assert found == Markers(merged={oracle.SHARD: 1}, caught_up={})
 
 
-def test_indexes_catch_up_by_optimize_alone_and_compaction_takes_that_back(tmp_path: Path) -> None:
-    rows = pa.table({"id": [1, 2], "v": [1, 2]}, schema=oracle_columns)
-    dataset = oracle.make_table(tmp_path, oracle_columns, ("id",), rows)
-    lance.write_dataset(pa.table({"id": [3], "v": [3]}, schema=oracle_columns), str(tmp_path), mode="append")
+def test_indexes_catch_up_only_by_optimize_and_compaction_undoes_it(tmp_path: Path) -> None:
+    rows = pa.table({"id": [1, 2], "v": [1, 2]}, schema=MARKED_COLUMNS)
+    dataset = oracle.make_table(tmp_path, MARKED_COLUMNS, ("id",), rows)
+    lance.write_dataset(pa.table({"id": [3], "v": [3]}, schema=MARKED_COLUMNS), str(tmp_path), mode="append")
     lance.dataset(str(tmp_path)).create_scalar_index("id", "BTREE", name="by_id")
     mark(lance.dataset(str(tmp_path)), {oracle.SHARD: 3})
 
@@ -331,6 +331,6 @@ def test_indexes_catch_up_by_optimize_alone_and_compaction_takes_that_back(tmp_p
     version = lance.dataset(str(tmp_path)).version
     dataset = lance.dataset(str(tmp_path))
     dataset.optimize.optimize_indices()
-    assert lance.dataset(str(tmp_path)).version == version  # nothing to do commits nothing
+    assert lance.dataset(str(tmp_path)).version == version  # an optimize without work commits nothing
     dataset.optimize.compact_files()
     assert caught_up() == {}

@@ -1,4 +1,4 @@
-"""Routing as Lance does it: its evaluator gives the same values, its index describes the same spec."""
+"""Routing agrees with Lance: its evaluator returns the same region values, its index describes the same spec."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lancelsm.routing.transforms import bucket, unsharded
 
 pytestmark = pytest.mark.interop
 
-# Many values an example, so few examples: each calls Lance.
+# Each example has many values and calls Lance, so few examples are enough.
 few = settings(max_examples=settings().max_examples // 5)
 
 HASHED = [
@@ -50,7 +50,7 @@ def column_of(kind, values):
 
 @pytest.fixture(scope="module")
 def lance_schemas(tmp_path_factory):
-    """Lance's schema of a table with the one column `k`, by type."""
+    """Lance's schema of a table with one column `k`, for each type."""
     schemas = {}
     for kind in [*HASHED, pa.binary()]:
         empty = pa.table({"k": pa.array([], kind)})
@@ -67,36 +67,36 @@ def by_lance(column, schemas, **field):
 @pytest.mark.parametrize("kind", HASHED, ids=str)
 @few
 @given(data=st.data())
-def test_buckets_are_those_of_lance_on_every_type_that_it_hashes(kind, data, lance_schemas):
+def test_buckets_equal_those_of_lance_for_every_type_that_it_hashes(kind, data, lance_schemas):
     column = column_of(kind, data.draw(st.lists(st.none() | values_of(kind), max_size=60)))
     buckets = data.draw(st.integers(1, 1024))
 
-    want = by_lance(
+    expected = by_lance(
         column, lance_schemas, transform="bucket", result_type="int32", parameters={"num_buckets": str(buckets)}
     )
 
-    assert bucket(column, buckets) == want
+    assert bucket(column, buckets) == expected
 
 
 @pytest.mark.parametrize("kind", [*ROUTED, pa.binary()], ids=str)
 @few
 @given(data=st.data())
-def test_identity_regions_are_those_of_lance_on_every_type_that_a_key_may_have(kind, data, lance_schemas):
+def test_identity_regions_equal_those_of_lance_for_every_key_type(kind, data, lance_schemas):
     values = st.binary(max_size=5) if pa.types.is_binary(kind) else values_of(kind)
     column = column_of(kind, data.draw(st.lists(values, min_size=1, max_size=60)))
     schema = TableSchema(columns=pa.schema([pa.field("k", kind, metadata={FIELD_ID: "0"})]), primary_key=("k",))
     spec = parse_regions("identity(k)", schema=schema)
 
-    want = by_lance(column, lance_schemas, transform="identity", result_type=spec.fields[0].result_type)
+    expected = by_lance(column, lance_schemas, transform="identity", result_type=spec.fields[0].result_type)
 
-    assert want.equals(column)
+    assert expected.equals(column)
     found = [(one.values[0][1], one.rows["k"].combine_chunks()) for one in route(pa.table({"k": column}), spec)]
     assert len({raw for raw, _ in found}) == len(found)
     assert all(len(rows.unique()) == 1 for _, rows in found)
-    assert sum(len(rows) for _, rows in found) == len(want)
+    assert sum(len(rows) for _, rows in found) == len(expected)
 
 
-def test_the_single_region_has_the_value_of_lance(lance_schemas):
+def test_the_single_region_has_the_same_value_as_in_lance(lance_schemas):
     spec = ShardingSpec(1, [ShardingField("f", [], transform="unsharded", result_type="int32")])
     batch = pa.record_batch({"k": pa.array([1, 2, 3], pa.int64())})
 
@@ -104,7 +104,7 @@ def test_the_single_region_has_the_value_of_lance(lance_schemas):
 
 
 def table_with_index(path, kinds, key, **index):
-    """A Lance table with a MemWAL index: our view of its schema, and Lance's of its specs."""
+    """Create a Lance table with a MemWAL index. Returns our schema of it, and the specs in Lance's index."""
     columns = declare_primary_key(pa.schema(list(kinds.items())), key)
     dataset = lance.write_dataset(columns.empty_table(), path)
     fields = [
@@ -125,7 +125,7 @@ def table_with_index(path, kinds, key, **index):
         ("unsharded", {"unsharded": True}),
     ],
 )
-def test_the_index_that_lance_makes_describes_our_spec(kind, text, index, tmp_path):
+def test_lances_index_describes_the_same_spec(kind, text, index, tmp_path):
     kinds = {"v": pa.struct([("x", pa.int8()), ("y", pa.int8())]), "j": pa.int32(), "k": kind}
     schema, specs = table_with_index(tmp_path / "t", kinds, ("j", "k"), **index)
 
@@ -148,7 +148,7 @@ def test_the_index_that_lance_makes_describes_our_spec(kind, text, index, tmp_pa
         ({"k": pa.binary()}, "identity(k)", {"identity_column": "k"}),
     ],
 )
-def test_a_spec_that_lance_refuses_is_ours_alone(kinds, text, index, tmp_path):
+def test_a_spec_that_lance_refuses_gets_spec_id_zero(kinds, text, index, tmp_path):
     columns = [pa.field(name, kind, metadata={FIELD_ID: str(i)}) for i, (name, kind) in enumerate(kinds.items())]
     schema = TableSchema(columns=pa.schema(columns), primary_key=tuple(kinds))
 
@@ -158,7 +158,7 @@ def test_a_spec_that_lance_refuses_is_ours_alone(kinds, text, index, tmp_path):
     assert parse_regions(text, schema=schema).spec_id == 0
 
 
-def test_a_binary_key_in_a_single_region_is_lances_too(tmp_path):
+def test_lance_accepts_a_binary_key_in_a_single_region(tmp_path):
     schema, specs = table_with_index(tmp_path / "t", {"k": pa.binary()}, ("k",), unsharded=True)
 
     spec = parse_regions(None, schema=schema)

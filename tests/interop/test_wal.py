@@ -1,4 +1,4 @@
-"""Our manifests, entries and fences are claimed, replayed, read and flushed by Lance; what Lance writes, we read."""
+"""Lance claims, replays and flushes regions that lancelsm wrote, and lancelsm reads what Lance writes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SHARD = "5f0b2f3e-9a0a-4c4c-8f7e-0000000000aa"
 
 
 class Ours:
-    """A table of Lance with one region of ours, without a flush: all that we write is manifests and the log."""
+    """A Lance table with one region of lancelsm, which writes only manifests and the log and never flushes."""
 
     def __init__(self, uri: Path, columns: pa.Schema, key: tuple[str, ...]) -> None:
         make_table(uri, columns, key)
@@ -70,8 +70,8 @@ class Ours:
     def delete(self, *keys: dict) -> None:
         append(self.region, draft(deletes(keys, schema=self.schema)), owner="default")
 
-    def as_lance_sees_it(self, then_put: pa.Table | None = None) -> list[dict]:
-        """Lance claims, replays, scans; on close it flushes."""
+    def read_by_lance(self, then_put: pa.Table | None = None) -> list[dict]:
+        """Let Lance claim the region, replay and scan it. It flushes when its writer closes."""
         with lance.dataset(str(self.uri)).mem_wal_writer(self.region.id) as writer:
             if then_put is not None:
                 writer.put(then_put)
@@ -93,18 +93,18 @@ def ours(tmp_path: Path) -> Ours:
     return Ours(tmp_path / "t", INTS, ("id",))
 
 
-def test_lance_replays_what_we_appended_in_order(ours):
+def test_lance_replays_our_entries_in_order(ours):
     ours.upsert({"id": 1, "v": "a"}, {"id": 2, "v": "b"})
     ours.upsert({"id": 2, "v": "B"}, {"id": 3, "v": None})
     ours.delete({"id": 1})
 
-    assert ours.as_lance_sees_it() == [{"id": 2, "v": "B"}, {"id": 3, "v": None}]
+    assert ours.read_by_lance() == [{"id": 2, "v": "B"}, {"id": 3, "v": None}]
 
 
-def test_lance_flushes_them_and_tombstones_stay(ours):
+def test_lance_flushes_our_entries_with_tombstones(ours):
     ours.upsert({"id": 1, "v": "a"}, {"id": 2, "v": "b"})
     ours.delete({"id": 2})
-    ours.as_lance_sees_it()
+    ours.read_by_lance()
 
     (flushed,) = ours.flushed_by_lance()
     assert by_key(flushed, "id") == [
@@ -116,7 +116,7 @@ def test_lance_flushes_them_and_tombstones_stay(ours):
 
 
 @pytest.mark.parametrize(
-    ("columns", "key", "rows", "gone", "left"),
+    ("columns", "key", "rows", "deleted", "remaining"),
     [
         (TEXTS, ("id",), [{"id": "a", "v": 1.5}, {"id": "ä", "v": None}], {"id": "a"}, [{"id": "ä", "v": None}]),
         (
@@ -136,37 +136,37 @@ def test_lance_flushes_them_and_tombstones_stay(ours):
     ],
     ids=["text key", "composite key", "composite key in another order"],
 )
-def test_lance_replays_other_keys(tmp_path, columns, key, rows, gone, left):
+def test_lance_replays_entries_with_other_types_of_keys(tmp_path, columns, key, rows, deleted, remaining):
     ours = Ours(tmp_path / "t", columns, key)
     ours.upsert(*rows)
-    ours.delete(gone)
-    more = pa.Table.from_pylist(left, schema=lance.dataset(str(ours.uri)).schema)
-    assert ours.as_lance_sees_it(more) == left
+    ours.delete(deleted)
+    more = pa.Table.from_pylist(remaining, schema=lance.dataset(str(ours.uri)).schema)
+    assert ours.read_by_lance(more) == remaining
     assert len(ours.flushed_by_lance()) == 1
 
 
-def test_lance_replays_entries_with_dictionaries_of_their_own(tmp_path):
+def test_lance_replays_entries_with_different_dictionaries(tmp_path):
     ours = Ours(tmp_path / "t", WORDS, ("id",))
     ours.upsert({"id": 1, "v": "a"}, {"id": 2, "v": "b"})
     ours.upsert({"id": 2, "v": "c"}, {"id": 3, "v": None})
-    assert ours.as_lance_sees_it() == [{"id": 1, "v": "a"}, {"id": 2, "v": "c"}, {"id": 3, "v": None}]
+    assert ours.read_by_lance() == [{"id": 1, "v": "a"}, {"id": 2, "v": "c"}, {"id": 3, "v": None}]
 
 
-def test_lance_skips_our_fences_and_writes_on(ours):
+def test_lance_skips_our_fences_and_appends_after_them(ours):
     ours.upsert({"id": 1, "v": "a"})
     claim(ours.region, owner="default")
     ours.upsert({"id": 2, "v": "b"})
     claim(ours.region, owner="default")
 
     more = pa.table({"id": [3], "v": ["c"]}, schema=ours.schema.columns)
-    assert [row["id"] for row in ours.as_lance_sees_it(more)] == [1, 2, 3]
+    assert [row["id"] for row in ours.read_by_lance(more)] == [1, 2, 3]
     manifest = ours.newest_manifest()
     assert (manifest.epoch, manifest.replay_after) == (4, 6)  # entries, two fences, Lance's fence, its entry
 
 
-def test_lance_replays_only_what_our_manifest_has_not_folded(ours):
-    # Appends go on while a flush ends at an entry before them, and an appender may hold a head from before it.
-    ours.upsert({"id": 1, "v": "folded"})
+def test_lance_replays_only_entries_after_the_replay_point(ours):
+    # Entries are appended after the end of a flush, one of them with a head that was read before the flush.
+    ours.upsert({"id": 1, "v": "flushed"})
     held = append(ours.region, draft(upserts([{"id": 2, "v": "a"}], schema=ours.schema)), owner="default").head
     totals = LogTotals().after([entry(ours, 1).summary])
     commit(
@@ -184,32 +184,32 @@ def test_lance_replays_only_what_our_manifest_has_not_folded(ours):
     append(ours.region, draft(upserts([{"id": 3, "v": "b"}], schema=ours.schema)), owner="default", held=held)
     ours.upsert({"id": 2, "v": "A"})
 
-    assert ours.as_lance_sees_it() == [{"id": 2, "v": "A"}, {"id": 3, "v": "b"}]
+    assert ours.read_by_lance() == [{"id": 2, "v": "A"}, {"id": 3, "v": "b"}]
     assert [path.name[8:] for path in generations(ours.uri, ours.region.id)] == ["_gen_2"]
 
 
-def test_lance_refuses_a_region_that_we_sealed(ours):
+def test_lance_refuses_a_region_that_lancelsm_sealed(ours):
     ours.upsert({"id": 1, "v": "a"})
     seal(ours.region)
     with pytest.raises(OSError, match=r"(?i)sealed"):
-        ours.as_lance_sees_it()
+        ours.read_by_lance()
 
 
-def test_lance_finds_our_newest_manifest_by_the_hint_and_leaves_staged_ones_alone(ours):
+def test_lance_finds_our_newest_manifest_by_the_hint_and_ignores_staged_ones(ours):
     for _ in range(3):
         claim(ours.region, owner="default")
     hint = ours.context.objects.get(version_hint(ours.region.id))
     assert hint.body == b'{"version":4}'
     ours.upsert({"id": 1, "v": "a"})
 
-    assert ours.as_lance_sees_it() == [{"id": 1, "v": "a"}]
+    assert ours.read_by_lance() == [{"id": 1, "v": "a"}]
     assert ours.newest_manifest().epoch == 5
 
 
 def test_lance_replays_a_long_log(ours):
     for number in range(40):
         ours.upsert({"id": number % 7, "v": str(number)})
-    assert ours.as_lance_sees_it() == [{"id": key, "v": str(max(range(key, 40, 7)))} for key in range(7)]
+    assert ours.read_by_lance() == [{"id": key, "v": str(max(range(key, 40, 7)))} for key in range(7)]
 
 
 def entry(ours: Ours, position: int) -> Entry:
@@ -217,7 +217,7 @@ def entry(ours: Ours, position: int) -> Entry:
     return decode(ours.context.objects.get(key).body, position=Position(position), key=key)
 
 
-def test_our_fields_carry_what_lance_s_carry(tmp_path):
+def test_our_entries_have_the_same_schema_as_lances(tmp_path):
     ours = Ours(tmp_path / "t", PAIRS, ("b", "a"))
     ours.upsert({"a": 1, "b": "x", "v": [1]})
     body = ours.context.objects.get(wal_entry(ours.region.id, Position(1))).body
@@ -237,7 +237,7 @@ def wal_files(uri: Path, shard: str = SHARD) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name.partition(".")[0][::-1], 2))
 
 
-def test_what_lance_wrote_is_read_by_us(tmp_path):
+def test_lancelsm_reads_lances_entries(tmp_path):
     uri = tmp_path / "t"
     make_table(uri, INTS, ("id",))
     columns = table_schema(uri).columns
@@ -262,7 +262,7 @@ def test_what_lance_wrote_is_read_by_us(tmp_path):
     assert [e.summary.rows for e in read] == [len(found) for _, _, found in rows]
 
 
-def test_lance_s_manifests_are_read_by_us(tmp_path):
+def test_lancelsm_reads_lances_manifests(tmp_path):
     uri = tmp_path / "t"
     make_table(uri, INTS, ("id",))
     columns = table_schema(uri).columns
@@ -296,7 +296,7 @@ def test_lance_takes_no_schema_metadata_that_it_does_not_know(ours):
     with pa.ipc.new_stream(path, schema) as writer:
         writer.write_table(rows.cast(schema))
     with pytest.raises(OSError, match="schema doesn't match"):
-        ours.as_lance_sees_it()
+        ours.read_by_lance()
 
 
 def test_lance_skips_entries_of_a_generation_that_is_flushed_and_refuses_falling_numbers(ours):
@@ -311,9 +311,9 @@ def test_lance_skips_entries_of_a_generation_that_is_flushed_and_refuses_falling
 
     put(1, 0)
     put(2, 1)
-    assert [row["id"] for row in ours.as_lance_sees_it()] == [2]
+    assert [row["id"] for row in ours.read_by_lance()] == [2]
     behind = ours.newest_manifest()
     put(behind.replay_after + 1, 3)
     put(behind.replay_after + 2, 2)
     with pytest.raises(OSError, match="generation 2 below the generation 3"):
-        ours.as_lance_sees_it()
+        ours.read_by_lance()
