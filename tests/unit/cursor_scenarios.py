@@ -9,7 +9,7 @@ import pytest
 from lancelsm.common.layout import Position
 from lancelsm.errors import Contended, Unavailable
 from lancelsm.history import pins
-from lancelsm.history.cursor import find_cursor, make_cursor, save_cursor, set_cursor
+from lancelsm.history.cursor import create_cursor, find_cursor, save_cursor, set_cursor
 from lancelsm.region.catalog import Region, regions
 from lancelsm.region.handle import TableHandle
 from lancelsm.region.head import Head
@@ -26,7 +26,7 @@ def save_in_another_region_during_a_set_is_kept_or_refused(
 ) -> None:
     """A consumer saves in one region right before a step of a set in the other: the save is kept, or is refused."""
     one, other = (region.id for region in regions(handle.context))
-    pin, act = make_cursor(handle.context, "sink", start=lambda *_: SECOND), getattr(of, step)
+    pin, act = create_cursor(handle.context, "sink", start=lambda *_: SECOND), getattr(of, step)
     errors = []
 
     def saved_before(*arguments: Any, **options: Any) -> Any:
@@ -57,7 +57,7 @@ def confirmed_cursor_stays_if_the_reply_was_lost(handle: TableHandle, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(pins, "confirm", unanswered)
         with pytest.raises(Unavailable, match="no answer"):
-            make_cursor(handle.context, "sink", start=earliest)
+            create_cursor(handle.context, "sink", start=earliest)
 
     assert find_cursor(handle.context, "sink") is not None
 
@@ -66,13 +66,13 @@ def cursor_created_during_a_set_is_set_too(handle: TableHandle, monkeypatch: pyt
     """Another process creates the cursor right before a set would; the set replaces it at the new start."""
     begin, created = pins.begin, []
 
-    def begun(*arguments: Any) -> Any:
+    def begin_after_another(*arguments: Any) -> Any:
         if not created:
             created.append(None)
-            created[0] = make_cursor(handle.context, "sink", start=lambda *_: SECOND)
+            created[0] = create_cursor(handle.context, "sink", start=lambda *_: SECOND)
         return begin(*arguments)
 
-    monkeypatch.setattr(pins, "begin", begun)
+    monkeypatch.setattr(pins, "begin", begin_after_another)
     moved = set_cursor(handle.context, "sink", start=earliest)
 
     assert find_cursor(handle.context, "sink") == moved

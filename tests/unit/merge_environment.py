@@ -106,10 +106,10 @@ class Environment:
         generation = Generation(len(self.pending.setdefault(region, [])) + 1)
         path = generation_path(region, generation_name(generation, Nonce(self.ids.nonce())))
         schema = self.base().schema
-        folded = pa.Table.from_pylist(stored, schema=schema.stored)
-        write_generation(uri=f"{self.uri}/{path}", rows=folded, schema=schema, data_storage_version="2.2")
+        stored_table = pa.Table.from_pylist(stored, schema=schema.stored)
+        write_generation(uri=f"{self.uri}/{path}", rows=stored_table, schema=schema, data_storage_version="2.2")
         self.pending[region].append((generation, path))
-        sums = Sums(rows=row_setsum(folded), files=sum_files(self.objects, path).setsum)
+        sums = Sums(rows=row_setsum(stored_table), files=sum_files(self.objects, path).setsum)
         self.sums.setdefault(region, {})[generation] = sums
         self._expect(rows)
         for key in keys:

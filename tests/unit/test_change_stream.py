@@ -17,7 +17,7 @@ from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, Unavailable
 from lancelsm.history import cursor
 from lancelsm.history.changes import Changes
 from lancelsm.history.changes import first_position as changes_first_position
-from lancelsm.history.cursor import find_cursor, make_cursor, save_cursor, set_cursor
+from lancelsm.history.cursor import create_cursor, find_cursor, save_cursor, set_cursor
 from lancelsm.history.pins import read_pins
 from lancelsm.region.catalog import regions
 from lancelsm.region.compare_and_swap import newest
@@ -186,7 +186,7 @@ def test_a_following_stream_includes_regions_created_after_it_began(by_id):
 def test_a_replaced_cursor_does_not_move_the_new_cursor_of_its_name(by_id):
     """This also holds in a region that neither cursor has a position for."""
     handle = open_table(by_id.uri)
-    old = make_cursor(handle.context, "sink", start=from_start)
+    old = create_cursor(handle.context, "sink", start=from_start)
     new = set_cursor(handle.context, "sink", start=from_start)
     (entry,) = by_id.upsert([{"id": 5, "v": 1}]).entries
 
@@ -220,7 +220,7 @@ def test_a_cursor_can_be_set_back_only_as_far_as_the_log_is_kept(table, handle):
     pin = table.set_cursor("sink", start="latest")
     with pytest.raises(Invalid, match="collected below position 4"):
         table.set_cursor("sink", start=2)
-    with pytest.raises(Invalid, match="lies before the cursor"):
+    with pytest.raises(Invalid, match="is before the cursor"):
         save_cursor(handle.context, pin, dict.fromkeys(pin.regions, Position(4)))
     assert table.cursors() == [pin]
 
@@ -306,10 +306,10 @@ def test_the_announced_target_of_a_moving_cursor_is_kept(table):
     table.set_cursor("sink", start="latest")
     pin = find_cursor(table._context, "sink")
 
-    moving = cursor.announce(table._context, pin)
+    moving = cursor.start_move(table._context, pin)
     flush_merge_collect(table)
     assert first_position(table) == 1
-    cursor.withdraw(table._context, moving)
+    cursor.cancel_move(table._context, moving)
     flush_merge_collect(table)
     assert first_position(table) == 4
 
@@ -320,14 +320,14 @@ def test_setting_a_cursor_in_one_region_keeps_what_was_saved_in_another_meanwhil
         by_id.upsert([{"id": 2, "v": value}])
     one, two = (next(r.id for r in by_id.regions() if r.values[0][1][0] == n) for n in (1, 2))
     consumer = by_id.set_cursor("sink")
-    announce = cursor.announce
+    announce = cursor.start_move
 
     def saved_first(context, pin):
         monkeypatch.undo()
         save_cursor(context, consumer, {two: Position(3)})
         return announce(context, pin)
 
-    monkeypatch.setattr(cursor, "announce", saved_first)
+    monkeypatch.setattr(cursor, "start_move", saved_first)
     set_cursor(by_id._context, "sink", start=lambda *_: Position(2), only=one)
 
     pin = find_cursor(by_id._context, "sink")

@@ -12,7 +12,7 @@ from lancelsm.common.layout import Position, cursors, head_key, wal_entry
 from lancelsm.errors import Contended, Corrupt, Invalid
 from lancelsm.history import cursor
 from lancelsm.history.changes import Changes
-from lancelsm.history.cursor import drop_cursor, find_cursor, list_cursors, make_cursor, save_cursor, set_cursor
+from lancelsm.history.cursor import create_cursor, drop_cursor, find_cursor, list_cursors, save_cursor, set_cursor
 from lancelsm.history.pins import read_pins
 from lancelsm.region.catalog import regions
 from lancelsm.region.handle import open_table
@@ -181,7 +181,7 @@ def test_a_cursor_continues_after_the_last_save(table, handle):
 
 def test_a_cursor_pins_unread_entries_and_all_of_any_region_created_later(table, handle):
     table.upsert([{"id": 1, "v": 1}])
-    pin = make_cursor(handle.context, "sink", start=lambda region, head: head.next_position)
+    pin = create_cursor(handle.context, "sink", start=lambda region, head: head.next_position)
 
     assert read_pins(handle.context) == [pin]
     assert {pin.of(region.id).first_position for region in regions(handle.context)} == {1, 2}
@@ -194,19 +194,19 @@ def test_of_two_consumers_of_one_cursor_only_one_can_save(table, handle):
     assert rows_in(one) == rows_in(other)
     one.save()
 
-    with pytest.raises(Contended, match="somebody else has moved or dropped the cursor"):
+    with pytest.raises(Contended, match="another process has moved or dropped the cursor"):
         other.save()
 
 
 def test_a_consumer_uses_a_cursor_that_another_consumer_created_first(table, handle, monkeypatch):
     table.upsert([{"id": 1, "v": 1}])
-    make = cursor.make_cursor
+    make = cursor.create_cursor
 
     def late(context, name, *, start):
         make(context, name, start=from_start)
         return make(context, name, start=start)
 
-    monkeypatch.setattr(cursor, "make_cursor", late)
+    monkeypatch.setattr(cursor, "create_cursor", late)
 
     assert rows_in(stream(handle, cursor="mine")) == [(1, 1, "upsert")]
 
@@ -225,15 +225,15 @@ def test_a_save_whose_reply_was_lost_is_recognised(table, handle, tmp_path):
 
 
 def test_the_name_of_a_dropped_cursor_is_free_again(handle):
-    make_cursor(handle.context, "sink", start=from_start)
+    create_cursor(handle.context, "sink", start=from_start)
     with pytest.raises(Invalid, match="a cursor of this name exists"):
-        make_cursor(handle.context, "sink", start=from_start)
+        create_cursor(handle.context, "sink", start=from_start)
 
     drop_cursor(handle.context, "sink")
 
     assert handle.context.registry.list(cursors(handle.context.table)) == []
     assert find_cursor(handle.context, "sink") is None
-    with pytest.raises(Invalid, match="no such cursor"):
+    with pytest.raises(Invalid, match="cursor not found"):
         drop_cursor(handle.context, "sink")
 
 
@@ -262,7 +262,7 @@ def test_a_consumer_of_a_replaced_cursor_cannot_move_the_new_one(table, handle):
 def test_a_cursor_saves_positions_of_regions_created_after_it(tmp_path):
     table = lancelsm.create(tmp_path / "t", [{"id": 0, "v": 0}], primary_key="id", regions="identity(id)")
     handle = open_table(table.uri)
-    pin = make_cursor(handle.context, "sink", start=from_start)
+    pin = create_cursor(handle.context, "sink", start=from_start)
     (entry,) = table.upsert([{"id": 5, "v": 1}]).entries
 
     saved = save_cursor(handle.context, pin, {entry.region: Position(2)})
@@ -290,5 +290,5 @@ def test_a_start_time_that_is_not_a_number_is_refused_with_the_accepted_forms(ta
     with pytest.raises(Invalid, match="can't start at") as raised:
         table.changes(start=start)
 
-    remedy = "Give earliest, latest, a position from 1 on, or a time from 1970 on in Unix seconds, as a float"
+    remedy = "Give earliest, latest, a position of 1 or more, or a time in Unix seconds as a float of 0 or more"
     assert raised.value.remedy == remedy

@@ -62,7 +62,7 @@ def test_the_configuration_is_json_that_can_be_read_without_lance() -> None:
 
 
 def test_a_newer_format_is_refused_before_other_fields_are_read() -> None:
-    with pytest.raises(Invalid, match="format 9, this release reads formats up to 1") as raised:
+    with pytest.raises(Invalid, match="format 9, this release reads") as raised:
         configs.decode(b'{"format": 9}', uri="t")
     assert raised.value.where["table"] == "t"
 

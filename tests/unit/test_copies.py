@@ -93,8 +93,8 @@ def test_a_clone_has_the_rows_of_the_snapshot_but_no_files_of_its_own(source, tm
 
 def test_a_clone_starts_without_the_counters_of_its_source(source, tmp_path):
     source.run()
-    source.snapshot("folded")
-    clone = cloned(source, tmp_path / "clone", at="folded")
+    source.snapshot("merged")
+    clone = cloned(source, tmp_path / "clone", at="merged")
 
     assert open_table(source.uri).read_base().counters
     assert open_table(clone.uri).read_base().counters == {}
@@ -105,14 +105,14 @@ def test_a_collector_cannot_remove_a_snapshot_that_it_read_before_a_clone_pinned
 
 
 def test_a_clone_of_a_snapshot_that_is_dropped_meanwhile_is_refused_and_pins_nothing(source, tmp_path, monkeypatch):
-    keep_standing = lancelsm.admin.clone.keep_standing
+    ensure_kept = lancelsm.admin.clone.ensure_kept
 
     def collected_before(*arguments):
         source.drop_snapshot("monday")
-        return keep_standing(*arguments)
+        return ensure_kept(*arguments)
 
-    monkeypatch.setattr("lancelsm.admin.clone.keep_standing", collected_before)
-    with pytest.raises(Invalid, match="dropped or has expired"):
+    monkeypatch.setattr("lancelsm.admin.clone.ensure_kept", collected_before)
+    with pytest.raises(Invalid, match="dropped or have expired"):
         cloned(source, tmp_path / "clone")
 
     assert source.snapshots() == []
@@ -148,7 +148,7 @@ def test_a_source_keeps_the_files_of_its_clone_after_the_snapshot_is_dropped(sou
     (pin,) = source.snapshots()
     assert (pin.clone, pin.expires) == (clone.uri, None)
     assert values_by_id(clone) == NEWEST
-    with pytest.raises(Invalid, match="no view of the table"):
+    with pytest.raises(Invalid, match="not a view of the table"):
         source.at(pin.name)
     for end in (lambda: source.drop_snapshot(pin.name), lambda: drop_table(source.uri)):
         with pytest.raises(Invalid, match="a clone shares the table's files"):
@@ -190,7 +190,7 @@ def test_a_clone_over_an_existing_table_or_of_a_missing_snapshot_is_refused(sour
     cloned(source, tmp_path / "clone")
     with pytest.raises(Invalid, match="a table already exists at this location"):
         cloned(source, tmp_path / "clone")
-    with pytest.raises(Invalid, match="no such snapshot"):
+    with pytest.raises(Invalid, match="snapshot not found"):
         clone_snapshot(open_table(source.uri), "tuesday", tmp_path / "other")
 
 
@@ -319,7 +319,7 @@ def test_a_dropped_table_is_gone_and_its_directory_can_be_used_again(source):
 
     with pytest.raises(Invalid, match="there is no table at this location"):
         lancelsm.open(location)
-    with pytest.raises(Invalid, match="there is no table at this location"):
+    with pytest.raises(Invalid, match="table not found"):
         drop_table(location)
     for partition in ("S", "C", "T", "L"):
         assert context.registry.list(f"{partition}#{context.table}") == []

@@ -333,7 +333,7 @@ def test_the_cost_command_shows_the_cost_at_rest(run: Run) -> None:  # noqa: F81
 
     assert done.code == 0
     assert "alarms" in done.out
-    assert "a month" in done.out
+    assert "per month" in done.out
 
 
 def test_the_cost_command_needs_a_rate_or_at_rest(run: Run) -> None:  # noqa: F811

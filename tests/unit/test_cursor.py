@@ -12,7 +12,7 @@ from lancelsm.common.layout import Position
 from lancelsm.errors import Invalid
 from lancelsm.history import cursor as cursors
 from lancelsm.history import pins
-from lancelsm.history.cursor import find_cursor, make_cursor, set_cursor
+from lancelsm.history.cursor import create_cursor, find_cursor, set_cursor
 from lancelsm.region.catalog import Region, regions
 from lancelsm.region.handle import TableHandle, open_table
 from lancelsm.region.head import Head
@@ -37,7 +37,7 @@ def handle(tmp_path: Path) -> TableHandle:
     return open_table(table.uri)
 
 
-@pytest.mark.parametrize(("of", "step"), [(cursors, "announce"), (pins, "pin_regions"), (cursors, "arrive")])
+@pytest.mark.parametrize(("of", "step"), [(cursors, "start_move"), (pins, "pin_regions"), (cursors, "finish_move")])
 def test_a_save_in_another_region_during_a_set_of_a_cursor_is_kept_or_refused(
     handle: TableHandle, monkeypatch: pytest.MonkeyPatch, of: Any, step: str
 ) -> None:
@@ -53,7 +53,7 @@ def test_a_cursor_created_during_a_set_is_set_too_or_stays_if_the_set_is_refused
     def created_after(*arguments: Any) -> Any:
         found = find(*arguments)
         if not created:
-            created.append(make_cursor(handle.context, "sink", start=lambda *_: SECOND))
+            created.append(create_cursor(handle.context, "sink", start=lambda *_: SECOND))
         return found
 
     monkeypatch.setattr(cursors, "find_cursor", created_after)
@@ -76,7 +76,7 @@ def test_an_unconfirmed_cursor_of_a_crashed_process_can_be_set(handle: TableHand
 
 
 def test_a_missing_cursor_cannot_be_set_in_one_region_only(handle: TableHandle) -> None:
-    with pytest.raises(Invalid, match="there is no such cursor") as raised:
+    with pytest.raises(Invalid, match="cursor not found") as raised:
         set_cursor(handle.context, "sink", start=earliest, only=regions(handle.context)[0].id)
 
     assert f"lancelsm cursor set {handle.context.uri} --name sink" in raised.value.remedy

@@ -141,7 +141,7 @@ def test_a_value_that_differs_fails_the_proof(
     upsert = lancelsm.Table.upsert
     monkeypatch.setattr(lancelsm.Table, "upsert", lambda self, rows: upsert(self, data.without(rows, ("tailnum",))))
 
-    with pytest.raises(LsmError, match="rows that are not the flights that flew"):
+    with pytest.raises(LsmError, match="rows that differ from the flights that flew"):
         embedded.run_demo(
             directory=tmp_path, console=silent_console(), flights=some_flights.slice(0, 50), engine="inprocess"
         )

@@ -135,7 +135,7 @@ def run(aws: FakeStack, some_flights: pa.Table, *, console: Console | None = Non
         stage="dev",
         console=console or Console(file=io.StringIO()),
         flights=some_flights,
-        place=aws.place,
+        resources=aws.place,
         service=aws.service,
         clock=SkippingClock(),
         ids=SeededIds(1),
@@ -219,6 +219,6 @@ def test_a_deployed_stage_is_read_from_the_outputs_of_its_pipeline_stack() -> No
         return Stacks()
 
     place = DeployedStage(stage="dev", tables="s3://lake/tables", registry="dynamodb:names", machine="arn:merge")
-    assert DeployedStage.of("dev", service=service) == place
+    assert DeployedStage.from_outputs("dev", service=service) == place
     with pytest.raises(Invalid, match="lancelsm-test-pipeline"):
-        DeployedStage.of("test", service=service)
+        DeployedStage.from_outputs("test", service=service)

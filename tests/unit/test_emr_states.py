@@ -169,7 +169,7 @@ def test_a_waiting_job_is_cancelled_without_running() -> None:
     assert (environment.state(job), environment.runs) == ("CANCELLED", [])
 
 
-def test_a_job_in_a_final_state_can_not_be_cancelled() -> None:
+def test_a_job_in_a_final_state_cannot_be_cancelled() -> None:
     environment = Environment()
     job = environment.submit("t")
     environment.cancel(job)

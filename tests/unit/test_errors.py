@@ -26,7 +26,7 @@ def test_the_text_has_message_location_and_remedy():
     error = Fenced("held by 'b'", remedy="Stop this writer", table="s3://t", region="r", position=None)
     assert str(error) == "held by 'b' [table s3://t, region r]. Stop this writer"
     assert str(Contended("too slow")) == "too slow. Retry"
-    assert str(Corrupt("gone", object="k")).startswith("gone [object k]. lancelsm scrub names")
+    assert str(Corrupt("gone", object="k")).startswith("gone [object k]. lancelsm scrub lists")
     assert str(Unavailable("no answer", remedy="Retry")) == "no answer. Retry"
 
 

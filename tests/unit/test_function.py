@@ -152,7 +152,7 @@ def test_values_of_rows_appear_neither_in_errors_nor_in_the_log(capsys: pytest.C
 
     assert [json.loads(text)["error"]["message"] for text in texts] == [
         "row 3 has no number",
-        "rows is not what it has to be",
+        "rows has a wrong type or value",
         "ValueError",
     ]
     assert secret not in "".join([*texts, *capsys.readouterr()])

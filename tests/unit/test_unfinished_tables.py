@@ -146,7 +146,7 @@ def test_the_pin_of_a_clone_that_was_removed_by_hand_can_be_dropped(source, tmp_
     location = tmp_path / "clone"
     clone_snapshot(open_table(source.uri), "monday", location)
     pin_name = next(pin.name for pin in source.snapshots() if pin.clone)
-    with pytest.raises(Invalid, match="a clone shares the files that this snapshot keeps"):
+    with pytest.raises(Invalid, match="a clone shares the table's files, and this snapshot keeps them"):
         source.drop_snapshot(pin_name)
     shutil.rmtree(location)
     if contents == "another clone":
