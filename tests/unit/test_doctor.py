@@ -160,7 +160,12 @@ def test_a_healthy_deployment_passes_every_check() -> None:
             "3 receives",
             "cdk deploy",
         ),
-        (changed("queues", "QueueUrl", "VisibilityTimeout", to="30"), "queue", "visibility timeout is 30 s", "cdk deploy"),
+        (
+            changed("queues", "QueueUrl", "VisibilityTimeout", to="30"),
+            "queue",
+            "visibility timeout is 30 s",
+            "cdk deploy",
+        ),
         (changed("queues", "QueueUrl", "MessageRetentionPeriod", to="60"), "queue", "only 60 s", "cdk deploy"),
         (changed("queues", "DeadLetterUrl", "ApproximateNumberOfMessages", to="2"), "dead letters", "2", "redrive"),
         (changed("functions", "query", "Runtime", to="python3.9"), "function query", "python3.9", "3.13"),
