@@ -1,1 +1,1 @@
-"""The table as it was: snapshots, cursors and the change stream, and the pins that keep what they read."""
+"""Read earlier states and changes of a table: snapshots, cursors, the change stream, and the pins that keep objects."""

@@ -1,8 +1,8 @@
-"""The change stream: every committed upsert and delete of a table, in order within each region.
+"""Stream the committed upserts and deletes of a table, in order within each region.
 
-An entry is yielded once a head that was read after it shows that it was committed and not collected: what stands at a
-position below `next_position` and at or above `first_position` is what was acknowledged there. Below `first_position`
-that is so for as long as a cursor keeps it: the cursor's record is read after the entry.
+The stream reads an entry, then the head. If the position is from `first_position` to `next_position` - 1 of that head,
+the entry is the committed one. Below `first_position` this holds while a cursor keeps the position; so the stream reads
+the cursor's record after the entry.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ OPERATION = "_op"
 UPSERT, DELETE = "upsert", "delete"
 
 Start = str | int | float | Mapping[RegionId, Position]
-"""`earliest`, `latest`, a position, Unix seconds as a float, or the next position of each region."""
+"""`earliest`, `latest`, a position, a time in Unix seconds as a float, or the next position of each region."""
 
 _TRIES = 5
-_AT_ONCE = 16  # entries read ahead in one region
+_AT_ONCE = 16  # entries of one region that are read at once
 _POLL_SECONDS = 0.2
 _POLL_LONGEST = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One committed entry: the rows of one acknowledged write, or of several that travelled together.
+    """One committed entry: the rows of one acknowledged write, or of several writes that share the entry.
 
-    `rows` has the table's columns, null but for the key in a delete, and `_op`: `upsert` or `delete`. `at` is when the
-    writer got them, by its own clock; None where it did not say.
+    `rows` has the table's columns and `_op`, which is `upsert` or `delete`. In a delete all columns but the key are
+    null. `at` is when the writer received the rows, by its clock; None if unknown.
     """
 
     region: RegionId
@@ -56,9 +56,9 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CursorLag:
-    """What a cursor has yet to read: so many entries, fences among them.
+    """What a cursor has not read yet: the number of entries, including fences.
 
-    `since` is when the oldest of their rows were written, by the writer's clock; None if there are none, or unknown.
+    `since` is when the oldest unread rows were written, by the writer's clock; None if there are none, or if unknown.
     """
 
     entries: int
@@ -66,7 +66,7 @@ class CursorLag:
 
 
 class Changes:
-    """A stream of changes, as `Table.changes` describes it. Iterate it once; one thread at a time."""
+    """A stream of changes; see `Table.changes`. It can be iterated once, by one thread at a time."""
 
     def __init__(
         self,
@@ -91,36 +91,38 @@ class Changes:
         self._consumer = context.ids.nonce()
         self._pin = None if cursor is None else _opened(context, cursor, start)
         self._next: dict[RegionId, Position] = {}
-        self._passed: dict[RegionId, Position] = {}  # the same, but before the fences that follow what was yielded
-        self._begun = False
-        self._unread: set[RegionId] = set()  # where the stream begins at the earliest that there is
+        self._passed: dict[RegionId, Position] = {}  # like `_next`, but before the fences after the last change
+        self._started = False
+        self._at_earliest: set[RegionId] = set()  # regions at `earliest` from which nothing is read yet
         self._ahead = 0
 
     @property
     def positions(self) -> dict[RegionId, Position]:
-        """The position after what was yielded, in each region that there was when the stream began or was read since.
+        """The next position of each region that the stream has seen, before any fences after the last change.
 
-        Whoever commits it together with what it made of the changes reads each of them exactly once: it is a `start`,
-        by which a region that it does not name is read from its first entry on.
+        A consumer that commits it together with its own results gets each change exactly once: it passes it as `start`
+        next time. Regions that are not in it are then read from their first entry.
         """
         return dict(self._passed)
 
     @property
     def ahead(self) -> int:
-        """How many entries are read but not yielded yet: a consumer that saves now and then does so when there is none.
+        """The number of entries that are read but not yielded; save the cursor when it is 0.
 
-        It is 0 when a stream that follows is about to wait.
+        It is 0 when a stream with `follow` is about to wait.
         """
         return self._ahead
 
     def save(self, *, fences: bool = False) -> None:
-        """Move the cursor past what was yielded.
+        """Move the cursor past the changes that were yielded.
 
         Args:
-            fences: past the fences behind it too. Not for a consumer that keeps `positions` itself: what it has kept
-                lies before them, where they may be collected then.
+            fences: also move past the fences after the last change. Not for a consumer that stores `positions` itself:
+                its positions are before these fences, and the log may then be collected there.
 
-        Raises: as `history.cursor.save_cursor`, and `Invalid` without a cursor.
+        Raises:
+            Invalid: the stream has no cursor, or a position is before the cursor.
+            Contended, Unavailable: see `history.cursor.save_cursor`.
         """
         if self._pin is None:
             raise Invalid("the stream has no cursor", remedy="Name one: changes(cursor=...)", table=self._context.uri)
@@ -146,15 +148,15 @@ class Changes:
                 self._context.clock.sleep(pause)
 
     def _regions(self) -> list[Region]:
-        """The regions to read, as of now; those that are there at first get their start before anything is read."""
+        """List the regions to read. All regions of the first listing get their start before anything is read."""
         found = [one for one in regions(self._context) if self._only is None or one.id in self._only]
         begin = with_heads(self._context, [one for one in found if one.id not in self._next])
         ends = [head.next_position for _, head in begin]
         for region, head in begin:
             self._next[region.id] = self._passed[region.id] = self._first(region, head, ends)
-            if self._start == "earliest" and self._pin is None and not self._begun:
-                self._unread.add(region.id)
-        self._begun = True
+            if self._start == "earliest" and self._pin is None and not self._started:
+                self._at_earliest.add(region.id)
+        self._started = True
         return found
 
     def _changes(self, region: Region, entries: Sequence[Entry]) -> Iterator[Change]:
@@ -168,17 +170,17 @@ class Changes:
                 self._next[region.id] = Position(position + 1)
                 continue
             with error_context(**region.where):
-                rows = _shown(stored_rows(entry, self._schema), self._schema)
+                rows = _to_change_rows(stored_rows(entry, self._schema), self._schema)
             if self._left is not None:
                 self._left -= rows.num_rows
             self._next[region.id] = self._passed[region.id] = Position(position + 1)
             yield Change(region=region.id, position=position, epoch=entry.summary.epoch, at=entry.at, rows=rows)
 
     def _read(self, region: Region, ends: dict[RegionId, Position] | None) -> list[Entry]:
-        """The next entries of one region up to its head as of now, but not much more than others wait for.
+        """Read the next entries of one region, up to its head; a limited number, so that other regions don't wait long.
 
         Args:
-            ends: where each region was to end when it was first asked for.
+            ends: the end of each region, from its first read, for a stream that does not follow.
         """
         for _ in range(_TRIES):
             head = region.find_head()
@@ -189,26 +191,26 @@ class Changes:
             wanted = range(start, min(end, start + _AT_ONCE))
             entries = committed(region, wanted, kept=partial(self._keeps, region, start))
             if entries is not None:
-                self._unread.discard(region.id)
+                self._at_earliest.discard(region.id)
                 return entries
-            if region.id not in self._unread:
+            if region.id not in self._at_earliest:
                 break
-            # The earliest has moved before it was read.
+            # A collection raised the floor before the first read.
             self._next[region.id] = self._passed[region.id] = region.head().first_position
         raise _collected(region, region.head(), start)
 
     def _first(self, region: Region, head: Head, ends: Collection[Position]) -> Position:
-        """Where the stream begins in a region: positions that a consumer keeps itself come before its cursor's."""
+        """The start of the stream in a region. A position in `start` takes precedence over that of the cursor."""
         if isinstance(self._start, Mapping) and region.id in self._start:
             return first_position(region, head, self._start)
         needs = None if self._pin is None else self._pin.of(region.id)
         if needs is not None:
             return needs.first_position
-        if self._begun:
-            return Position(1)  # of a region that was made after the stream began nothing may be left out
+        if self._started:
+            return Position(1)  # the region was created after the start: yield all of it
         start = self._start
         if isinstance(start, int) and any(end >= start for end in ends):
-            start = min(start, head.next_position)  # one number for regions that are not as long as each other
+            start = min(start, head.next_position)  # one position for all regions; some logs are shorter
         return first_position(region, head, start)
 
     def _keeps(self, region: Region, position: Position) -> bool:
@@ -218,25 +220,26 @@ class Changes:
 def committed(
     region: Region, positions: Sequence[int], *, kept: Callable[[], bool] = lambda: False
 ) -> list[Entry] | None:
-    """The committed entries at these positions, all below the head, proven by a head that is read after them.
+    """Read the committed entries at these positions, which must be below the head.
 
-    One that is missing or damaged ends them, or is told if it is the first.
+    A head that is read after the entries proves that they are the committed ones. The result ends before the first
+    missing or damaged entry.
 
     Args:
-        kept: whether a pin keeps them all; called after they were read, if the head does not prove them.
+        kept: whether a pin keeps all these positions; called after the entries were read, if they are below the floor.
 
     Returns:
-        None if the log was collected past the first one.
+        The entries; None if the log was collected past the first position.
 
     Raises:
-        Corrupt: the first is missing or damaged.
+        Corrupt: the first entry is missing or damaged.
         Unavailable: the store or the registry did not answer.
     """
     if not positions:
         return []
     keys = [wal_entry(region.id, Position(position)) for position in positions]
     found = region.context.each(region.context.objects.get, keys)
-    # Nothing of them is looked at before a head that is read after them: a swept slot may hold what came late.
+    # Read the head after the entries, before using them: a late put may have refilled a collected slot.
     if region.head().first_position > positions[0] and not kept():
         return None
     entries: list[Entry] = []
@@ -260,8 +263,8 @@ def _sound(stored: Object | None, *, position: Position, key: str) -> Entry:
     return entry
 
 
-def behind(context: TableContext, cursor: Pin) -> CursorLag:
-    """How far a cursor is behind the logs as of now.
+def cursor_lag(context: TableContext, cursor: Pin) -> CursorLag:
+    """Measure how far a cursor is behind the logs now.
 
     Raises:
         Unavailable: the store or the registry did not answer.
@@ -270,7 +273,7 @@ def behind(context: TableContext, cursor: Pin) -> CursorLag:
     def oldest(region: Region, unread: Sequence[int]) -> float | None:
         for position in map(Position, unread):
             entries = committed(region, [position], kept=partial(cursors.keeps, context, cursor, region.id, position))
-            if entries is None:  # its consumer has just moved it
+            if entries is None:  # its consumer moved it meanwhile
                 return None
             if entries[0].summary.rows:
                 return entries[0].at
@@ -281,7 +284,7 @@ def behind(context: TableContext, cursor: Pin) -> CursorLag:
         if needs is None or head is None:
             return 0, None
         at = None
-        with suppress(Corrupt):  # whoever reads it, or a scrub, names what is wrong; the cursor is shown all the same
+        with suppress(Corrupt):  # still report the cursor; readers and scrub report the damage
             at = oldest(region, range(needs.first_position, head.next_position))
         return head.next_position - needs.first_position, at
 
@@ -293,14 +296,14 @@ def behind(context: TableContext, cursor: Pin) -> CursorLag:
 
 
 def check_start(context: TableContext, start: Start) -> None:
-    """Refuse what is no start of this table's streams, before anything is read or made by it.
+    """Refuse an invalid start before anything is read or created with it.
 
-    A region that is in the catalog but not created to the end is one of the table's.
+    A region that is in the catalog is valid, even if its creation is not finished.
 
     Raises:
-        Invalid: `start` is none of its forms, or names a region that the table does not have: where those positions
-            are from, another log was read.
-        Corrupt, Unavailable: the catalog could not be read for it.
+        Invalid: `start` has none of the forms of `Start`; or it names a region that the table does not have, so the
+            positions belong to another table.
+        Corrupt, Unavailable: the catalog could not be read.
     """
     if not isinstance(start, Mapping):
         _check_form(start, table=context.uri)
@@ -308,8 +311,7 @@ def check_start(context: TableContext, start: Start) -> None:
     if start and (unknown := sorted(start.keys() - {region.id for region in regions(context)}, key=str)):
         raise Invalid(
             "a stream can't start at a position of a region that the table does not have",
-            remedy="Positions belong to the table that they were read from; a restored one begins anew: start at "
-            "earliest",
+            remedy="Positions belong to the table that they were read from. For a restored table start at earliest",
             table=context.uri,
             region=unknown[0],
             field="start",
@@ -318,7 +320,7 @@ def check_start(context: TableContext, start: Start) -> None:
         if not _is_position(position):
             raise Invalid(
                 f"a stream can't start at {position!r} in a region",
-                remedy="Give the next position of each region, from 1 on, as Changes.positions does",
+                remedy="Give the next position of each region, 1 or more, in the form of Changes.positions",
                 table=context.uri,
                 region=region,
                 field="start",
@@ -326,9 +328,9 @@ def check_start(context: TableContext, start: Start) -> None:
 
 
 def _check_form(start: object, *, table: str) -> None:
-    moment = isinstance(start, float) and start >= 0  # not NaN, which is no time
+    moment = isinstance(start, float) and start >= 0  # excludes NaN
     if start not in ("earliest", "latest") and not moment and not _is_position(start):
-        remedy = "Give earliest, latest, a position from 1 on, or a time from 1970 on in Unix seconds, as a float"
+        remedy = "Give earliest, latest, a position of 1 or more, or a time in Unix seconds as a float of 0 or more"
         raise Invalid(f"a stream can't start at {start!r}", remedy=remedy, table=table, field="start")
 
 
@@ -337,13 +339,14 @@ def _is_position(start: object) -> bool:
 
 
 def first_position(region: Region, head: Head, start: Start) -> Position:
-    """Where a stream begins in a region.
+    """The first position of a stream in a region.
 
     Args:
-        start: of which `check_start` has seen that it names no other table's regions, if it names any.
+        start: if it names regions, `check_start` must have accepted it.
 
     Raises:
-        Invalid: `start` is none of its forms, lies past the end of the log, or asks for what was collected.
+        Invalid: `start` has none of the forms of `Start`, is past the end of the log, or is a time of which entries
+            may be collected.
     """
     if isinstance(start, Mapping):
         start = start.get(region.id, Position(1))
@@ -354,8 +357,8 @@ def first_position(region: Region, head: Head, start: Start) -> Position:
         return _at(region, head, start)
     if start > head.next_position:
         raise Invalid(
-            f"position {start} lies past the end of the log: the next one is {head.next_position}",
-            remedy="Start there at most, or at latest; each region has positions of its own: --region chooses one",
+            f"position {start} is past the end of the log: the next position is {head.next_position}",
+            remedy="Start there, before it, or at latest. Each region has its own positions: --region selects one",
             **region.where,
             position=start,
         )
@@ -363,15 +366,17 @@ def first_position(region: Region, head: Head, start: Start) -> Position:
 
 
 def _at(region: Region, head: Head, moment: float) -> Position:
-    """The first entry that was written at or after a moment, by the clocks of its writers, which may differ.
+    """Find the first entry that was written at or after a moment, by the clocks of the writers, which may differ.
 
     Raises:
-        Invalid: it may have been collected: none that is left is older, and the newest round is not either.
+        Invalid: it may be collected: no remaining entry is older than the moment, and neither is the newest round.
     """
     low, high = head.first_position, head.next_position
     while low < high:
         middle = probe = (low + high) // 2
-        while probe < high and (at := _written(region, Position(probe))) is None:  # a fence, or Lance's
+        while (
+            probe < high and (at := _written(region, Position(probe))) is None
+        ):  # a fence, or an entry of Lance's writer
             probe += 1
         if probe < high and at is not None and at < moment:
             low = Position(probe + 1)
@@ -379,10 +384,10 @@ def _at(region: Region, head: Head, moment: float) -> Position:
             high = Position(middle)
     if low == head.first_position > 1:
         collected = newest(region, head)[1].collector_committed
-        if not collected or moment < collected:  # what is gone was written before its round, and maybe after `moment`
+        if not collected or moment < collected:  # collected entries may be newer than `moment`
             raise Invalid(
-                f"the log begins at position {low}, and may have been collected since that time",
-                remedy="Start at earliest, or scan the table and go on from there; a cursor keeps what it has not read",
+                f"the log begins at position {low}; entries since that time may have been collected",
+                remedy="Start at earliest, or scan the table and continue from there. A cursor keeps unread entries",
                 **region.where,
                 position=low,
             )
@@ -399,28 +404,28 @@ def _written(region: Region, position: Position) -> float | None:
 def _collected(region: Region, head: Head, position: Position) -> Invalid:
     return Invalid(
         f"the log was collected below position {head.first_position}",
-        remedy="Start at earliest, or scan the table and go on from there; a cursor keeps what it has not read",
+        remedy="Start at earliest, or scan the table and continue from there. A cursor keeps unread entries",
         **region.where,
         position=position,
     )
 
 
 def _opened(context: TableContext, name: str, start: Start) -> Pin:
-    """The cursor of this name, made at `start` if there is none."""
+    """Find the cursor of this name, or create it at `start`."""
     found = cursors.find_cursor(context, name)
     if found is not None:
         return found
     try:
-        return cursors.make_cursor(context, name, start=lambda region, head: first_position(region, head, start))
+        return cursors.create_cursor(context, name, start=lambda region, head: first_position(region, head, start))
     except Invalid:
-        found = cursors.find_cursor(context, name)  # another consumer of it may have made it since
+        found = cursors.find_cursor(context, name)  # another consumer may have created it meanwhile
         if found is None:
             raise
         return found
 
 
-def _shown(stored: pa.Table, schema: TableSchema) -> pa.Table:
-    """Rows in stored form as a change shows them."""
+def _to_change_rows(stored: pa.Table, schema: TableSchema) -> pa.Table:
+    """Convert rows from stored form to the form of `Change.rows`."""
     operation = pc.if_else(stored.column(TOMBSTONE), DELETE, UPSERT)
     columns = pa.schema([field.with_nullable(True).remove_metadata() for field in schema.columns])
     plain = stored.select(schema.names).cast(columns)

@@ -1,7 +1,8 @@
-"""Cursors: named positions in the logs of a table, saved by compare-and-swap, that keep what was not read yet.
+"""Create, save, move and drop cursors: named positions in the logs of a table, which keep all entries after them.
 
-A cursor pins every region from its position on, and a region that it has no position of from the first entry: rows of a
-region that is made later are kept too. It is made by the protocol of `pins` and stays until it is dropped.
+A cursor pins every region from its position on. It pins a region without a saved position from the first entry, so it
+keeps all rows of regions that are created later. Cursors are created by the protocol of `pins` and stay until they are
+dropped. They are saved by compare-and-swap.
 """
 
 from __future__ import annotations
@@ -19,42 +20,44 @@ from lancelsm.region.catalog import Region, TableContext, regions, with_heads
 from lancelsm.region.head import Head
 from lancelsm.registry import Fields, SwapApplied, SwapUnknown
 
-SAVER = "saver"  # who wrote a region's record
+SAVER = "saver"  # field of a region's record: the consumer that wrote it
 
 _TRIES = 5
 
 Start = Callable[[Region, Head], Position]
 
 
-def make_cursor(context: TableContext, name: str, *, start: Start) -> Pin:
-    """Make a cursor, every region at the position where `start` puts it.
+def create_cursor(context: TableContext, name: str, *, start: Start) -> Pin:
+    """Create a cursor; `start` gives its position in each region.
 
     Raises:
-        Invalid: the name is taken, or no name; or `start` says so, or gives what was collected.
-        Contended: the collector overtook it again and again; nothing is kept of it.
-        Corrupt, Unavailable: the registry; after `Unavailable` it may be there.
+        Invalid: the name is taken or not valid; or `start` raised it, or returned a position that is collected.
+        Contended: collections kept overtaking the new cursor. The cursor does not exist.
+        Corrupt: a record of the registry is unreadable.
+        Unavailable: the registry did not answer. The cursor may exist.
 
-    A crash at any line leaves the cursor, or nothing that can be read from, whose records expire.
+    After a crash at any line the cursor either exists, or can't be read from and its records expire.
     """
 
-    def place(pin: Pin) -> Pin:
+    def record_needs(pin: Pin) -> Pin:
         return replace(pin, regions=pins.pin_regions(context, pin, _starts(context, start)))
 
-    return pins.make(context, "cursor", name, place=place, withdraw=partial(pins.abandon, context), ttl_seconds=None)
+    undo = partial(pins.abandon, context)
+    return pins.create_pin(context, "cursor", name, record_needs=record_needs, undo=undo, ttl_seconds=None)
 
 
 def list_cursors(context: TableContext) -> list[Pin]:
-    """Every cursor, by name."""
+    """All cursors, ordered by name."""
     return [pin for pin in pins_of(context.registry.list(cursors(context.table))) if pin.confirmed]
 
 
 def find_cursor(context: TableContext, name: str) -> Pin | None:
-    """The cursor of this name, or None."""
+    """Find the cursor of this name; None if there is none."""
     return next((pin for pin in list_cursors(context) if pin.name == name), None)
 
 
 def keeps(context: TableContext, pin: Pin, region: RegionId, position: Position) -> bool:
-    """Whether a cursor, as it is recorded now, keeps the log of a region from this position on."""
+    """Whether the record of a cursor keeps the log of a region from this position on, as of now."""
     found = find_cursor(context, pin.name)
     needs = found.of(region) if found is not None and found.nonce == pin.nonce else None
     return needs is not None and needs.first_position <= position
@@ -66,26 +69,26 @@ def save_cursor(
     """Move a cursor forward to the next positions to read.
 
     Args:
-        pin: as it was found or last saved; its positions are the witness.
-        positions: of some regions.
-        consumer: by which one knows what it saved itself in a call that ended with `Unavailable`.
+        pin: the cursor as it was found or last saved. The swap fails if it changed since.
+        positions: the next positions of some regions.
+        consumer: identifies the caller, so that a retry after `Unavailable` recognises its own earlier save.
 
     Returns:
-        The cursor as saved.
+        The saved cursor.
 
     Raises:
-        Invalid: a position lies before the cursor: what it has passed may be collected.
-        Contended: somebody else has moved or dropped the cursor: two consumers share it. Regions are saved one by one,
-            so some may have moved.
-        Unavailable: the registry gave no answer; save again.
+        Invalid: a position is before the cursor, where the log may be collected.
+        Contended: another consumer saved the cursor, or it was set or dropped. Regions are saved one by one, so some
+            may have moved.
+        Unavailable: the registry did not answer; save again.
 
-    A crash between two regions leaves each at its old or at its new position.
+    After a crash each region is at its old or at its new position.
     """
     for region, position in positions.items():
         if position < _position(pin, region):
             raise Invalid(
-                f"position {position} lies before the cursor",
-                remedy=f"Set it back: lancelsm cursor set {context.uri} --name {pin.name} --start {position} "
+                f"position {position} is before the cursor",
+                remedy=f"To move it back: lancelsm cursor set {context.uri} --name {pin.name} --start {position} "
                 f"--region {region}",
                 table=context.uri,
                 region=region,
@@ -100,112 +103,117 @@ def save_cursor(
 
 
 def set_cursor(context: TableContext, name: str, *, start: Start, only: RegionId | None = None) -> Pin:
-    """Put a cursor somewhere else, backwards too as far as the logs are kept.
+    """Move a cursor to other positions, also backwards as far as the logs are kept.
 
     Args:
-        only: in this region; in the others a cursor that is there stays where it is. By default in all regions, and it
-            is made if there is none.
+        only: move an existing cursor in this region only. By default all regions are moved, and a cursor that does not
+            exist is created.
 
-    Raises: as `make_cursor`; where it says `Invalid` the cursor is where it was.
+    Raises the same errors as `create_cursor`. After `Invalid` the cursor is unchanged.
 
-    A crash at any line leaves the cursor where it was, or where it is to be. Who read from it before can't save it.
+    After a crash at any line the cursor is at its old or at its new positions. Consumers that read from it before can't
+    save it any more.
     """
     checked_name(name)
     for _ in range(_TRIES):
         before = find_cursor(context, name)
         if before is not None:
-            moved = _moved_to(context, before, start, only)
+            moved = _try_move(context, before, start, only)
             if moved is not None:
                 return moved
             continue
         if only is not None:
             raise Invalid(
-                "there is no such cursor, and only one that is there is moved in one region",
-                remedy=f"Make it first, in all regions: lancelsm cursor set {context.uri} --name {name}",
+                "cursor not found; only an existing cursor can be moved in a single region",
+                remedy=f"Create it first, for all regions: lancelsm cursor set {context.uri} --name {name}",
                 table=context.uri,
                 cursor=name,
             )
         left = pins.named(context, "cursor", name)
         if left is not None and (left.confirmed or not pins.abandon(context, left)):
-            continue  # somebody has just made it; else its maker has crashed, or begins anew
+            continue  # the cursor was created meanwhile
         try:
-            return make_cursor(context, name, start=start)
+            return create_cursor(context, name, start=start)
         except Invalid:
             if pins.named(context, "cursor", name) is None:
                 raise
-            # Somebody else was faster.
-    raise Contended("the collector or a consumer was faster", remedy="Set it again", table=context.uri, cursor=name)
+            # Another process created it first.
+    raise Contended(
+        "a collection or a consumer of the cursor came first", remedy="Retry", table=context.uri, cursor=name
+    )
 
 
-def _moved_to(context: TableContext, before: Pin, start: Start, only: RegionId | None) -> Pin | None:
-    """The cursor at its new place; None if that was collected, or the old one moved, before both were kept."""
+def _try_move(context: TableContext, before: Pin, start: Start, only: RegionId | None) -> Pin | None:
+    """Try to move the cursor; None if a collection or a save came in between, and the caller must retry."""
 
-    def place(region: Region, head: Head) -> Position:
+    def target(region: Region, head: Head) -> Position:
         return start(region, head) if only in (None, region.id) else _position(before, region.id)
 
-    _starts(context, place, before)  # what is to be refused is, before anything is written
-    moving = announce(context, before)
+    _starts(context, target, before)  # refuse invalid positions before anything is written
+    moving = start_move(context, before)
     try:
-        needs = pins.pin_regions(context, moving, _starts(context, place, before))
+        needs = pins.pin_regions(context, moving, _starts(context, target, before))
         moving = replace(moving, regions=needs)
         now = find_cursor(context, before.name)
         if now is not None and now.nonce == before.nonce and _is_kept(context, moving, now, only):
             if only is not None:
-                _hold(context, now, but=only)
-            moved = arrive(context, moving)
-            with suppress(LsmError):  # a collection removes them too
+                _block_saves(context, now, except_in=only)
+            moved = finish_move(context, moving)
+            with suppress(LsmError):  # else a collection removes them
                 pins.discard_regions(context, before)
             return moved
     except BaseException as error:
         with suppress(LsmError):
-            withdraw(context, moving)
+            cancel_move(context, moving)
         if isinstance(error, Contended):
             return None
         raise
-    withdraw(context, moving)
+    cancel_move(context, moving)
     return None
 
 
 def _is_kept(context: TableContext, moving: Pin, now: Pin, only: RegionId | None) -> bool:
-    """Whether nothing of the new place was collected before it counted: no floor passed it, or the old one held it.
+    """Whether no entry that the new positions need was collected: no floor has passed them, or the old ones kept it.
 
     Args:
-        now: the old one as read after the records of the new one were written.
+        now: the old cursor, read after the new positions were written.
     """
 
-    def holds(region: Region) -> bool:
-        place, old = _position(moving, region.id), _position(now, region.id)
+    def is_kept(region: Region) -> bool:
+        new, old = _position(moving, region.id), _position(now, region.id)
         if only not in (None, region.id):
-            return place == old
+            return new == old
         head = region.find_head()
-        return head is None or place >= min(head.first_position, old)
+        return head is None or new >= min(head.first_position, old)
 
-    return all(context.each(holds, regions(context)))
+    return all(context.each(is_kept, regions(context)))
 
 
-def _hold(context: TableContext, now: Pin, *, but: RegionId) -> None:
-    """Keep its consumers from saving a cursor in other regions than this one: it moves on from where it is now.
+def _block_saves(context: TableContext, now: Pin, *, except_in: RegionId) -> None:
+    """Make later saves by consumers fail in all regions but one, whose positions must stay as they are now.
 
     Raises:
-        Contended: one of them has just saved it.
-        Unavailable: the registry gave no answer.
+        Contended: a consumer saved the cursor meanwhile.
+        Unavailable: the registry did not answer.
     """
     saver = context.ids.nonce()
-    others = [region.id for region in regions(context) if region.id != but]
+    others = [region.id for region in regions(context) if region.id != except_in]
     context.each(lambda region: _move(context, now, region, _position(now, region), saver=saver), others)
 
 
-def announce(context: TableContext, cursor: Pin) -> Pin:
-    """Begin to move a cursor: it is kept at both places until `arrive` or `withdraw`, or until the new one expires.
+def start_move(context: TableContext, cursor: Pin) -> Pin:
+    """Start to move a cursor. Old and new positions both count until `finish_move`, `cancel_move` or the expiry.
 
     Returns:
-        The new place, of which no region has a record yet. Raises as `history.pins.step`.
+        The pin for the new positions, without records of regions yet.
+
+    Raises the same errors as `history.pins.update_pin`.
     """
     moving = replace(
         cursor,
         nonce=context.ids.nonce(),
         version=cursor.version + 1,
-        expires=pins.expiry(context, pins.MAKING_SECONDS),
+        expires=pins.expiry(context, pins.UNCONFIRMED_SECONDS),
         confirmed=False,
         regions={},
         replaces=cursor.nonce,
@@ -215,9 +223,10 @@ def announce(context: TableContext, cursor: Pin) -> Pin:
     return moving
 
 
-def arrive(context: TableContext, moving: Pin) -> Pin:
-    """The cursor at the place that was announced; raises as `history.pins.step`. A collection removes the old one's
-    records.
+def finish_move(context: TableContext, moving: Pin) -> Pin:
+    """Make the new positions the cursor's. A collection may remove the records of the old ones.
+
+    Raises the same errors as `history.pins.update_pin`.
     """
     pin = replace(moving, version=moving.version + 1, confirmed=True, expires=None, replaces=None)
     witness: Fields = {"version": moving.version, "nonce": moving.replaces, pins.NEXT: moving.nonce}
@@ -226,22 +235,23 @@ def arrive(context: TableContext, moving: Pin) -> Pin:
     return pin
 
 
-def withdraw(context: TableContext, moving: Pin) -> None:
-    """Leave a cursor where it was; raises as `history.pins.step`. A collection removes the records of the announced
-    place.
+def cancel_move(context: TableContext, moving: Pin) -> None:
+    """Keep a cursor at its old positions. A collection removes the records of the new ones.
+
+    Raises the same errors as `history.pins.update_pin`.
     """
     witness: Fields = {"version": moving.version, "nonce": moving.replaces, pins.NEXT: moving.nonce}
-    # The nonce, though it stays: the record of a cursor that has arrived has the rest in common.
+    # The nonce does not change, but it must be compared: all other fields are the same after `finish_move`.
     change: Fields = {"version": moving.version + 1, "nonce": moving.replaces, pins.NEXT: None, pins.NEXT_EXPIRES: None}
     pins.change_record(context, moving, expect=witness, change=change)
 
 
 def drop_cursor(context: TableContext, name: str) -> None:
-    """End a cursor, also one that is being made.
+    """Drop a cursor, also one that is being created.
 
     Raises:
-        Invalid: there is none of this name.
-        Contended, Unavailable: it may still be there; drop it again.
+        Invalid: cursor not found.
+        Contended, Unavailable: the cursor may still exist; drop it again.
     """
     pin = pins.named(context, "cursor", name)
     if pin is None:
@@ -250,20 +260,18 @@ def drop_cursor(context: TableContext, name: str) -> None:
 
 
 def _unknown(context: TableContext, name: str) -> Invalid:
-    return Invalid(
-        "there is no such cursor", remedy=f"See lancelsm cursor list {context.uri}", table=context.uri, cursor=name
-    )
+    return Invalid("cursor not found", remedy=f"See lancelsm cursor list {context.uri}", table=context.uri, cursor=name)
 
 
 def _starts(context: TableContext, start: Start, before: Pin | None = None) -> dict[RegionId, RegionPin]:
-    """Where a cursor begins in each region; raises `Invalid` if that was collected and is not kept by where it was."""
+    """Positions by `start`. Raises `Invalid` if one is below the floor and before the cursor's old position."""
     found = {}
     for region, head in with_heads(context, regions(context)):
         position = start(region, head)
         if position < head.first_position and (before is None or position < _position(before, region.id)):
             raise Invalid(
                 f"the log was collected below position {head.first_position}",
-                remedy="Start there, or at earliest",
+                remedy="Start there or later, or at earliest",
                 **region.where,
                 position=position,
             )
@@ -273,12 +281,12 @@ def _starts(context: TableContext, start: Start, before: Pin | None = None) -> d
 
 def _position(pin: Pin, region: RegionId) -> Position:
     needs = pin.of(region)
-    assert needs is not None, "a cursor needs something of every region"
+    assert needs is not None, "a cursor has a position in every region"
     return needs.first_position
 
 
 def _move(context: TableContext, pin: Pin, region: RegionId, position: Position, *, saver: Nonce) -> RegionPin:
-    """Swap one region's position, from the record that the pin was read with or one that the same saver wrote since."""
+    """Swap the position of one region, if its record is still the one in `pin`, or one that the same saver wrote."""
     key = region_pin_key(cursors(context.table), pin.name, pin.nonce, region)
     before = pin.regions.get(region)
     version = before.version if before else 0
@@ -300,8 +308,8 @@ def _move(context: TableContext, pin: Pin, region: RegionId, position: Position,
 
 def _moved(context: TableContext, pin: Pin) -> Contended:
     return Contended(
-        "somebody else has moved or dropped the cursor",
-        remedy="Read from the cursor again; let one consumer use it, or give each one of its own",
+        "another process has moved or dropped the cursor",
+        remedy="Read from the cursor again. Give each consumer its own cursor",
         table=context.uri,
         cursor=pin.name,
     )

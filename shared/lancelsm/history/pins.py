@@ -1,11 +1,12 @@
-"""What must not be deleted because somebody still reads it: the records of snapshots and cursors, and what they need.
+"""Create, read and remove pins: records of snapshots and cursors that keep objects from being deleted.
 
-A pin is one record and, for each region, a record of what it needs there. Whoever makes one writes the records, then
-reads the committed floors - `first_position` and `collector_round` of each head, `base_floor` in the catalog - and
-confirms only if none has passed what the pin needs. The collector commits floors, then reads all pins, then deletes.
-One of the two sees the other, whatever stalls. A floor may pass a confirmed pin: what the pin needs stays all the same.
+A pin is one record, plus one record per region of what it needs there. Its creator writes these records, then reads the
+committed floors (`first_position` and `collector_round` of each head, `base_floor` in the catalog), and confirms the
+pin only if no floor has passed what it needs. The collector commits floors, then reads all pins, then deletes. Whatever
+stalls, at least one of the two sees the other. A floor may pass a confirmed pin later; what the pin needs still stays.
 
-While it is made a pin expires by itself, even one that is to stay for ever: a maker that crashed keeps nothing.
+An unconfirmed pin always expires, even if it should later have no expiry. So after a crash it keeps objects only for a
+limited time. Model: tests/model/pins.py.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ from lancelsm.common.layout import (
 from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, Unavailable
 from lancelsm.region.catalog import Region, TableContext, regions
-from lancelsm.registry import Fields, Record, SwapApplied, SwapLost, Value, holds, number, text
+from lancelsm.registry import Fields, Record, SwapApplied, SwapLost, Value, matches, number, text
 
 NEVER = ""  # no expiry
-NEXT = "next"  # field of a cursor's record: the nonce of where it is being moved, which expires then
-NEXT_EXPIRES = "next_expires"
+NEXT = "next"  # field of a cursor's record while it is moved: nonce of the new positions
+NEXT_EXPIRES = "next_expires"  # when these expire
 
-NO_ENTRY = Position(2**63 - 1)  # past every log
-MAKING_SECONDS = 3600.0  # until one that is being made expires
+NO_ENTRY = Position(2**63 - 1)  # greater than every position
+UNCONFIRMED_SECONDS = 3600.0  # time to live of an unconfirmed pin
 
 _TRIES = 5
 _START = Position(1)
@@ -56,9 +57,10 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 class RegionPin:
     """What a pin needs of one region.
 
-    It needs every WAL entry from `first_position` on, none if that is `NO_ENTRY`; of a snapshot also the generations
-    after + 1 .. through, and the manifest at `manifest_key`. The rest is the state that a snapshot reads: the log
-    through `next_position` - 1, whose entries after the manifest's replay point sum to `entry_setsum` - the manifest's.
+    It needs every WAL entry from `first_position` on; none if that is `NO_ENTRY`. A snapshot also needs the generations
+    `after` + 1 to `through`, and the manifest at `manifest_key`. The other fields describe the state that a snapshot
+    reads: the log through `next_position` - 1. The entries after the manifest's replay point have the setsum
+    `entry_setsum` minus that of the manifest.
     """
 
     first_position: Position
@@ -69,13 +71,13 @@ class RegionPin:
     collector_round: int = 0
     next_position: Position = _START
     entry_setsum: Setsum = field(default_factory=Setsum)
-    version: int = 0  # of the record that says so; 0: there is none
+    version: int = 0  # version of the record; 0 without record
 
     def needs(self, generation: Generation) -> bool:
         return self.after < generation <= self.through
 
     def to_record(self, *, nonce: Nonce) -> dict[str, Value]:
-        """The region's record; `nonce` is the pin's."""
+        """Encode as a record; `nonce` is that of the pin."""
         return {
             "version": self.version,
             "nonce": nonce,
@@ -91,7 +93,7 @@ class RegionPin:
 
     @classmethod
     def from_record(cls, record: Record) -> Self:
-        """The inverse of `to_record`; raises `ValueError` or `Corrupt` for a field that is wrong or lacks."""
+        """Decode a record; raises `ValueError` or `Corrupt` if a field is wrong or missing."""
         return cls(
             first_position=Position(number(record, "first_position", least=1)),
             after=Generation(number(record, "after")),
@@ -107,10 +109,10 @@ class RegionPin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinIdentity:
-    """What tells one pin from another: of the same name there may have been others, with another nonce.
+    """The identity of a pin. A later pin of the same name has another nonce.
 
-    One that is not `confirmed` is being made. One with `clone` keeps the version of the base that the table at this
-    place shares, and nothing else.
+    A pin that is not `confirmed` is being created. A pin with `clone`, the location of a clone, only keeps the version
+    of the base that this clone shares.
     """
 
     kind: str
@@ -120,20 +122,21 @@ class PinIdentity:
     clone: str = ""
 
     def partition(self, table: TableId) -> str:
-        """Where its records are."""
+        """The partition of its records."""
         return cursors(table) if self.kind == "cursor" else snapshots(table)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin(PinIdentity):
-    """A snapshot or a cursor as one listing saw it.
+    """A snapshot or a cursor as one listing returned it.
 
-    `version` is the witness of the record; `expires` is in Unix seconds, None for never; `confirmed` is False while it
-    is being made: it counts all the same, and what it does not name yet it will find passed when it confirms. A cursor
-    needs all of a region that it has no record of. A snapshot is not `complete` if the listing saw fewer regions than
-    it has: it was made or dropped meanwhile, and is no view of the table. One that `replaces` another nonce is where
-        the
-    cursor of its name is being moved: it counts beside it, by the same record, so that no listing misses both.
+    `version` is that of the record; swaps compare it. `expires` is in Unix seconds, None for never. An unconfirmed pin
+    counts too; if a floor has passed something that it does not name yet, it won't be confirmed. A cursor needs all
+    entries of a region for which it has no record. A snapshot is not `complete` if the listing has fewer records of
+    regions than it should: it was created or dropped during the listing, and can't be read.
+
+    A pin that `replaces` another nonce holds the new positions of a cursor that is being moved. Both are in one record,
+    so that a listing returns both or none.
     """
 
     version: int
@@ -145,7 +148,7 @@ class Pin(PinIdentity):
     replaces: Nonce | None = None
 
     def of(self, region: RegionId) -> RegionPin | None:
-        """What it needs of a region; None if nothing."""
+        """What the pin needs of a region; None if nothing."""
         found = self.regions.get(region)
         return RegionPin(first_position=_START) if found is None and self.kind == "cursor" else found
 
@@ -163,7 +166,7 @@ class Pin(PinIdentity):
 
 
 def read_pins(context: TableContext) -> list[Pin]:
-    """Every pin of a table by strong reads, expired ones included: those are deleted before they stop to count.
+    """Read all pins of a table by strong reads. Includes expired pins: they count until their records are deleted.
 
     Raises:
         Corrupt: a record is unreadable.
@@ -177,7 +180,7 @@ def read_pins(context: TableContext) -> list[Pin]:
 
 
 def pins_of(records: Iterable[tuple[Key, Record]]) -> list[Pin]:
-    """The pins in the records of one partition. A region's record without its pin's is left of a dropped one."""
+    """Decode the pins in the records of one partition. Ignores records of regions without a pin: it was dropped."""
     heads: dict[str, tuple[str, Record]] = {}
     parts: dict[tuple[str, str], dict[RegionId, Record]] = {}
     for key, record in records:
@@ -198,9 +201,9 @@ def pins_of(records: Iterable[tuple[Key, Record]]) -> list[Pin]:
 
 
 def named(context: TableContext, kind: str, name: str) -> PinIdentity | None:
-    """The pin that has this name now, also one that is being made: for whoever ends it, however broken the rest.
+    """Find the pin of this name, also one that is being created, in order to drop it, even if records are damaged.
 
-    One whose record can't be read has no nonce. A tag keeps the files of a clone all the same.
+    The nonce is empty if the record can't be read. In this case a tag still keeps the files of a clone.
     """
     key = pin_key(snapshots(context.table) if kind == "snapshot" else cursors(context.table), name)
     try:
@@ -225,59 +228,60 @@ def _nonce(record: Record) -> Nonce:
 
 
 def checked_name(name: str) -> str:
-    """The name of a snapshot or cursor itself; raises `Invalid` for what is none."""
+    """Return a valid name of a snapshot or cursor; raises `Invalid` for others."""
     if not _NAME.fullmatch(name):
-        raise Invalid(f"{name!r} is no name", remedy="Use up to 100 letters, digits, - and _", field="name")
+        raise Invalid(f"{name!r} is not a valid name", remedy="Use 1 to 100 letters, digits, - and _", field="name")
     return name
 
 
-def make(
+def create_pin(
     context: TableContext,
     kind: str,
     name: str,
     *,
-    place: Callable[[Pin], Pin | None],
-    withdraw: Callable[[Pin], object],
+    record_needs: Callable[[Pin], Pin | None],
+    undo: Callable[[Pin], object],
     ttl_seconds: float | None,
 ) -> Pin:
-    """Make a pin by the protocol of this module.
+    """Create a pin by the protocol of this module.
 
     Args:
-        place: writes what the pin needs of the table as it is now, and returns it with that; None if it is gone.
-        withdraw: removes what `place` and this have written, by `abandon`.
-        ttl_seconds: for how long from its confirmation on, unless it is renewed; None for ever.
+        record_needs: reads the table, writes what the pin needs of it, and returns the pin with its needs; None if
+            something that it needs is gone.
+        undo: removes what `record_needs` and this function wrote, by `abandon`.
+        ttl_seconds: time to live from the confirmation on, unless the pin is renewed; None for no expiry.
 
     Returns:
         The confirmed pin.
 
     Raises:
-        Invalid: the name is taken, or no name.
-        Contended: the collector overtook it again and again; nothing is kept of it.
-        Unavailable: the registry gave no answer; it may be there. Besides, what `place` raises.
+        Invalid: the name is taken or not valid.
+        Contended: collections kept overtaking the new pin. The pin does not exist.
+        Unavailable: the registry did not answer. The pin may exist.
+        LsmError: `record_needs` raised it.
 
-    A crash at any line leaves the pin, or nothing that may be relied on, whose records expire, whatever the time to
-    live.
+    After a crash at any line the pin either exists, or is unconfirmed and its records expire.
     """
     for _ in range(_TRIES):
         pin = begin(context, kind, name)
         try:
-            placed = place(pin)
-            if placed is not None and not overtaken(context, placed):
-                return confirm(context, placed, ttl_seconds=ttl_seconds)
+            recorded = record_needs(pin)
+            if recorded is not None and not overtaken(context, recorded):
+                return confirm(context, recorded, ttl_seconds=ttl_seconds)
         except BaseException:
             with suppress(LsmError):
-                withdraw(pin)
+                undo(pin)
             raise
-        withdraw(pin)
-    raise Contended(f"the collector was faster than the {kind}", remedy="Make it again", table=context.uri)
+        undo(pin)
+    raise Contended(f"collections kept overtaking the new {kind}", remedy="Create it again", table=context.uri)
 
 
 def begin(context: TableContext, kind: str, name: str) -> Pin:
-    """Write the record of a pin that is to be made.
+    """Write the record of a new, unconfirmed pin.
 
     Raises:
-        Invalid: the name is taken, or no name.
-        Unavailable: the registry gave no answer.
+        Invalid: the name is taken or not valid.
+        Unavailable: the registry did not answer.
     """
     now = context.clock.now()
     pin = Pin(
@@ -286,7 +290,7 @@ def begin(context: TableContext, kind: str, name: str) -> Pin:
         nonce=context.ids.nonce(),
         version=1,
         created=now,
-        expires=now + MAKING_SECONDS,
+        expires=now + UNCONFIRMED_SECONDS,
         confirmed=False,
         base_version=None,
         regions={},
@@ -298,24 +302,24 @@ def begin(context: TableContext, kind: str, name: str) -> Pin:
             return pin
         if isinstance(outcome, SwapLost) and outcome.record is not None:
             raise _taken(context, pin, outcome.record)
-    raise Unavailable(f"the {kind}'s record could not be written", remedy="Make it again", table=context.uri)
+    raise Unavailable(f"the {kind}'s record could not be written", remedy="Create it again", table=context.uri)
 
 
 def _taken(context: TableContext, pin: Pin, record: Record) -> Invalid:
-    problem, remedy = f"a {pin.kind} of this name exists", "Take another name, or drop it first"
+    problem, remedy = f"a {pin.kind} of this name exists", "Choose another name, or drop it first"
     if not record.get("confirmed"):
-        problem, remedy = f"a {pin.kind} of this name is being made", "If its maker has crashed, drop it first"
+        problem, remedy = f"a {pin.kind} of this name is being created", "If its creator has crashed, drop it first"
     return Invalid(problem, remedy=remedy, table=context.uri, **{pin.kind: pin.name})
 
 
 def pin_regions(context: TableContext, pin: Pin, needs: Mapping[RegionId, RegionPin]) -> dict[RegionId, RegionPin]:
-    """Write what a pin that is being made needs of each region.
+    """Write what an unconfirmed pin needs of each region.
 
     Returns:
-        What was written, with the version of each record.
+        The needs, with the versions of their records.
 
     Raises:
-        Unavailable: the registry gave no answer.
+        Unavailable: the registry did not answer.
     """
     wanted = {region: replace(needed, version=1) for region, needed in needs.items()}
     context.each(lambda item: _pin_region(context, pin, *item), list(wanted.items()))
@@ -329,13 +333,13 @@ def _pin_region(context: TableContext, pin: Pin, region: RegionId, needs: Region
     )
     for _ in context.budget().attempts():
         outcome = context.registry.swap(key, expect=None, change=record)
-        if isinstance(outcome, SwapApplied | SwapLost):  # nobody else writes it before the pin is confirmed
+        if isinstance(outcome, SwapApplied | SwapLost):  # before the confirmation no other process writes it
             return
-    raise Unavailable(f"the {pin.kind}'s records could not be written", remedy="Make it again", table=context.uri)
+    raise Unavailable(f"the {pin.kind}'s records could not be written", remedy="Create it again", table=context.uri)
 
 
 def overtaken(context: TableContext, pin: Pin) -> bool:
-    """Whether a floor that is committed by now has passed what the pin needs. Read after its records were written."""
+    """Whether a committed floor has passed what the pin needs. Call it after the records of the pin are written."""
     record = context.registry.read(table_key(context.table)) or {}
     if pin.base_version is not None and int(record.get("base_floor", 0)) > pin.base_version:
         return True
@@ -351,22 +355,22 @@ def overtaken(context: TableContext, pin: Pin) -> bool:
 
 
 def confirm(context: TableContext, pin: Pin, *, ttl_seconds: float | None) -> Pin:
-    """The pin, which was not overtaken, as one that may be relied on, for so long or for ever; raises as `step`."""
-    return step(context, replace(pin, confirmed=True, expires=expiry(context, ttl_seconds)))
+    """Confirm a pin that was not overtaken, and start its time to live; raises the same errors as `update_pin`."""
+    return update_pin(context, replace(pin, confirmed=True, expires=expiry(context, ttl_seconds)))
 
 
-def step(context: TableContext, following: Pin) -> Pin:
-    """Replace the record of a pin by what follows from it, unless it was changed or removed.
+def update_pin(context: TableContext, following: Pin) -> Pin:
+    """Replace the record of a pin, unless the pin was changed or removed meanwhile.
 
     Args:
-        following: with the version of the pin from which it follows.
+        following: the new content, with the version of the pin that it replaces.
 
     Returns:
-        The same with its own version.
+        The pin with its new version.
 
     Raises:
-        Contended: the pin changed, or has expired and was removed.
-        Unavailable: the registry gave no answer.
+        Contended: the pin was changed, dropped, or removed after its expiry.
+        Unavailable: the registry did not answer.
     """
     pin = replace(following, version=following.version + 1)
     change_record(context, pin, expect={"version": following.version, "nonce": pin.nonce}, change=pin.to_record())
@@ -374,37 +378,37 @@ def step(context: TableContext, following: Pin) -> Pin:
 
 
 def change_record(context: TableContext, pin: Pin, *, expect: Fields, change: Fields) -> None:
-    """Change a pin's own record under a witness; a lost reply is recognised by what is there. Raises as `step`."""
+    """Swap fields of a pin's own record; a lost reply is detected by its content. Raises as `update_pin` does."""
     key = pin_key(pin.partition(context.table), pin.name)
     for _ in context.budget().attempts():
         outcome = context.registry.swap(key, expect=expect, change=change)
         if isinstance(outcome, SwapApplied):
             return
         if isinstance(outcome, SwapLost):
-            if outcome.record is not None and holds(outcome.record, change):
+            if outcome.record is not None and matches(outcome.record, change):
                 return
-            raise Contended(f"the {pin.kind} was changed or removed meanwhile", remedy="Try again", table=context.uri)
-    raise Unavailable(f"the {pin.kind}'s record could not be written", remedy="Try again", table=context.uri)
+            raise Contended(f"the {pin.kind} was changed or removed meanwhile", remedy="Retry", table=context.uri)
+    raise Unavailable(f"the {pin.kind}'s record could not be written", remedy="Retry", table=context.uri)
 
 
 def forget(context: TableContext, pin: PinIdentity) -> None:
-    """Remove the records of a pin, its own first, however it was renewed; nothing happens to another one of its name.
+    """Remove the records of a pin, its own record first, even if it was renewed. Leaves a later pin of its name alone.
 
-    A crash leaves records of regions that nobody counts, which a collection removes.
+    A crash may leave records of regions. They have no effect, and a collection removes them.
 
     Raises:
-        Unavailable, Contended: it may still be there.
+        Unavailable, Contended: the pin may still exist.
     """
     _end(context, pin, confirmed=True)
 
 
 def abandon(context: TableContext, pin: PinIdentity) -> bool:
-    """As `forget`, by who has made a pin and was not told that it is confirmed: if it is all the same, it stays.
+    """Like `forget`, for a creator that does not know whether the pin was confirmed: a confirmed pin stays.
 
-    Somebody may rely on it by then.
+    Other processes may already rely on it.
 
     Returns:
-        Whether it is gone.
+        Whether the pin is removed.
     """
     return _end(context, pin, confirmed=False)
 
@@ -418,7 +422,7 @@ def _end(context: TableContext, pin: PinIdentity, *, confirmed: bool) -> bool:
         except Corrupt:
             if pin.nonce or not confirmed:
                 raise
-            context.registry.discard(key)  # it has no witness, and while it is there no pin can be read
+            context.registry.discard(key)  # a damaged record can't be compared, and no pin can be read while it exists
             return True
         if record is None or _nonce(record) != pin.nonce:
             discard_regions(context, pin)
@@ -426,38 +430,38 @@ def _end(context: TableContext, pin: PinIdentity, *, confirmed: bool) -> bool:
         if record.get("confirmed") and not confirmed:
             return False
         context.registry.delete(key, expect={"version": record.get("version"), "nonce": record.get("nonce")})
-    raise Contended(f"others kept changing the {pin.kind}", remedy="Drop it again", table=context.uri)
+    raise Contended(f"other processes kept changing the {pin.kind}", remedy="Drop it again", table=context.uri)
 
 
 def discard_regions(context: TableContext, pin: PinIdentity) -> None:
-    """Remove the records of regions of a pin that is over: nobody else's keys carry its nonce.
+    """Remove the records of regions of a pin that no longer exists. No other pin has keys with its nonce.
 
     Raises:
-        Unavailable: some may still be there; a collection removes them.
+        Unavailable: some records may remain; a collection removes them.
     """
     partition, prefix = pin.partition(context.table), region_pin_prefix(pin.name, pin.nonce)
     try:
         keys = [key for key, _ in context.registry.list(partition) if key.sort.startswith(prefix)]
-    except Corrupt:  # one of them can't be read, or one of another pin
+    except Corrupt:  # a record of this pin or of another one is damaged
         keys = [region_pin_key(partition, pin.name, pin.nonce, region.id) for region in regions(context)]
     context.each(context.registry.discard, keys)
 
 
 def held(context: TableContext, pin: PinIdentity) -> bool:
-    """Whether the pin's record is still there: what was read before this call was not collected before it."""
+    """Whether the pin still exists. If so, nothing that it needs was collected before this call."""
     record = context.registry.read(pin_key(pin.partition(context.table), pin.name))
     return record is not None and _nonce(record) == pin.nonce
 
 
 def expiry(context: TableContext, ttl_seconds: float | None) -> float | None:
-    """When a pin expires that lives so long from now on; None for never."""
+    """The expiry of a pin with this time to live from now on; None for never."""
     return None if ttl_seconds is None else context.clock.now() + ttl_seconds
 
 
 def is_of(own: Record | None, key: Key) -> bool:
-    """Whether a region's record belongs to the pin with its own record, or to where that is being moved.
+    """Whether a record of a region belongs to the pin with this own record, or to its new positions during a move.
 
-    The nonce in its key says so, as it does to whoever reads the pin.
+    The nonce in the key decides, as it does when pins are read.
     """
     return own is not None and key.sort.split("#")[1] in (own.get("nonce"), own.get(NEXT))
 
@@ -477,7 +481,7 @@ def _pin(kind: str, name: str, record: Record, parts: Mapping[RegionId, Record])
             complete=kind == "cursor" or len(parts) == number(record, "regions"),
             clone=text(record, "clone"),
         )
-    except (KeyError, ValueError, Corrupt) as error:  # a sum that is none is Corrupt
+    except (KeyError, ValueError, Corrupt) as error:  # an invalid setsum raises Corrupt
         raise Corrupt(
-            f"the record of {kind} {name!r} is unreadable: {error!r}", remedy=f"Drop the {kind}, then make it again"
+            f"the record of {kind} {name!r} is unreadable: {error!r}", remedy=f"Drop the {kind}, then create it again"
         ) from error

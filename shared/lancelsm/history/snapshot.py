@@ -1,7 +1,8 @@
-"""Snapshots: named, expiring pins of what a table was, as one view of it.
+"""Create, renew, drop and read snapshots: named pins of one view of a table, usually with an expiry.
 
-A snapshot is made by the protocol of `pins`, and renewed by its holder before it expires. What it needs stays until it
-is dropped or has expired; then the collector removes its record under its witness, and only after that what it kept.
+A snapshot is created by the protocol of `pins`. Its holder renews it before it expires. The objects that it needs stay
+until it is dropped or has expired. After the expiry a collector first removes its record, by a compare-and-swap, and
+only then the objects.
 """
 
 from __future__ import annotations
@@ -24,54 +25,57 @@ from lancelsm.region.catalog import Region, TableContext, regions, with_heads
 from lancelsm.region.compare_and_swap import load, newest
 from lancelsm.region.handle import TableHandle, check_base
 from lancelsm.region.head import Head
-from lancelsm.region.lineage import read_lineage, tags_of
+from lancelsm.region.lineage import read_lineage, tag_prefix_of
 from lancelsm.region.manifest import Manifest
 from lancelsm.wal.replay import tail
 
 _TRIES = 5
-_BEATS = 3  # renewals in one time to live
-_REMEDY = "take a new one with a longer time to live, and refresh it while it is read, as Table.holding_snapshot does"
+_RENEWALS = 3  # per time to live
+_REMEDY = "create a new one with a longer time to live, and refresh it while you read, as Table.holding_snapshot does"
 
 
-def make_snapshot(handle: TableHandle, name: str, *, ttl_seconds: float | None) -> Pin:
-    """Pin the table as it is now: everything acknowledged before is in the snapshot.
+def create_snapshot(handle: TableHandle, name: str, *, ttl_seconds: float | None) -> Pin:
+    """Create a snapshot of the table as it is now. It has all rows that were acknowledged before the call.
 
     Args:
         name: letters, digits, `-` and `_`.
-        ttl_seconds: for how long from its confirmation on, unless it is renewed; None for ever.
+        ttl_seconds: time to live from the confirmation on, unless the snapshot is renewed; None for no expiry.
 
     Returns:
         The confirmed pin.
 
     Raises:
-        Invalid: the name is taken, or no name.
-        Contended: the collector overtook it again and again; nothing is kept of it.
-        Corrupt, Unavailable: as a read; after `Unavailable` it may be there.
+        Invalid: the name is taken or not valid.
+        Contended: collections kept overtaking the new snapshot. The snapshot does not exist.
+        Corrupt: an object of the table is missing or damaged.
+        Unavailable: a store or the registry did not answer. The snapshot may exist.
 
-    A crash at any line leaves the snapshot, or nothing that can be opened, whose records expire, whatever the time to
-    live.
+    After a crash at any line the snapshot either exists, or can't be opened and its records expire.
     """
-    place, withdraw = partial(_placed, handle), partial(_withdraw, handle)
-    return pins.make(handle.context, "snapshot", name, place=place, withdraw=withdraw, ttl_seconds=ttl_seconds)
+    record_needs, undo = partial(_record_needs, handle), partial(_undo, handle)
+    return pins.create_pin(
+        handle.context, "snapshot", name, record_needs=record_needs, undo=undo, ttl_seconds=ttl_seconds
+    )
 
 
 def renew_snapshot(handle: TableHandle, name: str, *, ttl_seconds: float | None) -> Pin:
-    """Let a snapshot live for so long from now on, None for ever.
+    """Give a snapshot a new time to live from now on; None for no expiry.
 
     Raises:
-        Invalid: it has expired and is gone, so that nothing of it can be relied on; or it keeps the files of a clone.
-        Contended, Unavailable: it could not be renewed yet.
+        Invalid: snapshot not found; it may have been dropped or have expired. Or it keeps the files of a clone.
+        Contended, Unavailable: the snapshot was not renewed; retry.
     """
     pin = find_snapshot(handle.context, name)
     if pin.clone:
-        raise _of_clone(handle, pin)
+        raise _kept_for_clone(handle, pin)
     return _renewed(handle, pin, lambda: pins.expiry(handle.context, ttl_seconds))
 
 
-def keep_standing(handle: TableHandle, pin: Pin) -> Pin:
-    """Make sure that a snapshot stands, against a collector that has found it expired and is about to remove it.
+def ensure_kept(handle: TableHandle, pin: Pin) -> Pin:
+    """Swap the record of a snapshot, so that a collector which found it expired fails to remove it.
 
-    Whatever a collector deletes from now on, it has read the pins after this began. Raises as `renew_snapshot`.
+    Everything that collectors delete from now on was decided by pins that they read after the start of this call.
+    Raises the same errors as `renew_snapshot`.
     """
     return _renewed(handle, pin, None)
 
@@ -81,84 +85,84 @@ def _renewed(handle: TableHandle, pin: Pin, expires: Callable[[], float | None] 
     for _ in context.budget().attempts():
         found = find_snapshot(context, pin.name)
         if found.nonce != pin.nonce:
-            raise _gone(context, pin.name)
+            raise _not_found(context, pin.name)
         with suppress(Contended):
-            return pins.step(context, replace(found, expires=expires() if expires else found.expires))
-    raise Contended("others kept changing the snapshot", remedy="Try again", table=context.uri, snapshot=pin.name)
+            return pins.update_pin(context, replace(found, expires=expires() if expires else found.expires))
+    raise Contended("other processes kept changing the snapshot", remedy="Retry", table=context.uri, snapshot=pin.name)
 
 
 def drop_snapshot(handle: TableHandle, name: str) -> None:
-    """End a snapshot, also one that is being made. What it kept is collected by the next round.
+    """Drop a snapshot, also one that is being created. The next collection deletes what it kept.
 
-    One that keeps the files of a clone ends only where the clone's place is empty or another table's: somebody removed
-    the clone by hand. A clone that was moved is not found, and loses its files.
+    A snapshot that keeps the files of a clone can only be dropped if the clone's location is empty or has another
+    table, because the clone was deleted by hand. A clone that was moved is not found, and loses its files.
 
     Raises:
-        Invalid: there is none of this name, or it keeps the files of a clone; or the clone's place can't be read.
-        Corrupt: what the clone notes of its source is unreadable.
-        Contended, Unavailable: it may still be there; drop it again.
+        Invalid: snapshot not found; or it keeps the files of a clone; or the clone's location can't be read.
+        Corrupt: the lineage marker file of the clone is unreadable.
+        Contended, Unavailable: the snapshot may still exist; drop it again.
     """
     pin = pins.named(handle.context, "snapshot", name)
     if pin is None:
-        raise _gone(handle.context, name, wanted=False)
+        raise _not_found(handle.context, name, needed=False)
     if pin.clone:
         lineage = read_lineage(open_store(pin.clone, handle.storage_options))
         if lineage is not None and lineage.pin == name:
-            raise _of_clone(handle, pin)
+            raise _kept_for_clone(handle, pin)
         for tag in tags(uri=handle.context.uri, storage_options=handle.storage_options):
-            if tag.startswith(tags_of(name)):
+            if tag.startswith(tag_prefix_of(name)):
                 remove_tag(uri=handle.context.uri, tag=tag, storage_options=handle.storage_options)
     forget_snapshot(handle, pin)
 
 
 def list_snapshots(context: TableContext) -> list[Pin]:
-    """Every confirmed snapshot, by name; expired ones that the collector has not removed yet are among them."""
+    """All confirmed snapshots, ordered by name. Includes expired ones that no collector has removed yet."""
     return [pin for pin in pins_of(context.registry.list(snapshots(context.table))) if pin.confirmed]
 
 
 def find_snapshot(context: TableContext, name: str) -> Pin:
-    """The snapshot of this name.
+    """Find the snapshot of this name.
 
     Raises:
-        Invalid: there is none.
+        Invalid: snapshot not found.
         Corrupt: some of its records are missing.
-        Contended: others kept making and dropping it.
+        Contended: other processes kept creating and dropping it.
     """
-    lacking: Nonce | None = None
+    incomplete: Nonce | None = None
     for _ in context.budget().attempts():
         pin = next((pin for pin in list_snapshots(context) if pin.name == name), None)
         if pin is None:
-            raise _gone(context, name)
+            raise _not_found(context, name)
         if pin.complete:
             return pin
-        # A record that a listing lacks was made during it, perhaps. All were there before the second one; if its own is
-        # there after that, none has been removed yet.
-        if pin.nonce == lacking and pins.held(context, pin):
+        # Records that are missing in one listing may have been written during it. All were written before the second
+        # listing; and if the pin still exists after that, none was removed. So then a record was lost.
+        if pin.nonce == incomplete and pins.held(context, pin):
             raise Corrupt("records of the snapshot are missing", remedy="Drop it", table=context.uri, snapshot=name)
-        lacking = pin.nonce
-    raise Contended("the snapshot kept changing", remedy="Try again", table=context.uri, snapshot=name)
+        incomplete = pin.nonce
+    raise Contended("the snapshot kept changing", remedy="Retry", table=context.uri, snapshot=name)
 
 
 @contextmanager
 def holding_snapshot(handle: TableHandle, name: str, *, ttl_seconds: float) -> Iterator[Pin]:
-    """A snapshot for as long as the context lasts, renewed by a thread; dropped when it ends.
+    """Hold a snapshot in a `with` block: create it, renew it by a thread, and drop it at the end.
 
-    Raises: as `make_snapshot`; when the context ends also what kept it from being renewed.
+    Raises the same errors as `create_snapshot`. At the end of the block it raises the error of a failed renewal.
     """
-    pin = make_snapshot(handle, name, ttl_seconds=ttl_seconds)
+    pin = create_snapshot(handle, name, ttl_seconds=ttl_seconds)
     stop, failures = threading.Event(), []
 
-    def beat() -> None:
-        while not stop.wait(ttl_seconds / _BEATS):
+    def renew() -> None:
+        while not stop.wait(ttl_seconds / _RENEWALS):
             try:
                 _renewed(handle, pin, lambda: pins.expiry(handle.context, ttl_seconds))
             except (Contended, Unavailable):
-                continue  # the next beat comes before it expires
+                continue  # the next renewal comes before the expiry
             except LsmError as error:
                 failures.append(error)
                 return
 
-    thread = threading.Thread(target=beat, daemon=True, name=f"lancelsm-snapshot-{name}")
+    thread = threading.Thread(target=renew, daemon=True, name=f"lancelsm-snapshot-{name}")
     thread.start()
     try:
         yield pin
@@ -172,15 +176,15 @@ def holding_snapshot(handle: TableHandle, name: str, *, ttl_seconds: float) -> I
 
 
 def snapshot_view(handle: TableHandle, pin: Pin) -> View:
-    """The table as the snapshot pins it: the same at every call.
+    """Read the view of the table that the snapshot pins. It is the same at every call.
 
     Raises:
         Invalid: the snapshot was dropped or has expired.
-        Corrupt: something that it needs is missing or wrong.
+        Corrupt: an object that it needs is missing or wrong.
     """
     context = handle.context
-    check_standing(context, pin)
-    with standing(context, pin):
+    check_readable(context, pin)
+    with snapshot_errors(context, pin):
         base = open_base(uri=context.uri, version=_base_version(pin), storage_options=handle.storage_options)
         check_base(base, handle.config)
         named = {region.id: region for region in regions(context)}
@@ -191,36 +195,36 @@ def snapshot_view(handle: TableHandle, pin: Pin) -> View:
 
 
 @contextmanager
-def standing(context: TableContext, pin: Pin) -> Iterator[None]:
-    """Read what a snapshot keeps: where something is missing because the snapshot is gone, say that.
+def snapshot_errors(context: TableContext, pin: Pin) -> Iterator[None]:
+    """Translate errors of a block that reads objects of a snapshot, if the snapshot no longer exists.
 
     Raises:
-        Invalid: the snapshot was dropped or has expired, and something that it kept could not be read.
+        Invalid: an object could not be read, and the snapshot was dropped or has expired.
     """
     try:
         yield
     except (Corrupt, Invalid, Unavailable) as error:
         if not pins.held(context, pin):
-            raise _gone(context, pin.name) from error
+            raise _not_found(context, pin.name) from error
         raise
 
 
-def check_standing(context: TableContext, pin: Pin) -> None:
-    """Raise `Invalid` for a snapshot that was dropped or has expired, collected or not yet."""
+def check_readable(context: TableContext, pin: Pin) -> None:
+    """Raise `Invalid` if a snapshot was dropped or has expired, even if it is not collected yet."""
     if pin.clone:
         raise Invalid(
-            "this snapshot keeps files of a clone; it is no view of the table",
+            "this snapshot only keeps files of a clone, it is not a view of the table",
             remedy=f"Read the clone: {pin.clone}",
             table=context.uri,
             snapshot=pin.name,
         )
     record = context.registry.read(pin_key(snapshots(context.table), pin.name))
     if record is None or record["nonce"] != pin.nonce:
-        raise _gone(context, pin.name)
+        raise _not_found(context, pin.name)
     if record["expires"] != pins.NEVER and float(record["expires"]) <= context.clock.now():
         raise Invalid(
             "the snapshot has expired",
-            remedy=f"Until a collection has removed it: lancelsm snapshot refresh {context.uri} --name {pin.name} "
+            remedy=f"If no collection has removed it yet: lancelsm snapshot refresh {context.uri} --name {pin.name} "
             f"--ttl 4h. Else {_REMEDY}",
             table=context.uri,
             snapshot=pin.name,
@@ -228,25 +232,25 @@ def check_standing(context: TableContext, pin: Pin) -> None:
 
 
 def tag_of(nonce: Nonce) -> str:
-    """The tag of the base's version that a pin needs."""
+    """The tag of the version of the base that a pin needs."""
     return f"lancelsm.pin.{nonce}"
 
 
-def _of_clone(handle: TableHandle, pin: PinIdentity) -> Invalid:
+def _kept_for_clone(handle: TableHandle, pin: PinIdentity) -> Invalid:
     return Invalid(
-        "a clone shares the files that this snapshot keeps",
-        remedy=f"It ends with the clone: lancelsm drop {pin.clone}",
+        "a clone shares the table's files, and this snapshot keeps them",
+        remedy=f"Dropping the clone also drops it: lancelsm drop {pin.clone}",
         table=handle.context.uri,
         snapshot=pin.name,
     )
 
 
-def _gone(context: TableContext, name: str, *, wanted: bool = True) -> Invalid:
-    """What there is to say of a snapshot that is not there, to whoever wanted it, or wanted it to end."""
-    there = f"See lancelsm snapshot list {context.uri}"
+def _not_found(context: TableContext, name: str, *, needed: bool = True) -> Invalid:
+    """The error for a missing snapshot. `needed`: the caller wants to use it, not to drop it."""
+    see = f"See lancelsm snapshot list {context.uri}"
     return Invalid(
-        "there is no such snapshot, or not any more: it was dropped or has expired then",
-        remedy=f"{there}, or {_REMEDY}" if wanted else there,
+        "snapshot not found; it may have been dropped or have expired",
+        remedy=f"{see}, or {_REMEDY}" if needed else see,
         table=context.uri,
         snapshot=name,
     )
@@ -255,15 +259,15 @@ def _gone(context: TableContext, name: str, *, wanted: bool = True) -> Invalid:
 def _pinned_region(region: Region, needs: RegionPin, base: BaseTable) -> RegionView:
     staged = load(region, needs.manifest_key)
     if staged is None:
-        raise Corrupt("the manifest of a snapshot is gone", **region.where, object=needs.manifest_key)
+        raise Corrupt("the manifest of a snapshot is missing", **region.where, object=needs.manifest_key)
     entries = tail(region, needs, staged.manifest)
     if entries is None:
         raise Corrupt("the log of a snapshot was collected", **region.where, position=needs.first_position)
     return region_view(region, staged.manifest, entries, base)
 
 
-def _placed(handle: TableHandle, pin: Pin) -> Pin | None:
-    """The pin with what it needs of the table as it is now, recorded; None if the base's version was cleaned up."""
+def _record_needs(handle: TableHandle, pin: Pin) -> Pin | None:
+    """Record what the pin needs of the table now, and tag the base; None if that version was cleaned up meanwhile."""
     context = handle.context
     base, needs = _state(handle)
     needed = pins.pin_regions(context, pin, needs)
@@ -273,21 +277,23 @@ def _placed(handle: TableHandle, pin: Pin) -> Pin | None:
         )
     except VersionGone:
         return None
-    return pins.step(context, replace(pin, base_version=base.version, regions=needed))
+    return pins.update_pin(context, replace(pin, base_version=base.version, regions=needed))
 
 
 def _state(handle: TableHandle) -> tuple[BaseTable, Mapping[RegionId, RegionPin]]:
-    """Heads with their manifests, then the base, that belong together; raises `Corrupt` as `read.view.take_view`."""
+    """Read heads with manifests, then the base, until they match. Raises `Corrupt` as `read.view.take_view` does."""
     problem = ""
     for _ in range(_TRIES):
-        made = with_heads(handle.context, regions(handle.context))
-        named = handle.context.each(lambda pair: newest(*pair), made)
+        found = with_heads(handle.context, regions(handle.context))
+        named = handle.context.each(lambda pair: newest(*pair), found)
         base = handle.read_base()
         check_base(base, handle.config)
         problem = next(filter(None, (mismatch(manifest, base) for _, manifest in named)), "")
         if not problem:
             return base, {manifest.region: _needs(head, manifest, base) for head, manifest in named}
-    raise Corrupt(problem, remedy="Read the table: its error says how to repair it", table=handle.context.uri)
+    raise Corrupt(
+        problem, remedy="Scan the table: the error of the scan says how to repair it", table=handle.context.uri
+    )
 
 
 def _needs(head: Head, manifest: Manifest, base: BaseTable) -> RegionPin:
@@ -304,19 +310,19 @@ def _needs(head: Head, manifest: Manifest, base: BaseTable) -> RegionPin:
     )
 
 
-def _withdraw(handle: TableHandle, pin: Pin) -> None:
+def _undo(handle: TableHandle, pin: Pin) -> None:
     if pins.abandon(handle.context, pin):
         _remove_tag(handle, pin)
 
 
 def forget_snapshot(handle: TableHandle, pin: PinIdentity) -> None:
-    """Remove the records and the tag of a pin, of whatever state; raises as `history.pins.forget`."""
+    """Remove the records and the tag of a pin in any state; raises the same errors as `history.pins.forget`."""
     pins.forget(handle.context, pin)
     _remove_tag(handle, pin)
 
 
 def _remove_tag(handle: TableHandle, pin: PinIdentity) -> None:
-    if pin.nonce:  # else a collection removes it
+    if pin.nonce:  # unknown if the record is damaged; then a collection removes the tag
         remove_tag(uri=handle.context.uri, tag=tag_of(pin.nonce), storage_options=handle.storage_options)
 
 

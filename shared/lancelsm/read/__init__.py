@@ -1,1 +1,1 @@
-"""The table as it is: one view of log, generations and base, and the rows of it."""
+"""Read the current state of a table: one consistent view of log, generations and base, and its rows."""

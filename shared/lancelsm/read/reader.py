@@ -1,7 +1,8 @@
-"""Rows of a view: base < generations < tail, the newest row of a key wins, tombstones hide it.
+"""Read the rows of a view: the newest row of a key wins, and a tombstone hides older rows.
 
-An older row is dropped when a newer level has its key, even if the newer row fails the condition (lance-memwal,
-"LSM-Tree Merging Read"). Keys of the newer levels are held in memory; rows stream.
+The levels are, from old to new: base, generations, tail. A row is dropped if a newer level has its key, even if the
+newer row fails the condition (lance-memwal, "LSM-Tree Merging Read"). Keys above the base are held in memory; rows
+stream.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ from lancelsm.read.view import RegionView, View
 from lancelsm.record.key import key_column, newest
 from lancelsm.record.schema import TOMBSTONE, TableSchema
 
-_ROWS_AT_ONCE = 1 << 18  # looking up many keys at once costs little more than looking up few
+_ROWS_AT_ONCE = 1 << 18  # many keys per lookup cost little more than a few
 _BYTES_AT_ONCE = 32 << 20
-_LEVEL = "lancelsm.level"  # no column of a table has a dot in its name
+_LEVEL = "lancelsm.level"  # column names of tables have no dots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Level:
-    """One level above the base: a generation's path and the sum of its bloom filter, or the tail itself."""
+    """One level above the base: a generation (path and setsum of its bloom filter), or the rows of the tail."""
 
-    number: int  # newer levels of a region have higher ones
+    number: int  # newer levels of a region have higher numbers
     path: str | None = None
     bloom_setsum: Setsum | None = None
     tail: pa.Table | None = None
@@ -43,27 +44,28 @@ class _Level:
 def scan(
     view: View, *, uri: str, columns: Sequence[str] | None = None, where: str | None = None, limit: int | None = None
 ) -> pa.RecordBatchReader:
-    """The rows of a view, streamed.
+    """Stream the rows of a view.
 
     Args:
-        uri: the table's, to find generations.
-        columns: which ones, in this order; all by default.
+        uri: of the table; generations are found by it.
+        columns: columns to return, in this order; all by default.
         where: SQL condition over the table's columns, in Lance's dialect: text in single quotes, names in backticks.
-        limit: at most so many rows.
+        limit: maximum number of rows.
 
     Returns:
-        Batches of these columns, rows in no order, each key once.
+        Batches of these columns; rows in no order, each key once.
 
     Raises:
-        Invalid: an unknown column, a condition that is no SQL or fails on a row, or a negative limit.
-        Corrupt, Unavailable: as `dataset.generation.read_generation`, also from the reader while it streams.
+        Invalid: an unknown or repeated column, a condition that is not valid SQL or fails on a row, or a negative
+            limit.
+        Corrupt, Unavailable: see `dataset.generation.read_generation`. The reader can raise them while it streams.
     """
     schema = view.base.schema
     names = _wanted(schema, columns, uri=uri)
     if limit is not None and limit < 0:
         raise Invalid(f"the limit is {limit}", remedy="Give 0 or more", table=uri)
     if not names:
-        raise Invalid("a scan of no columns", remedy="Name one: a key column is enough to count", table=uri)
+        raise Invalid("the list of columns is empty", remedy="Name a column; to count rows, a key column", table=uri)
     if where is not None:
         check_condition(where, columns=schema.names, table=uri)
     out = pa.schema([schema.columns.field(name).remove_metadata() for name in names])
@@ -72,13 +74,15 @@ def scan(
 
 
 def get(view: View, keys: pa.Table, *, uri: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """The live rows of these keys: newest level first, each level asked only for keys that no newer one has.
+    """Look up the live rows with these keys. Reads the newest level first, and older ones only for missing keys.
 
     Args:
-        keys: the key columns, distinct.
+        keys: the key columns; keys must be distinct.
 
     Returns:
-        One row per key that exists, in no order. Raises as `scan`.
+        One row per key that exists, in no order.
+
+    Raises the same errors as `scan`.
     """
     schema = view.base.schema
     names = _wanted(schema, columns, uri=uri)
@@ -109,21 +113,21 @@ def get(view: View, keys: pa.Table, *, uri: str, columns: Sequence[str] | None =
 
 
 def _wanted(schema: TableSchema, columns: Sequence[str] | None, *, uri: str) -> list[str]:
-    """The columns that a read was asked for; raises `Invalid` for one that the table doesn't have, or twice."""
+    """The columns to return; raises `Invalid` for an unknown or repeated column."""
     if isinstance(columns, str):
         raise Invalid(f"columns is the text {columns!r}", remedy=f"Give a list: [{columns!r}]", table=uri)
     names = schema.names if columns is None else list(columns)
     known = set(schema.names)
     for name, times in Counter(names).items():
         if name not in known:
-            raise Invalid(f"column {name!r} is not a column of the table", table=uri, field=name)
+            raise Invalid(f"the table has no column {name!r}", table=uri, field=name)
         if times > 1:
-            raise Invalid(f"column {name!r} is asked for twice", table=uri, field=name)
+            raise Invalid(f"column {name!r} is named twice", table=uri, field=name)
     return names
 
 
 def _rows(view: View, *, uri: str, columns: Sequence[str], where: str | None, limit: int | None) -> Iterator[pa.Table]:
-    """Live rows with at least these columns."""
+    """The live rows, with at least these columns."""
     schema = view.base.schema
     levels = [level for region in view.regions for level in _levels(region)]
     read = _with_key(schema, columns)
@@ -134,7 +138,7 @@ def _rows(view: View, *, uri: str, columns: Sequence[str], where: str | None, li
     base = scan_base(view.base, columns=read, where=where)
     for rows in _gathered(base):
         yield rows.filter(pa.array(above.level_of(rows, schema) == ABSENT))
-    # A condition may look at any column, so the rows that it is asked about have all of them.
+    # A condition may use any column, so rows that it is applied to need all columns.
     wanted = schema.names if where is not None else read
     for level in levels:
         for rows in _gathered(_read(view, level, uri=uri, columns=wanted, where=where)):
@@ -144,7 +148,7 @@ def _rows(view: View, *, uri: str, columns: Sequence[str], where: str | None, li
 
 
 class _Newest:
-    """For every key above the base, the newest level that has it."""
+    """The newest level of every key above the base."""
 
     def __init__(self, keys: Keys, levels: Indexes) -> None:
         self._keys = keys
@@ -161,13 +165,13 @@ class _Newest:
         return cls(Keys(_keys(known, schema)), known.column(_LEVEL).to_numpy())
 
     def level_of(self, rows: pa.Table, schema: TableSchema) -> Indexes:
-        """The newest level of each row's key; `ABSENT` if only the base can have it."""
+        """The newest level that has the key of each row; `ABSENT` if no level above the base has it."""
         found = self._keys.find(_keys(rows, schema))
         return np.where(found == ABSENT, ABSENT, self._levels[found])
 
 
 def _levels(region: RegionView) -> list[_Level]:
-    """Oldest first."""
+    """The levels of a region above the base, oldest first."""
     levels = [
         _Level(number=g.generation, path=region.path(g), bloom_setsum=g.folded.bloom_setsum if g.folded else None)
         for g in region.generations
@@ -180,7 +184,7 @@ def _levels(region: RegionView) -> list[_Level]:
 def _read(
     view: View, level: _Level, *, uri: str, columns: Sequence[str], where: str | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of a level in stored form: these columns, the key, `_tombstone`. `where` may spare some that don't match."""
+    """Read a level in stored form: these columns, the key, `_tombstone`. May skip rows that don't match `where`."""
     schema = view.base.schema
     if level.tail is not None:
         return iter(level.tail.select([*_with_key(schema, columns), TOMBSTONE]).to_batches())
@@ -194,7 +198,7 @@ def _read(
 
 
 def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """The same rows in tables large enough to look up their keys at once."""
+    """Combine batches into tables that are large enough for an efficient lookup of their keys."""
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
         waiting.append(batch)
@@ -234,5 +238,5 @@ def _keys(rows: pa.Table, schema: TableSchema) -> pa.ChunkedArray:
 
 
 def _among(rows: pa.Table, others: pa.Table, schema: TableSchema) -> pa.Array:
-    """Which rows have a key that one of the others has."""
+    """Flags of the rows whose key is among those of the others."""
     return pc.is_in(key_column(rows, schema.primary_key), value_set=key_column(others, schema.primary_key))

@@ -1,4 +1,4 @@
-"""The rows of one read, for pyarrow, polars, duckdb and pandas."""
+"""Hand the rows of one read to pyarrow, polars, duckdb and pandas."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lancelsm.errors import Invalid
 
 
 class Rows:
-    """The rows of one read, taken from storage as they are asked for, once.
+    """The rows of one read. They are streamed from storage, and can be read once.
 
-    Speaks the Arrow C stream protocol, so that pyarrow, polars, duckdb and pandas take it as it is.
+    Supports the Arrow C stream protocol, so pyarrow, polars, duckdb and pandas accept it directly.
     """
 
     def __init__(self, stream: pa.RecordBatchReader) -> None:
@@ -32,16 +32,16 @@ class Rows:
         return iter(self._take())
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows batch by batch."""
+        """Iterate over the rows in batches."""
         return iter(self._take())
 
     def to_arrow(self) -> pa.Table:
         return self._take().read_all()
 
     def _take(self) -> pa.RecordBatchReader:
-        """The stream, once: asked for a second time, what is left of it would be a shorter answer."""
+        """Return the stream once. A second reader would silently get only the remaining rows."""
         if self._taken:
-            raise Invalid("these rows were read already", remedy="Keep them with to_arrow(), or scan again")
+            raise Invalid("these rows were already read", remedy="Keep them with to_arrow(), or scan again")
         self._taken = True
         return self._stream
 
@@ -56,8 +56,8 @@ class Rows:
         return self.to_arrow().to_pandas()
 
 
-def begun(stream: pa.RecordBatchReader) -> pa.RecordBatchReader:
-    """The same rows, the first batch read already: what is missing shows before the caller sees a row."""
+def with_first_batch(stream: pa.RecordBatchReader) -> pa.RecordBatchReader:
+    """Read the first batch now, so that most missing objects are found before the caller gets a row."""
     first = next(iter(stream), None)
     if first is None:
         return pa.RecordBatchReader.from_batches(stream.schema, [])

@@ -1,4 +1,4 @@
-"""A table at a glance: heads, lag and counters."""
+"""Read the status of a table: heads, counters, and what is not flushed or merged yet."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lancelsm.routing.spec import RegionSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionStatus:
-    """One region as its head and the base show it."""
+    """The status of one region, from its head, its manifest and the base."""
 
     region: RegionId
     values: Mapping[str, Any]
@@ -27,15 +27,15 @@ class RegionStatus:
     owner: str
     status: str
     next_position: int
-    generations: int  # not in the base yet
+    generations: int  # not merged yet
     merged_generation: int
-    wal_rows: int  # not in a generation yet
+    wal_rows: int  # not flushed yet
     wal_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableStatus:
-    """A table at a glance."""
+    """The status of a table."""
 
     table: str
     base_version: int
@@ -43,7 +43,7 @@ class TableStatus:
 
 
 def read_status(handle: TableHandle) -> TableStatus:
-    """Every region as of now: heads first, then the base.
+    """Read the status of every region now: heads first, then the base.
 
     Raises:
         Corrupt: a head or the manifest that it names is missing or unreadable.

@@ -1,7 +1,7 @@
-"""What a read sees: heads, then the base, and proof that they belong together.
+"""Take a view of a table: read heads, then the base, and check that they belong together.
 
-With the head, a reader is strongly consistent without any server: everything acknowledged before the heads were read
-is in the view. Model: tests/model/reader_view.py.
+Reads are strongly consistent without a server: a view contains everything that was acknowledged before the heads were
+read. Model: tests/model/reader_view.py.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ ReadBase = Callable[[], BaseTable]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionView:
-    """One region in a view: what is newer than the base, newest last."""
+    """The part of one region in a view that is newer than the base."""
 
     region: RegionId
     manifest: Manifest
     counter: Generation  # the newest generation that the base holds
-    tail: pa.Table  # folded, in stored form
+    tail: pa.Table  # newest row of each key, in stored form
 
     @property
     def generations(self) -> list[FlushedGeneration]:
@@ -41,13 +41,13 @@ class RegionView:
         return [g for g in self.manifest.generations if g.generation > self.counter]
 
     def path(self, generation: FlushedGeneration) -> str:
-        """Where one of them is, below the table."""
+        """The path of a generation, relative to the table."""
         return generation_path(self.region, generation.path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """Base and regions as of one moment."""
+    """Base and regions at one moment."""
 
     base: BaseTable
     regions: tuple[RegionView, ...]
@@ -57,17 +57,18 @@ def take_view(context: TableContext, regions: Callable[[], Sequence[Region]], re
     """Read heads and tails, then the base.
 
     Args:
-        regions: which ones, listed anew at each try: the catalog is read before the heads.
+        regions: lists the regions. Called at each try, so that the catalog is read before the heads.
         read_base: opens the newest version of the base.
 
     Raises:
-        Corrupt: the base and the regions don't belong together: it was overwritten, or restored too far back.
+        Corrupt: the base and the regions don't belong together: the base was overwritten, or restored too far back.
+            Or an object is missing or damaged.
         Unavailable: a store or the registry did not answer.
     """
     problem = ""
     waits = context.budget().attempts()
     for _ in range(_TRIES):
-        next(waits, None)  # past the budget it waits no more, but tries: it may have stalled between head and base
+        next(waits, None)  # after the budget, try again without waiting: this process may have stalled
         found = context.each(_read, regions())
         base = read_base()
         problem = _problem(found, base, context)
@@ -77,7 +78,7 @@ def take_view(context: TableContext, regions: Callable[[], Sequence[Region]], re
     raise Corrupt(
         problem,
         remedy="If the registry is an older copy, stop all writers, then: "
-        f"lancelsm registry rebuild {context.uri}. Else restore the base to a version whose next generations are kept",
+        f"lancelsm registry rebuild {context.uri}. Else restore the base to a version whose next generations exist",
         table=context.uri,
     )
 
@@ -109,7 +110,7 @@ def _read(region: Region) -> _Read | _Absent | _Overtaken:
 
 
 def _without_head(region: Region) -> _Absent | _Overtaken:
-    """A region that nobody has finished making; raises `Corrupt` if it was written to, so that its head is lost."""
+    """Handle a region without head: unfinished, or created meanwhile. Raises `Corrupt` if the head was lost."""
     written = region.context.objects.get(wal_entry(region.id, Position(1))) is not None
     try:
         ensure_unused(region)
@@ -117,37 +118,37 @@ def _without_head(region: Region) -> _Absent | _Overtaken:
         written = True
     if not written:
         return _Absent()
-    region.head()  # raises, unless it was made only now
+    region.head()  # raises, unless the head was created meanwhile
     return _Overtaken()
 
 
 def _problem(found: Sequence[_Read | _Absent | _Overtaken], base: BaseTable, context: TableContext) -> str:
-    """Why these reads don't make a view, empty if they do. All may pass when everything is read anew."""
+    """Why these reads are not one view; empty if they are. Reading everything again may solve it."""
     if base.facts is None or base.facts.table != context.table:
-        return "the base is not this table's: another tool has overwritten it"
+        return "the base belongs to another table: another tool has overwritten it"
     for read in found:
         if isinstance(read, _Overtaken):
-            return "a log was collected faster than it could be read"
+            return "a log was collected while it was read"
         if isinstance(read, _Read) and (problem := mismatch(read.manifest, base)):
             return problem
     return ""
 
 
 def mismatch(manifest: Manifest, base: BaseTable) -> str:
-    """Why a manifest and a base, which was read after it, are not one state of the region; empty if they are."""
+    """Why a manifest and the base that was read after it don't belong together; empty if they do."""
     counter = base.counters.get(manifest.region, 0)
     kept = {g.generation for g in manifest.generations}
     missing = [g for g in range(counter + 1, manifest.newest + 1) if g not in kept]
     if counter <= manifest.newest and not missing:
         return ""
     return (
-        f"the base holds region {manifest.region} through generation {counter}, its manifest has {sorted(kept)} of "
-        f"{manifest.newest}"
+        f"the base has merged region {manifest.region} through generation {counter}, but its manifest lists "
+        f"{sorted(kept)} of {manifest.newest} generations"
     )
 
 
 def region_view(region: Region, manifest: Manifest, entries: Sequence[Entry], base: BaseTable) -> RegionView:
-    """One region of a view, from the entries after the manifest's replay point."""
+    """Build the part of one region from the entries after the manifest's replay point."""
     with error_context(**region.where):
         tables = [stored_rows(entry, base.schema) for entry in entries if entry.summary.rows]
     rows = pa.concat_tables(tables) if tables else base.schema.stored.empty_table()
