@@ -1,4 +1,4 @@
-"""Fixtures of the command line's tests."""
+"""Fixtures for tests of the command line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.cli.console import ORDERS, Done, Json, Run
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run a command; `stdin` is what it reads there."""
+    """Run a command. `stdin` is its standard input."""
 
     def run(*arguments: object, stdin: str | bytes = b"") -> Done:
         data = stdin.encode() if isinstance(stdin, str) else stdin
@@ -32,7 +32,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture
 def as_json(run: Run) -> Json:
-    """Run a command that must succeed without a word on stderr; its document."""
+    """Run a command that must succeed with an empty stderr. Return its document."""
 
     def as_json(*arguments: object, stdin: str | bytes = b"") -> Any:
         done = run(*arguments, "--output", "json", stdin=stdin)
@@ -43,9 +43,9 @@ def as_json(run: Run) -> Json:
 
 
 @pytest.fixture(scope="session")
-def orders_made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `orders` is a copy of."""
-    folder = tmp_path_factory.mktemp("made")
+def orders_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of which `orders` is a copy."""
+    folder = tmp_path_factory.mktemp("template")
     parquet.write_table(ORDERS, folder / "orders.parquet")
     arguments = ["--schema", str(folder / "orders.parquet"), "--primary-key", "id", "--regions", "bucket(id, 2)"]
     assert main(["init", str(folder / "orders"), *arguments, "--load"]) == 0
@@ -53,7 +53,7 @@ def orders_made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def orders(tmp_path: Path, orders_made: Path) -> Path:
-    """A table of two regions with three rows in its base; the file that they came from lies beside it."""
-    shutil.copytree(orders_made, tmp_path, dirs_exist_ok=True)
+def orders(tmp_path: Path, orders_template: Path) -> Path:
+    """A table of two regions with three rows in its base. The file of these rows is next to it."""
+    shutil.copytree(orders_template, tmp_path, dirs_exist_ok=True)
     return tmp_path / "orders"

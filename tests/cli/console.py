@@ -1,14 +1,16 @@
-"""One way to run the command line in this process, as a script would: arguments in, exit code and streams out."""
+"""Run the command line in this process as a script does: arguments in, exit code and streams out."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
+COMMAND = [sys.executable, "-c", "import sys; from lancelsm.cli import main; sys.exit(main())"]
 ORDERS = pa.table(
     {
         "id": pa.array([1, 2, 3], pa.int64()),
@@ -26,7 +28,7 @@ class Done:
 
     @property
     def document(self) -> Any:
-        """The one document on stdout."""
+        """The only document on stdout."""
         return json.loads(self.out)
 
     @property
@@ -39,5 +41,5 @@ Json = Callable[..., Any]
 
 
 def lines(*rows: dict[str, Any]) -> str:
-    """Rows as JSON lines."""
+    """Encode rows as JSON lines."""
     return "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)

@@ -1,4 +1,4 @@
-"""What a script sees when something goes wrong: the exit code, and one place to read why."""
+"""Errors as a script sees them: an exit code, and the reason in one place."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def test_an_error_is_one_line_on_stderr(tmp_path: Path, run: Run) -> None:
     done = run("status", tmp_path / "none")
 
     assert (done.code, done.out) == (1, "")
-    assert done.err.startswith("Invalid: no table is there [table ")
+    assert done.err.startswith("Invalid: there is no table at this location [table ")
     assert done.err.count("\n") == 1
 
 
-def test_as_json_an_error_is_the_one_document_on_stdout(tmp_path: Path, run: Run) -> None:
+def test_with_json_output_an_error_is_the_only_document_on_stdout(tmp_path: Path, run: Run) -> None:
     done = run("status", tmp_path / "none", "--output", "json")
 
     assert (done.code, done.err) == (1, "")
     error = done.document["error"]
-    assert (error["kind"], error["message"]) == ("Invalid", "no table is there")
+    assert (error["kind"], error["message"]) == ("Invalid", "there is no table at this location")
     assert error["table"] == str(tmp_path / "none")
     assert "lancelsm init" in error["remedy"]
 
@@ -37,7 +37,7 @@ def test_as_json_an_error_is_the_one_document_on_stdout(tmp_path: Path, run: Run
 @pytest.mark.parametrize(
     ("error", "code"), [(Invalid, 1), (Contended, 3), (Fenced, 3), (Corrupt, 4), (Ambiguous, 5), (Unavailable, 6)]
 )
-def test_each_kind_has_its_exit_code(
+def test_each_kind_of_error_has_its_exit_code(
     orders: Path, run: Run, monkeypatch: pytest.MonkeyPatch, error: type[lancelsm.LsmError], code: int
 ) -> None:
     def fail(*_: object, **__: object) -> None:
@@ -53,7 +53,9 @@ def test_each_kind_has_its_exit_code(
     assert run("flush", orders).err == f"{kind}: it went wrong [region 7f3a]. Do this\n"
 
 
-def test_a_foreign_owner_is_fenced_and_a_damaged_log_corrupt(orders: Path, run: Run, as_json: Json) -> None:
+def test_a_write_to_a_region_of_another_owner_is_fenced_and_a_damaged_log_is_corrupt(
+    orders: Path, run: Run, as_json: Json
+) -> None:
     as_json("region", "claim", orders, "--owner", "loader")
     (region, *_) = (r["region"] for r in as_json("region", "list", orders)["regions"])
     row = lines(*({"id": i, "state": None, "price": None} for i in range(10)))
@@ -84,17 +86,17 @@ def test_a_foreign_owner_is_fenced_and_a_damaged_log_corrupt(orders: Path, run: 
         ("init", "t", "--schema", "x.csv", "--primary-key", "a", "--set", "flush_rows"),
     ],
 )
-def test_wrong_usage_is_2_in_both_outputs(run: Run, arguments: tuple[str, ...]) -> None:
-    raised = run(*arguments)
-    assert (raised.code, raised.out) == (2, "")
-    assert raised.err
+def test_wrong_usage_exits_with_2_in_both_output_formats(run: Run, arguments: tuple[str, ...]) -> None:
+    done = run(*arguments)
+    assert (done.code, done.out) == (2, "")
+    assert done.err
 
     document = run("--output", "json", *arguments).document["error"]
     assert (document["kind"], bool(document["message"])) == ("Usage", True)
 
 
 @pytest.mark.parametrize("arguments", [(), ("region",)])
-def test_no_command_is_answered_with_help(run: Run, arguments: tuple[str, ...]) -> None:
+def test_a_call_without_a_command_prints_help(run: Run, arguments: tuple[str, ...]) -> None:
     done = run(*arguments)
 
     assert done.code == 2
@@ -102,11 +104,11 @@ def test_no_command_is_answered_with_help(run: Run, arguments: tuple[str, ...]) 
     assert "Traceback" not in done.err
 
 
-def test_an_unknown_output_is_wrong_usage(run: Run) -> None:
+def test_an_unknown_output_format_is_wrong_usage(run: Run) -> None:
     assert run("status", "t", "--output", "yaml").code == 2
 
 
-def test_a_bug_is_no_traceback_unless_asked_for(orders: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_prints_a_traceback_only_on_request(orders: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("by nothing")
 
@@ -120,7 +122,7 @@ def test_a_bug_is_no_traceback_unless_asked_for(orders: Path, run: Run, monkeypa
     assert "Traceback (most recent call last)" in run("flush", orders).err
 
 
-def test_an_interrupt_is_quiet(orders: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_prints_nothing(orders: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
@@ -132,7 +134,7 @@ def test_an_interrupt_is_quiet(orders: Path, run: Run, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "says"),
+    ("name", "content", "message_part"),
     [
         ("empty.csv", b"", "empty"),
         ("empty.parquet", b"", "empty"),
@@ -148,8 +150,8 @@ def test_an_interrupt_is_quiet(orders: Path, run: Run, monkeypatch: pytest.Monke
         ("latin.csv", b"id,state,price\n8,\xe4,1", "invalid UTF8"),
     ],
 )
-def test_a_file_that_does_not_fit_is_refused_whole(
-    orders: Path, tmp_path: Path, run: Run, as_json: Json, name: str, content: bytes, says: str
+def test_an_invalid_file_is_refused_as_a_whole(
+    orders: Path, tmp_path: Path, run: Run, as_json: Json, name: str, content: bytes, message_part: str
 ) -> None:
     file = tmp_path / name
     file.write_bytes(content)
@@ -157,17 +159,17 @@ def test_a_file_that_does_not_fit_is_refused_whole(
     done = run("write", orders, file, "--output", "json")
 
     assert (done.code, done.document["error"]["kind"]) == (1, "Invalid")
-    assert says in done.document["error"]["message"]
+    assert message_part in done.document["error"]["message"]
     assert done.document["error"]["file"] == str(file)
     assert as_json("scan", orders, "--count") == {"count": 3}
 
 
-def test_a_file_that_is_not_there_is_refused(orders: Path, run: Run) -> None:
+def test_a_missing_file_is_refused(orders: Path, run: Run) -> None:
     assert run("write", orders, "nowhere.csv").code == 1
     assert run("delete", orders, "--keys", "nowhere.csv").code == 1
 
 
-def test_what_was_written_before_an_error_is_told(orders: Path, tmp_path: Path, run: Run, as_json: Json) -> None:
+def test_an_error_reports_the_rows_written_before_it(orders: Path, tmp_path: Path, run: Run, as_json: Json) -> None:
     good, bad = tmp_path / "good.ndjson", tmp_path / "bad.ndjson"
     good.write_text(lines({"id": 9, "state": None, "price": None}))
     bad.write_text("{")
@@ -178,7 +180,7 @@ def test_what_was_written_before_an_error_is_told(orders: Path, tmp_path: Path, 
     assert as_json("scan", orders, "--count") == {"count": 4}
 
 
-def test_an_error_on_stdin_tells_how_many_lines_came_before(orders: Path, run: Run, as_json: Json) -> None:
+def test_an_error_on_stdin_reports_the_number_of_lines_before_it(orders: Path, run: Run, as_json: Json) -> None:
     as_json("config", "set", orders, "group_commit_bytes=40")
     row: dict[str, Any] = {"id": 9, "state": "x" * 40, "price": None}
 
@@ -189,7 +191,7 @@ def test_an_error_on_stdin_tells_how_many_lines_came_before(orders: Path, run: R
 
 
 @pytest.mark.parametrize("key", ["null", "1.5", '"one"', '{"id": 1, "state": "new"}', "{}", "[1]"])
-def test_a_key_that_does_not_fit_is_refused(orders: Path, run: Run, key: str) -> None:
+def test_an_invalid_key_is_refused(orders: Path, run: Run, key: str) -> None:
     done = run("get", orders, "--key", key, "--output", "json")
 
     assert (done.code, done.document["error"]["kind"]) == (1, "Invalid")
@@ -208,15 +210,15 @@ def test_a_key_that_does_not_fit_is_refused(orders: Path, run: Run, key: str) ->
         ("config", "set", "flush_rows=none"),
     ],
 )
-def test_input_that_makes_no_sense_is_invalid(orders: Path, run: Run, arguments: tuple[str, ...]) -> None:
+def test_invalid_arguments_are_refused(orders: Path, run: Run, arguments: tuple[str, ...]) -> None:
     group = 2 if arguments[0] in ("inspect", "region", "config") else 1
     done = run(*arguments[:group], orders, *arguments[group:], "--output", "json")
 
     assert (done.code, done.document["error"]["kind"]) == (1, "Invalid"), done
 
 
-def test_init_refuses_what_it_can_not_make(orders: Path, tmp_path: Path, run: Run) -> None:
-    def refused(*arguments: object) -> str:
+def test_init_refuses_invalid_arguments_and_creates_nothing(orders: Path, tmp_path: Path, run: Run) -> None:
+    def init_error(*arguments: object) -> str:
         done = run("init", *arguments, "--output", "json")
         assert (done.code, done.document["error"]["kind"]) == (1, "Invalid"), done
         return str(done.document["error"]["message"])
@@ -224,14 +226,14 @@ def test_init_refuses_what_it_can_not_make(orders: Path, tmp_path: Path, run: Ru
     file, untyped = tmp_path / "orders.parquet", tmp_path / "untyped.csv"
     untyped.write_text("id,name\n1,\n")
 
-    assert "exists" in refused(orders, "--schema", file, "--primary-key", "id")
-    assert "primary key" in refused(tmp_path / "t", "--schema", file, "--primary-key", "nr")
-    assert "price" in refused(tmp_path / "t", "--schema", file, "--primary-key", "price")
-    assert "regions" in refused(
+    assert "exists" in init_error(orders, "--schema", file, "--primary-key", "id")
+    assert "primary key" in init_error(tmp_path / "t", "--schema", file, "--primary-key", "nr")
+    assert "price" in init_error(tmp_path / "t", "--schema", file, "--primary-key", "price")
+    assert "regions" in init_error(
         tmp_path / "t", "--schema", file, "--primary-key", "id", "--regions", "bucket(state, 2)"
     )
-    assert "'name'" in refused(tmp_path / "t", "--schema", untyped, "--primary-key", "id")
-    assert "no setting" in refused(tmp_path / "t", "--schema", file, "--primary-key", "id", "--set", "a=1")
+    assert "'name'" in init_error(tmp_path / "t", "--schema", untyped, "--primary-key", "id")
+    assert "unknown setting" in init_error(tmp_path / "t", "--schema", file, "--primary-key", "id", "--set", "a=1")
     assert not (tmp_path / "t").exists()
 
 
@@ -247,7 +249,7 @@ def test_a_warning_is_one_line_on_stderr(tmp_path: Path, run: Run) -> None:
 
 
 @pytest.mark.parametrize(("answer", "status", "code"), [("n", "open", 130), ("", "open", 130), ("y", "sealed", 0)])
-def test_sealing_everything_is_asked_about_on_a_terminal(
+def test_sealing_all_regions_asks_for_confirmation_on_a_terminal(
     orders: Path, as_json: Json, monkeypatch: pytest.MonkeyPatch, answer: str, status: str, code: int
 ) -> None:
     terminal = io.TextIOWrapper(io.BytesIO(f"{answer}\n".encode() if answer else b""))
@@ -259,7 +261,7 @@ def test_sealing_everything_is_asked_about_on_a_terminal(
     assert {region["status"] for region in as_json("region", "list", orders)["regions"]} == {status}
 
 
-def test_a_script_must_say_so_to_seal_everything(orders: Path, run: Run, as_json: Json) -> None:
+def test_a_script_needs_the_option_yes_to_seal_all_regions(orders: Path, run: Run, as_json: Json) -> None:
     done = run("region", "seal", orders)
 
     assert done.code == 2
@@ -267,16 +269,16 @@ def test_a_script_must_say_so_to_seal_everything(orders: Path, run: Run, as_json
     assert {region["status"] for region in as_json("region", "list", orders)["regions"]} == {"open"}
 
 
-def test_a_refused_row_is_told_with_table_and_place(orders: Path, run: Run) -> None:
+def test_the_error_for_an_invalid_row_names_table_column_and_row(orders: Path, run: Run) -> None:
     done = run("write", orders, "-", "--output", "json", stdin='{"id": null, "state": "new", "price": 1}\n')
 
-    raised = done.document["error"]
-    assert (raised["kind"], raised["field"], raised["row"]) == ("Invalid", "id", 0)
-    assert raised["table"] == str(orders)
-    assert raised["remedy"]
+    error = done.document["error"]
+    assert (error["kind"], error["field"], error["row"]) == ("Invalid", "id", 0)
+    assert error["table"] == str(orders)
+    assert error["remedy"]
 
 
-def test_the_version_is_told(run: Run) -> None:
-    raised = run("--version")
+def test_the_option_version_prints_the_version(run: Run) -> None:
+    done = run("--version")
 
-    assert (raised.code, raised.out) == (0, f"lancelsm {metadata.version('lancelsm')}\n")
+    assert (done.code, done.out) == (0, f"lancelsm {metadata.version('lancelsm')}\n")

@@ -1,4 +1,4 @@
-"""What the commands do to a table, and the documents that they print."""
+"""What the commands do with a table, and which documents they print."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from lancelsm.demo.year import Shown
 from tests.cli.console import ORDERS, Json, Run, lines
 
 
-def test_a_table_goes_through_its_whole_life(tmp_path: Path, run: Run, as_json: Json) -> None:
-    place, file = tmp_path / "t", tmp_path / "rows.ndjson"
+def test_a_table_is_created_written_flushed_merged_and_read(tmp_path: Path, run: Run, as_json: Json) -> None:
+    location, file = tmp_path / "t", tmp_path / "rows.ndjson"
     file.write_text(lines({"id": 1, "state": "new"}, {"id": 2, "state": "new"}))
 
-    made = as_json("init", place, "--schema", file, "--primary-key", "id", "--regions", "bucket(id, 4)")
-    assert made == {"table": str(place), "regions": 4, "rows": 0}
+    created = as_json("init", location, "--schema", file, "--primary-key", "id", "--regions", "bucket(id, 4)")
+    assert created == {"table": str(location), "regions": 4, "rows": 0}
 
-    written = as_json("write", place, file)
+    written = as_json("write", location, file)
     assert written["rows"] == 2
     assert sum(entry["rows"] for entry in written["entries"]) == 2
     assert all(entry.keys() == {"region", "position", "rows"} for entry in written["entries"])
-    assert sorted(row["id"] for row in run("scan", place, "--output", "json").rows) == [1, 2]
+    assert sorted(row["id"] for row in run("scan", location, "--output", "json").rows) == [1, 2]
 
-    flushed = as_json("flush", place)["generations"]
+    flushed = as_json("flush", location)["generations"]
     assert sum(generation["rows"] for generation in flushed) == 2
-    assert all((place / generation["path"]).is_dir() for generation in flushed)
+    assert all((location / generation["path"]).is_dir() for generation in flushed)
 
-    merged = as_json("merge", place, "--engine", "inprocess")
+    merged = as_json("merge", location, "--engine", "inprocess")
     assert merged["merged"] == sorted(
         ({"region": g["region"], "generation": 1} for g in flushed), key=lambda one: one["region"]
     )
     assert (merged["rows_upserted"], merged["rows_deleted"]) == (2, 0)
 
-    assert as_json("get", place, "--key", "2") == {"id": 2, "state": "new"}
-    assert as_json("delete", place, "--key", '{"id": 2}')["rows"] == 1
-    assert as_json("get", place, "--key", "2") is None
-    assert as_json("scan", place, "--count") == {"count": 1}
+    assert as_json("get", location, "--key", "2") == {"id": 2, "state": "new"}
+    assert as_json("delete", location, "--key", '{"id": 2}')["rows"] == 1
+    assert as_json("get", location, "--key", "2") is None
+    assert as_json("scan", location, "--count") == {"count": 1}
 
-    status = as_json("status", place)
+    status = as_json("status", location)
     assert status["base_version"] >= merged["base_version"]
     assert sum(region["wal_rows"] for region in status["regions"]) == 1
     assert {tuple(region) for region in status["regions"]} == {
@@ -51,10 +51,10 @@ def test_a_table_goes_through_its_whole_life(tmp_path: Path, run: Run, as_json: 
     }  # fmt: skip
 
 
-def test_init_can_load_the_rows_and_keep_settings(orders: Path, tmp_path: Path, as_json: Json) -> None:
+def test_init_loads_rows_and_stores_settings(orders: Path, tmp_path: Path, as_json: Json) -> None:
     file = tmp_path / "orders.parquet"
 
-    made = as_json(
+    created = as_json(
         "init",
         tmp_path / "t",
         "--schema",
@@ -68,7 +68,7 @@ def test_init_can_load_the_rows_and_keep_settings(orders: Path, tmp_path: Path, 
         "me",
     )
 
-    assert made == {"table": str(tmp_path / "t"), "regions": 1, "rows": 3}
+    assert created == {"table": str(tmp_path / "t"), "regions": 1, "rows": 3}
     described = as_json("describe", tmp_path / "t")
     assert described["settings"] == {"flush_rows": "7"}
     assert (described["owner"], described["registry"], described["regions"]) == ("me", "sqlite", "unsharded")
@@ -87,7 +87,7 @@ def test_describe_shows_columns_and_key(orders: Path, as_json: Json) -> None:
     ]
 
 
-def test_composite_keys_are_given_as_objects(tmp_path: Path, run: Run, as_json: Json) -> None:
+def test_composite_keys_are_given_as_json_objects(tmp_path: Path, run: Run, as_json: Json) -> None:
     file = tmp_path / "rows.csv"
     file.write_text("shop,no,total\nä,1,1.5\nb,1,2.5\n")
     as_json("init", tmp_path / "t", "--schema", file, "--primary-key", "shop,no", "--regions", "bucket(shop, 3)")
@@ -129,7 +129,7 @@ def test_stdin_is_read_as_json_lines(orders: Path, as_json: Json) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["ndjson", "csv", "parquet", "arrow"])
-def test_no_rows_are_no_entry(orders: Path, tmp_path: Path, as_json: Json, suffix: str) -> None:
+def test_writing_no_rows_makes_no_entry(orders: Path, tmp_path: Path, as_json: Json, suffix: str) -> None:
     file = tmp_path / f"none.{suffix}"
     assert as_json("scan", orders, "--where", "false", "--to", file)["rows"] == 0
 
@@ -168,7 +168,7 @@ def test_scan_takes_columns_conditions_and_a_limit(orders: Path, run: Run) -> No
     assert run("scan", orders, "--where", "id > 99", "--output", "json").out == ""
 
 
-def test_history_tells_which_version_merged_what(orders: Path, as_json: Json) -> None:
+def test_history_shows_which_generations_a_version_merged(orders: Path, as_json: Json) -> None:
     as_json("write", orders, "-", stdin=lines({"id": 1, "state": "void", "price": None}))
     (flushed,) = as_json("flush", orders)["generations"]
     merged = as_json("merge", orders, "--engine", "inprocess")
@@ -202,7 +202,7 @@ def test_inspect_shows_staged_and_published_manifests(orders: Path, as_json: Jso
     assert [m["published"] for m in found] == [False]
 
 
-def test_inspect_tells_committed_entries_from_fences_and_leftovers(orders: Path, as_json: Json) -> None:
+def test_inspect_distinguishes_committed_entries_fences_and_orphans(orders: Path, as_json: Json) -> None:
     as_json("write", orders, "-", stdin=lines({"id": 1, "state": "a", "price": None}))
     as_json("flush", orders)
     (entry,) = as_json("write", orders, "-", stdin=lines({"id": 1, "state": "b", "price": None}))["entries"]
@@ -263,11 +263,11 @@ def test_a_lost_registry_is_rebuilt(orders: Path, as_json: Json) -> None:
     rebuilt = as_json("registry", "rebuild", orders)
 
     assert [r["owner"] for r in rebuilt["regions"]] == ["default", "default"]
-    assert rebuilt["left"] == []
+    assert rebuilt["orphans"] == []
     assert as_json("get", orders, "--key", "4")["state"] == "kept"
 
 
-def test_run_folds_everything_and_returns(orders: Path, as_json: Json) -> None:
+def test_run_flushes_and_merges_everything_and_returns(orders: Path, as_json: Json) -> None:
     as_json("write", orders, "-", stdin=lines({"id": 4, "state": "kept", "price": None}))
 
     ran = as_json("run", orders, "--engine", "inprocess")
@@ -279,18 +279,18 @@ def test_run_folds_everything_and_returns(orders: Path, as_json: Json) -> None:
     assert as_json("optimize", orders)["fragments_removed"] == 0
 
 
-def test_run_says_what_it_folded(orders: Path, run: Run, as_json: Json) -> None:
+def test_run_prints_what_it_flushed_and_merged(orders: Path, run: Run, as_json: Json) -> None:
     as_json("write", orders, "-", stdin=lines({"id": 4, "state": "kept", "price": None}))
 
-    said = [run("run", orders, "--engine", "inprocess").out.partition("\n")[0] for _ in range(2)]
+    printed = [run("run", orders, "--engine", "inprocess").out.partition("\n")[0] for _ in range(2)]
 
-    assert said == [
+    assert printed == [
         "Flushed 1 generation, merged 1 in 1 merge, compacted 0 times",
         "Flushed 0 generations, merged 0 in 0 merges, compacted 0 times",
     ]
 
 
-def test_config_set_changes_only_what_it_names(orders: Path, run: Run, as_json: Json) -> None:
+def test_config_set_changes_only_the_named_settings(orders: Path, run: Run, as_json: Json) -> None:
     as_json("config", "set", orders, "flush_rows=7", "merge_generations=3")
 
     assert as_json("config", "set", orders, "flush_rows=8")["settings"] == {"flush_rows": "8", "merge_generations": "3"}
@@ -299,7 +299,7 @@ def test_config_set_changes_only_what_it_names(orders: Path, run: Run, as_json: 
     assert as_json("describe", orders)["settings"]["flush_rows"] != str(Settings().flush_rows)
 
 
-def test_every_command_speaks_to_people_too(orders: Path, tmp_path: Path, run: Run) -> None:
+def test_every_command_also_prints_text_for_people(orders: Path, tmp_path: Path, run: Run) -> None:
     file = tmp_path / "orders.parquet"
     commands: list[tuple[str, ...]] = [
         ("write", str(orders), str(file)),
@@ -324,23 +324,23 @@ def test_every_command_speaks_to_people_too(orders: Path, tmp_path: Path, run: R
         assert not done.out.startswith(("{", "[")), arguments
 
 
-def test_text_is_not_read_as_markup(orders: Path, run: Run) -> None:
+def test_values_are_not_read_as_markup(orders: Path, run: Run) -> None:
     run("write", orders, "-", stdin=lines({"id": 1, "state": "[red]tab\there\x1b[0m[/red]", "price": None}))
 
     assert "[red]tab\\there\\x1b[0m[/red]" in run("get", orders, "--key", "1").out
     assert "1\t[red]tab\\there\\x1b[0m[/red]\t\n" in run("scan", orders).out
 
 
-def test_the_file_that_was_loaded_comes_back(orders: Path, run: Run) -> None:
+def test_rows_loaded_from_a_file_are_read_unchanged(orders: Path, run: Run) -> None:
     rows = run("scan", orders, "--output", "json").rows
 
     assert sorted(rows, key=lambda row: row["id"]) == ORDERS.to_pylist()
 
 
-@pytest.mark.parametrize("place", range(4))
-def test_the_shared_options_may_stand_anywhere(orders: Path, run: Run, place: int) -> None:
+@pytest.mark.parametrize("index", range(4))
+def test_the_shared_options_may_stand_anywhere(orders: Path, run: Run, index: int) -> None:
     arguments: list[object] = ["region", "list", orders]
-    arguments[place:place] = ["--output", "json", "--storage-option", "a=b"]
+    arguments[index:index] = ["--output", "json", "--storage-option", "a=b"]
 
     done = run(*arguments)
 
@@ -348,14 +348,14 @@ def test_the_shared_options_may_stand_anywhere(orders: Path, run: Run, place: in
 
 
 def test_storage_options_reach_the_store(orders: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[object] = []
+    received: list[object] = []
     monkeypatch.setattr(
-        "lancelsm.region.handle.open_table", lambda uri, *, storage_options: given.append(storage_options)
+        "lancelsm.region.handle.open_table", lambda uri, *, storage_options: received.append(storage_options)
     )
 
     run("--storage-option", "region=x", "flush", orders, "--storage-option", "key=a=b")
 
-    assert given == [{"region": "x", "key": "a=b"}]
+    assert received == [{"region": "x", "key": "a=b"}]
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "ndjson", "arrow"])
@@ -370,45 +370,45 @@ def test_a_scan_into_a_file_can_be_written_again(orders: Path, run: Run, as_json
     assert sorted(rows, key=lambda row: row["id"]) == ORDERS.to_pylist()
 
 
-def test_what_is_adopted_already_is_not_adopted_again(orders: Path, run: Run) -> None:
+def test_adopt_refuses_an_existing_table_and_a_location_without_one(orders: Path, run: Run) -> None:
     for arguments in ((orders,), (orders.with_name("none"),), (orders, "--regions", "bucket(id, 4)")):
         done = run("region", "adopt", *arguments, "--output", "json")
 
         assert (done.code, done.document["error"]["kind"]) == (1, "Invalid")
 
 
-def test_the_demo_says_what_it_proved(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_demo_prints_its_progress_and_its_result(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     numbers = ("scheduled", "cancelled", "flown", "events", "rows_per_second", "entries", "generations", "merges")
-    asked: list[object] = []
+    directories: list[object] = []
 
-    def shown(*, directory: object, console: Console) -> Shown:
-        asked.append(directory)
-        console.print("in between")
+    def fake_demo(*, directory: object, console: Console) -> Shown:
+        directories.append(directory)
+        console.print("progress")
         return Shown(table="t", **dict.fromkeys(numbers, 1))
 
-    monkeypatch.setattr("lancelsm.demo.embedded.run_demo", shown)
+    monkeypatch.setattr("lancelsm.demo.embedded.run_demo", fake_demo)
 
-    raised, counted = run("demo", "--dir", tmp_path), run("demo", "--output", "json")
+    text, document_run = run("demo", "--dir", tmp_path), run("demo", "--output", "json")
 
-    assert (raised.code, raised.out, asked) == (0, "in between\n", [tmp_path, None])
-    assert (counted.document, counted.err) == ({"table": "t", **dict.fromkeys(numbers, 1)}, "in between\n")
+    assert (text.code, text.out, directories) == (0, "progress\n", [tmp_path, None])
+    assert (document_run.document, document_run.err) == ({"table": "t", **dict.fromkeys(numbers, 1)}, "progress\n")
 
 
-def test_the_demo_goes_through_a_deployment_or_a_directory(
+def test_the_demo_takes_either_a_stage_or_a_directory(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     stages: list[str] = []
 
-    def shown(*, stage: str, console: Console) -> Shown:
+    def fake_demo(*, stage: str, console: Console) -> Shown:
         stages.append(stage)
-        console.print("in between")
+        console.print("progress")
         return Shown(table="s3://t", scheduled=1, cancelled=1, flown=1, events=1, rows_per_second=1, entries=1,
                      generations=1, merges=1)  # fmt: skip
 
-    monkeypatch.setattr("lancelsm.demo.deployed.run_demo", shown)
+    monkeypatch.setattr("lancelsm.demo.deployed.run_demo", fake_demo)
 
-    counted = run("demo", "--stage", "local", "--output", "json")
+    document_run = run("demo", "--stage", "local", "--output", "json")
     refused = run("demo", "--stage", "x", "--dir", tmp_path)
 
-    assert (counted.document["table"], counted.err, refused.code) == ("s3://t", "in between\n", 2)
+    assert (document_run.document["table"], document_run.err, refused.code) == ("s3://t", "progress\n", 2)
     assert stages == ["local"]

@@ -1,4 +1,4 @@
-"""The command line as a process of its own: streams, signals, terminals, and what it loads."""
+"""The command line in its own process: streams, signals, terminals, and imports."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from lancelsm.cli import main
-from tests.cli.console import Json, Run
+from tests.cli.console import COMMAND, Json, Run
 
-COMMAND = [sys.executable, "-c", "import sys; from lancelsm.cli import main; sys.exit(main())"]
 HEAVY = ("lance", "numpy", "pandas", "pyarrow", "pyspark")
 
 
@@ -25,14 +24,14 @@ def start(*arguments: object, **streams: Any) -> subprocess.Popen[bytes]:
 
 
 def many_rows(orders: Path, as_json: Json) -> int:
-    """Fill the table with more than a pipe holds; returns the number of rows."""
+    """Write more rows than a pipe holds. Return their number."""
     file = orders.with_name("many.csv")
     file.write_text("id,state,price\n" + "".join(f"{i},{'x' * 100},\n" for i in range(5000)))
     as_json("write", orders, file)
     return 5000
 
 
-def test_help_loads_neither_arrow_nor_lance() -> None:
+def test_help_imports_neither_arrow_nor_lance() -> None:
     script = (
         "import sys; from lancelsm.cli import main; codes = [main(['--help']), main(['region', 'list', '--help'])];"
         f"print(codes, [name for name in {HEAVY} if name in sys.modules], file=sys.stderr)"
@@ -44,11 +43,11 @@ def test_help_loads_neither_arrow_nor_lance() -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
-    [(("gc",), '{"round": [its lists], '), (("snapshot", "list"), '{"snapshots": [as `snapshot create`]}')],
+    ("command", "text"),
+    [(("gc",), '{"round": [keys of its lists], '), (("snapshot", "list"), '{"snapshots": [like `snapshot create`]}')],
 )
-def test_brackets_of_help_are_no_markup(command: tuple[str, ...], said: str, run: Run) -> None:
-    assert said in run(*command, "--help").out
+def test_brackets_in_help_are_not_read_as_markup(command: tuple[str, ...], text: str, run: Run) -> None:
+    assert text in run(*command, "--help").out
 
 
 def test_one_table_is_piped_into_another(orders: Path, as_json: Json) -> None:
@@ -62,14 +61,14 @@ def test_one_table_is_piped_into_another(orders: Path, as_json: Json) -> None:
     written, _ = write.communicate()
     scan.wait()
     assert scan.stderr is not None
-    complaints = scan.stderr.read()
+    errors = scan.stderr.read()
     scan.stderr.close()
 
-    assert (scan.returncode, write.returncode, complaints) == (0, 0, b"")
+    assert (scan.returncode, write.returncode, errors) == (0, 0, b"")
     assert json.loads(written)["rows"] == as_json("scan", other, "--count")["count"] == 3
 
 
-def test_a_reader_that_leaves_early_is_no_error(orders: Path, as_json: Json) -> None:
+def test_a_reader_that_closes_the_pipe_early_causes_no_error(orders: Path, as_json: Json) -> None:
     many_rows(orders, as_json)
 
     scan = start("scan", orders, "--output", "json", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -77,25 +76,25 @@ def test_a_reader_that_leaves_early_is_no_error(orders: Path, as_json: Json) -> 
     assert scan.stderr is not None
     json.loads(scan.stdout.readline())
     scan.stdout.close()
-    complaints = scan.stderr.read()
+    errors = scan.stderr.read()
     scan.stderr.close()
 
-    assert (scan.wait(), complaints) == (141, b"")
+    assert (scan.wait(), errors) == (141, b"")
 
 
-def test_an_interrupt_ends_it_quietly(orders: Path, as_json: Json) -> None:
+def test_an_interrupted_command_prints_no_error(orders: Path, as_json: Json) -> None:
     many_rows(orders, as_json)
 
     scan = start("scan", orders, "--output", "json", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert scan.stdout is not None
-    scan.stdout.readline()  # it waits for the pipe to be read on
+    scan.stdout.readline()  # the command now waits until somebody reads the pipe
     scan.send_signal(signal.SIGINT)
-    _, complaints = scan.communicate()
+    _, errors = scan.communicate()
 
-    assert (scan.returncode, complaints) == (130, b"")
+    assert (scan.returncode, errors) == (130, b"")
 
 
-def test_a_terminal_shows_the_first_rows_and_how_many_there_are(orders: Path, as_json: Json) -> None:
+def test_a_terminal_shows_the_first_rows_and_the_number_of_all_rows(orders: Path, as_json: Json) -> None:
     rows = many_rows(orders, as_json)
 
     shown = on_terminal("scan", orders, "--columns", "id")
@@ -105,7 +104,7 @@ def test_a_terminal_shows_the_first_rows_and_how_many_there_are(orders: Path, as
     assert shown[-1] == f"{rows:,} rows, {rows - 50:,} of them not shown: use --limit, --to, or a pipe"
 
 
-def test_a_terminal_shows_as_many_rows_as_were_asked_for(
+def test_a_terminal_shows_as_many_rows_as_the_limit_allows(
     orders: Path, as_json: Json, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     many_rows(orders, as_json)
@@ -118,31 +117,31 @@ def test_a_terminal_shows_as_many_rows_as_were_asked_for(
     assert shown[-1] == "60 rows"
 
 
-def test_a_merge_leaves_nothing_on_stderr(orders: Path, run: Run) -> None:
+def test_a_merge_prints_nothing_on_stderr(orders: Path, run: Run) -> None:
     run("write", orders, orders.with_name("orders.parquet"))
     run("flush", orders)
 
     merge = start(
         "merge", orders, "--engine", "inprocess", "--output", "json", stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    out, complaints = merge.communicate()
+    out, errors = merge.communicate()
 
-    assert (merge.returncode, complaints) == (0, b"")
+    assert (merge.returncode, errors) == (0, b"")
     assert json.loads(out)["rows_upserted"] == 3
 
 
 def on_terminal(*arguments: object) -> list[str]:
-    """The lines that a terminal would show."""
-    ours, its = pty.openpty()
-    process = start(*arguments, stdout=its)
-    os.close(its)
+    """Run a command on a terminal. Return the lines that the terminal shows."""
+    reader, terminal = pty.openpty()
+    process = start(*arguments, stdout=terminal)
+    os.close(terminal)
     shown = b""
     try:
-        while part := os.read(ours, 1 << 16):
+        while part := os.read(reader, 1 << 16):
             shown += part
-    except OSError:  # how Linux ends a terminal whose other side is closed
+    except OSError:  # Linux raises this when the other side of a terminal is closed
         pass
     finally:
-        os.close(ours)
+        os.close(reader)
     assert process.wait() == 0
     return shown.decode().replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()

@@ -1,4 +1,4 @@
-"""`lancelsm redrive`: what became of letters is told even if the queue fails before the last."""
+"""`lancelsm redrive` reports the results of dead letters even if the queue fails later."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from tests.cli.console import Run
 
 
 @pytest.fixture
-def half_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The queue fails after one letter."""
+def failing_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The queue fails after the first dead letter."""
 
     def walk(*_: object, **__: object) -> Iterator[Redriven]:
-        known = {"table": "s3://lake/orders", "region": "r", "set_aside": "column v is null"}
+        known = {"table": "s3://lake/orders", "region": "r", "quarantine_reason": "column v is null"}
         yield Redriven(id="7d6f1c0a", rows=3, verdict=Verdict.APPENDED, reason="", **known)
         raise Unavailable("the queue gave no answer")
 
     monkeypatch.setattr(redrive, "redrive", walk)
 
 
-@pytest.mark.usefixtures("half_way")
-def test_letters_that_were_appended_are_told_before_the_error_that_came_after_them(run: Run) -> None:
+@pytest.mark.usefixtures("failing_queue")
+def test_dead_letters_appended_before_an_error_are_printed(run: Run) -> None:
     done = run("redrive", "--queue", "queue", "--yes")
 
     assert done.code == Unavailable.exit_code
@@ -35,10 +35,10 @@ def test_letters_that_were_appended_are_told_before_the_error_that_came_after_th
     assert "the queue gave no answer" in done.err
 
 
-@pytest.mark.usefixtures("half_way")
-def test_an_error_in_json_has_the_letters_that_were_appended_before_it(run: Run) -> None:
+@pytest.mark.usefixtures("failing_queue")
+def test_an_error_in_json_contains_the_dead_letters_appended_before_it(run: Run) -> None:
     done = run("redrive", "--queue", "queue", "--yes", "--output", "json")
 
     assert done.code == Unavailable.exit_code
     error = done.document["error"]
-    assert (error["kind"], [one["verdict"] for one in error["letters"]]) == ("Unavailable", ["appended"])
+    assert (error["kind"], [one["verdict"] for one in error["dead_letters"]]) == ("Unavailable", ["appended"])

@@ -1,4 +1,4 @@
-"""Snapshots, the change stream, cursors and copies from the command line."""
+"""Snapshots, the change stream, cursors and copies on the command line."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import pytest
 
 import lancelsm
 from lancelsm.common.clock import SystemClock
-from tests.cli.console import lines
-from tests.cli.test_process import COMMAND
+from tests.cli.console import COMMAND, lines
 
 
 def write(as_json: Any, orders: Path, *rows: dict[str, Any]) -> None:
@@ -21,24 +20,24 @@ def write(as_json: Any, orders: Path, *rows: dict[str, Any]) -> None:
         as_json("write", orders, "-", stdin=lines({"state": "new", "price": None, **row}))
 
 
-def scanned(run: Any, *arguments: object) -> list[int]:
+def scanned_ids(run: Any, *arguments: object) -> list[int]:
     return sorted(row["id"] for row in run("scan", *arguments, "--output", "json").rows)
 
 
-def test_a_snapshot_is_made_read_refreshed_listed_and_dropped(run, as_json, orders):
-    made = as_json("snapshot", "create", orders, "--name", "monday", "--ttl", "1h")
-    assert made == {
+def test_a_snapshot_is_created_read_refreshed_listed_and_dropped(run, as_json, orders):
+    created = as_json("snapshot", "create", orders, "--name", "monday", "--ttl", "1h")
+    assert created == {
         "name": "monday",
-        "created": made["created"],
-        "expires": made["expires"],
-        "base_version": made["base_version"],
+        "created": created["created"],
+        "expires": created["expires"],
+        "base_version": created["base_version"],
         "clone": None,
     }
-    lives = datetime.fromisoformat(made["expires"]) - datetime.fromisoformat(made["created"])
-    assert 3600 <= lives.total_seconds() < 3660
+    lifetime = datetime.fromisoformat(created["expires"]) - datetime.fromisoformat(created["created"])
+    assert 3600 <= lifetime.total_seconds() < 3660
     write(as_json, orders, {"id": 4})
 
-    assert scanned(run, orders, "--at", "monday") == [1, 2, 3]
+    assert scanned_ids(run, orders, "--at", "monday") == [1, 2, 3]
     assert as_json("scan", orders, "--at", "monday", "--count") == {"count": 3}
     assert as_json("get", orders, "--at", "monday", "--key", "4") is None
     assert as_json("get", orders, "--key", "4")["id"] == 4
@@ -46,11 +45,15 @@ def test_a_snapshot_is_made_read_refreshed_listed_and_dropped(run, as_json, orde
     assert [one["name"] for one in as_json("snapshot", "list", orders)["snapshots"]] == ["monday"]
     assert as_json("snapshot", "drop", orders, "--name", "monday") == {"dropped": "monday"}
     assert as_json("snapshot", "list", orders) == {"snapshots": []}
-    gone = run("scan", orders, "--at", "monday", "--output", "json")
-    assert (gone.code, gone.document["error"]["kind"], gone.document["error"]["snapshot"]) == (1, "Invalid", "monday")
+    missing = run("scan", orders, "--at", "monday", "--output", "json")
+    assert (missing.code, missing.document["error"]["kind"], missing.document["error"]["snapshot"]) == (
+        1,
+        "Invalid",
+        "monday",
+    )
 
 
-def test_snapshots_are_told_to_people_too(run, orders):
+def test_snapshots_are_also_printed_as_text(run, orders):
     assert "kept until" in run("snapshot", "create", orders, "--name", "monday").out
     run("snapshot", "create", orders, "--name", "brief", "--ttl", "0.01")
     run("snapshot", "create", orders, "--name", "ever", "--ttl", "never")
@@ -83,7 +86,7 @@ def test_tail_shows_upserts_and_deletes_with_region_and_position(run, as_json, o
     assert run("tail", orders, "--region", region[:6], "--output", "json").rows == rows
 
 
-def test_tail_starts_where_it_is_told_and_ends_after_a_limit(run, as_json, orders):
+def test_tail_starts_at_the_given_start_and_ends_after_a_limit(run, as_json, orders):
     write(as_json, orders, {"id": 4, "state": "a"}, {"id": 4, "state": "b"})
     SystemClock().sleep(0.01)
     moment = SystemClock().now()
@@ -103,7 +106,7 @@ def test_tail_starts_where_it_is_told_and_ends_after_a_limit(run, as_json, order
         assert (refused.code, refused.document["error"]["field"]) == (1, "start")
 
 
-def test_a_limit_counts_rows_but_a_cursor_takes_whole_writes(run, as_json, orders):
+def test_a_limit_counts_rows_but_a_cursor_moves_by_whole_entries(run, as_json, orders):
     as_json("write", orders, "-", stdin=lines(*({"id": n, "state": "x", "price": 1.0} for n in range(20))))
     assert len(run("tail", orders, "--limit", 2, "--output", "json").rows) == 2
     first = run("tail", orders, "--limit", 2, "--cursor", "sink", "--output", "json").rows
@@ -113,7 +116,7 @@ def test_a_limit_counts_rows_but_a_cursor_takes_whole_writes(run, as_json, order
     assert sorted(row["id"] for row in first + rest) == list(range(20))
 
 
-def test_a_cursor_goes_on_after_what_was_printed(run, as_json, orders):
+def test_a_cursor_continues_after_the_printed_rows(run, as_json, orders):
     write(as_json, orders, {"id": 4}, {"id": 5})
     assert sorted(row["id"] for row in run("tail", orders, "--cursor", "sink", "--output", "json").rows) == [4, 5]
     assert run("tail", orders, "--cursor", "sink", "--output", "json").rows == []
@@ -130,19 +133,19 @@ def test_a_cursor_goes_on_after_what_was_printed(run, as_json, orders):
     assert run("cursor", "drop", orders, "--name", "sink").code == 1
 
 
-def test_a_start_is_for_a_new_cursor_and_one_that_is_there_says_that_it_goes_on(run, as_json, orders):
+def test_the_option_start_has_an_effect_only_on_a_new_cursor(run, as_json, orders):
     write(as_json, orders, {"id": 4})
-    made = run("tail", orders, "--cursor", "sink", "--start", "latest", "--output", "json")
+    created = run("tail", orders, "--cursor", "sink", "--start", "latest", "--output", "json")
     write(as_json, orders, {"id": 4, "state": "paid"})
     again = run("tail", orders, "--cursor", "sink", "--start", "earliest", "--output", "json")
 
-    assert (made.rows, made.err) == ([], "")
+    assert (created.rows, created.err) == ([], "")
     assert [row["state"] for row in again.rows] == ["paid"]
-    assert again.err == "Cursor sink goes on where it is; --start is for a new one\n"
+    assert again.err == "Cursor sink exists, so --start is ignored\n"
     assert run("tail", orders, "--cursor", "sink").err == ""
 
 
-def test_a_cursor_that_stalls_is_shown_with_what_it_has_not_passed_and_since_when(run, as_json, orders):
+def test_cursor_list_shows_how_far_and_since_when_a_cursor_is_behind(run, as_json, orders):
     as_json("cursor", "set", orders, "--name", "sink")
     write(as_json, orders, {"id": 4})
     SystemClock().sleep(0.01)
@@ -161,7 +164,7 @@ def test_a_cursor_that_stalls_is_shown_with_what_it_has_not_passed_and_since_whe
     assert as_json("cursor", "list", orders)["cursors"][0]["behind"] == 0
 
 
-def test_cursors_are_listed_though_an_entry_that_one_needs_is_gone(run, as_json, orders):
+def test_cursors_are_listed_even_if_an_entry_that_one_needs_is_missing(run, as_json, orders):
     as_json("cursor", "set", orders, "--name", "sink")
     write(as_json, orders, {"id": 4})
     for entry in orders.glob("_mem_wal/*/wal/*.arrow"):
@@ -172,18 +175,18 @@ def test_cursors_are_listed_though_an_entry_that_one_needs_is_gone(run, as_json,
     assert run("tail", orders, "--cursor", "sink").code == 4
 
 
-def test_a_cursor_past_the_end_is_refused_where_the_log_ends(run, as_json, orders):
+def test_a_cursor_position_past_the_end_of_the_log_is_refused(run, as_json, orders):
     write(as_json, orders, {"id": 4})
     as_json("cursor", "set", orders, "--name", "sink")
     for name in ("sink", "new"):
         refused = run("cursor", "set", orders, "--name", name, "--start", 9, "--output", "json")
         assert (refused.code, refused.document["error"]["position"]) == (1, 9)
-        assert "the next one is" in refused.document["error"]["message"]
+        assert "the next position is" in refused.document["error"]["message"]
         assert refused.document["error"]["region"] in {one["region"] for one in positions(as_json, orders)}
     assert {one["position"] for one in positions(as_json, orders)} == {1}
 
 
-def test_a_cursor_is_set_in_one_region_and_stays_where_it_is_in_the_others(run, as_json, orders):
+def test_a_cursor_can_be_set_in_one_region_and_keeps_its_positions_in_the_others(run, as_json, orders):
     write(as_json, orders, {"id": 4}, {"id": 4}, {"id": 5}, {"id": 6}, {"id": 7})
     ends = {
         one["region"]: one["position"]
@@ -197,7 +200,7 @@ def test_a_cursor_is_set_in_one_region_and_stays_where_it_is_in_the_others(run, 
     assert {one["region"]: one["position"] for one in moved["positions"]} == {first: 1, other: ends[other]}
     assert positions(as_json, orders) == moved["positions"]
     refused = run("cursor", "set", orders, "--name", "none", "--region", first)
-    assert (refused.code, "no such cursor" in refused.err, "--name none" in refused.err) == (1, True, True)
+    assert (refused.code, "cursor not found" in refused.err, "--name none" in refused.err) == (1, True, True)
 
 
 def positions(as_json: Any, orders: Path) -> list[dict[str, Any]]:
@@ -205,7 +208,7 @@ def positions(as_json: Any, orders: Path) -> list[dict[str, Any]]:
     return list(cursor["positions"])
 
 
-def test_what_nobody_could_read_does_not_move_the_cursor(run, as_json, orders):
+def test_rows_that_could_not_be_printed_do_not_move_the_cursor(run, as_json, orders):
     write(as_json, orders, {"id": 4})
     reading, writing = os.pipe()
     os.close(reading)
@@ -217,10 +220,10 @@ def test_what_nobody_could_read_does_not_move_the_cursor(run, as_json, orders):
     assert [row["id"] for row in run("tail", orders, "--cursor", "sink", "--output", "json").rows] == [4]
 
 
-@pytest.mark.parametrize("more", [[], ["--cursor", "sink"]])
-def test_a_following_tail_prints_what_comes(as_json, orders, more):
+@pytest.mark.parametrize("options", [[], ["--cursor", "sink"]])
+def test_tail_with_follow_prints_new_rows(as_json, orders, options):
     tail = [*COMMAND, "tail", str(orders), "--follow", "--limit", "2", "--output", "json"]
-    with subprocess.Popen([*tail, *more], stdout=subprocess.PIPE, text=True) as following:
+    with subprocess.Popen([*tail, *options], stdout=subprocess.PIPE, text=True) as following:
         for number in (4, 5):
             write(as_json, orders, {"id": number})
             assert following.stdout is not None
@@ -228,28 +231,28 @@ def test_a_following_tail_prints_what_comes(as_json, orders, more):
     assert following.returncode == 0
 
 
-def test_a_following_tail_that_is_terminated_ends_quietly_and_its_cursor_goes_on(run, as_json, orders):
+def test_a_terminated_tail_with_follow_prints_no_error_and_its_cursor_continues(run, as_json, orders):
     write(as_json, orders, {"id": 4})
     tail = [*COMMAND, "tail", str(orders), "--follow", "--cursor", "sink", "--output", "json"]
     with subprocess.Popen(tail, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as following:
         assert following.stdout is not None
         following.stdout.readline()
         following.terminate()
-        _, complaints = following.communicate()
+        _, errors = following.communicate()
 
-    assert (following.returncode, complaints) == (143, "")
+    assert (following.returncode, errors) == (143, "")
     write(as_json, orders, {"id": 5})
     assert 5 in {row["id"] for row in run("tail", orders, "--cursor", "sink", "--output", "json").rows}
 
 
-def test_a_snapshot_is_cloned_and_the_source_says_for_whom_it_keeps_files(run, as_json, orders, tmp_path):
+def test_a_snapshot_is_cloned_and_the_source_lists_the_clone(run, as_json, orders, tmp_path):
     as_json("snapshot", "create", orders, "--name", "monday")
     write(as_json, orders, {"id": 4})
     clone = tmp_path / "clone"
     copied = as_json("snapshot", "clone", orders, clone, "--name", "monday")
 
     assert copied == {"table": str(clone), "rows": 3, "from": str(orders)}
-    assert scanned(run, clone) == [1, 2, 3]
+    assert scanned_ids(run, clone) == [1, 2, 3]
     assert [one["clone"] for one in as_json("snapshot", "list", orders)["snapshots"]] == [str(clone), None]
     assert run("drop", orders, "--yes").code == 1
     as_json("drop", clone, "--yes")
@@ -269,14 +272,14 @@ def test_a_backup_is_restored_after_its_table_was_dropped(run, as_json, orders, 
     assert run("scan", orders).code == 1
 
     assert as_json("restore", monday, orders) == {"table": str(orders), "rows": 3, "from": str(monday)}
-    assert scanned(run, orders) == [1, 2, 3]
+    assert scanned_ids(run, orders) == [1, 2, 3]
     assert as_json("restore", now, tmp_path / "other", "--registry", "object")["rows"] == 4
     assert lancelsm.open(tmp_path / "other").config.registry == "object"
     assert run("restore", tmp_path, tmp_path / "third").code == 1
 
 
 @pytest.mark.parametrize("answer", ["n\n", "y\n"])
-def test_a_drop_asks_on_a_terminal(run, orders, monkeypatch, answer):
+def test_drop_asks_for_confirmation_on_a_terminal(run, orders, monkeypatch, answer):
     monkeypatch.setattr(
         "lancelsm.cli.snapshots.sys", type("Sys", (), {"stdin": type("In", (), {"isatty": lambda: True})})
     )

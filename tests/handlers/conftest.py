@@ -1,4 +1,4 @@
-"""Deployments for handlers: in a directory, and on an AWS of one's own."""
+"""Deployments for tests of handlers: in a directory, and on an emulated AWS."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ORDERS = [{"id": key, "state": "paid" if key % 2 else "open"} for key in range(8
 
 @dataclass(frozen=True)
 class Context:
-    """The runtime's, as far as functions look at it."""
+    """The part of Lambda's context that functions use."""
 
     aws_request_id: str = "00000000-0000-4000-8000-000000000001"
     function_name: str = "lancelsm-test-function"
@@ -40,16 +40,16 @@ class Context:
 Invoke = Callable[..., Any]
 
 
-def loaded(name: str) -> Any:
-    """The module of a function, loaded as in a new environment."""
+def load_function(name: str) -> Any:
+    """Load the module of a function as a new environment does."""
     spec = importlib.util.spec_from_file_location(f"function_{name}", FUNCTIONS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where a dataclass looks its annotations up
+    sys.modules[spec.name] = module  # dataclasses look up their annotations there
     spec.loader.exec_module(module)
-    for handler in telemetry._logger().handlers:  # made by the first test of the process that needed it
-        handler.stream = sys.stdout  # each test has its own
+    for handler in telemetry._logger().handlers:  # the first test of the process created them
+        handler.stream = sys.stdout  # each test has its own stdout
     return module
 
 
@@ -59,7 +59,7 @@ def event(name: str) -> Any:
 
 @dataclass(frozen=True)
 class Deployment:
-    """Where tables and work are, and what the functions of this stack find in their environment."""
+    """The locations of tables and work files, and the environment variables of the functions."""
 
     tables: str
     work: str
@@ -67,9 +67,9 @@ class Deployment:
     environment: dict[str, str]
 
     def table(self, name: str = "orders", **options: Any) -> Table:
-        """A new table with the rows of `ORDERS` in its base."""
-        how = {"registry": self.registry, "regions": "bucket(id, 2)", **options}
-        return lancelsm.create(f"{self.tables}/{name}", ORDERS, primary_key="id", **how)
+        """Create a table with the rows of `ORDERS` in its base."""
+        arguments = {"registry": self.registry, "regions": "bucket(id, 2)", **options}
+        return lancelsm.create(f"{self.tables}/{name}", ORDERS, primary_key="id", **arguments)
 
 
 def _settings(tables: str, work: str) -> dict[str, str]:
@@ -78,7 +78,7 @@ def _settings(tables: str, work: str) -> dict[str, str]:
 
 @pytest.fixture
 def deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployment:
-    """One in a directory: enough for whatever reads and writes tables alone."""
+    """A deployment in a directory, for functions that only read and write tables."""
     tables, work = str(tmp_path / "tables"), str(tmp_path / "work")
     environment = _settings(tables, work)
     for name, value in environment.items():
@@ -94,14 +94,14 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def cloud(endpoint: str) -> Iterator[Deployment]:
-    """One with a bucket and a registry in DynamoDB."""
+    """A deployment with a bucket and a registry in DynamoDB."""
     environment = {
         **_settings("s3://lake/tables", "s3://lake/work"),
         "LANCELSM_REGISTRY": "dynamodb:registry",
         "AWS_ENDPOINT_URL": endpoint,
         "AWS_ALLOW_HTTP": "true",
         "AWS_ACCESS_KEY_ID": "111111111111",
-        "AWS_SECRET_ACCESS_KEY": "test",  # what the emulator checks links by
+        "AWS_SECRET_ACCESS_KEY": "test",  # the emulator checks links with it
         "AWS_REGION": "us-east-1",
     }
     with pytest.MonkeyPatch.context() as patch:

@@ -1,8 +1,8 @@
-"""Functions as Lambda runs them: its own runtime client in processes, and a server of its API for each.
+"""Run functions as Lambda does: its own runtime client in processes, each with a server of the runtime API.
 
-Every process is an execution environment with one event at a time; events at once get several. One that is not done in
-time is killed, and one that ended is started again for the next event. Head and body of an answer are one write: in
-two, each event waits for a delayed acknowledgement.
+Each process is an execution environment that handles one event at a time, so concurrent events get several processes.
+A process that exceeds its timeout is killed. After a process ended, the next event starts a new one. The server sends
+head and body of an answer in one write: with two writes, each event would wait for a delayed acknowledgement.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 
 
 class FunctionError(Exception):
-    """What a function, or Lambda on its behalf, answers instead of a document."""
+    """The error that a function, or Lambda for it, returns instead of a document."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(f"{kind}: {message}")
@@ -39,7 +39,7 @@ class FunctionError(Exception):
 
 
 class _Server(ThreadingHTTPServer):
-    """The runtime API of one environment."""
+    """Serve the runtime API of one environment."""
 
     daemon_threads = True
 
@@ -55,7 +55,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_GET(self) -> None:
-        """The next event, once there is one."""
+        """Send the next event as soon as there is one."""
         found = self.server.events.get()
         if found is None:
             self.close_connection = True
@@ -69,7 +69,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(HTTPStatus.ACCEPTED, b'{"status":"OK"}', {})
 
     def log_message(self, *_: object) -> None:
-        """Nothing: the functions' own output is what a test looks at."""
+        """Log nothing: tests look only at the output of the functions."""
 
     def _answer(self, status: HTTPStatus, body: bytes, headers: Mapping[str, str]) -> None:
         head = [f"HTTP/1.1 {status.value} {status.phrase}", f"Content-Length: {len(body)}"]
@@ -79,7 +79,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _Environment:
-    """One process, which handles one event at a time."""
+    """One process that handles one event at a time."""
 
     def __init__(self, start: Callable[[int], subprocess.Popen[bytes]]) -> None:
         self._server = _Server()
@@ -111,7 +111,7 @@ class _Environment:
         raise FunctionError("Sandbox.Timedout", f"Task timed out after {seconds:.2f} seconds")
 
     def kill(self) -> None:
-        """End the process, in the middle of whatever it does."""
+        """End the process at once."""
         self._process.kill()
         self._process.wait()
 
@@ -123,9 +123,9 @@ class _Environment:
 
 
 class Runtime:
-    """A deployed function. Call it with an event, from any number of threads: each event has an environment for itself.
+    """A deployed function. Call it with an event, from any number of threads: each event has its own environment.
 
-    `log` is all that its processes wrote.
+    `log` is the output of all its processes.
     """
 
     def __init__(self, start: Callable[[int], subprocess.Popen[bytes]], *, log: Path, seconds: float) -> None:
@@ -140,7 +140,7 @@ class Runtime:
         return self._log.read_text()
 
     def __call__(self, event: Any) -> Any:
-        """The function's document; raises `FunctionError`, of the kind `Sandbox.Timedout` if it was killed."""
+        """Return the function's document. Raise `FunctionError`, of the kind `Sandbox.Timedout` after a timeout."""
         with self._lock:
             identity = f"00000000-0000-4000-8000-{next(self._numbers):012d}"
             environment = self._idle.pop() if self._idle else _Environment(self._start)
@@ -155,7 +155,7 @@ class Runtime:
                 environment.end()
 
     def kill(self) -> None:
-        """End every environment that handles an event; the callers learn of a `Runtime.ExitError`."""
+        """End every environment that handles an event. Its caller gets `Runtime.ExitError`."""
         for environment in list(self._busy):
             environment.kill()
 
@@ -173,9 +173,9 @@ def runtime(
     Args:
         functions: the directory with its file.
         handler: `module.name`.
-        environment: of its processes, and all of it but what Python and Lambda themselves need.
-        log: a file for what they write.
-        seconds: its timeout.
+        environment: all variables of its processes, except those that Python and Lambda need.
+        log: the file for the output of its processes.
+        seconds: the timeout of an event.
     """
     variables = {
         "PATH": os.environ["PATH"],

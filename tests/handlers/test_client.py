@@ -1,4 +1,4 @@
-"""The client against the functions' own handlers: what an app gives is what the table has, on every path."""
+"""The client with the real handlers: rows that an app sends arrive unchanged in the table, on every path."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lancelsm.client import Client
 from lancelsm.common.clock import SeededIds
 from lancelsm.errors import Invalid
 from lancelsm.stack.delivery.queue import Delivery, Outgoing, Sent
-from tests.handlers.conftest import loaded
+from tests.handlers.conftest import load_function
 from tests.simulation.faults import FakeClock
 
 UTC = datetime.UTC
@@ -49,7 +49,7 @@ def row(key: int) -> dict[str, Any]:
 
 
 class Queue:
-    """A FIFO queue that knows messages again, and hands out everything at once."""
+    """A FIFO queue that ignores repeated messages and delivers all messages at once."""
 
     def __init__(self) -> None:
         self.messages: dict[tuple[str, str], Outgoing] = {}
@@ -72,7 +72,7 @@ class Context:
 
 
 class Lambda:
-    """Lambda, S3 and the runtime: invokes the handlers in this process, and tells of errors as the service does."""
+    """Lambda, S3 and the runtime: calls the handlers in this process, and returns errors as the service does."""
 
     def __init__(self, handlers: dict[str, Callable[..., Any]], work: Path) -> None:
         self.handlers = handlers
@@ -85,18 +85,18 @@ class Lambda:
     def invoke(self, *, FunctionName: str, Payload: bytes) -> Any:
         self.payloads.append(len(Payload))
         try:
-            answer, more = self.handlers[FunctionName](json.loads(Payload), Context()), {}
-        except Exception as error:  # noqa: BLE001 - as the service reports it
-            answer, more = (
+            answer, extra = self.handlers[FunctionName](json.loads(Payload), Context()), {}
+        except Exception as error:  # noqa: BLE001 - returned as the service returns it
+            answer, extra = (
                 {"errorType": type(error).__name__, "errorMessage": str(error)},
                 {"FunctionError": "Unhandled"},
             )
-        return {"Payload": io.BytesIO(json.dumps(answer).encode()), **more}
+        return {"Payload": io.BytesIO(json.dumps(answer).encode()), **extra}
 
     def put_object(self, *, Bucket: str, Key: str, Body: bytes) -> None:
-        place = self.work.parent / Key
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(Body)
+        path = self.work.parent / Key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(Body)
 
 
 class Deployment:
@@ -106,12 +106,12 @@ class Deployment:
             ("LANCELSM_TABLES", f"file://{root}/tables"),
             ("LANCELSM_WORK", f"file://{root}/work"),
             ("LANCELSM_QUEUE_URL", "queue"),
-            ("LANCELSM_DEAD_LETTER_URL", "letters"),
+            ("LANCELSM_DEAD_LETTER_URL", "dead-letters"),
         ):
             monkeypatch.setenv(name, value)
         self.queue = Queue()
-        self.writer = loaded("writer_flush")
-        ingest, query = loaded("ingest"), loaded("query")
+        self.writer = load_function("writer_flush")
+        ingest, query = load_function("ingest"), load_function("query")
         for module in (ingest, self.writer):
             monkeypatch.setattr(module, "QUEUE", self.queue)
         handlers = {"ingest": ingest.handler, "writer_flush": self.writer.handler, "query": query.handler}
@@ -135,7 +135,8 @@ class Deployment:
             Delivery(
                 id=str(number),
                 receipt=str(number),
-                body=message.body.replace('"table":"/', '"table":"file:///'),  # a path, where deployments have URLs
+                # Tables are paths here, and URLs in a deployment.
+                body=message.body.replace('"table":"/', '"table":"file:///'),
                 group=message.group,
                 sequence=number,
             )
@@ -160,47 +161,47 @@ def deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployment:
 
 
 @pytest.mark.parametrize("form", ["dicts", "arrow"])
-def test_rows_by_the_queue_arrive_value_for_value(deployment: Deployment, form: str) -> None:
-    given = [row(key) for key in range(20)]
-    data: Any = given if form == "dicts" else pa.Table.from_pylist(given, schema=COLUMNS)
+def test_rows_sent_through_the_queue_arrive_unchanged(deployment: Deployment, form: str) -> None:
+    sent = [row(key) for key in range(20)]
+    data: Any = sent if form == "dicts" else pa.Table.from_pylist(sent, schema=COLUMNS)
 
     deployment.client.upsert("orders", data)
     deployment.client.delete("orders", [{"id": 3}])
     deployment.client.flush()
     deployment.deliver()
 
-    assert deployment.rows() == [one for one in given if one["id"] != 3]
+    assert deployment.rows() == [one for one in sent if one["id"] != 3]
 
 
 @pytest.mark.parametrize("form", ["dicts", "arrow"])
-def test_direct_writes_return_positions_and_are_read_at_once(deployment: Deployment, form: str) -> None:
-    given = [row(key) for key in range(20)]
-    data: Any = given if form == "dicts" else pa.Table.from_pylist(given, schema=COLUMNS)
+def test_direct_writes_return_positions_and_are_visible_at_once(deployment: Deployment, form: str) -> None:
+    sent = [row(key) for key in range(20)]
+    data: Any = sent if form == "dicts" else pa.Table.from_pylist(sent, schema=COLUMNS)
 
     committed = deployment.client.write("orders", data)
 
     assert (committed.rows, {entry.position for entry in committed.entries}) == (20, {1})
-    assert deployment.rows() == given
+    assert deployment.rows() == sent
     assert deployment.client.count("orders", where="id < 5") == 5
     assert [found["id"] for found in deployment.client.query("orders", keys=[7], columns=["id"])] == [7]
 
 
-def test_a_row_too_large_for_a_message_arrives_by_the_bucket(deployment: Deployment) -> None:
-    given = [{**row(1), "raw": bytes(range(256)) * 10_000}, row(2)]
+def test_a_row_too_large_for_a_message_is_sent_through_the_bucket(deployment: Deployment) -> None:
+    sent = [{**row(1), "raw": bytes(range(256)) * 10_000}, row(2)]
 
-    deployment.client.upsert("orders", pa.Table.from_pylist(given, schema=COLUMNS))
+    deployment.client.upsert("orders", pa.Table.from_pylist(sent, schema=COLUMNS))
     deployment.client.flush()
     deployment.deliver()
 
-    assert deployment.rows() == given
+    assert deployment.rows() == sent
     assert max(deployment.aws.payloads) < 10_000
 
 
-def test_a_refused_row_is_named_as_the_library_names_it(deployment: Deployment) -> None:
+def test_the_error_for_an_invalid_row_names_its_column(deployment: Deployment) -> None:
     deployment.client.upsert("orders", [{**row(1), "price": "much"}])
 
-    with pytest.raises(Invalid, match="price") as caught:
+    with pytest.raises(Invalid, match="price") as raised:
         deployment.client.flush()
 
-    assert caught.value.where["field"] == "price"
+    assert raised.value.where["field"] == "price"
     assert deployment.queue.messages == {}

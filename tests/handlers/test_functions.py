@@ -1,4 +1,4 @@
-"""Every function on a table in a directory: its document is the command line's, its errors have kind and place."""
+"""Functions on a table in a directory: documents equal those of the command line, errors have kind and location."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from lancelsm.errors import Invalid, LsmError
 from lancelsm.stack import documents
 from lancelsm.table import Table
 from lancelsm.wal.claim import claim
-from tests.handlers.conftest import ORDERS, ROOT, Context, Deployment, event, loaded
+from tests.handlers.conftest import ORDERS, ROOT, Context, Deployment, event, load_function
 
-OWN = ("region_claim", "compaction", "merger", "query", "gc_round", "gc_sweep", "scrub")
-
-
-def refusal(name: str, given: Any) -> dict[str, Any]:
-    """The document of the error that a function raises, which must be `Invalid`."""
-    with pytest.raises(Invalid) as failure:
-        loaded(name).handler(given, Context())
-    return json.loads(str(failure.value))["error"]
+NAMES = ("region_claim", "compaction", "merger", "query", "gc_round", "gc_sweep", "scrub")
 
 
-def call(name: str, given: Any, **context: Any) -> Any:
-    answer = loaded(name).handler(given, Context(**context))
+def error_of(name: str, request: Any) -> dict[str, Any]:
+    """Return the document of the `Invalid` error that a function raises."""
+    with pytest.raises(Invalid) as raised:
+        load_function(name).handler(request, Context())
+    return json.loads(str(raised.value))["error"]
+
+
+def call(name: str, request: Any, **context: Any) -> Any:
+    answer = load_function(name).handler(request, Context(**context))
     return json.loads(json.dumps(answer))
 
 
@@ -42,7 +42,7 @@ def table(deployment: Deployment) -> Table:
     return deployment.table()
 
 
-def test_a_claim_fences_whoever_held_the_regions(table: Table, capsys: pytest.CaptureFixture[str]) -> None:
+def test_region_claim_fences_the_owners_of_all_regions(table: Table, capsys: pytest.CaptureFixture[str]) -> None:
     for region in table.regions():
         claim(region, owner="crashed")
 
@@ -53,7 +53,7 @@ def test_a_claim_fences_whoever_held_the_regions(table: Table, capsys: pytest.Ca
     assert table.upsert(ORDERS).rows == 8
 
 
-def test_a_claim_can_be_of_one_region_for_another_owner(table: Table) -> None:
+def test_region_claim_can_claim_one_region_for_another_owner(table: Table) -> None:
     first, second = table.regions()
 
     claimed = call("region_claim", {"table": table.uri, "region": first.id[:8], "owner": "loader"})
@@ -62,26 +62,26 @@ def test_a_claim_can_be_of_one_region_for_another_owner(table: Table) -> None:
     assert second.head().owner == "default"
 
 
-def test_compaction_flushes_what_was_acknowledged(table: Table, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compaction_flushes_all_acknowledged_rows(table: Table, capsys: pytest.CaptureFixture[str]) -> None:
     table.upsert(ORDERS)
 
-    made = call("compaction", event("compaction"))["generations"]
+    flushed = call("compaction", event("compaction"))["generations"]
 
-    assert sum(one["rows"] for one in made) == 8
-    assert {tuple(one) for one in made} == {("region", "generation", "rows", "path")}
+    assert sum(one["rows"] for one in flushed) == 8
+    assert {tuple(one) for one in flushed} == {("region", "generation", "rows", "path")}
     assert call("compaction", event("compaction")) == command(capsys, "flush", table.uri) == {"generations": []}
 
 
-def test_compaction_can_be_of_one_region(table: Table) -> None:
+def test_compaction_can_flush_one_region(table: Table) -> None:
     table.upsert(ORDERS)
     region = table.regions()[0].id
 
-    made = call("compaction", {"table": "orders", "region": region})["generations"]
+    flushed = call("compaction", {"table": "orders", "region": region})["generations"]
 
-    assert [one["region"] for one in made] == [region]
+    assert [one["region"] for one in flushed] == [region]
 
 
-def test_merger_merges_all_at_once(table: Table) -> None:
+def test_merger_merges_all_regions_at_once(table: Table) -> None:
     table.upsert([{"id": 0, "state": "sent"}])
     table.delete([1])
     flushed = {one.region for one in table.flush()}
@@ -92,7 +92,7 @@ def test_merger_merges_all_at_once(table: Table) -> None:
     assert call("merger", event("merger"))["merged"] == []
 
 
-def test_the_steps_of_a_merge_hand_on_plan_and_result(table: Table) -> None:
+def test_the_steps_of_a_merge_pass_on_plan_and_result(table: Table) -> None:
     table.upsert(ORDERS)
     table.flush()
 
@@ -110,7 +110,7 @@ def test_the_steps_of_a_merge_hand_on_plan_and_result(table: Table) -> None:
     assert set(optimized) == {"fragments_removed", "fragments_added", "indexes_extended", "base_version"}
 
 
-def test_steps_that_are_repeated_say_what_they_said(table: Table) -> None:
+def test_repeated_steps_of_a_merge_return_the_same_document(table: Table) -> None:
     table.upsert(ORDERS)
     table.flush()
     plan = call("merger", event("merger_plan"))
@@ -121,20 +121,22 @@ def test_steps_that_are_repeated_say_what_they_said(table: Table) -> None:
     assert call("merger", merge) == merged
 
 
-def test_a_plan_without_an_execution_is_the_invocation_s(table: Table, deployment: Deployment) -> None:
+def test_a_plan_without_an_execution_is_named_after_the_invocation(table: Table, deployment: Deployment) -> None:
     plan = call("merger", {"table": "orders", "step": "plan"}, aws_request_id="one")
 
     assert (plan["engine"], plan["plan"]) == ("none", f"{deployment.work}/merge/one/plan.json")
 
 
-def test_a_record_needs_the_place_of_a_result_among_the_merges(table: Table) -> None:
+def test_the_step_record_refuses_a_missing_result_and_a_result_outside_the_deployment(table: Table) -> None:
     record = {"table": "orders", "step": "record"}
 
-    assert refusal("merger", record)["field"] == "result"
-    assert "this deployment" in refusal("merger", {**record, "result": f"{table.uri}/_lancelsm/config.json"})["message"]
+    assert error_of("merger", record)["field"] == "result"
+    assert (
+        "this deployment" in error_of("merger", {**record, "result": f"{table.uri}/_lancelsm/config.json"})["message"]
+    )
 
 
-def test_a_query_reads_what_the_command_line_reads(table: Table, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_query_reads_the_same_rows_as_the_command_line(table: Table, capsys: pytest.CaptureFixture[str]) -> None:
     table.upsert([{"id": 100, "state": "paid"}])
 
     found = call("query", event("query"))["rows"]
@@ -145,7 +147,7 @@ def test_a_query_reads_what_the_command_line_reads(table: Table, capsys: pytest.
     assert len(call("query", {"table": "orders", "limit": 3})["rows"]) == 3
 
 
-def test_a_query_looks_keys_up(table: Table) -> None:
+def test_a_query_finds_rows_by_key(table: Table) -> None:
     rows = call("query", event("query_get"))["rows"]
 
     assert sorted(rows, key=lambda row: row["id"]) == [ORDERS[1], ORDERS[2]]
@@ -154,7 +156,7 @@ def test_a_query_looks_keys_up(table: Table) -> None:
     assert call("query", {"table": "orders", "keys": []}) == {"rows": []}
 
 
-def test_a_query_at_a_snapshot_reads_what_that_keeps(table: Table) -> None:
+def test_a_query_at_a_snapshot_reads_the_rows_of_the_snapshot(table: Table) -> None:
     table.snapshot("monday")
     table.upsert([{"id": 100, "state": "paid"}])
     table.delete([1])
@@ -164,20 +166,20 @@ def test_a_query_at_a_snapshot_reads_what_that_keeps(table: Table) -> None:
     assert call("query", {"table": "orders", "at": "monday", "keys": [1, 100]}) == {"rows": [ORDERS[1]]}
 
 
-def test_a_query_at_a_snapshot_that_is_gone_is_refused(table: Table) -> None:
+def test_a_query_at_a_dropped_snapshot_is_refused(table: Table) -> None:
     table.snapshot("monday")
     table.drop_snapshot("monday")
 
-    for asked in ({}, {"count": True}, {"key": 1}):
-        assert refusal("query", {"table": "orders", "at": "monday", **asked})["snapshot"] == "monday"
+    for fields in ({}, {"count": True}, {"key": 1}):
+        assert error_of("query", {"table": "orders", "at": "monday", **fields})["snapshot"] == "monday"
 
 
 @pytest.mark.parametrize("other", [{"keys": [1]}, {"where": "true"}, {"limit": 1}, {"count": True}])
-def test_a_query_by_key_takes_no_fields_of_a_scan(table: Table, other: dict[str, Any]) -> None:
-    assert refusal("query", {"table": "orders", "key": 1, **other})["field"] == "key"
+def test_a_query_by_key_refuses_fields_of_a_scan(table: Table, other: dict[str, Any]) -> None:
+    assert error_of("query", {"table": "orders", "key": 1, **other})["field"] == "key"
 
 
-def test_the_steps_of_a_collection_delete_what_was_merged(table: Table) -> None:
+def test_the_steps_of_a_collection_delete_merged_objects(table: Table) -> None:
     table.upsert(ORDERS)
     table.flush()
     table.merge(engine="inprocess")
@@ -200,7 +202,7 @@ def test_the_steps_of_a_collection_delete_what_was_merged(table: Table) -> None:
     assert table.scan().to_arrow().num_rows == len(ORDERS)
 
 
-def test_mark_gives_a_round_that_waits_in_place_of_a_new_one_and_the_next_steps_end_it(table: Table) -> None:
+def test_mark_returns_a_committed_round_that_waits_and_the_next_steps_finish_it(table: Table) -> None:
     table.upsert(ORDERS)
     table.flush()
     table.merge(engine="inprocess")
@@ -221,17 +223,17 @@ def test_mark_gives_a_round_that_waits_in_place_of_a_new_one_and_the_next_steps_
 
 @pytest.mark.parametrize("step", ["verify", "commit"])
 def test_a_step_without_its_rounds_is_refused(table: Table, step: str) -> None:
-    assert refusal("gc_round", {"table": "orders", "step": step})["field"] == "round"
+    assert error_of("gc_round", {"table": "orders", "step": step})["field"] == "round"
 
 
-@pytest.mark.parametrize("name", OWN)
-def test_a_field_that_is_unknown_missing_or_of_another_type_is_named(deployment: Deployment, name: str) -> None:
-    given = event(name.removesuffix("_round"))
+@pytest.mark.parametrize("name", NAMES)
+def test_the_error_names_a_field_that_is_unknown_missing_or_of_another_type(deployment: Deployment, name: str) -> None:
+    request = event(name.removesuffix("_round"))
 
-    assert refusal(name, {**given, "colour": 1})["field"] == "colour"
-    assert refusal(name, {key: value for key, value in given.items() if key != "table"})["field"] == "table"
-    assert refusal(name, {**given, "table": 7})["field"] == "table"
-    assert "no object" in refusal(name, [given])["message"]
+    assert error_of(name, {**request, "colour": 1})["field"] == "colour"
+    assert error_of(name, {key: value for key, value in request.items() if key != "table"})["field"] == "table"
+    assert error_of(name, {**request, "table": 7})["field"] == "table"
+    assert "not an object" in error_of(name, [request])["message"]
 
 
 @pytest.mark.parametrize(
@@ -249,41 +251,39 @@ def test_a_field_that_is_unknown_missing_or_of_another_type_is_named(deployment:
         ("gc_sweep", "round", "1"),
     ],
 )
-def test_a_value_that_a_field_can_t_have_is_refused(
-    deployment: Deployment, name: str, field: str, value: object
-) -> None:
-    assert refusal(name, {**event(name.removesuffix("_round")), field: value})["field"] == field
+def test_an_invalid_value_of_a_field_is_refused(deployment: Deployment, name: str, field: str, value: object) -> None:
+    assert error_of(name, {**event(name.removesuffix("_round")), field: value})["field"] == field
 
 
 @pytest.mark.parametrize("name", ["region_claim", "compaction", "merger", "query"])
-def test_a_table_that_is_not_there_or_elsewhere_is_invalid(deployment: Deployment, name: str) -> None:
-    assert refusal(name, {"table": "nothing"})["message"] == "no table is there"
-    assert "this deployment" in refusal(name, {"table": "s3://another/place"})["message"]
-    assert "this deployment" in refusal(name, {"table": "../work"})["message"]
+def test_a_missing_table_and_a_table_outside_the_deployment_are_invalid(deployment: Deployment, name: str) -> None:
+    assert error_of(name, {"table": "nothing"})["message"] == "there is no table at this location"
+    assert "this deployment" in error_of(name, {"table": "s3://another/place"})["message"]
+    assert "this deployment" in error_of(name, {"table": "../work"})["message"]
 
 
-@pytest.mark.parametrize("name", OWN)
-def test_a_setting_that_is_missing_or_wrong_fails_where_the_function_is_loaded(
+@pytest.mark.parametrize("name", NAMES)
+def test_a_missing_or_invalid_setting_fails_when_the_function_is_loaded(
     deployment: Deployment, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LANCELSM_FLUSH_ROWS", "many")
     with pytest.raises(Invalid, match="LANCELSM_FLUSH_ROWS"):
-        loaded(name)
+        load_function(name)
     monkeypatch.delenv("LANCELSM_FLUSH_ROWS")
     monkeypatch.setenv("LANCELSM_TABLES", "")
-    with pytest.raises(Invalid) as failure:
-        loaded(name)
-    assert "LANCELSM_TABLES" in json.loads(str(failure.value))["error"]["message"]
+    with pytest.raises(Invalid) as raised:
+        load_function(name)
+    assert "LANCELSM_TABLES" in json.loads(str(raised.value))["error"]["message"]
 
 
-def test_every_function_has_an_event_that_it_takes() -> None:
+def test_every_function_has_a_sample_event() -> None:
     functions = {path.stem for path in (ROOT / "functions").glob("*.py")}
     events = {path.stem for path in (ROOT / "events").glob("*.json")}
 
     assert {name.removesuffix("_round") for name in functions} <= events
 
 
-def test_no_function_has_the_name_of_a_module_that_lambda_refuses() -> None:
+def test_no_function_has_the_name_of_a_built_in_module() -> None:
     assert not {path.stem for path in Path(ROOT, "functions").glob("*.py")} & set(sys.builtin_module_names)
 
 
@@ -293,14 +293,14 @@ def test_documents_are_plain_json(table: Table) -> None:
     assert json.loads(json.dumps(documents.committed(committed)))["rows"] == 8
 
 
-def test_an_error_is_one_of_the_six_kinds_with_its_document_as_its_text(table: Table) -> None:
+def test_an_error_is_raised_as_its_kind_with_its_document_as_text(table: Table) -> None:
     sealed = table.regions()[0]
     table.seal(sealed)
 
-    with pytest.raises(LsmError) as failure:
-        loaded("region_claim").handler(event("region_claim"), Context())
+    with pytest.raises(LsmError) as raised:
+        load_function("region_claim").handler(event("region_claim"), Context())
 
-    document = json.loads(str(failure.value))["error"]
-    assert (type(failure.value).__name__, document["kind"]) == ("Invalid", "Invalid")
+    document = json.loads(str(raised.value))["error"]
+    assert (type(raised.value).__name__, document["kind"]) == ("Invalid", "Invalid")
     assert (document["table"], document["region"]) == (table.uri, sealed.id)
     assert document["remedy"]

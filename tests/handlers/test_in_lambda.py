@@ -1,4 +1,4 @@
-"""Functions in Lambda's own runtime client, with a bucket and a registry in DynamoDB: whole, killed, and lean."""
+"""Functions in Lambda's own runtime client, with a bucket and a registry in DynamoDB."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.handlers.conftest import FUNCTIONS, ORDERS, ROOT, Deployment, event
 from tests.handlers.runtime_api import FunctionError, Runtime, runtime
 
 LEAN = ("ingest", "writer_flush", "region_claim", "dispatch", "gc_round", "gc_sweep")
-NEVER = ("numpy", "lance", "pydantic", "pyarrow.dataset", "aws_xray_sdk")
+HEAVY = ("numpy", "lance", "pydantic", "pyarrow.dataset", "aws_xray_sdk")
 SETTINGS = {
     "LANCELSM_TABLES": "s3://lake/tables",
     "LANCELSM_WORK": "s3://lake/work",
@@ -32,19 +32,19 @@ SETTINGS = {
 
 
 @contextmanager
-def deployed(
-    name: str, cloud: Deployment, place: Path, *, seconds: float = 60.0, more: Mapping[str, str] | None = None
+def deploy(
+    name: str, cloud: Deployment, directory: Path, *, seconds: float = 60.0, extra: Mapping[str, str] | None = None
 ) -> Iterator[Runtime]:
-    """A function with the repository's library, as its asset has it."""
-    environment = {**SETTINGS, **cloud.environment, "PYTHONPATH": str(ROOT / "shared"), **(more or {})}
-    with runtime(FUNCTIONS, f"{name}.handler", environment, log=place / "log", seconds=seconds) as invoke:
+    """Run a function with the library of this repository, as its asset does."""
+    environment = {**SETTINGS, **cloud.environment, "PYTHONPATH": str(ROOT / "shared"), **(extra or {})}
+    with runtime(FUNCTIONS, f"{name}.handler", environment, log=directory / "log", seconds=seconds) as invoke:
         yield invoke
 
 
-def failure(invoke: Runtime, given: Any) -> FunctionError:
-    with pytest.raises(FunctionError) as caught:
-        invoke(given)
-    return caught.value
+def error_of(invoke: Runtime, request: Any) -> FunctionError:
+    with pytest.raises(FunctionError) as raised:
+        invoke(request)
+    return raised.value
 
 
 def metrics(log: str) -> list[dict[str, Any]]:
@@ -52,18 +52,18 @@ def metrics(log: str) -> list[dict[str, Any]]:
     return [line for line in lines if "_aws" in line]
 
 
-def test_a_claim_and_a_flush_and_a_merge_go_through_the_cloud(cloud: Deployment, tmp_path: Path) -> None:
+def test_a_claim_a_flush_and_a_merge_work_in_the_cloud(cloud: Deployment, tmp_path: Path) -> None:
     table = cloud.table("whole")
     table.upsert([{"id": 0, "state": "sent"}])
     for region in table.regions():
         claim(region, owner="crashed")
-    given = {"table": "whole"}
+    request = {"table": "whole"}
 
-    with deployed("region_claim", cloud, tmp_path) as invoke:
-        assert {one["owner"] for one in invoke(given)["regions"]} == {"default"}
-    with deployed("compaction", cloud, tmp_path) as invoke:
-        assert sum(one["rows"] for one in invoke(given)["generations"]) == 1
-    with deployed("merger", cloud, tmp_path) as invoke:
+    with deploy("region_claim", cloud, tmp_path) as invoke:
+        assert {one["owner"] for one in invoke(request)["regions"]} == {"default"}
+    with deploy("compaction", cloud, tmp_path) as invoke:
+        assert sum(one["rows"] for one in invoke(request)["generations"]) == 1
+    with deploy("merger", cloud, tmp_path) as invoke:
         plan = invoke({"table": "whole", "step": "plan", "execution": "one"})
         merged = invoke({"table": plan["table"], "engine": plan["engine"], "result": plan["result"]})
         recorded = invoke({"table": "whole", "step": "record", "result": plan["result"]})
@@ -77,12 +77,12 @@ def test_a_claim_and_a_flush_and_a_merge_go_through_the_cloud(cloud: Deployment,
         assert line["table"] == "s3://lake/tables/whole"
 
 
-def test_a_result_that_fits_no_answer_is_behind_a_link(cloud: Deployment, tmp_path: Path) -> None:
+def test_a_result_too_large_for_an_answer_is_returned_as_a_link(cloud: Deployment, tmp_path: Path) -> None:
     table = cloud.table("wide", regions=None)
     rows = [{"id": key, "state": f"{key:09d}" * 100} for key in range(12_000)]
     table.upsert(rows)
 
-    with deployed("query", cloud, tmp_path) as invoke:
+    with deploy("query", cloud, tmp_path) as invoke:
         small = invoke({"table": "wide", "limit": 10})
         large = invoke({"table": "wide"})
 
@@ -94,50 +94,50 @@ def test_a_result_that_fits_no_answer_is_behind_a_link(cloud: Deployment, tmp_pa
     assert sorted(found, key=lambda row: row["id"]) == rows
 
 
-def test_an_error_arrives_as_its_kind_and_document(cloud: Deployment, tmp_path: Path) -> None:
-    with deployed("query", cloud, tmp_path) as invoke:
-        absent = failure(invoke, {"table": "nothing"})
-        wrong = failure(invoke, {"table": "nothing", "colour": "red"})
+def test_an_error_is_returned_as_its_kind_and_document(cloud: Deployment, tmp_path: Path) -> None:
+    with deploy("query", cloud, tmp_path) as invoke:
+        absent = error_of(invoke, {"table": "nothing"})
+        wrong = error_of(invoke, {"table": "nothing", "colour": "red"})
 
     assert (absent.kind, absent.document["kind"]) == ("Invalid", "Invalid")
     assert absent.document["table"] == "s3://lake/tables/nothing"
     assert wrong.document["field"] == "colour"
 
 
-def test_no_value_of_a_row_is_in_a_log(cloud: Deployment, tmp_path: Path) -> None:
+def test_no_value_of_a_row_is_logged(cloud: Deployment, tmp_path: Path) -> None:
     cloud.table("secrets")
     secret = "a-secret-value"
 
-    with deployed("query", cloud, tmp_path) as invoke:
-        for given in (
+    with deploy("query", cloud, tmp_path) as invoke:
+        for request in (
             {"table": "secrets", "key": secret},
             {"table": "secrets", "keys": secret},
             {"table": "secrets", "where": f"id = '{secret}'"},
         ):
-            assert failure(invoke, given).kind == "Invalid"
+            assert error_of(invoke, request).kind == "Invalid"
         log = invoke.log
 
     assert "Invalid" in log
     assert secret not in log
 
 
-def test_a_deployment_that_lacks_a_setting_says_so_where_the_function_starts(cloud: Deployment, tmp_path: Path) -> None:
-    with deployed("query", cloud, tmp_path, more={"LANCELSM_WORK": ""}) as invoke:
-        missing = failure(invoke, event("query"))
+def test_a_function_without_a_required_setting_fails_when_it_starts(cloud: Deployment, tmp_path: Path) -> None:
+    with deploy("query", cloud, tmp_path, extra={"LANCELSM_WORK": ""}) as invoke:
+        missing = error_of(invoke, event("query"))
 
     assert missing.kind == "Invalid"
     assert "LANCELSM_WORK" in missing.document["message"]
 
 
-def test_a_flush_that_is_killed_is_done_by_the_next_one(cloud: Deployment, tmp_path: Path) -> None:
+def test_a_killed_flush_is_finished_by_the_next_flush(cloud: Deployment, tmp_path: Path) -> None:
     table = cloud.table("killed", settings={"flush_rows": 1})
     for order in ORDERS:
         table.upsert([order])
 
-    # From one that dies while it starts to one that has time.
+    # The first timeout ends the function while it starts, the last one is long enough.
     ended: list[str] = []
     for seconds in (0.1, 1.0, 2.0, 3.0, 4.0, 60.0):
-        with deployed("compaction", cloud, tmp_path, seconds=seconds) as invoke:
+        with deploy("compaction", cloud, tmp_path, seconds=seconds) as invoke:
             try:
                 invoke({"table": "killed"})
                 break
@@ -150,9 +150,9 @@ def test_a_flush_that_is_killed_is_done_by_the_next_one(cloud: Deployment, tmp_p
 
 
 @pytest.mark.parametrize("name", LEAN)
-def test_a_lean_function_starts_without_anything_heavy(name: str) -> None:
-    # pyarrow takes numpy when it is there and does without when it isn't, so absence is what can be tested.
-    script = f"import sys; sys.modules |= dict.fromkeys({NEVER}); import {name}; {name}.handler"
+def test_a_lean_function_starts_without_heavy_packages(name: str) -> None:
+    # pyarrow imports numpy if it is installed, so the script hides the heavy packages instead.
+    script = f"import sys; sys.modules |= dict.fromkeys({HEAVY}); import {name}; {name}.handler"
     aws = {"AWS_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "111111111111", "AWS_SECRET_ACCESS_KEY": "secret"}
     environment = {**SETTINGS, **aws, "PYTHONPATH": f"{ROOT / 'shared'}:{FUNCTIONS}"}
 
@@ -161,7 +161,7 @@ def test_a_lean_function_starts_without_anything_heavy(name: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_schedule_starts_what_is_due(cloud: Deployment, tmp_path: Path) -> None:
+def test_dispatch_starts_the_merge_that_is_due(cloud: Deployment, tmp_path: Path) -> None:
     machine = boto3.client("stepfunctions", region_name="us-east-1").create_state_machine(
         name="merge",
         definition=json.dumps({"StartAt": "Wait", "States": {"Wait": {"Type": "Wait", "Seconds": 600, "End": True}}}),
@@ -170,9 +170,9 @@ def test_a_schedule_starts_what_is_due(cloud: Deployment, tmp_path: Path) -> Non
     table = cloud.table("due")
     table.upsert(ORDERS)
     table.flush()
-    more = {"LANCELSM_MERGE_GENERATIONS": "1", "LANCELSM_MERGE_MACHINE": machine}
+    extra = {"LANCELSM_MERGE_GENERATIONS": "1", "LANCELSM_MERGE_MACHINE": machine}
 
-    with deployed("dispatch", cloud, tmp_path, more=more) as invoke:
+    with deploy("dispatch", cloud, tmp_path, extra=extra) as invoke:
         only = {"table": table.uri}
         (first,) = invoke(only)["merges"]
         again = invoke(only)

@@ -28,7 +28,7 @@ from lancelsm.stack.delivery.queue import Outgoing, SqsQueue
 from lancelsm.stack.delivery.table_cache import Inbox
 from tests.conformance.dynamodb import create_registry_table, dynamodb_client
 from tests.conformance.ministack import create_bucket, ministack, options
-from tests.handlers.conftest import loaded
+from tests.handlers.conftest import load_function
 
 ROOT = Path(__file__).parents[2]
 COLUMNS = pa.schema([pa.field("id", pa.int64()), pa.field("state", pa.string())])
@@ -130,7 +130,7 @@ def stack(endpoint: str, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtur
     monkeypatch.setenv("LANCELSM_WORK", "s3://lake/work")
     monkeypatch.setenv("LANCELSM_QUEUE_URL", urls[0])
     monkeypatch.setenv("LANCELSM_DEAD_LETTER_URL", urls[1])
-    yield Stack(uri, *urls, loaded("ingest"), loaded("writer_flush"))
+    yield Stack(uri, *urls, load_function("ingest"), load_function("writer_flush"))
     _forget_clients()
 
 

@@ -1,4 +1,4 @@
-"""Whatever the order of flushes, claims, seals and collections: each manifest may follow its elder, and comes back."""
+"""In any order of flushes, claims, seals and collections, each manifest may follow the one before it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Corrupt, Invalid
 from lancelsm.region import manifest as manifests
 from lancelsm.region.head import LogTotals, Summary
-from lancelsm.region.manifest import Dead, FlushedGeneration, Folded, Manifest, violations
+from lancelsm.region.manifest import FlushedGeneration, Folded, Manifest, Superseded, violations
 
 FIRST = Manifest(
     region=RegionId("d00cc65e-1b58-41a4-a929-5096334c8657"), spec_id=1, values=(), version=Version(1), epoch=Epoch(1)
@@ -42,7 +42,7 @@ def entry(position):
     )
 
 
-def taken(manifest, step):
+def apply(manifest, step):
     kind, size = step
     if kind == "flush":
         first, last = manifest.replay_after + 1, manifest.replay_after + size
@@ -62,15 +62,15 @@ def taken(manifest, step):
     if kind == "claim":
         return manifests.with_epoch(manifest, epoch=Epoch(manifest.epoch + size), last_seen=manifest.replay_after)
     if kind == "collect":
-        gone = manifest.generations[:size]
+        removed = manifest.generations[:size]
         number = manifest.collector_round + 1
         return manifests.collected(
             manifest,
             round_number=number,
             key=f"gc/{number}",
             list_setsum=Setsum.of([b"list"]),
-            first_position=Position(gone[-1].folded.last + 1 if gone else 1),
-            paths=frozenset(g.path for g in gone),
+            first_position=Position(removed[-1].folded.last + 1 if removed else 1),
+            paths=frozenset(g.path for g in removed),
             at=float(number),
         )
     if kind == "floor":
@@ -79,10 +79,10 @@ def taken(manifest, step):
     return manifests.with_seal(manifest, epoch=manifest.epoch, last_seen=manifest.replay_after)
 
 
-def history(taken_steps):
+def history(chosen_steps):
     manifest, built = FIRST, [FIRST]
-    for step in taken_steps:
-        proposed = taken(manifest, step)
+    for step in chosen_steps:
+        proposed = apply(manifest, step)
         if proposed != manifest:
             manifest = replace(proposed, version=Version(manifest.version + 1))
             built.append(manifest)
@@ -90,17 +90,17 @@ def history(taken_steps):
 
 
 @given(steps)
-def test_every_history_holds_and_every_manifest_comes_back(taken_steps):
+def test_every_history_is_valid_and_every_manifest_survives_encoding(chosen_steps):
     older = None
-    for manifest in history(taken_steps):
+    for manifest in history(chosen_steps):
         assert violations(older, manifest) == []
         assert manifests.decode(manifests.encode(manifest), key="k") == manifest
         older = manifest
 
 
 @given(steps)
-def test_a_transition_that_is_in_already_changes_nothing(taken_steps):
-    last = history(taken_steps)[-1]
+def test_a_transition_that_is_already_committed_changes_nothing(chosen_steps):
+    last = history(chosen_steps)[-1]
     for g in last.generations:
         again = manifests.flushed(last, after=Position(g.folded.first - 1), built=g, at_end=LogTotals())
         assert again is last
@@ -108,40 +108,40 @@ def test_a_transition_that_is_in_already_changes_nothing(taken_steps):
 
 
 @given(steps, st.data())
-def test_no_manifest_may_follow_a_later_one(taken_steps, data):
-    built = history(taken_steps)
+def test_no_manifest_may_follow_a_later_one(chosen_steps, data):
+    built = history(chosen_steps)
     newer, older = data.draw(st.sampled_from(built)), data.draw(st.sampled_from(built))
     if older.version <= newer.version:
         assert violations(newer, older)
 
 
 @given(steps, st.data())
-def test_a_second_flush_of_the_same_entries_is_dead(taken_steps, data):
-    last = history(taken_steps)[-1]
+def test_a_second_flush_of_the_same_entries_is_superseded(chosen_steps, data):
+    last = history(chosen_steps)[-1]
     if last.generations:
         g = data.draw(st.sampled_from(last.generations))
         rival = replace(g, path="ffffffff_gen_1")
         assert isinstance(
-            manifests.flushed(last, after=Position(g.folded.first - 1), built=rival, at_end=LogTotals()), Dead
+            manifests.flushed(last, after=Position(g.folded.first - 1), built=rival, at_end=LogTotals()), Superseded
         )
 
 
 @given(st.binary(max_size=200))
-def test_bytes_are_a_manifest_or_an_error_that_says_so(body):
+def test_any_bytes_are_a_manifest_or_raise_an_error(body):
     with suppress(Corrupt, Invalid):
         manifests.decode(body, key="k")
 
 
 @given(steps, st.integers(0), st.integers(0, 7))
-def test_a_flipped_bit_is_a_manifest_or_an_error_that_says_so(taken_steps, place, bit):
-    body = bytearray(manifests.encode(history(taken_steps)[-1]))
-    body[place % len(body)] ^= 1 << bit
+def test_a_manifest_with_a_flipped_bit_is_a_manifest_or_raises_an_error(chosen_steps, index, bit):
+    body = bytearray(manifests.encode(history(chosen_steps)[-1]))
+    body[index % len(body)] ^= 1 << bit
     with suppress(Corrupt, Invalid):
         manifests.decode(bytes(body), key="k")
 
 
 @given(steps)
-def test_generation_numbers_count_every_flush(taken_steps):
-    built = history(taken_steps)
-    flushes = sum(kind == "flush" for kind, _ in taken_steps)
+def test_generation_numbers_count_every_flush(chosen_steps):
+    built = history(chosen_steps)
+    flushes = sum(kind == "flush" for kind, _ in chosen_steps)
     assert built[-1].current_generation == Generation(flushes + 1)

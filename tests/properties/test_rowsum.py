@@ -1,4 +1,4 @@
-"""The setsum of rows over random schemas and values."""
+"""Properties of the setsum of rows, for random schemas and values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LEAVES = {
 
 @st.composite
 def kinds(draw, ids, depth=2):
-    """A type whose children carry ids, and a strategy of its values."""
+    """Draw a type whose children have field ids, and a strategy for its values."""
     shape = draw(st.sampled_from(["leaf", "leaf", "list", "fixed", "struct"])) if depth else "leaf"
     if shape == "leaf":
         kind = draw(st.sampled_from(sorted(LEAVES, key=str)))
@@ -61,7 +61,7 @@ def tables(draw, min_rows=0):
 
 
 @given(tables(), st.randoms(use_true_random=False))
-def test_neither_order_nor_chunks_nor_slices_matter(table, random):
+def test_the_sum_does_not_depend_on_order_chunks_or_slices(table, random):
     order = list(range(table.num_rows))
     random.shuffle(order)
     cut = random.randint(0, table.num_rows)
@@ -72,7 +72,7 @@ def test_neither_order_nor_chunks_nor_slices_matter(table, random):
 
 
 @given(tables(), st.sampled_from([pa.int8(), pa.string(), pa.list_(pa.int8())]))
-def test_an_added_null_column_changes_nothing(table, kind):
+def test_an_added_null_column_does_not_change_the_sum(table, kind):
     added = pa.field("added", kind, metadata={FIELD_ID: b"1000"})
 
     assert row_setsum(table.append_column(added, pa.nulls(table.num_rows, kind))) == row_setsum(table)
@@ -83,7 +83,7 @@ def test_rows_have_equal_items_only_if_they_are_equal(table):
     encoded = [bytes(item) for item in row_items(table)]
 
     for left, right in itertools.combinations(range(table.num_rows), 2):
-        # repr tells -0.0 from 0.0; NaN of any payload prints alike.
+        # repr distinguishes -0.0 from 0.0, but prints NaN of any payload alike.
         printed = [repr(table.slice(row, 1).to_pylist()) for row in (left, right)]
         if "nan" not in printed[0]:
             assert (encoded[left] == encoded[right]) == (printed[0] == printed[1])

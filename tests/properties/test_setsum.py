@@ -1,4 +1,4 @@
-"""Setsum is an abelian group over multisets of byte strings."""
+"""Setsums are an abelian group over multisets of byte strings."""
 
 from collections import Counter
 
@@ -13,7 +13,7 @@ items = st.lists(st.binary(max_size=3), max_size=8)
 
 
 @given(items, st.randoms(use_true_random=False))
-def test_order_does_not_matter(left, random):
+def test_the_sum_does_not_depend_on_order(left, random):
     shuffled = list(left)
     random.shuffle(shuffled)
 
@@ -50,7 +50,7 @@ def test_addition_commutes_and_associates(a, b, c):
 
 
 @given(items)
-def test_digest_and_hex_read_back(left):
+def test_digest_and_hex_survive_decoding(left):
     setsum = -Setsum.of(left)
 
     assert Setsum.from_digest(setsum.digest()) == setsum
@@ -58,7 +58,7 @@ def test_digest_and_hex_read_back(left):
 
 
 @given(st.lists(st.integers(0, 2**32 - 1), min_size=8, max_size=8))
-def test_a_digest_is_read_if_every_column_is_below_its_prime_and_only_then(columns):
+def test_a_digest_is_valid_exactly_if_every_column_is_below_its_prime(columns):
     digest = b"".join(column.to_bytes(4, "little") for column in columns)
 
     if all(column < prime for column, prime in zip(columns, PRIMES, strict=True)):

@@ -1,4 +1,4 @@
-"""A whole table against a dict: whatever is done to it, and in whatever order, a scan is the dict."""
+"""Compare a table with a dict: after any operations in any order, a scan returns the rows of the dict."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ VALUES = [pa.field("v", pa.int64()), pa.field("w", pa.string()), pa.field("xs", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What distinguishes one table from another."""
+    """The primary key and the region spec of a table."""
 
     key: tuple[tuple[str, pa.DataType], ...]
     regions: str | None = None
@@ -84,29 +84,29 @@ CONDITIONS: dict[str, Callable[[dict[str, Any]], bool]] = {
     "NOT (w = 'x')": lambda row: row["w"] is not None and row["w"] != "x",
     "false": lambda row: False,
 }
-REST = st.fixed_dictionaries(
+OTHER_VALUES = st.fixed_dictionaries(
     {
         "v": st.none() | st.integers(0, 9),
         "w": st.none() | st.sampled_from(["", "x", "y"]),
         "xs": st.none() | st.lists(st.none() | st.integers(-5, 5), max_size=2),
     }
 )
-TABLES = st.sampled_from([0, 1])  # which of the two handles on the table
+TABLES = st.sampled_from([0, 1])  # which of the two handles of the table
 SEED = st.integers(0, 1 << 30)
 
 
 class Reference(RuleBasedStateMachine):
-    """Two handles on one table in this process, and what must be in it."""
+    """Two handles of one table, and the rows that the table must have."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.place = Path(tempfile.mkdtemp(prefix="lancelsm-"))
-        self.uri = str(self.place / "table")
+        self.directory = Path(tempfile.mkdtemp(prefix="lancelsm-"))
+        self.uri = str(self.directory / "table")
         self.rows: dict[tuple[Any, ...], dict[str, Any]] = {}
         self.sealed: set[RegionId] = set()
 
     def teardown(self) -> None:
-        shutil.rmtree(self.place)
+        shutil.rmtree(self.directory)
 
     # The table and the dict
 
@@ -115,10 +115,10 @@ class Reference(RuleBasedStateMachine):
         self.shape = shape
         rows = data.draw(self.batch()) if loaded else []
         first = pa.Table.from_pylist(rows, schema=shape.columns) if loaded else shape.columns
-        pace = {"group_commit_milliseconds": 1, "flush_rows": 6}
+        limits = {"group_commit_milliseconds": 1, "flush_rows": 6}
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of key types that Lance's own writer can't hash
-            lancelsm.create(self.uri, first, primary_key=shape.primary_key, regions=shape.regions, settings=pace)
+            warnings.simplefilter("ignore")  # about key types that Lance's own writer can't hash
+            lancelsm.create(self.uri, first, primary_key=shape.primary_key, regions=shape.regions, settings=limits)
         self.open()
         self.apply(rows)
 
@@ -126,9 +126,9 @@ class Reference(RuleBasedStateMachine):
         self.tables = [lancelsm.open(self.uri), lancelsm.open(self.uri)]
 
     def batch(self) -> st.SearchStrategy[list[dict[str, Any]]]:
-        """Rows, keys often twice."""
+        """Rows whose keys often repeat."""
         named = self.shape.keys().map(lambda key: dict(zip(self.shape.primary_key, key, strict=True)))
-        return st.lists(st.builds(lambda key, rest: {**key, **rest}, named, REST), max_size=8)
+        return st.lists(st.builds(lambda key, rest: {**key, **rest}, named, OTHER_VALUES), max_size=8)
 
     def key_of(self, row: dict[str, Any]) -> tuple[Any, ...]:
         return tuple(row[name] for name in self.shape.primary_key)
@@ -160,11 +160,11 @@ class Reference(RuleBasedStateMachine):
             self.compare(table.scan().to_arrow(), self.rows.values())
             assert {region.id for region in table.regions()} >= self.sealed
 
-    def compare(self, found: pa.Table, wanted: Iterable[dict[str, Any]]) -> None:
+    def compare(self, found: pa.Table, expected: Iterable[dict[str, Any]]) -> None:
         assert found.schema.names == self.shape.columns.names
         rows = {self.key_of(row): row for row in found.to_pylist()}
         assert len(rows) == found.num_rows, "a key twice"
-        assert rows == {self.key_of(row): row for row in wanted}
+        assert rows == {self.key_of(row): row for row in expected}
 
     # Writing
 
@@ -193,13 +193,13 @@ class Reference(RuleBasedStateMachine):
     @rule(which=TABLES, where=st.sampled_from(sorted(CONDITIONS)))
     def delete_where(self, which: int, where: str) -> None:
         matching = [key for key, row in self.rows.items() if CONDITIONS[where](row)]
-        dead = [key for key in matching if not self.is_sealed(key)]
-        if len(dead) < len(matching):
+        deleted = [key for key in matching if not self.is_sealed(key)]
+        if len(deleted) < len(matching):
             with pytest.raises(Invalid, match="sealed"):
                 self.tables[which].delete(where=where)
         else:
-            assert self.tables[which].delete(where=where).rows == len(dead)
-        for key in dead:
+            assert self.tables[which].delete(where=where).rows == len(deleted)
+        for key in deleted:
             del self.rows[key]
         self.check()
 
@@ -229,11 +229,11 @@ class Reference(RuleBasedStateMachine):
         found = self.tables[which].scan(columns=names, where=where, limit=limit).to_arrow()
 
         matching = [row for row in self.rows.values() if where is None or CONDITIONS[where](row)]
-        wanted = [[row[name] for name in names] for row in matching]
+        expected = [[row[name] for name in names] for row in matching]
         rows = [[row[name] for name in names] for row in found.to_pylist()]
         assert found.schema.names == names
-        assert len(rows) == min(len(wanted), len(wanted) if limit is None else limit)
-        assert all(rows.count(row) <= wanted.count(row) for row in rows)
+        assert len(rows) == min(len(expected), len(expected) if limit is None else limit)
+        assert all(rows.count(row) <= expected.count(row) for row in rows)
 
     @rule(which=TABLES, data=st.data())
     def get(self, which: int, data: st.DataObject) -> None:
@@ -241,7 +241,7 @@ class Reference(RuleBasedStateMachine):
         found = self.tables[which].get(self.arrow_keys(keys))
         self.compare(found, [self.rows[key] for key in keys if key in self.rows])
 
-    # Folding
+    # Maintenance
 
     @rule(which=TABLES)
     def flush(self, which: int) -> None:
@@ -298,7 +298,7 @@ class Reference(RuleBasedStateMachine):
     def back_up_the_registry(self) -> None:
         with (
             closing(sqlite3.connect(Path(self.uri) / SQLITE)) as source,
-            closing(sqlite3.connect(self.place / "backup")) as copy,
+            closing(sqlite3.connect(self.directory / "backup")) as copy,
         ):
             source.backup(copy)
 
@@ -309,8 +309,8 @@ class Reference(RuleBasedStateMachine):
         path = Path(self.uri) / SQLITE
         for one in path.parent.glob(path.name + "*"):
             one.unlink()
-        if restored and (self.place / "backup").exists():
-            shutil.copy(self.place / "backup", path)
+        if restored and (self.directory / "backup").exists():
+            shutil.copy(self.directory / "backup", path)
         rebuilt = rebuild(open_table(self.uri))
         assert {one.region.id for one in rebuilt} == set(epochs)
         assert all(one.head.epoch >= epochs[one.region.id] for one in rebuilt)
@@ -321,12 +321,12 @@ class Reference(RuleBasedStateMachine):
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 
 
-def test_a_table_is_a_dict() -> None:
-    pace = settings(max_examples=16, stateful_step_count=16, suppress_health_check=QUIET)
-    run_state_machine_as_test(Reference, settings=pace)
+def test_a_table_behaves_like_a_dict() -> None:
+    profile = settings(max_examples=16, stateful_step_count=16, suppress_health_check=QUIET)
+    run_state_machine_as_test(Reference, settings=profile)
 
 
 @pytest.mark.long
-def test_a_table_is_a_dict_for_longer() -> None:
-    pace = settings(max_examples=100, stateful_step_count=40, suppress_health_check=QUIET)
-    run_state_machine_as_test(Reference, settings=pace)
+def test_a_table_behaves_like_a_dict_in_long_runs() -> None:
+    profile = settings(max_examples=100, stateful_step_count=40, suppress_health_check=QUIET)
+    run_state_machine_as_test(Reference, settings=profile)

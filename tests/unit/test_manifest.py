@@ -13,7 +13,7 @@ from lancelsm.generated.lance import table_pb2 as lance
 from lancelsm.generated.lancelsm.v1 import manifest_pb2 as pb
 from lancelsm.region import manifest as manifests
 from lancelsm.region.head import LogTotals
-from lancelsm.region.manifest import Dead, FlushedGeneration, Folded, Manifest, violations
+from lancelsm.region.manifest import FlushedGeneration, Folded, Manifest, Superseded, violations
 
 REGION = RegionId("d00cc65e-1b58-41a4-a929-5096334c8657")
 FIRST = Manifest(region=REGION, spec_id=1, values=(("bucket", b"\3\0\0\0"),), version=Version(1), epoch=Epoch(1))
@@ -85,10 +85,10 @@ def test_a_flush_that_is_already_committed_changes_nothing():
 
 
 @pytest.mark.parametrize(("number", "after"), [(1, 0), (2, 0), (1, 4), (3, 4)])
-def test_a_flush_is_refused_once_its_number_or_its_range_is_taken(number, after):
+def test_a_flush_is_superseded_once_its_number_or_its_range_is_taken(number, after):
     built = replace(generation(number, after + 1, 9), path="another_gen_1")
     dead = manifests.flushed(SECOND, after=Position(after), built=built, at_end=totals(9))
-    assert isinstance(dead, Dead)
+    assert isinstance(dead, Superseded)
     assert f"planned generation {number} after position {after}" in dead.why
 
 
@@ -104,7 +104,7 @@ def test_a_seal_is_permanent():
     assert sealed == replace(SECOND, sealed=True, epoch=Epoch(2))
     assert manifests.with_seal(sealed, epoch=Epoch(2), last_seen=Position(99)) is sealed
     assert manifests.with_seal(sealed, epoch=Epoch(3), last_seen=Position(99)).last_seen == sealed.last_seen
-    assert "a sealed region is opened" in violations(sealed, replace(sealed, sealed=False, version=Version(3)))
+    assert "a sealed region is opened again" in violations(sealed, replace(sealed, sealed=False, version=Version(3)))
 
 
 def after(old, **changes):
@@ -150,10 +150,10 @@ def test_a_collection_round_that_is_already_committed_changes_nothing():
     assert collect(after) == after
 
 
-def test_a_collection_round_is_refused_after_another_round_was_committed():
+def test_a_collection_round_is_superseded_after_another_round_was_committed():
     after = collect(THIRD)
-    assert isinstance(collect(after, key="gc/another"), Dead)
-    assert isinstance(collect(THIRD, paths=("00000000_gen_1", "00000000_gen_7")), Dead)
+    assert isinstance(collect(after, key="gc/another"), Superseded)
+    assert isinstance(collect(THIRD, paths=("00000000_gen_1", "00000000_gen_7")), Superseded)
 
 
 def test_a_collection_round_never_lowers_the_floor():
@@ -168,26 +168,26 @@ def test_a_collection_round_never_lowers_the_floor():
         ({"region": RegionId("00000000-0000-4000-8000-000000000000")}, "another region"),
         ({"spec_id": 2}, "another region"),
         ({"values": ()}, "another region"),
-        ({"epoch": Epoch(0)}, "epoch goes back from 1 to 0"),
-        ({"replay_epoch": Epoch(0)}, "replay_epoch goes back"),
-        ({"replay_after": Position(8)}, "replay_after goes back from 9 to 8"),
-        ({"replay_after": Position(10)}, "ends at 9, the replay point is 10"),
-        ({"current_generation": Generation(2)}, "current_generation goes back"),
+        ({"epoch": Epoch(0)}, "epoch decreases from 1 to 0"),
+        ({"replay_epoch": Epoch(0)}, "replay_epoch decreases"),
+        ({"replay_after": Position(8)}, "replay_after decreases from 9 to 8"),
+        ({"replay_after": Position(10)}, "ends at 9, but the replay point is 10"),
+        ({"current_generation": Generation(2)}, "current_generation decreases"),
         ({"current_generation": Generation(4)}, "not contiguous up to 3"),
-        ({"wal_rows": 1}, "wal_rows goes back"),
-        ({"wal_bytes": 1}, "wal_bytes goes back"),
-        ({"collector_round": -1}, "collector_round goes back"),
-        ({"first_position": Position(0)}, "first_position goes back"),
-        ({"first_position": Position(11)}, "the floor 11 is past the replay point 9"),
+        ({"wal_rows": 1}, "wal_rows decreases"),
+        ({"wal_bytes": 1}, "wal_bytes decreases"),
+        ({"collector_round": -1}, "collector_round decreases"),
+        ({"first_position": Position(0)}, "first_position decreases"),
+        ({"first_position": Position(11)}, "the floor 11 is above the replay point 9"),
         ({"entry_setsum": sums(1, 8)}, "do not add up"),
         ({"collected_entries": sums(1, 1)}, "do not add up"),
         ({"generations": (generation(2, 5, 9),)}, "do not add up"),
         ({"generations": (generation(1, 1, 4),)}, "generations [1] are not contiguous up to 2"),
-        ({"generations": (generation(1, 1, 3), generation(2, 5, 9))}, "starts at 5, its elder ends at 3"),
+        ({"generations": (generation(1, 1, 3), generation(2, 5, 9))}, "starts at 5, the one before ends at 3"),
         ({"generations": (generation(1, 1, 4), generation(2, 9, 5))}, "empty range 9..5"),
         (
             {"generations": (generation(1, 1, 4), replace(generation(2, 5, 9), path="another"))},
-            "generation 2 is changed or missing",
+            "generation 2 was changed or is missing",
         ),
         ({"generations": (generation(2, 5, 9), generation(1, 1, 4))}, "not contiguous"),
     ],
@@ -207,7 +207,7 @@ def test_the_next_generation_starts_at_the_replay_point_even_if_all_older_genera
         "replay_after": Position(12),
         "entry_setsum": sums(1, 9) + sums(11, 12),
     }
-    assert after(emptied, **skipping) == ["the next generation starts at 11, the replay point was 9"]
+    assert after(emptied, **skipping) == ["the next generation starts at 11, but the replay point was 9"]
 
 
 def test_generations_that_lance_wrote_have_no_ranges_and_are_accepted():

@@ -11,7 +11,7 @@ from lancelsm.errors import Corrupt, Invalid
 from lancelsm.region.handle import TableHandle, open_table
 from lancelsm.stack.merge_request import (
     MergeRequest,
-    folder,
+    execution_prefix,
     keep_request,
     keep_result,
     plan_request,
@@ -80,7 +80,7 @@ def test_the_token_identifies_the_pending_work_and_the_execution(table: Table) -
 
 
 def test_the_first_plan_of_an_execution_is_kept(table: Table, tmp_path: Path) -> None:
-    uri = f"{folder(str(tmp_path / 'work'), 'one')}/plan.json"
+    uri = f"{execution_prefix(str(tmp_path / 'work'), 'one')}/plan.json"
     flush_rows(table, *range(8))
     first = keep_request(plan_request(handle(table), execution="one"), uri)
     flush_rows(table, *range(8))
@@ -92,7 +92,7 @@ def test_the_first_plan_of_an_execution_is_kept(table: Table, tmp_path: Path) ->
 
 
 def test_an_execution_that_planned_another_table_is_refused(table: Table, tmp_path: Path) -> None:
-    uri = f"{folder(str(tmp_path / 'work'), 'one')}/plan.json"
+    uri = f"{execution_prefix(str(tmp_path / 'work'), 'one')}/plan.json"
     keep_request(plan_request(handle(table), execution="one"), uri)
     other = create(tmp_path / "other")
 
@@ -103,7 +103,7 @@ def test_an_execution_that_planned_another_table_is_refused(table: Table, tmp_pa
 def test_the_result_of_a_run_that_merged_is_not_replaced_by_a_later_run_without_work(
     table: Table, tmp_path: Path
 ) -> None:
-    uri = f"{folder(str(tmp_path / 'work'), 'one')}/result.json"
+    uri = f"{execution_prefix(str(tmp_path / 'work'), 'one')}/result.json"
     flush_rows(table, *range(8))
 
     first = keep_result(merge_table(handle(table), engine="inprocess"), uri)
@@ -116,14 +116,14 @@ def test_the_result_of_a_run_that_merged_is_not_replaced_by_a_later_run_without_
 @pytest.mark.parametrize("name", ["", "a/b", "..", ".a", "a b", "a" * 81, "ü"])
 def test_an_execution_name_that_does_not_fit_into_a_key_is_refused(name: str) -> None:
     with pytest.raises(Invalid) as raised:
-        folder("s3://bucket/work", name)
+        execution_prefix("s3://bucket/work", name)
     assert raised.value.where == {"field": "execution"}
 
 
 def test_missing_unreadable_and_newer_documents_raise_different_errors(tmp_path: Path) -> None:
-    with pytest.raises(Invalid, match="no plan"):
+    with pytest.raises(Invalid, match="plan of the merge was not found"):
         read_request(str(tmp_path / "plan.json"))
-    with pytest.raises(Invalid, match="no result"):
+    with pytest.raises(Invalid, match="result of the merge was not found"):
         read_result(str(tmp_path / "result.json"))
     for body in (b"{", b"[]", b"{}", b'{"format": 1}', b'{"format": 1, "regions": [{"a": 1}]}'):
         with pytest.raises(Corrupt, match="unreadable"):

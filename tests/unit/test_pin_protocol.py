@@ -15,15 +15,15 @@ from lancelsm.common.layout import Position, cursors, head_key, pin_key, snapsho
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError
 from lancelsm.gc import sweep
 from lancelsm.history import pins
-from lancelsm.history.cursor import find_cursor, make_cursor, save_cursor
+from lancelsm.history.cursor import create_cursor, find_cursor, save_cursor
 from lancelsm.history.pins import RegionPin, read_pins
 from lancelsm.history.snapshot import (
+    create_snapshot,
     drop_snapshot,
+    ensure_kept,
     find_snapshot,
     holding_snapshot,
-    keep_standing,
     list_snapshots,
-    make_snapshot,
     renew_snapshot,
     snapshot_view,
 )
@@ -100,7 +100,7 @@ def with_fault(
 
 
 def test_a_fault_at_any_call_of_a_snapshot_leaves_it_complete_or_nothing_that_lasts(location, handle, clock):
-    done = with_each_fault(location, clock, lambda acting, name: make_snapshot(acting, name, ttl_seconds=None))
+    done = with_each_fault(location, clock, lambda acting, name: create_snapshot(acting, name, ttl_seconds=None))
 
     kept = {pin.name for pin in list_snapshots(handle.context)}
     assert {name for name, succeeded in done if succeeded} <= kept
@@ -119,7 +119,7 @@ def test_a_fault_at_any_call_of_a_drop_leaves_the_snapshot_complete_or_dropped(l
     def make_and_drop(acting: TableHandle, name: str) -> None:
         if name not in created:
             created.append(name)
-            make_snapshot(handle, name, ttl_seconds=None)
+            create_snapshot(handle, name, ttl_seconds=None)
         drop_snapshot(acting, name)
 
     created: list[str] = []
@@ -139,7 +139,7 @@ def test_a_fault_at_any_call_of_a_save_leaves_each_region_at_its_old_or_its_new_
     created: dict[str, Any] = {}
 
     def save(acting: TableHandle, name: str) -> None:
-        created[name] = make_cursor(handle.context, name, start=lambda region, head: head.first_position)
+        created[name] = create_cursor(handle.context, name, start=lambda region, head: head.first_position)
         save_cursor(acting.context, created[name], dict.fromkeys(ids, Position(2)))
 
     done = with_each_fault(location, clock, save)
@@ -165,7 +165,7 @@ def test_a_merge_between_the_reads_of_heads_and_base_does_not_mix_two_states(loc
         return found
 
     monkeypatch.setattr("lancelsm.history.snapshot.newest", newest_then_merge)
-    make_snapshot(handle, "monday", ttl_seconds=None)
+    create_snapshot(handle, "monday", ttl_seconds=None)
 
     assert len(calls) == 4
     assert values(handle, "monday") == {0: 3, 1: 3, 2: 1}
@@ -175,12 +175,12 @@ def test_a_stalled_creator_changes_nothing_of_a_later_snapshot_with_its_name(han
     stalled = pins.begin(handle.context, "snapshot", "monday")
     clock.advance(7200)
     sweep.expire_pins(handle.context, skew_seconds=SKEW)
-    pin = make_snapshot(handle, "monday", ttl_seconds=None)
+    pin = create_snapshot(handle, "monday", ttl_seconds=None)
 
     needs = {region.id: RegionPin(first_position=Position(9)) for region in regions(handle.context)}
     late_write = replace(stalled, regions=pins.pin_regions(handle.context, stalled, needs))
     with pytest.raises(Contended):
-        pins.step(handle.context, late_write)
+        pins.update_pin(handle.context, late_write)
     pins.forget(handle.context, late_write)
 
     assert read_pins(handle.context) == [pin]
@@ -190,12 +190,12 @@ def test_a_stalled_creator_changes_nothing_of_a_later_snapshot_with_its_name(han
 def test_an_unconfirmed_snapshot_without_expiry_is_removed_after_its_creator_crashed(handle, clock):
     pins.begin(handle.context, "snapshot", "monday")
 
-    with pytest.raises(Invalid, match="being made"):
-        make_snapshot(handle, "monday", ttl_seconds=None)
+    with pytest.raises(Invalid, match="being created"):
+        create_snapshot(handle, "monday", ttl_seconds=None)
     assert len(sweep.expire_pins(handle.context, skew_seconds=SKEW)) == 1
     clock.advance(7200)
     assert sweep.expire_pins(handle.context, skew_seconds=SKEW) == ()
-    make_snapshot(handle, "monday", ttl_seconds=None)
+    create_snapshot(handle, "monday", ttl_seconds=None)
 
 
 def test_an_unconfirmed_snapshot_can_be_dropped_and_then_cannot_be_confirmed(handle):
@@ -208,7 +208,7 @@ def test_an_unconfirmed_snapshot_can_be_dropped_and_then_cannot_be_confirmed(han
 
 
 def test_a_renewal_before_the_collector_deletes_the_snapshot_keeps_it(handle, clock, monkeypatch):
-    make_snapshot(handle, "monday", ttl_seconds=60)
+    create_snapshot(handle, "monday", ttl_seconds=60)
     clock.advance(3600)
     read = sweep.read_pins
 
@@ -225,22 +225,22 @@ def test_a_renewal_before_the_collector_deletes_the_snapshot_keeps_it(handle, cl
 
 
 def test_a_renewal_after_the_collector_deleted_the_snapshot_fails(handle, clock):
-    pin = make_snapshot(handle, "monday", ttl_seconds=60)
+    pin = create_snapshot(handle, "monday", ttl_seconds=60)
     clock.advance(3600)
     assert sweep.expire_pins(handle.context, skew_seconds=SKEW) == ()
 
     for renew in (
         lambda: renew_snapshot(handle, "monday", ttl_seconds=60),
-        lambda: keep_standing(handle, pin),
+        lambda: ensure_kept(handle, pin),
         lambda: snapshot_view(handle, pin),
     ):
-        with pytest.raises(Invalid, match="dropped or has expired"):
+        with pytest.raises(Invalid, match="dropped or have expired"):
             renew()
 
 
 def test_two_concurrent_renewals_both_succeed(handle, monkeypatch):
-    make_snapshot(handle, "monday", ttl_seconds=60)
-    step, raced = pins.step, []
+    create_snapshot(handle, "monday", ttl_seconds=60)
+    step, raced = pins.update_pin, []
 
     def step_after_another(context, following):
         if not raced:
@@ -248,7 +248,7 @@ def test_two_concurrent_renewals_both_succeed(handle, monkeypatch):
             renew_snapshot(handle, "monday", ttl_seconds=600)
         return step(context, following)
 
-    monkeypatch.setattr(pins, "step", step_after_another)
+    monkeypatch.setattr(pins, "update_pin", step_after_another)
     renewed = renew_snapshot(handle, "monday", ttl_seconds=6000)
 
     assert list_snapshots(handle.context) == [renewed]
@@ -259,17 +259,17 @@ def test_a_holder_of_an_expired_snapshot_does_not_drop_a_later_snapshot_with_its
     with holding_snapshot(handle, "job", ttl_seconds=60) as pin:
         clock.advance(3600)
         sweep.expire_pins(handle.context, skew_seconds=SKEW)
-        other = make_snapshot(handle, "job", ttl_seconds=60)
-        with pytest.raises(Invalid, match="dropped or has expired"):
+        other = create_snapshot(handle, "job", ttl_seconds=60)
+        with pytest.raises(Invalid, match="dropped or have expired"):
             snapshot_view(handle, pin)
-        with pytest.raises(Invalid, match="dropped or has expired"):
-            keep_standing(handle, pin)
+        with pytest.raises(Invalid, match="dropped or have expired"):
+            ensure_kept(handle, pin)
 
     assert list_snapshots(handle.context) == [other]
 
 
 def test_a_listing_that_lacks_records_of_a_snapshot_is_read_again_and_then_corrupt(handle, monkeypatch):
-    make_snapshot(handle, "monday", ttl_seconds=None)
+    create_snapshot(handle, "monday", ttl_seconds=None)
     inner, seen = handle.context.registry.list, []
 
     def partial(partition):
@@ -285,7 +285,7 @@ def test_a_listing_that_lacks_records_of_a_snapshot_is_read_again_and_then_corru
 
 
 def test_a_snapshot_that_is_dropped_while_listings_lack_records_is_not_found_and_not_corrupt(handle, monkeypatch):
-    make_snapshot(handle, "monday", ttl_seconds=None)
+    create_snapshot(handle, "monday", ttl_seconds=None)
     inner, seen = handle.context.registry.list, []
 
     def partial(partition):
@@ -296,13 +296,13 @@ def test_a_snapshot_that_is_dropped_while_listings_lack_records_is_not_found_and
         return found
 
     monkeypatch.setattr(handle.context.registry, "list", partial)
-    with pytest.raises(Invalid, match="there is no such snapshot"):
+    with pytest.raises(Invalid, match="snapshot not found"):
         find_snapshot(handle.context, "monday")
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
 def test_a_clock_that_is_an_hour_off_may_end_a_snapshot_but_never_shows_wrong_rows(location, handle, hours):
-    make_snapshot(handle, "monday", ttl_seconds=60)
+    create_snapshot(handle, "monday", ttl_seconds=60)
     other = process(location, FakeClock(1_800_000_000.0 + 3600 * hours), "other")
 
     if hours < 0:
@@ -328,7 +328,7 @@ def test_a_cursor_is_not_confirmed_if_the_start_of_a_region_was_collected_meanwh
         return inner(context, pin, needs)
 
     monkeypatch.setattr(pins, "pin_regions", without_the_region)
-    pin = make_cursor(context, "sink", start=lambda region, head: head.first_position)
+    pin = create_cursor(context, "sink", start=lambda region, head: head.first_position)
 
     assert len(tried) == 2
     assert pin.of(region.id).first_position == 2
@@ -336,7 +336,7 @@ def test_a_cursor_is_not_confirmed_if_the_start_of_a_region_was_collected_meanwh
 
 
 def test_an_unreadable_snapshot_record_stops_collection_until_the_snapshot_is_dropped(handle):
-    make_snapshot(handle, "monday", ttl_seconds=None)
+    create_snapshot(handle, "monday", ttl_seconds=None)
     key = pin_key(snapshots(handle.context.table), "monday")
     handle.context.registry.swap(key, expect={}, change={"created": "yesterday"})
 

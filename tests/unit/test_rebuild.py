@@ -504,7 +504,7 @@ def test_a_handle_of_a_dropped_table_does_not_rebuild_the_table_that_replaced_it
     drop_table(location)
     lancelsm.create(location, COLUMNS, primary_key="id").upsert([row(2)])
 
-    with pytest.raises(Invalid, match="another table was made in its place"):
+    with pytest.raises(Invalid, match="the table was dropped and another one was created there"):
         rebuild(stale)
 
     again = lancelsm.open(location)
@@ -596,7 +596,7 @@ def test_a_registry_file_that_is_not_sqlite_is_replaced_as_the_error_says(tmp_pa
 
     with pytest.raises(Corrupt, match="the registry can't be read") as raised:
         rebuild(open_table(tmp_path / "table"))
-    assert "move this file and those beside it" in raised.value.remedy
+    assert "move this file and all files whose names start with its name" in raised.value.remedy
     file.unlink()
 
     assert rows_of(rebuild_and_open(tmp_path / "table")) == [row(1)]

@@ -139,7 +139,7 @@ BROKEN = {
     "wide.csv": (b"id,name\n1\n", "Expected 2 columns"),
     "number.csv": (b"id,name\nx,a\n", "'x'"),
     "point.csv": (b"id\n1.0\n", "'1.0'"),
-    "overflow.csv": (b"price\n1\n1e39\n", "row 1: 1e39 is beyond float"),
+    "overflow.csv": (b"price\n1\n1e39\n", "row 1: 1e39 is out of the range of float"),
     "lossy.csv": (b"amount\n1.2345\n", "data loss"),
     "line.ndjson": (b'{"id": 1}\n{"id": \n', "line 2 is not JSON"),
     "utf8.ndjson": (b'{"name": "\xff"}\n', "line 1 is not JSON in UTF-8"),
@@ -154,7 +154,7 @@ BROKEN = {
     "clock.ndjson": (b'{"at": "2020-01-01T00:00:00"}\n', "row 0: .*zone offset"),
     "junk.parquet": (b"PAR1 junk PAR1", "parquet"),
     "junk.arrow": (b"ARROW1\0\0 junk", "arrow"),
-    "rows.txt": (b"id\n1\n", "names no format"),
+    "rows.txt": (b"id\n1\n", "is not a known format"),
 }
 
 

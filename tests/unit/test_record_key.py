@@ -1,4 +1,4 @@
-"""Keys as one comparable column, and the newest row of each."""
+"""Encode keys as one comparable column, and keep the newest row of each key."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lancelsm.errors import Invalid
-from lancelsm.record.key import check_primary_key, fold, foreign_to_lance, key_column, newest
+from lancelsm.record.key import check_primary_key, fold, unsupported_by_lance, key_column, newest
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import FIELD_ID, TableSchema
 
@@ -20,7 +20,7 @@ def schema_of(key, **kinds):
 
 
 def lance_tuple(values):
-    """Lance's encoding of a key tuple, value by value."""
+    """Encode a key tuple as Lance does, value by value."""
     out = b""
     for value, kind in values:
         if value is None:
@@ -65,7 +65,7 @@ def test_a_composite_key_is_encoded_as_lance_does(left, right):
     assert encoded.to_pylist() == [lance_tuple(zip(row, kinds, strict=True)) for row in rows]
 
 
-def test_a_composite_key_orders_as_its_tuples():
+def test_encoded_composite_keys_sort_like_their_tuples():
     rng = random.Random(5)
     pairs = [(rng.randint(-3, 3), rng.choice(["", "a", "ab", "a\0", "\0"])) for _ in range(200)]
     table = pa.table({"a": [a for a, _ in pairs], "b": [b for _, b in pairs]})
@@ -76,7 +76,7 @@ def test_a_composite_key_orders_as_its_tuples():
     assert len(set(encoded)) == len(set(pairs))
 
 
-def test_slices_and_chunks_have_the_same_keys():
+def test_slices_and_chunks_are_encoded_to_the_same_keys():
     table = pa.table({"a": pa.array([1, 2, 3, 4], pa.uint64()), "b": ["w", "x", "y", "z"]})
     pieces = pa.concat_tables([table.slice(0, 1), table.slice(1, 2), table.slice(3)])
 
@@ -138,7 +138,7 @@ def test_nothing_is_superseded_among_distinct_keys(rows):
     [pa.float64(), pa.decimal128(5), pa.list_(pa.int8()), pa.struct([("x", pa.int8())]), pa.null(), pa.time32("s")],
     ids=str,
 )
-def test_a_key_of_a_type_without_one_encoding_is_invalid(kind):
+def test_a_key_of_a_type_without_a_unique_encoding_is_invalid(kind):
     with pytest.raises(Invalid, match=r"'a' of type .* can't be a primary key"):
         check_primary_key(schema_of(("a",), a=kind))
 
@@ -146,12 +146,12 @@ def test_a_key_of_a_type_without_one_encoding_is_invalid(kind):
 @pytest.mark.parametrize(
     ("key", "message"), [((), "needs a primary key"), (("z",), "'z' is not"), (("a", "a"), "twice")]
 )
-def test_a_key_that_names_no_column_once_is_invalid(key, message):
+def test_an_empty_unknown_or_repeated_key_column_is_invalid(key, message):
     with pytest.raises(Invalid, match=message):
         check_primary_key(schema_of(key, a=pa.int8()))
 
 
-def test_key_types_beyond_lances_own_are_named():
+def test_key_types_that_lance_does_not_support_are_listed():
     kinds = {
         "a": pa.int32(),
         "b": pa.int64(),
@@ -168,4 +168,4 @@ def test_key_types_beyond_lances_own_are_named():
 
     check_primary_key(schema)
 
-    assert foreign_to_lance(schema) == list("efghij")
+    assert unsupported_by_lance(schema) == list("efghij")

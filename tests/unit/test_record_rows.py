@@ -1,4 +1,4 @@
-"""Which rows are taken, in what form they come out, and what is refused with which column and row."""
+"""Bring rows to their stored form. The error for a value that does not fit names its column and row."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ROWS = [
     {"id": 2, "name": "", "price": None},
     {"id": 1, "name": None, "price": math.inf},
 ]
-WINNERS = [{**ROWS[1], TOMBSTONE: False}, {**ROWS[2], TOMBSTONE: False}]
+NEWEST = [{**ROWS[1], TOMBSTONE: False}, {**ROWS[2], TOMBSTONE: False}]
 ARROW = pa.Table.from_pylist(ROWS)
 
 FORMS = {
@@ -55,13 +55,13 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_of_rows_comes_out_in_stored_form(form):
+def test_every_form_of_input_rows_becomes_the_stored_form(form):
     data = FORMS[form]() if callable(FORMS[form]) else FORMS[form]
 
     rows = upserts(data, schema=ORDERS)
 
     assert rows.schema.equals(ORDERS.stored, check_metadata=True)
-    assert rows.to_pylist() == WINNERS
+    assert rows.to_pylist() == NEWEST
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_keys_become_tombstones(keys):
     assert rows.to_pylist() == [{"id": key, "name": None, "price": None, TOMBSTONE: True} for key in (2, 1)]
 
 
-def test_a_tombstone_of_a_composite_key_leaves_not_null_columns_null():
+def test_a_tombstone_has_null_in_all_other_columns_even_if_they_are_not_null():
     schema = schema_of(("b", "a"), nullable=False, a=pa.int32(), x=pa.list_(pa.int8()), b=pa.string())
 
     rows = deletes([{"a": 1, "b": "k"}, {"a": 1, "b": "l"}, {"b": "k", "a": 1}], schema=schema)
@@ -97,14 +97,14 @@ def test_a_tombstone_of_a_composite_key_leaves_not_null_columns_null():
 @pytest.mark.parametrize(
     "empty", [[], ARROW.slice(0, 0), {"id": [], "name": [], "price": []}], ids=["rows", "table", "dict"]
 )
-def test_no_rows_are_an_empty_table(empty):
+def test_no_rows_become_an_empty_table(empty):
     assert upserts(empty, schema=ORDERS).equals(ORDERS.stored.empty_table())
 
 
-def test_a_second_row_of_a_key_is_refused_on_request():
-    with pytest.raises(Invalid, match=r"key \{'id': 1\} comes twice, in rows 0 and 2") as refusal:
+def test_a_second_row_of_a_key_is_refused_with_on_duplicate_error():
+    with pytest.raises(Invalid, match=r"key \{'id': 1\} comes twice, in rows 0 and 2") as raised:
         upserts(ROWS, schema=ORDERS, on_duplicate="error")
-    assert refusal.value.where == {"field": "id", "row": 0}
+    assert raised.value.where == {"field": "id", "row": 0}
 
     assert upserts(ROWS[1:], schema=ORDERS, on_duplicate="error").num_rows == 2
 
@@ -121,18 +121,18 @@ COLUMNS = [
     ("text", "can't be read from str"),
     (7, "can't be read from int"),
     (ROWS[0], "'id' is a int, not a sequence of values .* or rows as a list of dicts"),
-    (pa.table([[1], [1]], names=["id", "id"]), "'id' is given twice"),
+    (pa.table([[1], [1]], names=["id", "id"]), "'id' duplicate column"),
     (pa.array([1, 2]), "can't be read as Arrow"),
 ]
 
 
-def test_another_choice_for_duplicates_is_refused():
+def test_an_unknown_value_of_on_duplicate_is_refused():
     with pytest.raises(Invalid, match="on_duplicate is 'first'"):
         upserts(ROWS, schema=ORDERS, on_duplicate="first")
 
 
 @pytest.mark.parametrize(("data", "message"), COLUMNS, ids=lambda value: value if isinstance(value, str) else "")
-def test_rows_of_other_columns_are_refused(data, message):
+def test_rows_with_other_columns_are_refused(data, message):
     with pytest.raises(Invalid, match=message):
         upserts(data, schema=ORDERS)
 
@@ -140,20 +140,20 @@ def test_rows_of_other_columns_are_refused(data, message):
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ([{"id": 1, "name": "a"}], "'name' is no key column"),
+        ([{"id": 1, "name": "a"}], "'name' is not a key column"),
         ([1, None], "'id' is null in row 1"),
         ([1, "x"], "row 1: 'x' is not a value of int64"),
         ("abc", "can't be read from str"),
-        (pa.table({"id": [1], "price": [1.0]}), "'price' is no key column"),
+        (pa.table({"id": [1], "price": [1.0]}), "'price' is not a key column"),
     ],
     ids=str,
 )
-def test_keys_that_are_none_are_refused(keys, message):
+def test_invalid_keys_are_refused(keys, message):
     with pytest.raises(Invalid, match=message):
         deletes(keys, schema=ORDERS)
 
 
-def test_the_parts_of_a_composite_key_are_all_needed():
+def test_a_composite_key_needs_all_its_columns():
     schema = schema_of(("a", "b"), a=pa.int8(), b=pa.int8())
 
     with pytest.raises(Invalid, match="'b' is missing"):
@@ -174,7 +174,7 @@ def items(kind, nullable=True):
     return pa.field("item", kind, nullable=nullable, metadata={FIELD_ID: "7"})
 
 
-MISFITS = [
+PYTHON_MISFITS = [
     (pa.int8(), 128),
     (pa.uint8(), -1),
     (pa.int64(), 2**63),
@@ -230,14 +230,14 @@ MISFITS = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "value"), MISFITS, ids=str)
-def test_a_python_value_that_does_not_fit_is_refused_by_row(kind, value):
+@pytest.mark.parametrize(("kind", "value"), PYTHON_MISFITS, ids=str)
+def test_the_error_for_a_python_value_that_does_not_fit_names_its_row(kind, value):
     rows = [{"id": 0, "v": None}, {"id": 1, "v": value}, {"id": 2, "v": None}]
 
-    with pytest.raises(Invalid) as refusal:
+    with pytest.raises(Invalid) as raised:
         upserts(rows, schema=schema_of(id=pa.int64(), v=kind))
 
-    assert refusal.value.where == {"field": "v", "row": 1}
+    assert raised.value.where == {"field": "v", "row": 1}
 
 
 def bad_text():
@@ -273,15 +273,15 @@ ARROW_MISFITS = [
 
 
 @pytest.mark.parametrize(("kind", "values"), ARROW_MISFITS, ids=lambda value: str(getattr(value, "type", value)))
-def test_an_arrow_value_that_does_not_fit_is_refused_by_row(kind, values):
+def test_the_error_for_an_arrow_value_that_does_not_fit_names_its_row(kind, values):
     chunks = pa.chunked_array([values[:1], values[:1], values]).combine_chunks()
-    with pytest.raises(Invalid) as refusal:
+    with pytest.raises(Invalid) as raised:
         upserts({"id": pa.array(range(4)), "v": chunks}, schema=schema_of(id=pa.int64(), v=kind))
 
-    assert refusal.value.where == {"field": "v", "row": 3}
+    assert raised.value.where == {"field": "v", "row": 3}
 
 
-OTHER_KINDS = [
+INCOMPATIBLE = [
     (pa.int64(), pa.float64()),
     (pa.float64(), pa.int64()),
     (pa.int64(), pa.string()),
@@ -304,15 +304,15 @@ OTHER_KINDS = [
 ]
 
 
-@pytest.mark.parametrize(("ours", "theirs"), OTHER_KINDS, ids=str)
-def test_a_column_of_another_kind_is_refused(ours, theirs):
-    with pytest.raises(Invalid, match=r"'v' holds .*, the table has") as refusal:
-        upserts({"id": pa.array([1]), "v": pa.nulls(1, theirs)}, schema=schema_of(id=pa.int64(), v=ours))
+@pytest.mark.parametrize(("declared", "given"), INCOMPATIBLE, ids=str)
+def test_a_column_of_an_incompatible_type_is_refused(declared, given):
+    with pytest.raises(Invalid, match=r"'v' holds .*, but the table has") as raised:
+        upserts({"id": pa.array([1]), "v": pa.nulls(1, given)}, schema=schema_of(id=pa.int64(), v=declared))
 
-    assert refusal.value.where == {"field": "v"}
+    assert raised.value.where == {"field": "v"}
 
 
-WITHIN = [
+CASTS = [
     (pa.int64(), pa.array([1, None], pa.uint8())),
     (pa.uint8(), pa.array([255, None])),
     (pa.float64(), pa.array([0.5, None], pa.float32())),
@@ -340,8 +340,8 @@ WITHIN = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "values"), WITHIN, ids=lambda value: str(getattr(value, "type", value)))
-def test_a_value_changes_its_type_within_its_kind(kind, values):
+@pytest.mark.parametrize(("kind", "values"), CASTS, ids=lambda value: str(getattr(value, "type", value)))
+def test_a_value_of_a_compatible_type_is_cast(kind, values):
     schema = schema_of(id=pa.int64(), v=kind)
 
     rows = upserts({"id": pa.array(range(len(values))), "v": values}, schema=schema)
@@ -352,32 +352,32 @@ def test_a_value_changes_its_type_within_its_kind(kind, values):
 
 
 @pytest.mark.parametrize("kind", [pl.Categorical, pl.Enum(["a", "b"])], ids=str)
-@pytest.mark.parametrize("ours", [pa.string(), pa.dictionary(pa.int8(), pa.string())], ids=str)
-def test_categories_of_polars_are_text(kind, ours):
+@pytest.mark.parametrize("declared", [pa.string(), pa.dictionary(pa.int8(), pa.string())], ids=str)
+def test_categories_of_polars_become_text(kind, declared):
     data = pl.DataFrame({"id": [1, 2, 3], "v": pl.Series(["b", None, "a"], dtype=kind)})
 
-    rows = upserts(data, schema=schema_of(id=pa.int64(), v=ours))
+    rows = upserts(data, schema=schema_of(id=pa.int64(), v=declared))
 
-    assert rows["v"].type == ours
+    assert rows["v"].type == declared
     assert rows["v"].to_pylist() == ["b", None, "a"]
-    made = inferred(data)["v"]
-    assert made.type.value_type == pa.string()
-    assert made.to_pylist() == ["b", None, "a"]
+    column = inferred(data)["v"]
+    assert column.type.value_type == pa.string()
+    assert column.to_pylist() == ["b", None, "a"]
 
 
-def test_an_integer_of_any_size_is_named_when_it_does_not_fit():
+def test_the_error_for_an_integer_that_does_not_fit_shows_it_whatever_its_size():
     with pytest.raises(Invalid, match=f"'id', row 1: {2**70} does not fit int64"):
         deletes([1, 2**70], schema=ORDERS)
 
 
-def test_what_lies_around_a_slice_does_not_matter():
+def test_values_outside_a_slice_are_not_checked():
     schema = schema_of(id=pa.int64(), v=pa.list_(items(pa.int8())))
     table = pa.table({"id": [1, 2, 3], "v": [[300], [1], [300]]})
 
     assert upserts(table.slice(1, 1), schema=schema)["v"].to_pylist() == [[1]]
 
 
-KEPT = {
+UNCHANGED = {
     "floats": (pa.float64(), [math.nan, math.inf, -math.inf, -0.0, 5e-324]),
     "half": (pa.float16(), [-0.0, math.nan, 65504.0]),
     "single": (pa.float32(), [0.5, 1, None]),
@@ -405,9 +405,9 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("name", KEPT)
-def test_a_value_comes_out_as_it_went_in(name):
-    kind, values = KEPT[name]
+@pytest.mark.parametrize("name", UNCHANGED)
+def test_a_value_is_stored_unchanged(name):
+    kind, values = UNCHANGED[name]
     schema = schema_of(id=pa.int64(), v=kind)
 
     rows = upserts([{"id": i, "v": value} for i, value in enumerate(values)], schema=schema)
@@ -419,7 +419,7 @@ def test_a_value_comes_out_as_it_went_in(name):
     assert [bytes(item) for item in row_items(again)] == [bytes(item) for item in row_items(rows)]
 
 
-def test_2000_columns_are_taken():
+def test_2000_columns_are_accepted():
     schema = schema_of(("c0",), **{f"c{i}": pa.int32() for i in range(2000)})
 
     rows = upserts([{f"c{i}": i + row for i in range(2000)} for row in range(2)], schema=schema)
@@ -442,7 +442,7 @@ def test_a_null_key_is_refused():
         upserts([ROWS[0], {**ROWS[1], "id": None}], schema=ORDERS)
 
 
-USE = """
+SCRIPT = """
 import sys
 sys.modules["numpy"] = None
 import pyarrow as pa
@@ -461,7 +461,7 @@ print([name for name in heavy if name in sys.modules])
 """
 
 
-def test_rows_need_no_numpy_and_load_nothing_heavy():
-    done = subprocess.run([sys.executable, "-c", USE], capture_output=True, text=True, check=False)
+def test_normalizing_rows_needs_no_numpy_and_imports_nothing_heavy():
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False)
 
     assert done.stdout.strip() == "[]", done.stderr

@@ -1,4 +1,4 @@
-"""Which differences between rows the setsum of rows sees, and which it must not see."""
+"""Which differences between rows change the setsum of rows, and which do not."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ def test_a_row_is_encoded_as_documented():
     )
 
 
-def test_a_tombstone_differs_from_the_row_and_false_is_nothing():
+def test_a_tombstone_changes_the_sum_and_a_tombstone_column_of_false_does_not():
     rows = one(pa.int64(), [1])
 
-    def marked(dead):
-        return rows.append_column(pa.field(TOMBSTONE, pa.bool_(), nullable=False), pa.array([dead]))
+    def with_tombstone(tombstone):
+        return rows.append_column(pa.field(TOMBSTONE, pa.bool_(), nullable=False), pa.array([tombstone]))
 
-    assert row_setsum(marked(False)) == row_setsum(rows)
-    assert row_setsum(marked(True)) != row_setsum(rows)
+    assert row_setsum(with_tombstone(False)) == row_setsum(rows)
+    assert row_setsum(with_tombstone(True)) != row_setsum(rows)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_tombstone_differs_from_the_row_and_false_is_nothing():
     ],
     ids=str,
 )
-def test_how_values_are_laid_out_does_not_matter(kind, other, values):
+def test_the_arrow_layout_of_values_does_not_change_the_sum(kind, other, values):
     def tagged(kind):
         if isinstance(kind, pa.FixedSizeListType):
             return pa.list_(column("item", kind.value_type, 2), kind.list_size)
@@ -140,14 +140,14 @@ DIFFERENT = [
 
 
 @pytest.mark.parametrize(("kind", "values"), DIFFERENT, ids=lambda value: str(value) if value else "")
-def test_different_values_are_different_items(kind, values):
+def test_different_values_have_different_items(kind, values):
     encoded = items(one(kind, values))
 
     assert len(set(encoded)) == len(values)
 
 
 @pytest.mark.parametrize(("kind", "values"), DIFFERENT, ids=lambda value: str(value) if value else "")
-def test_a_row_alone_is_the_same_as_among_others(kind, values):
+def test_a_row_has_the_same_item_alone_and_among_other_rows(kind, values):
     table = one(kind, values)
 
     alone = [items(one(kind, [value]))[0] for value in values]
@@ -159,7 +159,7 @@ def test_a_row_alone_is_the_same_as_among_others(kind, values):
     assert [bytes(item) for batch in table.to_batches(max_chunksize=2) for item in row_items(batch)] == alone
 
 
-def test_the_payload_of_nan_counts():
+def test_the_payload_of_nan_changes_the_item():
     plain, payload = struct.pack("<Q", 0x7FF8000000000000), struct.pack("<Q", 0x7FF8000000000001)
     values = pa.Array.from_buffers(pa.float64(), 2, [None, pa.py_buffer(plain + payload)])
 
@@ -168,7 +168,7 @@ def test_the_payload_of_nan_counts():
     assert first != second
 
 
-def test_the_id_counts_and_the_name_does_not():
+def test_the_sum_depends_on_the_field_id_and_not_on_the_name():
     rows = one(pa.int8(), [1])
 
     assert row_setsum(rows.rename_columns(["b"])) != row_setsum(one(pa.int8(), [1], number=2))
@@ -176,7 +176,7 @@ def test_the_id_counts_and_the_name_does_not():
     assert row_setsum(pa.table([pa.array([1], pa.int8())], schema=renamed)) == row_setsum(rows)
 
 
-def test_more_rows_than_one_slice_sum_like_one_by_one():
+def test_rows_of_several_slices_have_the_sum_of_their_rows():
     rows = one(pa.int32(), range(20_000))
 
     assert row_setsum(rows) == Setsum.of(items(rows)) == sum((row_setsum(b) for b in rows.to_batches(999)), Setsum())
@@ -222,5 +222,5 @@ def test_a_field_without_id_is_invalid():
         row_setsum(pa.table({"b": [1]}), schema=pa.schema([column("a", pa.int64(), 1)]))
 
 
-def test_no_rows_are_zero():
+def test_the_sum_of_no_rows_is_zero():
     assert row_setsum(one(pa.int8(), [])) == Setsum.ZERO

@@ -1,7 +1,7 @@
-"""Nobody but SQLite opens the registry's file: who closes one loses every lock that this process has on it.
+"""Only SQLite opens the registry's file: closing any other handle drops every lock that this process has on it.
 
-POSIX locks belong to a process, not to what opened the file. Without them the next process that closes the registry
-takes itself for the last one, and removes the log of writes that others acknowledge.
+POSIX locks belong to a process, not to a file handle. Without the locks, the next process that closes the registry
+believes that it is the last one. It then removes SQLite's write-ahead log while other processes write to it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-LIFE = """
+ALL_OPERATIONS = """
 import sys
 from pathlib import Path
 
@@ -22,14 +22,14 @@ from lancelsm.region.handle import open_table
 from lancelsm.admin.rebuild import rebuild
 
 
-def hook(event, given):
-    if event == "open" and "registry.sqlite" in str(given[0]):
-        print("opened", given[0])
-        raise RuntimeError(f"{given[0]} is opened")
+def hook(event, args):
+    if event == "open" and "registry.sqlite" in str(args[0]):
+        print("opened", args[0])
+        raise RuntimeError(f"{args[0]} was opened")
 
 
-def made(place):
-    table = lancelsm.create(place, [{"id": 0, "v": 0}], primary_key="id", regions="bucket(id, 2)")
+def create_table(path):
+    table = lancelsm.create(path, [{"id": 0, "v": 0}], primary_key="id", regions="bucket(id, 2)")
     table.upsert([{"id": n, "v": 1} for n in range(8)])
     table.snapshot("now", "1h")
     table.run()
@@ -38,12 +38,12 @@ def made(place):
 
 root = Path(sys.argv[1])
 sys.addaudithook(hook)
-table = made(root / "t")
+table = create_table(root / "t")
 back_up(table, root / "backup")
 for name, make in {
     "clone": lambda: clone_snapshot(open_table(root / "t"), "now", root / "clone"),
     "restored": lambda: restore(root / "backup", root / "restored"),
-    "again": lambda: made(root / "again"),
+    "again": lambda: create_table(root / "again"),
 }.items():
     make()
     drop_table(root / name)
@@ -54,36 +54,38 @@ rebuild(open_table(root / "t"))
 assert table.scan().to_arrow().num_rows == 8
 """
 
-ANEW = """
+RECREATE = """
 import os, subprocess, sys
 
 import lancelsm
 from lancelsm.admin.drop import drop_table
 
-place = sys.argv[1]
+path = sys.argv[1]
 for number in range(2):
-    table = lancelsm.create(place, [{"id": 0}], primary_key="id")
+    table = lancelsm.create(path, [{"id": 0}], primary_key="id")
     table.upsert([{"id": 1}])
     if number == 0:
-        drop_table(place)
-LOOK = "import lancelsm, sys; print(lancelsm.open(sys.argv[1]).scan().to_arrow().num_rows)"
-look = [sys.executable, "-c", LOOK, place]
-assert subprocess.run(look, capture_output=True, check=True).stdout == b"2\\n"
+        drop_table(path)
+COUNT = "import lancelsm, sys; print(lancelsm.open(sys.argv[1]).scan().to_arrow().num_rows)"
+count = [sys.executable, "-c", COUNT, path]
+assert subprocess.run(count, capture_output=True, check=True).stdout == b"2\\n"
 for number in range(2, 10):
     table.upsert([{"id": number}])
-print(subprocess.run(look, capture_output=True, check=True).stdout.decode())
+print(subprocess.run(count, capture_output=True, check=True).stdout.decode())
 os._exit(9)
 """
 
 
-def test_no_step_of_a_table_s_life_opens_the_registry_s_file_but_by_sqlite(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", LIFE, str(tmp_path)], capture_output=True, text=True, check=False)
+def test_every_operation_on_a_table_opens_the_registry_file_only_through_sqlite(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ALL_OPERATIONS, str(tmp_path)], capture_output=True, text=True, check=False
+    )
 
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
-def test_what_is_acknowledged_by_who_dropped_a_table_and_made_it_again_is_there_for_others(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", ANEW, str(tmp_path / "t")]
+def test_writes_of_a_process_that_dropped_and_recreated_a_table_are_visible_to_others(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", RECREATE, str(tmp_path / "t")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stdout) == (9, "10\n\n"), done.stderr

@@ -1,4 +1,4 @@
-"""SQL expressions as region fields: what is admitted, what is refused, what they give."""
+"""SQL expressions as region fields: which are accepted, which are refused, and what values they have."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from lancelsm.errors import Invalid
-from lancelsm.routing.expression import analysed, evaluated
+from lancelsm.routing.expression import analyze, evaluate
 
 KEY = pa.schema([("a", pa.int64()), ("Name", pa.utf8()), ("t", pa.timestamp("us"))])
 
@@ -28,8 +28,8 @@ KEY = pa.schema([("a", pa.int64()), ("Name", pa.utf8()), ("t", pa.timestamp("us"
         ("coalesce(nullif(\"Name\", ''), 'x')", ("Name",), pa.utf8()),
     ],
 )
-def test_an_expression_names_its_sources_and_its_type(sql, sources, kind):
-    assert analysed(sql, KEY) == (sources, kind)
+def test_the_analysis_of_an_expression_finds_its_source_columns_and_its_type(sql, sources, kind):
+    assert analyze(sql, KEY) == (sources, kind)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_an_expression_names_its_sources_and_its_type(sql, sources, kind):
     ],
 )
 @pytest.mark.parametrize(
-    "place",
+    "context",
     [
         "concat(Name, cast({} as varchar))",
         "case when a > 0 then cast({} as varchar) else 'x' end",
@@ -61,9 +61,9 @@ def test_an_expression_names_its_sources_and_its_type(sql, sources, kind):
         "Name || cast({} as varchar)",
     ],
 )
-def test_what_is_not_deterministic_is_refused_wherever_it_stands(sql, place):
+def test_a_function_that_is_not_deterministic_is_refused_anywhere_in_an_expression(sql, context):
     with pytest.raises(Invalid, match="same value"):
-        analysed(place.format(sql), KEY)
+        analyze(context.format(sql), KEY)
 
 
 @pytest.mark.parametrize(
@@ -83,62 +83,62 @@ def test_what_is_not_deterministic_is_refused_wherever_it_stands(sql, place):
         "to_timestamp(a)",
     ],
 )
-def test_what_is_no_exact_function_of_one_row_is_refused(sql):
+def test_an_expression_that_is_not_an_exact_function_of_one_row_is_refused(sql):
     with pytest.raises(Invalid, match="same value"):
-        analysed(sql, KEY)
+        analyze(sql, KEY)
 
 
 @pytest.mark.parametrize("sql", ["", "a, a", "a from t", "a; drop table t", "abs(", "b", "name", "nothing(a)", "col3"])
-def test_what_does_not_parse_over_the_key_columns_is_refused(sql):
+def test_an_expression_that_does_not_parse_with_the_key_columns_is_refused(sql):
     with pytest.raises(Invalid, match="not valid"):
-        analysed(sql, KEY)
+        analyze(sql, KEY)
 
 
 @pytest.mark.parametrize("sql", ["a / 2.5", "a + interval '1 day'", "cast(a as decimal(10, 2))", "cast(a as double)"])
-def test_a_result_that_region_values_cannot_have_is_refused(sql):
+def test_a_result_type_that_region_values_cannot_have_is_refused(sql):
     with pytest.raises(Invalid):
-        analysed(sql, KEY)
+        analyze(sql, KEY)
 
 
 def test_a_constant_is_refused():
     with pytest.raises(Invalid, match="no key column"):
-        analysed("1 + 1", KEY)
+        analyze("1 + 1", KEY)
 
 
 def test_values_keep_the_order_of_rows_over_many_batches():
     numbers = pa.array(range(100_000))
 
-    found = evaluated("abs(a - 50000) % 7", [("a", numbers)], pa.int64())
+    found = evaluate("abs(a - 50000) % 7", [("a", numbers)], pa.int64())
 
     assert found.to_pylist() == [abs(n - 50_000) % 7 for n in range(100_000)]
 
 
-def test_numbered_columns_are_the_sources_in_their_order():
+def test_numbered_columns_are_the_source_columns_in_their_order():
     sources = [("a", pa.array([1, 2])), ("Name", pa.array(["x", None]))]
 
-    assert evaluated("concat(col1, cast(col0 as varchar))", sources, pa.utf8()).to_pylist() == ["x1", "2"]
+    assert evaluate("concat(col1, cast(col0 as varchar))", sources, pa.utf8()).to_pylist() == ["x1", "2"]
 
 
-def test_a_column_that_is_called_col1_is_itself():
+def test_the_name_col1_means_the_column_of_that_name_if_there_is_one():
     key = pa.schema([("col1", pa.int64()), ("x", pa.int64())])
 
-    sources, _ = analysed("col1 + col0 + x", key)
-    found = evaluated("col1 + col0 + x", [("col1", pa.array([1])), ("x", pa.array([10]))], pa.int64())
+    sources, _ = analyze("col1 + col0 + x", key)
+    found = evaluate("col1 + col0 + x", [("col1", pa.array([1])), ("x", pa.array([10]))], pa.int64())
 
     assert (sources, found.to_pylist()) == (("col1", "x"), [12])
 
 
 def test_no_rows_give_no_values():
-    assert evaluated("a % 2", [("a", pa.array([], pa.int64()))], pa.int64()) == pa.array([], pa.int64())
+    assert evaluate("a % 2", [("a", pa.array([], pa.int64()))], pa.int64()) == pa.array([], pa.int64())
 
 
-def test_a_row_on_which_it_fails_is_refused():
+def test_a_row_on_which_the_expression_fails_is_refused():
     with pytest.raises(Invalid, match="fails on a row"):
-        evaluated("1 / a", [("a", pa.array([1, 0]))], pa.int64())
+        evaluate("1 / a", [("a", pa.array([1, 0]))], pa.int64())
 
 
-def test_without_datafusion_the_remedy_is_the_extra(monkeypatch):
+def test_without_datafusion_the_error_names_the_extra_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "datafusion", None)
 
     with pytest.raises(Invalid, match=r"lancelsm\[expression\]"):
-        analysed("a % 2", KEY)
+        analyze("a % 2", KEY)

@@ -1,4 +1,4 @@
-"""The hash behind buckets, against a value-by-value model and published vectors."""
+"""Compare the hash behind buckets with a value-by-value model and with published vectors."""
 
 from __future__ import annotations
 
@@ -11,61 +11,61 @@ from lancelsm.errors import Invalid
 from lancelsm.routing.murmur import hashed
 from lancelsm.routing.transforms import bucket, multi_bucket
 
-ALL = 0xFFFFFFFF
+MASK = 0xFFFFFFFF
 
 
-def rotated(number, by):
-    return ((number << by) | (number >> (32 - by))) & ALL
+def rotate(number, by):
+    return ((number << by) | (number >> (32 - by))) & MASK
 
 
-def mixed(state, word):
-    word = rotated(word * 0xCC9E2D51 & ALL, 15) * 0x1B873593 & ALL
-    return (rotated(state ^ word, 13) * 5 + 0xE6546B64) & ALL
+def mix(state, word):
+    word = rotate(word * 0xCC9E2D51 & MASK, 15) * 0x1B873593 & MASK
+    return (rotate(state ^ word, 13) * 5 + 0xE6546B64) & MASK
 
 
-def finished(state, length):
+def finish(state, length):
     state ^= length
-    state = (state ^ state >> 16) * 0x85EBCA6B & ALL
-    state = (state ^ state >> 13) * 0xC2B2AE35 & ALL
+    state = (state ^ state >> 16) * 0x85EBCA6B & MASK
+    state = (state ^ state >> 13) * 0xC2B2AE35 & MASK
     return state ^ state >> 16
 
 
 def text_hash(value, seed=0):
     state, whole = seed, len(value) & -4
-    for place in range(0, whole, 4):
-        state = mixed(state, int.from_bytes(value[place : place + 4], "little"))
+    for start in range(0, whole, 4):
+        state = mix(state, int.from_bytes(value[start : start + 4], "little"))
     for octet in value[whole:]:
-        state = mixed(state, (octet - 256 if octet > 127 else octet) & ALL)
-    return finished(state, len(value))
+        state = mix(state, (octet - 256 if octet > 127 else octet) & MASK)
+    return finish(state, len(value))
 
 
 def number_hash(value, size, seed=0):
-    state = mixed(seed, value & ALL)
+    state = mix(seed, value & MASK)
     if size == 8:
-        state = mixed(state, value >> 32 & ALL)
-    return finished(state, size)
+        state = mix(state, value >> 32 & MASK)
+    return finish(state, size)
 
 
 texts = st.lists(st.none() | st.binary(max_size=21), max_size=30)
 
 
 @given(values=texts, skip=st.integers(0, 5), large=st.booleans())
-def test_text_hashes_as_the_model_in_every_length_and_in_slices(values, skip, large):
+def test_text_of_every_length_hashes_like_the_model_also_in_slices(values, skip, large):
     column = pa.array(values, pa.large_binary() if large else pa.binary())
-    want = [None if value is None else text_hash(value) for value in values]
+    expected = [None if value is None else text_hash(value) for value in values]
 
-    assert hashed(column.slice(skip)).to_pylist() == want[skip:]
+    assert hashed(column.slice(skip)).to_pylist() == expected[skip:]
 
 
 @given(values=st.lists(st.none() | st.integers(-(1 << 63), (1 << 63) - 1)), skip=st.integers(0, 3))
-def test_int64_hashes_as_the_model(values, skip):
-    want = [None if value is None else number_hash(value, 8) for value in values]
+def test_int64_hashes_like_the_model(values, skip):
+    expected = [None if value is None else number_hash(value, 8) for value in values]
 
-    assert hashed(pa.array(values, pa.int64()).slice(skip)).to_pylist() == want[skip:]
+    assert hashed(pa.array(values, pa.int64()).slice(skip)).to_pylist() == expected[skip:]
 
 
 @pytest.mark.parametrize("kind", [pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16(), pa.date32()])
-def test_what_is_at_most_32_bits_wide_hashes_as_one_sign_extended_word(kind):
+def test_a_type_of_at_most_32_bits_hashes_as_one_sign_extended_word(kind):
     values = [0, 1, 127] if pa.types.is_unsigned_integer(kind) else [0, 1, 127, -1, -128]
 
     assert hashed(pa.array(values, kind)).to_pylist() == [number_hash(value, 4) for value in values]
@@ -82,11 +82,11 @@ def test_what_is_at_most_32_bits_wide_hashes_as_one_sign_extended_word(kind):
         ([None], pa.utf8(), [0]),
     ],
 )
-def test_buckets_of_8_are_the_published_vectors(values, kind, buckets):
+def test_bucket_numbers_match_the_published_vectors(values, kind, buckets):
     assert bucket(pa.array(values, kind), 8).to_pylist() == buckets
 
 
-def test_both_zeros_and_all_nans_share_a_bucket():
+def test_both_zeros_share_a_hash_and_all_nans_share_a_hash():
     column = pa.array([0.0, -0.0, float("nan"), -float("nan")], pa.float64())
 
     zero, minus_zero, nan, minus_nan = hashed(column).to_pylist()
@@ -94,11 +94,11 @@ def test_both_zeros_and_all_nans_share_a_bucket():
     assert (zero, nan) == (minus_zero, minus_nan)
 
 
-def test_multi_bucket_gives_its_fixed_vectors():
+def test_multi_bucket_matches_its_fixed_vectors():
     numbers = pa.array([1, 2, None, None, -7], pa.int32())
     words = pa.array(["a", None, "b", None, "longer text"])
 
-    # Fixed for ever: these values are in the ids of regions.
+    # These values must never change: ids of regions depend on them.
     assert multi_bucket([numbers, words], 1024).to_pylist() == [833, 895, 549, None, 879]
     assert multi_bucket([words, numbers], 1024).to_pylist() == [344, 895, 549, None, 596]
 
@@ -123,7 +123,7 @@ def test_multi_bucket_seeds_each_column_with_the_last_result_that_is_not_null(ro
     assert multi_bucket(columns, buckets).to_pylist() == [model(*row) for row in rows]
 
 
-def test_multi_bucket_of_one_column_that_is_never_null_is_bucket():
+def test_multi_bucket_of_one_column_without_nulls_equals_bucket():
     column = pa.array(["x", "yy", "zzz"])
 
     assert multi_bucket([column], 64) == bucket(column, 64)

@@ -1,4 +1,4 @@
-"""Rows by region."""
+"""Split rows by region."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def table_of(pairs):
     )
 
 
-def test_rows_go_to_the_published_buckets_in_their_order():
+def test_rows_are_routed_to_the_published_buckets_and_keep_their_order():
     rows = table_of([(1, "x"), (2, "x"), (1, "y"), (3, "x"), (1, "z")])
 
     found = route(rows, parse_regions("bucket(a, 8)", schema=PLAIN))
@@ -58,7 +58,7 @@ specs = st.sampled_from(
 
 
 @given(rows=pairs, text=specs, cut=st.integers(0, 60))
-def test_every_row_is_in_one_region_and_stays_behind_the_rows_before_it(rows, text, cut):
+def test_every_row_is_in_exactly_one_region_and_rows_of_a_region_keep_their_order(rows, text, cut):
     spec = parse_regions(text, schema=PLAIN)
     whole = table_of(rows)
     chunked = pa.concat_tables([whole.slice(0, cut), whole.slice(cut)])
@@ -76,7 +76,7 @@ def test_every_row_is_in_one_region_and_stays_behind_the_rows_before_it(rows, te
 
 
 @given(rows=st.lists(st.tuples(st.integers(-9, 9), st.text(max_size=2)), min_size=1, max_size=40), text=specs)
-def test_a_key_alone_goes_where_its_row_goes(rows, text):
+def test_a_key_alone_is_routed_to_the_region_of_its_row(rows, text):
     spec = parse_regions(text, schema=PLAIN)
     whole = table_of(rows)
 
@@ -116,7 +116,7 @@ def test_a_region_value_is_the_raw_little_endian_scalar(kind, value, raw, shown)
     assert values_json(found.values, spec) == {"bucket": shown}
 
 
-def test_a_value_that_is_null_makes_a_region_of_its_own():
+def test_null_is_a_region_value_of_its_own():
     spec = parse_regions("expr(nullif(a, 1)), bucket(a, 1)", schema=PLAIN)
 
     found = route(table_of([(1, "x"), (2, "x"), (1, "y")]), spec)
@@ -128,11 +128,11 @@ def test_a_value_that_is_null_makes_a_region_of_its_own():
     assert values_json(found[0].values, spec) == {"a_expr": None, "a_bucket": 0}
 
 
-def test_no_rows_are_in_no_region():
+def test_no_rows_have_no_region():
     assert route(table_of([]), parse_regions("bucket(a, 4)", schema=PLAIN)) == []
 
 
-def test_one_region_takes_the_table_as_it_is():
+def test_a_single_region_gets_the_table_without_a_copy():
     rows = table_of([(1, "x"), (2, "y")])
 
     (found,) = route(rows, parse_regions(None, schema=PLAIN))
@@ -142,7 +142,7 @@ def test_one_region_takes_the_table_as_it_is():
 
 
 @pytest.mark.parametrize(("text", "count"), [(None, 1), ("bucket(a, 4)", 4), ("multi_bucket(a, b, 1024)", 1024)])
-def test_all_regions_are_known_of_buckets_and_of_no_spec(text, count):
+def test_all_regions_of_a_single_bucket_field_or_of_no_spec_are_known_in_advance(text, count):
     spec = parse_regions(text, schema=PLAIN)
 
     known = all_values(spec)
@@ -154,11 +154,11 @@ def test_all_regions_are_known_of_buckets_and_of_no_spec(text, count):
 
 
 @pytest.mark.parametrize("text", ["identity(a)", "truncate(a, 2)", "expr(a % 2)", "bucket(a, 4), bucket(b, 4)"])
-def test_other_regions_are_known_when_their_rows_come(text):
+def test_regions_of_other_specs_are_not_known_in_advance(text):
     assert all_values(parse_regions(text, schema=PLAIN)) is None
 
 
-LEAN = """
+SCRIPT = """
 import sys
 {blocked}
 import pyarrow as pa
@@ -176,9 +176,9 @@ print([(one.values, one.rows["k"].to_pylist()) for one in route(rows, spec)])
 """
 
 
-def test_the_writer_routes_without_numpy_and_loads_nothing_heavy():
+def test_routing_needs_no_numpy_and_imports_nothing_heavy():
     def run(blocked):
-        done = subprocess.run([sys.executable, "-c", LEAN.format(blocked=blocked)], capture_output=True, check=True)
+        done = subprocess.run([sys.executable, "-c", SCRIPT.format(blocked=blocked)], capture_output=True, check=True)
         return done.stdout.decode().splitlines()
 
     plain, blocked = run(""), run("sys.modules['numpy'] = None")

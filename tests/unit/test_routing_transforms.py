@@ -1,4 +1,4 @@
-"""The transforms, against DataFusion evaluating the expressions that the specification gives for them."""
+"""Compare the transforms with the expressions of the specification, which DataFusion evaluates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ZONES = [None, "UTC", "+05:30", "-11:00", "America/New_York", "Asia/Kathmandu", 
 PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
-# Many values an example, so few examples: each starts a query.
+# Each example starts a query, so there are few examples with many values.
 few = settings(max_examples=settings().max_examples // 5)
 
 CONTEXT = datafusion.SessionContext(datafusion.SessionConfig().with_target_partitions(1))
@@ -30,7 +30,7 @@ def by_datafusion(column, *expressions):
     return [values.to_pylist() for values in frame.select(*parsed).to_arrow_table().columns]
 
 
-def assert_parts_are_those_of_datafusion(column):
+def assert_parts_match_datafusion(column):
     found = [calendar(part, column) for part in PARTS]
 
     assert {values.type for values in found} == {pa.int32()}
@@ -40,27 +40,27 @@ def assert_parts_are_those_of_datafusion(column):
 
 
 @pytest.mark.parametrize("zone", ZONES)
-# From 1970 to 2024, where every edition of the time zone database agrees.
+# All editions of the time zone database agree on the years from 1970 to 2024.
 @few
 @given(
     unit=st.sampled_from(sorted(PER_SECOND)),
     seconds=st.lists(st.none() | st.integers(0, 1_735_689_599), min_size=1, max_size=60),
     fraction=st.integers(0, 999),
 )
-def test_parts_of_timestamps_are_those_of_datafusion(zone, unit, seconds, fraction):
+def test_calendar_parts_of_timestamps_match_datafusion(zone, unit, seconds, fraction):
     scale = PER_SECOND[unit]
     ticks = [None if s is None else s * scale + fraction * scale // 1000 for s in seconds]
 
-    assert_parts_are_those_of_datafusion(pa.array(ticks, pa.int64()).view(pa.timestamp(unit, zone)))
+    assert_parts_match_datafusion(pa.array(ticks, pa.int64()).view(pa.timestamp(unit, zone)))
 
 
 @few
 @given(days=st.lists(st.none() | st.integers(-700_000, 700_000), min_size=1, max_size=60))
-def test_parts_of_dates_and_of_times_before_1970_are_those_of_datafusion(days):
+def test_calendar_parts_of_dates_and_of_times_before_1970_match_datafusion(days):
     ends = [None if day is None else day * 86_400_000_000 - 1 for day in days]
 
-    assert_parts_are_those_of_datafusion(pa.array(days, pa.int32()).view(pa.date32()))
-    assert_parts_are_those_of_datafusion(pa.array(ends, pa.int64()).view(pa.timestamp("us")))
+    assert_parts_match_datafusion(pa.array(days, pa.int32()).view(pa.date32()))
+    assert_parts_match_datafusion(pa.array(ends, pa.int64()).view(pa.timestamp("us")))
 
 
 def test_day_is_the_day_of_the_month_in_the_zone_of_the_column():
@@ -73,7 +73,7 @@ def test_day_is_the_day_of_the_month_in_the_zone_of_the_column():
 @pytest.mark.parametrize("kind", [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32()])
 @few
 @given(data=st.data())
-def test_truncated_integers_are_those_of_datafusion(kind, data):
+def test_truncated_integers_match_datafusion(kind, data):
     low = 0 if pa.types.is_unsigned_integer(kind) else -(1 << (kind.bit_width - 1))
     high = (1 << (kind.bit_width - (low < 0))) - 1
     values = data.draw(st.lists(st.none() | st.integers(low, high), min_size=1, max_size=60))
@@ -87,7 +87,7 @@ def test_truncated_integers_are_those_of_datafusion(kind, data):
 
 
 @pytest.mark.parametrize(("value", "to"), [(7, 0), (-7, 0), (10, 10), (-10, -10), (-11, -10), (None, None)])
-def test_truncate_goes_towards_zero(value, to):
+def test_truncate_rounds_towards_zero(value, to):
     assert truncate(pa.array([value], pa.int64()), 10).to_pylist() == [to]
 
 
@@ -98,7 +98,7 @@ def test_truncate_of_uint64_keeps_all_its_bits():
 @pytest.mark.parametrize("kind", [pa.utf8(), pa.large_utf8()])
 @few
 @given(values=st.lists(st.none() | st.text(max_size=6), min_size=1, max_size=60), width=st.integers(1, 7))
-def test_truncated_text_is_that_of_datafusion(kind, values, width):
+def test_truncated_text_matches_datafusion(kind, values, width):
     column = pa.array(values, kind)
 
     found = truncate(column, width)
@@ -116,7 +116,7 @@ def test_unsharded_is_zero_in_every_row():
     assert unsharded(3) == pa.array([0, 0, 0], pa.int32())
 
 
-def test_an_unknown_zone_is_refused_by_name():
+def test_the_error_for_an_unknown_time_zone_names_it():
     column = pa.array([0], pa.int64()).view(pa.timestamp("s", "Atlantis/Capital"))
 
     with pytest.raises(Invalid, match="Atlantis/Capital"):

@@ -1,4 +1,4 @@
-"""Scrub of whole tables: what it reads, where it stops, and what a collection beside it explains."""
+"""Scrub whole tables: what it reads, where it stops, and what a concurrent collection changes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.tables import create, levels, row
 
 
 def filled(path: Path, **options: Any) -> Table:
-    """Rows in the base, in generations and in the log of a table of two regions."""
+    """Create a table of two regions with rows in the base, in generations and in the log."""
     table = create(path, regions="bucket(id, 2)", **options)
     for number in range(4):
         table.upsert([row(key, str(number)) for key in range(number, 12 + number)])
@@ -35,7 +35,7 @@ def filled(path: Path, **options: Any) -> Table:
 
 
 @pytest.mark.parametrize("registry", ["sqlite", "object"])
-def test_a_whole_table_has_no_problem_at_any_level(tmp_path: Path, registry: str) -> None:
+def test_an_intact_table_has_no_problem_at_any_level(tmp_path: Path, registry: str) -> None:
     table = filled(tmp_path, registry=registry)
     for _ in levels(table):
         report = table.scrub()
@@ -68,7 +68,7 @@ def test_a_claim_and_a_seal_leave_no_problem(tmp_path: Path) -> None:
     assert table.scrub().problems == ()
 
 
-def test_a_region_is_read_alone(tmp_path: Path) -> None:
+def test_scrub_of_one_region_reads_no_other(tmp_path: Path) -> None:
     table = filled(tmp_path)
     first, second = table.regions()
     entry = next((tmp_path / "table" / "_mem_wal" / second.id / "wal").iterdir())
@@ -76,11 +76,11 @@ def test_a_region_is_read_alone(tmp_path: Path) -> None:
 
     assert table.scrub(region=first.id).ok
     assert not table.scrub(region=second.id[:8]).ok
-    with pytest.raises(Invalid, match="no such region"):
+    with pytest.raises(Invalid, match="region not found"):
         table.scrub(region="ffffffff")
 
 
-def test_a_snapshot_is_read_as_it_was(tmp_path: Path) -> None:
+def test_scrub_of_a_snapshot_reads_what_the_snapshot_needs(tmp_path: Path) -> None:
     table = filled(tmp_path)
     table.snapshot("before")
     needs = {generation.name for generation in (tmp_path / "table" / "_mem_wal").glob("*/*_gen_3")}
@@ -97,14 +97,12 @@ def test_a_snapshot_is_read_as_it_was(tmp_path: Path) -> None:
     found = {problem.path.split("/")[2] for problem in at.scrub().problems}
     assert found == needs
     assert not table.scrub().ok
-    with pytest.raises(Invalid, match="no such snapshot"):
+    with pytest.raises(Invalid, match="snapshot not found"):
         scrub_place(table.uri, at="never")
 
 
 @pytest.mark.parametrize("damage", [None, {"entry_setsum": "zz"}, {"after": None}])
-def test_what_is_wrong_with_the_records_of_a_snapshot_is_named_when_it_is_asked_for(
-    tmp_path: Path, damage: dict[str, str | None] | None
-) -> None:
+def test_scrub_of_a_snapshot_names_its_damaged_records(tmp_path: Path, damage: dict[str, str | None] | None) -> None:
     table = filled(tmp_path)
     table.snapshot("before")
     registry, partition = table._context.registry, snapshots(table.config.table)
@@ -120,7 +118,7 @@ def test_what_is_wrong_with_the_records_of_a_snapshot_is_named_when_it_is_asked_
     assert named == {f"{partition}/{key.sort}", *([f"{partition}/before"] if damage is None else [])}
 
 
-def test_indexes_of_every_kind_have_no_problem(tmp_path: Path) -> None:
+def test_intact_indexes_of_every_kind_have_no_problem_and_damaged_ones_are_named(tmp_path: Path) -> None:
     kinds = {"n": ("BTREE", "BITMAP", "ZONEMAP", "BLOOMFILTER"), "text": ("INVERTED", "NGRAM"), "tags": ("LABEL_LIST",)}
     near = {"id": list(range(300)), "n": list(range(300)), "text": [f"word {n}" for n in range(300)]}
     vectors = pa.FixedSizeListArray.from_arrays(pa.array([n / 7 for n in range(2400)], pa.float32()), 8)
@@ -140,7 +138,7 @@ def test_indexes_of_every_kind_have_no_problem(tmp_path: Path) -> None:
         path.write_bytes(whole)
 
 
-def test_an_index_that_an_old_release_of_lance_wrote_is_not_read(tmp_path: Path) -> None:
+def test_an_index_file_of_an_old_release_of_lance_is_not_read(tmp_path: Path) -> None:
     table = create(tmp_path, pa.table({"id": [1, 2]}))
     lance.dataset(table.uri).create_scalar_index("id", "BTREE")
     lance.write_dataset(pa.table({"id": [1]}), tmp_path / "old", data_storage_version="legacy")
@@ -151,7 +149,7 @@ def test_an_index_that_an_old_release_of_lance_wrote_is_not_read(tmp_path: Path)
     assert table.scrub().problems == ()
 
 
-def test_a_limit_ends_it(tmp_path: Path) -> None:
+def test_a_limit_ends_the_scrub_of_a_table(tmp_path: Path) -> None:
     table = filled(tmp_path)
     whole = table.scrub()
 
@@ -179,7 +177,7 @@ def test_a_limit_ends_the_scrub_of_a_snapshot(tmp_path: Path) -> None:
     assert report.checked <= whole.checked - 4
 
 
-def test_orphans_are_counted_and_no_problem(tmp_path: Path) -> None:
+def test_orphans_are_counted_and_are_no_problem(tmp_path: Path) -> None:
     table = filled(tmp_path)
     before = table.scrub().orphans
     generation = next((tmp_path / "table" / "_mem_wal").glob("*/*_gen_1"))
@@ -192,12 +190,12 @@ def test_orphans_are_counted_and_no_problem(tmp_path: Path) -> None:
     assert report.orphans == before + files
 
 
-def test_a_collection_beside_it_is_no_problem(tmp_path: Path) -> None:
+def test_a_concurrent_collection_is_no_problem(tmp_path: Path) -> None:
     table = filled(tmp_path)
     table.flush()
     table.merge(engine="inprocess")
     handle = open_configured(table.uri)
-    collecting = _Collecting(handle.context.objects, table)
+    collecting = CollectingStore(handle.context.objects, table)
 
     report = scrub(replace(handle, context=replace(handle.context, objects=collecting, parallel=1)))
 
@@ -205,8 +203,8 @@ def test_a_collection_beside_it_is_no_problem(tmp_path: Path) -> None:
     assert report.problems == ()
 
 
-class _Collecting:
-    """Objects of a table that is collected as soon as its first entry is about to be read."""
+class CollectingStore:
+    """A store that collects its table right before the first entry is read."""
 
     def __init__(self, inner: Any, table: Table) -> None:
         self._inner = inner
@@ -227,7 +225,7 @@ class _Collecting:
 
 @pytest.mark.parametrize("limit", [0, -5])
 @pytest.mark.parametrize("configured", [True, False])
-def test_a_limit_that_lets_nothing_be_read_is_refused(tmp_path: Path, limit: int, configured: bool) -> None:
+def test_a_limit_below_1_is_refused(tmp_path: Path, limit: int, configured: bool) -> None:
     table = create(tmp_path)
     if not configured:
         (Path(table.uri) / CONFIG).unlink()

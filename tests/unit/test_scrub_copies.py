@@ -1,6 +1,6 @@
-"""Scrub of clones: what they share with their source is read where it lies, and named by where it lies.
+"""Scrub of clones: files that they share with their source are read and named at the source.
 
-Nobody scrubs a backup: its restore compares what it reads with what was written.
+A backup is not scrubbed: a restore compares what it reads with what was written.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.unit.tables import create, row, rows_of
 
 @pytest.fixture
 def source(tmp_path: Path) -> Table:
-    """A base of several fragments, one of which hides rows, with an index over all."""
+    """A table whose base has several fragments, one of them with deleted rows, and an index over all."""
     table = create(tmp_path, regions="bucket(id, 2)")
     for number in range(2):
         table.upsert([row(key, str(number)) for key in range(8 * number, 12)])
@@ -35,14 +35,14 @@ def source(tmp_path: Path) -> Table:
     return table
 
 
-def cloned(source: Table, to: Path) -> Table:
+def clone_of(source: Table, to: Path) -> Table:
     source.snapshot("now")
     clone_snapshot(open_table(source.uri), "now", to)
     return lancelsm.open(to)
 
 
-def test_a_fresh_clone_has_no_problem_nor_has_one_that_was_written(source: Table, tmp_path: Path) -> None:
-    clone = cloned(source, tmp_path / "clone")
+def test_a_clone_has_no_problem_before_and_after_it_is_written(source: Table, tmp_path: Path) -> None:
+    clone = clone_of(source, tmp_path / "clone")
     assert clone.scrub().problems == ()
 
     clone.upsert([row(3, "own")])
@@ -54,50 +54,50 @@ def test_a_fresh_clone_has_no_problem_nor_has_one_that_was_written(source: Table
 
 
 def test_a_clone_of_a_clone_has_no_problem(source: Table, tmp_path: Path) -> None:
-    clone = cloned(source, tmp_path / "clone")
+    clone = clone_of(source, tmp_path / "clone")
     clone.upsert([row(3, "own")])
     clone.flush()
     clone.merge(engine="inprocess")
 
-    second = cloned(clone, tmp_path / "a second one")
+    second = clone_of(clone, tmp_path / "a second one")
 
     assert second.scrub().problems == ()
     second.snapshot("own")
     assert second.at("own").scrub().problems == ()
 
 
-def removed(path: Path) -> None:
+def remove(path: Path) -> None:
     path.unlink()
 
 
-def cut(path: Path) -> None:
+def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-9])
 
 
-def flipped(path: Path) -> None:
+def flip(path: Path) -> None:
     body = bytearray(path.read_bytes())
-    for at in random.Random(path.name).choices(range(len(body)), k=20):
-        body[at] ^= 0x55
+    for index in random.Random(path.name).choices(range(len(body)), k=20):
+        body[index] ^= 0x55
     path.write_bytes(body)
 
 
 @pytest.mark.parametrize(
     ("folder", "damage"),
     [
-        ("data", removed),
-        ("data", cut),
-        ("data", flipped),
-        ("_deletions", removed),
-        ("_deletions", flipped),
-        ("_indices", removed),
-        ("_indices", cut),
+        ("data", remove),
+        ("data", truncate),
+        ("data", flip),
+        ("_deletions", remove),
+        ("_deletions", flip),
+        ("_indices", remove),
+        ("_indices", truncate),
     ],
 )
-def test_what_is_wrong_with_a_shared_file_is_named_in_every_clone(
+def test_scrub_of_every_clone_names_a_damaged_shared_file(
     source: Table, tmp_path: Path, folder: str, damage: Callable[[Path], None]
 ) -> None:
-    clone = cloned(source, tmp_path / "clone")
-    second = cloned(clone, tmp_path / "second")
+    clone = clone_of(source, tmp_path / "clone")
+    second = clone_of(clone, tmp_path / "second")
     path = next(found for found in sorted((tmp_path / "table" / folder).rglob("*")) if found.is_file())
     damage(path)
 
@@ -107,10 +107,11 @@ def test_what_is_wrong_with_a_shared_file_is_named_in_every_clone(
     assert named.removeprefix(f"{source.uri}/") in {problem.path for problem in source.scrub().problems}
 
 
+# "doubled" means that a second copy exists under another name.
 FAULTS = ("missing", "cut", "flipped", "stale", "foreign", "doubled")
 
 
-def damaged(path: Path, fault: str, *, stale: bytes, foreign: bytes) -> None:
+def write_damaged(path: Path, fault: str, *, stale: bytes, foreign: bytes) -> None:
     body = path.read_bytes()
     bodies = {
         "cut": body[: len(body) * 2 // 3],
@@ -120,7 +121,7 @@ def damaged(path: Path, fault: str, *, stale: bytes, foreign: bytes) -> None:
         "doubled": body,
     }
     if fault == "doubled":
-        path = path.with_stem(f"{path.stem}-2")  # nobody reads it
+        path = path.with_stem(f"{path.stem}-2")  # no reader opens the copy
     else:
         path.unlink()
     if fault != "missing":
@@ -128,32 +129,32 @@ def damaged(path: Path, fault: str, *, stale: bytes, foreign: bytes) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_what_a_clone_remembers_of_its_making_is_named_and_its_drop_refused(
+def test_a_damaged_lineage_marker_of_a_clone_is_named_and_its_drop_is_refused(
     source: Table, tmp_path: Path, fault: str
 ) -> None:
-    note = tmp_path / "clone" / CLONE
-    cloned(source, tmp_path / "clone")
-    stale = note.read_bytes()
+    marker = tmp_path / "clone" / CLONE
+    clone_of(source, tmp_path / "clone")
+    stale = marker.read_bytes()
     drop_table(tmp_path / "clone")
     source.drop_snapshot("now")
-    clone = cloned(source, tmp_path / "clone")
-    cloned(clone, tmp_path / "another")
+    clone = clone_of(source, tmp_path / "clone")
+    clone_of(clone, tmp_path / "another")
 
-    damaged(note, fault, stale=stale, foreign=(tmp_path / "another" / CLONE).read_bytes())
+    write_damaged(marker, fault, stale=stale, foreign=(tmp_path / "another" / CLONE).read_bytes())
 
     assert [problem.path for problem in clone.scrub().problems] == ([] if fault == "doubled" else [CLONE])
     if fault == "doubled":
         drop_table(tmp_path / "another")
         drop_table(clone.uri)
-    elif fault != "missing":  # then nothing tells the drop that the source keeps a version
+    elif fault != "missing":  # without the marker, a drop cannot know that the source keeps a version
         with pytest.raises(Corrupt):
             drop_table(clone.uri)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("what", [BACKUP, "rows/*/data/*", "rows/*/_versions/*.manifest"])
-def test_no_other_rows_are_restored_of_a_backup_that_is_damaged(
-    source: Table, tmp_path: Path, what: str, fault: str
+@pytest.mark.parametrize("pattern", [BACKUP, "rows/*/data/*", "rows/*/_versions/*.manifest"])
+def test_a_restore_of_a_damaged_backup_never_returns_other_rows(
+    source: Table, tmp_path: Path, pattern: str, fault: str
 ) -> None:
     other = create(tmp_path / "other")
     other.upsert([row(key, "another") for key in range(9)])
@@ -161,9 +162,9 @@ def test_no_other_rows_are_restored_of_a_backup_that_is_damaged(
     source.upsert([row(3, "newer")])
     back_up(source, tmp_path / "backup")
     back_up(other, tmp_path / "foreign")
-    (path,), (stale,), (foreign,) = (list((tmp_path / name).glob(what)) for name in ("backup", "stale", "foreign"))
+    (path,), (stale,), (foreign,) = (list((tmp_path / name).glob(pattern)) for name in ("backup", "stale", "foreign"))
 
-    damaged(path, fault, stale=stale.read_bytes(), foreign=foreign.read_bytes())
+    write_damaged(path, fault, stale=stale.read_bytes(), foreign=foreign.read_bytes())
 
     try:
         restore(tmp_path / "backup", tmp_path / "restored")
@@ -172,5 +173,5 @@ def test_no_other_rows_are_restored_of_a_backup_that_is_damaged(
             lancelsm.open(tmp_path / "restored")
         assert fault != "doubled"
     else:
-        assert fault in ("flipped", "doubled")  # a bit without a meaning
+        assert fault in ("flipped", "doubled")  # the bit may have no meaning
         assert rows_of(lancelsm.open(tmp_path / "restored")) == rows_of(source)

@@ -1,7 +1,7 @@
-"""Every kind of object of a table, damaged in every way: scrub names it, and whoever reads it refuses it.
+"""Damage every kind of object of a table in every way: scrub names the object, and its readers refuse it.
 
-What is damaged lies in `fixtures/corrupt`, which says how it was made. Where nothing is named, or readers go on, the
-tables below say why that does no harm.
+The table is in `fixtures/corrupt`, which documents how it was created. Where scrub names nothing, or readers go on, the
+dictionaries below say why.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from lancelsm.scrub.report import Report
 from lancelsm.scrub.table import scrub_place
 
 ARCHIVE = Path(__file__).parents[1] / "fixtures" / "corrupt" / "tree.tar.xz"
+# "doubled" means that a second copy exists under another name.
 FAULTS = ("missing", "cut", "flipped", "stale", "foreign", "doubled")
 FLIPS = 3
 
 
-def scan(table: str, **how: Any) -> list[dict[str, Any]]:
-    return sorted(lancelsm.open(table, **how).scan().to_arrow().to_pylist(), key=lambda row: row["id"])
+def scan(table: str, **options: Any) -> list[dict[str, Any]]:
+    return sorted(lancelsm.open(table, **options).scan().to_arrow().to_pylist(), key=lambda row: row["id"])
 
 
 def append(table: str) -> list[dict[str, Any]]:
@@ -38,42 +39,42 @@ def append(table: str) -> list[dict[str, Any]]:
     return [row for row in scan(table) if row["id"] < 100]
 
 
-def flushed(table: str) -> list[dict[str, Any]]:
+def flush_and_scan(table: str) -> list[dict[str, Any]]:
     lancelsm.open(table).flush()
     return scan(table)
 
 
-def merged(table: str) -> list[dict[str, Any]]:
+def merge_and_scan(table: str) -> list[dict[str, Any]]:
     lancelsm.open(table).merge(engine="inprocess")
     return scan(table)
 
 
-def swept(table: str) -> list[dict[str, Any]]:
-    merged(table)
+def sweep_and_scan(table: str) -> list[dict[str, Any]]:
+    merge_and_scan(table)
     lancelsm.open(table).collect(yes=True, interval_seconds=0)
     return scan(table)
 
 
-def collected(table: str) -> list[dict[str, Any]]:
+def drop_snapshot_and_sweep(table: str) -> list[dict[str, Any]]:
     lancelsm.open(table).drop_snapshot("kept")
-    return swept(table)
+    return sweep_and_scan(table)
 
 
-def got(table: str) -> list[dict[str, Any]]:
+def get_all(table: str) -> list[dict[str, Any]]:
     found = lancelsm.open(table).get(range(100)).to_pylist()
     return sorted(found, key=lambda row: row["id"])
 
 
-def at_snapshot(table: str) -> list[dict[str, Any]]:
+def scan_at_snapshot(table: str) -> list[dict[str, Any]]:
     return scan(table, at="kept")
 
 
-def searched(table: str) -> list[dict[str, Any]]:
+def search_by_index(table: str) -> list[dict[str, Any]]:
     found = lancelsm.open(table).scan(where="v >= 'ours 1'").to_arrow().to_pylist()
     return sorted(found, key=lambda row: row["id"])
 
 
-def streamed(table: str) -> list[dict[str, Any]]:
+def read_cursor(table: str) -> list[dict[str, Any]]:
     changes = lancelsm.open(table).changes(cursor="mine")
     found = [(change.position, row) for change in changes for row in change.rows.to_pylist()]
     return [row for _, row in sorted(found, key=str)]
@@ -82,71 +83,71 @@ def streamed(table: str) -> list[dict[str, Any]]:
 READ_BY: dict[str, Callable[[str], list[dict[str, Any]]]] = {
     "head": scan,
     "catalog": scan,
-    "table": collected,
-    "snapshot": at_snapshot,
-    "snapshot of a region": at_snapshot,
-    "cursor": streamed,
-    "cursor of a region": streamed,
+    "table": drop_snapshot_and_sweep,
+    "snapshot": scan_at_snapshot,
+    "snapshot of a region": scan_at_snapshot,
+    "cursor": read_cursor,
+    "cursor of a region": read_cursor,
     "staged": scan,
-    "published": flushed,
-    "hint": flushed,
+    "published": flush_and_scan,
+    "hint": flush_and_scan,
     "tail entry": scan,
-    "folded entry": collected,
-    "generation data": merged,
-    "generation manifest": merged,
-    "generation hint": merged,
-    "generation transaction": merged,
-    "key index": got,
-    "key index pages": got,
-    "bloom": got,
+    "folded entry": drop_snapshot_and_sweep,
+    "generation data": merge_and_scan,
+    "generation manifest": merge_and_scan,
+    "generation hint": merge_and_scan,
+    "generation transaction": merge_and_scan,
+    "key index": get_all,
+    "key index pages": get_all,
+    "bloom": get_all,
     "base data": scan,
     "base deletion": scan,
     "base manifest": scan,
-    "base hint": merged,
-    "transaction": merged,
-    "index": searched,
-    "index pages": searched,
-    "tag": swept,
-    "lease": merged,
+    "base hint": merge_and_scan,
+    "transaction": merge_and_scan,
+    "index": search_by_index,
+    "index pages": search_by_index,
+    "tag": sweep_and_scan,
+    "lease": merge_and_scan,
     "config": scan,
-    "list": collected,
-    "base list": collected,
+    "list": drop_snapshot_and_sweep,
+    "base list": drop_snapshot_and_sweep,
 }
 
-ORPHAN = "nothing names the second copy"
-LEFT = "a pin that was dropped leaves as much, a collection removes it"
-FREE = "a lease is free then, or until it ends"
-NO_SUM = "other bounds in as many bytes, which lead to these pages too"
-SAME = "it never changes, so an older version is the same"
+ORPHAN = "nothing refers to the second copy"
+DROPPED_PIN = "a dropped pin leaves the same record, and a collection removes it"
+FREE = "the lease is free, or it expires"
+NO_SUM = "its size is the same, and its bounds lead to the same pages"
+SAME = "it never changes, so an older version is equal"
 
-# Whatever becomes of one of these, nobody names it, and nobody misses it.
+# Scrub does not name these objects, and no reader needs them.
 UNUSED = {
     "generation hint": "generations are opened by version",
     "generation transaction": "a generation is committed once",
     "base hint": "Lance finds the newest version without it",
-    "transaction": "a version has a copy of its own in it",
+    "transaction": "each version contains its own copy",
 }
 
 NOT_NAMED = {
     **{(name, fault): why for name, why in UNUSED.items() for fault in FAULTS},
     ("head", "doubled"): ORPHAN,
     ("catalog", "stale"): SAME,
-    ("table", "stale"): "a registry that went back",
+    ("table", "stale"): "it looks like an older copy of the registry",
     ("table", "doubled"): ORPHAN,
-    ("snapshot", "missing"): "a snapshot that was dropped leaves as much",
-    ("snapshot", "stale"): "it expires sooner, and is the same view",
+    ("snapshot", "missing"): "a dropped snapshot leaves the same records",
+    ("snapshot", "stale"): "it expires sooner and shows the same view",
     ("snapshot of a region", "stale"): SAME,
-    ("snapshot of a region", "doubled"): LEFT,
-    ("cursor", "missing"): "a cursor that was dropped leaves as much",
-    ("cursor", "stale"): "it says nothing of where the cursor stands",
-    ("cursor of a region", "stale"): "a registry that went back",
-    ("cursor of a region", "foreign"): "every position that the log has is one where a cursor can stand",
-    ("cursor of a region", "doubled"): LEFT,
+    ("snapshot of a region", "doubled"): DROPPED_PIN,
+    ("cursor", "missing"): "a dropped cursor leaves the same records",
+    ("cursor", "stale"): "it does not hold the positions of the cursor",
+    ("cursor of a region", "stale"): "it looks like an older copy of the registry",
+    ("cursor of a region", "foreign"): "every position of the log is a valid position of a cursor",
+    ("cursor of a region", "doubled"): DROPPED_PIN,
     ("staged", "doubled"): ORPHAN,
     ("hint", "stale"): "readers walk up from it",
-    ("hint", "foreign"): "one that is not above the newest version is a place to walk up from",
+    ("hint", "foreign"): "readers walk up from any hint that is not above the newest version",
     ("hint", "doubled"): ORPHAN,
-    ("folded entry", "doubled"): "it lies below the floor of the log",
+    ("folded entry", "doubled"): "the copy is below the floor of the log",
     ("generation data", "doubled"): ORPHAN,
     ("generation manifest", "doubled"): ORPHAN,
     ("key index", "doubled"): ORPHAN,
@@ -154,61 +155,63 @@ NOT_NAMED = {
     ("bloom", "doubled"): ORPHAN,
     ("base data", "doubled"): ORPHAN,
     ("base deletion", "doubled"): ORPHAN,
-    ("base manifest", "doubled"): "Lance looks for names of versions alone",
+    ("base manifest", "doubled"): "Lance ignores files whose names are not versions",
     ("index", "doubled"): ORPHAN,
     ("index pages", "stale"): NO_SUM,
     ("index pages", "foreign"): NO_SUM,
     ("index pages", "doubled"): ORPHAN,
     ("tag", "stale"): SAME,
-    ("tag", "doubled"): LEFT,
+    ("tag", "doubled"): DROPPED_PIN,
     ("lease", "missing"): FREE,
     ("lease", "stale"): FREE,
     ("lease", "foreign"): FREE,
-    ("lease", "doubled"): "nobody takes one of this name",
-    ("config", "stale"): "only settings of pace differ",
+    ("lease", "doubled"): "no process takes a lease of this name",
+    ("config", "stale"): "only settings of timing differ",
     ("config", "doubled"): ORPHAN,
     ("list", "doubled"): ORPHAN,
     ("base list", "doubled"): ORPHAN,
 }
 
-EARLIER = "the version before it is read, whose next generations are kept: they are merged again"
-ADVISORY = "we do not rest on it, Lance's readers do"
-GONE_BACK = "a registry that went back is an older table, whole in itself: appends and commits meet what is newer"
-TAGGED = "our collections go by pins; Lance's own clean-up goes by tags"
-UNSUMMED = "Lance's files carry no sums, and its readers compare no counts"
+EARLIER_VERSION = "the version before it is read; its next generations are kept and merged again"
+ADVISORY = "lancelsm does not need it, but Lance's readers do"
+OLDER_REGISTRY = (
+    "an older copy of the registry is an older, consistent table; appends and commits find the newer objects"
+)
+TAGGED = "collections use pins; only Lance's own clean-up uses tags"
+UNSUMMED = "Lance's files have no checksums, and its readers compare no counts"
 
 NOT_REFUSED = {
-    ("lease", "cut"): "nothing rests on one: who can't read it removes it",
-    ("catalog", "foreign"): "regions are read by their id, and their values from the manifest",
-    ("catalog", "doubled"): "it has no head, and so no rows",
-    ("snapshot", "doubled"): "the one that is read is whole",
-    ("cursor", "doubled"): "the one that is read is whole",
-    ("staged", "stale"): "a commit holds it against what was published, a scan does not",
+    ("lease", "cut"): "no guarantee depends on a lease: a process that can't read it removes it",
+    ("catalog", "foreign"): "regions are read by their id, and their values come from the manifest",
+    ("catalog", "doubled"): "the copy has no head, and so no rows",
+    ("snapshot", "doubled"): "the record that is read is intact",
+    ("cursor", "doubled"): "the record that is read is intact",
+    ("staged", "stale"): "a commit compares it with the published manifest, a scan does not",
     ("published", "missing"): "the next commit publishes it",
     ("hint", "missing"): ADVISORY,
     ("hint", "cut"): ADVISORY,
     ("hint", "flipped"): ADVISORY,
-    ("tail entry", "doubled"): "it is no part of the log, but no append passes it",
-    ("key index pages", "missing"): "the rows are read then",
-    ("key index pages", "foreign"): "its bounds are wider here",
-    ("bloom", "missing"): "every key is looked up then",
-    ("base manifest", "missing"): EARLIER,
-    ("base manifest", "stale"): EARLIER,
+    ("tail entry", "doubled"): "it is not part of the log, but no append passes it",
+    ("key index pages", "missing"): "without it, the rows are read",
+    ("key index pages", "foreign"): "its bounds happen to be wider",
+    ("bloom", "missing"): "without it, every key is looked up",
+    ("base manifest", "missing"): EARLIER_VERSION,
+    ("base manifest", "stale"): EARLIER_VERSION,
     ("tag", "missing"): TAGGED,
     ("tag", "foreign"): TAGGED,
 }
 
 OTHER_ROWS = {
-    ("head", "stale"): GONE_BACK,
-    ("catalog", "missing"): GONE_BACK,
-    ("cursor", "missing"): "a consumer whose cursor is gone begins anew",
-    ("cursor of a region", "stale"): GONE_BACK,
-    ("cursor of a region", "foreign"): "its consumer goes on from there",
+    ("head", "stale"): OLDER_REGISTRY,
+    ("catalog", "missing"): OLDER_REGISTRY,
+    ("cursor", "missing"): "a consumer without its cursor starts from the beginning",
+    ("cursor of a region", "stale"): OLDER_REGISTRY,
+    ("cursor of a region", "foreign"): "its consumer goes on from the other position",
     ("base deletion", "stale"): UNSUMMED,
     ("base deletion", "foreign"): UNSUMMED,
-    ("key index", "stale"): "an index that lacks a key hides it: it carries no sum",
-    ("key index", "foreign"): "an index that lacks a key hides it: it carries no sum",
-    ("key index pages", "stale"): "bounds that leave a key out hide it",
+    ("key index", "stale"): "an index without a key hides the key, and it has no checksum",
+    ("key index", "foreign"): "an index without a key hides the key, and it has no checksum",
+    ("key index pages", "stale"): "bounds that exclude a key hide it",
 }
 
 
@@ -218,21 +221,21 @@ FLIPS_PASS = {
     "base manifest": UNSUMMED,
     "index": UNSUMMED,
     "index pages": UNSUMMED,
-    "cursor of a region": "as the foreign one",
-    "key index": "as the stale one",
-    "key index pages": "as the stale one",
+    "cursor of a region": "like a foreign record",
+    "key index": "like a stale index",
+    "key index pages": "like stale pages",
 }
 FLIPS_PASS_SCRUB = {
-    "base data": "rows of the base carry no sum: another value of the right type is a value",
-    "base manifest": "nor does Lance's manifest",
-    "index": "nor do its indexes",
-    "index pages": "nor do its indexes",
-    "cursor of a region": "as the foreign one",
+    "base data": "rows of the base have no checksum: another value of the right type looks valid",
+    "base manifest": "Lance's manifest has no checksum",
+    "index": "Lance's indexes have no checksum",
+    "index pages": "Lance's indexes have no checksum",
+    "cursor of a region": "like a foreign record",
 }
 
 
 class Tree:
-    """The frozen tree, and the right answers."""
+    """The tree of the fixture, and the rows that each reader returns without damage."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -243,10 +246,10 @@ class Tree:
             read: read(str(self.copy(root.parent / read.__name__) / "table")) for read in set(READ_BY.values())
         }
 
-    def copy(self, place: Path) -> Path:
-        """A copy that shares its files: whatever is damaged is replaced, never written into."""
-        shutil.copytree(self.root, place, copy_function=os.link)
-        return place
+    def copy(self, location: Path) -> Path:
+        """Copy the tree with hard links. `damage` replaces a file and never writes into it."""
+        shutil.copytree(self.root, location, copy_function=os.link)
+        return location
 
 
 @pytest.fixture(scope="module")
@@ -254,23 +257,23 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
     return Tree(tmp_path_factory.mktemp("corrupt") / "tree")
 
 
-def damage(place: Path, objects: dict[str, str], fault: str, seed: str) -> None:
-    path = place / objects["path"]
+def damage(location: Path, objects: dict[str, str], fault: str, seed: str) -> None:
+    path = location / objects["path"]
     body = path.read_bytes()
     if fault == "doubled":
-        path = place / objects["doubled"]
+        path = location / objects["doubled"]
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(body)
         return
-    wanted = {"cut": body[: len(body) * 2 // 3], "flipped": flipped(body, seed)}
+    bodies = {"cut": body[: len(body) * 2 // 3], "flipped": flip_a_bit(body, seed)}
     if fault in ("stale", "foreign"):
-        wanted[fault] = (place / objects[fault]).read_bytes()
+        bodies[fault] = (location / objects[fault]).read_bytes()
     path.unlink()
     if fault != "missing":
-        path.write_bytes(wanted[fault])
+        path.write_bytes(bodies[fault])
 
 
-def flipped(body: bytes, seed: str) -> bytes:
+def flip_a_bit(body: bytes, seed: str) -> bytes:
     dice = random.Random(seed)
     changed = bytearray(body)
     changed[dice.randrange(len(body))] ^= 1 << dice.randrange(8)
@@ -278,7 +281,7 @@ def flipped(body: bytes, seed: str) -> bytes:
 
 
 def names(report: Report, path: str) -> bool:
-    """Whether a problem is about this object, the directory of Lance that it lies in, or its record."""
+    """Whether a problem names this object, its Lance directory, or its registry record."""
     key = path.partition("/")[2]
     for problem in report.problems:
         partition, _, sort = problem.path.rpartition("/")
@@ -288,14 +291,14 @@ def names(report: Report, path: str) -> bool:
     return False
 
 
-def answer(read: Callable[[str], list[dict[str, Any]]], table: str) -> list[dict[str, Any]] | LsmError:
+def rows_or_error(read: Callable[[str], list[dict[str, Any]]], table: str) -> list[dict[str, Any]] | LsmError:
     try:
         return read(table)
     except LsmError as error:
         return error
 
 
-def test_the_whole_tree_has_no_problem(tree: Tree) -> None:
+def test_the_undamaged_tree_has_no_problem(tree: Tree) -> None:
     for name in ("table", "other"):
         report = scrub_place(tree.root / name)
 
@@ -305,16 +308,18 @@ def test_the_whole_tree_has_no_problem(tree: Tree) -> None:
 
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault != "flipped"])
 @pytest.mark.parametrize("name", READ_BY)
-def test_what_is_damaged_is_named_and_refused(tree: Tree, tmp_path: Path, name: str, fault: str) -> None:
+def test_scrub_names_a_damaged_object_and_its_readers_refuse_it(
+    tree: Tree, tmp_path: Path, name: str, fault: str
+) -> None:
     objects, case = tree.objects[name], (name, fault)
-    place = tree.copy(tmp_path / "tree")
-    damage(place, objects, fault, "")
+    location = tree.copy(tmp_path / "tree")
+    damage(location, objects, fault, "")
 
-    report = scrub_place(place / "table")
-    found = answer(READ_BY[name], str(place / "table"))
+    report = scrub_place(location / "table")
+    found = rows_or_error(READ_BY[name], str(location / "table"))
 
-    damaged = objects["doubled"] if fault == "doubled" else objects["path"]
-    assert names(report, damaged) != (case in NOT_NAMED), report.problems
+    expected_path = objects["doubled"] if fault == "doubled" else objects["path"]
+    assert names(report, expected_path) != (case in NOT_NAMED), report.problems
     if case in NOT_NAMED:
         assert report.problems == ()
     if case in OTHER_ROWS:
@@ -329,12 +334,12 @@ def test_what_is_damaged_is_named_and_refused(tree: Tree, tmp_path: Path, name: 
 
 @pytest.mark.parametrize("seed", range(FLIPS))
 @pytest.mark.parametrize("name", READ_BY)
-def test_a_flipped_bit_is_named_or_has_no_meaning(tree: Tree, tmp_path: Path, name: str, seed: int) -> None:
-    place = tree.copy(tmp_path / "tree")
-    damage(place, tree.objects[name], "flipped", f"{name} {seed}")
+def test_a_flipped_bit_is_named_or_does_no_harm(tree: Tree, tmp_path: Path, name: str, seed: int) -> None:
+    location = tree.copy(tmp_path / "tree")
+    damage(location, tree.objects[name], "flipped", f"{name} {seed}")
 
-    report = scrub_place(place / "table")
-    found = answer(READ_BY[name], str(place / "table"))
+    report = scrub_place(location / "table")
+    found = rows_or_error(READ_BY[name], str(location / "table"))
 
     unharmed = found == tree.rows[READ_BY[name]]
     if name not in FLIPS_PASS:
@@ -343,8 +348,8 @@ def test_a_flipped_bit_is_named_or_has_no_meaning(tree: Tree, tmp_path: Path, na
     assert name not in UNUSED or (unharmed and report.ok), f"seed {seed}"
 
 
-def test_no_append_passes_what_stands_in_its_way(tree: Tree, tmp_path: Path) -> None:
-    place = tree.copy(tmp_path / "tree")
-    damage(place, tree.objects["tail entry"], "doubled", "")
+def test_no_append_passes_an_unknown_object_at_the_end_of_the_log(tree: Tree, tmp_path: Path) -> None:
+    location = tree.copy(tmp_path / "tree")
+    damage(location, tree.objects["tail entry"], "doubled", "")
 
-    assert isinstance(answer(append, str(place / "table")), LsmError)
+    assert isinstance(rows_or_error(append, str(location / "table")), LsmError)

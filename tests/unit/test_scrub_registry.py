@@ -1,4 +1,4 @@
-"""The file of an embedded registry, damaged as a whole. Records are damaged one by one in `test_scrub_corpus`."""
+"""Damage the SQLite file of a registry as a whole. `test_scrub_corpus` damages single records."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from lancelsm.scrub.table import scrub_place
 from lancelsm.table import Table
 from tests.unit.tables import create, row, rows_of
 
-HEADERS = {"flipped": 0, "flipped tree": 100, "flipped page": 4096}  # what they begin with
-NO_PROBLEM = {"doubled": "nobody reads a second file"}
-OTHER_ROWS = {"stale": "a registry that went back is an older table, whole in itself"}
+FLIPS = {"flipped": 0, "flipped tree": 100, "flipped page": 4096}  # offsets of the flipped bits
+NO_PROBLEM = {"doubled": "no reader opens a second file"}
+OTHER_ROWS = {"stale": "an older copy of the registry is an older, consistent table"}
 
 
 def filled(path: Path, value: str) -> Table:
@@ -30,19 +30,25 @@ def filled(path: Path, value: str) -> Table:
 
 
 def body_of(table: Table) -> bytes:
-    table._opened.context.registry.close()  # type: ignore[attr-defined]
+    table._handle.context.registry.close()  # type: ignore[attr-defined]
     return (Path(table.uri) / SQLITE).read_bytes()
 
 
-@pytest.mark.parametrize("fault", ["missing", "cut", "empty", "stale", "foreign", "doubled", *HEADERS])
-def test_a_damaged_file_of_the_registry_is_named_and_refused(tmp_path: Path, fault: str) -> None:
+@pytest.mark.parametrize("fault", ["missing", "cut", "empty", "stale", "foreign", "doubled", *FLIPS])
+def test_a_damaged_registry_file_is_named_and_refused(tmp_path: Path, fault: str) -> None:
     table = filled(tmp_path, "ours")
     stale, foreign = body_of(table), body_of(filled(tmp_path / "other", "theirs"))
     table.upsert([row(1, "later")])
     table.flush()
-    rows, whole, path = rows_of(table), body_of(table), Path(table.uri) / SQLITE
-    bodies = {"cut": whole[: len(whole) * 2 // 3], "empty": b"", "stale": stale, "foreign": foreign, "doubled": whole}
-    bodies |= {name: flipped(whole, at) for name, at in HEADERS.items()}
+    rows, intact, path = rows_of(table), body_of(table), Path(table.uri) / SQLITE
+    bodies = {
+        "cut": intact[: len(intact) * 2 // 3],
+        "empty": b"",
+        "stale": stale,
+        "foreign": foreign,
+        "doubled": intact,
+    }
+    bodies |= {name: flip_bit_at(intact, at) for name, at in FLIPS.items()}
 
     if fault == "doubled":
         path = path.with_stem("registry-2")
@@ -61,13 +67,13 @@ def test_a_damaged_file_of_the_registry_is_named_and_refused(tmp_path: Path, fau
             rows_of(lancelsm.open(table.uri))
 
 
-def flipped(body: bytes, at: int) -> bytes:
+def flip_bit_at(body: bytes, at: int) -> bytes:
     return body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :]
 
 
-def test_a_sum_that_is_none_in_a_record_of_a_snapshot_is_named(tmp_path: Path) -> None:
+def test_an_invalid_sum_in_a_snapshot_record_is_named(tmp_path: Path) -> None:
     table = filled(tmp_path, "ours")
-    registry = table._opened.context.registry
+    registry = table._handle.context.registry
     (first, *_) = [found for found in registry.list(f"S#{table.config.table}") if "#" in found[0].sort]
     key, record = first
     changed = registry.swap(key, expect={"version": record["version"]}, change={"version": 9, "entry_setsum": "x"})

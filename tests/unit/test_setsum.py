@@ -1,4 +1,4 @@
-"""Setsum against published and computed vectors, and what it refuses."""
+"""Compare setsums with published and computed vectors, and refuse invalid digests."""
 
 import json
 import pickle
@@ -27,7 +27,7 @@ COMPUTED = {
 }
 
 
-def test_the_primes_are_those_of_the_vectors():
+def test_the_primes_equal_those_of_the_vectors():
     assert list(PRIMES) == VECTORS["primes"]
 
 
@@ -40,11 +40,11 @@ def test_the_sum_equals_the_published_vector(vector):
 
 
 @pytest.mark.parametrize("vector", VECTORS["vectors"], ids=lambda vector: vector["name"])
-def test_the_digest_of_a_published_vector_reads_back(vector):
+def test_the_digest_of_a_published_vector_survives_decoding(vector):
     assert Setsum.from_hex(vector["hexdigest"]).digest().hex() == vector["hexdigest"]
 
 
-def test_more_items_than_one_chunk_sum_like_one_by_one():
+def test_items_of_several_chunks_have_the_sum_of_single_items():
     items = [str(number).encode() for number in range(10_000)]
 
     one_by_one = Setsum.ZERO
@@ -54,7 +54,7 @@ def test_more_items_than_one_chunk_sum_like_one_by_one():
     assert Setsum.of(items) == one_by_one
 
 
-def test_a_sum_does_not_change():
+def test_a_setsum_is_immutable():
     setsum = Setsum.of([b"A"])
 
     with pytest.raises(AttributeError):
@@ -64,7 +64,7 @@ def test_a_sum_does_not_change():
     assert hash(setsum) == hash(Setsum.of([b"A"]))
 
 
-def test_a_sum_survives_pickling():
+def test_a_setsum_survives_pickling():
     assert pickle.loads(pickle.dumps(Setsum.of([b"A"]))) == Setsum.of([b"A"])
 
 
@@ -81,7 +81,7 @@ def test_a_column_at_its_prime_is_corrupt(column):
 
 
 @pytest.mark.parametrize("text", ["", "00" * 31, "00" * 33, "0g" * 32, "AA" * 32, "0x" + "0" * 62, " 0" * 32])
-def test_text_that_is_no_digest_is_corrupt(text):
+def test_text_that_is_not_a_digest_is_corrupt(text):
     with pytest.raises(Corrupt, match="64 lower-case hex digits"):
         Setsum.from_hex(text)
 

@@ -1,4 +1,4 @@
-"""Where a setting comes from, and what it may be."""
+"""Where settings come from, and which values are valid."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lancelsm.errors import Invalid
 from tests.unit.tables import create
 
 
-def test_an_argument_wins_over_the_environment_over_the_table_over_the_default() -> None:
+def test_arguments_override_the_environment_then_the_table_then_the_defaults() -> None:
     levels = {
         "arguments": {"flush_rows": 1},
         "environment": {"LANCELSM_FLUSH_ROWS": "2", "LANCELSM_FLUSH_BYTES": "2"},
@@ -38,11 +38,11 @@ def test_a_table_keeps_its_settings_and_the_environment_overrides_them(
     assert lancelsm.open(table.uri, settings={"flush_rows": 8}).settings.flush_rows == 8
 
 
-def test_a_setting_that_only_a_newer_release_knows_is_left_to_it() -> None:
+def test_a_setting_of_a_table_that_only_a_newer_release_knows_is_ignored() -> None:
     assert resolve(table={"flush_rows": "5", "of_tomorrow": "x"}, environment={}) == Settings(flush_rows=5)
 
 
-def test_variables_of_the_environment_that_are_no_settings_are_none_of_ours() -> None:
+def test_environment_variables_that_are_not_settings_are_ignored() -> None:
     assert resolve(table={}, environment={"LANCELSM_HOME": "x", "FLUSH_ROWS": "x"}) == Settings()
 
 
@@ -60,18 +60,20 @@ def test_variables_of_the_environment_that_are_no_settings_are_none_of_ours() ->
         ("flush_age_seconds", "nan"),
     ],
 )
-def test_a_setting_that_is_none_or_no_positive_number_is_refused(tmp_path: Path, name: str, value: object) -> None:
-    with pytest.raises(Invalid) as refusal:
+def test_an_unknown_setting_or_a_value_that_is_not_a_positive_number_is_refused(
+    tmp_path: Path, name: str, value: object
+) -> None:
+    with pytest.raises(Invalid) as raised:
         create(tmp_path, settings={name: value})
 
-    assert refusal.value.where["field"] == name
+    assert raised.value.where["field"] == name
     assert not (tmp_path / "table").exists()
 
 
-def test_a_variable_of_the_environment_that_is_wrong_is_named() -> None:
+def test_the_error_names_an_invalid_environment_variable() -> None:
     environment = {"LANCELSM_FLUSH_ROWS": "x"}
-    with pytest.raises(Invalid) as refusal:
+    with pytest.raises(Invalid) as raised:
         resolve(table={}, environment=environment)
-    assert refusal.value.where["variable"] == "LANCELSM_FLUSH_ROWS"
+    assert raised.value.where["variable"] == "LANCELSM_FLUSH_ROWS"
 
     assert resolve(table={}, environment=environment, arguments={"flush_rows": 7}) == Settings(flush_rows=7)

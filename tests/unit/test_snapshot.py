@@ -1,4 +1,4 @@
-"""Snapshots: one view of a table, kept for as long as its pin stands."""
+"""Snapshots: one view of a table, kept while its pin exists."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from lancelsm.history import pins
 from lancelsm.history import snapshot as snapshot_module
 from lancelsm.history.pins import read_pins
 from lancelsm.history.snapshot import (
+    create_snapshot,
     drop_snapshot,
     find_snapshot,
     holding_snapshot,
     list_snapshots,
-    make_snapshot,
     renew_snapshot,
     snapshot_view,
     tag_of,
@@ -32,7 +32,7 @@ from lancelsm.region.head import Head
 from tests.simulation.faults import DENY, FaultPlan
 from tests.unit.tables import NEWEST, by_key, faulty, three_levels
 
-PATIENCE = 60.0  # of a test that fails
+TIMEOUT = 60.0  # seconds until a failing test gives up
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def values(handle, pin):
 
 
 def test_a_snapshot_shows_base_generations_and_tail_as_they_were(table, handle):
-    pin = make_snapshot(handle, "monday", ttl_seconds=60)
+    pin = create_snapshot(handle, "monday", ttl_seconds=60)
 
     table.upsert([{"id": 0, "v": 9}, {"id": 7, "v": 9}])
     table.run()
@@ -59,8 +59,8 @@ def test_a_snapshot_shows_base_generations_and_tail_as_they_were(table, handle):
     assert values(handle, pin) == values(handle, find_snapshot(handle.context, "monday")) == NEWEST
 
 
-def test_a_snapshot_pins_what_it_reads_of_every_region(handle):
-    pin = make_snapshot(handle, "monday", ttl_seconds=None)
+def test_a_snapshot_pins_every_region_and_tags_the_version_of_the_base(handle):
+    pin = create_snapshot(handle, "monday", ttl_seconds=None)
 
     assert read_pins(handle.context) == [pin]
     assert set(pin.regions) == {region.id for region in regions(handle.context)}
@@ -68,34 +68,34 @@ def test_a_snapshot_pins_what_it_reads_of_every_region(handle):
     assert tags(uri=handle.context.uri) == {tag_of(pin.nonce): handle.read_base().version}
 
 
-def test_a_name_is_taken_once(handle):
-    make_snapshot(handle, "monday", ttl_seconds=60)
+def test_an_existing_or_invalid_name_is_refused(handle):
+    create_snapshot(handle, "monday", ttl_seconds=60)
 
     with pytest.raises(Invalid, match="a snapshot of this name exists"):
-        make_snapshot(handle, "monday", ttl_seconds=60)
-    with pytest.raises(Invalid, match="is no name"):
-        make_snapshot(handle, "mon day", ttl_seconds=60)
+        create_snapshot(handle, "monday", ttl_seconds=60)
+    with pytest.raises(Invalid, match="is not a valid name"):
+        create_snapshot(handle, "mon day", ttl_seconds=60)
 
 
 def test_a_dropped_snapshot_leaves_nothing_and_its_name_is_free(handle):
-    make_snapshot(handle, "monday", ttl_seconds=60)
+    create_snapshot(handle, "monday", ttl_seconds=60)
     drop_snapshot(handle, "monday")
 
     assert handle.context.registry.list(snapshots(handle.context.table)) == []
     assert tags(uri=handle.context.uri) == {}
-    make_snapshot(handle, "monday", ttl_seconds=60)
+    create_snapshot(handle, "monday", ttl_seconds=60)
 
 
 def test_a_renewed_snapshot_expires_later(handle):
-    pin = make_snapshot(handle, "monday", ttl_seconds=60)
+    pin = create_snapshot(handle, "monday", ttl_seconds=60)
     renewed = renew_snapshot(handle, "monday", ttl_seconds=3600)
 
     assert renewed.expires > pin.expires
     assert list_snapshots(handle.context) == [renewed]
 
 
-def test_a_snapshot_that_the_collector_removed_is_not_renewed_or_read(handle):
-    pin = make_snapshot(handle, "monday", ttl_seconds=60)
+def test_a_snapshot_that_the_collector_removed_cannot_be_renewed_dropped_or_read(handle):
+    pin = create_snapshot(handle, "monday", ttl_seconds=60)
     key = pin_key(snapshots(handle.context.table), "monday")
     handle.context.registry.delete(key, expect={"version": pin.version})
     for item in handle.context.objects.list("_mem_wal/"):
@@ -106,51 +106,51 @@ def test_a_snapshot_that_the_collector_removed_is_not_renewed_or_read(handle):
         lambda: drop_snapshot(handle, "monday"),
         lambda: snapshot_view(handle, pin),
     ):
-        with pytest.raises(Invalid, match="dropped or has expired"):
+        with pytest.raises(Invalid, match="dropped or have expired"):
             act()
 
 
-def test_a_snapshot_that_a_floor_has_passed_is_taken_anew(handle, monkeypatch):
-    """As when a round of collection is committed between its reads and its confirmation."""
+def test_a_snapshot_that_a_floor_has_passed_is_taken_again(handle, monkeypatch):
+    """A collection round is committed between the reads of the snapshot and its confirmation."""
     region = regions(handle.context)[0]
     tag_version = lancelsm.history.snapshot.tag_version
     overtaken = []
 
-    def overtake(**arguments):
+    def tag_then_raise_floor(**arguments):
         tag_version(**arguments)
         if not overtaken:
             overtaken.append(raise_floor(region))
 
-    monkeypatch.setattr("lancelsm.history.snapshot.tag_version", overtake)
-    pin = make_snapshot(handle, "monday", ttl_seconds=60)
+    monkeypatch.setattr("lancelsm.history.snapshot.tag_version", tag_then_raise_floor)
+    pin = create_snapshot(handle, "monday", ttl_seconds=60)
 
     assert pin.regions[region.id].collector_round == 1
     assert read_pins(handle.context) == [pin]
     assert list(tags(uri=handle.context.uri)) == [tag_of(pin.nonce)]
 
 
-def test_a_snapshot_that_is_overtaken_for_ever_is_contended_and_leaves_nothing(handle, monkeypatch):
+def test_a_snapshot_that_is_always_overtaken_is_contended_and_leaves_nothing(handle, monkeypatch):
     handle.context.registry.swap(table_key(handle.context.table), expect={}, change={"base_floor": 1_000})
 
-    with pytest.raises(Contended, match="the collector was faster"):
-        make_snapshot(handle, "monday", ttl_seconds=60)
+    with pytest.raises(Contended, match="collections kept overtaking"):
+        create_snapshot(handle, "monday", ttl_seconds=60)
 
     assert handle.context.registry.list(snapshots(handle.context.table)) == []
     assert tags(uri=handle.context.uri) == {}
 
 
-def test_what_an_older_snapshot_of_the_name_left_is_not_counted(handle):
-    pin = make_snapshot(handle, "monday", ttl_seconds=60)
+def test_records_that_an_older_snapshot_of_the_same_name_left_do_not_count(handle):
+    pin = create_snapshot(handle, "monday", ttl_seconds=60)
     context = handle.context
     context.registry.delete(pin_key(snapshots(context.table), "monday"), expect={"version": pin.version})
     assert read_pins(context) == []
 
-    again = make_snapshot(handle, "monday", ttl_seconds=60)
+    again = create_snapshot(handle, "monday", ttl_seconds=60)
     assert read_pins(context) == [again]
 
 
-class Beats:
-    """In place of the event that ends a heartbeat: so many waits are over at once, the next one at its end."""
+class FakeEvent:
+    """Replaces the event that ends a heartbeat: the first waits end at once, the next one when the event is set."""
 
     def __init__(self, beats: int) -> None:
         self.waits: list[float] = []
@@ -163,28 +163,28 @@ class Beats:
         if len(self.waits) <= self._beats:
             return False
         self.over.set()
-        return self._end.wait(PATIENCE)
+        return self._end.wait(TIMEOUT)
 
     def set(self) -> None:
         self._end.set()
 
 
-def beating(monkeypatch, times: int) -> Beats:
-    made = Beats(times)
+def fake_heartbeat(monkeypatch, times: int) -> FakeEvent:
+    event = FakeEvent(times)
     monkeypatch.setattr(
-        "lancelsm.history.snapshot.threading", SimpleNamespace(Event=lambda: made, Thread=threading.Thread)
+        "lancelsm.history.snapshot.threading", SimpleNamespace(Event=lambda: event, Thread=threading.Thread)
     )
-    return made
+    return event
 
 
 @pytest.fixture
 def beats(monkeypatch):
-    return beating(monkeypatch, 3)
+    return fake_heartbeat(monkeypatch, 3)
 
 
-def test_a_held_snapshot_is_renewed_at_each_third_of_its_time_and_dropped_at_its_end(handle, beats):
+def test_a_held_snapshot_is_renewed_after_each_third_of_its_time_to_live_and_dropped_at_the_end(handle, beats):
     with holding_snapshot(handle, "job", ttl_seconds=60) as pin:
-        assert beats.over.wait(PATIENCE), "no beat came"
+        assert beats.over.wait(TIMEOUT), "no beat came"
         held = find_snapshot(handle.context, "job")
         assert held.version == pin.version + 3
         assert held.expires > pin.expires
@@ -193,21 +193,21 @@ def test_a_held_snapshot_is_renewed_at_each_third_of_its_time_and_dropped_at_its
     assert list_snapshots(handle.context) == []
 
 
-def test_slatedb_1750_a_beat_reads_one_record_and_writes_one_and_no_object(table, monkeypatch):
+def test_a_heartbeat_reads_one_record_and_writes_one_and_touches_no_object(table, monkeypatch):
     def calls(times: int) -> Counter[tuple[str, str]]:
-        beats, plan = beating(monkeypatch, times), FaultPlan()
+        beats, plan = fake_heartbeat(monkeypatch, times), FaultPlan()
         with holding_snapshot(open_table(table.uri, ports=faulty(plan)), "job", ttl_seconds=60):
-            assert beats.over.wait(PATIENCE), "no beat came"
+            assert beats.over.wait(TIMEOUT), "no beat came"
         return Counter((call.port, call.method) for call in plan.calls)
 
     assert calls(100) - calls(0) == {("registry", "list"): 100, ("registry", "swap"): 100}
 
 
-def test_a_heartbeat_that_fails_for_a_while_goes_on(table, beats):
+def test_a_heartbeat_goes_on_after_a_failure(table, beats):
     plan = FaultPlan(lambda call: DENY if beats.waits and not plan.injected else None)
     handle = open_table(table.uri, ports=faulty(plan))
     with holding_snapshot(handle, "job", ttl_seconds=60) as pin:
-        assert beats.over.wait(PATIENCE), "no beat came"
+        assert beats.over.wait(TIMEOUT), "no beat came"
         assert find_snapshot(handle.context, "job").version == pin.version + 2
     assert len(plan.injected) == 1
 
@@ -219,8 +219,8 @@ def raise_floor(region) -> Head:
     return region.head()
 
 
-def test_a_tag_that_is_refused_is_told_as_it_is_and_leaves_no_snapshot(handle, monkeypatch):
-    """Only a version that was cleaned up is looked for anew: who may not write is not too slow."""
+def test_an_error_of_the_tag_is_raised_unchanged_and_leaves_no_snapshot(handle, monkeypatch):
+    """Only a missing version makes the snapshot start again. A denied write is not retried."""
 
     def denied(**_):
         raise Invalid("access denied", remedy="Allow it")
@@ -228,21 +228,21 @@ def test_a_tag_that_is_refused_is_told_as_it_is_and_leaves_no_snapshot(handle, m
     monkeypatch.setattr(snapshot_module, "tag_version", denied)
 
     with pytest.raises(Invalid, match="access denied"):
-        make_snapshot(handle, "monday", ttl_seconds=60)
+        create_snapshot(handle, "monday", ttl_seconds=60)
     assert read_pins(handle.context) == []
 
 
-def test_a_snapshot_whose_confirmation_had_no_answer_and_is_there_stays_with_its_tag(handle, monkeypatch):
+def test_a_snapshot_whose_confirmation_lost_its_reply_stays_with_its_tag(handle, monkeypatch):
     confirm = pins.confirm
 
-    def unanswered(*given, **how):
-        confirm(*given, **how)
+    def lose_reply(*args, **kwargs):
+        confirm(*args, **kwargs)
         raise Unavailable("no answer")
 
     with monkeypatch.context() as patch:
-        patch.setattr(pins, "confirm", unanswered)
+        patch.setattr(pins, "confirm", lose_reply)
         with pytest.raises(Unavailable, match="no answer"):
-            make_snapshot(handle, "monday", ttl_seconds=60)
+            create_snapshot(handle, "monday", ttl_seconds=60)
 
     pin = find_snapshot(handle.context, "monday")
     assert values(handle, pin) == NEWEST

@@ -108,7 +108,7 @@ def test_a_stalled_clone_call_appends_no_row_again_however_many_queues_deliver(s
 
     before(clone, "_draft_if_missing", others)
 
-    with pytest.raises(Invalid, match="a table exists there already"):
+    with pytest.raises(Invalid, match="a table already exists at this location"):
         clone_to(source, location)
 
     assert values(location) == dict.fromkeys(KEYS, queues - 1)
@@ -137,7 +137,7 @@ def test_cloning_is_undone_if_the_clone_is_dropped_right_before_its_last_step(so
         clone_to(source, location)
 
     assert [pin.name for pin in source.snapshots()] == ["monday"]
-    with pytest.raises(Invalid, match="no table is there"):
+    with pytest.raises(Invalid, match="there is no table at this location"):
         lancelsm.open(location)
 
 

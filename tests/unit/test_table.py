@@ -1,4 +1,4 @@
-"""The public object: what it takes and refuses, and that every value comes back from every level."""
+"""The public `Table`: what it accepts and refuses, and that every value is read unchanged from every level."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.unit.tables import COLUMNS, create, generation_paths, in_key_order, l
 UTC = dt.UTC
 
 
-# What comes back
+# Values at every level
 
 VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "double": (pa.float64(), [math.nan, math.inf, -math.inf, -0.0, 0.0, 5e-324, None]),
@@ -63,11 +63,11 @@ VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_every_value_comes_back_from_every_level(tmp_path: Path, name: str) -> None:
+def test_every_value_is_read_unchanged_from_every_level(tmp_path: Path, name: str) -> None:
     kind, values = VALUES[name]
     columns = pa.schema([pa.field("id", pa.int64()), pa.field("v", kind)])
     data = pa.table([range(len(values)), pa.array(values, kind)], schema=columns)
-    table = create(tmp_path, data.slice(0, 1))  # one comes with the table, the others through the log
+    table = create(tmp_path, data.slice(0, 1))  # the first row is in the base, the others are in the log
     table.upsert(data.slice(1))
 
     for level in levels(table):
@@ -88,7 +88,7 @@ def test_a_nan_keeps_its_payload(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("values", [[[]], [[], None], [None]])
-def test_lists_without_an_item_come_back_alone(tmp_path: Path, values: list[Any]) -> None:
+def test_a_column_of_only_empty_or_null_lists_is_read_unchanged(tmp_path: Path, values: list[Any]) -> None:
     columns = pa.schema([pa.field("id", pa.int64()), pa.field("v", pa.list_(pa.int16()))])
     table = create(tmp_path, columns)
     table.upsert({"id": list(range(len(values))), "v": values})
@@ -114,7 +114,7 @@ def test_no_rows_make_no_entry(tmp_path: Path) -> None:
     assert table.merge(engine="inprocess").regions == {}
 
 
-def test_a_row_of_ten_megabytes_comes_back(tmp_path: Path) -> None:
+def test_a_row_of_ten_megabytes_is_read_unchanged(tmp_path: Path) -> None:
     table = create(tmp_path)
     value = "x" * (10 << 20)
     table.upsert([row(1, value), row(2)])
@@ -123,7 +123,7 @@ def test_a_row_of_ten_megabytes_comes_back(tmp_path: Path) -> None:
         assert rows_of(table) == [row(1, value), row(2)], level
 
 
-def test_two_thousand_columns_come_back(tmp_path: Path) -> None:
+def test_two_thousand_columns_are_read_unchanged(tmp_path: Path) -> None:
     names = [f"c{i}" for i in range(2000)]
     table = create(tmp_path, pa.schema([(name, pa.int32()) for name in names]), primary_key="c7")
     rows = [{name: i for i, name in enumerate(names)}, dict.fromkeys(names) | {"c7": 8}]
@@ -151,7 +151,7 @@ KEYS: dict[pa.DataType, list[Any]] = {
     pa.timestamp("s"): [dt.datetime.fromisoformat(at) for at in ("1960-01-01", "2024-01-01")],
     pa.timestamp("ns", "Europe/Berlin"): [dt.datetime(year, 1, 1, tzinfo=UTC) for year in (1960, 2024)],
 }
-FOREIGN = {kind for kind in KEYS if kind not in (pa.int32(), pa.int64(), pa.string(), pa.binary())}
+NOT_SUPPORTED_BY_LANCE = {kind for kind in KEYS if kind not in (pa.int32(), pa.int64(), pa.string(), pa.binary())}
 
 
 @pytest.mark.parametrize("key", [("k",), ("k", "n")], ids=["alone", "composite"])
@@ -160,7 +160,7 @@ def test_every_key_type_is_written_found_and_deleted_at_every_level(
     tmp_path: Path, kind: pa.DataType, key: tuple[str, ...]
 ) -> None:
     columns = pa.schema([pa.field("w", pa.large_list(pa.int8())), pa.field("n", pa.int64()), pa.field("k", kind)])
-    if kind in FOREIGN:
+    if kind in NOT_SUPPORTED_BY_LANCE:
         with pytest.warns(UserWarning, match="types of k"):
             table = create(tmp_path, columns, primary_key=key, regions="bucket(k, 2)")
     else:
@@ -179,11 +179,11 @@ def test_every_key_type_is_written_found_and_deleted_at_every_level(
         check(rows)
     lance.dataset(table.uri).create_scalar_index("k", "BTREE")
     check(rows)
-    gone = keys_of(rows.pop(0))
-    table.delete(gone)
+    removed = keys_of(rows.pop(0))
+    table.delete(removed)
     for _ in levels(table):
         check(rows)
-        assert table.get(gone).num_rows == 0
+        assert table.get(removed).num_rows == 0
 
 
 @pytest.mark.parametrize("name", ["level", "_level", "value", "ids", "values", "select", "A", "é", "a b", "_score"])
@@ -198,7 +198,7 @@ def test_a_key_column_may_have_any_name_that_lance_allows(tmp_path: Path, name: 
         assert table.get([{"a": 1, name: "x"}, {"a": 1, name: "y"}]).num_rows == 1, level
 
 
-def test_a_table_of_keys_alone_is_a_set(tmp_path: Path) -> None:
+def test_a_table_may_have_only_key_columns(tmp_path: Path) -> None:
     table = create(tmp_path, pa.schema([pa.field("id", pa.int64())]))
     table.upsert({"id": [1, 2, 2]})
     table.delete([1])
@@ -207,10 +207,10 @@ def test_a_table_of_keys_alone_is_a_set(tmp_path: Path) -> None:
         assert rows_of(table) == [{"id": 2}], level
 
 
-# What is refused
+# Refused input
 
 
-def text_that_is_no_utf8() -> pa.Table:
+def text_that_is_not_utf8() -> pa.Table:
     offsets, data = pa.array([0, 1], pa.int32()).buffers()[1], pa.py_buffer(b"\xff")
     return pa.table({"id": [1], "v": pa.Array.from_buffers(pa.string(), 1, [None, offsets, data])})
 
@@ -228,7 +228,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "overflow": ([{"id": 1 << 63, "v": "a"}], "id"),
     "arrow overflow": (pa.table({"id": pa.array([(1 << 64) - 1], pa.uint64()), "v": ["a"]}), "id"),
     "arrow text for number": (pa.table({"id": ["1"], "v": ["a"]}), "id"),
-    "not utf-8": (text_that_is_no_utf8(), "v"),
+    "not utf-8": (text_that_is_not_utf8(), "v"),
     "column twice": (pa.Table.from_arrays([pa.array([1]), pa.array(["a"]), pa.array(["b"])], ["id", "v", "v"]), "v"),
     "columns of two lengths": ({"id": [1, 2], "v": ["a"]}, None),
     "a scalar": (5, None),
@@ -237,21 +237,21 @@ REFUSED: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_batch_with_one_wrong_row_is_refused_as_a_whole(tmp_path: Path, case: str) -> None:
+def test_a_batch_with_one_invalid_row_is_refused_as_a_whole(tmp_path: Path, case: str) -> None:
     table = create(tmp_path, regions="bucket(id, 2)")
     table.upsert([row(7)])
     before = positions(table)
     data, field = REFUSED[case]
 
-    with pytest.raises(Invalid) as refusal:
+    with pytest.raises(Invalid) as raised:
         table.upsert(data)
 
-    assert refusal.value.where.get("field") == field
+    assert raised.value.where.get("field") == field
     assert positions(table) == before
     assert rows_of(table) == [row(7)]
 
 
-def test_a_key_that_comes_twice_is_refused_on_demand_and_the_last_wins_by_default(tmp_path: Path) -> None:
+def test_a_repeated_key_is_refused_on_request_and_by_default_its_last_row_wins(tmp_path: Path) -> None:
     table = create(tmp_path)
     with pytest.raises(Invalid, match="comes twice, in rows 0 and 2"):
         table.upsert([row(1, "a"), row(2), row(1, "b")], on_duplicate="error")
@@ -262,7 +262,7 @@ def test_a_key_that_comes_twice_is_refused_on_demand_and_the_last_wins_by_defaul
 
 
 @pytest.mark.parametrize("keys", [[None], ["1"], [{"id": 1, "v": "a"}], [{"x": 1}], {"v": ["a"]}, 5, "id"])
-def test_wrong_keys_are_refused(tmp_path: Path, keys: Any) -> None:
+def test_invalid_keys_are_refused(tmp_path: Path, keys: Any) -> None:
     table = create(tmp_path)
 
     for call in (table.delete, table.get):
@@ -270,7 +270,7 @@ def test_wrong_keys_are_refused(tmp_path: Path, keys: Any) -> None:
             call(keys)
 
 
-def test_delete_takes_keys_or_a_condition(tmp_path: Path) -> None:
+def test_delete_takes_either_keys_or_a_condition(tmp_path: Path) -> None:
     table = create(tmp_path)
 
     for arguments in ({}, {"keys": [1], "where": "id = 1"}):
@@ -280,7 +280,7 @@ def test_delete_takes_keys_or_a_condition(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("merged", [False, True])
 @pytest.mark.parametrize("where", ["x = 1", "v =", "id = 'a' AND (", "nobody(id) = 1", "id"])
-def test_a_condition_that_is_no_sql_is_refused(tmp_path: Path, where: str, merged: bool) -> None:
+def test_an_invalid_condition_is_refused(tmp_path: Path, where: str, merged: bool) -> None:
     table = create(tmp_path)
     table.upsert([row(1)])
     if merged:
@@ -293,7 +293,7 @@ def test_a_condition_that_is_no_sql_is_refused(tmp_path: Path, where: str, merge
 
 
 @pytest.mark.parametrize("where", ["\"v\" <> 'a'", 'id = 1 OR "v" IS NULL'])
-def test_a_column_in_double_quotes_is_refused_since_lance_reads_text(tmp_path: Path, where: str) -> None:
+def test_a_column_in_double_quotes_is_refused_because_lance_reads_it_as_text(tmp_path: Path, where: str) -> None:
     table = create(tmp_path, [row(1, "a")])
 
     for call in (table.scan, table.delete):
@@ -303,38 +303,38 @@ def test_a_column_in_double_quotes_is_refused_since_lance_reads_text(tmp_path: P
         assert rows_of(table, where=text) == [row(1, "a")], text
 
 
-def test_a_condition_that_is_wrong_is_named_in_one_line(tmp_path: Path) -> None:
+def test_the_error_for_an_invalid_condition_quotes_it_in_one_line(tmp_path: Path) -> None:
     table = create(tmp_path)
 
-    with pytest.raises(Invalid, match=r"^the condition 'nobody\(id\) = 1' can't be applied: .*'quotes'") as refusal:
+    with pytest.raises(Invalid, match=r"^the condition 'nobody\(id\) = 1' can't be applied: .*'quotes'") as raised:
         table.scan(where="nobody(id) = 1")
 
-    assert "\n" not in str(refusal.value)
+    assert "\n" not in str(raised.value)
 
 
-def test_a_read_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
+def test_invalid_arguments_of_reads_and_merges_are_refused(tmp_path: Path) -> None:
     table = create(tmp_path)
 
     with pytest.raises(Invalid, match="the limit is -1"):
         table.scan(limit=-1)
     with pytest.raises(Invalid, match=r"Give a list: \['id'\]"):
         table.get([1], columns="id")
-    with pytest.raises(Invalid, match="no engine 'steam'"):
+    with pytest.raises(Invalid, match="unknown engine 'steam'"):
         table.merge(engine="steam")  # type: ignore[arg-type]
 
 
-def test_an_unknown_column_is_refused_by_every_read(tmp_path: Path) -> None:
+def test_an_unknown_or_repeated_column_is_refused_by_every_read(tmp_path: Path) -> None:
     table = create(tmp_path)
 
-    with pytest.raises(Invalid, match="'x' is not a column"):
+    with pytest.raises(Invalid, match="no column 'x'"):
         table.scan(columns=["id", "x"])
-    with pytest.raises(Invalid, match="'x' is not a column"):
+    with pytest.raises(Invalid, match="no column 'x'"):
         table.get([1], columns=["x"])
-    with pytest.raises(Invalid, match="'id' is asked for twice"):
+    with pytest.raises(Invalid, match="'id' is named twice"):
         table.scan(columns=["id", "v", "id"])
 
 
-def test_columns_that_a_table_can_t_have_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_invalid_columns_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     key = pa.field("id", pa.int64())
     for wrong in (
         [pa.field("_tombstone", pa.bool_())],
@@ -372,14 +372,14 @@ def test_columns_that_a_table_can_t_have_are_refused_before_anything_is_written(
     ],
     ids=str,
 )
-def test_a_type_whose_equal_values_differ_in_bytes_is_no_key(tmp_path: Path, kind: pa.DataType) -> None:
+def test_a_type_without_a_unique_encoding_is_refused_as_a_key(tmp_path: Path, kind: pa.DataType) -> None:
     with pytest.raises(Invalid, match="can't be a primary key"):
         create(tmp_path, pa.schema([pa.field("id", kind)]))
     assert not (tmp_path / "table" / "_versions").exists()
 
 
 @pytest.mark.parametrize("key", [(), ("id", "id"), "nobody", ("id", "nobody")])
-def test_a_key_is_of_columns_that_are_there_once(tmp_path: Path, key: Any) -> None:
+def test_an_empty_unknown_or_repeated_key_column_is_refused(tmp_path: Path, key: Any) -> None:
     with pytest.raises(Invalid):
         create(tmp_path, primary_key=key)
 
@@ -387,13 +387,13 @@ def test_a_key_is_of_columns_that_are_there_once(tmp_path: Path, key: Any) -> No
 @pytest.mark.parametrize(
     "regions", ["bucket(v, 2)", "bucket(id, 0)", "bucket(id, 1025)", "nobody(id)", "expr(random() < 0.5)", "expr(v)"]
 )
-def test_regions_that_don_t_follow_from_the_key_are_refused(tmp_path: Path, regions: str) -> None:
+def test_a_region_spec_that_the_key_does_not_determine_is_refused(tmp_path: Path, regions: str) -> None:
     with pytest.raises(Invalid):
         create(tmp_path, regions=regions)
     assert not (tmp_path / "table" / "_versions").exists()
 
 
-def test_rows_that_come_with_a_table_are_checked_like_any_others(tmp_path: Path) -> None:
+def test_rows_given_to_create_are_checked_like_any_others(tmp_path: Path) -> None:
     with pytest.raises(Invalid):
         create(tmp_path, [row(1), {"id": None, "v": "a"}])
     assert not (tmp_path / "table" / "_versions").exists()
@@ -403,35 +403,35 @@ def test_rows_that_come_with_a_table_are_checked_like_any_others(tmp_path: Path)
     assert positions(table) == dict.fromkeys(positions(table), 1)
 
 
-# What is at a place
+# Locations
 
 
-def test_a_place_without_a_table_can_t_be_opened(tmp_path: Path) -> None:
-    with pytest.raises(Invalid, match="no table is there"):
+def test_a_location_without_a_table_cannot_be_opened(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match="there is no table at this location"):
         lancelsm.open(tmp_path / "nowhere")
     lance.write_dataset(pa.table({"id": [1]}), str(tmp_path / "lance"))
-    with pytest.raises(Invalid, match="no table is there"):
+    with pytest.raises(Invalid, match="there is no table at this location"):
         lancelsm.open(tmp_path / "lance")
 
 
-def test_a_table_is_not_made_over_another(tmp_path: Path) -> None:
+def test_create_refuses_the_location_of_another_table(tmp_path: Path) -> None:
     create(tmp_path, [row(1)])
 
-    with pytest.raises(Invalid, match="a table exists there already"):
+    with pytest.raises(Invalid, match="a table already exists at this location"):
         create(tmp_path, [row(2)])
 
     assert rows_of(lancelsm.open(tmp_path / "table")) == [row(1)]
 
 
-@pytest.mark.parametrize("place", ["file", "file/table"])
-def test_a_table_is_not_made_where_a_file_is(tmp_path: Path, place: str) -> None:
+@pytest.mark.parametrize("location", ["file", "file/table"])
+def test_create_refuses_a_location_that_is_a_file_or_below_one(tmp_path: Path, location: str) -> None:
     (tmp_path / "file").write_text("")
 
-    with pytest.raises(Invalid, match="a file stands where a directory should be"):
-        lancelsm.create(tmp_path / place, COLUMNS, primary_key="id")
+    with pytest.raises(Invalid, match="a file exists where a directory should be"):
+        lancelsm.create(tmp_path / location, COLUMNS, primary_key="id")
 
 
-def test_a_table_is_not_made_over_a_dataset_of_lance(tmp_path: Path) -> None:
+def test_create_refuses_the_location_of_a_lance_dataset(tmp_path: Path) -> None:
     lance.write_dataset(pa.table({"id": [1], "v": ["a"]}), str(tmp_path / "table"))
 
     with pytest.raises(Invalid, match="adopt"):
@@ -444,15 +444,15 @@ def test_a_path_a_string_and_a_url_name_the_same_table(tmp_path: Path, monkeypat
     create(tmp_path, [row(1)])
     monkeypatch.chdir(tmp_path)
 
-    for place in (tmp_path / "table", str(tmp_path / "table") + "/", "table", f"file://{tmp_path}/table"):
-        table = lancelsm.open(place)
+    for location in (tmp_path / "table", str(tmp_path / "table") + "/", "table", f"file://{tmp_path}/table"):
+        table = lancelsm.open(location)
         table.upsert([row(2)])
         table.flush()
         table.merge(engine="inprocess")
         assert rows_of(table) == [row(1), row(2)]
 
 
-# What another tool did to the base
+# Changes of the base by other tools
 
 
 def overwrite(path: Path) -> None:
@@ -460,7 +460,7 @@ def overwrite(path: Path) -> None:
     lance.write_dataset(rows, str(path / "table"), mode="overwrite")
 
 
-def test_a_base_that_another_tool_has_overwritten_is_said_to_be(tmp_path: Path) -> None:
+def test_a_base_that_another_tool_overwrote_is_corrupt(tmp_path: Path) -> None:
     table = create(tmp_path)
     table.upsert([row(1)])
     table.flush()
@@ -472,7 +472,7 @@ def test_a_base_that_another_tool_has_overwritten_is_said_to_be(tmp_path: Path) 
     assert lance.dataset(table.uri).to_table().to_pylist() == [row(9, "z")]
 
 
-def test_a_base_that_was_restored_to_an_older_version_is_merged_forward(tmp_path: Path) -> None:
+def test_a_base_that_was_restored_to_an_older_version_is_merged_again(tmp_path: Path) -> None:
     table = create(tmp_path, [row(0)])
     versions = []
     for n in range(1, 4):
@@ -501,10 +501,10 @@ def test_rows_that_another_tool_appends_to_the_base_are_read(tmp_path: Path) -> 
     assert rows_of(table) == [row(1), row(2, "ours"), row(3, "theirs")]
 
 
-# What vanishes
+# Missing objects
 
 
-def test_a_generation_that_vanishes_before_the_first_batch_is_read_around_once(
+def test_a_read_takes_a_second_view_if_a_generation_is_collected_before_the_first_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = create(tmp_path)
@@ -512,7 +512,7 @@ def test_a_generation_that_vanishes_before_the_first_batch_is_read_around_once(
     table.flush()
     views = []
 
-    def collected_behind_the_first_view(*arguments: Any) -> Any:
+    def collect_after_the_first_view(*arguments: Any) -> Any:
         views.append(take_view(*arguments))
         if len(views) == 1:
             lancelsm.open(table.uri).merge(engine="inprocess")
@@ -520,26 +520,26 @@ def test_a_generation_that_vanishes_before_the_first_batch_is_read_around_once(
         return views[-1]
 
     take_view = tables.take_view
-    monkeypatch.setattr(tables, "take_view", collected_behind_the_first_view)
+    monkeypatch.setattr(tables, "take_view", collect_after_the_first_view)
 
     assert rows_of(table) == [row(1)]
     assert len(views) == 2
 
 
-def test_a_generation_that_is_gone_for_good_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_missing_generation(tmp_path: Path) -> None:
     table = create(tmp_path)
     table.upsert([row(1)])
     table.flush()
-    (gone,) = generation_paths(tmp_path)
-    shutil.rmtree(gone)
+    (removed,) = generation_paths(tmp_path)
+    shutil.rmtree(removed)
 
     for call in (table.scan, lambda: table.get([1])):
         with pytest.raises(Corrupt) as error:
             call()
-        assert gone.name in str(error.value)
+        assert removed.name in str(error.value)
 
 
-def test_an_entry_that_is_gone_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_missing_entry(tmp_path: Path) -> None:
     table = create(tmp_path)
     table.upsert([row(1)])
     table.upsert([row(2)])
@@ -554,15 +554,15 @@ def test_an_entry_that_is_gone_is_named(tmp_path: Path) -> None:
 # Regions and owners
 
 
-def test_a_region_is_named_by_its_id(tmp_path: Path) -> None:
+def test_a_region_is_found_by_its_id(tmp_path: Path) -> None:
     table = create(tmp_path, regions="bucket(id, 2)")
 
     assert [table.region(one.id) for one in table.regions()] == table.regions()
-    with pytest.raises(Invalid, match="no such region"):
+    with pytest.raises(Invalid, match="region not found"):
         table.region("no hexadecimal")
 
 
-def test_an_owner_of_ones_own_claims_at_the_first_write_and_fences_all_others(tmp_path: Path) -> None:
+def test_a_table_opened_with_its_own_owner_claims_at_the_first_write_and_fences_all_others(tmp_path: Path) -> None:
     table = create(tmp_path)
     table.upsert([row(1)])
     loader = lancelsm.open(table.uri, owner="loader-2")
@@ -581,7 +581,7 @@ def test_an_owner_of_ones_own_claims_at_the_first_write_and_fences_all_others(tm
     assert rows_of(table) == [row(1), row(2), row(3)]
 
 
-def test_a_sealed_region_takes_nothing_and_is_read_flushed_and_merged(tmp_path: Path) -> None:
+def test_a_sealed_region_refuses_writes_and_can_be_read_flushed_and_merged(tmp_path: Path) -> None:
     table = create(tmp_path)
     table.upsert([row(1)])
     (region,) = table.regions()
@@ -596,7 +596,7 @@ def test_a_sealed_region_takes_nothing_and_is_read_flushed_and_merged(tmp_path: 
     assert [one.status for one in table.status().regions] == ["sealed"]
 
 
-def test_a_part_of_a_batch_fails_for_the_regions_that_refuse_it(tmp_path: Path) -> None:
+def test_a_batch_fails_only_for_the_regions_that_refuse_it(tmp_path: Path) -> None:
     table = create(tmp_path, regions="identity(id)")
     table.upsert([row(1), row(2)])
     table.seal(next(region for region in table.regions() if int.from_bytes(region.values[0][1] or b"", "little") == 1))
@@ -607,26 +607,26 @@ def test_a_part_of_a_batch_fails_for_the_regions_that_refuse_it(tmp_path: Path) 
     assert rows_of(table) == [row(1), row(2, "new"), row(3, "new")]
 
 
-def test_an_error_of_one_region_says_how_many_rows_the_others_have_acknowledged(tmp_path: Path) -> None:
+def test_an_error_of_one_region_counts_the_rows_that_other_regions_acknowledged(tmp_path: Path) -> None:
     # Given two regions, one of them sealed
     table = create(tmp_path, regions="bucket(id, 2)")
     first, second = (region for region in table.regions())
     table.seal(first)
 
-    # When rows of both are written
-    with pytest.raises(Invalid, match="sealed") as caught:
+    # When rows of both regions are written
+    with pytest.raises(Invalid, match="sealed") as raised:
         table.upsert([row(i) for i in range(20)])
 
-    # Then those of the other region are there, and the error counts them
-    assert caught.value.where["region"] == first.id
-    assert caught.value.where["rows_in_other_regions"] == table.scan().to_arrow().num_rows > 0
-    assert second.head().wal_rows == caught.value.where["rows_in_other_regions"]
+    # Then the rows of the other region are there, and the error counts them
+    assert raised.value.where["region"] == first.id
+    assert raised.value.where["rows_in_other_regions"] == table.scan().to_arrow().num_rows > 0
+    assert second.head().wal_rows == raised.value.where["rows_in_other_regions"]
 
 
-# Reads as a stream
+# Streams of rows
 
 
-def test_rows_speak_arrow_and_come_once(tmp_path: Path) -> None:
+def test_a_scan_is_an_arrow_stream_that_can_be_read_once(tmp_path: Path) -> None:
     table = create(tmp_path)
     table.upsert([row(1), row(2)])
 
@@ -638,11 +638,11 @@ def test_rows_speak_arrow_and_come_once(tmp_path: Path) -> None:
     assert table.scan(columns=["v"]).to_arrow().column_names == ["v"]
     rows = table.scan()
     assert rows.to_arrow().num_rows == 2
-    with pytest.raises(Invalid, match="read already"):
+    with pytest.raises(Invalid, match="already read"):
         rows.to_arrow()
 
 
-def test_a_scan_is_of_the_moment_it_was_asked_for(tmp_path: Path) -> None:
+def test_a_scan_shows_the_table_at_the_time_of_the_call(tmp_path: Path) -> None:
     table = create(tmp_path, [row(1)])
     table.upsert([row(2)])
     scan = table.scan()
@@ -654,7 +654,7 @@ def test_a_scan_is_of_the_moment_it_was_asked_for(tmp_path: Path) -> None:
     assert in_key_order(table, scan.to_arrow()) == [row(1), row(2)]
 
 
-def test_an_older_row_does_not_come_back_because_the_newer_one_fails_the_condition(tmp_path: Path) -> None:
+def test_an_older_row_does_not_reappear_because_the_newer_row_fails_the_condition(tmp_path: Path) -> None:
     table = create(tmp_path)
     writes: Iterable[tuple[str, list[Any]]] = (("old", [1, 2, 3]), ("mid", [1, 2]), ("new", [1]))
     for value, keys in writes:
@@ -680,7 +680,7 @@ def test_a_limit_counts_live_rows(tmp_path: Path, limit: int) -> None:
     assert table.scan(limit=limit).to_arrow().num_rows == min(limit, 3)
 
 
-def test_configuration_of_a_newer_release_is_refused_with_what_to_install(tmp_path: Path) -> None:
+def test_a_configuration_of_a_newer_release_is_refused_and_the_error_says_what_to_install(tmp_path: Path) -> None:
     table = create(tmp_path)
     path = Path(table.uri) / CONFIG
     path.write_text(path.read_text().replace('"format": 1', '"format": 2'))

@@ -1,4 +1,4 @@
-"""A table that is open at a snapshot: the same rows always, no writes, and an error once the snapshot is gone."""
+"""A table opened at a snapshot shows the same rows, refuses writes, and raises once the snapshot is gone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def values(table: Table, **how: Any) -> dict[int, int]:
     return by_key(table.scan(**how).to_arrow())
 
 
-def test_it_reads_the_same_while_the_table_is_written_folded_and_collected(table):
+def test_rows_at_a_snapshot_stay_the_same_while_the_table_is_written_merged_and_collected(table):
     table.snapshot("monday", "1h")
     at = lancelsm.open(table.uri, at="monday")
     for value in range(3, 6):
@@ -40,20 +40,20 @@ def test_it_reads_the_same_while_the_table_is_written_folded_and_collected(table
     assert at.at_snapshot == "monday"
 
 
-def test_what_a_dropped_snapshot_kept_goes_with_the_next_collection(table):
+def test_the_next_collection_deletes_what_only_a_dropped_snapshot_kept(table):
     table.snapshot("monday")
     table.run()
     kept = table.collect(yes=True, interval_seconds=0)
     assert any("snapshot monday needs it" in one.why for one in kept.kept)
     table.drop_snapshot("monday")
-    gone = table.collect(yes=True, interval_seconds=0)
+    after_drop = table.collect(yes=True, interval_seconds=0)
 
-    assert gone.deleted
-    assert not any("monday" in one.why for one in gone.kept)
+    assert after_drop.deleted
+    assert not any("monday" in one.why for one in after_drop.kept)
     assert values(table) == NEWEST
 
 
-def test_it_reads_the_same_after_the_base_was_restored_to_an_older_version(table):
+def test_rows_at_a_snapshot_stay_the_same_after_the_base_was_restored_to_an_older_version(table):
     table.merge()
     before = table.status().base_version
     table.snapshot("monday")
@@ -64,7 +64,7 @@ def test_it_reads_the_same_after_the_base_was_restored_to_an_older_version(table
     assert values(table.at("monday")) == NEWEST
 
 
-def test_it_takes_no_writes_and_folds_nothing(table):
+def test_a_table_at_a_snapshot_refuses_writes_and_maintenance(table):
     table.snapshot("monday")
     at = table.at("monday")
     region = table.regions()[0]
@@ -85,13 +85,13 @@ def test_it_takes_no_writes_and_folds_nothing(table):
         lambda: at.set_cursor("sink"),
     ]
     for act in acts:
-        with pytest.raises(Invalid, match="the table is open at a snapshot") as caught:
+        with pytest.raises(Invalid, match="the table is open at a snapshot") as raised:
             act()
-        assert caught.value.remedy
+        assert raised.value.remedy
     assert values(table) == NEWEST
 
 
-def test_a_snapshot_that_is_collected_in_the_middle_of_a_scan_is_named_instead_of_fewer_rows(table):
+def test_a_scan_whose_snapshot_is_collected_raises_instead_of_returning_fewer_rows(table):
     table.upsert([{"id": n, "v": 1} for n in range(40)])
     table.flush()
     table.snapshot("monday")
@@ -101,10 +101,10 @@ def test_a_snapshot_that_is_collected_in_the_middle_of_a_scan_is_named_instead_o
     table.run()
     table.collect(yes=True, interval_seconds=0)
 
-    with pytest.raises(Invalid, match="no such snapshot, or not any more") as caught:
+    with pytest.raises(Invalid, match="snapshot not found") as raised:
         list(rows)
-    assert caught.value.where["snapshot"] == "monday"
-    assert "longer time to live" in caught.value.remedy
+    assert raised.value.where["snapshot"] == "monday"
+    assert "longer time to live" in raised.value.remedy
 
 
 def test_an_expired_snapshot_is_refused_and_a_refreshed_one_is_not(table):
@@ -118,29 +118,29 @@ def test_an_expired_snapshot_is_refused_and_a_refreshed_one_is_not(table):
     clock.advance(1)
     with pytest.raises(Invalid, match="the snapshot has expired"):
         values(at)
-    with pytest.raises(Invalid, match="the snapshot has expired") as caught:
+    with pytest.raises(Invalid, match="the snapshot has expired") as raised:
         lancelsm.open(table.uri, at="monday", ports=ports)
-    assert f"lancelsm snapshot refresh {table.uri} --name monday" in caught.value.remedy
-    assert "longer time to live" in caught.value.remedy
+    assert f"lancelsm snapshot refresh {table.uri} --name monday" in raised.value.remedy
+    assert "longer time to live" in raised.value.remedy
     table.refresh_snapshot("monday", "never")
 
     assert values(at) == NEWEST
     assert [(pin.name, pin.expires) for pin in table.snapshots()] == [("monday", None)]
 
 
-def test_a_snapshot_that_was_dropped_and_made_anew_is_another_one(table):
+def test_a_new_snapshot_with_the_name_of_a_dropped_one_is_another_snapshot(table):
     table.snapshot("monday")
     at = table.at("monday")
     table.drop_snapshot("monday")
     table.snapshot("monday")
 
-    with pytest.raises(Invalid, match="dropped or has expired"):
+    with pytest.raises(Invalid, match="dropped or have expired"):
         values(at)
 
 
 def test_the_time_to_live_is_text_seconds_or_the_tables_setting(table):
-    made = [table.snapshot("a"), table.snapshot("b", "2h"), table.snapshot("c", 90), table.snapshot("d", "never")]
-    lives = [pin.expires and round((pin.expires - pin.created) / 60) for pin in made]
+    pins = [table.snapshot("a"), table.snapshot("b", "2h"), table.snapshot("c", 90), table.snapshot("d", "never")]
+    lives = [pin.expires and round((pin.expires - pin.created) / 60) for pin in pins]
     assert lives == [60, 120, 2, None]
     for wrong in ("soon", "-1s", 0, "1 h", "101y", "36501d", "9" * 400):
         with pytest.raises(Invalid):
@@ -153,5 +153,5 @@ def test_a_held_snapshot_is_a_table_that_reads_the_same_until_the_context_ends(t
         assert values(held) == NEWEST
         assert [pin.name for pin in table.snapshots()] == ["job"]
     assert table.snapshots() == []
-    with pytest.raises(Invalid, match="dropped or has expired"):
+    with pytest.raises(Invalid, match="dropped or have expired"):
         values(held)

@@ -1,4 +1,4 @@
-"""Tags on versions of a base while others take theirs away."""
+"""Set and remove tags on versions of a base while others remove them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from lancelsm.dataset.cleanup import clean_versions
 from lancelsm.dataset.tags import remove_tag, tag_version, tags
 from lancelsm.errors import Corrupt, Invalid
 
-KIND = Tags
-
 
 @pytest.fixture
 def uri(tmp_path: Path) -> str:
@@ -28,22 +26,26 @@ def uri(tmp_path: Path) -> str:
 
 
 def before(patch: pytest.MonkeyPatch, method: str, act: Callable[[Any], Any]) -> None:
-    """Whenever Lance begins with it, another process has done this."""
-    own = getattr(KIND, method)
+    """Let another process run `act` right before each call of a method of Lance's tags."""
+    own = getattr(Tags, method)
 
-    def late(of: Any, *arguments: Any) -> Any:
-        with pytest.MonkeyPatch.context() as alone:
-            alone.setattr(KIND, method, own)
-            act(of)
-        return own(of, *arguments)
+    def late(lance_tags: Any, *args: Any) -> Any:
+        with pytest.MonkeyPatch.context() as inner_patch:
+            inner_patch.setattr(Tags, method, own)
+            act(lance_tags)
+        return own(lance_tags, *args)
 
-    patch.setattr(KIND, method, late)
+    patch.setattr(Tags, method, late)
 
 
-def test_a_tag_is_set_and_removed_once_however_often_and_by_how_many(uri, monkeypatch):
+def test_setting_and_removing_a_tag_is_idempotent_across_processes(uri, monkeypatch):
     remove_tag(uri=uri, tag="kept")
-    before(monkeypatch, "create", lambda of: of.create("kept", 1) if "kept" not in of.list() else None)
-    before(monkeypatch, "delete", lambda of: of.delete("kept") if "kept" in of.list() else None)
+    before(
+        monkeypatch,
+        "create",
+        lambda lance_tags: lance_tags.create("kept", 1) if "kept" not in lance_tags.list() else None,
+    )
+    before(monkeypatch, "delete", lambda lance_tags: lance_tags.delete("kept") if "kept" in lance_tags.list() else None)
 
     for _ in range(2):
         tag_version(uri=uri, version=1, tag="kept")
@@ -55,7 +57,7 @@ def test_a_tag_is_set_and_removed_once_however_often_and_by_how_many(uri, monkey
         assert tags(uri=uri) == {}
 
 
-def test_a_version_that_is_cleaned_up_before_its_tag_is_set_is_gone_and_no_damage(uri, monkeypatch):
+def test_a_version_that_is_cleaned_up_before_its_tag_is_set_raises_version_gone(uri, monkeypatch):
     before(monkeypatch, "create", lambda _: clean_versions(uri=uri, versions=[1]))
 
     for _ in range(2):
@@ -64,7 +66,7 @@ def test_a_version_that_is_cleaned_up_before_its_tag_is_set_is_gone_and_no_damag
     assert tags(uri=uri) == {}
 
 
-def test_no_other_tag_is_read_to_set_or_remove_one(uri, monkeypatch):
+def test_setting_or_removing_a_tag_reads_no_other_tag(uri, monkeypatch):
     lance.dataset(uri).tags.create("damaged", 1)
     Path(uri, "_refs", "tags", "damaged.json").write_text("{")
 
@@ -77,27 +79,27 @@ def test_no_other_tag_is_read_to_set_or_remove_one(uri, monkeypatch):
     assert tags(uri=uri) == {"kept": 2}
 
 
-def test_a_tag_that_can_t_be_removed_and_is_there_is_no_tag_that_is_gone(uri, monkeypatch):
+def test_a_tag_that_cannot_be_removed_is_corrupt_and_not_taken_for_removed(uri, monkeypatch):
     tag_version(uri=uri, version=1, tag="kept")
 
     def fails(*_: Any) -> None:
         raise ValueError("Not found: _refs")
 
-    monkeypatch.setattr(KIND, "delete", fails)
+    monkeypatch.setattr(Tags, "delete", fails)
     with pytest.raises(Corrupt):
         remove_tag(uri=uri, tag="kept")
 
 
-def test_a_tag_that_is_taken_away_while_tags_are_listed_is_no_damage(uri, monkeypatch):
+def test_tags_are_listed_again_if_one_is_removed_meanwhile(uri, monkeypatch):
     tag_version(uri=uri, version=1, tag="kept")
-    listed, failures = KIND.list, [ValueError("Not found: _refs/tags/gone.json")] * 3
+    listed, failures = Tags.list, [ValueError("Not found: _refs/tags/gone.json")] * 3
 
-    def torn(of: Any) -> Any:
+    def torn(lance_tags: Any) -> Any:
         if failures:
             raise failures.pop()
-        return listed(of)
+        return listed(lance_tags)
 
-    monkeypatch.setattr(KIND, "list", torn)
+    monkeypatch.setattr(Tags, "list", torn)
 
     assert tags(uri=uri) == {"kept": 1}
     failures += [ValueError("Not found: _refs/tags/damaged.json")] * 100

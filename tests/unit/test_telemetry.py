@@ -1,4 +1,4 @@
-"""What an invocation tells: metrics with two dimensions, lines without values."""
+"""Metrics of an invocation have two dimensions and are written once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_metrics_have_the_dimensions_function_and_table_and_no_others(
         assert (directive["Namespace"], directive["Dimensions"]) == ("lancelsm", [["function", "table"]])
 
 
-def test_what_was_measured_is_told_when_the_invocation_fails_and_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_metrics_of_a_failed_invocation_are_written_once(capsys: pytest.CaptureFixture[str]) -> None:
     telemetry = Telemetry(function="f")
 
     def fails() -> None:
@@ -59,7 +59,7 @@ def test_an_error_is_counted_by_kind(capsys: pytest.CaptureFixture[str]) -> None
         telemetry.failed(Fenced("held by another", table="s3://a"))
         telemetry.failed(Fenced("held by another"))
 
-    placed, elsewhere = metrics(capsys.readouterr().out)
-    assert (placed["table"], placed["Fenced"]) == ("s3://a", [1.0])
-    assert "table" not in elsewhere
-    assert elsewhere["_aws"]["CloudWatchMetrics"][0]["Dimensions"] == [["function"]]
+    with_table, without_table = metrics(capsys.readouterr().out)
+    assert (with_table["table"], with_table["Fenced"]) == ("s3://a", [1.0])
+    assert "table" not in without_table
+    assert without_table["_aws"]["CloudWatchMetrics"][0]["Dimensions"] == [["function"]]

@@ -40,8 +40,8 @@ def source(tmp_path: Path) -> Table:
 
 
 @pytest.fixture
-def interrupted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    def interrupted(module: Any, name: str, do: Callable[[], Any]) -> None:
+def crash_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    def crash_in(module: Any, name: str, do: Callable[[], Any]) -> None:
         def crash(*_: Any, **__: Any) -> None:
             raise Crash
 
@@ -50,7 +50,7 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             with pytest.raises(Crash):
                 do()
 
-    return interrupted
+    return crash_in
 
 
 def ids(location: Path) -> list[int]:
@@ -58,9 +58,9 @@ def ids(location: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("step", ["share_base", "_append"])
-def test_an_unfinished_clone_is_finished_or_dropped_and_other_calls_refuse_it(source, tmp_path, interrupted, step):
+def test_an_unfinished_clone_is_finished_or_dropped_and_other_calls_refuse_it(source, tmp_path, crash_in, step):
     location = tmp_path / "clone"
-    interrupted(clone, step, lambda: clone_snapshot(open_table(source.uri), "monday", location))
+    crash_in(clone, step, lambda: clone_snapshot(open_table(source.uri), "monday", location))
     back_up(source, tmp_path / "backup")
 
     others = [
@@ -83,9 +83,9 @@ def test_an_unfinished_clone_is_finished_or_dropped_and_other_calls_refuse_it(so
     assert lancelsm.create(location, source.schema, primary_key="id").scan().to_arrow().num_rows == 0
 
 
-def test_an_unfinished_clone_without_its_marker_file_is_not_mistaken_for_its_source(source, tmp_path, interrupted):
+def test_an_unfinished_clone_without_its_marker_file_is_not_mistaken_for_its_source(source, tmp_path, crash_in):
     location = tmp_path / "clone"
-    interrupted(clone, "register_table", lambda: clone_snapshot(open_table(source.uri), "monday", location))
+    crash_in(clone, "register_table", lambda: clone_snapshot(open_table(source.uri), "monday", location))
     (location / CLONE).unlink()
     rows = lance.dataset(location).to_table()
 
@@ -94,11 +94,11 @@ def test_an_unfinished_clone_without_its_marker_file_is_not_mistaken_for_its_sou
 
 
 @pytest.mark.parametrize("step", ["ensure_base", "register_table"])
-def test_an_unfinished_restore_is_finished_or_dropped_and_other_calls_refuse_it(source, tmp_path, interrupted, step):
+def test_an_unfinished_restore_is_finished_or_dropped_and_other_calls_refuse_it(source, tmp_path, crash_in, step):
     location = tmp_path / "restored"
     back_up(source, tmp_path / "backup")
     back_up(source, tmp_path / "other backup")
-    interrupted(backup, step, lambda: restore(tmp_path / "backup", location))
+    crash_in(backup, step, lambda: restore(tmp_path / "backup", location))
 
     for other in (
         lambda: lancelsm.create(location, source.schema, primary_key="id"),
@@ -114,14 +114,14 @@ def test_an_unfinished_restore_is_finished_or_dropped_and_other_calls_refuse_it(
     assert ids(location) == [0, 1, 2]
     drop_table(location)
 
-    interrupted(backup, step, lambda: restore(tmp_path / "backup", location))
+    crash_in(backup, step, lambda: restore(tmp_path / "backup", location))
     drop_table(location)
     assert lancelsm.create(location, source.schema, primary_key="id").scan().to_arrow().num_rows == 0
 
 
-def test_an_unfinished_table_with_rows_is_finished_only_with_the_same_rows(source, tmp_path, interrupted):
+def test_an_unfinished_table_with_rows_is_finished_only_with_the_same_rows(source, tmp_path, crash_in):
     location = tmp_path / "table"
-    interrupted(create, "register_table", lambda: lancelsm.create(location, ROWS, primary_key="id"))
+    crash_in(create, "register_table", lambda: lancelsm.create(location, ROWS, primary_key="id"))
 
     for other in (source.schema, [], ROWS[1:], [*ROWS[1:], {"id": 0, "v": 1}]):
         with pytest.raises(Invalid, match="with other rows was begun there"):
@@ -130,9 +130,9 @@ def test_an_unfinished_table_with_rows_is_finished_only_with_the_same_rows(sourc
     assert ids(location) == [0, 1, 2, 3]
 
 
-def test_an_unfinished_table_is_not_overwritten_by_a_clone_and_can_be_finished(source, tmp_path, interrupted):
+def test_an_unfinished_table_is_not_overwritten_by_a_clone_and_can_be_finished(source, tmp_path, crash_in):
     location = tmp_path / "table"
-    interrupted(create, "register_table", lambda: lancelsm.create(location, ROWS, primary_key="id"))
+    crash_in(create, "register_table", lambda: lancelsm.create(location, ROWS, primary_key="id"))
 
     with pytest.raises(Invalid, match="another table was begun there"):
         clone_snapshot(open_table(source.uri), "monday", location)
@@ -187,11 +187,11 @@ def assert_names(object_key: str, *calls: Callable[[], Any]) -> None:
 
 
 @pytest.mark.parametrize("contents", UNREADABLE)
-def test_an_unreadable_marker_file_of_a_copy_is_named(source, tmp_path, interrupted, contents):
+def test_an_unreadable_marker_file_of_a_copy_is_named(source, tmp_path, crash_in, contents):
     location, restored = tmp_path / "clone", tmp_path / "restored"
     back_up(source, tmp_path / "backup")
-    interrupted(clone, "share_base", lambda: clone_snapshot(open_table(source.uri), "monday", location))
-    interrupted(backup, "ensure_base", lambda: restore(tmp_path / "backup", restored))
+    crash_in(clone, "share_base", lambda: clone_snapshot(open_table(source.uri), "monday", location))
+    crash_in(backup, "ensure_base", lambda: restore(tmp_path / "backup", restored))
     (location / CLONE).write_bytes(contents)
     (restored / RESTORED).write_bytes(contents)
 
@@ -202,9 +202,9 @@ def test_an_unreadable_marker_file_of_a_copy_is_named(source, tmp_path, interrup
 
 
 @pytest.mark.parametrize("contents", [*UNREADABLE, b'{"table": "another", "registry": "sqlite"}'])
-def test_a_wrong_marker_file_of_a_drop_is_named_and_nothing_is_deleted(source, tmp_path, interrupted, contents):
+def test_a_wrong_marker_file_of_a_drop_is_named_and_nothing_is_deleted(source, tmp_path, crash_in, contents):
     context, location = open_table(source.uri).context, Path(source.uri)
-    interrupted(drop, "delete_config", lambda: drop_table(source.uri))
+    crash_in(drop, "delete_config", lambda: drop_table(source.uri))
     (location / DROPPING).write_bytes(contents)
 
     assert_names(DROPPING, lambda: drop_table(source.uri))
@@ -217,10 +217,10 @@ def test_a_wrong_marker_file_of_a_drop_is_named_and_nothing_is_deleted(source, t
     drop_table(source.uri)
 
 
-def test_dropping_an_unfinished_clone_without_its_marker_file_does_not_drop_its_source(source, tmp_path, interrupted):
+def test_dropping_an_unfinished_clone_without_its_marker_file_does_not_drop_its_source(source, tmp_path, crash_in):
     """At this step the base still has the table id of its source, and in DynamoDB one registry may hold both tables."""
     location, shared = tmp_path / "clone", SqliteRegistry(Path(source.uri, SQLITE))
-    interrupted(copies, "commit", lambda: clone_snapshot(open_table(source.uri), "monday", location))
+    crash_in(copies, "commit", lambda: clone_snapshot(open_table(source.uri), "monday", location))
     (location / CLONE).unlink()
 
     with pytest.raises(Corrupt, match="a clone was begun there") as raised:
@@ -269,9 +269,9 @@ def test_a_drop_that_cannot_read_the_clones_leaves_the_table_unchanged(source, t
     assert ids(tmp_path / "clone") == [0, 1, 2]
 
 
-def test_a_create_that_races_another_create_is_contended_and_can_be_retried(tmp_path, interrupted, monkeypatch):
+def test_a_create_that_races_another_create_is_contended_and_can_be_retried(tmp_path, crash_in, monkeypatch):
     location = tmp_path / "t"
-    interrupted(create, "register_table", lambda: lancelsm.create(location, ROWS, primary_key="id"))
+    crash_in(create, "register_table", lambda: lancelsm.create(location, ROWS, primary_key="id"))
 
     with monkeypatch.context() as patched:
         patched.setattr(create, "find_base", lambda **_: None)  # as if the other base appeared right after the check
@@ -284,9 +284,9 @@ def test_a_create_that_races_another_create_is_contended_and_can_be_retried(tmp_
     assert ids(location) == [0, 1, 2, 3]
 
 
-def test_a_clone_that_races_another_clone_is_contended_and_can_be_retried(source, tmp_path, interrupted, monkeypatch):
+def test_a_clone_that_races_another_clone_is_contended_and_can_be_retried(source, tmp_path, crash_in, monkeypatch):
     location = tmp_path / "clone"
-    interrupted(clone, "register_table", lambda: clone_snapshot(open_table(source.uri), "monday", location))
+    crash_in(clone, "register_table", lambda: clone_snapshot(open_table(source.uri), "monday", location))
 
     with monkeypatch.context() as patched:
         patched.setattr(copies, "find_base", lambda **_: None)

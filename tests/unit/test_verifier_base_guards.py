@@ -1,4 +1,4 @@
-"""Each check of a round of the base carries weight, as in test_verifier_guards: without it, what is needed may go."""
+"""Each check of a round of the base matters, as in `test_verifier_guards`: without it, needed objects may go."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def merged_twice() -> WholeTableEnv:
     return table_env
 
 
-def judged(table_env: WholeTableEnv, key: str) -> None:
+def verify_round(table_env: WholeTableEnv, key: str) -> None:
     with in_place_of_lance(table_env.base), mock.patch.object(base, "read_progress", table_env.progress):
         collection.verify(table_env.handle("verifier", faulty=False), [key])
 
@@ -46,7 +46,7 @@ def forged(
     region: RegionId | None = None,
     change: Callable[[WholeTableEnv], None] = lambda table_env: None,
 ) -> Callable[[], None]:
-    """A round of the base that takes these items, of a table environment that was changed."""
+    """Forge a round of the base that deletes these items, after `change` of the table environment. Return its check."""
     table_env = merged_twice()
     with in_place_of_lance(table_env.base):
         change(table_env)
@@ -61,29 +61,29 @@ def forged(
     context = table_env.context("marker", faulty=False)
     key = round_list(None, number, context.ids.nonce())
     context.objects.create(key, encode(found))
-    return partial(judged, table_env, key)
+    return partial(verify_round, table_env, key)
 
 
 def version(number: int) -> tuple[GarbageKind, str, int]:
     return GarbageKind.BASE_VERSION, f"version {number}", number
 
 
-def held(table_env: WholeTableEnv) -> None:
-    """A snapshot of the newest version, which is not the newest any more."""
+def hold_older_version(table_env: WholeTableEnv) -> None:
+    """Hold a snapshot of the newest version, then commit a newer one."""
     table_env.hold("holder", "held", ttl_seconds=3600.0)
     table_env.put("writer", {7: True})
     table_env.flush()
     table_env.merge()
 
 
-def overwritten(table_env: WholeTableEnv) -> None:
-    """By another tool: the configuration is there, so the table was not dropped."""
+def overwrite(table_env: WholeTableEnv) -> None:
+    """Overwrite the base as another tool does. The configuration still exists, so the table was not dropped."""
     configs.create(table_env.environment.store, table_env.handle("reader").config, uri=table_env.context("reader").uri)
     table_env.base._add("data/first.lance", {})
 
 
 def named_list() -> Callable[[], None]:
-    """The second round takes the list of the first, which the catalog names."""
+    """The second round deletes the list of the first round, which the catalog names."""
     table_env = merged_twice()
     handle = table_env.handle("committer", faulty=False)
     first = write_list(handle.context, Round(region=None, number=1, floor=1, items=(), marked=0.0, fence=1))
@@ -91,11 +91,11 @@ def named_list() -> Callable[[], None]:
         assert base.commit_base(handle, first.key)
     item = GarbageItem(kind=GarbageKind.LIST, path=first.key, number=1, bytes=0, why="a bug")
     second = write_list(handle.context, Round(region=None, number=2, floor=1, items=(item,), marked=0.0, fence=2))
-    return partial(judged, table_env, second.key)
+    return partial(verify_round, table_env, second.key)
 
 
 def fallen_floor() -> Callable[[], None]:
-    """A round after one with a higher floor."""
+    """The second round has a lower floor than the first."""
     table_env = merged_twice()
     handle = table_env.handle("committer", faulty=False)
     with in_place_of_lance(table_env.base):
@@ -104,17 +104,17 @@ def fallen_floor() -> Callable[[], None]:
             key = write_list(handle.context, found).key
             if number == 1:
                 assert base.commit_base(handle, key)
-    return partial(judged, table_env, key)
+    return partial(verify_round, table_env, key)
 
 
 def own_list() -> Callable[[], None]:
-    """Its list is listed in itself."""
+    """A round deletes its own list."""
     table_env = merged_twice()
     context = table_env.context("marker", faulty=False)
     key = round_list(None, 1, context.ids.nonce())
     item = GarbageItem(kind=GarbageKind.LIST, path=key, number=1, bytes=0, why="a bug")
     context.objects.create(key, encode(Round(region=None, number=1, floor=1, items=(item,), marked=0.0, fence=1)))
-    return partial(judged, table_env, key)
+    return partial(verify_round, table_env, key)
 
 
 def a_list(of: int) -> str:
@@ -126,11 +126,11 @@ NAMED = 're.fullmatch(rf"_lancelsm/gc/{item.number}-[0-9a-f]{{32}}\\.binpb", ite
 OVER = ((WHY_NOT, "if item.number > floor.round else", "if False else"),)
 
 GUARDS: dict[str, Check] = {
-    "the round is the next one": Check(
+    "the number of the round is the next one": Check(
         edits=((VERIFY, " or listed.round.number != floor.round + 1", ""),),
         forged=partial(forged, number=2),
     ),
-    "the round is the base's": Check(
+    "the round is a round of the base": Check(
         edits=((VERIFY, " or listed.round.region is not None:", ":"),),
         forged=partial(forged, region=RegionId("00000000-0000-4000-8000-000000000000")),
     ),
@@ -142,23 +142,23 @@ GUARDS: dict[str, Check] = {
         edits=((VERIFY, FLOOR, "if not found.floor <= newest.version:"),),
         forged=fallen_floor,
     ),
-    "the floor is no version that is not there yet": Check(
+    "the floor is an existing version": Check(
         edits=((VERIFY, FLOOR, "if not floor.version <= found.floor:"),),
         forged=partial(forged, floor=NEWEST + 1),
     ),
-    "the base is the table's": Check(
+    "the base belongs to the table": Check(
         edits=((VERIFY, "check_base(newest, handle.config)", "pass"),),
-        forged=partial(forged, change=overwritten),
+        forged=partial(forged, change=overwrite),
     ),
     "versions from the floor on stay": Check(
         edits=((WHY_NOT, "if item.number >= found.floor:", "if False:"),),
         forged=partial(forged, version(2), floor=2),
     ),
-    "a version has its number": Check(
+    "the path of a version has its number": Check(
         edits=((WHY_NOT, 'return "" if item.path == f"version {item.number}" else', 'return "" if True else'),),
         forged=partial(forged, (GarbageKind.BASE_VERSION, "version 2", 1)),
     ),
-    "of Lance's files those of rows alone go": Check(
+    "only files with rows are deleted": Check(
         edits=((WHY_NOT, "if _ROWS.fullmatch(item.path) else", "if True else"),),
         forged=partial(forged, (GarbageKind.BASE_FILE, "_indices/1/page.lance", 0)),
     ),
@@ -166,31 +166,31 @@ GUARDS: dict[str, Check] = {
         edits=((VERIFY, "if item.kind is GarbageKind.BASE_FILE and item.path in named:", "if False:"),),
         forged=partial(forged, (GarbageKind.BASE_FILE, "data/first.lance", 0)),
     ),
-    "a list lies where lists of the base do": Check(
+    "a list is in the directory of lists of the base": Check(
         edits=((WHY_NOT, f"if not {NAMED}:", "if False:"),),
         forged=partial(forged, (GarbageKind.LIST, "_lancelsm/config.json", 0)),
     ),
-    "a list has its round": Check(
+    "the path of a list has the number of its round": Check(
         edits=((WHY_NOT, NAMED, 'item.path.startswith("_lancelsm/gc/")'),),
         forged=partial(forged, (GarbageKind.LIST, a_list(1), 0)),
     ),
-    "a list's round is over": Check(edits=OVER, forged=partial(forged, (GarbageKind.LIST, a_list(4), 4))),
-    "a round leaves its own list": Check(edits=OVER, forged=own_list),
+    "a list of a later round stays": Check(edits=OVER, forged=partial(forged, (GarbageKind.LIST, a_list(4), 4))),
+    "a round does not delete its own list": Check(edits=OVER, forged=own_list),
     "the list that the catalog names stays": Check(
         edits=((WHY_NOT, "if item.path == floor.key:", "if False:"),),
         forged=named_list,
     ),
-    "what is a region's is none of the base's": Check(
+    "a round of the base deletes no object of a region": Check(
         edits=((WHY_NOT, 'return "it is none of the base\'s"', 'return ""'),),
         forged=partial(forged, (GarbageKind.ENTRY, "_mem_wal/x/wal/1.arrow", 1)),
     ),
-    "a pin's version stays": Check(
+    "a pinned version stays": Check(
         edits=((VERIFY, "if pin.base_version in going:", "if False:"),),
-        forged=partial(forged, version(NEWEST), floor=NEWEST + 1, change=held),
+        forged=partial(forged, version(NEWEST), floor=NEWEST + 1, change=hold_older_version),
     ),
 }
 
 
 @pytest.mark.parametrize("guard", GUARDS)
-def test_what_one_check_refuses_is_accepted_without_it(guard: str) -> None:
+def test_a_forged_round_is_refused_by_its_check_and_accepted_without_it(guard: str) -> None:
     carries_weight(GUARDS[guard])

@@ -1,7 +1,7 @@
-"""Each check of the verifier carries weight: a round that mark would not make, but that a bug of it could, shows it.
+"""Each check of the verifier matters: a forged round shows it, which only a bug of `mark` could write.
 
-The verifier refuses the round; without the one check it accepts it. Where another check stands behind, the round is
-refused too with that one alone taken out, and accepted only without both.
+The verifier refuses the round, and accepts it without the check. If a second check refuses the round too (`behind`),
+the verifier accepts it only without both.
 """
 
 from __future__ import annotations
@@ -42,29 +42,29 @@ from tests.simulation.collecting import TableEnv, filled
 from tests.simulation.environment import a_nonce, row
 from tests.simulation.removal import Check, carries_weight
 
-Verify = Callable[[], None]  # of a round that is made
+Verify = Callable[[], None]  # verifies a forged round
 
 CHECK = verify._Check
 
 
 def in_table_env(table_env: TableEnv, change: Callable[[Round], Round]) -> Verify:
-    """The round that mark makes of the table environment, changed."""
+    """Mark a round in the table environment, change it, and return a function that verifies it."""
     context = table_env.region("marker").context
     with table_env.collecting():
         (key,) = collection.mark(table_env.handle("marker", faulty=False)).rounds
     found = change(read_list(context, key).round)
     key = round_list(table_env.environment.id, found.number, context.ids.nonce())
     context.objects.create(key, encode_list(found))
-    return partial(judged, table_env, key)
+    return partial(verify_round, table_env, key)
 
 
-def judged(table_env: TableEnv, key: str) -> None:
+def verify_round(table_env: TableEnv, key: str) -> None:
     with table_env.collecting():
         collection.verify(table_env.handle("verifier", faulty=False), [key])
 
 
-def more(kind: GarbageKind, path: str, number: int) -> Callable[[Round], Round]:
-    """The round with one item more."""
+def with_item(kind: GarbageKind, path: str, number: int) -> Callable[[Round], Round]:
+    """Add one item to a round."""
     item = GarbageItem(kind=kind, path=path, number=number, bytes=1, why="a bug")
     return lambda found: replace(found, items=(*found.items, item))
 
@@ -74,16 +74,16 @@ def more(kind: GarbageKind, path: str, number: int) -> Callable[[Round], Round]:
 
 def below(kind: GarbageKind, name: str, number: int) -> Verify:
     table_env = filled()
-    return in_table_env(table_env, more(kind, f"_mem_wal/{table_env.environment.id}/{name}", number))
+    return in_table_env(table_env, with_item(kind, f"_mem_wal/{table_env.environment.id}/{name}", number))
 
 
 def outside(kind: GarbageKind, path: str, number: int) -> Verify:
-    return in_table_env(filled(), more(kind, path, number))
+    return in_table_env(filled(), with_item(kind, path, number))
 
 
 def under_another_number() -> Verify:
     table_env = filled()
-    return in_table_env(table_env, more(GarbageKind.GENERATION, path_of(table_env, 3), 1))
+    return in_table_env(table_env, with_item(GarbageKind.GENERATION, path_of(table_env, 3), 1))
 
 
 def path_of(table_env: TableEnv, number: int) -> str:
@@ -95,7 +95,7 @@ def path_of(table_env: TableEnv, number: int) -> str:
 def entry(position: int, number: int) -> Verify:
     table_env = filled()
     return in_table_env(
-        table_env, more(GarbageKind.ENTRY, wal_entry(table_env.environment.id, Position(position)), number)
+        table_env, with_item(GarbageKind.ENTRY, wal_entry(table_env.environment.id, Position(position)), number)
     )
 
 
@@ -105,20 +105,20 @@ def published(version: int, *, hint: int, number: int | None = None) -> Verify:
     store.remove(key)
     store.create(key, b'{"version":%d}' % hint)
     path = published_manifest(table_env.environment.id, Version(version))
-    return in_table_env(table_env, more(GarbageKind.PUBLISHED, path, number or version))
+    return in_table_env(table_env, with_item(GarbageKind.PUBLISHED, path, number or version))
 
 
 def named_manifest() -> Verify:
     table_env = filled()
     head = table_env.region("x").head()
-    return in_table_env(table_env, more(GarbageKind.STAGED, head.manifest_key, head.manifest_version))
+    return in_table_env(table_env, with_item(GarbageKind.STAGED, head.manifest_key, head.manifest_version))
 
 
 def named_list() -> Verify:
     table_env = collected_once()
     region = table_env.region("x")
     _, manifest = newest(region, region.head())
-    return in_table_env(table_env, more(GarbageKind.LIST, manifest.collector_key, manifest.collector_round))
+    return in_table_env(table_env, with_item(GarbageKind.LIST, manifest.collector_key, manifest.collector_round))
 
 
 def collected_once() -> TableEnv:
@@ -129,7 +129,7 @@ def collected_once() -> TableEnv:
 
 
 def pinned(of_kind: GarbageKind) -> Verify:
-    """A snapshot from before a flush and two merges."""
+    """The round deletes an object of a snapshot that is older than a flush and two merges."""
     table_env = filled()
     needs = table_env.pin("held").regions[table_env.environment.id]
     table_env.merge()
@@ -138,9 +138,9 @@ def pinned(of_kind: GarbageKind) -> Verify:
     table_env.merge()
     version = needs.manifest_version
     items = {
-        GarbageKind.GENERATION: more(of_kind, path_of(table_env, 3), 3),
-        GarbageKind.STAGED: more(of_kind, needs.manifest_key, version),
-        GarbageKind.PUBLISHED: more(of_kind, published_manifest(table_env.environment.id, version), version),
+        GarbageKind.GENERATION: with_item(of_kind, path_of(table_env, 3), 3),
+        GarbageKind.STAGED: with_item(of_kind, needs.manifest_key, version),
+        GarbageKind.PUBLISHED: with_item(of_kind, published_manifest(table_env.environment.id, version), version),
     }
     return in_table_env(table_env, items[of_kind])
 
@@ -149,29 +149,29 @@ def pinned(of_kind: GarbageKind) -> Verify:
 
 
 def ahead() -> Verify:
-    """The base is of later heads: the registry is an older copy."""
+    """The base is newer than the heads: the registry is an older copy."""
     table_env = filled()
-    verified = in_table_env(table_env, lambda found: found)
+    verify_forged = in_table_env(table_env, lambda found: found)
     table_env.counter = Generation(7)
-    return verified
+    return verify_forged
 
 
 def lagging(what: str) -> Verify:
     table_env = filled()
-    verified = in_table_env(table_env, lambda found: found)
-    held, lags = {table_env.environment.id: Generation(2)}, {table_env.environment.id: Generation(1)}
+    verify_forged = in_table_env(table_env, lambda found: found)
+    current, older = {table_env.environment.id: Generation(2)}, {table_env.environment.id: Generation(1)}
     progress = Progress(
         version=1,
-        counters=lags if what == "counter" else held,
-        markers=lags if what == "marker" else held,
-        caught_up={"by_id": lags if what == "index" else held},
+        counters=older if what == "counter" else current,
+        markers=older if what == "marker" else current,
+        caught_up={"by_id": older if what == "index" else current},
     )
 
-    def judged_late() -> None:
+    def verify_with_progress() -> None:
         with mock.patch.object(table_env, "progress", return_value=progress):
-            verified()
+            verify_forged()
 
-    return judged_late
+    return verify_with_progress
 
 
 def from_the_middle() -> Verify:
@@ -185,17 +185,17 @@ def from_the_middle() -> Verify:
 
 
 def floor(position: int, *, through: int | None = None, generations: bool = False) -> Verify:
-    """A round of nothing but the log below a floor, which says that it takes the entries through a position."""
+    """A round that deletes only the log below a floor; its sum is that of the entries through a position."""
     table_env = filled()
 
-    def changed(found: Round) -> Round:
+    def change(found: Round) -> Round:
         items = tuple(i for i in found.items if i.kind is GarbageKind.GENERATION) if generations else ()
-        return replace(found, floor=position, items=items, discarded=logged(table_env, through or position - 1))
+        return replace(found, floor=position, items=items, discarded=sum_through(table_env, through or position - 1))
 
-    return in_table_env(table_env, changed)
+    return in_table_env(table_env, change)
 
 
-def logged(table_env: TableEnv, through: int) -> Setsum:
+def sum_through(table_env: TableEnv, through: int) -> Setsum:
     entries = [
         entry.summary.entry_setsum for position, entry in table_env.environment.log.items() if position <= through
     ]
@@ -205,35 +205,39 @@ def logged(table_env: TableEnv, through: int) -> Setsum:
 def pinned_log() -> Verify:
     """A pin of the log that was recorded after mark had read the pins."""
     table_env = filled()
-    verified = in_table_env(table_env, lambda found: found)
+    verify_forged = in_table_env(table_env, lambda found: found)
     table_env.begin_pin("late", replace(table_env.needs(table_env.region("x")), first_position=Position(3)))
-    return verified
+    return verify_forged
 
 
 def another_entry() -> Verify:
-    """The floor lies within a generation, and one of its entries that stay is not what was folded."""
+    """The floor is inside a generation, and one of the entries that stay is not the entry that was flushed."""
     table_env = filled()
-    verified = in_table_env(table_env, lambda found: replace(found, floor=4, items=(), discarded=logged(table_env, 3)))
+    verify_forged = in_table_env(
+        table_env, lambda found: replace(found, floor=4, items=(), discarded=sum_through(table_env, 3))
+    )
     key = wal_entry(table_env.environment.id, Position(4))
     table_env.environment.store.remove(key)
     other = encode(
         row(999), position=Position(4), epoch=table_env.environment.log[Position(4)].summary.epoch, nonce=a_nonce(999)
     )
     table_env.environment.store.create(key, other.body)
-    return verified
+    return verify_forged
 
 
 def unbalanced() -> Verify:
-    """A manifest whose newest generation has another sum than the log; the round ends before that."""
+    """The newest generation in the manifest has another sum than the log. The round ends before that generation."""
     table_env = filled()
-    verified = in_table_env(table_env, lambda found: replace(found, floor=3, items=(), discarded=logged(table_env, 2)))
+    verify_forged = in_table_env(
+        table_env, lambda found: replace(found, floor=3, items=(), discarded=sum_through(table_env, 2))
+    )
     region = table_env.region("x")
     head, manifest = newest(region, region.head())
-    *elder, last = manifest.generations
+    *others, last = manifest.generations
     assert last.folded is not None
     last = replace(last, folded=replace(last.folded, entry_setsum=Setsum.of([b"x"])))
-    rewrite(table_env, head.manifest_key, replace(manifest, generations=(*elder, last)))
-    return verified
+    rewrite(table_env, head.manifest_key, replace(manifest, generations=(*others, last)))
+    return verify_forged
 
 
 def rewrite(table_env: TableEnv, key: str, manifest: Manifest) -> None:
@@ -243,9 +247,9 @@ def rewrite(table_env: TableEnv, key: str, manifest: Manifest) -> None:
 
 def whole_log() -> Verify:
     table_env = filled()
-    verified = in_table_env(table_env, lambda found: found)
+    verify_forged = in_table_env(table_env, lambda found: found)
     table_env.settings = Settings(collect_floor_bytes=1000)
-    return verified
+    return verify_forged
 
 
 # The round
@@ -257,8 +261,8 @@ def another_round() -> Verify:
 
 def another_region() -> Verify:
     other = filled().region("x").id.replace("-", "")[::-1]
-    stranger = f"{other[:8]}-{other[8:12]}-{other[12:16]}-{other[16:20]}-{other[20:]}"
-    return in_table_env(filled(), lambda found: replace(found, region=stranger, items=()))  # type: ignore[arg-type]
+    other_region = f"{other[:8]}-{other[8:12]}-{other[12:16]}-{other[16:20]}-{other[20:]}"
+    return in_table_env(filled(), lambda found: replace(found, region=other_region, items=()))  # type: ignore[arg-type]
 
 
 NONCE = "0" * 32
@@ -273,12 +277,12 @@ NEITHER_END = (
 ANY_NAME = ((CHECK.items, "if not self._is_named_as(item, name):", "if False:"),)
 
 GUARDS: dict[str, Check] = {
-    "an item lies below the region": Check(
+    "an item is below the directory of the region": Check(
         edits=((CHECK.items, "if not item.path.startswith(place) or ", "if "),),
         behind=ANY_NAME,
         forged=partial(outside, GarbageKind.ENTRY, "_lancelsm/config.json", 1),
     ),
-    "a path does not lead out of the region": Check(
+    "a path does not leave the directory of the region": Check(
         edits=((CHECK.items, ' or ".." in item.path:', ":"),),
         behind=ANY_NAME,
         forged=partial(below, GarbageKind.GENERATION, "../other/00000000_gen_1", 1),
@@ -297,7 +301,7 @@ GUARDS: dict[str, Check] = {
         edits=((CHECK.items, "{self._head.manifest_key, self._manifest.collector_key}", "{self._head.manifest_key}"),),
         forged=named_list,
     ),
-    "a generation has its number": Check(
+    "the path of a generation has its number": Check(
         edits=(
             (
                 CHECK._is_named_as,
@@ -307,11 +311,11 @@ GUARDS: dict[str, Check] = {
         ),
         forged=under_another_number,
     ),
-    "an entry has its position": Check(
+    "the path of an entry has its position": Check(
         edits=((CHECK._is_named_as, 'return name == f"wal/{digits}.arrow"', "return True"),),
         forged=partial(entry, 9, 1),
     ),
-    "a staged manifest has its version": Check(
+    "the path of a staged manifest has its version": Check(
         edits=(
             (
                 CHECK._is_named_as,
@@ -321,11 +325,11 @@ GUARDS: dict[str, Check] = {
         ),
         forged=partial(below, GarbageKind.STAGED, f"manifest/staged/6-{NONCE}.binpb", 1),
     ),
-    "a published manifest has its version": Check(
+    "the path of a published manifest has its version": Check(
         edits=((CHECK._is_named_as, 'return name == f"manifest/{digits}.binpb"', "return True"),),
         forged=partial(published, 5, hint=5, number=1),
     ),
-    "a list has its round": Check(
+    "the path of a list has the number of its round": Check(
         edits=(
             (
                 CHECK._is_named_as,
@@ -335,7 +339,7 @@ GUARDS: dict[str, Check] = {
         ),
         forged=partial(below, GarbageKind.LIST, f"gc/1-{NONCE}.binpb", 0),
     ),
-    "what is the base's is none of a region's": Check(
+    "a round of a region deletes no object of the base": Check(
         edits=((CHECK._is_named_as, "return False", "return True"),),
         forged=partial(below, GarbageKind.BASE_FILE, "data/x.lance", 0),
     ),
@@ -343,7 +347,7 @@ GUARDS: dict[str, Check] = {
         edits=((CHECK.items, "if item.kind is GarbageKind.ENTRY and item.number >= self._round.floor:", "if False:"),),
         forged=partial(entry, 9, 9),
     ),
-    "a staged manifest's version is taken": Check(
+    "a staged manifest of a later version stays": Check(
         edits=(
             (
                 CHECK.items,
@@ -361,17 +365,17 @@ GUARDS: dict[str, Check] = {
         edits=((CHECK.items, "min(hint, self._head.manifest_version)", "hint"),),
         forged=partial(published, 5, hint=9),
     ),
-    "a pin's published manifest stays": Check(
+    "a pinned published manifest stays": Check(
         edits=(
             (CHECK.items, "if published or item.path == needs.manifest_key:", "if item.path == needs.manifest_key:"),
         ),
         forged=partial(pinned, GarbageKind.PUBLISHED),
     ),
-    "a pin's manifest stays": Check(
+    "a pinned staged manifest stays": Check(
         edits=((CHECK.items, "if published or item.path == needs.manifest_key:", "if published:"),),
         forged=partial(pinned, GarbageKind.STAGED),
     ),
-    "a list's round is over": Check(
+    "a list of a later round stays": Check(
         edits=(
             (
                 CHECK.items,
@@ -385,27 +389,27 @@ GUARDS: dict[str, Check] = {
         edits=((CHECK.generations, "if counter >= self._manifest.current_generation and ", "if False and "),),
         forged=ahead,
     ),
-    "a flush may be writing a generation": Check(
+    "a generation that a flush may be writing stays": Check(
         edits=((CHECK.generations, "if item.number >= self._manifest.current_generation:", "if False:"),),
         forged=partial(below, GarbageKind.GENERATION, "00000000_gen_5", 5),
     ),
-    "a pin's generations stay": Check(
+    "a pinned generation stays": Check(
         edits=((CHECK.generations, "if needs.after < item.number <= needs.through:", "if False:"),),
         forged=partial(pinned, GarbageKind.GENERATION),
     ),
-    "the base has a generation that goes": Check(
+    "the base contains each deleted generation": Check(
         edits=((CHECK.generations, "[progress.counters, progress.markers, ", "[progress.markers, "),),
         forged=partial(lagging, "counter"),
     ),
-    "Lance's marker has passed a generation that goes": Check(
+    "Lance's marker has passed each deleted generation": Check(
         edits=((CHECK.generations, "[progress.counters, progress.markers, ", "[progress.counters, "),),
         forged=partial(lagging, "marker"),
     ),
-    "every index has a generation that goes": Check(
+    "every index contains each deleted generation": Check(
         edits=((CHECK.generations, ", *progress.caught_up.values()]", "]"),),
         forged=partial(lagging, "index"),
     ),
-    "the oldest generations go first": Check(
+    "the oldest generations are deleted first": Check(
         edits=((CHECK.generations, "if leaving != sorted(leaving, reverse=True):", "if False:"),),
         forged=from_the_middle,
     ),
@@ -413,32 +417,32 @@ GUARDS: dict[str, Check] = {
         edits=((CHECK.log, "if not manifest.first_position <= floor <= ", "if not floor <= "),),
         forged=partial(floor, 0),
     ),
-    "the log goes as far as it was folded": Check(
+    "the floor is not past the replay point": Check(
         edits=((CHECK.log, " <= floor <= manifest.replay_after + 1:", " <= floor:"),),
         behind=NEITHER_END,
         forged=partial(floor, 11),
     ),
-    "a pin's log stays": Check(
+    "the pinned log stays": Check(
         edits=((CHECK.log, "if manifest.first_position < floor and needs.first_position < floor:", "if False:"),),
         forged=pinned_log,
     ),
-    "the list says what it takes, up to within a generation": Check(
+    "the list has the sum of its entries up to a floor inside a generation": Check(
         edits=((CHECK.log, "if position == floor and taken != self._round.discarded:", "if False:"),),
         forged=partial(floor, 4, through=2),
     ),
-    "the list says what it takes, up to the end of a generation": Check(
+    "the list has the sum of its entries up to the end of a generation": Check(
         edits=((CHECK.log, "if floor == boundary + 1 and taken != self._round.discarded:", "if False:"),),
         forged=partial(floor, 5, through=2),
     ),
-    "the log is what was folded": Check(
+    "the log is what was flushed": Check(
         edits=((CHECK.log, "if taken != bounds[Position(boundary)]:", "if False:"),),
         forged=another_entry,
     ),
-    "a generation goes after its entries": Check(
+    "a generation is deleted after its entries": Check(
         edits=((CHECK._parts, "if g.path in listed and last >= floor:", "if False:"),),
         forged=partial(floor, 3, generations=True),
     ),
-    "parts and what was collected are all": Check(
+    "generations and collected entries add up to the log": Check(
         edits=((CHECK._parts, "if total != manifest.entry_setsum:", "if False:"),),
         forged=unbalanced,
     ),
@@ -446,11 +450,11 @@ GUARDS: dict[str, Check] = {
         edits=((CHECK._share, "if size * 100 > standing * settings.collect_share_percent:", "if False:"),),
         forged=whole_log,
     ),
-    "the round is the next one": Check(
+    "the number of the round is the next one": Check(
         edits=((verify.verify_region, "manifest.collector_round + 1 != listed.round.number or ", ""),),
         forged=another_round,
     ),
-    "the round is the region's": Check(
+    "the round is a round of the region": Check(
         edits=((verify.verify_region, " or listed.round.region != region.id:", ":"),),
         forged=another_region,
     ),
@@ -458,27 +462,27 @@ GUARDS: dict[str, Check] = {
 
 
 @pytest.mark.parametrize("guard", GUARDS)
-def test_what_one_check_refuses_is_accepted_without_it(guard: str) -> None:
+def test_a_forged_round_is_refused_by_its_check_and_accepted_without_it(guard: str) -> None:
     carries_weight(GUARDS[guard])
 
 
-def test_no_check_is_left_out() -> None:
+def test_every_check_of_the_verifier_has_a_forged_round() -> None:
     texts = [text.removeprefix("if ").strip(": ") for g in GUARDS.values() for _, text, _ in (*g.edits, *g.behind)]
     functions = (verify.verify_region, CHECK.items, CHECK.generations, CHECK.log, CHECK._parts, CHECK._share)
     checks = [check for function in functions for check in conditions(function)]
 
     left = [check for check in checks if not any(text in check or check in text for text in texts)]
     assert left == [
-        "record is None",  # of these two nothing could be checked
+        "record is None",  # without these two, nothing can be checked
         "named is None",
-        "item.path in needed",  # taken out where `needed` is made
-        "min(one.get(self._region.id, 0) for one in known) < item.number",  # where `known` is made
-        "size * 100 <= self._round.standing * settings.collect_share_percent",  # refuses in other words
+        "item.path in needed",  # `needed` is edited where it is computed
+        "min(one.get(self._region.id, 0) for one in known) < item.number",  # `known` is edited where it is computed
+        "size * 100 <= self._round.standing * settings.collect_share_percent",  # only decides which error is raised
     ]
 
 
 def conditions(function: Callable[..., object]) -> list[str]:
-    """What a function refuses."""
+    """Return the conditions under which a function refuses a round."""
     source = textwrap.dedent(inspect.getsource(function))
 
     def refuses(node: ast.stmt) -> bool:

@@ -1,4 +1,4 @@
-"""Heads and base that belong together, or a view thrown away and taken anew."""
+"""A view has heads and a base that belong together. Otherwise it is discarded and taken again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def view_of(handle: TableHandle, read_base: Callable[[], BaseTable] | None = Non
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    """A row in the base, one in a generation, one in the tail."""
+    """A table with a row in the base, one in a generation, and one in the tail."""
     table = create(tmp_path)
     table.upsert([row(1)])
     table.flush()
@@ -41,58 +41,58 @@ def table(tmp_path: Path) -> Table:
     return table
 
 
-def test_a_view_has_what_is_newer_than_the_base(table: Table) -> None:
+def test_a_view_contains_what_is_newer_than_the_base(table: Table) -> None:
     (region,) = view_of(open_table(table.uri)).regions
 
     assert (region.counter, [g.generation for g in region.generations]) == (1, [2])
     assert [(found["id"], found["v"]) for found in region.tail.to_pylist()] == [(2, "b"), (3, "b")]
 
 
-def test_a_merge_between_heads_and_base_is_no_contradiction(table: Table) -> None:
-    """The counter is then newer than the manifest's generations were when the head was read, or as new."""
+def test_a_merge_between_the_reads_of_heads_and_base_is_no_contradiction(table: Table) -> None:
+    """The counter is then at least as new as the generations of the manifest that was read."""
     handle = open_table(table.uri)
 
-    def merged_meanwhile() -> BaseTable:
+    def merge_then_read() -> BaseTable:
         table.merge(engine="inprocess")
         return handle.read_base()
 
-    view = view_of(handle, merged_meanwhile)
+    view = view_of(handle, merge_then_read)
 
     (region,) = view.regions
     assert (region.counter, region.generations) == (2, [])
     assert view.base.rows == 2
 
 
-def test_a_flush_and_a_merge_between_heads_and_base_make_a_view_start_again(table: Table) -> None:
+def test_a_flush_and_a_merge_between_the_reads_of_heads_and_base_make_a_view_start_again(table: Table) -> None:
     handle = open_table(table.uri)
     reads = []
 
-    def folded_meanwhile() -> BaseTable:
+    def flush_and_merge_then_read() -> BaseTable:
         if not reads:
             table.flush()
             table.merge(engine="inprocess")
         reads.append(handle.read_base())
         return reads[-1]
 
-    view = view_of(handle, folded_meanwhile)
+    view = view_of(handle, flush_and_merge_then_read)
 
     assert len(reads) == 2
     (region,) = view.regions
     assert (region.counter, region.tail.num_rows, view.base.rows) == (3, 0, 3)
 
 
-def test_a_counter_that_stays_ahead_is_corrupt_after_bounded_tries(table: Table) -> None:
+def test_a_counter_that_stays_ahead_is_corrupt_after_bounded_attempts(table: Table) -> None:
     handle = open_table(table.uri, ports=faulty(FaultPlan()))
     (region,) = regions(handle.context)
     lance.dataset(table.uri).update_schema_metadata({f"lancelsm.merged.{region.id}": "9"})
     reads = []
 
-    def counted() -> BaseTable:
+    def read_and_count() -> BaseTable:
         reads.append(handle.read_base())
         return reads[-1]
 
-    with pytest.raises(Corrupt, match="through generation 9, its manifest has") as error:
-        view_of(handle, counted)
+    with pytest.raises(Corrupt, match="through generation 9, but its manifest lists") as error:
+        view_of(handle, read_and_count)
 
     assert 2 <= len(reads) <= 10
     assert "registry rebuild" in error.value.remedy
@@ -107,16 +107,16 @@ def test_a_base_of_another_table_is_never_read(tmp_path: Path, table: Table) -> 
         view_of(handle, lambda: open_base(uri=other.uri))
 
 
-def test_an_entry_that_nobody_committed_does_not_pass_for_one(table: Table) -> None:
-    """A slot refilled with what was committed in another."""
+def test_an_entry_copied_to_another_position_is_corrupt(table: Table) -> None:
+    """The object at one position is overwritten with the entry of another position."""
     other = lancelsm.open(table.uri)
     (region,) = other.regions()
     first, second = (Path(table.uri) / wal_entry(region.id, Position(position)) for position in (3, 4))
     shutil.copy(second, first)
 
-    with pytest.raises(Corrupt, match="not what was written there"):
+    with pytest.raises(Corrupt, match="a committed entry is damaged"):
         table.scan()
-    with pytest.raises(Corrupt, match="not what was written there"):
+    with pytest.raises(Corrupt, match="a committed entry is damaged"):
         table.flush()
 
 
@@ -133,20 +133,20 @@ def test_a_flipped_bit_in_an_entry_is_found(table: Table) -> None:
     assert error.value.where["position"] == 4
 
 
-def test_one_failed_read_of_any_kind_is_told_as_unavailable(table: Table) -> None:
+def test_one_failed_read_of_any_kind_raises_unavailable(table: Table) -> None:
     plan = FaultPlan()
-    wanted = rows_of(lancelsm.open(table.uri, ports=faulty(plan)))
-    assert [found["id"] for found in wanted] == [1, 2, 3]
+    expected = rows_of(lancelsm.open(table.uri, ports=faulty(plan)))
+    assert [found["id"] for found in expected] == [1, 2, 3]
     for call in plan.calls:
         if call.key.endswith("config.json"):
             continue
         reading = lancelsm.open(table.uri, ports=faulty(FaultPlan.at(call.index, FAIL_BEFORE)))
         with pytest.raises(Unavailable):
             reading.scan()
-        assert rows_of(reading) == wanted
+        assert rows_of(reading) == expected
 
 
-def test_a_view_reads_only_the_regions_of_the_keys(tmp_path: Path) -> None:
+def test_get_reads_only_the_regions_of_its_keys(tmp_path: Path) -> None:
     table = create(tmp_path, regions="bucket(id, 4)")
     table.upsert([row(key) for key in range(20)])
     plan = FaultPlan()

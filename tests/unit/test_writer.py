@@ -1,4 +1,4 @@
-"""Many small writes together: few entries, order kept, every caller told."""
+"""A writer groups many small writes into few entries, keeps their order, and answers every caller."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from lancelsm.wal.writer import Writer
 from tests.simulation.faults import FAIL_BEFORE, Call, FakeClock, Fault, FaultPlan
 from tests.unit.tables import Gate, create, faulty, positions, row, rows_of
 
-PATIENT = {"group_commit_milliseconds": 10_000_000}  # until the group's bytes are there
+LONG_INTERVAL = {"group_commit_milliseconds": 10_000_000}  # only a full group is written
 BUSY = 8
 
 
-def gated(path: Path, **pace: object) -> tuple[Table, Gate]:
-    create(path, settings={"group_commit_milliseconds": 1, **pace})
+def gated(path: Path, **settings: object) -> tuple[Table, Gate]:
+    create(path, settings={"group_commit_milliseconds": 1, **settings})
     gate = Gate(path / "table")
     return lancelsm.open(path / "table", ports=Ports(store=lambda uri, options: gate)), gate
 
@@ -36,7 +36,7 @@ def entries(outcomes: list[Committed]) -> set[tuple[str, int]]:
 # Group commit
 
 
-def test_what_waits_while_an_entry_is_written_travels_in_the_next_one(tmp_path: Path) -> None:
+def test_rows_that_wait_while_an_entry_is_written_go_into_the_next_one(tmp_path: Path) -> None:
     table, gate = gated(tmp_path)
     with table.writer() as writer:
         futures = [writer.submit([row(key)]) for key in range(100)]
@@ -50,7 +50,7 @@ def test_what_waits_while_an_entry_is_written_travels_in_the_next_one(tmp_path: 
 
 
 def test_a_full_group_is_written_without_waiting_for_the_interval(tmp_path: Path) -> None:
-    table = create(tmp_path, settings={**PATIENT, "group_commit_bytes": 1000})
+    table = create(tmp_path, settings={**LONG_INTERVAL, "group_commit_bytes": 1000})
     with table.writer() as writer:
         first = writer.submit([row(1, "x" * 600)])
         assert not first.done()
@@ -66,7 +66,7 @@ def test_a_batch_larger_than_a_group_is_one_entry(tmp_path: Path) -> None:
         assert len(writer.upsert([row(key) for key in range(100)]).entries) == 1
 
 
-def test_a_batch_of_several_regions_is_acknowledged_once_all_have_it(tmp_path: Path) -> None:
+def test_a_batch_of_several_regions_is_acknowledged_once_all_have_committed_it(tmp_path: Path) -> None:
     table = create(tmp_path, regions="bucket(id, 4)")
     with table.writer() as writer:
         done = writer.upsert([row(key) for key in range(50)])
@@ -90,7 +90,7 @@ def test_writes_of_one_key_keep_the_order_of_submission(tmp_path: Path) -> None:
     assert rows_of(table) == [row(1, "199"), row(2, "again"), row(3, "199")]
 
 
-def test_many_threads_write_together_and_each_keeps_its_own_order(tmp_path: Path) -> None:
+def test_many_threads_share_entries_and_each_keeps_its_own_order(tmp_path: Path) -> None:
     table = create(tmp_path, regions="bucket(id, 3)", settings={"group_commit_milliseconds": 1})
 
     def work(writer: Writer, thread: int) -> list[Committed]:
@@ -114,7 +114,7 @@ def test_many_threads_upsert_through_one_table(tmp_path: Path) -> None:
     assert len(table.regions()) == 40
 
 
-def test_the_asyncio_twin_returns_once_the_rows_are_there(tmp_path: Path) -> None:
+def test_submit_async_returns_once_the_rows_are_visible(tmp_path: Path) -> None:
     table = create(tmp_path)
 
     async def main() -> list[Committed]:
@@ -127,15 +127,15 @@ def test_the_asyncio_twin_returns_once_the_rows_are_there(tmp_path: Path) -> Non
 
     assert len(entries(outcomes)) < 20
     with pytest.raises(Invalid):
-        asyncio.run(refused(table))
+        asyncio.run(submit_null_key(table))
 
 
-async def refused(table: Table) -> None:
+async def submit_null_key(table: Table) -> None:
     with table.writer() as writer:
         await writer.submit_async([{"id": None, "v": "a"}])
 
 
-def test_a_caller_that_is_cancelled_does_not_abort_the_others(tmp_path: Path) -> None:
+def test_a_cancelled_caller_does_not_abort_the_others(tmp_path: Path) -> None:
     table, gate = gated(tmp_path)
 
     async def main() -> None:
@@ -152,7 +152,7 @@ def test_a_caller_that_is_cancelled_does_not_abort_the_others(tmp_path: Path) ->
     assert row(2) in rows_of(table)
 
 
-def test_a_future_that_is_cancelled_does_not_stop_its_lane(tmp_path: Path) -> None:
+def test_a_cancelled_future_does_not_stop_the_writes_of_its_region(tmp_path: Path) -> None:
     table, gate = gated(tmp_path)
     with table.writer() as writer:
         first, second = writer.submit([row(1)]), writer.submit([row(2)])
@@ -162,10 +162,10 @@ def test_a_future_that_is_cancelled_does_not_stop_its_lane(tmp_path: Path) -> No
         assert writer.upsert([row(3)]).rows == 1
 
 
-# Leaving
+# Closing
 
 
-def test_leaving_waits_for_everything_and_does_not_flush(tmp_path: Path) -> None:
+def test_leaving_the_block_waits_for_all_rows_and_does_not_flush(tmp_path: Path) -> None:
     table = create(tmp_path)
     with table.writer() as writer:
         futures = [writer.submit([row(key)]) for key in range(10)]
@@ -175,7 +175,7 @@ def test_leaving_waits_for_everything_and_does_not_flush(tmp_path: Path) -> None
     assert [(region.generations, region.wal_rows) for region in table.status().regions] == [(0, 10)]
 
 
-def test_leaving_raises_the_first_failure_and_every_future_has_its_own(tmp_path: Path) -> None:
+def test_leaving_the_block_raises_the_first_failure_and_every_future_has_its_own(tmp_path: Path) -> None:
     table = create(tmp_path, regions="identity(id)")
     table.upsert([row(1), row(2)])
     for region in table.regions():
@@ -195,7 +195,7 @@ def test_leaving_raises_the_first_failure_and_every_future_has_its_own(tmp_path:
     assert rows_of(table) == [row(1), row(2), row(3)]
 
 
-def test_an_error_in_the_block_is_what_is_raised(tmp_path: Path) -> None:
+def test_an_error_in_the_block_is_raised_instead_of_failed_writes(tmp_path: Path) -> None:
     table = create(tmp_path)
     (region,) = table.regions()
     table.seal(region)
@@ -209,7 +209,7 @@ def test_an_error_in_the_block_is_what_is_raised(tmp_path: Path) -> None:
         write()
 
 
-def test_a_batch_that_does_not_fit_is_refused_at_once_and_the_others_go_on(tmp_path: Path) -> None:
+def test_an_invalid_batch_is_refused_at_once_and_the_others_are_written(tmp_path: Path) -> None:
     table = create(tmp_path)
     with table.writer() as writer:
         writer.submit([row(1)])
@@ -220,7 +220,7 @@ def test_a_batch_that_does_not_fit_is_refused_at_once_and_the_others_go_on(tmp_p
     assert rows_of(table) == [row(1), row(2)]
 
 
-def test_a_closed_writer_refuses(tmp_path: Path) -> None:
+def test_a_closed_writer_refuses_every_write(tmp_path: Path) -> None:
     table = create(tmp_path)
     with table.writer() as writer:
         writer.submit([row(1)])
@@ -232,7 +232,7 @@ def test_a_closed_writer_refuses(tmp_path: Path) -> None:
     assert rows_of(table) == [row(1)]
 
 
-def test_no_rows_are_acknowledged_without_an_entry(tmp_path: Path) -> None:
+def test_an_empty_batch_is_acknowledged_without_an_entry(tmp_path: Path) -> None:
     table = create(tmp_path)
     with table.writer() as writer:
         assert writer.submit([]).result() == Committed(rows=0, entries=())
@@ -240,7 +240,7 @@ def test_no_rows_are_acknowledged_without_an_entry(tmp_path: Path) -> None:
     assert set(positions(table).values()) == {1}
 
 
-# Pushing back
+# Backpressure
 
 
 def test_a_full_buffer_refuses_until_earlier_rows_are_acknowledged(tmp_path: Path) -> None:
@@ -259,9 +259,9 @@ def test_a_full_buffer_refuses_until_earlier_rows_are_acknowledged(tmp_path: Pat
     assert [found["id"] for found in rows_of(table)] == [1, 2, 3, 4]
 
 
-def lagging(path: Path, clock: FakeClock, *, generations: int, slow: int, stop: int) -> Table:
-    pace = {"pending_generations_slow": slow, "pending_generations_stop": stop}
-    create(path, settings=pace)
+def table_with_pending_generations(path: Path, clock: FakeClock, *, generations: int, slow: int, stop: int) -> Table:
+    settings = {"pending_generations_slow": slow, "pending_generations_stop": stop}
+    create(path, settings=settings)
     table = lancelsm.open(path / "table", ports=Ports(clock=clock, parallel=1))
     for key in range(generations):
         table.upsert([row(key)])
@@ -269,15 +269,15 @@ def lagging(path: Path, clock: FakeClock, *, generations: int, slow: int, stop: 
     return table
 
 
-def test_appends_slow_down_as_the_base_lags_and_stop_in_the_end(tmp_path: Path) -> None:
+def test_appends_slow_down_and_then_stop_while_generations_wait_to_be_merged(tmp_path: Path) -> None:
     clock = FakeClock()
-    table = lagging(tmp_path, clock, generations=4, slow=2, stop=4)
+    table = table_with_pending_generations(tmp_path, clock, generations=4, slow=2, stop=4)
     waited = clock.monotonic()
-    assert waited == 1.0  # the fourth append; the third knew one generation from the append before it
+    assert waited == 1.0  # the fourth append waited; the third still knew only one generation
 
-    with pytest.raises(Unavailable, match="4 generations wait to be merged") as refusal:
+    with pytest.raises(Unavailable, match="4 generations wait to be merged") as raised:
         table.upsert([row(9)])
-    assert "lancelsm merge" in refusal.value.remedy
+    assert "lancelsm merge" in raised.value.remedy
     assert [found["id"] for found in rows_of(table)] == [0, 1, 2, 3]
 
     lancelsm.open(table.uri).merge(engine="inprocess")
@@ -286,8 +286,8 @@ def test_appends_slow_down_as_the_base_lags_and_stop_in_the_end(tmp_path: Path) 
     assert row(9) in rows_of(table)
 
 
-def test_a_writer_that_holds_an_old_head_does_not_outrun_the_base(tmp_path: Path) -> None:
-    table = lagging(tmp_path, FakeClock(), generations=0, slow=1, stop=2)
+def test_a_writer_with_a_stale_head_is_also_stopped_by_pending_generations(tmp_path: Path) -> None:
+    table = table_with_pending_generations(tmp_path, FakeClock(), generations=0, slow=1, stop=2)
     table.upsert([row(1)])
     other = lancelsm.open(table.uri)
     other.flush()
@@ -298,10 +298,10 @@ def test_a_writer_that_holds_an_old_head_does_not_outrun_the_base(tmp_path: Path
         table.upsert([row(3)])
 
 
-# Exclusive
+# Exclusive writers
 
 
-def test_an_exclusive_writer_fences_others_and_gives_regions_back(tmp_path: Path) -> None:
+def test_an_exclusive_writer_fences_others_and_releases_its_regions(tmp_path: Path) -> None:
     table = create(tmp_path, regions="identity(id)")
     table.upsert([row(1), row(2)])
     other = lancelsm.open(table.uri)
@@ -313,7 +313,7 @@ def test_an_exclusive_writer_fences_others_and_gives_regions_back(tmp_path: Path
         for key in (1, 3):
             with pytest.raises(Fenced, match=f"held by '{one}'"):
                 other.upsert([row(key, "y")])
-        other.upsert([row(2, "y")])  # a region that it has not met
+        other.upsert([row(2, "y")])  # a region to which the exclusive writer has not written
 
     assert {region.owner for region in table.status().regions} == {"default"}
     other.upsert([row(1, "z"), row(3, "z")])
@@ -335,7 +335,7 @@ def test_after_the_crash_of_an_exclusive_writer_others_are_fenced_until_they_cla
     assert rows_of(table) == [row(1), row(2)]
 
 
-def test_an_exclusive_writer_that_lost_its_region_does_not_take_it_back(tmp_path: Path) -> None:
+def test_an_exclusive_writer_that_lost_its_region_does_not_claim_it_again(tmp_path: Path) -> None:
     table = create(tmp_path)
     (region,) = table.regions()
 
@@ -351,22 +351,22 @@ def test_an_exclusive_writer_that_lost_its_region_does_not_take_it_back(tmp_path
     assert rows_of(table) == [row(1)]
 
 
-# When storage does not answer
+# Owners and failures
 
 
-def at(method: str, part: str, fault: Fault) -> Callable[[Call], Fault | None]:
+def fault_at(method: str, part: str, fault: Fault) -> Callable[[Call], Fault | None]:
     return lambda call: fault if call.method == method and part in call.key else None
 
 
-def test_a_writer_of_a_table_opened_under_a_name_of_ones_own_writes_under_it(tmp_path: Path) -> None:
+def test_a_writer_of_a_table_opened_with_its_own_owner_writes_as_this_owner(tmp_path: Path) -> None:
     table = create(tmp_path)
     loader = lancelsm.open(table.uri, owner="loader-2")
 
     with loader.writer() as writer:
         writer.upsert([row(1)])
     loader.upsert([row(2)])
-    with loader.writer(exclusive=True) as alone:
-        alone.upsert([row(3)])
+    with loader.writer(exclusive=True) as exclusive_writer:
+        exclusive_writer.upsert([row(3)])
         with pytest.raises(Fenced, match="held by 'loader-2-"):
             loader.upsert([row(4)])
 
@@ -376,7 +376,7 @@ def test_a_writer_of_a_table_opened_under_a_name_of_ones_own_writes_under_it(tmp
     assert rows_of(table) == [row(key) for key in (1, 2, 3, 5)]
 
 
-def test_an_exclusive_writer_under_a_name_of_ones_own_takes_regions_from_the_tables_owner(tmp_path: Path) -> None:
+def test_a_pipelined_writer_with_its_own_owner_claims_regions_of_the_table_owner(tmp_path: Path) -> None:
     table = create(tmp_path)
     table.upsert([row(1)])
 
@@ -388,7 +388,7 @@ def test_an_exclusive_writer_under_a_name_of_ones_own_takes_regions_from_the_tab
 
 def test_a_writer_goes_on_after_a_failure(tmp_path: Path) -> None:
     create(tmp_path)
-    down = FaultPlan(at("create", "/wal/", FAIL_BEFORE))
+    down = FaultPlan(fault_at("create", "/wal/", FAIL_BEFORE))
     table = lancelsm.open(tmp_path / "table", ports=faulty(down, process="w"))
 
     with pytest.raises((Unavailable, Ambiguous)):
@@ -409,5 +409,5 @@ def test_two_processes_share_a_region_without_claiming_it(tmp_path: Path) -> Non
     assert [(region.epoch, region.next_position) for region in table.status().regions] == [(1, 11)]
 
 
-def test_the_clock_of_a_writer_is_the_machine_s() -> None:
+def test_a_writer_uses_the_system_clock_by_default() -> None:
     assert isinstance(Ports().clock, SystemClock)

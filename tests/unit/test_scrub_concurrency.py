@@ -1,4 +1,4 @@
-"""Scrub beside others: what is merged, cleaned up, dropped or made while it reads is no problem, and no error."""
+"""Scrub while others work: what they merge, clean up, drop or create meanwhile is no problem and no error."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.unit.tables import create, row
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    """Rows at each level; a snapshot of an older version."""
+    """A table with rows at each level and a snapshot of an older version."""
     table = create(tmp_path)
     for number in range(3):
         table.upsert([row(key, str(number)) for key in range(number, 6)])
@@ -42,8 +42,8 @@ def table(tmp_path: Path) -> Table:
     return table
 
 
-def fold(table: Table, times: int = 1) -> None:
-    """Take everything into the base, and remove what that leaves, old versions at once."""
+def flush_merge_clean(table: Table, times: int = 1) -> None:
+    """Flush, merge and collect everything, and remove all old versions of the base."""
     for number in range(times):
         table.upsert([row(number, "later")])
         table.flush()
@@ -55,23 +55,23 @@ def fold(table: Table, times: int = 1) -> None:
 
 def drop(table: Table) -> None:
     table.drop_snapshot("before")
-    fold(table)
+    flush_merge_clean(table)
 
 
 def before(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, act: Callable[[], object], *, times: int) -> None:
-    """Act once, before the call of this number."""
+    """Run `act` right before call number `times`."""
     wrapped, calls = getattr(module, name), [0]
 
-    def acting(*arguments: Any, **named: Any) -> Any:
+    def acting(*args: Any, **kwargs: Any) -> Any:
         calls[0] += 1
         if calls[0] == times:
             act()
-        return wrapped(*arguments, **named)
+        return wrapped(*args, **kwargs)
 
     monkeypatch.setattr(module, name, acting)
 
 
-@pytest.mark.parametrize("act", [fold, drop])
+@pytest.mark.parametrize("act", [flush_merge_clean, drop])
 @pytest.mark.parametrize(
     ("module", "name", "times"),
     [
@@ -88,7 +88,7 @@ def before(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, act: Callabl
         (base_scrub, "examine_indexes", 2),
     ],
 )
-def test_what_is_swept_while_it_is_read_is_no_problem(
+def test_objects_that_are_swept_while_scrub_reads_them_are_no_problem(
     table: Table, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, times: int, act: Callable[[Table], None]
 ) -> None:
     acted: list[bool] = []
@@ -100,14 +100,16 @@ def test_what_is_swept_while_it_is_read_is_no_problem(
     assert report.problems == ()
 
 
-def test_region_and_base_are_read_anew_until_they_are_one_state(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    before(monkeypatch, base_scrub, "open_base", lambda: fold(table), times=1)
-    before(monkeypatch, base_scrub, "mismatch", lambda: fold(table, 2), times=1)
+def test_region_and_base_are_read_again_until_they_are_consistent(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before(monkeypatch, base_scrub, "open_base", lambda: flush_merge_clean(table), times=1)
+    before(monkeypatch, base_scrub, "mismatch", lambda: flush_merge_clean(table, 2), times=1)
 
     assert table.scrub().problems == ()
 
 
-def test_a_version_that_goes_between_its_listing_and_its_reading_was_the_newest_no_more(
+def test_a_version_of_the_base_that_is_removed_between_listing_and_reading_is_no_problem(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handle, calls = lance.dataset, [0]
@@ -117,7 +119,7 @@ def test_a_version_that_goes_between_its_listing_and_its_reading_was_the_newest_
         if version is None and uri == table.uri:
             calls[0] += 1
             if calls[0] == 1:
-                fold(table, 2)
+                flush_merge_clean(table, 2)
                 raise ValueError(f"Dataset at path {uri} was not found: Not found: version {found.version}")
         return found
 
@@ -127,8 +129,8 @@ def test_a_version_that_goes_between_its_listing_and_its_reading_was_the_newest_
     assert calls[0] > 1
 
 
-class _Acting:
-    """A port that acts once, before or after a method is called with such an argument."""
+class ActingPort:
+    """A port that runs `act` once, before or after a call of `method` whose argument contains `about`."""
 
     def __init__(self, inner: Any, method: str, about: str, act: Callable[[], object], *, after: bool) -> None:
         self._inner, self._method, self._about, self._act, self._after = inner, method, about, act, after
@@ -139,12 +141,12 @@ class _Acting:
         return self._acting(found) if name == self._method else found
 
     def _acting(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def acting(first: Any, *arguments: Any, **named: Any) -> Any:
+        def acting(first: Any, *args: Any, **kwargs: Any) -> Any:
             now = not self.done and self._about in str(first)
             self.done |= now
             if now and not self._after:
                 self._act()
-            answer = call(first, *arguments, **named)
+            answer = call(first, *args, **kwargs)
             if now and self._after:
                 self._act()
             return answer
@@ -152,30 +154,30 @@ class _Acting:
         return acting
 
 
-def scrubbed(table: Table, port: str, *act: Any, after: bool) -> Report:
+def scrub_with(table: Table, port: str, *act: Any, after: bool) -> Report:
     handle = open_configured(table.uri)
-    acting = _Acting(getattr(handle.context, port), *act, after=after)
+    acting = ActingPort(getattr(handle.context, port), *act, after=after)
     report = scrub(replace(handle, context=replace(handle.context, parallel=1, **{port: acting})))
     assert acting.done
     return report
 
 
-def test_a_published_version_that_is_swept_below_a_hint_that_was_raised_meanwhile_is_no_problem(table: Table) -> None:
+def test_a_published_manifest_that_is_swept_after_the_hint_was_raised_is_no_problem(table: Table) -> None:
     (region,) = table.regions()
     objects, key = region.context.objects, version_hint(region.id)
     newest = region.head().manifest_version
-    raised = objects.get(key)
-    assert raised is not None
+    hint = objects.get(key)
+    assert hint is not None
 
     def publish() -> None:
-        (Path(table.uri) / key).write_bytes(raised.body)
+        (Path(table.uri) / key).write_bytes(hint.body)
         objects.delete([published_manifest(region.id, Version(newest - 1))])
 
-    lagging = raised.body.replace(str(newest).encode(), str(newest - 1).encode())
-    assert lagging != raised.body
-    (Path(table.uri) / key).write_bytes(lagging)
+    stale = hint.body.replace(str(newest).encode(), str(newest - 1).encode())
+    assert stale != hint.body
+    (Path(table.uri) / key).write_bytes(stale)
 
-    assert scrubbed(table, "objects", "get", "version_hint", publish, after=True).problems == ()
+    assert scrub_with(table, "objects", "get", "version_hint", publish, after=True).problems == ()
 
 
 def test_a_manifest_between_its_swap_and_its_publication_is_no_problem(
@@ -200,8 +202,8 @@ def test_a_manifest_that_a_crash_left_unpublished_is_no_problem_and_the_next_com
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (region,) = table.regions()
-    with monkeypatch.context() as crashed:
-        crashed.setattr(compare_and_swap, "publish", lambda *_, **__: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(compare_and_swap, "publish", lambda *_, **__: None)
         table.flush()
     left = published_manifest(region.id, region.head().manifest_version)
     assert region.context.objects.get(left) is None
@@ -214,7 +216,7 @@ def test_a_manifest_that_a_crash_left_unpublished_is_no_problem_and_the_next_com
     assert table.scrub().problems == ()
 
 
-def test_a_manifest_that_was_published_and_is_gone_is_a_problem(table: Table) -> None:
+def test_a_missing_published_manifest_is_a_problem(table: Table) -> None:
     (region,) = table.regions()
     newest = published_manifest(region.id, region.head().manifest_version)
     region.context.objects.delete([newest])
@@ -223,8 +225,8 @@ def test_a_manifest_that_was_published_and_is_gone_is_a_problem(table: Table) ->
 
 
 def test_a_hint_that_a_crash_left_unwritten_is_no_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as crashed:
-        crashed.setattr(compare_and_swap, "_raise_hint", lambda *_: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(compare_and_swap, "_raise_hint", lambda *_: None)
         table = create(tmp_path)
         table.upsert([row(1)])
         table.flush()
@@ -237,14 +239,14 @@ def test_a_hint_that_a_crash_left_unwritten_is_no_problem(tmp_path: Path, monkey
     assert {one.kind for one in table.scrub().problems} == {ObjectKind.HINT}
 
 
-def test_a_region_that_is_made_and_written_while_its_head_is_looked_for_is_no_problem(tmp_path: Path) -> None:
+def test_a_region_that_is_created_and_written_while_its_head_is_read_is_no_problem(tmp_path: Path) -> None:
     table = create(tmp_path, registry="object")
     table.upsert([row(1)])
     (region,) = table.regions()
     head = Path(table.uri) / object_key(head_key(region.context.table, region.id))
-    not_yet = head.rename(head.with_name("not yet"))
+    hidden = head.rename(head.with_name("hidden"))
 
-    report = scrubbed(table, "objects", "list", region.id, lambda: not_yet.rename(head), after=False)
+    report = scrub_with(table, "objects", "list", region.id, lambda: hidden.rename(head), after=False)
 
     assert report.problems == ()
 
@@ -253,34 +255,34 @@ def test_a_region_that_is_made_and_written_while_its_head_is_looked_for_is_no_pr
 def test_a_pin_that_is_dropped_while_its_regions_are_read_is_no_problem(table: Table, kind: str) -> None:
     table.set_cursor("mine")
 
-    def dropped() -> None:
+    def drop_pin() -> None:
         (table.drop_snapshot if kind == "snapshot" else table.drop_cursor)("before" if kind == "snapshot" else "mine")
-        fold(table)
+        flush_merge_clean(table)
 
     listed = "S#" if kind == "snapshot" else "C#"
-    assert scrubbed(table, "registry", "list", listed, dropped, after=True).problems == ()
+    assert scrub_with(table, "registry", "list", listed, drop_pin, after=True).problems == ()
 
 
-def test_a_table_that_is_claimed_and_sealed_while_it_is_read_has_no_problem(table: Table) -> None:
+def test_a_region_that_is_claimed_and_sealed_while_scrub_reads_it_is_no_problem(table: Table) -> None:
     (region,) = table.regions()
 
-    def claimed() -> None:
+    def claim_and_seal() -> None:
         table.claim(region)
         table.upsert([row(2, "claimed")])
         table.seal(region)
-        fold_sealed(table)
+        flush_merge_collect(table)
 
-    assert scrubbed(table, "objects", "get", "staged/", claimed, after=False).problems == ()
+    assert scrub_with(table, "objects", "get", "staged/", claim_and_seal, after=False).problems == ()
 
 
-def fold_sealed(table: Table) -> None:
+def flush_merge_collect(table: Table) -> None:
     table.flush()
     table.merge(engine="inprocess")
     table.collect(yes=True, interval_seconds=0)
 
 
 @pytest.mark.parametrize("rounds", [1, 4])
-def test_versions_that_are_removed_while_they_are_listed_are_listed_anew(
+def test_versions_are_listed_again_if_some_are_removed_meanwhile(
     table: Table, monkeypatch: pytest.MonkeyPatch, rounds: int
 ) -> None:
     versions, left = lance.LanceDataset.versions, [rounds]
