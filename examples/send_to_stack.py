@@ -1,6 +1,7 @@
-"""Send rows to a deployment, write some at once, and read them: python examples/send_to_stack.py STAGE TABLE
+"""Send rows to a deployment through the queue, write some directly, and read them: python examples/send_to_stack.py
+STAGE TABLE
 
-The table has the columns id (int64, its key), state (text) and total (float64). Credentials and region are boto3's.
+The table has the columns id (int64, the key), state (text) and total (float64). Credentials and AWS region are boto3's.
 """
 
 import sys
@@ -9,10 +10,10 @@ from lancelsm.client import Client
 
 stage, table = sys.argv[1:]
 with Client(stage=stage) as client:
-    for number in range(10_000):  # buffered, a mebibyte a request, each row applied once and in this order
+    for number in range(10_000):  # buffered, sent in requests of 1 MiB, applied once and in this order
         client.upsert(table, [{"id": number, "state": "new", "total": number / 4}])
     client.delete(table, [{"id": 0}])
-    client.flush()  # the queue has them
+    client.flush()  # returns when the queue has all rows
 
     committed = client.write(table, [{"id": -1, "state": "paid", "total": 7.0}])  # readable when this returns
     print(committed.rows, [(entry.region, entry.position) for entry in committed.entries])

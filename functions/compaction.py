@@ -1,4 +1,4 @@
-"""Flush: fold the committed log of a table's regions into generations."""
+"""Flush the log of a table's regions into generations; the deployment calls this function `compaction`."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from dataclasses import dataclass
 from lancelsm.compaction.maintenance import flush_table
 from lancelsm.region.handle import open_table
 from lancelsm.stack import documents
-from lancelsm.stack.function import Document, FunctionCall, function, parsed, place, settings
+from lancelsm.stack.function import Document, FunctionCall, function, parse_event, settings, table_uri
 
 SETTINGS = settings("LANCELSM_TABLES")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """Which regions; by default all.
+    """Which regions to flush; by default all.
 
-    Everything that was acknowledged before is in generations when it returns. Repeated or interrupted it does no harm:
-    each generation is committed by itself, and what is done is not done again.
+    When the function returns, all rows acknowledged before the call are in generations. It is safe to repeat or
+    interrupt: each generation is committed separately and is not written again.
 
     Returns:
-        {"generations": [{"region", "generation", "rows", "path"}]}, as `lancelsm flush`.
+        {"generations": [{"region", "generation", "rows", "path"}]}, like `lancelsm flush`.
 
     Raises:
-        Invalid: no such table or region.
-        Contended, Ambiguous, Unavailable: do it again.
-        Corrupt: names the object; the region stops.
+        Invalid: table or region not found.
+        Contended, Ambiguous, Unavailable: call it again.
+        Corrupt: an object is damaged; names it. The region stops.
     """
 
     table: str
@@ -34,9 +34,9 @@ class Input:
 
 @function
 def handler(event: Document, call: FunctionCall) -> Document:
-    asked = parsed(Input, event)
-    handle = open_table(place(asked.table, root=SETTINGS["LANCELSM_TABLES"]))
-    made = flush_table(handle, region=asked.region)
-    call.telemetry.measure("generations_flushed", len(made), table=handle.context.uri)
-    call.telemetry.measure("rows_flushed", sum(one.rows for one in made), table=handle.context.uri)
-    return documents.flushed(made)
+    request = parse_event(Input, event)
+    handle = open_table(table_uri(request.table, root=SETTINGS["LANCELSM_TABLES"]))
+    flushed = flush_table(handle, region=request.region)
+    call.telemetry.measure("generations_flushed", len(flushed), table=handle.context.uri)
+    call.telemetry.measure("rows_flushed", sum(one.rows for one in flushed), table=handle.context.uri)
+    return documents.flushed(flushed)

@@ -1,4 +1,4 @@
-"""Start flushes and merges that are due, in the tables where something was written."""
+"""Start flushes and merges that are due in tables with new writes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from lancelsm.common.clock import SystemClock, SystemIds
 from lancelsm.errors import LsmError
 from lancelsm.region.handle import open_configured
 from lancelsm.registry.dynamodb import DynamoRegistry
-from lancelsm.stack.dispatch import Elsewhere, dispatch
-from lancelsm.stack.function import Document, FunctionCall, function, parsed, settings
+from lancelsm.stack.dispatch import AwsWork, dispatch
+from lancelsm.stack.function import Document, FunctionCall, function, parse_event, settings
 
 SETTINGS = settings("LANCELSM_REGISTRY", "LANCELSM_COMPACTION", "LANCELSM_MERGE_MACHINE")
 REGISTRY = DynamoRegistry(
@@ -23,14 +23,15 @@ REGISTRY = DynamoRegistry(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """Nothing, as the schedule sends it; or the URI of the one table to look at.
+    """Empty, as the schedule sends it; or the URI of one table to check.
 
     Returns:
-        {"flushed": [URIs of the tables whose flush was started], "merges": [ARNs of executions]}. A merge that an
-        earlier call started, with nothing new since, is named again and not started again.
+        {"flushed": [URIs of tables whose flush was started], "merges": [ARNs of executions]}. A merge that an earlier
+        call started is listed again, not started again, if nothing new was written.
 
     Raises:
-        What was wrong with one table, once the others are served; each is in the log. Unavailable: do it again.
+        The error of the first table that failed, after the other tables were served; the log has all errors.
+        Unavailable: call it again.
     """
 
     table: str | None = None
@@ -38,17 +39,17 @@ class Input:
 
 @function
 def handler(event: Document, call: FunctionCall) -> Document:
-    asked = parsed(Input, event)
-    elsewhere = Elsewhere(compaction=SETTINGS["LANCELSM_COMPACTION"], machine=SETTINGS["LANCELSM_MERGE_MACHINE"])
-    only = None if asked.table is None else asked.table.rstrip("/")
-    done = dispatch(REGISTRY, open_table=open_configured, work=elsewhere, only=only)
+    request = parse_event(Input, event)
+    work = AwsWork(compaction=SETTINGS["LANCELSM_COMPACTION"], machine=SETTINGS["LANCELSM_MERGE_MACHINE"])
+    only = None if request.table is None else request.table.rstrip("/")
+    done = dispatch(REGISTRY, open_table=open_configured, work=work, only=only)
     for table in done.flushed:
         call.telemetry.measure("flushes_started", 1, table=table)
     for table, error in done.failed.items():
-        call.telemetry.log("a table was left out", table=table, kind=getattr(error, "kind", type(error).__name__))
+        call.telemetry.log("a table failed", table=table, kind=getattr(error, "kind", type(error).__name__))
     if done.failed:
         first = next(iter(done.failed.values()))
         if isinstance(first, LsmError):
-            first.where.setdefault("tables_left_out", len(done.failed))
+            first.where.setdefault("tables_failed", len(done.failed))
         raise first
     return {"flushed": list(done.flushed), "merges": list(done.merges)}

@@ -1,4 +1,4 @@
-"""Decide what of a table may be deleted, check it, commit it: all steps of a collection but the sweep."""
+"""Run a collection step of a table except the sweep: mark, verify or commit."""
 
 from __future__ import annotations
 
@@ -9,23 +9,26 @@ from typing import Any, Literal
 from lancelsm.errors import Invalid
 from lancelsm.gc import collect
 from lancelsm.region.handle import open_configured
-from lancelsm.stack.function import Document, FunctionCall, function, parsed, place, settings
+from lancelsm.stack.function import Document, FunctionCall, function, parse_event, settings, table_uri
 
 SETTINGS = settings("LANCELSM_TABLES")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """One step: `mark` begins a round of each region and of the base, or gives the committed one that waits for its
-    sweep; `verify` recomputes them from storage, `commit` takes what they delete out of the table.
+    """One step of a collection.
 
-    `round` is what the step before returned: a step leaves out where something is wrong, which `failure` tells, and
-    where others are at work. `mark` also says `interval_seconds`, for which the table waits between `commit` and sweep.
+    `mark` starts a round of each region and of the base, or returns a committed round that waits for its sweep.
+    `verify` recomputes the rounds from storage. `commit` removes from the table what the rounds delete.
+
+    `round` is the value that the previous step returned. A step leaves out regions that are damaged (`failure` has the
+    first error) and regions where another collector works. `mark` also returns `interval_seconds`, the table's time
+    between `commit` and sweep.
 
     Raises:
-        Corrupt: something is missing or wrong, or a round would delete what is needed, and no round is left.
-        Invalid: a round takes more of the log than its share; or the event is wrong.
-        Contended, Ambiguous, Unavailable: call it again; after `Contended` by `verify` begin with `mark`.
+        Corrupt: an object is missing or damaged, or a round would delete needed objects, and no round is left.
+        Invalid: a round takes more of the log than its share, or the event is not valid.
+        Contended, Ambiguous, Unavailable: call it again; after `Contended` by `verify`, start with `mark`.
     """
 
     table: str
@@ -35,20 +38,20 @@ class Input:
 
 @function
 def handler(event: Document, call: FunctionCall) -> Document:
-    asked = parsed(Input, event)
-    if (asked.round is None) != (asked.step == "mark"):
-        raise Invalid(f"{asked.step} takes {'no' if asked.step == 'mark' else 'a'} round", field="round")
-    handle = open_configured(place(asked.table, root=SETTINGS["LANCELSM_TABLES"]))
-    match asked.step:
+    request = parse_event(Input, event)
+    if (request.round is None) != (request.step == "mark"):
+        raise Invalid(f"{request.step} takes {'no' if request.step == 'mark' else 'a'} round", field="round")
+    handle = open_configured(table_uri(request.table, root=SETTINGS["LANCELSM_TABLES"]))
+    match request.step:
         case "mark":
             done = collect.mark(handle)
         case "verify":
-            done = collect.verify(handle, asked.round or ())
+            done = collect.verify(handle, request.round or ())
         case "commit":
-            done = collect.commit(handle, asked.round or ())
+            done = collect.commit(handle, request.round or ())
     for error in done.corrupt:
         call.telemetry.failed(error)
     document = collect.step_document(done)
-    if asked.step == "mark":
+    if request.step == "mark":
         document["interval_seconds"] = ceil(handle.settings.collect_interval_seconds)
     return document

@@ -1,4 +1,4 @@
-"""Delete what committed rounds of a collection list: the one function whose role may delete."""
+"""Delete the objects of committed rounds. Only this function's role may delete objects."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 
 from lancelsm.gc import collect
 from lancelsm.region.handle import open_configured
-from lancelsm.stack.function import Document, FunctionCall, function, parsed, place, settings
+from lancelsm.stack.function import Document, FunctionCall, function, parse_event, settings, table_uri
 
 SETTINGS = settings("LANCELSM_TABLES")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """Which rounds, as `mark` returned them; they are committed, and their interval has passed.
+    """The rounds, as `mark` returned them. They must be committed and their interval must be over.
 
     Raises:
-        Invalid: one is not committed.
-        Corrupt: one has something that the table needs; nothing of it was deleted.
+        Invalid: a round is not committed.
+        Corrupt: a round lists objects that the table needs; nothing of the round was deleted.
         Unavailable: call it again.
     """
 
@@ -28,6 +28,6 @@ class Input:
 
 @function
 def handler(event: Document, _call: FunctionCall) -> Document:
-    asked = parsed(Input, event)
-    handle = open_configured(place(asked.table, root=SETTINGS["LANCELSM_TABLES"]))
-    return collect.step_document(collect.sweep(handle, asked.round))
+    request = parse_event(Input, event)
+    handle = open_configured(table_uri(request.table, root=SETTINGS["LANCELSM_TABLES"]))
+    return collect.step_document(collect.sweep(handle, request.round))

@@ -1,4 +1,4 @@
-"""Rows in, checked and routed, onto the queue."""
+"""Check and route rows, and send them to the queue."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lancelsm.stack.delivery.queue import SqsQueue
 from lancelsm.stack.delivery.request import Op, over_http, stored_rows
 from lancelsm.stack.delivery.send import send
 from lancelsm.stack.delivery.table_cache import Inbox, Tables
-from lancelsm.stack.function import Document, FunctionCall, function, parsed, settings
+from lancelsm.stack.function import Document, FunctionCall, function, parse_event, settings
 
 SETTINGS = settings("LANCELSM_TABLES", "LANCELSM_WORK", "LANCELSM_QUEUE_URL")
 TABLES = Tables(SETTINGS["LANCELSM_TABLES"])
@@ -22,13 +22,14 @@ QUEUE = SqsQueue(SETTINGS["LANCELSM_QUEUE_URL"], clock=SystemClock())
 class Input:
     """Rows for one table, as an event or as the JSON body of a call by function URL.
 
-    Exactly one of: upserts (whole rows) and deletes (key columns; they win over upserts of the same keys); arrow, a
-    base64 Arrow IPC stream; object, the key of such a stream below work/inbox. `op` says what the latter two are for.
+    Exactly one of: `upserts` (whole rows) and `deletes` (key columns; a delete wins over an upsert of the same key);
+    `arrow`, a base64 Arrow IPC stream; `object`, the key of such a stream below work/inbox. `op` is the operation of
+    `arrow` and `object`.
 
-    The same producer and sequence within 5 minutes are the same request, so that it may be repeated; without producer
-    it is this invocation's. Requests of one producer stay in order if it waits for each answer.
+    The same producer and sequence within 5 minutes are the same request, so a call may be repeated. The default
+    producer is this invocation. Requests of one producer stay in order if it waits for each answer.
 
-    Output: {"rows": how many the queue holds now, "messages": [{"region", "id", "sequence"}]}.
+    Output: {"rows": number of rows on the queue, "messages": [{"region", "id", "sequence"}]}.
     """
 
     table: str
@@ -42,17 +43,17 @@ class Input:
 
 
 def ingest(event: Document, call: FunctionCall) -> Document:
-    given = parsed(Input, event)
-    handle = TABLES.open(given.table)
-    rows = stored_rows(given, handle=handle, inbox=INBOX)
+    request = parse_event(Input, event)
+    handle = TABLES.open(request.table)
+    rows = stored_rows(request, handle=handle, inbox=INBOX)
     sent = send(
         rows,
         handle=handle,
         queue=QUEUE,
         inbox=INBOX,
-        producer=given.producer or call.id,
-        sequence=given.sequence,
-        by_reference=given.object is not None,
+        producer=request.producer or call.id,
+        sequence=request.sequence,
+        by_reference=request.object is not None,
         seconds=call.seconds,
     )
     call.telemetry.measure("rows", rows.num_rows, table=handle.context.uri)

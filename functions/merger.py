@@ -1,4 +1,4 @@
-"""Merge generations into the base: the steps of the state machine, or all at once."""
+"""Merge generations into the base: one step of the state machine, or a whole merge."""
 
 from __future__ import annotations
 
@@ -11,33 +11,34 @@ from lancelsm.errors import Invalid
 from lancelsm.region.handle import TableHandle, open_table
 from lancelsm.stack import documents
 from lancelsm.stack.dispatch import next_collection
-from lancelsm.stack.function import Document, FunctionCall, function, parsed, place, settings
-from lancelsm.stack.merge_request import folder, keep_request, keep_result, plan_request, read_result
+from lancelsm.stack.function import Document, FunctionCall, function, parse_event, settings, table_uri
+from lancelsm.stack.merge_request import execution_prefix, keep_request, keep_result, plan_request, read_result
 
 SETTINGS = settings("LANCELSM_TABLES", "LANCELSM_WORK")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """One step. Each may be repeated: what is merged is not merged twice, and a plan or result is written once.
+    """One step. Each step may be repeated: generations are not merged twice, and a plan or result is written once.
 
-    `merge`: {"merged": [{"region", "generation"}], "rows_upserted", "rows_deleted", "base_version"}, as `lancelsm
-    merge`; kept at `result` too, if that is given.
-    `plan`: {"table", "engine": "none", "inprocess" or "spark", "plan", "result", "token"}: what is pending, where it is
-    to be merged, the URIs of both objects, and the name under which a job is started, with the attempt behind it.
-    `optimize`: {"fragments_removed", "fragments_added", "indexes_extended", "base_version"}.
-    `record`: {"merge": the document of the merge that `result` has, "collection": {"name", "at"}}: under which name,
-    and when, what the merge has left is to be collected. Writes the metrics of the merge.
+    `merge`: {"merged": [{"region", "generation"}], "rows_upserted", "rows_deleted", "base_version"}, like `lancelsm
+    merge`; also written to `result` if that is given. `plan`: {"table", "engine": "none", "inprocess" or "spark",
+    "plan", "result", "token"}: where pending generations are merged, the URIs of plan and result, and the token under
+    which a job is started, followed by the attempt. `optimize`: {"fragments_removed", "fragments_added",
+    "indexes_extended", "base_version"}. `record`: {"merge": the document of the merge in `result`, "collection":
+    {"name", "at"}}: name and start time of the collection that takes what the merge leaves. Writes the metrics of the
+    merge.
 
     Args:
-        engine: for `merge` and `plan`; `auto` decides by size. In a function `merge` runs in process.
-        execution: for `plan`: names this run; by default the invocation's id.
-        plan, result: URIs, as `plan` gave them.
+        engine: for `merge` and `plan`; `auto` decides by size. In a function, `merge` runs in process.
+        execution: for `plan`: the name of the execution; by default the invocation's id.
+        plan, result: URIs that `plan` returned.
 
     Raises:
-        Invalid: no such table; a field is missing for this step; nothing at `result`.
-        Contended: another merge is under way. Ambiguous, Unavailable: do it again.
-        Corrupt: names the object.
+        Invalid: table not found, a field of this step is missing, or there is nothing at `result`.
+        Contended: another merge is running.
+        Ambiguous, Unavailable: call it again.
+        Corrupt: an object is damaged; names it.
     """
 
     table: str
@@ -48,30 +49,30 @@ class Input:
     result: str | None = None
 
 
-def merge(handle: TableHandle, asked: Input, call: FunctionCall) -> Document:
-    done = merge_table(handle, engine=asked.engine)
-    if asked.result is not None:
-        return keep_result(done, _object(asked.result))
+def merge(handle: TableHandle, request: Input, call: FunctionCall) -> Document:
+    done = merge_table(handle, engine=request.engine)
+    if request.result is not None:
+        return keep_result(done, _object(request.result))
     return _measured(documents.merged(done), handle, call)
 
 
-def plan(handle: TableHandle, asked: Input, call: FunctionCall) -> Document:
-    execution = asked.execution or call.id
-    place_of = folder(SETTINGS["LANCELSM_WORK"], execution)
-    uri = f"{place_of}/plan.json"
-    kept = keep_request(plan_request(handle, execution=execution, engine=asked.engine), uri)
-    result = f"{place_of}/result.json"
+def plan(handle: TableHandle, request: Input, call: FunctionCall) -> Document:
+    execution = request.execution or call.id
+    prefix = execution_prefix(SETTINGS["LANCELSM_WORK"], execution)
+    uri = f"{prefix}/plan.json"
+    kept = keep_request(plan_request(handle, execution=execution, engine=request.engine), uri)
+    result = f"{prefix}/result.json"
     return {"table": kept.table, "engine": kept.engine, "plan": uri, "result": result, "token": kept.token}
 
 
-def optimize(handle: TableHandle, _asked: Input, _call: FunctionCall) -> Document:
+def optimize(handle: TableHandle, _request: Input, _call: FunctionCall) -> Document:
     return documents.optimized(optimize_table(handle))
 
 
-def record(handle: TableHandle, asked: Input, call: FunctionCall) -> Document:
-    if asked.result is None:
-        raise Invalid("the event lacks the field 'result'", remedy="Give what the step `plan` gave", field="result")
-    done = _measured(read_result(_object(asked.result)), handle, call)
+def record(handle: TableHandle, request: Input, call: FunctionCall) -> Document:
+    if request.result is None:
+        raise Invalid("the event lacks the field 'result'", remedy="Give the result of step `plan`", field="result")
+    done = _measured(read_result(_object(request.result)), handle, call)
     context = handle.context
     name, at = next_collection(context.table, settings=handle.settings, now=context.clock.now())
     return {"merge": done, "collection": {"name": name, "at": at}}
@@ -87,12 +88,12 @@ STEPS: dict[str, Callable[[TableHandle, Input, FunctionCall], Document]] = {
 
 @function
 def handler(event: Document, call: FunctionCall) -> Document:
-    asked = parsed(Input, event)
-    return STEPS[asked.step](open_table(place(asked.table, root=SETTINGS["LANCELSM_TABLES"])), asked, call)
+    request = parse_event(Input, event)
+    return STEPS[request.step](open_table(table_uri(request.table, root=SETTINGS["LANCELSM_TABLES"])), request, call)
 
 
 def _object(uri: str) -> str:
-    return place(uri, root=f"{SETTINGS['LANCELSM_WORK']}/merge")
+    return table_uri(uri, root=f"{SETTINGS['LANCELSM_WORK']}/merge")
 
 
 def _measured(document: Document, handle: TableHandle, call: FunctionCall) -> Document:

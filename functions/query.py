@@ -1,4 +1,4 @@
-"""Read rows as of now or of a snapshot: by key, or those for which a condition is true."""
+"""Read rows by key or by condition, as of now or of a snapshot."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import lancelsm
 from lancelsm.errors import Invalid
-from lancelsm.stack.function import Document, FunctionCall, function, parsed, place, settings
+from lancelsm.stack.function import Document, FunctionCall, function, parse_event, settings, table_uri
 from lancelsm.stack.query import answer, count_rows, keep_in_bucket, key_rows
 
 SETTINGS = settings("LANCELSM_TABLES", "LANCELSM_WORK")
@@ -16,23 +16,25 @@ SETTINGS = settings("LANCELSM_TABLES", "LANCELSM_WORK")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """Rows of one key or several, or a scan. A key is an object of the key columns, or the value of a single one.
+    """Rows of one or several keys, or a scan. A key is an object of the key columns, or the value if the key is one
+    column.
 
     Args:
-        columns: which ones, in this order; default all.
+        columns: the columns to return, in this order; default all.
         where: SQL: text in 'quotes', odd column names in `backticks`.
-        limit: at most so many rows.
-        count: only how many there are.
-        at: the name of a snapshot, to read the table as that keeps it; default as of now.
+        limit: return at most this many rows.
+        count: only count the rows.
+        at: the name of a snapshot; default the current state.
 
     Returns:
-        {"rows": [...]}, values as `lancelsm scan --output json` writes them; {"count"}; or, if the rows don't fit an
-        answer, {"url", "rows": how many, "bytes"}: a link to JSON lines that is good for an hour.
+        {"rows": [...]} with values like `lancelsm scan --output json`; {"count"}; or, if the rows don't fit an answer,
+        {"url", "rows": the number of rows, "bytes"}: a link to JSON lines that expires after an hour.
 
     Raises:
-        Invalid: no such table, column or condition; a key does not fit; fields that exclude each other; the snapshot is
-            not there, or has expired.
-        Unavailable: do it again. Corrupt: names the object.
+        Invalid: table, column or snapshot not found, the snapshot has expired, a key or condition is not valid, or
+            fields exclude each other.
+        Unavailable: call it again.
+        Corrupt: an object is damaged; names it.
     """
 
     table: str
@@ -47,16 +49,16 @@ class Input:
 
 @function
 def handler(event: Document, call: FunctionCall) -> Document:
-    asked = parsed(Input, event)
+    request = parse_event(Input, event)
     by_key = [name for name in ("key", "keys") if name in event]
     if len(by_key) > 1 or (by_key and {"where", "limit", "count"} & event.keys()):
-        remedy = "Give one of key and keys, perhaps with columns and at, or where, limit and count"
-        raise Invalid(f"{by_key[0]} does not go with the other fields", remedy=remedy, field=by_key[0])
-    table = lancelsm.open(place(asked.table, root=SETTINGS["LANCELSM_TABLES"]), at=asked.at)
-    if asked.count:
-        return {"count": count_rows(table, columns=asked.columns, where=asked.where, limit=asked.limit)}
+        remedy = "Give key or keys, optionally with columns and at; or give where, limit and count"
+        raise Invalid(f"{by_key[0]} can't be combined with the other fields", remedy=remedy, field=by_key[0])
+    table = lancelsm.open(table_uri(request.table, root=SETTINGS["LANCELSM_TABLES"]), at=request.at)
+    if request.count:
+        return {"count": count_rows(table, columns=request.columns, where=request.where, limit=request.limit)}
     keep = partial(keep_in_bucket, uri=f"{SETTINGS['LANCELSM_WORK']}/results/{call.id}.ndjson")
     if by_key:
-        wanted = [asked.key] if asked.keys is None else asked.keys
-        return answer([table.get(key_rows(wanted, table=table), columns=asked.columns)], keep=keep)
-    return answer(table.scan(columns=asked.columns, where=asked.where, limit=asked.limit), keep=keep)
+        wanted = [request.key] if request.keys is None else request.keys
+        return answer([table.get(key_rows(wanted, table=table), columns=request.columns)], keep=keep)
+    return answer(table.scan(columns=request.columns, where=request.where, limit=request.limit), keep=keep)

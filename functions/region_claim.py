@@ -1,13 +1,13 @@
-"""Take regions in a fresh epoch: whoever holds them is fenced."""
+"""Claim regions in a new epoch. Their previous owners are fenced."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lancelsm.region.catalog import chosen
+from lancelsm.region.catalog import select_regions
 from lancelsm.region.handle import open_configured
 from lancelsm.stack import documents
-from lancelsm.stack.function import Document, FunctionCall, function, parsed, place, settings
+from lancelsm.stack.function import Document, FunctionCall, function, parse_event, settings, table_uri
 from lancelsm.wal.claim import claim
 
 SETTINGS = settings("LANCELSM_TABLES")
@@ -15,16 +15,17 @@ SETTINGS = settings("LANCELSM_TABLES")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """Which regions, for whom; by default all, for the table's ordinary writers.
+    """The regions and the new owner; by default all regions, for the table's ordinary writers.
 
-    After the crash of an exclusive writer this gives its regions back to everybody.
+    After an exclusive writer crashed, this gives its regions back to the ordinary writers.
 
     Returns:
-        {"regions": [{"region", "epoch", "owner", "status", "values"}]}, as `lancelsm region claim`.
+        {"regions": [{"region", "epoch", "owner", "status", "values"}]}, like `lancelsm region claim`.
 
     Raises:
-        Invalid: no such table or region; the region is sealed.
-        Ambiguous, Unavailable, Corrupt: regions before this one are claimed; do it again.
+        Invalid: table or region not found, or the region is sealed.
+        Fenced: another claim came right after this one.
+        Contended, Ambiguous, Unavailable, Corrupt: regions before the failed one are claimed; call it again.
     """
 
     table: str
@@ -34,9 +35,9 @@ class Input:
 
 @function
 def handler(event: Document, call: FunctionCall) -> Document:
-    asked = parsed(Input, event)
-    handle = open_configured(place(asked.table, root=SETTINGS["LANCELSM_TABLES"]))
-    owner = asked.owner or handle.config.owner
-    claimed = [(region, claim(region, owner=owner)) for region in chosen(handle.context, asked.region)]
+    request = parse_event(Input, event)
+    handle = open_configured(table_uri(request.table, root=SETTINGS["LANCELSM_TABLES"]))
+    owner = request.owner or handle.config.owner
+    claimed = [(region, claim(region, owner=owner)) for region in select_regions(handle.context, request.region)]
     call.telemetry.measure("regions_claimed", len(claimed), table=handle.context.uri)
-    return documents.held(claimed, handle.config.regions)
+    return documents.region_owners(claimed, handle.config.regions)

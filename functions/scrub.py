@@ -1,4 +1,4 @@
-"""Read everything that a table consists of, and name what is missing or wrong."""
+"""Read everything that a table consists of, and name what is missing or damaged."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from dataclasses import dataclass
 
 from lancelsm.scrub.table import scrub_place
 from lancelsm.stack import documents
-from lancelsm.stack.function import Document, FunctionCall, function, parsed, place, settings
+from lancelsm.stack.function import Document, FunctionCall, function, parse_event, settings, table_uri
 
 SETTINGS = settings("LANCELSM_TABLES")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """Which table, or of it one region (by its id or the start of it) or what one snapshot, `at`, needs.
+    """The table; optionally only one region (its id or the start of it), or what one snapshot, `at`, needs.
 
-    `limit` is how many objects are read at most. What is wrong is no error: `ok` is false then.
+    `limit` is the largest number of objects to read. Damage is not an error: `ok` is false then.
 
     Raises:
-        Invalid: no such table, region or snapshot.
+        Invalid: table, region or snapshot not found.
         Unavailable: call it again.
     """
 
@@ -30,6 +30,6 @@ class Input:
 
 @function
 def handler(event: Document, _call: FunctionCall) -> Document:
-    asked = parsed(Input, event)
-    uri = place(asked.table, root=SETTINGS["LANCELSM_TABLES"])
-    return documents.scrubbed(scrub_place(uri, region=asked.region, at=asked.at, limit=asked.limit))
+    request = parse_event(Input, event)
+    uri = table_uri(request.table, root=SETTINGS["LANCELSM_TABLES"])
+    return documents.scrubbed(scrub_place(uri, region=request.region, at=request.at, limit=request.limit))

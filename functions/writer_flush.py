@@ -1,4 +1,7 @@
-"""A batch of the queue to entries of the log; or, invoked directly, rows in and positions out."""
+"""Append a batch of the queue to the log; or, invoked directly, append rows and return their positions.
+
+Despite its name, this function only appends. `compaction` flushes.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from lancelsm.stack.delivery import events
 from lancelsm.stack.delivery.queue import SqsQueue
 from lancelsm.stack.delivery.request import Op, stored_rows, write
 from lancelsm.stack.delivery.table_cache import Inbox, Tables
-from lancelsm.stack.function import Document, FunctionCall, function, parsed, settings
+from lancelsm.stack.function import Document, FunctionCall, function, parse_event, settings
 
 SETTINGS = settings("LANCELSM_TABLES", "LANCELSM_WORK", "LANCELSM_QUEUE_URL", "LANCELSM_DEAD_LETTER_URL")
 TABLES = Tables(SETTINGS["LANCELSM_TABLES"])
@@ -21,12 +24,12 @@ DEAD_LETTERS = SqsQueue(SETTINGS["LANCELSM_DEAD_LETTER_URL"], clock=SystemClock(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """Rows for one table, as for `ingest`, that are durable and visible when the answer comes.
+    """Rows for one table, in the forms of `ingest`. They are durable and visible when the function returns.
 
     Output: {"rows", "entries": [{"region", "position", "rows"}]}.
 
-    An SQS event is input too: {"Records": [...]}. Its output is {"batchItemFailures": [{"itemIdentifier"}]}, the
-    messages that have to come again.
+    An SQS event {"Records": [...]} is input too. Its output is {"batchItemFailures": [{"itemIdentifier"}]}: the
+    messages that must be delivered again.
     """
 
     table: str
@@ -41,7 +44,7 @@ class Input:
 def handler(event: Document, call: FunctionCall) -> Document:
     if events.is_batch(event):
         return events.answer(event, call, tables=TABLES, inbox=INBOX, queue=QUEUE, dead_letters=DEAD_LETTERS)
-    given = parsed(Input, event)
-    handle = TABLES.open(given.table)
-    rows = stored_rows(given, handle=handle, inbox=INBOX)
+    request = parse_event(Input, event)
+    handle = TABLES.open(request.table)
+    rows = stored_rows(request, handle=handle, inbox=INBOX)
     return write(rows, handle=handle, seconds=call.seconds)

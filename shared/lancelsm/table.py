@@ -24,18 +24,18 @@ from lancelsm.history.changes import Changes, Start, check_start, first_position
 from lancelsm.history.cursor import drop_cursor, list_cursors, set_cursor
 from lancelsm.history.pins import Pin
 from lancelsm.history.snapshot import (
-    check_standing,
+    check_readable,
+    create_snapshot,
     drop_snapshot,
     find_snapshot,
     holding_snapshot,
     list_snapshots,
-    make_snapshot,
     renew_snapshot,
+    snapshot_errors,
     snapshot_view,
-    standing,
 )
 from lancelsm.read import reader
-from lancelsm.read.result import Rows, begun
+from lancelsm.read.result import Rows, with_first_batch
 from lancelsm.read.status import TableStatus, read_status
 from lancelsm.read.view import View, take_view
 from lancelsm.record.normalize import deletes, upserts
@@ -169,7 +169,7 @@ class Table:
 
         def read(view: View) -> Rows:
             stream = reader.scan(view, uri=self.uri, columns=columns, where=where, limit=limit)
-            return Rows(begun(stream if self._at is None else self._explain_missing(stream, self._at)))
+            return Rows(with_first_batch(stream if self._at is None else self._explain_missing(stream, self._at)))
 
         return self._read_with_retry(read, lambda: regions(self._context))
 
@@ -289,7 +289,7 @@ class Table:
             Unavailable: a store or the registry did not answer; the snapshot may exist.
         """
         self._check_writable()
-        return make_snapshot(self._handle, name, ttl_seconds=self._time_to_live(ttl))
+        return create_snapshot(self._handle, name, ttl_seconds=self._time_to_live(ttl))
 
     def snapshots(self) -> list[Pin]:
         """List every snapshot by name, including expired ones that no collection has removed yet."""
@@ -334,7 +334,7 @@ class Table:
     def at(self, name: str) -> Table:
         """Return the table at a snapshot. Raises `Invalid` if there is no such snapshot or it has expired."""
         pin = find_snapshot(self._context, name)
-        check_standing(self._context, pin)
+        check_readable(self._context, pin)
         return Table(self._handle, owner=self._owner, at=pin)
 
     # Changes
@@ -481,7 +481,7 @@ class Table:
         """Return the same rows. If the snapshot is gone and a read fails, the error says that the snapshot is gone."""
 
         def batches() -> Iterator[pa.RecordBatch]:
-            with standing(self._context, pin):
+            with snapshot_errors(self._context, pin):
                 yield from stream
 
         return pa.RecordBatchReader.from_batches(stream.schema, batches())
@@ -506,8 +506,8 @@ class Table:
     def _read_with_retry(self, read: Callable[[View], T], list_regions: Callable[[], Sequence[Region]]) -> T:
         """Read from a view. If an object of it was collected before the first row, read once more from a new view."""
         if self._at is not None:
-            check_standing(self._context, self._at)
-            with error_context(table=self.uri, snapshot=self._at.name), standing(self._context, self._at):
+            check_readable(self._context, self._at)
+            with error_context(table=self.uri, snapshot=self._at.name), snapshot_errors(self._context, self._at):
                 return read(self._pinned)
         with error_context(table=self.uri):
             view = take_view(self._context, list_regions, self._handle.read_base)
@@ -583,7 +583,7 @@ def open(  # noqa: A001 - read as lancelsm.open
             ordinary writers of the table share.
 
     Raises:
-        Invalid: no table is there, a newer release created it, or snapshot not found or expired.
+        Invalid: there is no table at this location, a newer release created it, or snapshot not found or expired.
         Corrupt: the table's configuration is unreadable or contradicts the base.
         Unavailable: a store or the registry did not answer.
     """

@@ -29,7 +29,7 @@ from lancelsm.errors import Contended, Corrupt, Invalid
 from lancelsm.gc.delete_table import cancel_drop, delete_config
 from lancelsm.history import pins
 from lancelsm.history.pins import Pin
-from lancelsm.history.snapshot import find_snapshot, forget_snapshot, keep_standing, snapshot_view, standing
+from lancelsm.history.snapshot import ensure_kept, find_snapshot, forget_snapshot, snapshot_errors, snapshot_view
 from lancelsm.objects import ObjectStore, Written
 from lancelsm.read import reader
 from lancelsm.read.view import View, take_view
@@ -113,7 +113,7 @@ def clone_snapshot(
     )
     _check_not_dropped(store, handle, lineage, location)
     table = register_table(config, store, location, storage_options=handle.storage_options, ports=ports)
-    with standing(handle.context, pin):
+    with snapshot_errors(handle.context, pin):
         _append(table, view, source=handle)
         rows = _count(view, handle)
     found = _count(take_view(table.context, lambda: regions(table.context), table.read_base), table)
@@ -172,7 +172,7 @@ def _begin_clone(
 def _pin_base_version(handle: TableHandle, pin: Pin, lineage: CloneLineage, location: str) -> None:
     """Pin the snapshot's version of the base for the clone, without expiry.
 
-    After the records of the new pin are written, `keep_standing` swaps the snapshot's own record. So the snapshot still
+    After the records of the new pin are written, `ensure_kept` swaps the snapshot's own record. So the snapshot still
     exists then, and a collector that saw neither pin has not read the pins yet. The same holds for a drop of the source
     whose marker file is not there yet.
     """
@@ -186,8 +186,8 @@ def _pin_base_version(handle: TableHandle, pin: Pin, lineage: CloneLineage, loca
         made = pins.begin(context, "snapshot", lineage.pin)
     except Invalid as error:
         raise Contended("another call is creating the clone", remedy="Clone again", table=location) from error
-    made = pins.step(context, replace(made, base_version=pin.base_version, clone=location))
-    keep_standing(handle, pin)
+    made = pins.update_pin(context, replace(made, base_version=pin.base_version, clone=location))
+    ensure_kept(handle, pin)
     if context.objects.get(DROPPING) is not None:
         pins.forget(context, made)
         raise Invalid("the table is being dropped", remedy="Clone another table", table=context.uri, snapshot=pin.name)

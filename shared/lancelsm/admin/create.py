@@ -22,11 +22,11 @@ from lancelsm.common.setsum import Setsum
 from lancelsm.dataset.base_reads import scan_base
 from lancelsm.dataset.base_table import BaseFacts, BaseTable, Sharding, create_base, ensure_mem_wal, find_base
 from lancelsm.dataset.fields import check_storable
-from lancelsm.dataset.scrub_reads import shared_places
+from lancelsm.dataset.scrub_reads import shared_directories
 from lancelsm.errors import Corrupt, Invalid, Unavailable, error_context
 from lancelsm.objects import ObjectStore, put_once
 from lancelsm.objects.open import local_path
-from lancelsm.record.key import check_primary_key, foreign_to_lance
+from lancelsm.record.key import check_primary_key, unsupported_by_lance
 from lancelsm.record.normalize import inferred, upserts
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TableSchema, check_names, declare_primary_key, numbered
@@ -37,7 +37,7 @@ from lancelsm.region.head import check_owner
 from lancelsm.region.markers import decode_marker, read_marker
 from lancelsm.registry.open import default_registry
 from lancelsm.routing.route import all_values
-from lancelsm.routing.spec import RegionSpec, carried_by_lance, parse_regions
+from lancelsm.routing.spec import RegionSpec, has_mem_wal_index, parse_regions
 from lancelsm.routing.transforms import Transform
 from lancelsm.wal.claim import create_region
 
@@ -68,7 +68,7 @@ def create_table(
         spec = parse_regions(regions, schema=schema)
         check_owner(owner)
         ports.registry(kind, uri=location, store=store, clock=ports.clock, ids=ports.ids)
-        texts = {name: str(value) for name, value in setting.checked(settings or {}).items()}
+        texts = {name: str(value) for name, value in setting.parse_settings(settings or {}).items()}
         rows = None if data is None else upserts(data, schema=schema).select(schema.names)
     wanted = BaseFacts(
         table=table_id(ports.ids.nonce()),
@@ -102,7 +102,7 @@ def check_free(store: ObjectStore, *, uri: str, marker: str = "") -> None:
     """
     _check_outside(uri)
     if configs.read(store, uri=uri) is not None:
-        raise Invalid("a table exists there already", remedy="Open it, or choose another location", table=uri)
+        raise Invalid("a table already exists at this location", remedy="Open it, or use another location", table=uri)
     if store.get(DROPPING) is not None:
         raise Invalid("a table is being dropped there", remedy=f"Finish the drop: lancelsm drop {uri}", table=uri)
     _check_no_other_copy(store, uri=uri, marker=marker)
@@ -195,7 +195,7 @@ def _schema_and_data(data_or_schema: Any, primary_key: Sequence[str]) -> tuple[T
     check_storable(columns)
     declared = declare_primary_key(columns, tuple(primary_key))
     schema = TableSchema(columns=numbered(declared), primary_key=tuple(primary_key))
-    foreign = foreign_to_lance(schema)
+    foreign = unsupported_by_lance(schema)
     if foreign:
         warnings.warn(
             f"Lance's own writer can't flush or filter tables with the key types of {', '.join(foreign)}; lancelsm can",
@@ -251,7 +251,7 @@ def _check_same_table(base: BaseTable, schema: TableSchema, wanted: BaseFacts, r
             remedy="Choose another location, or adopt the dataset: lancelsm region adopt",
             table=location,
         )
-    if shared_places(base):  # its facts may still be those of its source
+    if shared_directories(base):  # its facts may still be those of its source
         raise Invalid(
             "a clone was begun there, but its marker file is gone",
             remedy="Choose another location, or delete the objects there by hand",
@@ -274,7 +274,7 @@ def _sum(rows: Iterable[pa.RecordBatch], schema: TableSchema) -> Setsum:
 
 def sharding_of(spec: RegionSpec, schema: TableSchema) -> Sharding | None:
     """Return how Lance's own writer would route rows; None if Lance creates no MemWAL index for such a key."""
-    if not carried_by_lance(schema):
+    if not has_mem_wal_index(schema):
         return None
     if spec.spec_id == 0:
         return Sharding()

@@ -21,7 +21,7 @@ from lancelsm.admin.create import read_copy_marker
 from lancelsm.common.layout import CLONE, CONFIG, DROPPING, TableId, snapshots
 from lancelsm.compaction.maintenance import BASE
 from lancelsm.dataset.base_table import find_base
-from lancelsm.dataset.scrub_reads import shared_places
+from lancelsm.dataset.scrub_reads import shared_directories
 from lancelsm.dataset.tags import tags
 from lancelsm.errors import Corrupt, Invalid, LsmError, Unavailable
 from lancelsm.gc.delete_table import cancel_drop, delete_config, delete_objects, delete_records
@@ -33,7 +33,7 @@ from lancelsm.region import config as configs
 from lancelsm.region.catalog import TableContext
 from lancelsm.region.handle import Ports, canonical, open_configured
 from lancelsm.region.lease import lease
-from lancelsm.region.lineage import TAGS, CloneLineage, read_lineage
+from lancelsm.region.lineage import TAG_PREFIX, CloneLineage, read_lineage
 from lancelsm.region.markers import REMEDY, read_marker
 
 
@@ -46,8 +46,8 @@ def drop_table(uri: str | Path, *, storage_options: Mapping[str, str] | None = N
         The number of deleted objects.
 
     Raises:
-        Invalid: no table is there; or a clone shares the table's files; or the table is a clone and its source can't be
-            reached.
+        Invalid: there is no table at this location; or a clone shares the table's files; or the table is a clone and
+            its source can't be reached.
         Corrupt: the marker file of the drop is damaged; or the table is a clone and the record of its source is damaged
             or gone.
         Contended: a merge is running, nothing was deleted; or another process has dropped the table.
@@ -109,7 +109,7 @@ def _find_table(store: ObjectStore, location: str, storage_options: Mapping[str,
     if begun is not None:
         return begun
     if base is not None and base.facts is not None:
-        if shared_places(base):  # its facts may still be those of its source
+        if shared_directories(base):  # its facts may still be those of its source
             what = "a clone was begun there, but its marker file is gone"
             raise Corrupt(what, remedy="Delete the objects there by hand", table=location, object=CLONE)
         return base.facts.table, base.facts.registry
@@ -128,8 +128,9 @@ def _check_no_clones(context: TableContext, storage_options: Mapping[str, str] |
                 )
         if find_base(uri=context.uri, storage_options=storage_options) is not None:
             for tag in tags(uri=context.uri, storage_options=storage_options):
-                if tag.startswith(TAGS):  # the tag of a clone whose pin was lost with the registry
-                    remedy = f"Drop the clone with the id {tag.removeprefix(TAGS)} first; if it is gone, remove its tag"
+                if tag.startswith(TAG_PREFIX):  # the tag of a clone whose pin was lost with the registry
+                    clone = tag.removeprefix(TAG_PREFIX)
+                    remedy = f"Drop the clone with the id {clone} first. If the clone is gone, remove its tag"
                     raise _shared_by_clone(context, remedy, tag=tag)
     except LsmError:
         cancel_drop(context)

@@ -157,7 +157,7 @@ def _write(region: Region, head: Head) -> Head:
         if present is not None:
             head = replace(head, epoch=Epoch(max(head.epoch, present.epoch + 1)))
             if present.status is RegionState.SEALED:  # the manifest of the seal was not published
-                head = replace(head, owner=heads.NOBODY, status=RegionState.SEALED)
+                head = replace(head, owner=heads.NO_OWNER, status=RegionState.SEALED)
             expect: Fields = {
                 "epoch": present.epoch,
                 "next_position": present.next_position,

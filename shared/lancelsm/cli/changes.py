@@ -114,12 +114,12 @@ def list_(session: Session, uri: Uri) -> None:
     null if the cursor has passed every row.
     """
     from lancelsm.cli.text import listing
-    from lancelsm.history.changes import behind
+    from lancelsm.history.changes import cursor_lag
     from lancelsm.history.cursor import list_cursors
     from lancelsm.stack import documents
 
     context = session.handle(uri).context
-    found = [documents.cursor(pin) | documents.behind(behind(context, pin)) for pin in list_cursors(context)]
+    found = [documents.cursor(pin) | documents.behind(cursor_lag(context, pin)) for pin in list_cursors(context)]
     columns = ("name", "created", "behind", "since", "positions")
     session.show({"cursors": found}, lambda: listing(map(_short, found), columns=columns) if found else "No cursors")
 

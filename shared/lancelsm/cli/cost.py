@@ -49,10 +49,10 @@ def cost(
     the day of `prices_checked`.
     """
     from lancelsm.common.settings import Settings
-    from lancelsm.stack.cost import at_rest as resting
+    from lancelsm.stack.cost import at_rest as at_rest_cost
     from lancelsm.stack.cost import per_row, prices, total
 
-    rest = resting.resting(resting.AT_REST[stage.value])
+    rest = at_rest_cost.bill_at_rest(at_rest_cost.AT_REST[stage.value])
     document: dict[str, Any] = {"region": prices.REGION, "prices_checked": prices.CHECKED}
     if at_rest or rows_per_second is None:
         if not at_rest:
@@ -60,9 +60,9 @@ def cost(
         items = rest
     else:
         work = per_row.Workload(rows_per_second=rows_per_second, row_bytes=row_bytes, batch=batch, path=path.value)
-        moved = per_row.running(work, Settings())
-        document["usd_per_million_rows"] = per_row.a_million_rows(work, moved)
-        document["usd_to_store"] = per_row.stored(work).usd
+        moved = per_row.monthly_bill(work, Settings())
+        document["usd_per_million_rows"] = per_row.usd_per_million_rows(work, moved)
+        document["usd_to_store"] = per_row.storage(work).usd
         items = [*moved, *rest]
     document |= {"items": [_line(item) for item in items], "usd_per_month": total(items)}
     session.show(document, lambda: _text(document))
@@ -72,7 +72,7 @@ def _line(item: CostItem) -> dict[str, Any]:
     price = item.price
     return {
         "part": item.part,
-        "item": item.what,
+        "item": item.item,
         "quantity": round(item.quantity, 3),
         "unit": price.unit,
         "usd": item.usd,

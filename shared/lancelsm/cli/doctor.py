@@ -31,7 +31,7 @@ def doctor(
 
     As JSON: {"ok", "checks": [{"name", "ok", "found", "remedy"}]}. Exit code 1 if something is wrong.
     """
-    from lancelsm.stack.doctor import all_right
+    from lancelsm.stack.doctor import all_ok
 
     if uri is None and not aws:
         raise typer.BadParameter("give a table or --aws", param_hint="URI")
@@ -41,7 +41,7 @@ def doctor(
             from lancelsm.stack.doctor.table_checks import table_checks
 
             found += table_checks(uri, storage_options=session.storage_options)
-    ok = all_right(found)
+    ok = all_ok(found)
     session.show({"ok": ok, "checks": [asdict(check) for check in found]}, lambda: _text(found, uri))
     if not ok:
         raise typer.Exit(1)

@@ -32,22 +32,24 @@ def redrive(
     from lancelsm.errors import LsmError
     from lancelsm.objects.open import open_store
     from lancelsm.region.handle import open_configured
-    from lancelsm.stack.delivery.queue import SqsQueue, named
-    from lancelsm.stack.delivery.redrive import Places, Redriven
+    from lancelsm.stack.delivery.queue import SqsQueue, queue_by_name
+    from lancelsm.stack.delivery.redrive import Openers, Redriven
     from lancelsm.stack.delivery.redrive import redrive as redrive_queue
 
     if (stage is None) == (queue is None):
         raise typer.BadParameter("give either --stage or --queue", param_hint="--stage")
     clock = SystemClock()
-    dead_letters = SqsQueue(queue, clock=clock) if queue else named(f"lancelsm-{stage}-dead-letters.fifo", clock=clock)
-    places = Places(
+    dead_letters = (
+        SqsQueue(queue, clock=clock) if queue else queue_by_name(f"lancelsm-{stage}-dead-letters.fifo", clock=clock)
+    )
+    openers = Openers(
         table=lambda uri: open_configured(uri, storage_options=session.storage_options),
         inbox=lambda uri: open_store(uri, session.storage_options),
     )
     done: list[Redriven] = []
     failure: LsmError | None = None
     try:
-        done.extend(redrive_queue(dead_letters, places=places, dry=not yes))
+        done.extend(redrive_queue(dead_letters, openers=openers, dry=not yes))
     except LsmError as error:
         failure = error
     found: list[dict[str, Any]] = [asdict(one) | {"verdict": one.verdict.value} for one in done]

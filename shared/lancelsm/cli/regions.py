@@ -29,7 +29,7 @@ def list_regions(session: Session, uri: Uri, region: Region = None) -> None:
     As JSON: {"regions": [{"region", "epoch", "owner", "status", "values"}]}.
     """
     handle = session.handle(uri)
-    show_held(session, handle, ((one, one.head()) for one in chosen(handle, region)))
+    show_regions(session, handle, ((one, one.head()) for one in chosen(handle, region)))
 
 
 @command(group, "claim", example="lancelsm region claim orders --region 1f0a")
@@ -49,7 +49,7 @@ def claim(
 
     handle = session.handle(uri)
     name = owner or handle.config.owner
-    show_held(session, handle, [(one, claim_region(one, owner=name)) for one in chosen(handle, region)])
+    show_regions(session, handle, [(one, claim_region(one, owner=name)) for one in chosen(handle, region)])
 
 
 @command(group, "seal", example="lancelsm region seal orders --region 1f0a")
@@ -70,7 +70,7 @@ def seal(
         if not sys.stdin.isatty():
             raise typer.BadParameter("needed to seal all regions permanently; or give --region", param_hint="--yes")
         typer.confirm(f"Seal all regions of {handle.context.uri} permanently?", abort=True, err=True)
-    show_held(session, handle, [(one, seal_region(one)) for one in chosen(handle, region)])
+    show_regions(session, handle, [(one, seal_region(one)) for one in chosen(handle, region)])
 
 
 @command(group, "adopt", example="lancelsm region adopt vectors.lance")
@@ -106,7 +106,7 @@ def adopt(
         handle = adopt_table(uri, registry=registry_kind, owner=owner, storage_options=session.storage_options)
     if regions is not None and (known or handle.config.regions is None):
         handle = set_regions(handle, regions)
-    show_held(session, handle, ((one, one.head()) for one in chosen(handle, None)))
+    show_regions(session, handle, ((one, one.head()) for one in chosen(handle, None)))
 
 
 @command(registry, "rebuild", example="lancelsm registry rebuild orders")
@@ -125,13 +125,13 @@ def rebuild(session: Session, uri: Uri) -> None:
     orphans = [{"region": one.region.id, "position": position} for one in rebuilt for position in one.orphans]
     named = ", ".join(f"{one['region']} {one['position']}" for one in orphans)
     title = f"Fenced off, above the end of their logs: {named}" if orphans else ""
-    show_held(session, handle, [(one.region, one.head) for one in rebuilt], title=title, orphans=orphans)
+    show_regions(session, handle, [(one.region, one.head) for one in rebuilt], title=title, orphans=orphans)
 
 
-def show_held(
+def show_regions(
     session: Session,
     handle: TableHandle,
-    held: Iterable[tuple[RegionOfTable, Head]],
+    owned: Iterable[tuple[RegionOfTable, Head]],
     *,
     title: str = "",
     **more: object,
@@ -142,7 +142,7 @@ def show_held(
     from lancelsm.cli.text import listing
     from lancelsm.stack import documents
 
-    document = documents.held(held, handle.config.regions)
+    document = documents.region_owners(owned, handle.config.regions)
     found = document["regions"]
     columns = ("region", "epoch", "owner", "status", "values")
 

@@ -158,10 +158,10 @@ def config_set(
     """
     chosen = pairs(settings, option="KEY=VALUE")
     from lancelsm.cli.text import facts
-    from lancelsm.common.settings import checked
+    from lancelsm.common.settings import parse_settings
     from lancelsm.region.config import change_settings
 
-    texts = {name: str(value) for name, value in checked(chosen).items()}
+    texts = {name: str(value) for name, value in parse_settings(chosen).items()}
     context = session.handle(uri).context
     kept = dict(change_settings(context.objects, texts, uri=context.uri, budget=context.budget()).settings)
     session.show({"table": context.uri, "settings": kept}, lambda: facts(kept))

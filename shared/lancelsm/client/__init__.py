@@ -1,11 +1,11 @@
-"""Write to and read from a deployment, from an app that has boto3 and no more.
+"""The client of a deployment: write and read from an app that has only boto3 installed.
 
     with Client(stage="prod") as client:
-        client.upsert("orders", [{"id": 1, "state": "paid"}])  # by the queue: buffered, in order, sent once
+        client.upsert("orders", [{"id": 1, "state": "paid"}])  # through the queue: buffered, in order, applied once
         client.delete("orders", [{"id": 2}])
-    client.write("orders", [{"id": 3, "state": "new"}])  # at once: durable and readable when it returns
+    client.write("orders", [{"id": 3, "state": "new"}])  # directly: durable and readable when the call returns
 
-Spec: docs/design.md, "AWS". Arrow data needs pyarrow, dicts do not.
+Spec: docs/design.md, "AWS". Arrow data needs pyarrow; dicts do not.
 """
 
 from __future__ import annotations
@@ -19,45 +19,47 @@ from types import TracebackType
 from typing import Any, Final, Self, cast
 
 from lancelsm.client.batching import ATTEMPT_SECONDS, RETRY_SECONDS, Lane, Request
-from lancelsm.client.encoding import LARGE_BYTES, EncodedRows, Op, event, packed, plain, stream
+from lancelsm.client.encoding import LARGE_BYTES, EncodedRows, Op, encode_rows, event, stream, to_json_value
 from lancelsm.client.invoke import Answered, Document, Failed, Functions, NoResponse, NotStarted, Response, Service
-from lancelsm.client.large_payloads import Fetch, fetched, put, work_of
+from lancelsm.client.large_payloads import Fetch, fetch_rows, put, work_location
 from lancelsm.common import aws
 from lancelsm.common.clock import Budget, Clock, Ids, SystemClock, SystemIds
 from lancelsm.common.committed import Committed, CommittedEntry
 from lancelsm.errors import Ambiguous, Invalid, Unavailable
 
-INVOKE_BYTES: Final = 6_000_000  # of one event; Lambda takes 6 MiB
+INVOKE_BYTES: Final = 6_000_000  # the largest event; Lambda takes 6 MiB
 _LONGEST_SECONDS: Final = 900
 _FUNCTIONS: Final = ("ingest", "writer_flush", "query")
 
 
 class Client:
-    """One process's access to a deployment. Thread-safe; keep one for its life, made after a fork.
+    """One process's access to a deployment. Thread-safe. Create one client per process, after a fork, and keep it.
 
-    `upsert` and `delete` buffer rows of each table and send them by the queue, up to 1 MiB a request. Of each table one
-    request is in flight at a time, so that rows of a key are applied in the order given; requests of different tables
-    are independent. A failed attempt is repeated under the same producer and sequence, by which the queue drops what it
-    has, and for no longer than the queue remembers it.
+    `upsert` and `delete` buffer rows per table and send them through the queue, up to 1 MiB per request. Per table one
+    request is in flight at a time, so rows of a key are applied in the order given. Requests of different tables are
+    independent. A failed attempt is repeated with the same producer and sequence number, so the queue drops duplicates.
+    No attempt starts after the queue may have forgotten the request.
 
-    An error of theirs tells of one request. Its `where` has `first_row` and `rows`: the number, from 0, of its first
-    row among all given for the table, and how many. They are not tried again; rows after them stay in the buffer. What
-    happens in the background is raised by the next call for the table, which takes no rows then.
+    An error of `upsert`, `delete`, `flush` or `close` is about one request. Its `where` has `first_row`, the index
+    (from 0) of the request's first row among all rows given for the table, and `rows`, the number of rows. These rows
+    are not sent again; later rows stay in the buffer. If a request in the background fails, the next call for the table
+    raises its error and takes no rows.
 
-        Invalid, Fenced, Corrupt: the function refused them; nothing was written, the remedy says what to do.
-        Unavailable: they were not sent.
-        Ambiguous: they may be on the queue, once.
+        Invalid, Fenced, Corrupt: the function refused the rows; nothing was written, and the remedy says what to do.
+        Unavailable: the rows were not sent.
+        Ambiguous: the rows may be on the queue, once.
 
     Args:
-        stage: of the deployment.
-        functions: names or ARNs instead of the stage's, by `ingest`, `writer_flush` and `query`.
-        work: `s3://BUCKET/work` for what exceeds an invocation; by default from the outputs of the stage's stack.
-        region: of AWS; by default as boto3 finds it.
-        interval_seconds: after which buffered rows are sent in the background; None: only full requests and `flush`.
-            In a function of AWS use None, as nothing runs between invocations.
-        retry_seconds: for all attempts of one request, up to 240: the queue's five minutes less one attempt.
+        stage: the stage of the deployment.
+        functions: names or ARNs of `ingest`, `writer_flush` and `query`, instead of those of the stage.
+        work: `s3://BUCKET/work`, for rows that exceed an invocation; by default from the outputs of the stage's stack.
+        region: the AWS region; by default boto3's.
+        interval_seconds: buffered rows are sent in the background after this time. None: rows are sent only when a
+            request is full, and by `flush`. Use None in an AWS function, since nothing runs between invocations.
+        retry_seconds: the time for all attempts of one request; at most 240, the queue's five minutes less one attempt.
 
-    A crash of the app loses what is buffered and leaves of the request in flight all, some regions' rows, or nothing.
+    A crash of the app loses buffered rows. Of the request in flight, all rows, the rows of some regions, or none are
+    applied.
     """
 
     def __init__(
@@ -70,7 +72,7 @@ class Client:
         interval_seconds: float | None = 1.0,
         retry_seconds: float = RETRY_SECONDS,
         service: Service | None = None,
-        fetch: Fetch = fetched,
+        fetch: Fetch = fetch_rows,
         clock: Clock | None = None,
         ids: Ids | None = None,
     ) -> None:
@@ -93,30 +95,31 @@ class Client:
         self._sender: threading.Thread | None = None
 
     def upsert(self, table: str, rows: Any) -> None:
-        """Take whole rows, to be sent by the queue. Returns when they are buffered or sent; raises as the class says.
+        """Buffer whole rows, to be sent through the queue. Return when they are buffered or sent.
 
         Args:
             table: its name in the deployment, or its URI.
-            rows: dicts, or Arrow data; columns as the table's.
+            rows: dicts or Arrow data, with the columns of the table.
 
         Raises:
-            Invalid: also if a value has no form in JSON; then no row was taken.
+            Invalid: a value can't be encoded as JSON, and no row was taken; or the client is closed.
+            Invalid, Fenced, Corrupt, Unavailable, Ambiguous: a request failed, see `Client`.
         """
         self._take(table, rows, "upsert")
 
     def delete(self, table: str, keys: Any) -> None:
-        """As `upsert`, of keys: dicts or Arrow data with the key columns alone."""
+        """Buffer deletes, like `upsert`. `keys` are dicts or Arrow data with only the key columns."""
         self._take(table, keys, "delete")
 
     def flush(self) -> None:
-        """Send everything; returns when the queue has it. Raises as the class says, for the first table that fails."""
+        """Send all buffered rows and return when the queue has them. Raises the first table's error, see `Client`."""
         with self._lock:
             lanes = list(self._lanes.values())
         for lane in lanes:
             lane.send()
 
     def close(self) -> None:
-        """Send everything and take no more. After an error it may be called again, to send what is left."""
+        """Send all buffered rows and take no more. After an error, call it again to send the rest."""
         self._closed.set()
         if self._sender is not None:
             self._sender.join()
@@ -131,26 +134,32 @@ class Client:
         self.close()
 
     def write(self, table: str, rows: Any = (), *, deletes: Any = ()) -> Committed:
-        """Write without the queue; returns once the rows are durable and visible to every read that starts then.
+        """Write without the queue. Return when the rows are durable and visible to every read that starts afterwards.
+
+        No order is guaranteed between these rows and rows that are still on the queue. In each region, all rows are
+        written or none.
 
         Args:
-            rows, deletes: as for `upsert` and `delete`; both at once as dicts only, where deletes win over rows of the
-                same keys. All of a region or none.
+            rows, deletes: as for `upsert` and `delete`. Both at once must be dicts; a delete wins over a row with its
+                key.
 
         Raises:
-            Invalid, Fenced, Contended, Unavailable, Corrupt: as the library's `upsert`. Nothing of that region was
-                written.
-            Ambiguous: there was no answer. It is not repeated, since nothing but the queue knows rows again.
-
-        No order is promised between this and rows that are still on the queue.
+            Invalid: a row does not fit; or a region is sealed.
+            Fenced: another owner holds a region.
+            Contended, Unavailable: retry.
+            Corrupt: a region is damaged. After these errors nothing was written to the region.
+            Ambiguous: no reply; the rows may be written. The call is not repeated, since only the queue recognises
+                duplicates.
         """
         ops: tuple[tuple[Op, Any], ...] = (("upsert", rows), ("delete", deletes))
-        pieces = [piece for op, data in ops for piece in packed(data, op=op, limit=1 << 62)]
+        pieces = [piece for op, data in ops for piece in encode_rows(data, op=op, limit=1 << 62)]
         if not pieces:
             return Committed(rows=0, entries=())
         if len(pieces) > 1 and any(piece.is_arrow for piece in pieces):
             raise Invalid(
-                "upserts and deletes at once can't be Arrow", remedy="Give dicts, or call it twice", table=table
+                "upserts and deletes in one call can't be Arrow data",
+                remedy="Give dicts, or call it twice",
+                table=table,
             )
         document = self._once("writer_flush", self._event(table, pieces), table)
         entries = [CommittedEntry(**entry) for entry in document["entries"]]
@@ -166,36 +175,40 @@ class Client:
         limit: int | None = None,
         at: str | None = None,
     ) -> list[dict[str, Any]]:
-        """Read rows, consistently: what was acknowledged before this call is in the answer.
+        """Read rows. All rows acknowledged before this call are included.
 
         Args:
-            keys: of the rows to get, as the library's `get`; without it all rows that fulfil `where`, in SQL.
-            at: the name of a snapshot, to read the table as that keeps it.
+            keys: the keys of the rows to get, see `Table.get`; by default all rows that match `where`.
+            columns: the columns to return; all by default.
+            where: an SQL condition.
+            limit: return at most this many rows.
+            at: the name of a snapshot to read.
 
         Raises:
-            Invalid: a column, key or condition is wrong, or there is no such snapshot.
-            Unavailable: there was no answer.
+            Invalid: a column, key or condition is not valid, or snapshot not found.
+            Corrupt: an object is missing or damaged.
+            Unavailable: no reply.
         """
-        asked = {
+        request = {
             "keys": None if keys is None else list(keys),
             "columns": None if columns is None else list(columns),
             "where": where,
             "limit": limit,
             "at": at,
         }
-        document = self._read(table, asked)
+        document = self._read(table, request)
         if "url" in document:
             return self._fetch(document["url"])
         return cast("list[dict[str, Any]]", document["rows"])
 
     def count(self, table: str, *, where: str | None = None, at: str | None = None) -> int:
-        """How many rows fulfil a condition, now or as the snapshot `at` keeps them. Raises as `query`."""
+        """Count the rows that match a condition, now or in the snapshot `at`. Raises the same errors as `query`."""
         return int(self._read(table, {"where": where, "count": True, "at": at})["count"])
 
     def _take(self, table: str, data: Any, op: Op) -> None:
         if self._closed.is_set():
-            raise Invalid("the client is closed", remedy="Make another one", table=table)
-        pieces = packed(data, op=op, limit=LARGE_BYTES)  # the lane joins them
+            raise Invalid("the client is closed", remedy="Create another one", table=table)
+        pieces = encode_rows(data, op=op, limit=LARGE_BYTES)  # the lane joins pieces to requests
         self._lane(table).add(pieces)
 
     def _lane(self, table: str) -> Lane:
@@ -210,22 +223,22 @@ class Client:
                     ids=self._ids,
                 )
             if self._sender is None and self._interval is not None:
-                self._sender = threading.Thread(target=self._send_aged, args=(self._interval,), daemon=True)
+                self._sender = threading.Thread(target=self._send_in_background, args=(self._interval,), daemon=True)
                 self._sender.start()
             return self._lanes[table]
 
     def _identity(self) -> str:
-        """This process's name as a producer.
+        """Return this process's name as a producer.
 
-        It is made when something is sent, not before: two that a fork or a snapshot made of one would send different
-        rows under one name, and the queue would drop the second ones.
+        The name is created at the first send, not earlier: two copies of a process, made by a fork or a machine
+        snapshot, would otherwise send different rows under one name, and the queue would drop some.
         """
         if self._producer is None or self._producer[0] != os.getpid():
             self._producer = os.getpid(), self._ids.nonce()
         return self._producer[1]
 
-    def _send_aged(self, interval: float) -> None:
-        """The background's loop."""
+    def _send_in_background(self, interval: float) -> None:
+        """Send rows that have waited for `interval`, until the client is closed."""
         while not self._closed.wait(interval):
             with self._lock:
                 lanes = list(self._lanes.values())
@@ -241,21 +254,21 @@ class Client:
         return self._functions.invoke("ingest", payload, read_seconds=ATTEMPT_SECONDS)
 
     def _event(self, table: str, pieces: list[EncodedRows], *, name: str = "", **more: object) -> bytes:
-        """An event with the rows in it, or with the object that has them."""
+        """Encode an event with the rows, or with the key of an object that has the rows."""
         payload = event(table, *pieces, **more)
         by_queue = "sequence" in more
         if len(payload) <= INVOKE_BYTES and not (by_queue and pieces[0].is_arrow and pieces[0].is_large):
             return payload
         if not pieces[0].is_arrow:
-            remedy = "Give fewer rows, or give them as Arrow data, which travels by the bucket"
+            remedy = "Give fewer rows, or give Arrow data, which is sent through the bucket"
             raise Invalid(f"the rows have {len(payload):,} bytes as JSON", remedy=remedy, table=table)
         key = f"{name or self._ids.nonce()}.arrow"
-        self._work = self._work or work_of(self._stage, service=self._service)
+        self._work = self._work or work_location(self._stage, service=self._service)
         put(self._work, f"inbox/{key}", stream(pieces[0]), service=self._service)
         return json.dumps({"table": table, **more, "op": pieces[0].op, "object": key}).encode()
 
     def _once(self, function: str, payload: bytes, table: str) -> Document:
-        """Invoke what may not run twice: repeated only while it certainly did not run."""
+        """Invoke a function that must not run twice: repeat only if the last attempt certainly did not run."""
         cause = ""
         for _ in self._attempts():
             outcome = self._functions.invoke(function, payload, read_seconds=_LONGEST_SECONDS)
@@ -268,12 +281,12 @@ class Client:
                 raise Ambiguous(f"the rows may have been written, once: {cause}", table=table)
         raise Unavailable(f"nothing was written: {cause}", table=table)
 
-    def _read(self, table: str, asked: Mapping[str, object]) -> Document:
-        given = {name: value for name, value in asked.items() if value is not None}
+    def _read(self, table: str, request: Mapping[str, object]) -> Document:
+        given = {name: value for name, value in request.items() if value is not None}
         try:
-            payload = json.dumps({"table": table, **plain(given)}, ensure_ascii=False).encode()
+            payload = json.dumps({"table": table, **to_json_value(given)}, ensure_ascii=False).encode()
         except (TypeError, ValueError) as error:
-            raise Invalid(f"a key has no form in JSON: {error}", table=table) from error
+            raise Invalid(f"a key can't be encoded as JSON: {error}", table=table) from error
         return self._functions.answer(
             "query", payload, attempts=self._attempts(), read_seconds=_LONGEST_SECONDS, table=table
         )

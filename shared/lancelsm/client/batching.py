@@ -1,7 +1,7 @@
-"""The rows of one table on their way to `ingest`: buffered, cut into requests, sent one after the other.
+"""Send the rows of one table to `ingest`: buffer them, cut them into requests, send one request after the other.
 
-A request keeps its producer and sequence through all its attempts, by which the queue knows it again for five minutes.
-No attempt starts so late that it could still arrive after that: then nobody can tell any more, and `Ambiguous` says so.
+A request has the same producer and sequence number in all its attempts, so the queue recognises it for five minutes. No
+attempt starts so late that it could arrive after that. Then the outcome can't be known, and the error is `Ambiguous`.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from lancelsm.common.clock import Budget, Clock, Ids
 from lancelsm.errors import Ambiguous, LsmError, Unavailable
 
 BATCH_BYTES: Final = 1 << 20
-DEDUP_SECONDS: Final = 300  # SQS FIFO: how long a message is known again
-ATTEMPT_SECONDS: Final = 60  # until an attempt is over, in the function and at the queue too
+DEDUP_SECONDS: Final = 300  # how long a FIFO queue of SQS recognises a message
+ATTEMPT_SECONDS: Final = 60  # the longest attempt, including the function and the queue
 RETRY_SECONDS: Final = DEDUP_SECONDS - ATTEMPT_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Rows that travel together, and the time of their first attempt on both clocks."""
+    """Rows that are sent together, and the time of their first attempt on both clocks."""
 
     rows: EncodedRows
     producer: str
     sequence: int
-    first_row: int  # number of its first row among all that were given for this table, from 0
+    first_row: int  # index of its first row among all rows given for this table, from 0
     now: float
     monotonic: float
 
 
 class Lane:
-    """One table's buffer. One request is in flight at a time, so rows arrive in the order given. Thread-safe.
+    """The buffer of one table. One request is in flight at a time, so rows arrive in the order given. Thread-safe.
 
     Args:
-        producer: names whoever sends now; never the same for two processes.
-        invoke: one attempt of a request.
-        retry_seconds: for all attempts of one request together.
+        producer: returns the name of the sending process; two processes never have the same name.
+        invoke: makes one attempt of a request.
+        retry_seconds: the time for all attempts of one request.
     """
 
     def __init__(
@@ -65,14 +65,14 @@ class Lane:
         self._bytes = 0
         self._since = 0.0
         self._pending: Request | None = None
-        self._unheard: LsmError | None = None
+        self._background_error: LsmError | None = None
         self._sequence = 0
         self._first_row = 0
 
     def add(self, pieces: Iterable[EncodedRows]) -> None:
-        """Take rows, and send what fills requests. Raises as `send`."""
+        """Buffer rows and send full requests. Raises the same errors as `send`."""
         with self._lock:
-            self._raise_unheard()
+            self._raise_background_error()
             for piece in pieces:
                 if not self._waiting:
                     self._since = self._clock.monotonic()
@@ -81,36 +81,38 @@ class Lane:
             self._drain(until=BATCH_BYTES)
 
     def send(self) -> None:
-        """Send everything.
+        """Send all rows.
 
-        Raises: what became of one request, see `Client`. Its rows are not tried again; those after it stay here.
+        Raises:
+            Invalid, Fenced, Corrupt, Unavailable, Ambiguous: one request failed, see `Client`. Its rows are not sent
+                again; later rows stay in the buffer.
         """
         with self._lock:
-            self._raise_unheard()
+            self._raise_background_error()
             self._drain(until=1)
 
     def send_aged(self, seconds: float) -> None:
-        """As `send`, if a row has waited so long. What goes wrong is raised by the next `add` or `send`, not here."""
+        """Send all rows if one has waited for this time. The next `add` or `send` raises the error, if any."""
         with self._lock:
             aged = self._waiting and self._clock.monotonic() - self._since >= seconds
-            if self._unheard is None and (aged or self._pending is not None):
+            if self._background_error is None and (aged or self._pending is not None):
                 try:
                     self._drain(until=1)
                 except LsmError as error:
-                    self._unheard = error
+                    self._background_error = error
 
-    def _raise_unheard(self) -> None:
-        if self._unheard is not None:
-            error, self._unheard = self._unheard, None
+    def _raise_background_error(self) -> None:
+        if self._background_error is not None:
+            error, self._background_error = self._background_error, None
             raise error
 
     def _drain(self, *, until: int) -> None:
         while self._pending is not None or (self._waiting and self._bytes >= until):
-            # An interruption leaves the request here: it goes on under the same sequence, or not at all.
+            # An interrupted request stays pending: it is sent again with the same sequence number, or not at all.
             resumed = self._pending is not None
             self._pending = self._pending or self._next()
             try:
-                self._deliver(self._pending, lost="an attempt was interrupted" if resumed else None)
+                self._deliver(self._pending, unresolved="an attempt was interrupted" if resumed else None)
             except LsmError as error:
                 failed = self._pending
                 error.where |= {"table": self._table, "producer": failed.producer, "sequence": failed.sequence}
@@ -120,10 +122,10 @@ class Lane:
             self._pending = None
 
     def _next(self) -> Request:
-        """The longest run of the first rows that fits a request."""
+        """Return the longest run of waiting rows, from the first one on, that fits one request."""
         rows = self._waiting.popleft()
-        while self._waiting and rows.joins(self._waiting[0]) and rows.bytes + self._waiting[0].bytes <= BATCH_BYTES:
-            rows = rows.joined(self._waiting.popleft())
+        while self._waiting and rows.can_join(self._waiting[0]) and rows.bytes + self._waiting[0].bytes <= BATCH_BYTES:
+            rows = rows.join(self._waiting.popleft())
         self._bytes -= rows.bytes
         self._since = self._clock.monotonic()
         request = Request(
@@ -138,13 +140,13 @@ class Lane:
         self._first_row += rows.rows
         return request
 
-    def _deliver(self, request: Request, *, lost: str | None) -> None:
-        """Attempts until the queue has the rows.
+    def _deliver(self, request: Request, *, unresolved: str | None) -> None:
+        """Attempt a request until the queue has its rows.
 
         Args:
-            lost: why an earlier attempt may have been applied; None if none may.
+            unresolved: why an earlier attempt may have reached the queue; None if none may have.
         """
-        cause = "no time was left"
+        cause = "no time left"
         left = self._retry_seconds - self._elapsed(request)
         for _ in Budget(clock=self._clock, ids=self._ids, seconds=left).attempts():
             if self._elapsed(request) >= self._retry_seconds:
@@ -153,18 +155,18 @@ class Lane:
             if isinstance(outcome, Answered):
                 return
             if isinstance(outcome, Failed):
-                if not outcome.again:
-                    outcome.error.where |= {} if lost is None else {"earlier_attempt": lost}
+                if not outcome.retryable:
+                    outcome.error.where |= {} if unresolved is None else {"earlier_attempt": unresolved}
                     raise outcome.error
-                lost = cause = str(outcome.error)
+                unresolved = cause = str(outcome.error)
             else:
                 cause = outcome.cause
-                lost = cause if isinstance(outcome, NoResponse) else lost
-        if lost is not None:
+                unresolved = cause if isinstance(outcome, NoResponse) else unresolved
+        if unresolved is not None:
             remedy = "Read the table, then decide whether to send these rows again"
-            raise Ambiguous(f"the rows may be on the queue, once: {lost}", remedy=remedy)
+            raise Ambiguous(f"the rows may be on the queue, once: {unresolved}", remedy=remedy)
         raise Unavailable(f"the rows were not sent: {cause}", remedy="Send them again")
 
     def _elapsed(self, request: Request) -> float:
-        """Seconds since the first attempt by the clock that went further: on a suspended machine one of them stops."""
+        """Return the seconds since the first attempt, by the faster clock: a suspended machine may stop one of them."""
         return max(self._clock.monotonic() - request.monotonic, self._clock.now() - request.now)

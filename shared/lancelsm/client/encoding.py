@@ -1,7 +1,7 @@
-"""Rows as they travel to a function: JSON objects, or one Arrow stream.
+"""Encode rows for a function: as JSON objects, or as one Arrow stream.
 
-Dicts travel as JSON, which the function reads with the table's types; Arrow data (pyarrow, polars, pandas) as a stream,
-zstd-compressed. pyarrow is needed for the latter alone. What JSON lacks is text, as `record.json_lines` writes it.
+Dicts are sent as JSON, which the function reads with the table's types. Arrow data (pyarrow, polars, pandas) is sent as
+a zstd-compressed stream; only this needs pyarrow. Values that JSON lacks are text, in the form of `record.json_lines`.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from typing import Any, Final, Literal
 from lancelsm.errors import Invalid
 
 Op = Literal["upsert", "delete"]
-LARGE_BYTES: Final = 512 << 10  # of a row that may not fit a message of the queue, whatever compression does
+LARGE_BYTES: Final = 512 << 10  # a larger row may not fit a message of the queue, even when compressed
 _FIELD = {"upsert": "upserts", "delete": "deletes"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedRows:
-    """Some rows for one operation, in the order given.
+    """Rows for one operation, in the order given.
 
     Attributes:
-        parts: the JSON text of each row, or Arrow tables of one schema.
-        bytes: of the text in UTF-8, or of the columns in memory.
+        parts: the JSON text of each row, or Arrow tables with one schema.
+        bytes: the size of the UTF-8 text, or of the columns in memory.
     """
 
     op: Op
@@ -45,13 +45,13 @@ class EncodedRows:
     def is_large(self) -> bool:
         return self.rows == 1 and self.bytes > LARGE_BYTES
 
-    def joins(self, other: EncodedRows) -> bool:
-        """Whether one request can hold both."""
+    def can_join(self, other: EncodedRows) -> bool:
+        """Return whether one request can hold both."""
         if (self.op, self.is_arrow) != (other.op, other.is_arrow) or self.is_large or other.is_large:
             return False
         return not self.is_arrow or bool(self.parts[0].schema.equals(other.parts[0].schema))
 
-    def joined(self, other: EncodedRows) -> EncodedRows:
+    def join(self, other: EncodedRows) -> EncodedRows:
         return EncodedRows(
             op=self.op,
             parts=[*self.parts, *other.parts],
@@ -60,25 +60,26 @@ class EncodedRows:
         )
 
 
-def packed(data: Any, *, op: Op, limit: int) -> Iterator[EncodedRows]:
-    """Rows in pieces of up to so many bytes; a row that is larger is a piece of its own.
+def encode_rows(data: Any, *, op: Op, limit: int) -> Iterator[EncodedRows]:
+    """Encode rows in pieces of at most `limit` bytes. A larger row becomes a piece of its own.
 
     Args:
-        data: Arrow data, or dicts. Keys alone for a delete.
+        data: Arrow data or dicts; for a delete, only the key columns.
 
     Raises:
-        Invalid: these are no rows, or a value has no form in JSON; names row and column. Before the first piece.
+        Invalid: `data` is not rows, or a value can't be encoded as JSON; names row and column. Raised before the first
+            piece.
     """
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         return _slices(_table(data), op=op, limit=limit)
     if isinstance(data, str | bytes | Mapping) or not isinstance(data, Iterable):
-        raise Invalid(f"rows can't be read from {type(data).__name__}", remedy="Give dicts, one a row, or Arrow data")
+        raise Invalid(f"rows can't be read from {type(data).__name__}", remedy="Give one dict per row, or Arrow data")
     texts = [_text(row, number) for number, row in enumerate(data)]
     return _runs(texts, op=op, limit=limit)
 
 
 def event(table: str, *pieces: EncodedRows, **more: object) -> bytes:
-    """The event that carries rows to `ingest` or `writer_flush`."""
+    """Encode the event that carries rows to `ingest` or `writer_flush`."""
     head = json.dumps({"table": table, **more}, ensure_ascii=False)[:-1]
     fields = []
     for rows in pieces:
@@ -90,8 +91,8 @@ def event(table: str, *pieces: EncodedRows, **more: object) -> bytes:
 
 
 def stream(rows: EncodedRows) -> bytes:
-    """Arrow rows as one compressed IPC stream."""
-    import pyarrow as pa  # noqa: PLC0415 - an app without it sends dicts
+    """Encode Arrow rows as one compressed IPC stream."""
+    import pyarrow as pa  # noqa: PLC0415 - an app without pyarrow sends dicts
 
     table = pa.concat_tables(rows.parts).combine_chunks()  # many small batches would hardly compress
     sink = pa.BufferOutputStream()
@@ -108,7 +109,7 @@ def _table(data: Any) -> Any:
         raise Invalid("pyarrow is not installed", remedy="Install it, or give rows as dicts") from error
     try:
         return pa.table(data)
-    # Whose stream it is decides what is raised: NotImplementedError is how a producer refuses a type of its own.
+    # The producer of the stream chooses the exception, e.g. NotImplementedError for a type that it can't export.
     except (pa.ArrowException, TypeError, ValueError, NotImplementedError) as error:
         raise Invalid(f"{type(data).__name__} can't be read as Arrow: {error}") from error
 
@@ -138,40 +139,40 @@ def _runs(texts: list[tuple[str, int]], *, op: Op, limit: int) -> Iterator[Encod
 
 
 def _text(row: object, number: int) -> tuple[str, int]:
-    """A row's JSON and its length in bytes."""
+    """Return a row's JSON and its length in bytes."""
     if not isinstance(row, Mapping):
         raise Invalid(f"row {number} is a {type(row).__name__}, not a dict", row=number)
     name: object = None
     given = {}
     try:
         for name, value in row.items():
-            given[str(name)] = plain(value)
+            given[str(name)] = to_json_value(value)
         text = json.dumps(given, ensure_ascii=False)
-        return text, len(text.encode()) + 2  # and the comma to the next one
+        return text, len(text.encode()) + 2  # 2: the separator to the next row
     except (TypeError, ValueError, RecursionError) as error:
         raise Invalid(
-            f"column {name!r} of row {number} has no form in JSON: {error}", row=number, field=name
+            f"column {name!r} of row {number} can't be encoded as JSON: {error}", row=number, field=name
         ) from error
 
 
-def plain(value: Any) -> Any:
-    """A value that JSON has; raises `TypeError` if there is none."""
+def to_json_value(value: Any) -> Any:
+    """Convert a value to one that JSON has. Raises `TypeError` if this is not possible."""
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
     if isinstance(value, Mapping):
         if wrong := [key for key in value if not isinstance(key, str)]:
-            raise TypeError(f"the key {wrong[0]!r} is no text")
-        return {key: plain(inner) for key, inner in value.items()}
+            raise TypeError(f"the key {wrong[0]!r} is not text")
+        return {key: to_json_value(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
+        return [to_json_value(inner) for inner in value]
     if isinstance(value, bytes | bytearray | memoryview):
         return base64.b64encode(value).decode()
     if isinstance(value, datetime.datetime | datetime.date | datetime.time):
         return value.isoformat()
     if isinstance(value, decimal.Decimal | uuid.UUID):
         return str(value)
-    if callable(getattr(value, "item", None)) and not getattr(value, "shape", ()):  # a scalar of numpy
-        return plain(value.item())
+    if callable(getattr(value, "item", None)) and not getattr(value, "shape", ()):  # a numpy scalar
+        return to_json_value(value.item())
     raise TypeError(f"{type(value).__name__} is not supported; give text, a number, or Arrow data")

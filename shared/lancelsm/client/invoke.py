@@ -1,6 +1,6 @@
-"""One invocation of one function, and what is known after it.
+"""Invoke one function once and classify the outcome.
 
-The four outcomes are values: whether a call may be repeated is decided by who knows what it does.
+Each outcome is a value, since only the caller knows whether its call may be repeated.
 """
 
 from __future__ import annotations
@@ -13,37 +13,39 @@ from typing import Any
 from lancelsm.errors import Ambiguous, Invalid, LsmError, Unavailable
 
 Document = dict[str, Any]
-Service = Callable[..., Any]  # as `common.aws.client`
+Service = Callable[..., Any]  # creates AWS clients, see `common.aws.client`
 
 _KINDS = {kind.kind: kind for kind in LsmError.__subclasses__()}
-_AGAIN = ("Contended", "Unavailable", "Ambiguous")
+_RETRYABLE = ("Contended", "Unavailable", "Ambiguous")
 _TOO_MANY = 429
 _SERVER_ERROR = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
+    """The function returned this document."""
+
     document: Document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """The function raised, or AWS refuses the call: no permission, no such function. `again`: it may succeed later."""
+    """The function raised an error, or AWS refused the call. `retryable`: a retry may succeed."""
 
     error: LsmError
-    again: bool
+    retryable: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotStarted:
-    """The function did not run and never will for this call: throttled, or no connection."""
+    """The function did not run, and this call will not start it later: throttled, or no connection."""
 
     cause: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoResponse:
-    """No answer that proves anything: the function may have run, or may still."""
+    """No conclusive reply: the function may have run, or may still run."""
 
     cause: str
 
@@ -55,7 +57,8 @@ class Functions:
     """The functions of a deployment.
 
     Args:
-        names: their names, ARNs or aliases in AWS, by our name for them.
+        names: their names, ARNs or aliases in AWS, by function.
+        service: creates AWS clients.
     """
 
     def __init__(self, names: Mapping[str, str], *, service: Service) -> None:
@@ -63,10 +66,10 @@ class Functions:
         self._service = service
 
     def invoke(self, function: str, payload: bytes, *, read_seconds: int) -> Response:
-        """Invoke a function once and wait for its answer.
+        """Invoke a function once and wait for its reply.
 
         Args:
-            read_seconds: how long; what takes longer is `NoResponse`.
+            read_seconds: how long to wait; after that the outcome is `NoResponse`.
         """
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - an extra
 
@@ -76,25 +79,25 @@ class Functions:
             reply = client.invoke(FunctionName=name, Payload=payload)
             body = reply["Payload"].read()
         except ClientError as error:
-            return _denied(error.response, name)
+            return _client_error(error.response, name)
         except BotoCoreError as error:
-            return _broken(error, name)
-        except OSError as error:  # a stream that breaks off
-            return NoResponse(cause=f"{name} gave no answer: {error}")
-        return _told(reply, body, name)
+            return _connection_error(error, name)
+        except OSError as error:  # the connection broke while the reply was read
+            return NoResponse(cause=f"{name} gave no reply: {error}")
+        return _parse_reply(reply, body, name)
 
     def answer(
         self, function: str, payload: bytes, *, attempts: Iterable[int], read_seconds: int, **where: str
     ) -> Document:
-        """Invoke a function that may run twice until it answers, or fails in a way that no repetition mends.
+        """Invoke a function that may run twice until it answers, or fails with an error that a retry can't fix.
 
         Args:
-            attempts: as of a `Budget`.
-            where: what errors say of it.
+            attempts: the attempts of a `Budget`.
+            where: context for errors.
 
         Raises:
-            LsmError: as the function, or AWS, said.
-            Unavailable: there was no answer to any attempt.
+            LsmError: the error of the function or of AWS.
+            Unavailable: no attempt had a reply.
         """
         cause = ""
         for _ in attempts:
@@ -102,7 +105,7 @@ class Functions:
             if isinstance(outcome, Answered):
                 return outcome.document
             if isinstance(outcome, Failed):
-                if not outcome.again:
+                if not outcome.retryable:
                     raise outcome.error
                 cause = str(outcome.error)
             else:
@@ -110,61 +113,63 @@ class Functions:
         raise Unavailable(cause, **where)
 
 
-def _told(reply: Mapping[str, Any], body: bytes, name: str) -> Response:
+def _parse_reply(reply: Mapping[str, Any], body: bytes, name: str) -> Response:
+    """Classify a reply of Lambda."""
     try:
         document = json.loads(body)
     except ValueError as error:
-        return NoResponse(cause=f"{name} answered what is no JSON: {error}")
+        return NoResponse(cause=f"{name} answered with invalid JSON: {error}")
     if "FunctionError" not in reply:
         return Answered(document=document)
     kind, message = str(document.get("errorType", "")), str(document.get("errorMessage", ""))
     if kind in _KINDS:
-        return Failed(error=_error(kind, message), again=kind in _AGAIN)
+        return Failed(error=_error(kind, message), retryable=kind in _RETRYABLE)
     if not kind or kind.startswith(("Sandbox.", "Runtime.")):  # killed, or out of time or memory
-        return NoResponse(cause=f"{name} ended without an answer: {kind} {message}".rstrip())
-    remedy = "Read, then decide whether to do it again; the function's log has the reason"
-    return Failed(error=Ambiguous(f"{name} failed: {kind}: {message}", remedy=remedy), again=False)
+        return NoResponse(cause=f"{name} ended without a reply: {kind} {message}".rstrip())
+    remedy = "Read, then decide whether to call again; the function's log has the reason"
+    return Failed(error=Ambiguous(f"{name} failed: {kind}: {message}", remedy=remedy), retryable=False)
 
 
 def _error(kind: str, message: str) -> LsmError:
-    """The error that a function raised, from its document."""
+    """Decode the error that a function raised."""
     try:
-        said = dict(json.loads(message)["error"])
+        document = dict(json.loads(message)["error"])
     except (ValueError, TypeError, KeyError):
         return _KINDS[kind](message)
-    text, remedy = str(said.pop("message", "")), str(said.pop("remedy", ""))
+    text, remedy = str(document.pop("message", "")), str(document.pop("remedy", ""))
     error = _KINDS[kind](text, remedy=remedy)
-    error.where = {name: value for name, value in said.items() if name != "kind"}
+    error.where = {name: value for name, value in document.items() if name != "kind"}
     return error
 
 
-def _denied(response: Mapping[str, Any], name: str) -> Response:
-    code, said = str(response["Error"].get("Code", "")), str(response["Error"].get("Message", ""))
+def _client_error(response: Mapping[str, Any], name: str) -> Response:
+    """Classify an error reply of AWS."""
+    code, message = str(response["Error"].get("Code", "")), str(response["Error"].get("Message", ""))
     status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     if status == _TOO_MANY or "Throttl" in code or "TooManyRequests" in code:
         return NotStarted(cause=f"{name} is throttled: {code}")
     if status >= _SERVER_ERROR or code in ("ServiceException", "InternalFailure"):
-        return NoResponse(cause=f"the service failed: {code} {said}".rstrip())
+        return NoResponse(cause=f"the service failed: {code} {message}".rstrip())
     remedies = {
-        "ResourceNotFoundException": "Name the stage or the function as it was deployed, and its region",
+        "ResourceNotFoundException": "Check the stage, the function's name and the AWS region",
         "AccessDeniedException": "Grant lambda:InvokeFunction on it",
         "RequestTooLargeException": "Give fewer rows at once",
         "RequestEntityTooLargeException": "Give fewer rows at once",
     }
-    what = f"{name} can't be invoked: {code}: {said}"
-    return Failed(error=Invalid(what, remedy=remedies.get(code, "See what AWS says")), again=False)
+    what = f"{name} can't be invoked: {code}: {message}"
+    return Failed(error=Invalid(what, remedy=remedies.get(code, "Fix the error that AWS reports")), retryable=False)
 
 
-def _broken(error: Exception, name: str) -> Response:
-    """What a failure of the client library itself means."""
+def _connection_error(error: Exception, name: str) -> Response:
+    """Classify a failure of the AWS client library itself."""
     from botocore.exceptions import ConnectionError as NoConnection  # noqa: PLC0415
     from botocore.exceptions import HTTPClientError, IncompleteReadError, SSLError  # noqa: PLC0415
 
-    # TLS may break on the answer, too; only without trust nothing is ever sent.
+    # A TLS error may come after the request was sent, except a failed check of the certificate.
     broke = isinstance(error, SSLError) and "CERTIFICATE_VERIFY_FAILED" not in str(error)
     if isinstance(error, NoConnection) and not broke:
         return NotStarted(cause=f"no connection: {error}")
     if broke or isinstance(error, HTTPClientError | IncompleteReadError):
-        return NoResponse(cause=f"{name} gave no answer: {error}")
+        return NoResponse(cause=f"{name} gave no reply: {error}")
     what = f"{name} can't be invoked: {error}"
-    return Failed(error=Invalid(what, remedy="Check credentials, profile and region"), again=False)
+    return Failed(error=Invalid(what, remedy="Check credentials, profile and region"), retryable=False)

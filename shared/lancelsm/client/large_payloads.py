@@ -1,4 +1,4 @@
-"""What exceeds an invocation: rows that travel by the bucket, answers behind a URL."""
+"""Payloads that exceed an invocation: put rows into the bucket, and fetch query results behind a URL."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Fetch = Callable[[str], list[dict[str, Any]]]
 _SECONDS = 60
 
 
-def work_of(stage: str, *, service: Service) -> str:
-    """`s3://BUCKET/work` of a stage, from the outputs of its stack."""
+def work_location(stage: str, *, service: Service) -> str:
+    """Return `s3://BUCKET/work` of a stage, from the outputs of its stack."""
     name = f"lancelsm-{stage}-pipeline"
     remedy = "Give the client `work`, s3://BUCKET/work"
     found = outputs(name, service=service, remedy=remedy)
     if "Bucket" not in found:
-        raise Invalid(f"the stack {name} names no bucket", remedy=remedy)
+        raise Invalid(f"the outputs of stack {name} have no bucket", remedy=remedy)
     return f"s3://{found['Bucket']}/work"
 
 
 def outputs(stack: str, *, service: Service, remedy: str = "Deploy it, or name another stage") -> dict[str, str]:
-    """The outputs of a stack by name; raises `Invalid` if it can't be read."""
+    """Return the outputs of a stack by name. Raises `Invalid` if the stack can't be read."""
     from botocore.exceptions import ClientError  # noqa: PLC0415 - an extra
 
     try:
@@ -38,25 +38,25 @@ def outputs(stack: str, *, service: Service, remedy: str = "Deploy it, or name a
 
 
 def put(work: str, key: str, body: bytes, *, service: Service) -> None:
-    """Write an object below `work`. Raises `Unavailable`; nothing refers to it then."""
+    """Write an object below `work`. Raises `Unavailable`; nothing refers to the object then."""
     from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
 
-    place = urlsplit(work)
-    whole = f"{place.path.strip('/')}/{key}"
+    location = urlsplit(work)
+    bucket, full_key = location.netloc, f"{location.path.strip('/')}/{key}"
     try:
-        service("s3", read_seconds=_SECONDS).put_object(Bucket=place.netloc, Key=whole, Body=body)
+        service("s3", read_seconds=_SECONDS).put_object(Bucket=bucket, Key=full_key, Body=body)
     except (BotoCoreError, ClientError) as error:
         raise Unavailable(
-            f"rows could not be put into the bucket: {error}", object=f"s3://{place.netloc}/{whole}"
+            f"rows could not be put into the bucket: {error}", object=f"s3://{bucket}/{full_key}"
         ) from error
 
 
-def fetched(url: str) -> list[dict[str, Any]]:
-    """The rows behind a presigned URL: one JSON object a line."""
+def fetch_rows(url: str) -> list[dict[str, Any]]:
+    """Fetch the rows behind a presigned URL, one JSON object per line."""
     if urlsplit(url).scheme not in ("https", "http"):
-        raise Invalid("the answer names no URL of HTTP", url=url)
+        raise Invalid("the URL in the answer is not an HTTP URL", url=url)
     try:
         with urlopen(url, timeout=_SECONDS) as reply:
             return [json.loads(line) for line in reply]
     except (URLError, OSError, ValueError) as error:
-        raise Unavailable(f"the rows behind the answer's URL could not be read: {error}") from error
+        raise Unavailable(f"the rows at the answer's URL could not be read: {error}") from error

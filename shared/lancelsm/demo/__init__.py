@@ -1,5 +1,4 @@
-"""A year of flights through the whole pipeline, and a proof at the end that nothing was lost.
+"""The demo: send a year of flights through the whole pipeline, then prove that nothing was lost.
 
-`embedded` takes it through a table in a directory, `deployed` through the functions of a stack; data and proof are the
-same.
+`embedded` uses a table in a directory, `deployed` the functions of a deployment. Data and proof are the same.
 """

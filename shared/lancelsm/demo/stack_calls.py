@@ -1,4 +1,4 @@
-"""What the demo asks of a deployment beside rows: where it is, a flush, a merge, how much it was used."""
+"""What the demo needs from a deployment besides rows: its resources, a flush, a merge, and counts of requests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeployedStage:
-    """Where a stage's tables, registry and merge machine are, as the outputs of its stack say."""
+    """The tables, registry and merge machine of a stage, from the outputs of its stack."""
 
     stage: str
     tables: str
@@ -31,8 +31,8 @@ class DeployedStage:
     machine: str
 
     @classmethod
-    def of(cls, stage: str, *, service: Service) -> Self:
-        """Raises `Invalid` if the stage is not deployed."""
+    def from_outputs(cls, stage: str, *, service: Service) -> Self:
+        """Read the outputs. Raises `Invalid` if the stage is not deployed."""
         found = outputs(f"lancelsm-{stage}-pipeline", service=service)
         return cls(
             stage=stage,
@@ -43,27 +43,27 @@ class DeployedStage:
 
 
 class Stack:
-    """One deployment. Counts the requests to `ingest` made from here, and the messages that came of them."""
+    """One deployment. Counts the requests sent to `ingest` from here, and the messages that they caused."""
 
-    def __init__(self, place: DeployedStage, *, service: Service, clock: Clock, ids: Ids) -> None:
-        self.place = place
+    def __init__(self, resources: DeployedStage, *, service: Service, clock: Clock, ids: Ids) -> None:
+        self.resources = resources
         self.requests = self.messages = 0
         self._service = service
         self._clock = clock
         self._ids = ids
-        names = {"compaction": f"lancelsm-{place.stage}-compaction"}
+        names = {"compaction": f"lancelsm-{resources.stage}-compaction"}
         self._functions = Functions(names, service=service)
 
     def service(self, name: str, **more: Any) -> Any:
-        """As `common.aws.client`, for what is to be counted."""
+        """Create AWS clients like `common.aws.client`; calls of Lambda are counted."""
         client = self._service(name, **more)
-        return _Counted(client, self) if name == "lambda" else client
+        return _CountingClient(client, self) if name == "lambda" else client
 
     def attempts(self, seconds: float) -> Iterable[int]:
         return Budget(clock=self._clock, ids=self._ids, seconds=seconds).attempts()
 
     def flush(self, table: str) -> Document:
-        """Invoke `compaction`; the same again does no harm. Raises what it raises."""
+        """Invoke `compaction`. It is safe to repeat. Raises the errors of the function."""
         return self._functions.answer(
             "compaction",
             json.dumps({"table": table}).encode(),
@@ -73,18 +73,18 @@ class Stack:
         )
 
     def merge(self, table: str, *, engine: Engine) -> Document:
-        """Start an execution of the merge machine and wait for it; returns its output.
+        """Start an execution of the merge machine, wait for it, and return its output.
 
         Raises:
-            Invalid, Unavailable: it can't be started or asked for.
-            LsmError: it failed; says with what.
+            Invalid, Unavailable: it can't be started or described.
+            LsmError: the execution failed; has its error.
         """
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - an extra
 
         states = self._service("stepfunctions")
-        asked = json.dumps({"table": table, "engine": engine})
+        request = json.dumps({"table": table, "engine": engine})
         try:
-            run = states.start_execution(stateMachineArn=self.place.machine, input=asked)["executionArn"]
+            run = states.start_execution(stateMachineArn=self.resources.machine, input=request)["executionArn"]
             for _ in self.attempts(_MERGE_SECONDS):
                 execution = states.describe_execution(executionArn=run)
                 if execution["status"] == "SUCCEEDED":
@@ -94,11 +94,11 @@ class Stack:
                     raise LsmError(f"the merge ended: {what}", table=table, execution=run)
         except (BotoCoreError, ClientError) as error:
             raise aws.translated(error, doing="the merge can't be run", table=table) from error
-        raise Unavailable(f"the merge still runs after {_MERGE_SECONDS} s", table=table, execution=run)
+        raise Unavailable(f"the merge is still running after {_MERGE_SECONDS} s", table=table, execution=run)
 
 
-class _Counted:
-    """A client of Lambda that counts what `ingest` answers."""
+class _CountingClient:
+    """A Lambda client that counts the answers of `ingest`."""
 
     def __init__(self, client: Any, stack: Stack) -> None:
         self._client = client

@@ -1,1 +1,1 @@
-"""What a deployment on AWS adds: functions' edge, queue, schedule, bill, checks. Results as documents."""
+"""What a deployment on AWS adds: functions, delivery through the queue, schedule, cost, checks, documents."""

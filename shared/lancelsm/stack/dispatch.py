@@ -1,11 +1,11 @@
-"""Start what is due in the tables of a deployment, and nothing else: so nothing runs where nothing is written.
+"""Start flushes and merges that are due in the tables of a deployment. Nothing runs for tables without writes.
 
-The registry's index says which regions the base may lag behind; what is due is decided from their heads, read strongly.
-Nobody's safety rests on it: a flush or a merge that is started twice finds nothing to do.
+The registry's index `dirty` lists regions whose base may lag behind. What is due is then decided from their heads, read
+with consistency. No safety depends on this module: a flush or merge that is started twice finds nothing to do.
 
-A flush is due by the settings of the table: rows, bytes, or for how long the base has lagged. A merge is due by pending
-generations or by that time; a generation counts as pending until the merger has told the head. A region that is marked
-but holds nothing any more is left alone: the merger takes the mark away.
+A flush is due by the table's settings for rows, bytes, or the time since the base began to lag. A merge is due by the
+number of pending generations or by that time. A generation counts as pending until the merger has recorded its merge in
+the head. A marked region without data is skipped; the merger removes its mark.
 """
 
 from __future__ import annotations
@@ -33,46 +33,46 @@ _NAME_DIGITS = 16
 
 
 class DirtyRegistry(Protocol):
-    """The registry of a deployment, as a schedule sees it."""
+    """What `dispatch` needs from the registry of a deployment."""
 
     def read(self, key: Key) -> Record | None: ...
 
     def dirty(self) -> list[tuple[TableId, RegionId, str]]:
-        """Regions that the base may lag behind; late, and for schedules alone."""
+        """List regions whose base may lag behind. The list may be late; use it only for schedules."""
         ...
 
 
 class Work(Protocol):
-    """Starts work elsewhere, and does not wait for it."""
+    """Starts work without waiting for it."""
 
     def flush(self, table: str) -> None:
         """Start a flush of a table."""
         ...
 
-    def merging(self) -> Sequence[str]:
-        """The names of the merges that run now; may be late by seconds."""
+    def running_merges(self) -> Sequence[str]:
+        """Return the names of merges that run now; the list may be seconds late."""
         ...
 
     def merge(self, table: str, *, name: str) -> str:
-        """Start a merge of a table, unless one of that name was ever started; returns what identifies it."""
+        """Start a merge of a table unless one with this name was ever started. Return its identifier."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
-    """How far the base is behind one region."""
+    """How far the base lags behind one region."""
 
     region: RegionId
-    rows: int  # not in a generation yet
+    rows: int  # rows that are not in a generation yet
     bytes: int
     newest: Generation
-    merged: Generation  # as the merger told the head
-    since: float  # in Unix seconds
+    merged: Generation  # recorded in the head by the merger
+    since: float  # when the base began to lag, in Unix seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
-    """What a table needs now. `merge` names the merge: nobody starts two of one name."""
+    """What is due in a table now. `merge` is the name of the merge; a name is started only once."""
 
     flush: bool
     merge: str | None
@@ -80,7 +80,7 @@ class Due:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dispatched:
-    """What was started, and which tables could not be looked at or served, and why."""
+    """What was started, and the tables that failed, with their errors."""
 
     flushed: tuple[str, ...]
     merges: tuple[str, ...]
@@ -88,11 +88,11 @@ class Dispatched:
 
 
 def due(table: TableId, lags: Iterable[Lag], *, settings: Settings, now: float) -> Due:
-    """What a table needs, from what its regions hold.
+    """Decide what is due in a table from what its regions hold.
 
-    A merge's name is made of the table, what is pending, and how many times the age at which a merge is due has passed
-    since the base began to lag. So two schedules at once start one, new generations get a merge of their own, and one
-    that failed is started again after that age.
+    The name of a merge depends on the table, on what is pending, and on how many times `merge_age_seconds` has passed
+    since the base began to lag. So two concurrent schedules start one merge, new generations get a new merge, and a
+    failed merge is started again after that time.
     """
     flush, waiting, merge_is_due = False, [], False
     for lag in lags:
@@ -114,11 +114,11 @@ def due(table: TableId, lags: Iterable[Lag], *, settings: Settings, now: float) 
 
 
 def next_collection(table: TableId, *, settings: Settings, now: float) -> tuple[str, str]:
-    """The collection that takes what a merge has left now: its name, and when it begins, in ISO 8601.
+    """Return name and start time (ISO 8601) of the collection that takes what a merge leaves now.
 
-    Time is cut into spans of twice `collect_interval_seconds`, and one collection begins at the end of a span for all
-    merges in it. So nothing is left behind by the last merge, and a round is swept, an interval after its commit,
-    before the next one can supersede it.
+    Time is divided into spans of twice `collect_interval_seconds`. One collection starts at the end of a span, for all
+    merges in it. So the last merge is collected too, and a round is swept, one interval after its commit, before the
+    next round can supersede it.
     """
     span = max(1, ceil(2 * settings.collect_interval_seconds))
     end = datetime.fromtimestamp((now // span + 1) * span, tz=UTC)
@@ -128,13 +128,11 @@ def next_collection(table: TableId, *, settings: Settings, now: float) -> tuple[
 def dispatch(
     registry: DirtyRegistry, *, open_table: Callable[[str], TableHandle], work: Work, only: str | None = None
 ) -> Dispatched:
-    """Start what is due in every table that has something.
-
-    One table that can't be read does not keep the others from being served.
+    """Start what is due in every table. An error in one table does not stop the others.
 
     Args:
-        open_table: from a table's URI, without Lance.
-        only: the URI of one table, instead of all.
+        open_table: opens a table by its URI, without Lance.
+        only: the URI of one table; by default all tables.
 
     Raises:
         Unavailable: the registry did not answer; nothing was started.
@@ -146,54 +144,54 @@ def dispatch(
     merges: list[str] = []
     failed: dict[str, Exception] = {}
     for table, wanted in sorted(marked.items()):
-        place = str(table)
+        uri = str(table)
         try:
-            place = _place(registry, table)
-            if only not in (None, place):
+            uri = _table_uri(registry, table)
+            if only not in (None, uri):
                 continue
-            handle = _opened(place, table, open_table)
+            handle = _open_checked(uri, table, open_table)
             needs = due(table, _lags(handle, wanted), settings=handle.settings, now=handle.context.clock.now())
             if needs.flush:
-                work.flush(place)
-                flushed.append(place)
-            if needs.merge is not None and not any(name.startswith(table) for name in work.merging()):
-                merges.append(work.merge(place, name=needs.merge))
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with one table, the others are served
-            failed[place] = error
+                work.flush(uri)
+                flushed.append(uri)
+            if needs.merge is not None and not any(name.startswith(table) for name in work.running_merges()):
+                merges.append(work.merge(uri, name=needs.merge))
+        except Exception as error:  # noqa: BLE001 - an error in one table must not stop the others
+            failed[uri] = error
     return Dispatched(flushed=tuple(flushed), merges=tuple(merges), failed=failed)
 
 
-class Elsewhere:
-    """Work in this account: a function is invoked and not waited for, a state machine is started.
+class AwsWork:
+    """Work in this AWS account: invokes a function without waiting, starts a state machine.
 
     Args:
         compaction: the name of the function that flushes.
         machine: the ARN of the state machine that merges.
-        service: AWS clients by service.
+        service: creates AWS clients.
 
     Raises:
-        Invalid: at a call: there is no such function or machine, or the role lacks the grant.
-        Unavailable: at a call: it may or may not have been started. Once more does no harm.
+        Invalid: at a call: function or machine not found, or the role lacks a grant.
+        Unavailable: at a call: the work may or may not have been started. Starting it again does no harm.
     """
 
     def __init__(self, *, compaction: str, machine: str, service: Callable[[str], Any] = aws.client) -> None:
         self._compaction = compaction
         self._machine = machine
         self._service = service
-        self._merging: list[str] | None = None
+        self._running: list[str] | None = None
 
     def flush(self, table: str) -> None:
         with _aws_errors("the flush can't be started", table=table):
             body = json.dumps({"table": table}).encode()
             self._service("lambda").invoke(FunctionName=self._compaction, InvocationType="Event", Payload=body)
 
-    def merging(self) -> Sequence[str]:
-        if self._merging is None:
+    def running_merges(self) -> Sequence[str]:
+        if self._running is None:
             with _aws_errors("running merges can't be listed", machine=self._machine):
                 pages = self._service("stepfunctions").get_paginator("list_executions")
                 listed = pages.paginate(stateMachineArn=self._machine, statusFilter="RUNNING")
-                self._merging = [one["name"] for page in listed for one in page["executions"]]
-        return self._merging
+                self._running = [one["name"] for page in listed for one in page["executions"]]
+        return self._running
 
     def merge(self, table: str, *, name: str) -> str:
         states = self._service("stepfunctions")
@@ -212,26 +210,28 @@ def _aws_errors(doing: str, **where: str) -> Iterator[None]:
         raise aws.translated(error, doing=doing, **where) from error
 
 
-def _place(registry: DirtyRegistry, table: TableId) -> str:
+def _table_uri(registry: DirtyRegistry, table: TableId) -> str:
     record = registry.read(table_key(table))
     if record is None:
-        raise Invalid("the registry has regions of a table that it does not know", remedy="Rebuild it", table=table)
+        raise Invalid(
+            "the registry has regions of an unknown table", remedy="Rebuild the table's registry", table=table
+        )
     return str(record["uri"])
 
 
-def _opened(place: str, table: TableId, open_table: Callable[[str], TableHandle]) -> TableHandle:
-    handle = open_table(place)
+def _open_checked(uri: str, table: TableId, open_table: Callable[[str], TableHandle]) -> TableHandle:
+    handle = open_table(uri)
     if handle.config.table != table:
         raise Invalid(
-            f"another table, {handle.config.table}, is at the place of {table}",
-            remedy="Remove the records of the old one from the registry",
-            table=place,
+            f"another table, {handle.config.table}, is at the location of {table}",
+            remedy="Remove the records of the old table from the registry",
+            table=uri,
         )
     return handle
 
 
 def _lags(handle: TableHandle, wanted: set[RegionId]) -> list[Lag]:
-    """Of the marked regions, as their heads say now."""
+    """Read the current heads of the marked regions."""
 
     def lag(found: tuple[Region, Head]) -> Lag:
         with error_context(**found[0].where):

@@ -1,6 +1,6 @@
-"""Results as JSON documents: the same from the command line and from the functions.
+"""Results as JSON documents, the same for the command line and the functions.
 
-They are built from plain values, so that a function that only writes can answer without Lance.
+They are built from plain values, so a function that only writes does not load Lance.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ def collected(done: Collected) -> Document:
 
 
 def scrubbed(report: Report) -> Document:
-    """{"ok", "checked", "complete", "problems": [{"path", "kind", "problem"}]}; not complete if a limit ended it."""
+    """{"ok", "checked", "complete", "problems": [{"path", "kind", "problem"}]}; incomplete if a limit was reached."""
     problems = [asdict(one) for one in report.problems]
     return {"ok": report.ok, "checked": report.checked, "complete": report.complete, "problems": problems}
 
 
 def snapshot(pin: Pin) -> Document:
-    """{"name", "created", "expires", "base_version", "clone"}: times in ISO 8601, null for never."""
+    """{"name", "created", "expires", "base_version", "clone"}: times in ISO 8601; `expires` is null for never."""
     return {
         "name": pin.name,
         "created": _moment(pin.created),
@@ -90,11 +90,11 @@ def cursor(pin: Pin) -> Document:
 
 
 def behind(lag: CursorLag) -> Document:
-    """{"behind": entries, "since"}: when the oldest of them was written, null if that is not known."""
+    """{"behind": entries, "since"}: `since` is when the oldest entry was written, null if unknown."""
     return {"behind": lag.entries, "since": None if lag.since is None else _moment(lag.since)}
 
 
-def held(regions: Iterable[tuple[Region, Head]], spec: RegionSpec | None) -> Document:
+def region_owners(regions: Iterable[tuple[Region, Head]], spec: RegionSpec | None) -> Document:
     """{"regions": [{"region", "epoch", "owner", "status", "values"}]}."""
     found = [
         {
@@ -110,7 +110,7 @@ def held(regions: Iterable[tuple[Region, Head]], spec: RegionSpec | None) -> Doc
 
 
 def generations(newest: Mapping[RegionId, Generation]) -> list[Document]:
-    """Counters by region as a list of records."""
+    """Return counters by region as a list of records."""
     return [{"region": region, "generation": number} for region, number in sorted(newest.items())]
 
 

@@ -1,8 +1,8 @@
-"""The edge of every function: settings when it starts, a checked event in, one document out, errors by kind.
+"""The common code of all functions: check settings at start, check the event, return a document, raise errors by kind.
 
-A function fails with the kind of `lancelsm.errors` as the error's type, so that a state machine or an app can tell what
-to do, and with the error document of the command line as its message, in JSON. What the runtime is told of an error
-goes into the log too, so it has no value of a row: it names column and row.
+A function fails with the kind of `lancelsm.errors` as its error type, so that a state machine or an app knows what to
+do. Its message is the error document of the command line, in JSON. The runtime writes error messages to the log, so
+they name column and row but never contain values of rows.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from lancelsm.stack.telemetry import Telemetry, load
 T = TypeVar("T")
 Document = dict[str, Any]
 
-_MARGIN_SECONDS = 5.0  # left for the answer, and for telling the queue what to deliver again
+_MARGIN_SECONDS = 5.0  # reserved for the answer and for postponing messages of the queue
 _SHORTEST_SECONDS = 1.0
 
 
 class Context(Protocol):
-    """What a function uses of the runtime's context."""
+    """The part of the runtime's context that functions use."""
 
     aws_request_id: str
     function_name: str
@@ -39,21 +39,21 @@ class Context(Protocol):
 class FunctionCall:
     """One invocation."""
 
-    id: str  # the same when the service repeats an asynchronous invocation
-    seconds: float  # for the work: what is left, less a margin for the answer
+    id: str  # the same when Lambda repeats an asynchronous invocation
+    seconds: float  # the time for the work: the remaining time less a margin for the answer
     telemetry: Telemetry
 
 
 class Internal(Exception):
-    """A bug, as the runtime is told of it: its type and the trace, but not its text, which may have values of rows."""
+    """A bug, as reported to the runtime: type and trace, but no text, since the text may contain values of rows."""
 
 
 def settings(*names: str) -> Mapping[str, str]:
-    """Settings of the deployment, from the environment; read where a module is loaded, so that a wrong one fails there.
+    """Read settings of the deployment from the environment. Call it at module level, so that wrong settings fail there.
 
     Raises:
-        Invalid: one is missing or empty; names all that are. Or a setting of pace in the environment is wrong. Its text
-            is the document.
+        Invalid: settings are missing or empty; names all of them. Or a `LANCELSM_` setting in the environment is not
+            valid. The text of the error is its document.
     """
     try:
         missing = [name for name in names if not os.environ.get(name)]
@@ -66,10 +66,10 @@ def settings(*names: str) -> Mapping[str, str]:
 
 
 def function(work: Callable[[Document, FunctionCall], Document]) -> Callable[[Document, Context], Document]:
-    """Make a handler of a function from an event to a document.
+    """Make a handler from a function of an event that returns a document.
 
-    The handler raises errors of `lancelsm.errors`, with the document of `LsmError.document` in JSON as the message, and
-    `Internal` with such a document for anything else.
+    The handler raises errors of `lancelsm.errors` with `LsmError.document` in JSON as the message, and `Internal` with
+    such a document for any other exception.
     """
 
     load()
@@ -84,7 +84,7 @@ def function(work: Callable[[Document, FunctionCall], Document]) -> Callable[[Do
             except LsmError as error:
                 telemetry.failed(error)
                 raise _runtime_error(error) from error
-            except Exception as error:  # noqa: BLE001 - the edge: whatever went wrong has one form
+            except Exception as error:  # noqa: BLE001 - all errors leave the function in one form
                 raise _bug(error).with_traceback(error.__traceback__) from None
 
     handler.__doc__ = work.__doc__
@@ -92,7 +92,10 @@ def function(work: Callable[[Document, FunctionCall], Document]) -> Callable[[Do
 
 
 def _runtime_error(error: LsmError) -> LsmError:
-    """An error of the same kind, its text the document: a caller knows six by name, and none of their subclasses."""
+    """Return an error with the document as its text.
+
+    Callers match the six kinds by name, so a subclass becomes its kind.
+    """
     kind = next(kind for kind in type(error).__mro__ if kind.__name__ == error.kind)
     reported: LsmError = kind(json.dumps(error.document(redacted=True), default=str))
     reported.remedy = ""
@@ -108,19 +111,19 @@ def _bug(error: Exception) -> Internal:
     return Internal(json.dumps({"error": facts}))
 
 
-def parsed(into: type[T], event: Mapping[str, Any]) -> T:
-    """An event as the frozen dataclass that documents it.
+def parse_event(into: type[T], event: Mapping[str, Any]) -> T:
+    """Decode an event into the frozen dataclass that documents it.
 
     Raises:
-        Invalid: a field is missing, unknown or of another type; names it.
+        Invalid: a field is missing, unknown or has the wrong type; names it.
     """
     kinds = typing.get_type_hints(into)
     needed = {field.name for field in fields(into) if field.default is MISSING and field.default_factory is MISSING}  # type: ignore[arg-type]
     if not isinstance(event, Mapping):
-        raise Invalid("the event is no object", remedy=f"Send an object with the fields {', '.join(kinds)}")
+        raise Invalid("the event is not an object", remedy=f"Send an object with the fields {', '.join(kinds)}")
     for name in event:
         if name not in kinds:
-            raise Invalid(f"the event has no field {name!r}", remedy=f"Fields are {', '.join(kinds)}", field=name)
+            raise Invalid(f"unknown field {name!r} in the event", remedy=f"Fields are {', '.join(kinds)}", field=name)
     for name in sorted(needed - event.keys()):
         raise Invalid(f"the event lacks the field {name!r}", field=name)
     for name, value in event.items():
@@ -128,14 +131,14 @@ def parsed(into: type[T], event: Mapping[str, Any]) -> T:
             raise Invalid(
                 f"{name} is {value!r:.80}",
                 remedy=f"Give {_described(kinds[name])}",
-                redacted=f"{name} is not what it has to be",
+                redacted=f"{name} has a wrong type or value",
                 field=name,
             )
     return into(**event)
 
 
 def _fits(value: object, kind: Any) -> bool:
-    """Whether a JSON value is of a type: str, int, bool, list, dict, a Literal or a union of those."""
+    """Return whether a JSON value has a type: str, int, bool, list, dict, a Literal or a union of these."""
     if get_origin(kind) in (typing.Union, types.UnionType):
         return any(_fits(value, one) for one in get_args(kind))
     if get_origin(kind) is Literal:
@@ -157,22 +160,20 @@ def _described(kind: Any) -> str:
     return names.get(get_origin(kind) or kind, str(kind))
 
 
-def place(table: str, *, root: str) -> str:
-    """The URI of a table of this deployment.
+def table_uri(table: str, *, root: str) -> str:
+    """Return the URI of a table of this deployment.
 
     Args:
-        table: its name below the root, or its whole URI.
+        table: its name below the root, or its full URI.
         root: the URI below which all tables of the deployment are.
 
     Raises:
-        Invalid: it is not below the root.
+        Invalid: the table is not below the root.
     """
     root = root.rstrip("/")
     whole = "://" in table or table.startswith("/")
     uri = (table if whole else f"{root}/{table}").rstrip("/")
     below = uri.removeprefix(f"{root}/")
     if below == uri or not below or any(part in ("", ".", "..") for part in below.split("/")):
-        raise Invalid(
-            "the table is not one of this deployment", remedy=f"Give a name or a URI below {root}/", table=table
-        )
+        raise Invalid("the table is not in this deployment", remedy=f"Give a name or a URI below {root}/", table=table)
     return uri

@@ -1,7 +1,7 @@
-"""The Spark job of a merge: what spark-submit runs for a table that doesn't fit one process.
+"""The Spark job of a merge, run by spark-submit for tables that don't fit one process.
 
-It merges what is pending when it runs, on the session that spark-submit prepared, and leaves the document of the merge
-where the plan's execution looks for it. Executors need this package and Lance: the archive of `layers/spark`.
+The job merges what is pending when it runs, on the session that spark-submit prepared, and writes the document of the
+merge to the URI of the result. Executors need this package and Lance: the archive of `layers/spark`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class JobArguments:
     """The arguments of a job, each a URI."""
 
     table: str
@@ -35,64 +35,64 @@ class Asked:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the job that `--table URI --plan URI --result URI` ask for; returns the exit code.
+    """Run the job with the arguments `--table URI --plan URI --result URI`. Return the exit code.
 
-    The result is written once, by whichever attempt merged. An error of `lancelsm.errors` is logged as its document,
-    written beside the result as `error.json` (the last attempt's stands), and gives its kind's exit code.
+    The attempt that merges writes the result once. An error of `lancelsm.errors` is logged as its document, written
+    beside the result as `error.json` (the last attempt's is kept), and determines the exit code by its kind.
 
-    An attempt that is killed leaves the base readable, with all of the merge or nothing of it; the next one finds
-    nothing to do, or does it. Until the lease of the killed one has run out, 60 s at most, it is `Contended`.
+    After an attempt is killed, the base has all of the merge or nothing of it. The next attempt finds nothing to do, or
+    merges. It gets `Contended` while the killed attempt's lease lasts, at most 60 s.
     """
     from pyspark.sql import SparkSession
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    asked = _asked(argv)
+    arguments = _parse_arguments(argv)
     session = SparkSession.builder.appName("lancelsm merge").getOrCreate()
     try:
-        with_session(asked)
+        merge_and_keep(arguments)
     except LsmError as error:
         document = json.dumps(error.document(), default=str)
         _log.error(document)
-        with suppress(LsmError):  # what went wrong first is what is to be told
-            _keep_error(asked.result, document.encode())
+        with suppress(LsmError):  # the first error is the one to report
+            _keep_error(arguments.result, document.encode())
         return error.exit_code
     finally:
         session.stop()
     return 0
 
 
-def with_session(asked: Asked, handle: TableHandle | None = None) -> None:
-    """Merge on the Spark session of this process, and keep the result.
+def merge_and_keep(arguments: JobArguments, handle: TableHandle | None = None) -> None:
+    """Merge on the Spark session of this process, and write the result.
 
     Args:
-        handle: the table, if it is open already.
+        handle: the table, if it is already open.
 
     Raises:
-        Invalid: the plan is not there, or is another table's.
-        Contended, Ambiguous, Unavailable, Corrupt: as `compaction.maintenance.merge_table`.
+        Invalid: the plan does not exist or belongs to another table.
+        Contended, Ambiguous, Unavailable, Corrupt: the same errors as `compaction.maintenance.merge_table`.
     """
-    planned = read_request(asked.plan).table
-    if planned != canonical(asked.table):
+    planned = read_request(arguments.plan).table
+    if planned != canonical(arguments.table):
         raise Invalid(
             f"the plan is for another table, {planned}",
             remedy="Start the merge of this table again",
-            table=asked.table,
-            object=asked.plan,
+            table=arguments.table,
+            object=arguments.plan,
         )
-    merged = merge_table(handle or open_table(asked.table), engine="spark")
-    _log.info(json.dumps(keep_result(merged, asked.result)))
+    merged = merge_table(handle or open_table(arguments.table), engine="spark")
+    _log.info(json.dumps(keep_result(merged, arguments.result)))
 
 
 def _keep_error(result: str, document: bytes) -> None:
-    """One try: the log has it too."""
-    place = open_store(result.rpartition("/")[0])
-    if isinstance(place.create(ERROR, document), PreconditionFailed) and (found := place.get(ERROR)) is not None:
-        place.replace(ERROR, document, expect=found.etag)
+    """Write the error beside the result, with one attempt: the log has it too."""
+    store = open_store(result.rpartition("/")[0])
+    if isinstance(store.create(ERROR, document), PreconditionFailed) and (found := store.get(ERROR)) is not None:
+        store.replace(ERROR, document, expect=found.etag)
 
 
-def _asked(argv: Sequence[str]) -> Asked:
+def _parse_arguments(argv: Sequence[str]) -> JobArguments:
     parser = argparse.ArgumentParser(description="Merge the pending generations of a table on Spark.")
-    parser.add_argument("--table", required=True, help="its URI")
+    parser.add_argument("--table", required=True, help="URI of the table")
     parser.add_argument("--plan", required=True, help="URI of the plan that the execution wrote")
-    parser.add_argument("--result", required=True, help="URI at which the document of the merge is kept")
-    return Asked(**vars(parser.parse_args(argv)))
+    parser.add_argument("--result", required=True, help="URI to which the document of the merge is written")
+    return JobArguments(**vars(parser.parse_args(argv)))

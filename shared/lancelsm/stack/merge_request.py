@@ -1,8 +1,8 @@
-"""A merge that is planned in one place, done in another and recorded in a third: the two objects that they share.
+"""The two objects that the steps of a merge execution share: `plan.json` and `result.json`.
 
-`plan.json` says what was pending, where it is to be merged, and under which name a job is started; `result.json` is
-the document of the merge. Both are written once: whoever repeats a step reads what the first one wrote. Neither decides
-anything about the table: a merge plans for itself, from heads and base.
+`plan.json` records what was pending, which engine merges it, and the token under which a job is started. `result.json`
+is the document of the merge. Both are written once: a repeated step reads what the first attempt wrote. Neither affects
+correctness: a merge plans for itself from heads and base.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WRITE_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """The generations after+1 .. through of one region."""
+    """The generations after + 1 to through of one region."""
 
     region: RegionId
     after: Generation
@@ -41,10 +41,10 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeRequest:
-    """What one execution is asked to merge, and where.
+    """What one execution has to merge, and with which engine.
 
-    `token` names the work: the same for every repetition within one execution, another for the next execution. A job
-    is started under it and the number of the attempt.
+    `token` names the work: it is the same for every repetition within one execution and differs between executions. A
+    job is started under the token and the number of the attempt.
     """
 
     table: str  # URI
@@ -57,7 +57,7 @@ class MergeRequest:
 
     @classmethod
     def from_json(cls, body: bytes) -> MergeRequest:
-        """Inverse of `to_json`; raises `Invalid` for another format, `Corrupt` for what is no request."""
+        """Decode `to_json`. Raises `Invalid` for another format, `Corrupt` if the text is not a plan."""
         try:
             fields: dict[str, Any] = json.loads(body)
             if (known := fields.pop("format")) != FORMAT:
@@ -69,13 +69,13 @@ class MergeRequest:
 
 
 def plan_request(handle: TableHandle, *, execution: str, engine: Engine = "auto") -> MergeRequest:
-    """What is pending now, and where it is to be merged: `none` if nothing is, else by the engine that is asked for.
+    """Plan what is pending now and where it is merged: engine `none` if nothing is pending, else by `engine`.
 
     Args:
-        execution: names this run of the work, in letters, digits, `-`, `_` and `.`.
+        execution: the name of the execution: letters, digits, `-`, `_` and `.`.
 
     Raises:
-        Invalid: there is no such engine.
+        Invalid: unknown engine.
         Corrupt, Unavailable: heads or base could not be read.
     """
     table = handle.context.uri
@@ -92,28 +92,28 @@ def plan_request(handle: TableHandle, *, execution: str, engine: Engine = "auto"
     )
 
 
-def folder(work: str, execution: str) -> str:
-    """The URI below which the objects of one execution are.
+def execution_prefix(work: str, execution: str) -> str:
+    """Return the URI below which the objects of one execution are.
 
     Raises:
-        Invalid: its name does not fit a key.
+        Invalid: the name can't be part of a key.
     """
     if not _EXECUTION.fullmatch(execution):
         raise Invalid(
-            f"{execution!r:.100} is no name of an execution",
-            remedy="Give letters, digits, - and _, 80 at most",
+            f"{execution!r:.100} is not a valid execution name",
+            remedy="Use letters, digits, - and _, at most 80",
             field="execution",
         )
     return f"{work.rstrip('/')}/merge/{execution}"
 
 
 def keep_request(request: MergeRequest, uri: str, storage_options: Mapping[str, str] | None = None) -> MergeRequest:
-    """Write a plan to its URI, or give back the one that stands there."""
+    """Write a plan to its URI if there is none, and return the plan that is there."""
     kept = MergeRequest.from_json(_kept(uri, request.to_json(), storage_options))
     if kept.table != request.table:
         raise Invalid(
             f"the plan there is for another table, {kept.table}",
-            remedy="Give each execution a name of its own",
+            remedy="Give each execution its own name",
             table=request.table,
             object=uri,
         )
@@ -121,21 +121,21 @@ def keep_request(request: MergeRequest, uri: str, storage_options: Mapping[str, 
 
 
 def read_request(uri: str, storage_options: Mapping[str, str] | None = None) -> MergeRequest:
-    """Raises `Invalid` if nothing is there."""
+    """Read a plan. Raises `Invalid` if there is none."""
     return MergeRequest.from_json(_read(uri, "plan", storage_options))
 
 
 def keep_result(merged: Merged, uri: str, storage_options: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Write what a merge did to its URI, as a document, or give back the one that stands there.
+    """Write the document of a merge to its URI if there is none, and return the document that is there.
 
-    A job that is started again after it had merged finds nothing to do: the first account is the true one.
+    A job that is started again after it has merged finds nothing to do, so the first document is the right one.
     """
     body = json.dumps({"format": FORMAT, **documents.merged(merged)}).encode()
     return _result(_kept(uri, body, storage_options))
 
 
 def read_result(uri: str, storage_options: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The document of the merge; raises `Invalid` if nothing is there."""
+    """Read the document of a merge. Raises `Invalid` if there is none."""
     return _result(_read(uri, "result", storage_options))
 
 
@@ -156,17 +156,17 @@ def _result(body: bytes) -> dict[str, Any]:
 
 
 def _read(uri: str, what: str, storage_options: Mapping[str, str] | None) -> bytes:
-    place, _, name = uri.rpartition("/")
-    found = open_store(place, storage_options).get(name)
+    prefix, _, name = uri.rpartition("/")
+    found = open_store(prefix, storage_options).get(name)
     if found is None:
-        raise Invalid(f"there is no {what} of a merge", remedy="Start the merge again", object=uri)
+        raise Invalid(f"the {what} of the merge was not found", remedy="Start the merge again", object=uri)
     return found.body
 
 
 def _kept(uri: str, body: bytes, storage_options: Mapping[str, str] | None) -> bytes:
-    """What stands at the URI once this was written there if nothing was."""
-    place, _, name = uri.rpartition("/")
-    store = open_store(place, storage_options)
+    """Write an object if there is none, and return the content that is there."""
+    prefix, _, name = uri.rpartition("/")
+    store = open_store(prefix, storage_options)
     budget = Budget(clock=SystemClock(), ids=SystemIds(), seconds=_WRITE_SECONDS)
     found = put_once(store, name, body, attempts=budget.attempts())
     if found is None:

@@ -1,6 +1,6 @@
-"""Rows as one JSON answer; what does not fit one becomes an object of JSON lines behind a link.
+"""Return rows as one JSON answer; rows that exceed an answer become an object of JSON lines behind a link.
 
-Rows are taken as they come: an answer holds what fits, and the object is written in parts.
+Rows are processed as they arrive: memory holds at most one answer, and the object is written in parts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lancelsm.record.json_lines import json_lines, json_objects
 from lancelsm.record.schema import TableSchema
 from lancelsm.table import Table
 
-ANSWER_BYTES = 5 << 20  # a function's answer may have 6 MB
+ANSWER_BYTES = 5 << 20  # Lambda limits an answer to 6 MB
 _LINK_SECONDS = 3600
 _PART_BYTES = 8 << 20
 
@@ -27,10 +27,10 @@ Keep = Callable[[Iterator[bytes]], str]
 
 
 def answer(batches: Iterable[pa.RecordBatch | pa.Table], *, keep: Keep, bytes_max: int = ANSWER_BYTES) -> Document:
-    """{"rows": [...]} if that is small enough, else {"url", "rows": how many, "bytes"}.
+    """Return {"rows": [...]} if it is small enough, else {"url", "rows": the number of rows, "bytes"}.
 
     Args:
-        keep: takes JSON lines that are larger than an answer may be, all of them, and returns a link to them.
+        keep: stores JSON lines and returns a link to them.
     """
     source = iter(batches)
     taken: list[pa.RecordBatch | pa.Table] = []
@@ -48,7 +48,7 @@ def answer(batches: Iterable[pa.RecordBatch | pa.Table], *, keep: Keep, bytes_ma
 
 
 class _Counted:
-    """Rows as JSON lines, counted on their way."""
+    """Yields rows as JSON lines and counts them."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch | pa.Table]) -> None:
         self.rows = self.bytes = 0
@@ -66,16 +66,16 @@ class _Counted:
 def count_rows(
     table: Table, *, columns: Sequence[str] | None = None, where: str | None = None, limit: int | None = None
 ) -> int:
-    """How many live rows there are; arguments and errors as `Table.scan`."""
+    """Count live rows. Arguments and errors are those of `Table.scan`."""
     rows = table.scan(columns=columns or table.config.schema.primary_key, where=where, limit=limit)
     return sum(batch.num_rows for batch in rows)
 
 
 def key_rows(values: Sequence[Any], *, table: Table) -> pa.Table:
-    """Keys as JSON has them, an object of the key columns or the plain value of a key of one column, as rows.
+    """Convert keys from JSON to rows: objects of the key columns, or plain values if the key is one column.
 
     Raises:
-        Invalid: neither, or a value that doesn't fit its column.
+        Invalid: a key has another form, or a value does not fit its column.
     """
     schema = table.config.schema
     with error_context(table=table.uri):
@@ -86,26 +86,26 @@ def _key_columns(value: Any, schema: TableSchema) -> dict[str, Any]:
     if isinstance(value, Mapping):
         return dict(value)
     if len(schema.primary_key) != 1:
-        raise Invalid(f"the key has the columns {', '.join(schema.primary_key)}", remedy="Give them as a JSON object")
+        raise Invalid(f"the key has the columns {', '.join(schema.primary_key)}", remedy="Give keys as JSON objects")
     return {schema.primary_key[0]: value}
 
 
 def keep_in_bucket(lines: Iterator[bytes], *, uri: str) -> str:
-    """Write lines to an S3 object part by part; returns a link that needs no credentials, for an hour.
+    """Write lines to an S3 object in parts. Return a link that needs no credentials and expires after an hour.
 
     Raises:
-        Invalid: the grant is missing, or the URI is none of S3.
-        Unavailable: S3 did not answer. Parts of an upload that was not completed are removed by the bucket's rule.
+        Invalid: the role lacks the grant, or the URI is not an S3 URI.
+        Unavailable: S3 did not answer. The bucket's lifecycle rule removes parts of incomplete uploads.
     """
-    scheme, _, place = uri.partition("://")
-    bucket, _, key = place.partition("/")
+    scheme, _, path = uri.partition("://")
+    bucket, _, key = path.partition("/")
     if scheme != "s3" or not key:
-        raise Invalid("results are kept in S3", remedy="Deploy the stack with a bucket", url=uri)
+        raise Invalid("large results can only be stored in S3", remedy="Deploy the stack with a bucket", url=uri)
     from botocore.config import Config  # noqa: PLC0415 - an extra
     from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
 
-    # Without it a link is signed the old way, which objects with a key of KMS refuse.
-    client = aws.session().client("s3", config=aws.once().merge(Config(signature_version="s3v4")))
+    # Signature version 4: links with older signatures don't work for objects encrypted with a KMS key.
+    client = aws.session().client("s3", config=aws.no_retry_config().merge(Config(signature_version="s3v4")))
     how = aws.one_thread_transfer(_PART_BYTES)
     try:
         client.upload_fileobj(_File(lines), bucket, key, Config=how, ExtraArgs={"ContentType": "application/x-ndjson"})
@@ -113,12 +113,12 @@ def keep_in_bucket(lines: Iterator[bytes], *, uri: str) -> str:
             "get_object", Params={"Bucket": bucket, "Key": key}, ExpiresIn=_LINK_SECONDS
         )
     except (BotoCoreError, ClientError) as error:
-        raise aws.translated(error, doing="the result can't be kept", url=uri) from error
+        raise aws.translated(error, doing="the result can't be stored", url=uri) from error
     return link
 
 
 class _File:
-    """An iterator of bytes as a file to read from: what S3 is sent part by part."""
+    """A readable file over an iterator of bytes, for uploads in parts."""
 
     def __init__(self, lines: Iterator[bytes]) -> None:
         self._lines = lines

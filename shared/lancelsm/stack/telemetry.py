@@ -1,6 +1,6 @@
-"""Logs and metrics of the functions: JSON lines, and CloudWatch's embedded metric format. Never a value of a row.
+"""Logs and metrics of the functions: JSON lines and CloudWatch's embedded metric format, without values of rows.
 
-Metrics have the dimensions function and table, and no others: each combination costs money.
+Metrics have only the dimensions function and table, since each combination costs money.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Unit = Literal["Count", "Bytes", "Seconds", "Milliseconds"]
 
 
 def load() -> None:
-    """Load what telling needs, where a function starts, so that its first call does not wait for it."""
+    """Load the logging libraries when a function starts, so that its first call does not wait for them."""
     _logger()
     _metrics()
 
 
 class Telemetry:
-    """What one invocation tells of itself.
+    """Logs and metrics of one invocation.
 
     Args:
         function: its name, the first dimension of every metric.
@@ -36,18 +36,19 @@ class Telemetry:
         self._metrics: dict[str, dict[str, tuple[float, Unit]]] = {}
 
     def log(self, message: str, **facts: object) -> None:
-        """One line for people who look for what happened: names and numbers, no values of rows."""
+        """Write one log line with names and numbers, without values of rows."""
         _logger().info(message, extra=facts)
 
     def failed(self, error: LsmError) -> None:
-        """Log an error of ours and count it by kind."""
+        """Log an error of `lancelsm.errors` and count it by kind."""
         _logger().warning(error.redacted, extra={"kind": error.kind, "remedy": error.remedy, "where": error.where})
         self.measure(error.kind, 1, table=str(error.where.get("table", "")))
 
     def bug(self, error: Exception, **facts: object) -> None:
-        """Log what nobody foresaw and somebody goes on after: type and trace, but not its text, which may have values.
+        """Log an unexpected exception after which the function continues: type and trace, but no text, which may
+        contain values of rows.
 
-        It starts as the runtime's own line of an error, so that one alarm hears of both.
+        The line starts like the runtime's own error lines, so one alarm covers both.
         """
         trace = "".join(traceback.format_tb(error.__traceback__))
         _logger().error(f"[ERROR] {type(error).__name__}", extra={"kind": "Internal", "trace": trace, **facts})
@@ -60,7 +61,7 @@ class Telemetry:
 
     @contextmanager
     def invocation(self, identity: str) -> Iterator[None]:
-        """Name the invocation in every log line, and write the metrics when it ends, however it does."""
+        """Add the request id to every log line, and write the metrics at the end, also after an error."""
         _logger().append_keys(function_request_id=identity)
         try:
             yield
@@ -69,7 +70,7 @@ class Telemetry:
 
     def _flush(self) -> None:
         for table, measured in self._metrics.items():
-            metrics = _metrics()(namespace=NAMESPACE, service="")  # whose name would be a dimension
+            metrics = _metrics()(namespace=NAMESPACE, service="")  # a service name would become a dimension
             metrics.add_dimension(name="function", value=self._function)
             if table:
                 metrics.add_dimension(name="table", value=table)

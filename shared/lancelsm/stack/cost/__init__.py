@@ -1,7 +1,8 @@
-"""What a deployment costs, item by item: a quantity a month, a unit, a price.
+"""Estimate the cost of a deployment, item by item: quantity per month, unit, price.
 
-`running` is what rows cost on their way to the base, `resting` what stands there while nothing is written. Numbers of
-requests are measured (`requests`), durations are assumed (`running`), prices are AWS's list of one day (`prices`).
+`per_row.monthly_bill` covers rows on their way to the base, `at_rest.bill_at_rest` the resources of an idle deployment.
+Numbers of requests are measured (`requests`), durations are assumed (`per_row`), prices are AWS list prices of one day
+(`prices`).
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ class CostItem:
     """One line of the bill.
 
     Attributes:
-        part: of the work it belongs to.
-        quantity: a month, in the price's unit.
+        part: the part of the work that causes the cost.
+        quantity: per month, in the unit of the price.
     """
 
     part: str
-    what: str
+    item: str
     quantity: float
     price: Price
 
     @property
     def usd(self) -> float:
-        """US dollars a month, by the list: what is free for a start or up to some amount is not taken off."""
+        """US dollars per month by the list price, without free tiers."""
         return self.quantity * self.price.usd
 
 

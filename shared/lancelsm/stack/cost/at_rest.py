@@ -1,6 +1,6 @@
-"""What a deployment costs while nothing is written: what its templates hold, resource by resource.
+"""Estimate the cost of a deployment without writes from the resources in its templates.
 
-A type of resource without a rule here is `Invalid`: nothing joins the stacks without somebody asking what it costs.
+A resource type without a rule here is `Invalid`, so nobody adds a resource to the stacks without a look at its price.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lancelsm.stack.cost.per_row import MEMORY_MB, MONTH_SECONDS
 
 Properties = Mapping[str, Any]
 
-_POLLERS = 5  # of an event source mapping on a queue, each waiting 20 s for messages
+_POLLERS = 5  # pollers per event source mapping; each poll waits 20 s for messages
 _POLL_SECONDS = 20
 _DISPATCH_SECONDS = 0.2
 _LOG_BYTES = 1200
@@ -28,12 +28,12 @@ _UNIT_SECONDS = {"minute": 60, "hour": 3600, "day": 86400}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """What of a deployment costs something while it rests."""
+    """The resources of a deployment that cost something at rest."""
 
     alarms: int = 0
     dashboards: int = 0
-    mappings: int = 0  # from a queue to a function
-    runs: int = 0  # of `dispatch`, by schedule, a month
+    mappings: int = 0  # event source mappings from a queue to a function
+    runs: int = 0  # scheduled runs of `dispatch` per month
     registries: int = 0
     keys: int = 0
 
@@ -41,56 +41,54 @@ class Inventory:
         return Inventory(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
 
 
-# What the stacks hold; tests/infra derives it from their templates.
+# The resources of the stacks; tests/infra compares this with the templates.
 AT_REST: Final[Mapping[str, Inventory]] = {
     "dev": Inventory(alarms=7, dashboards=1, mappings=1, registries=1),
     "prod": Inventory(alarms=7, dashboards=1, mappings=1, registries=1, runs=8760),
 }
 
 
-def resting(held: Inventory) -> list[CostItem]:
-    """The bill of a month without a write, beside what is stored."""
+def bill_at_rest(resources: Inventory) -> list[CostItem]:
+    """Return the bill of a month without writes, without the cost of stored data."""
     part = "at rest"
-    polls = held.mappings * _POLLERS * MONTH_SECONDS / _POLL_SECONDS
-    duration = held.runs * _DISPATCH_SECONDS * MEMORY_MB["dispatch"] / 1024
-    records = held.registries * _RECORDS_GB
+    polls = resources.mappings * _POLLERS * MONTH_SECONDS / _POLL_SECONDS
+    duration = resources.runs * _DISPATCH_SECONDS * MEMORY_MB["dispatch"] / 1024
+    records = resources.registries * _RECORDS_GB
     priced = (
-        ("alarms", held.alarms, prices.ALARM),
-        ("polling of the queue", polls, prices.QUEUE_REQUEST),
-        ("dispatch", held.runs, prices.INVOCATION),
+        ("alarms", resources.alarms, prices.ALARM),
+        ("queue polling", polls, prices.QUEUE_REQUEST),
+        ("dispatch", resources.runs, prices.INVOCATION),
         ("dispatch", duration, prices.ARM_GB_SECOND),
-        ("dispatch, of the index", held.runs, prices.RECORD_READ),
-        ("logs of dispatch", held.runs * _LOG_BYTES / 1e9, prices.LOGS),
+        ("dispatch, index reads", resources.runs, prices.RECORD_READ),
+        ("logs of dispatch", resources.runs * _LOG_BYTES / 1e9, prices.LOGS),
         ("registry", records, prices.RECORD_STORAGE),
-        ("registry's past 35 days", records, prices.RECORD_RECOVERY),
-        ("dashboards", max(0, held.dashboards - _FREE_DASHBOARDS), prices.DASHBOARD),
-        ("keys", held.keys, prices.KEY),
+        ("registry, point-in-time recovery", records, prices.RECORD_RECOVERY),
+        ("dashboards", max(0, resources.dashboards - _FREE_DASHBOARDS), prices.DASHBOARD),
+        ("keys", resources.keys, prices.KEY),
     )
     return [
-        CostItem(part=part, what=what, quantity=quantity, price=price) for what, quantity, price in priced if quantity
+        CostItem(part=part, item=item, quantity=quantity, price=price) for item, quantity, price in priced if quantity
     ]
 
 
 def inventory(templates: Iterable[Mapping[str, Any]]) -> Inventory:
-    """What is in templates of CloudFormation.
+    """Count the resources in CloudFormation templates.
 
     Raises:
-        Invalid: a resource of a type without a rule, or one that costs more than its rule knows; names it.
+        Invalid: a resource type has no rule, or a resource costs more than its rule covers; names the resource.
     """
-    held = Inventory()
+    resources = Inventory()
     for template in templates:
         for name, resource in template["Resources"].items():
             kind, properties = resource["Type"], resource.get("Properties", {})
             rule = _RULES.get(kind)
             if rule is None:
-                raise Invalid(
-                    f"{kind} has no price", remedy="Give it a rule in lancelsm.stack.cost.at_rest", resource=name
-                )
+                raise Invalid(f"{kind} has no price", remedy="Add a rule to lancelsm.stack.cost.at_rest", resource=name)
             found = rule(properties)
             if isinstance(found, str):
-                raise Invalid(f"{kind} has no price with {found}", remedy="Give it one", resource=name)
-            held += found
-    return held
+                raise Invalid(f"{kind} has no price with {found}", remedy="Extend its rule", resource=name)
+            resources += found
+    return resources
 
 
 Rule = Callable[[Properties], Inventory | str]
@@ -122,7 +120,7 @@ def _scheduled(properties: Properties) -> Inventory | str:
 
 
 def _filter(properties: Properties) -> Inventory | str:
-    """Free while no line matches, unless it counts those that don't."""
+    """A metric filter is free while no line matches, unless it has a default value for lines that don't match."""
     transformations = properties.get("MetricTransformations", ())
     return "DefaultValue" if any("DefaultValue" in one for one in transformations) else Inventory()
 

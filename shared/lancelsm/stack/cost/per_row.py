@@ -1,9 +1,9 @@
-"""What rows cost on their way: the write that is acknowledged, folding into the base, collecting what that leaves.
+"""Estimate the cost of rows: the acknowledged write, flush and merge into the base, and collection.
 
-`running` is of a steady stream and the stack's schedule, `spent` of what was done once.
+`monthly_bill` is for a steady stream and the stack's schedule, `measured_bill` for work that was done once.
 
-Requests are measured. Durations are assumed, from CPU measured on one core and the latency that S3 and DynamoDB have in
-their own region; hold them against the functions' own `REPORT` lines.
+Requests are measured. Durations are assumed, from CPU time on one core and the latency of S3 and DynamoDB within a
+region. Compare them with the `REPORT` lines of the functions.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ MEMORY_MB: Final = {
     "dispatch": 512,
 }
 SCHEDULE_SECONDS: Final = 300
-STEPS_OF_A_MERGE: Final = 9  # transitions; tests/infra counts them in the machines
+STEPS_OF_A_MERGE: Final = 9  # state transitions; tests/infra counts them in the state machines
 STEPS_OF_A_COLLECTION: Final = 12
-CHUNK_BYTES: Final = 64 << 10  # what SQS charges as one request
+CHUNK_BYTES: Final = 64 << 10  # SQS charges one request per chunk
 
 _CORE_MB = 1769
 _WAIT_SECONDS = {"ingest": 0.03, "writer_flush": 0.06, "compaction": 1.5, "merger": 5.0}
 _CPU_SECONDS_PER_KB = {"ingest": 8e-6, "writer_flush": 12e-6, "compaction": 15e-6, "merger": 15e-6}
-_STEP_SECONDS = 2.0  # each of plan, optimize and record; of mark, verify, commit and sweep, beside what they read
+_STEP_SECONDS = 2.0  # each step of a merge (plan, optimize, record) and of a collection, without the time for reads
 _READ_SECONDS, _READS_AT_ONCE = 0.03, 16
-_COMPRESSED = 0.5 * 4 / 3  # of a message: zstd, then base64
-_LOG_BYTES = 1200  # of an invocation: the service's lines, ours, the metrics
+_COMPRESSED = 0.5 * 4 / 3  # the size of a message relative to its rows: zstd, then base64
+_LOG_BYTES = 1200  # per invocation: the lines of Lambda, our lines, the metrics
 _METRICS_OF_A_TABLE = 10
 _JOB_VCPUS, _JOB_GB = 16, 64
 _JOB_SECONDS, _JOB_SECONDS_PER_MILLION_ROWS = 150, 30
@@ -53,8 +53,8 @@ class Workload:
     """A steady stream of rows into one table with one region.
 
     Attributes:
-        row_bytes: of a row as Arrow holds it.
-        batch: rows of one invocation.
+        row_bytes: the size of a row in Arrow format.
+        batch: rows per invocation.
     """
 
     rows_per_second: float
@@ -69,7 +69,7 @@ class Workload:
 
     @property
     def rows(self) -> float:
-        """A month."""
+        """Rows per month."""
         return self.rows_per_second * MONTH_SECONDS
 
     @property
@@ -77,20 +77,25 @@ class Workload:
         return self.rows / self.batch
 
 
-def running(work: Workload, settings: Settings) -> list[CostItem]:
-    """The bill of a month in which nothing but this happens."""
-    folding = _folding(work, settings)
-    return [*_arriving(work), *_folded(work, settings, folding), *_collected(work, settings, folding), *_kept(work)]
+def monthly_bill(work: Workload, settings: Settings) -> list[CostItem]:
+    """Return the bill of a month with only this workload."""
+    maintenance = _maintenance(work, settings)
+    return [
+        *_arrival(work),
+        *_flushed_and_merged(work, settings, maintenance),
+        *_collected(work, settings, maintenance),
+        *_observability(work),
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredWork:
-    """Work that was done once, by the queue, as it was counted. A merge is in the function or a job.
+    """Work that was done once through the queue, as counted. Merges run in the function or in jobs.
 
     Attributes:
-        rows: sent to `ingest`, in so many requests and messages.
-        row_bytes: of a row as Arrow holds it.
-        merged_rows: by jobs.
+        rows: rows sent to `ingest`, in `requests` requests and `messages` messages.
+        row_bytes: the size of a row in Arrow format.
+        merged_rows: rows merged by jobs.
     """
 
     rows: int
@@ -105,8 +110,11 @@ class MeasuredWork:
     merged_rows: int
 
 
-def spent(done: MeasuredWork) -> list[CostItem]:
-    """The bill of such work, without what rests: an entry is taken for one invocation, which writes several of them."""
+def measured_bill(done: MeasuredWork) -> list[CostItem]:
+    """Return the bill of such work, without costs at rest.
+
+    Each entry is charged as one invocation, although an invocation may write several entries.
+    """
     kilobytes = done.rows * done.row_bytes / 1000
     return [
         *_queued(done.requests, messages=done.messages, kilobytes=kilobytes),
@@ -119,11 +127,11 @@ def spent(done: MeasuredWork) -> list[CostItem]:
             generations=done.generations,
             kilobytes=kilobytes - done.merged_rows * done.row_bytes / 1000,
         ),
-        _logged(done.requests + done.entries),
+        _logs(done.requests + done.entries),
     ]
 
 
-def _arriving(work: Workload) -> Iterator[CostItem]:
+def _arrival(work: Workload) -> Iterator[CostItem]:
     kilobytes = work.rows * work.row_bytes / 1000
     if work.path == "queue":
         yield from _queued(work.calls, messages=work.calls, kilobytes=kilobytes)
@@ -133,41 +141,41 @@ def _arriving(work: Workload) -> Iterator[CostItem]:
 def _queued(requests_made: float, *, messages: float, kilobytes: float) -> Iterator[CostItem]:
     part = "queue"
     chunks = ceil(1000 * kilobytes / messages * _COMPRESSED / CHUNK_BYTES)
-    yield from _invoked(part, "ingest", requests_made, kilobytes / requests_made)
-    yield from _asked(part, "heads", requests.INGEST * requests_made)
-    yield CostItem(part=part, what="messages sent", quantity=messages * chunks, price=prices.QUEUE_REQUEST)
-    yield CostItem(part=part, what="messages received", quantity=messages * chunks, price=prices.QUEUE_REQUEST)
-    yield CostItem(part=part, what="messages deleted", quantity=messages, price=prices.QUEUE_REQUEST)
+    yield from _invocations(part, "ingest", requests_made, kilobytes / requests_made)
+    yield from _requests(part, "heads", requests.INGEST * requests_made)
+    yield CostItem(part=part, item="messages sent", quantity=messages * chunks, price=prices.QUEUE_REQUEST)
+    yield CostItem(part=part, item="messages received", quantity=messages * chunks, price=prices.QUEUE_REQUEST)
+    yield CostItem(part=part, item="messages deleted", quantity=messages, price=prices.QUEUE_REQUEST)
 
 
 def _written(entries: float, *, kilobytes: float) -> Iterator[CostItem]:
     part = "write"
-    yield from _invoked(part, "writer_flush", entries, kilobytes / entries)
-    yield from _asked(part, "entries", requests.WRITE * entries)
+    yield from _invocations(part, "writer_flush", entries, kilobytes / entries)
+    yield from _requests(part, "entries", requests.WRITE * entries)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Folding:
-    """What the schedule makes of a stream, a month."""
+class _Maintenance:
+    """Flushes, generations and merges per month that the schedule causes for a stream."""
 
     flushes: float
     generations: float
     merges: float
 
 
-def _folding(work: Workload, settings: Settings) -> _Folding:
+def _maintenance(work: Workload, settings: Settings) -> _Maintenance:
     generation_rows = min(settings.flush_rows, settings.flush_bytes / work.row_bytes)
     flushes = min(MONTH_SECONDS / SCHEDULE_SECONDS, work.calls)
     generations = flushes * ceil(work.rows / flushes / generation_rows)
     often = min(settings.merge_age_seconds, settings.merge_generations * MONTH_SECONDS / generations)
     merges = min(flushes, MONTH_SECONDS / (SCHEDULE_SECONDS * ceil(often / SCHEDULE_SECONDS)))
-    return _Folding(flushes=flushes, generations=generations, merges=merges)
+    return _Maintenance(flushes=flushes, generations=generations, merges=merges)
 
 
-def _folded(work: Workload, settings: Settings, folding: _Folding) -> Iterator[CostItem]:
+def _flushed_and_merged(work: Workload, settings: Settings, maintenance: _Maintenance) -> Iterator[CostItem]:
     kilobytes = work.rows * work.row_bytes / 1000
-    generations, merges = folding.generations, folding.merges
-    yield from _flushed(folding.flushes, generations=generations, entries=work.calls, kilobytes=kilobytes)
+    generations, merges = maintenance.generations, maintenance.merges
+    yield from _flushed(maintenance.flushes, generations=generations, entries=work.calls, kilobytes=kilobytes)
 
     rows = work.rows / merges
     few, small = settings.merge_inprocess_delta_rows, settings.merge_inprocess_delta_bytes
@@ -181,86 +189,86 @@ def _folded(work: Workload, settings: Settings, folding: _Folding) -> Iterator[C
     )
 
 
-def _collected(work: Workload, settings: Settings, folding: _Folding) -> Iterator[CostItem]:
-    """Merges start a round in each span of twice the interval, which reads every version of the base that is kept."""
-    part, merges = "collect", folding.merges
+def _collected(work: Workload, settings: Settings, maintenance: _Maintenance) -> Iterator[CostItem]:
+    """Merges start a round in each span of twice the interval; a round reads every kept version of the base."""
+    part, merges = "collect", maintenance.merges
     rounds = min(merges, MONTH_SECONDS / (2 * settings.collect_interval_seconds))
     kept = merges * settings.keep_versions_seconds / MONTH_SECONDS
     made = (
         requests.COLLECT * rounds
         + requests.COLLECT_ENTRY * work.calls
-        + requests.COLLECT_GENERATION * folding.generations
+        + requests.COLLECT_GENERATION * maintenance.generations
         + requests.COLLECT_KEPT * (kept * rounds)
         + requests.COLLECT_GONE * merges
     )
     seconds = 4 * rounds * _STEP_SECONDS + made.object_reads * _READ_SECONDS / _READS_AT_ONCE
-    yield CostItem(part=part, what="gc, gc_sweep", quantity=4 * rounds, price=prices.INVOCATION)
+    yield CostItem(part=part, item="gc, gc_sweep", quantity=4 * rounds, price=prices.INVOCATION)
     yield CostItem(
-        part=part, what="gc, gc_sweep", quantity=seconds * MEMORY_MB["gc"] / 1024, price=prices.ARM_GB_SECOND
+        part=part, item="gc, gc_sweep", quantity=seconds * MEMORY_MB["gc"] / 1024, price=prices.ARM_GB_SECOND
     )
-    yield CostItem(part=part, what="state machine", quantity=STEPS_OF_A_COLLECTION * rounds, price=prices.STEP)
-    yield from _asked(part, "rounds", made)
+    yield CostItem(part=part, item="state machine", quantity=STEPS_OF_A_COLLECTION * rounds, price=prices.STEP)
+    yield from _requests(part, "rounds", made)
 
 
 def _flushed(flushes: float, *, generations: float, entries: float, kilobytes: float) -> Iterator[CostItem]:
     part = "flush"
-    yield from _invoked(part, "compaction", flushes, kilobytes / flushes)
-    yield from _asked(part, "generations", requests.FLUSH * generations + requests.FLUSH_ENTRY * entries)
+    yield from _invocations(part, "compaction", flushes, kilobytes / flushes)
+    yield from _requests(part, "generations", requests.FLUSH * generations + requests.FLUSH_ENTRY * entries)
 
 
 def _merged(
     in_function: float, *, jobs: float, job_rows: float, generations: float, kilobytes: float
 ) -> Iterator[CostItem]:
-    """So many kilobytes in the function, so many rows in jobs."""
+    """The cost of merges: `kilobytes` in the function, `job_rows` in jobs."""
     part, merges = "merge", in_function + jobs
     if in_function:
-        yield from _invoked(part, "merger", in_function, kilobytes / in_function)
+        yield from _invocations(part, "merger", in_function, kilobytes / in_function)
     if jobs:
         hours = (_JOB_SECONDS * jobs + _JOB_SECONDS_PER_MILLION_ROWS * job_rows / 1e6) / 3600
-        yield CostItem(part=part, what="job", quantity=_JOB_VCPUS * hours, price=prices.VCPU_HOUR)
-        yield CostItem(part=part, what="job", quantity=_JOB_GB * hours, price=prices.MEMORY_HOUR)
+        yield CostItem(part=part, item="job", quantity=_JOB_VCPUS * hours, price=prices.VCPU_HOUR)
+        yield CostItem(part=part, item="job", quantity=_JOB_GB * hours, price=prices.MEMORY_HOUR)
     others = 3 * merges * _STEP_SECONDS * MEMORY_MB["merger"] / 1024
-    yield CostItem(part=part, what="plan, optimize, record", quantity=3 * merges, price=prices.INVOCATION)
-    yield CostItem(part=part, what="plan, optimize, record", quantity=others, price=prices.ARM_GB_SECOND)
-    yield CostItem(part=part, what="state machine", quantity=STEPS_OF_A_MERGE * merges, price=prices.STEP)
+    yield CostItem(part=part, item="plan, optimize, record", quantity=3 * merges, price=prices.INVOCATION)
+    yield CostItem(part=part, item="plan, optimize, record", quantity=others, price=prices.ARM_GB_SECOND)
+    yield CostItem(part=part, item="state machine", quantity=STEPS_OF_A_MERGE * merges, price=prices.STEP)
     made = requests.MERGE * merges + requests.MERGE_GENERATION * generations + requests.WRITE_FIRST * merges
-    yield from _asked(part, "merges", made)
+    yield from _requests(part, "merges", made)
 
 
-def _kept(work: Workload) -> Iterator[CostItem]:
-    yield _logged(work.calls * (2 if work.path == "queue" else 1))
-    yield CostItem(part="keep", what="metrics of the table", quantity=_METRICS_OF_A_TABLE, price=prices.METRIC)
+def _observability(work: Workload) -> Iterator[CostItem]:
+    yield _logs(work.calls * (2 if work.path == "queue" else 1))
+    yield CostItem(part="keep", item="metrics of the table", quantity=_METRICS_OF_A_TABLE, price=prices.METRIC)
 
 
-def _logged(invocations: float) -> CostItem:
+def _logs(invocations: float) -> CostItem:
     return CostItem(
-        part="keep", what="logs of the functions", quantity=invocations * _LOG_BYTES / 1e9, price=prices.LOGS
+        part="keep", item="logs of the functions", quantity=invocations * _LOG_BYTES / 1e9, price=prices.LOGS
     )
 
 
-def a_million_rows(work: Workload, items: Iterable[CostItem]) -> dict[str, float]:
-    """US dollars, without what a month costs anyway: until rows are acknowledged, are in the base, are nowhere else."""
+def usd_per_million_rows(work: Workload, items: Iterable[CostItem]) -> dict[str, float]:
+    """US dollars per million rows until they are acknowledged, merged, and collected, without fixed monthly costs."""
     millions = work.rows / 1e6
     moved = [item for item in items if item.price != prices.METRIC]
-    after = {"acknowledged": ("flush", "merge", "collect"), "folded": ("collect",), "collected": ()}
+    after = {"acknowledged": ("flush", "merge", "collect"), "merged": ("collect",), "collected": ()}
     return {until: total(item for item in moved if item.part not in parts) / millions for until, parts in after.items()}
 
 
-def stored(work: Workload) -> CostItem:
-    """What a month's rows cost in each month that they stay, if none replaces another."""
+def storage(work: Workload) -> CostItem:
+    """Return the monthly storage cost of one month's rows, if no row replaces another."""
     gigabytes = work.rows * work.row_bytes / 1e9
-    return CostItem(part="keep", what="rows of one month", quantity=gigabytes, price=prices.OBJECT_STORAGE)
+    return CostItem(part="keep", item="rows of one month", quantity=gigabytes, price=prices.OBJECT_STORAGE)
 
 
-def _invoked(part: str, function: str, calls: float, kilobytes: float) -> Iterator[CostItem]:
+def _invocations(part: str, function: str, calls: float, kilobytes: float) -> Iterator[CostItem]:
     memory = MEMORY_MB[function]
     cpu = _CPU_SECONDS_PER_KB[function] * kilobytes / min(1.0, memory / _CORE_MB)
     seconds = _WAIT_SECONDS[function] + cpu
-    yield CostItem(part=part, what=function, quantity=calls, price=prices.INVOCATION)
-    yield CostItem(part=part, what=function, quantity=calls * seconds * memory / 1024, price=prices.ARM_GB_SECOND)
+    yield CostItem(part=part, item=function, quantity=calls, price=prices.INVOCATION)
+    yield CostItem(part=part, item=function, quantity=calls * seconds * memory / 1024, price=prices.ARM_GB_SECOND)
 
 
-def _asked(part: str, what: str, made: Requests) -> Iterator[CostItem]:
+def _requests(part: str, item: str, made: Requests) -> Iterator[CostItem]:
     priced: tuple[tuple[float, Price], ...] = (
         (made.object_writes, prices.OBJECT_WRITE),
         (made.object_reads, prices.OBJECT_READ),
@@ -269,4 +277,4 @@ def _asked(part: str, what: str, made: Requests) -> Iterator[CostItem]:
     )
     for quantity, price in priced:
         if quantity:
-            yield CostItem(part=part, what=what, quantity=quantity, price=price)
+            yield CostItem(part=part, item=item, quantity=quantity, price=price)

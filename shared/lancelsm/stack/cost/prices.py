@@ -1,7 +1,7 @@
-"""AWS's list prices in us-east-1, in US dollars without tax, discounts and free tiers.
+"""AWS list prices in us-east-1, in US dollars, without tax, discounts and free tiers.
 
-They change: `CHECKED` is the day on which they were compared with published accounts of the list. Where `compared` is
-false the price comes from memory.
+`CHECKED` is the day on which prices were compared with published copies of the list. A price with `compared` false was
+not compared.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Price:
     """US dollars for one unit.
 
     Attributes:
-        compared: whether a published account of the list said the same on the day `CHECKED`.
+        compared: whether a published copy of the list had the same price on the day `CHECKED`.
     """
 
     name: str

@@ -1,6 +1,6 @@
-"""How many requests each step makes. tests/unit/test_cost.py counts them where they arrive and holds these against it.
+"""How many requests each step makes. tests/unit/test_cost.py counts real requests and compares them with these numbers.
 
-Steady state of a table with one region, in containers that know its configuration.
+The numbers are for the steady state of a table with one region, in containers that have read its configuration.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Final, Self
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requests:
-    """Requests of each price, to S3 and to a registry in DynamoDB."""
+    """Numbers of requests by price, to S3 and to a registry in DynamoDB."""
 
     object_writes: float = 0  # PUT and LIST
     object_reads: float = 0  # GET and HEAD
-    record_writes: float = 0  # of 1 KB; one more where the index `dirty` changes
-    record_reads: float = 0  # of 4 KB, strongly consistent
+    record_writes: float = 0  # units of 1 KB; one more if the index `dirty` changes
+    record_reads: float = 0  # units of 4 KB, strongly consistent
 
     def __add__(self, other: Requests) -> Self:
         return type(self)(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
@@ -26,14 +26,14 @@ class Requests:
 
 
 INGEST: Final = Requests(record_reads=2)  # one invocation
-WRITE: Final = Requests(object_writes=1, record_writes=1, record_reads=3)  # one entry, written directly or by the queue
-WRITE_FIRST: Final = Requests(record_writes=1)  # and the first one after a merge, which marks the region
+WRITE: Final = Requests(object_writes=1, record_writes=1, record_reads=3)  # one entry, direct or through the queue
+WRITE_FIRST: Final = Requests(record_writes=1)  # in addition for the first entry after a merge, which marks the region
 FLUSH: Final = Requests(object_writes=13, object_reads=14, record_writes=1, record_reads=4)  # one generation
-FLUSH_ENTRY: Final = Requests(object_reads=1)  # and each entry in it
+FLUSH_ENTRY: Final = Requests(object_reads=1)  # in addition for each entry in it
 MERGE: Final = Requests(object_writes=11, object_reads=22, record_writes=5, record_reads=6)  # in process
-MERGE_GENERATION: Final = Requests(object_writes=1, object_reads=17)  # and each generation in it
+MERGE_GENERATION: Final = Requests(object_writes=1, object_reads=17)  # in addition for each generation in it
 COLLECT: Final = Requests(object_writes=35, object_reads=42, record_writes=6, record_reads=28)  # one round
-COLLECT_ENTRY: Final = Requests(object_reads=2)  # and each entry that leaves
-COLLECT_GENERATION: Final = Requests(object_writes=1)  # and each generation
-COLLECT_KEPT: Final = Requests(object_reads=10)  # and each merge whose versions of the base stay
-COLLECT_GONE: Final = Requests(object_reads=10)  # and each merge whose versions leave
+COLLECT_ENTRY: Final = Requests(object_reads=2)  # in addition for each deleted entry
+COLLECT_GENERATION: Final = Requests(object_writes=1)  # in addition for each deleted generation
+COLLECT_KEPT: Final = Requests(object_reads=10)  # in addition for each merge whose versions of the base are kept
+COLLECT_GONE: Final = Requests(object_reads=10)  # in addition for each merge whose versions are deleted

@@ -1,1 +1,1 @@
-"""Rows on their way through a queue: sent once they are checked, applied in order, set aside where they never fit."""
+"""Deliver rows through a queue: check and send them, apply them in order, quarantine rows that can never fit."""

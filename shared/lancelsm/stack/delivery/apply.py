@@ -1,12 +1,12 @@
-"""A batch of the queue to entries: per region one, that remembers how far the queue is applied.
+"""Apply a batch of the queue: one entry per region, which records how far the queue is applied.
 
-Messages come again, in other batches than before: after a crash, a timeout, a lost reply, and while another container
-still works on them. The entry that holds their rows moves `applied_sequences` of the head to the highest sequence in
-it, in the same swap, so whoever comes later drops what is applied, at every head that it tries anew. Model:
+Messages may be delivered again, in other batches: after a crash, a timeout or a lost reply, and while another container
+still works on them. The swap that commits an entry also raises `applied_sequences` of the head to the highest sequence
+in the entry. So a later attempt drops what is applied already, at every head that it tries. Model:
 tests/model/redelivery.py.
 
-What can never be applied is set aside and the rest goes on; what can't be applied now comes again, with everything
-behind it in its region. A stopped region waits, it does not skip.
+A message that can never be applied is quarantined, and the messages after it are applied. A message that can't be
+applied now is delivered again, with all later messages of its region: a blocked region waits and skips nothing.
 """
 
 from __future__ import annotations
@@ -30,24 +30,27 @@ from lancelsm.stack.delivery.queue import Delivery, Queue
 from lancelsm.stack.delivery.table_cache import Inbox, Tables
 from lancelsm.stack.delivery.validation import RejectedRows, partition_valid
 from lancelsm.wal.entry import Draft, draft
-from lancelsm.wal.region_writer import RegionWriter, region_of
+from lancelsm.wal.region_writer import RegionWriter, find_or_create_region
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageResult:
-    """What became of one message: applied; or set aside, in part or whole, because of `rejection`; or, because of
-    `again`, neither: it has to come again. `bug` is what nobody foresaw, told once for a region."""
+    """The result of one message.
+
+    The message is applied; or quarantined, in part or whole, because of `rejection`; or must be delivered again because
+    of `retry`. `bug` is an unexpected exception, set for only one message of a region.
+    """
 
     delivery: Delivery
     table: str = ""
     rejection: LsmError | None = None
-    again: LsmError | None = None
+    retry: LsmError | None = None
     bug: Exception | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPorts:
-    """Whom a batch deals with. `source` names the queue that it came from."""
+    """What a batch needs from outside. `source` is the identity of the queue that the batch came from."""
 
     tables: Tables
     inbox: Inbox
@@ -57,7 +60,7 @@ class BatchPorts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchResult:
-    """What became of a batch: one outcome per message, in no order, and the entries that hold its rows."""
+    """The results of a batch: one per message, in no order, and the entries with its rows."""
 
     outcomes: tuple[MessageResult, ...]
     entries: tuple[tuple[str, CommittedEntry], ...]  # with the table's URI
@@ -65,36 +68,36 @@ class BatchResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
-    """One message, checked: rows to append and rows to set aside."""
+    """A checked message: rows to append and rows to quarantine."""
 
     delivery: Delivery
     message: Message
     handle: TableHandle
     rows: pa.Table
     rejected: RejectedRows | None
-    earlier: Region | None = None  # the region that it is for, if the table's regions are others by now
-    set_aside: LsmError | None = None  # why some of it is on the dead-letter queue already
+    earlier: Region | None = None  # the message's region, if it belongs to an earlier region spec of the table
+    quarantined: LsmError | None = None  # why some of its rows are already on the dead-letter queue
 
 
 def apply(deliveries: Iterable[Delivery], *, ports: BatchPorts, seconds: float) -> BatchResult:
     """Apply a batch: regions in parallel, each in the order of its messages.
 
     Args:
-        deliveries: of several regions and tables, in any order.
-        seconds: for everything. What is not applied by then comes again.
+        deliveries: messages of several regions and tables, in any order.
+        seconds: the time for the whole batch. Messages that are not applied by then are delivered again.
 
-    A crash at any line loses nothing and doubles nothing: what was not reported comes again, what of it was applied is
-    dropped then, and what was set aside may lie on the dead-letter queue twice.
+    After a crash at any line nothing is lost or applied twice: unreported messages are delivered again, and those that
+    were applied are dropped then. Quarantined rows may be on the dead-letter queue twice.
     """
     clock = ports.tables.ports.clock
     deadline = clock.monotonic() + seconds
     outcomes: list[MessageResult] = []
     jobs: list[list[_Job]] = []
     for group in _groups(deliveries):
-        if clock.monotonic() >= deadline:  # a store was slow; what is said of it has to be said in time
-            outcomes += _waiting(group, _late())
+        if clock.monotonic() >= deadline:  # a store was slow; the results must still be reported in time
+            outcomes += _retry_results(group, _out_of_time())
             continue
-        wanted, failed = _judged(group, ports)
+        wanted, failed = _check_group(group, ports)
         outcomes += failed
         if wanted:
             jobs.append(wanted)
@@ -107,16 +110,16 @@ def apply(deliveries: Iterable[Delivery], *, ports: BatchPorts, seconds: float) 
     return BatchResult(outcomes=tuple(outcomes), entries=tuple(entries))
 
 
-def _late(table: str | None = None) -> Unavailable:
-    return Unavailable("the time of the call was over before their turn", table=table)
+def _out_of_time(table: str | None = None) -> Unavailable:
+    return Unavailable("the call ran out of time before these messages", table=table)
 
 
-def _waiting(deliveries: Sequence[Delivery], error: Exception, *, table: str = "") -> list[MessageResult]:
-    """What becomes of messages of one region that nothing can be said of now. A bug that they meet stops no others."""
+def _retry_results(deliveries: Sequence[Delivery], error: Exception, *, table: str = "") -> list[MessageResult]:
+    """Return results that deliver messages of one region again. A bug in one region does not stop other regions."""
     if isinstance(error, LsmError):
-        return [MessageResult(delivery=one, table=table, again=error) for one in deliveries]
-    unforeseen = Unavailable(f"a bug: {type(error).__name__}", remedy="Report it with the trace in the log")
-    first, *rest = _waiting(deliveries, unforeseen, table=table)
+        return [MessageResult(delivery=one, table=table, retry=error) for one in deliveries]
+    unknown_error = Unavailable(f"a bug: {type(error).__name__}", remedy="Report it with the trace in the log")
+    first, *rest = _retry_results(deliveries, unknown_error, table=table)
     return [replace(first, bug=error), *rest]
 
 
@@ -127,15 +130,15 @@ def _groups(deliveries: Iterable[Delivery]) -> list[list[Delivery]]:
     return [[group[sequence] for sequence in sorted(group)] for group in groups.values()]
 
 
-def _judged(group: Sequence[Delivery], ports: BatchPorts) -> tuple[list[_Job], list[MessageResult]]:
-    """The messages of one group that can be applied now, and what became of the others."""
+def _check_group(group: Sequence[Delivery], ports: BatchPorts) -> tuple[list[_Job], list[MessageResult]]:
+    """Check the messages of one group. Return those that can be applied now, and results of the others."""
     jobs: list[_Job] = []
     outcomes: list[MessageResult] = []
-    for place, delivery in enumerate(group):
+    for index, delivery in enumerate(group):
         try:
             try:
-                jobs.append(_job(delivery, ports))
-            except _Misfit as found:
+                jobs.append(_decode_job(delivery, ports))
+            except _Rejected as found:
                 quarantine(
                     delivery,
                     found.error,
@@ -145,59 +148,59 @@ def _judged(group: Sequence[Delivery], ports: BatchPorts) -> tuple[list[_Job], l
                     dead_letters=ports.dead_letters,
                 )
                 outcomes.append(MessageResult(delivery=delivery, rejection=found.error))
-        except Exception as error:  # noqa: BLE001 - of any kind: the other regions go on
-            outcomes += _waiting(group[place:], error)
+        except Exception as error:  # noqa: BLE001 - any error: the other regions continue
+            outcomes += _retry_results(group[index:], error)
             break
     return jobs, outcomes
 
 
-class _Misfit(Exception):
-    """A message that can't be applied by any release or at any time, with what is wrong."""
+class _Rejected(Exception):
+    """A message that can never be applied by any release, with the reason."""
 
     def __init__(self, error: LsmError) -> None:
         super().__init__(str(error))
         self.error = error
 
 
-def _job(delivery: Delivery, ports: BatchPorts) -> _Job:
-    """A message, checked against its table.
+def _decode_job(delivery: Delivery, ports: BatchPorts) -> _Job:
+    """Decode a message and check it against its table.
 
     Raises:
-        _Misfit: nothing of it can be applied, ever.
-        LsmError: it can't be told now.
+        _Rejected: no row of it can ever be applied.
+        LsmError: this can't be decided now.
     """
     try:
         message = decode(delivery.body)
     except Invalid as error:
-        raise _Misfit(error) from error
+        raise _Rejected(error) from error
     handle = ports.tables.find(message.table)
     if handle is None:
-        raise _Misfit(Invalid("no table of this deployment is there", table=message.table))
+        raise _Rejected(Invalid("the table is not in this deployment", table=message.table))
     stream = message.rows if message.object is None else ports.inbox.get(message.object)
     if stream is None:
-        raise _Misfit(Invalid("its object is not in the inbox", table=message.table, object=message.object))
+        raise _Rejected(Invalid("the message's object is not in the inbox", table=message.table, object=message.object))
     try:
         rows = unpacked(stream)
     except Invalid as error:
-        raise _Misfit(error) from error
-    fitting, rejected = _partition_valid(rows, message, handle)
-    if rejected is not None:  # perhaps the configuration is of yesterday
+        raise _Rejected(error) from error
+    valid, rejected = _partition_valid(rows, message, handle)
+    if rejected is not None:  # the cached configuration may be old
         handle = ports.tables.find(message.table, fresh=True) or handle
-        fitting, rejected = _partition_valid(rows, message, handle)
+        valid, rejected = _partition_valid(rows, message, handle)
     target = handle.target()
     region = region_id(table=handle.config.table, spec_id=target.regions.spec_id, values=message.values)
-    earlier = None if region == message.region else _earlier(message, handle)
-    # The order of a region's messages, and so their sequences, mean something within its own group only.
+    earlier = None if region == message.region else _earlier_region(message, handle)
+    # Sequences order messages only within one group, so a message must be in the group of its region.
     if group_id(handle.config.table, message.region) != delivery.group or (region != message.region and not earlier):
-        raise _Misfit(Invalid("it names another region than its values and its group", table=message.table))
+        raise _Rejected(Invalid("the message's region does not match its values and group", table=message.table))
     if earlier is not None:
-        gone = Invalid("the rows are for a region of an earlier division of the table", **earlier.where)
-        fitting, rejected = target.schema.stored.empty_table(), RejectedRows(rows=rows, error=gone)
-    return _Job(delivery=delivery, message=message, handle=handle, rows=fitting, rejected=rejected, earlier=earlier)
+        gone = Invalid("the rows are for a region of an earlier region spec of the table", **earlier.where)
+        valid, rejected = target.schema.stored.empty_table(), RejectedRows(rows=rows, error=gone)
+    return _Job(delivery=delivery, message=message, handle=handle, rows=valid, rejected=rejected, earlier=earlier)
 
 
-def _earlier(message: Message, handle: TableHandle) -> Region | None:
-    """The message's region as one of an earlier division of the table; None if there never was such a one."""
+def _earlier_region(message: Message, handle: TableHandle) -> Region | None:
+    """Return the message's region if it belongs to an earlier region spec of the table; None if it never existed."""
     return next(
         (
             region
@@ -219,7 +222,7 @@ class _RegionBatch:
         self._jobs = jobs
         self._ports = ports
         self._deadline = deadline
-        self._target = jobs[-1].handle.target()  # by the newest configuration that a message made us read
+        self._target = jobs[-1].handle.target()  # the last job has the newest configuration that was read
         self.outcomes: list[MessageResult] = []
         self.entries: list[tuple[str, CommittedEntry]] = []
 
@@ -227,41 +230,44 @@ class _RegionBatch:
         try:
             while self._jobs:
                 self._step()
-        except Exception as error:  # noqa: BLE001 - of any kind: the other regions go on
-            left = [job.delivery for job in self._jobs]
-            self.outcomes += _waiting(left, error, table=self._target.context.uri)
+        except Exception as error:  # noqa: BLE001 - any error: the other regions continue
+            remaining = [job.delivery for job in self._jobs]
+            self.outcomes += _retry_results(remaining, error, table=self._target.context.uri)
         return self
 
     def _step(self) -> None:
-        """Get rid of the first message, or at least of its misfits, and perhaps of more messages."""
+        """Settle the first message, or at least quarantine its rejected rows; perhaps settle more messages."""
         context = self._target.context
-        left = self._deadline - context.clock.monotonic()
-        if left <= 0:
-            raise _late(context.uri)
+        seconds_left = self._deadline - context.clock.monotonic()
+        if seconds_left <= 0:
+            raise _out_of_time(context.uri)
         job = self._jobs[0]
-        region = job.earlier or region_of(self._target, job.message.values)
-        region = replace(region, context=replace(context, budget_seconds=min(left, context.budget_seconds)))
+        region = job.earlier or find_or_create_region(self._target, job.message.values)
+        region = replace(region, context=replace(context, budget_seconds=min(seconds_left, context.budget_seconds)))
         if job.rejected is not None:
-            self._set_aside(region, job.rejected)
+            self._quarantine_rejected(region, job.rejected)
         else:
             self._append(region)
 
-    def _set_aside(self, region: Region, rejected: RejectedRows) -> None:
-        """Before the entry with the rest of the message, which makes us drop all of it when it comes again."""
+    def _quarantine_rejected(self, region: Region, rejected: RejectedRows) -> None:
+        """Quarantine rejected rows before the other rows of the message are appended.
+
+        After the entry is committed, a repeated delivery of the message is dropped as a whole.
+        """
         job = self._jobs[0]
         head = region.head()
-        if self._is_applied(job, head):  # by another container, which set its misfits aside too
+        if self._is_applied(job, head):  # another container applied it and quarantined its rejected rows
             self._settle(1)
             return
         self._quarantine(job, rejected.rows, rejected.error, head, whole=not job.rows.num_rows)
-        self._jobs[0] = replace(job, rejected=None, set_aside=rejected.error)
+        self._jobs[0] = replace(job, rejected=None, quarantined=rejected.error)
         if not job.rows.num_rows:
             self._settle(1)
 
     def _append(self, region: Region) -> None:
-        """One entry of as many messages as it takes."""
+        """Append one entry with as many messages as fit."""
         batch = self._next_entry()
-        drafts: dict[int, Draft] = {}  # by how many messages are not in the log yet
+        drafts: dict[int, Draft] = {}  # by the number of messages that are not in the log yet
 
         def next_draft(head: Head) -> Draft | None:
             new = [job for job in batch if not self._is_applied(job, head)]
@@ -276,10 +282,10 @@ class _RegionBatch:
         except Invalid as error:
             head = region.head()
             if head.status is not RegionState.SEALED:
-                raise  # a newer release's head, or a store that refuses us: not the rows' fault
+                raise  # the rows are not the cause, but e.g. a head of a newer release or a store that denies access
             if not self._is_applied(batch[0], head):
                 self._quarantine(batch[0], batch[0].rows, error, head, whole=True)
-                self._jobs[0] = replace(batch[0], set_aside=error)
+                self._jobs[0] = replace(batch[0], quarantined=error)
             self._settle(1)
             return
         if entry is not None:
@@ -287,7 +293,7 @@ class _RegionBatch:
         self._settle(len(batch))
 
     def _next_entry(self) -> list[_Job]:
-        """Messages up to the size of an entry, or to the first with misfits."""
+        """Return the next messages, up to the size of an entry or the first message with rejected rows."""
         batch: list[_Job] = []
         size = 0
         for job in takewhile(lambda job: job.rejected is None, self._jobs):
@@ -316,5 +322,7 @@ class _RegionBatch:
 
     def _settle(self, count: int) -> None:
         for job in self._jobs[:count]:
-            self.outcomes.append(MessageResult(delivery=job.delivery, table=job.message.table, rejection=job.set_aside))
+            self.outcomes.append(
+                MessageResult(delivery=job.delivery, table=job.message.table, rejection=job.quarantined)
+            )
         del self._jobs[:count]

@@ -1,4 +1,4 @@
-"""A batch as Lambda hands it over: deliveries in, the ids of those that have to come again out."""
+"""Apply a batch that Lambda received from the queue. Return the ids of messages that must be delivered again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from lancelsm.stack.delivery.table_cache import Inbox, Tables
 from lancelsm.stack.function import Document, FunctionCall
 
 _SECONDS_MAX = 60
-# The queue gives a message up at its 1,000th receive: with a minute each that came long before the 14 days it waits.
+# The queue moves a message to the dead-letter queue at its 1,000th receive. With a minute between receives this would
+# happen long before the 14 days that the queue keeps a message, so later receives are further apart.
 _RECEIVES_SOON = 500
 _SECONDS_LATE = 2500
 
@@ -25,48 +26,52 @@ def is_batch(event: Mapping[str, Any]) -> bool:
 def answer(
     event: Document, call: FunctionCall, *, tables: Tables, inbox: Inbox, queue: Queue, dead_letters: Queue
 ) -> Document:
-    """Apply an SQS event as `applying.apply`, and put off what failed.
+    """Apply an SQS event with `apply.apply`, and postpone the messages that failed.
 
     Returns:
-        {"batchItemFailures": [{"itemIdentifier": message id}]}: what Lambda leaves on the queue. All else it deletes.
+        {"batchItemFailures": [{"itemIdentifier": message id}]}: the messages that Lambda leaves on the queue. It
+        deletes the others.
 
     Raises:
-        LsmError: the queue doesn't say who it is. All of the batch comes again.
+        LsmError: the identity of the queue could not be read. The whole batch is delivered again.
     """
     deliveries = [
         delivery(record["messageId"], record["receiptHandle"], record["body"], record["attributes"])
         for record in event["Records"]
     ]
-    begun = tables.ports.clock.monotonic()
+    started = tables.ports.clock.monotonic()
     ports = BatchPorts(tables=tables, inbox=inbox, dead_letters=dead_letters, source=queue.identity())
-    applied = apply(deliveries, ports=ports, seconds=call.seconds - (tables.ports.clock.monotonic() - begun))
+    applied = apply(deliveries, ports=ports, seconds=call.seconds - (tables.ports.clock.monotonic() - started))
     for table, entry in applied.entries:
         call.telemetry.measure("rows", entry.rows, table=table)
     for outcome in applied.outcomes:
-        _tell(outcome, call)
-    failed = [outcome for outcome in applied.outcomes if outcome.again is not None]
+        _report(outcome, call)
+    failed = [outcome for outcome in applied.outcomes if outcome.retry is not None]
     try:
         postpone([outcome.delivery for outcome in failed], queue=queue, ids=tables.ports.ids)
-    except LsmError as error:  # then it comes again when its time on the queue is over
-        call.telemetry.log("nothing was put off", reason=error.redacted)
+    except LsmError as error:  # then messages are delivered again after their visibility timeout
+        call.telemetry.log("messages could not be postponed", reason=error.redacted)
     return {"batchItemFailures": [{"itemIdentifier": outcome.delivery.id} for outcome in failed]}
 
 
-def _tell(outcome: MessageResult, call: FunctionCall) -> None:
-    """Names only: what is wrong with a row may quote it."""
+def _report(outcome: MessageResult, call: FunctionCall) -> None:
+    """Log names only, since the text of an error may quote a row."""
     if outcome.bug is not None:
         call.telemetry.bug(outcome.bug, table=outcome.table, message_id=outcome.delivery.id)
-    if outcome.again is not None:
-        call.telemetry.failed(outcome.again)
+    if outcome.retry is not None:
+        call.telemetry.failed(outcome.retry)
     elif outcome.rejection is not None:
         where = outcome.rejection.where
         facts = {"table": outcome.table, "message_id": outcome.delivery.id, "field": where.get("field", "")}
-        call.telemetry.log("rows were set aside", **facts)
+        call.telemetry.log("rows were quarantined", **facts)
         call.telemetry.measure("quarantined", 1, table=outcome.table)
 
 
 def postpone(deliveries: Sequence[Delivery], *, queue: Queue, ids: Ids) -> None:
-    """Let messages come again, those of a group together: their first one holds the others back anyway."""
+    """Delay the next delivery of messages.
+
+    Messages of one group get the same delay: the first blocks the others anyway.
+    """
     delays: dict[str, int] = {}
     receipts: dict[int, list[str]] = {}
     for one in sorted(deliveries, key=lambda one: one.sequence):
@@ -78,7 +83,10 @@ def postpone(deliveries: Sequence[Delivery], *, queue: Queue, ids: Ids) -> None:
 
 
 def delay(receives: int, *, chance: float) -> int:
-    """Seconds until a message comes again: twice as many each time, up to a minute, and up to a quarter more. What has
-    come back for half a day comes more rarely, so that it still waits when 14 days are over."""
+    """Return the seconds until a message is delivered again.
+
+    The delay doubles each time, up to a minute, plus up to a quarter at random. After half a day of deliveries it is
+    longer, so that the message still waits after 14 days.
+    """
     seconds: int = min(_SECONDS_MAX, 1 << min(receives, 16)) if receives <= _RECEIVES_SOON else _SECONDS_LATE
     return round(seconds * (1 + chance / 4))

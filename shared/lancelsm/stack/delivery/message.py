@@ -1,7 +1,7 @@
-"""A message of the write queue: rows of one region in stored form, as text. Pure.
+"""Encode and decode messages of the write queue: rows of one region in stored form, as text. Pure functions.
 
 {"format", "table": uri, "region": id, "values": [[field id, hex or null]], "producer", "sequence", "rows": base64 of a
-zstd Arrow IPC stream} or, instead of "rows", "object": the key of such a stream in the inbox.
+zstd Arrow IPC stream}; or instead of "rows" an "object": the key of such a stream in the inbox.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ import pyarrow as pa
 
 from lancelsm.common.layout import RegionId, RegionValues, TableId
 from lancelsm.errors import Invalid, Unavailable
-from lancelsm.objects.keys import checked
+from lancelsm.objects.keys import check_key
 
 FORMAT = 1
-BYTES_MAX = 1 << 20  # of a message, and of all messages of one call together
-SPARE = 16 << 10  # for what a quarantine writes around the same rows
+BYTES_MAX = 1 << 20  # the limit for a message, and for all messages of one call together
+SPARE = 16 << 10  # reserved for what a dead letter adds to the same rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """What one message says. Exactly one of `rows`, a stream of `packed`, and `object`, its key in the inbox."""
+    """The content of one message.
+
+    Exactly one of `rows` (a stream of `packed`) and `object` (its key in the inbox) is set.
+    """
 
     table: str
     region: RegionId
@@ -54,17 +57,17 @@ def encode(message: Message) -> str:
 
 
 def decode(text: str) -> Message:
-    """Read a message.
+    """Decode a message.
 
     Raises:
-        Invalid: it is none; no release will ever read it.
-        Unavailable: a newer release wrote it: it waits for that release.
+        Invalid: the text is not a message; no release can read it.
+        Unavailable: a newer release wrote it; the message waits for that release.
     """
     document = read_document(text, what="message", newest=FORMAT)
     try:
         packed_rows, key = document.get("rows"), document.get("object")
         if (packed_rows is None) == (key is None):
-            raise ValueError("one of rows and object")
+            raise ValueError("needs either rows or object")
         message = Message(
             table=_text(document["table"]),
             region=RegionId(_text(document["region"])),
@@ -73,7 +76,7 @@ def decode(text: str) -> Message:
             producer=_text(document["producer"]),
             sequence=int(document["sequence"]),
             rows=None if packed_rows is None else base64.b64decode(packed_rows, validate=True),
-            object=None if key is None else checked(_text(key)),
+            object=None if key is None else check_key(_text(key)),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise Invalid(f"the message can't be read: {error!r:.200}") from error
@@ -81,12 +84,12 @@ def decode(text: str) -> Message:
 
 
 def read_document(text: str, *, what: str, newest: int) -> dict[str, Any]:
-    """A JSON object with a format that this release knows; raises as `decode`."""
+    """Decode a JSON object with a format that this release knows. Raises the same errors as `decode`."""
     try:
         document = json.loads(text)
         version = document["format"]
         if not isinstance(version, int) or isinstance(version, bool):
-            raise TypeError("format is no number")
+            raise TypeError("format is not a number")
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise Invalid(f"the {what} can't be read: {type(error).__name__}") from error
     if version > newest:
@@ -99,7 +102,7 @@ def read_document(text: str, *, what: str, newest: int) -> dict[str, Any]:
 
 
 def packed(rows: pa.Table) -> bytes:
-    """Rows as a zstd Arrow IPC stream."""
+    """Encode rows as a zstd-compressed Arrow IPC stream."""
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     with pa.ipc.new_stream(sink, rows.schema, options=options) as writer:
@@ -108,29 +111,29 @@ def packed(rows: pa.Table) -> bytes:
 
 
 def unpacked(stream: bytes) -> pa.Table:
-    """The inverse of `packed`, and any other Arrow IPC stream; raises `Invalid` for what is none."""
+    """Decode an Arrow IPC stream, also one that `packed` did not write. Raises `Invalid` if it is not such a stream."""
     aligned = pa.ipc.IpcReadOptions(ensure_alignment=pa.ipc.Alignment.At64Byte)
     try:
         with pa.ipc.open_stream(pa.py_buffer(stream), options=aligned) as reader:
             table: pa.Table = reader.read_all()
             table.validate()
-            table.schema.names  # noqa: B018 - they are text
+            table.schema.names  # noqa: B018 - raises if a name is not valid text
             if table.num_rows and not table.num_columns:
                 raise ValueError("rows without columns")
             return table
     except (pa.ArrowException, OSError, ValueError, TypeError) as error:
         reason = str(error).partition("\n")[0]
-        raise Invalid(f"the rows are no Arrow IPC stream: {reason:.200}") from error
+        raise Invalid(f"the rows are not an Arrow IPC stream: {reason:.200}") from error
 
 
 def split(rows: pa.Table, *, frame: Message) -> Iterator[tuple[pa.Table, bytes]]:
-    """Rows in their order, in parts that fit a message each; the same rows always give the same parts.
+    """Split rows, in order, into parts that each fit one message. The same rows always give the same parts.
 
     Args:
-        frame: what the messages say besides.
+        frame: the other fields of the messages.
 
     Yields:
-        The rows of a part, and the same `packed`. Only a row that alone is too big gives a part that doesn't fit.
+        The rows of a part, and the same rows `packed`. A part does not fit only if it is a single row that is too big.
     """
     stream = packed(rows)
     if rows.num_rows > 1 and not fits(frame, stream):
@@ -142,25 +145,27 @@ def split(rows: pa.Table, *, frame: Message) -> Iterator[tuple[pa.Table, bytes]]
 
 
 def fits(frame: Message, stream: bytes) -> bool:
-    """Whether a message with these rows is small enough for the queue, and for the quarantine."""
+    """Return whether a message with these rows is small enough for the queue and for the dead-letter queue."""
     around = len(encode(Message(table=frame.table, region=frame.region, values=frame.values, producer=frame.producer,
                                 sequence=frame.sequence, rows=b"")))  # fmt: skip
     return around + 4 * -(-len(stream) // 3) <= BYTES_MAX - SPARE
 
 
 def group_id(table: TableId, region: RegionId) -> str:
-    """Messages of one region stay in order."""
+    """Return the message group: messages of one region stay in order."""
     return f"{table}#{region}"
 
 
 def dedup_id(*, producer: str, sequence: int, region: RegionId, rows: range) -> str:
-    """The same for every attempt to send the same rows, by their places in the region's part of a request, and for
-    nothing else."""
+    """Return an id that is the same for every attempt to send the same rows, and different for other rows.
+
+    `rows` are the indexes of the rows in the region's part of a request.
+    """
     return digest((producer, str(sequence), region, str(rows.start), str(rows.stop)))
 
 
 def digest(parts: Iterable[str]) -> str:
-    """A name of 64 hexadecimal digits for a sequence of texts."""
+    """Return 64 hexadecimal digits that identify a sequence of texts."""
     return hashlib.sha256(json.dumps(list(parts)).encode()).hexdigest()
 
 

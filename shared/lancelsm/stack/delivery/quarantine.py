@@ -1,10 +1,13 @@
-"""What lies on the dead-letter queue: rows that will never fit, why, and where their region's log stood then.
+"""Dead letters: rows that can never be applied, the reason, and where the region's log was when they were quarantined.
 
-{"format", "reason": the error document, "queue", "id", "sequence": of the delivery, and then either "table", "region",
-"position", "entry_setsum", "whole": whether these are all rows of the message, and "message": as on the write queue,
-with these rows alone ("inbox": where its object is); or "body": the text of a message of which no more is known, or
-"object" and "inbox": where that text is if it is too large}. What the log holds from `position` on is newer than the
-rows; `entry_setsum` sums what was committed before, so that a redrive can prove that it saw everything after.
+{"format", "reason": the error document, "queue", "id", "sequence": of the delivery} and one of three forms:
+
+* "table", "region", "position", "entry_setsum", "whole": whether these are all rows of the message, "message": a
+message of the write queue with only these rows, "inbox": the inbox with the message's object. * "body": the text of a
+message that can't be decoded. * "object" and "inbox": the object with that text, if the text is too large.
+
+Entries from `position` on are newer than the rows. `entry_setsum` is the sum of the entries before `position`; with it
+a redrive proves that it read every newer entry.
 """
 
 from __future__ import annotations
@@ -39,13 +42,13 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """Rows that were set aside, and where they belong in their region's log."""
+    """Quarantined rows and the position in their region's log at that time."""
 
     reason: str
     queue: str
     id: str
     sequence: int
-    whole: bool  # nothing else of its message is still to be applied
+    whole: bool  # True: these are all rows of its message
     message: Message
     inbox: str  # the URI of the inbox that holds the message's object
     position: Position
@@ -55,9 +58,9 @@ class DeadLetter:
 def quarantine(
     delivery: Delivery, error: LsmError, *, nonce: Nonce, source: str, inbox: Inbox, dead_letters: Queue
 ) -> None:
-    """Set a message aside of which nothing is known but its text; else as `quarantine_rows`."""
+    """Quarantine a message of which only the text is known. See `quarantine_rows`."""
     dead_letter = {"body": delivery.body}
-    if len(json.dumps(delivery.body)) > BYTES_MAX - SPARE:  # as a text within a text it is larger than it was
+    if len(json.dumps(delivery.body)) > BYTES_MAX - SPARE:  # JSON within JSON is larger than the text itself
         key = f"quarantine/{nonce}.json"
         inbox.put(key, delivery.body.encode())
         dead_letter = {"inbox": inbox.uri, "object": key}
@@ -77,18 +80,18 @@ def quarantine_rows(
     inbox: Inbox,
     dead_letters: Queue,
 ) -> None:
-    """Set rows of a message aside. Returns once the dead-letter queue holds them.
+    """Quarantine rows of a message. Return when the dead-letter queue has them.
 
-    Whoever is delivered the message again sets the same rows aside again: the queue takes that for the same letter for
-    5 minutes, then they lie there twice.
+    If the message is delivered again, the same rows are quarantined again. Within 5 minutes the queue drops the
+    duplicate; later the rows are on the queue twice.
 
     Args:
-        head: one under which everything before the message is applied and the message itself is not.
+        head: a head under which everything before the message is applied and the message itself is not.
         whole: no other row of the message is to be applied.
-        nonce: names the object, if one is needed: one that an earlier attempt left would expire before the letter.
+        nonce: names the object, if one is needed. An object of an earlier attempt would expire before the dead letter.
 
     Raises:
-        Unavailable, Invalid: the queue or the inbox did not take them.
+        Unavailable, Invalid: the queue or the inbox did not accept the rows.
     """
     stream = packed(rows)
     alone = replace(message, rows=stream, object=None)
@@ -108,15 +111,15 @@ def quarantine_rows(
 
 
 def read_dead_letter(body: str) -> DeadLetter:
-    """Read what `quarantine_rows` wrote.
+    """Decode a dead letter of `quarantine_rows`.
 
     Raises:
-        Invalid: it holds another thing: where that belongs in the log is not known.
+        Invalid: it is another form, whose position in the log is unknown.
         Unavailable: a newer release wrote it.
     """
-    document = read_document(body, what="letter", newest=FORMAT)
+    document = read_document(body, what="dead letter", newest=FORMAT)
     if "position" not in document:
-        raise Invalid("it is not known where in the log it belongs", remedy="Write its rows again, or drop it")
+        raise Invalid("its position in the log is unknown", remedy="Write its rows again, or delete it")
     try:
         return DeadLetter(
             reason=str(document["reason"]["message"]),
@@ -130,13 +133,13 @@ def read_dead_letter(body: str) -> DeadLetter:
             entry_setsum=Setsum.from_hex(document["entry_setsum"]),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise Invalid(f"the letter can't be read: {error!r:.200}") from error
+        raise Invalid(f"the dead letter can't be read: {error!r:.200}") from error
 
 
-def described(body: str) -> tuple[str, str]:
-    """The id of a letter's message, and why it was set aside, also of one that `read_dead_letter` refuses.
+def describe_dead_letter(body: str) -> tuple[str, str]:
+    """Return the message id of a dead letter and why it was quarantined, also if `read_dead_letter` refuses it.
 
-    Both are empty where it does not say: the queue itself puts what was received too often there, as it is.
+    Both are empty if it has none: the queue itself moves messages there unchanged after too many receives.
     """
     try:
         document = json.loads(body)
@@ -154,7 +157,7 @@ def _put(
     source: str,
     dead_letters: Queue,
 ) -> None:
-    """Each letter is a group of its own: none waits for another. The same contents of a message are the same letter."""
+    """Send a dead letter in its own group, so that none waits for another. The same rows of a message are sent once."""
     document = {
         "format": FORMAT,
         "reason": error.document()["error"],

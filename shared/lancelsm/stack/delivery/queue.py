@@ -1,4 +1,4 @@
-"""The queue as its users see it, and SQS behind it. One call is one attempt, wrapped into our errors at this seam."""
+"""The queue port and its SQS adapter. One call is one attempt; errors of AWS are translated here."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from lancelsm.common import aws
 from lancelsm.common.clock import Clock
 from lancelsm.errors import Invalid, LsmError, Unavailable
 
-BATCH = 10  # messages of one call
-_OUT_SECONDS = 900  # for what is received here: time enough to read a region's log for each of a batch
-_IDENTITY_SECONDS = 50.0  # no queue is made again under its name sooner than 60 seconds after it was deleted
-_OURS = ("AccessDenied", "NonExistentQueue", "QueueDoesNotExist", "InvalidClientTokenId", "InvalidAddress")
+BATCH = 10  # messages per call
+_OUT_SECONDS = 900  # visibility timeout of received messages: long enough to read a region's log for each message
+_IDENTITY_SECONDS = 50.0  # SQS allows a new queue with a deleted queue's name after 60 seconds
+_CALLER_ERRORS = ("AccessDenied", "NonExistentQueue", "QueueDoesNotExist", "InvalidClientTokenId", "InvalidAddress")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Outgoing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """What the queue says of a message that it holds."""
+    """The id and sequence that the queue gave to a message."""
 
     id: str
     sequence: str
@@ -37,45 +37,46 @@ class Sent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """One delivery of a message; the same message may come again, with another receipt, until it is deleted."""
+    """One delivery of a message. A message may be delivered again, with another receipt, until it is deleted."""
 
     id: str
     receipt: str
     body: str
     group: str
-    sequence: int  # grows within a group; 20 digits
-    receives: int = 1  # this one included
+    sequence: int  # increases within a group; 20 digits
+    receives: int = 1  # number of deliveries, including this one
 
 
 class Queue(Protocol):
-    """A FIFO queue: messages of a group are delivered in order, and none while an earlier one is out."""
+    """A FIFO queue. Messages of a group are delivered in order, and none while an earlier one is in flight."""
 
     def identity(self) -> str:
-        """Another one for a queue that was deleted and made again under its name."""
+        """Return the queue's identity. A queue that was deleted and created again under its name has a new identity."""
         ...
 
     def send(self, messages: Sequence[Outgoing]) -> list[Sent | LsmError]:
-        """One call: what became of each message. One that is sent again within 5 minutes is the same message.
+        """Send messages in one call and return the result of each. A message sent twice within 5 minutes is stored
+        once.
 
         Raises:
-            Unavailable: no answer; any may have been taken.
-            Invalid: the queue refuses us.
+            Unavailable: no reply; each message may have been stored.
+            Invalid: the queue denies access.
         """
         ...
 
     def receive(self) -> list[Delivery]:
-        """Some messages, or none. They are out until they are deleted or their time is over."""
+        """Receive some messages or none. They are in flight until they are deleted or their visibility timeout ends."""
         ...
 
     def delete(self, receipt: str) -> None: ...
 
     def postpone(self, receipts: Collection[str], *, seconds: int) -> None:
-        """Let messages that are out come again after so many seconds."""
+        """Deliver messages in flight again after so many seconds."""
         ...
 
 
 class SqsQueue:
-    """An SQS FIFO queue by its URL."""
+    """An SQS FIFO queue, given by its URL."""
 
     def __init__(self, url: str, *, clock: Clock, client: Any = None) -> None:
         self._url = url
@@ -102,7 +103,7 @@ class SqsQueue:
         for one in answer.get("Failed", []):
             kind = Invalid if one.get("SenderFault") else Unavailable
             sent[one["Id"]] = kind(f"the queue refused a message: {one.get('Code')}", queue=self._url)
-        return [sent.get(str(n)) or Unavailable("the queue said nothing of a message") for n in range(len(messages))]
+        return [sent.get(str(n)) or Unavailable("the queue gave no result for a message") for n in range(len(messages))]
 
     def receive(self) -> list[Delivery]:
         answer = self._call(
@@ -131,18 +132,18 @@ class SqsQueue:
 
     def _call(self, operation: str, **arguments: Any) -> Any:
         client = self._client or aws.client("sqs")
-        with _wrapped(self._url):
+        with _translate_errors(self._url):
             return getattr(client, operation)(QueueUrl=self._url, **arguments)
 
 
 def identity(attributes: Mapping[str, str]) -> str:
-    """The id of a queue from its attributes: its name alone would also name one that was made later."""
+    """Return a queue's identity from its attributes. The name is not enough: a later queue may have the same name."""
     text = attributes["QueueArn"] + str(attributes["CreatedTimestamp"])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def delivery(message: str, receipt: str, body: str, attributes: Mapping[str, Any]) -> Delivery:
-    """A delivery from what SQS says of it."""
+    """Build a delivery from the fields of SQS."""
     return Delivery(
         id=message,
         receipt=receipt,
@@ -153,22 +154,24 @@ def delivery(message: str, receipt: str, body: str, attributes: Mapping[str, Any
     )
 
 
-def named(name: str, *, clock: Clock) -> SqsQueue:
-    """The queue with a name in this account and region; raises `Invalid` if there is none."""
-    with _wrapped(name):
+def queue_by_name(name: str, *, clock: Clock) -> SqsQueue:
+    """Return the queue with this name in the account and region. Raises `Invalid` if there is none."""
+    with _translate_errors(name):
         return SqsQueue(aws.client("sqs").get_queue_url(QueueName=name)["QueueUrl"], clock=clock)
 
 
 @contextmanager
-def _wrapped(queue: str) -> Iterator[None]:
+def _translate_errors(queue: str) -> Iterator[None]:
     from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - an extra
 
     try:
         yield
     except ClientError as error:
         code = error.response.get("Error", {}).get("Code", "")
-        if any(name in code for name in _OURS):
-            raise Invalid(f"the queue refuses: {code}", remedy="Check its URL and the role", queue=queue) from error
+        if any(name in code for name in _CALLER_ERRORS):
+            raise Invalid(
+                f"the queue denies access: {code}", remedy="Check its URL and the role", queue=queue
+            ) from error
         raise Unavailable(f"the queue failed: {code}", queue=queue) from error
     except BotoCoreError as error:
-        raise Unavailable(f"the queue gave no answer: {type(error).__name__}", queue=queue) from error
+        raise Unavailable(f"the queue gave no reply: {type(error).__name__}", queue=queue) from error

@@ -1,9 +1,9 @@
-"""Append again what was set aside, unless the log holds something newer for its keys.
+"""Redrive: append quarantined rows again, unless the log has newer rows with their keys.
 
-What came after a row is what the log holds from the position on that its letter names, save older rows that were driven
-back themselves: their entries have lower sequences of the queue. The sum of those entries proves that all of them were
-seen, at every head that the append tries. Once the log is collected past that position it can't be told any more what
-is newer, and the letter stays. Model: tests/model/redelivery.py.
+Newer than a row are the entries from its dead letter's position on, except entries of earlier redrives: these have
+lower sequences of the queue. The sum of the entries proves that all of them were read, for every head that the append
+tries. Once the log is collected past that position, newer rows can't be ruled out, and the dead letter stays. Model:
+tests/model/redelivery.py.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lancelsm.region.catalog import Region, check_writable
 from lancelsm.region.handle import TableHandle, WriteTarget
 from lancelsm.region.head import Head
 from lancelsm.stack.delivery.message import unpacked
-from lancelsm.stack.delivery.quarantine import DeadLetter, described, read_dead_letter
+from lancelsm.stack.delivery.quarantine import DeadLetter, describe_dead_letter, read_dead_letter
 from lancelsm.stack.delivery.queue import Delivery, Queue
 from lancelsm.stack.delivery.validation import partition_valid
 from lancelsm.wal.entry import Draft, Entry, decode, draft
@@ -33,55 +33,59 @@ from lancelsm.wal.region_writer import RegionWriter
 
 
 class Verdict(StrEnum):
-    APPENDED = "appended"  # at least one row; newer rows have the keys of the others
-    SUPERSEDED = "superseded"  # newer rows have all its keys
-    LEFT = "left"
+    APPENDED = "appended"  # at least one row; newer rows exist for the keys of the others
+    SUPERSEDED = "superseded"  # newer rows exist for all its keys
+    LEFT = "left"  # the dead letter stays in the queue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redriven:
-    """What became of one letter, or would have, and why; `set_aside` is why it is one, empty if it does not say."""
+    """The result of one dead letter, or the expected result in a dry run.
 
-    id: str  # of the message whose rows it holds; on the queue, if it does not say
+    `reason` explains the verdict. `quarantine_reason` is why the rows were quarantined; empty if the dead letter does
+    not say.
+    """
+
+    id: str  # the id of the quarantined message, or of the dead letter if it does not name one
     table: str
     region: str
     rows: int  # appended
     verdict: Verdict
     reason: str
-    set_aside: str
+    quarantine_reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
-    """How to get at what letters name by URI."""
+class Openers:
+    """How to open the table and the inbox that a dead letter names by URI."""
 
     table: Callable[[str], TableHandle]
     inbox: Callable[[str], ObjectStore]
 
 
-def redrive(dead_letters: Queue, *, places: Places, dry: bool) -> Iterator[Redriven]:
-    """Go through the dead-letter queue.
+def redrive(dead_letters: Queue, *, openers: Openers, dry: bool) -> Iterator[Redriven]:
+    """Process the dead-letter queue.
 
     Args:
-        dry: append and delete nothing, say only what would happen.
+        dry: append and delete nothing, only report what would happen.
 
     Yields:
-        What became of each letter, after its entry is committed. One that is appended or superseded is deleted once the
-        next is asked for; any other is back on the queue when the iterator is closed.
+        The result of each dead letter, after its entry is committed. An appended or superseded dead letter is deleted
+        when the next result is requested. The others return to the queue when the iterator is closed.
 
     Raises:
         Unavailable, Invalid: the queue failed.
 
-    A crash between append and deletion leaves the letter, and the row that was appended supersedes it.
+    After a crash between append and deletion the dead letter remains, superseded by the appended rows.
     """
-    out: dict[str, str] = {}  # the receipts of letters that are not deleted, by their ids on the queue
+    out: dict[str, str] = {}  # receipts of dead letters that are not deleted, by id on the queue
     try:
-        # A few at a time: their time on the queue is for them alone.
+        # Receive few at a time, so that each is processed within its visibility timeout.
         while taken := dead_letters.receive():
-            unseen = [one for one in taken if one.id not in out]  # those that were left may come again
+            unseen = [one for one in taken if one.id not in out]  # dead letters that stay may be delivered again
             out |= {one.id: one.receipt for one in taken}
             for one in unseen:
-                done = _redriven(one, places, dry=dry)
+                done = _redrive_one(one, openers, dry=dry)
                 yield done
                 if not dry and done.verdict is not Verdict.LEFT:
                     dead_letters.delete(one.receipt)
@@ -90,8 +94,8 @@ def redrive(dead_letters: Queue, *, places: Places, dry: bool) -> Iterator[Redri
         dead_letters.postpone(out.values(), seconds=0)
 
 
-def _redriven(one: Delivery, places: Places, *, dry: bool) -> Redriven:
-    message, cause = described(one.body)
+def _redrive_one(one: Delivery, openers: Openers, *, dry: bool) -> Redriven:
+    message, cause = describe_dead_letter(one.body)
 
     def explained(verdict: Verdict, rows: int, reason: str, *, table: str = "", region: str = "") -> Redriven:
         return Redriven(
@@ -101,7 +105,7 @@ def _redriven(one: Delivery, places: Places, *, dry: bool) -> Redriven:
             rows=rows,
             verdict=verdict,
             reason=reason,
-            set_aside=cause,
+            quarantine_reason=cause,
         )
 
     try:
@@ -111,24 +115,24 @@ def _redriven(one: Delivery, places: Places, *, dry: bool) -> Redriven:
     explained = partial(explained, table=dead_letter.message.table, region=dead_letter.message.region)
 
     try:
-        target = places.table(dead_letter.message.table).target()
-        attempt = _Attempt(dead_letter, target, _rows(dead_letter, target, places))
-        rows = attempt.look() if dry else attempt.append()
+        target = openers.table(dead_letter.message.table).target()
+        attempt = _Attempt(dead_letter, target, _rows(dead_letter, target, openers))
+        rows = attempt.count() if dry else attempt.append()
     except LsmError as error:
         return explained(Verdict.LEFT, 0, error.message)
     if not rows:
-        return explained(Verdict.SUPERSEDED, 0, "newer rows have its keys")
-    return explained(Verdict.APPENDED, rows, "newer rows have its other keys" if rows < attempt.given else "")
+        return explained(Verdict.SUPERSEDED, 0, "newer rows exist for all its keys")
+    return explained(Verdict.APPENDED, rows, "newer rows exist for its other keys" if rows < attempt.row_count else "")
 
 
-def _rows(dead_letter: DeadLetter, target: WriteTarget, places: Places) -> pa.Table:
-    """The letter's rows in stored form; raises `Invalid` if one of them still doesn't fit."""
+def _rows(dead_letter: DeadLetter, target: WriteTarget, openers: Openers) -> pa.Table:
+    """Return the dead letter's rows in stored form. Raises `Invalid` if a row still does not fit."""
     stream = dead_letter.message.rows
     if dead_letter.message.object is not None:
-        found = places.inbox(dead_letter.inbox).get(dead_letter.message.object)
+        found = openers.inbox(dead_letter.inbox).get(dead_letter.message.object)
         stream = None if found is None else found.body
     if stream is None:
-        raise Invalid("its object is not in the inbox any more")
+        raise Invalid("its object is no longer in the inbox")
     rows, rejected = partition_valid(unpacked(stream), target=target, values=dead_letter.message.values)
     if rejected is not None:
         raise rejected.error
@@ -136,12 +140,12 @@ def _rows(dead_letter: DeadLetter, target: WriteTarget, places: Places) -> pa.Ta
 
 
 class _Attempt:
-    """One letter on its way back, and what of its keys the log was seen to hold since."""
+    """A redrive of one dead letter, with the newer rows that the log was found to have."""
 
     def __init__(self, dead_letter: DeadLetter, target: WriteTarget, rows: pa.Table) -> None:
         region = target.directory.find(dead_letter.message.values)
         if region is None or region.id != dead_letter.message.region:
-            raise Invalid("the table has no such region any more")
+            raise Invalid("the table no longer has this region")
         self._region: Region = region
         self._dead_letter = dead_letter
         self._target = target
@@ -152,22 +156,25 @@ class _Attempt:
         self._sum = dead_letter.entry_setsum
 
     @property
-    def given(self) -> int:
+    def row_count(self) -> int:
         return int(self._rows.num_rows)
 
-    def look(self) -> int:
-        """How many rows `append` would append now; raises as it."""
+    def count(self) -> int:
+        """Return how many rows `append` would append now. Raises the same errors."""
         head = self._region.head()
         check_writable(self._region, head, owner=self._target.owner)
-        return int(self._left(head).num_rows)
+        return int(self._rows_to_append(head).num_rows)
 
     def append(self) -> int:
-        """Append the rows that nothing newer supersedes; returns their number. Raises as `wal.append.append_after`."""
+        """Append the rows without newer rows and return their number.
+
+        Raises the same errors as `wal.append.append_after`.
+        """
         dead_letter = self._dead_letter
         writer = RegionWriter(self._region, self._target, owner=self._target.owner, previous_owners=(), depth=1)
 
         def next_draft(head: Head) -> Draft | None:
-            left = self._left(head)
+            left = self._rows_to_append(head)
             return (
                 draft(left, applied_sequences={dead_letter.queue: str(dead_letter.sequence)}) if left.num_rows else None
             )
@@ -175,14 +182,14 @@ class _Attempt:
         entry = writer.append_after(next_draft)
         return 0 if entry is None else entry.rows
 
-    def _left(self, head: Head) -> pa.Table:
-        """The rows whose keys nothing in the log has that was committed after them, as of this head."""
+    def _rows_to_append(self, head: Head) -> pa.Table:
+        """Return the rows whose keys have no newer row in the log, as of this head."""
         entries_sum = self._sum
         newer = self._newer
         if head.first_position > self._dead_letter.position:
             raise _collected(head)
         if not self._dead_letter.whole and self._dead_letter.sequence > head.applied(self._dead_letter.queue):
-            raise Unavailable("other rows of its message are still to be applied")
+            raise Unavailable("other rows of its message are not applied yet")
         for number in range(self._next, head.next_position):
             entry = self._entry(Position(number))
             if entry is not None:
@@ -195,7 +202,7 @@ class _Attempt:
         return self._rows.filter(pc.invert(newer))
 
     def _entry(self, position: Position) -> Entry | None:
-        """The entry there, if one can be read; the sum tells whether that was all of them."""
+        """Return the entry at a position if it can be read. The sum shows later whether an entry is missing."""
         key = wal_entry(self._region.id, position)
         found = self._region.context.objects.get(key)
         try:
@@ -204,7 +211,7 @@ class _Attempt:
             return None
 
     def _newer_keys(self, entry: Entry) -> pa.Array:
-        """The keys in an entry, if what it holds is newer than the letter."""
+        """Return the keys of an entry if the entry is newer than the dead letter."""
         older = (
             int(entry.summary.applied_sequences.get(self._dead_letter.queue, self._dead_letter.sequence))
             < self._dead_letter.sequence
@@ -223,6 +230,6 @@ class _Attempt:
 
 def _collected(head: Head) -> Invalid:
     return Invalid(
-        f"the log is collected below {head.first_position}, so it can't be told any more what is newer",
-        remedy="Compare it with the table, then write it again or drop it",
+        f"the log is collected below {head.first_position}, so newer rows can't be ruled out",
+        remedy="Compare its rows with the table, then write them again or delete the dead letter",
     )

@@ -1,4 +1,4 @@
-"""Rows as callers of `ingest` and `writer_flush` give them, and their calls over a function URL."""
+"""Decode the rows that callers of `ingest` and `writer_flush` send, by invocation or over a function URL."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 import pyarrow as pa
 
 from lancelsm.errors import Invalid, LsmError, error_context
-from lancelsm.objects.keys import checked
+from lancelsm.objects.keys import check_key
 from lancelsm.record.files import json_rows
 from lancelsm.record.key import newest
 from lancelsm.record.normalize import deletes, upserts
@@ -28,8 +28,8 @@ Op = Literal["upsert", "delete"]
 _STATUS = {"Invalid": 400, "Contended": 409, "Fenced": 409, "Unavailable": 503}
 
 
-class Given(Protocol):
-    """Rows in one of three forms: JSON rows to upsert and to delete, an Arrow stream, or its key in the inbox."""
+class RowsInput(Protocol):
+    """Rows in one of three forms: JSON rows to upsert and delete, an Arrow stream, or a stream's key in the inbox."""
 
     @property
     def upserts(self) -> list[dict[str, Any]] | None: ...
@@ -40,21 +40,25 @@ class Given(Protocol):
     @property
     def object(self) -> str | None: ...
     @property
-    def op(self) -> Op: ...  # of `arrow` and `object`
+    def op(self) -> Op: ...  # for `arrow` and `object`
 
 
-def stored_rows(given: Given, *, handle: TableHandle, inbox: Inbox) -> pa.Table:
-    """The rows in stored form, each key once: deletes win over upserts of the same request, later rows over earlier.
+def stored_rows(given: RowsInput, *, handle: TableHandle, inbox: Inbox) -> pa.Table:
+    """Convert rows to stored form, each key once.
+
+    Of several rows with one key, a delete wins over upserts of the same request, and a later row over an earlier one.
 
     Raises:
-        Invalid: not exactly one form, or a row that doesn't fit; names column and row.
+        Invalid: not exactly one form, or a row does not fit; names column and row.
         Unavailable: the inbox did not answer.
     """
     schema = handle.config.schema
     forms = [given.upserts is not None or given.deletes is not None, given.arrow is not None, given.object is not None]
     with error_context(table=handle.context.uri):
         if sum(forms) != 1:
-            raise Invalid("rows come in one form", remedy="Give upserts and deletes, or arrow, or object")
+            raise Invalid(
+                "the event needs rows in exactly one form", remedy="Give upserts and deletes, arrow, or object"
+            )
         if given.arrow is not None or given.object is not None:
             stream = _base64(given.arrow) if given.arrow is not None else _object(inbox, given.object or "")
             data = unpacked(stream)
@@ -65,7 +69,10 @@ def stored_rows(given: Given, *, handle: TableHandle, inbox: Inbox) -> pa.Table:
 
 
 def write(rows: pa.Table, *, handle: TableHandle, seconds: float) -> Document:
-    """Append rows in stored form, one entry per region, regions in parallel; raises as `Table.upsert`."""
+    """Append rows in stored form, one entry per region, regions in parallel.
+
+    Raises the same errors as `Table.upsert`.
+    """
     target = handle.target()
     context = replace(target.context, budget_seconds=min(seconds, target.context.budget_seconds))
     directory = Directory(context, spec_id=target.regions.spec_id)
@@ -74,7 +81,10 @@ def write(rows: pa.Table, *, handle: TableHandle, seconds: float) -> Document:
 
 
 def over_http(event: Document, call: FunctionCall, work: Callable[[Document, FunctionCall], Document]) -> Document:
-    """A call by function URL as well as by invoke: the body is the event, and an error is an answer with its status."""
+    """Handle a call by invocation or function URL.
+
+    In the latter, the body is the event and errors are HTTP statuses.
+    """
     if "requestContext" not in event:
         return work(event, call)
     try:
@@ -96,12 +106,12 @@ def _body(event: Document) -> Document:
     except (ValueError, RecursionError) as error:
         raise Invalid("the body is not JSON") from error
     if not isinstance(document, dict):
-        raise Invalid("the body is no JSON object")
+        raise Invalid("the body is not a JSON object")
     return document
 
 
 def _object(inbox: Inbox, key: str) -> bytes:
-    found = inbox.get(checked(key))
+    found = inbox.get(check_key(key))
     if found is None:
         raise Invalid("the object is not in the inbox", remedy=f"Put it below {inbox.uri}/", object=key)
     return found

@@ -1,7 +1,8 @@
-"""Rows to the queue: routed, refused where a region takes none, and sent in messages that may be sent again.
+"""Send rows to the queue: check that their regions accept writes, route the rows, and send them in messages that are
+safe to repeat.
 
-A request names each key once, so its messages share no key and their order among themselves doesn't matter: one that
-was refused alone is sent again alone. Requests of one producer keep their order if it waits for each.
+A request has each key once, so its messages share no keys and their order does not matter: a message that was refused
+is sent again alone. Requests of one producer stay in order if it waits for each.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from lancelsm.stack.delivery.message import BYTES_MAX, Message, dedup_id, encode
 from lancelsm.stack.delivery.queue import BATCH, Outgoing, Queue, Sent
 from lancelsm.stack.delivery.table_cache import Inbox
 
-_SECONDS_MAX = 240.0  # the queue knows a message again for 5 minutes
+_SECONDS_MAX = 240.0  # the queue recognises a message for 5 minutes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentPart:
-    """A message that the queue holds."""
+    """A message that the queue has stored."""
 
     region: RegionId
     id: str
@@ -52,23 +53,23 @@ def send(
     by_reference: bool = False,
     seconds: float,
 ) -> list[SentPart]:
-    """Send rows to the queue, as few messages as they fit in.
+    """Send rows to the queue in as few messages as possible.
 
     Args:
         rows: in stored form, each key once.
-        producer, sequence: name the request; the same pair within 5 minutes is the same request.
-        by_reference: what doesn't fit a message travels beside it, in the inbox.
-        seconds: for everything.
+        producer, sequence: identify the request: the same pair within 5 minutes is the same request.
+        by_reference: put rows that don't fit a message into the inbox.
+        seconds: the time for the whole call.
 
     Returns:
-        The messages, once the queue holds all of them. They are not visible to readers yet.
+        The messages, once the queue has all of them. Readers do not see the rows yet.
 
     Raises:
-        Invalid: a region is sealed, or a row alone is too big for a message. Nothing was sent.
-        Unavailable: a region has too many generations that the base lacks, or the queue or a store failed. `rows_sent`
-            says how many rows the queue holds nevertheless; without it none.
+        Invalid: a region is sealed, or a single row is too big for a message. Nothing was sent.
+        Unavailable: a region has too many unmerged generations, or the queue or a store failed. `rows_sent` is the
+            number of rows on the queue; if it is missing, there are none.
 
-    A crash at any line leaves some of the messages sent; the same request again completes them.
+    A crash at any line leaves some of the messages sent. The same request again sends the rest.
     """
     with error_context(table=handle.context.uri):
         target = handle.target()
@@ -87,7 +88,7 @@ def send(
 
 
 def _refusal(target: WriteTarget, part: Routed) -> LsmError | None:
-    """Why a region takes no rows now. One that doesn't exist yet takes them: the writer makes it."""
+    """Return why a region takes no rows now. A region that does not exist takes rows: the writer creates it."""
     try:
         region = target.directory.find(part.values)
         head = None if region is None else region.find_head()
@@ -97,7 +98,7 @@ def _refusal(target: WriteTarget, part: Routed) -> LsmError | None:
         if head.pending_generations >= target.settings.pending_generations_stop:
             return Unavailable(
                 f"{head.pending_generations} generations wait to be merged",
-                remedy=f"Merge them: lancelsm merge {target.context.uri}, then send again",
+                remedy=f"Merge them with lancelsm merge {target.context.uri}, then send again",
                 **region.where,
             )
     except LsmError as error:
@@ -115,14 +116,14 @@ def _parts(
     *,
     by_reference: bool,
 ) -> Iterator[_Part]:
-    """The messages of one region: the same request gives the same ones."""
+    """Yield the messages of one region. The same request gives the same messages."""
     region = region_id(table=target.context.table, spec_id=target.regions.spec_id, values=routed.values)
     frame = Message(
         table=target.context.uri, region=region, values=routed.values, producer=producer, sequence=sequence, object=""
     )
     first = 0
     for some, stream in split(routed.rows, frame=frame):
-        # By their rows, since another release, or another schema, may split the same request elsewhere.
+        # The id depends on the row range, since another release or schema may split the same request differently.
         held = range(first, first + some.num_rows)
         first = held.stop
         dedup = dedup_id(producer=producer, sequence=sequence, region=region, rows=held)
@@ -131,12 +132,12 @@ def _parts(
         if not fits(frame, stream):
             if not by_reference:
                 raise Invalid(
-                    f"a row alone is too big for a message of {BYTES_MAX} bytes; counted without rows that a later row "
-                    "of the same key replaces",
-                    remedy=f"Pass it by reference: put the rows below {inbox.uri}/ and name the object",
-                    row=_place(some, rows),
+                    f"a single row is too big for a message of {BYTES_MAX} bytes; rows that a later row with the same "
+                    "key replaces are not numbered",
+                    remedy=f"Send it by reference: put the rows below {inbox.uri}/ and give the object's key",
+                    row=_row_index(some, rows),
                 )
-            # A name of its own: after 5 minutes the same producer and sequence may stand for other rows.
+            # The nonce makes the name unique: after 5 minutes the same producer and sequence may mean other rows.
             packed_rows, key = None, f"parts/{dedup}-{target.context.ids.nonce()}.arrow"
             inbox.put(key, stream)
         message = Message(
@@ -152,12 +153,12 @@ def _parts(
         yield _Part(region=region, rows=some.num_rows, outgoing=outgoing)
 
 
-def _place(row: pa.Table, rows: pa.Table) -> int:
+def _row_index(row: pa.Table, rows: pa.Table) -> int:
     return next(n for n in range(rows.num_rows) if rows.slice(n, 1).equals(row))
 
 
 def _send(parts: Sequence[_Part], *, queue: Queue, budget: Budget) -> list[SentPart]:
-    """All parts, those that failed again until the budget is spent."""
+    """Send all parts; repeat those that failed until the budget is spent."""
     sent: dict[int, Sent] = {}
     failure: LsmError | None = None
     for _ in budget.attempts():
@@ -184,7 +185,7 @@ def _send(parts: Sequence[_Part], *, queue: Queue, budget: Budget) -> list[SentP
 
 
 def _calls(waiting: Sequence[int], parts: Sequence[_Part]) -> Iterator[list[int]]:
-    """The parts that wait, in calls of as many as the queue takes at once."""
+    """Group waiting parts into calls within the limits of the queue."""
     call: list[int] = []
     size = 0
     for n in waiting:

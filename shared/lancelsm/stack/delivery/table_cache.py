@@ -1,4 +1,4 @@
-"""What a container that works for several tables keeps of them: their configuration for a minute, and the inbox."""
+"""What a container keeps between calls for several tables: their configurations for a minute, and the inbox."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from lancelsm.objects import ObjectStore, put_once
 from lancelsm.objects.open import open_store
 from lancelsm.region import config as configs
 from lancelsm.region.handle import Ports, TableHandle, open_configured
-from lancelsm.stack.function import place
+from lancelsm.stack.function import table_uri
 
 _SECONDS = 60.0
 
 
 class Tables:
-    """Tables below one root, opened from their configuration alone, read again when it is older than a minute."""
+    """Tables below one root, opened by configuration alone, without Lance.
+
+    A configuration is read again after a minute.
+    """
 
     def __init__(
         self, root: str, *, storage_options: Mapping[str, str] | None = None, ports: Ports | None = None
@@ -24,50 +27,56 @@ class Tables:
         self._root = root
         self._options = storage_options
         self.ports = ports or Ports()
-        self._opened: dict[str, tuple[TableHandle, float]] = {}
+        self._handles: dict[str, tuple[TableHandle, float]] = {}
 
     def open(self, table: str, *, fresh: bool = False) -> TableHandle:
-        """A table by name or URI; raises as `open_configured`, and `Invalid` if it is not below the root."""
-        uri = place(table, root=self._root)
+        """Open a table by name or URI.
+
+        Raises the same errors as `open_configured`, and `Invalid` if it is not below the root.
+        """
+        uri = table_uri(table, root=self._root)
         now = self.ports.clock.monotonic()
-        kept = self._opened.get(uri)
+        kept = self._handles.get(uri)
         if kept is None or fresh or now - kept[1] > _SECONDS:
             kept = open_configured(uri, storage_options=self._options, ports=self.ports), now
-            self._opened[uri] = kept
+            self._handles[uri] = kept
         return kept[0]
 
     def find(self, table: str, *, fresh: bool = False) -> TableHandle | None:
-        """As `open`; None if no table is there. One that is not below the root is another deployment's, or was this
-        one's and will be again: nothing is known of it."""
-        uri = place(table, root=self._root)
+        """Open a table like `open`, but return None if there is no table at its location.
+
+        Raises `Invalid` for a table that is not below the root: it may belong to another deployment, so nothing is
+        known about it.
+        """
+        uri = table_uri(table, root=self._root)
         try:
             return self.open(uri, fresh=fresh)
         except Invalid:
             if configs.read(self.ports.store(uri, self._options), uri=uri) is None:
-                self._opened.pop(uri, None)
+                self._handles.pop(uri, None)
                 return None
             raise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inbox:
-    """Objects beside the queue, for what is too big for a message. They expire when messages do."""
+    """Objects beside the queue, for rows that are too big for a message. They expire like messages."""
 
     uri: str
     store: ObjectStore
 
     @classmethod
     def below(cls, work: str) -> Inbox:
-        """The inbox of a deployment, by the URI of what may expire. Touches nothing yet."""
+        """Return the inbox of a deployment, given the URI of its `work` prefix. Sends no request."""
         uri = f"{work.rstrip('/')}/inbox"
         return cls(uri=uri, store=open_store(uri))
 
     def get(self, key: str) -> bytes | None:
-        """The object's bytes, if there is one."""
+        """Return the object's bytes, or None if it does not exist."""
         found = self.store.get(key)
         return None if found is None else found.body
 
     def put(self, key: str, body: bytes) -> None:
-        """Write an object whose key says what is in it; one that stands there is the same."""
+        """Write an object whose key determines its content. An existing object has the same content."""
         if put_once(self.store, key, body, attempts=range(2)) is None:
-            raise Unavailable("the inbox gave no answer", object=key)
+            raise Unavailable("the inbox gave no reply", object=key)

@@ -1,4 +1,7 @@
-"""Which rows of a message fit their table and region today. The sender checked them, but by its configuration."""
+"""Check which rows of a message fit their table and region now.
+
+The sender checked them against an older configuration.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,12 @@ from lancelsm.common.layout import RegionValues
 from lancelsm.errors import Invalid
 from lancelsm.record.schema import FIELD_ID, TOMBSTONE, TableSchema, conform
 from lancelsm.region.handle import WriteTarget
-from lancelsm.routing.route import ready, route
+from lancelsm.routing.route import check_supported, route
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RejectedRows:
-    """Rows, as they came, that don't fit, and what is wrong with the first."""
+    """Rows that don't fit, unchanged, and what is wrong with the first of them."""
 
     rows: pa.Table
     error: Invalid
@@ -25,55 +28,55 @@ class RejectedRows:
 def partition_valid(
     rows: pa.Table, *, target: WriteTarget, values: RegionValues
 ) -> tuple[pa.Table, RejectedRows | None]:
-    """Part rows into those that fit, in the form of the table's stored schema, and those that don't. Both keep order.
+    """Split rows into those that fit, in the table's stored form, and those that don't. Both keep their order.
 
     Args:
-        rows: in some stored form, of this or an earlier schema of the table.
-        values: of the region that they are said to belong to.
+        rows: in stored form of the current or an earlier schema of the table.
+        values: the values of the region that they should belong to.
 
     Raises:
-        Invalid: no row's region can be told here, whatever the row: that is not the rows' fault.
+        Invalid: routing does not work here at all, whatever the row; the rows are not the cause.
     """
-    ready(target.regions, target.schema.stored)
-    fitting: list[pa.Table] = []
+    check_supported(target.regions, target.schema.stored)
+    valid: list[pa.Table] = []
     rejected: list[tuple[pa.Table, Invalid]] = []
 
-    def sift(some: pa.Table) -> None:
+    def bisect(some: pa.Table) -> None:
         try:
-            fitting.append(_fitting(some, target, values))
+            valid.append(_validated(some, target, values))
         except Invalid as error:
             if some.num_rows <= 1:
                 rejected.append((some, error))
                 return
             half = some.num_rows // 2
-            sift(some.slice(0, half))
-            sift(some.slice(half))
+            bisect(some.slice(0, half))
+            bisect(some.slice(half))
 
     try:
-        _conforming(rows.slice(0, 0), target.schema)
+        _conform(rows.slice(0, 0), target.schema)
     except Invalid as error:
         return target.schema.stored.empty_table(), RejectedRows(rows=rows, error=error)
-    sift(rows)
+    bisect(rows)
     return (
-        pa.concat_tables(fitting) if fitting else target.schema.stored.empty_table(),
+        pa.concat_tables(valid) if valid else target.schema.stored.empty_table(),
         RejectedRows(rows=pa.concat_tables([some for some, _ in rejected]), error=rejected[0][1]) if rejected else None,
     )
 
 
-def _fitting(rows: pa.Table, target: WriteTarget, values: RegionValues) -> pa.Table:
-    """All rows in the form of the table's stored schema; raises `Invalid` if any doesn't fit."""
-    found = _conforming(rows, target.schema)
+def _validated(rows: pa.Table, target: WriteTarget, values: RegionValues) -> pa.Table:
+    """Return all rows in the table's stored form. Raises `Invalid` if any row does not fit."""
+    found = _conform(rows, target.schema)
     for routed in route(found, target.regions):
         if routed.values != values:
             raise Invalid("the row belongs to another region", table=target.context.uri)
     return found
 
 
-def _conforming(rows: pa.Table, schema: TableSchema) -> pa.Table:
+def _conform(rows: pa.Table, schema: TableSchema) -> pa.Table:
     ids = {field.metadata[FIELD_ID] for field in schema.columns}
     for field in rows.schema:
         if field.name != TOMBSTONE and (field.metadata or {}).get(FIELD_ID) not in ids:
-            raise Invalid(f"{field.name!r} is no column of the table", field=field.name)
+            raise Invalid(f"{field.name!r} is not a column of the table", field=field.name)
     try:
         found = conform(rows, schema)
         found.validate(full=True)

@@ -1,4 +1,4 @@
-"""What is wrong with a deployment or a table, and what to do: facts are fetched, then judged by pure functions."""
+"""Check a deployment or a table: fetch facts from AWS, then evaluate them with pure functions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing that has to be right. `remedy` says what to do if it isn't."""
+    """The result of one check. `remedy` says what to do if `ok` is false."""
 
     name: str
     ok: bool
@@ -16,12 +16,12 @@ class Check:
     remedy: str = ""
 
 
-def judged(name: str, found: str, *wrong: tuple[bool, str, str]) -> Check:
-    """A check of several conditions.
+def evaluate(name: str, found: str, *wrong: tuple[bool, str, str]) -> Check:
+    """Return the check of several conditions.
 
     Args:
-        found: what there is.
-        wrong: whether something is wrong, what, and its remedy.
+        found: a description of what was found.
+        wrong: for each condition: whether it is violated, what is wrong, and its remedy.
     """
     faults = [(what, remedy) for is_wrong, what, remedy in wrong if is_wrong]
     if not faults:
@@ -30,5 +30,5 @@ def judged(name: str, found: str, *wrong: tuple[bool, str, str]) -> Check:
     return Check(name=name, ok=False, found="; ".join(what for what, _ in faults), remedy=". ".join(remedies))
 
 
-def all_right(checks: Sequence[Check]) -> bool:
+def all_ok(checks: Sequence[Check]) -> bool:
     return all(check.ok for check in checks)

@@ -1,4 +1,4 @@
-"""What has to be so of a deployment. Pure: facts in, checks out."""
+"""The checks of a deployment. Pure functions: facts in, checks out."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from lancelsm.stack.doctor import Check, judged
+from lancelsm.stack.doctor import Check, evaluate
 from lancelsm.stack.doctor.facts import NO_STACK, Answer, CallFailed, DeploymentFacts
 
 _SKEW_SECONDS = 60
-_RECEIVES = 100  # fewer would drop what only waits
+_RECEIVES = 100  # fewer receives would move messages to the dead-letter queue that only have to wait
 _RETENTION_SECONDS = 14 * 86400
-_VISIBILITY = 6  # times the function's time
+_VISIBILITY = 6  # the visibility timeout is at least this many times the function's timeout
 _LABELS = ("emr-spark-8", "emr-7.", "emr-spark-7")
 _DENIED = ("AccessDenied", "AccessDeniedException", "403", "Forbidden", "UnauthorizedOperation")
 _DEPLOY = "Deploy the stack again: cdk deploy --all -c stage={stage}"
 
 
 def checks(facts: DeploymentFacts) -> list[Check]:
-    """Everything, in the order in which one thing rests on another."""
+    """Return all checks, ordered so that each depends only on earlier ones."""
     return [
         _credentials(facts),
         _region(facts),
@@ -38,7 +38,7 @@ def checks(facts: DeploymentFacts) -> list[Check]:
 
 
 def _unknown(facts: DeploymentFacts, name: str, refused: CallFailed) -> Check:
-    """What could not be asked."""
+    """Return a failed check for a call that failed."""
     if refused.code in _DENIED:
         remedy = "Run with credentials that may read it"
     elif refused.code == "NoOutput" or "NotFound" in refused.code or "NonExistent" in refused.code:
@@ -61,24 +61,24 @@ def _credentials(facts: DeploymentFacts) -> Check:
 
 
 def _region(facts: DeploymentFacts) -> Check:
-    """Everything is in the region that is asked."""
-    places: dict[str, str] = {}
+    """Check that everything is in the AWS region of the calls."""
+    regions: dict[str, str] = {}
     for name, answer in facts.functions.items():
         if not isinstance(answer, CallFailed):
-            places[name] = _region_of(answer["FunctionArn"])
+            regions[name] = _region_of(answer["FunctionArn"])
     for name, answer in facts.queues.items():
         if not isinstance(answer, CallFailed):
-            places[name] = _region_of(answer["QueueArn"])
+            regions[name] = _region_of(answer["QueueArn"])
     if not isinstance(facts.registry, CallFailed):
-        places["registry"] = _region_of(facts.registry["TableArn"])
+        regions["registry"] = _region_of(facts.registry["TableArn"])
     if not isinstance(facts.bucket, CallFailed) and (region := _bucket_region(facts.bucket)):
-        places["bucket"] = region
-    elsewhere = {name: region for name, region in places.items() if region != facts.region}
+        regions["bucket"] = region
+    elsewhere = {name: region for name, region in regions.items() if region != facts.region}
     what = ", ".join(f"{name} in {region}" for name, region in elsewhere.items())
-    return judged(
+    return evaluate(
         "region",
         facts.region,
-        (bool(elsewhere), f"asked in {facts.region}, but {what}", "Keep all of a deployment in one region"),
+        (bool(elsewhere), f"checked {facts.region}, but {what}", "Deploy everything in one region"),
     )
 
 
@@ -95,9 +95,9 @@ def _bucket_region(answer: Mapping[str, Any]) -> str | None:
 def _clock(facts: DeploymentFacts) -> Check:
     skew = facts.skew_seconds
     if skew is None:
-        return Check(name="clock", ok=True, found="unknown: no answer said what time it is")
-    remedy = "Set the machine's clock by NTP: AWS refuses requests that are 5 minutes off"
-    return judged("clock", f"{abs(skew):.0f} s off", (abs(skew) > _SKEW_SECONDS, f"{abs(skew):.0f} s off", remedy))
+        return Check(name="clock", ok=True, found="unknown: no reply had a time")
+    remedy = "Synchronise the machine's clock by NTP: AWS refuses requests that are 5 minutes off"
+    return evaluate("clock", f"{abs(skew):.0f} s off", (abs(skew) > _SKEW_SECONDS, f"{abs(skew):.0f} s off", remedy))
 
 
 def _stack(facts: DeploymentFacts, name: str, answer: Answer) -> Check:
@@ -108,8 +108,8 @@ def _stack(facts: DeploymentFacts, name: str, answer: Answer) -> Check:
         return _unknown(facts, name, answer)
     status = str(answer["StackStatus"])
     good = status.endswith("_COMPLETE") and status not in ("ROLLBACK_COMPLETE", "DELETE_COMPLETE")
-    remedy = f"See why in the stack's events, then: {_deploy(facts)}"
-    return judged(name, status, (not good, status, remedy))
+    remedy = f"Look at the stack's events. {_deploy(facts)}"
+    return evaluate(name, status, (not good, status, remedy))
 
 
 def _bucket(facts: DeploymentFacts) -> Check:
@@ -123,18 +123,18 @@ def _probe(facts: DeploymentFacts) -> Iterator[Check]:
         yield _unknown(facts, "conditional writes", facts.probe)
         return
     seen = facts.probe
-    grant = "Grant s3:ListBucket on the bucket: without it nobody can tell what is gone from what is forbidden"
-    found = f"an absent object is {seen['absent']}"
-    yield judged("absent objects", found, (seen["absent"] != 404, found, grant))
+    grant = "Grant s3:ListBucket on the bucket: without it S3 answers 403 for absent objects"
+    found = f"a read of an absent object gives {seen['absent']}"
+    yield evaluate("absent objects", found, (seen["absent"] != 404, found, grant))
     refused = seen["created"] >= 300
-    ignored = "Use a bucket of S3 that honours If-None-Match and If-Match: without them writers overwrite each other"
-    yield judged(
+    ignored = "Use a bucket that supports If-None-Match and If-Match: without them writers overwrite each other"
+    yield evaluate(
         "conditional writes",
-        "If-None-Match and If-Match hold",
-        (refused, f"a new object is refused with {seen['created']}", "Grant s3:PutObject below work/"),
-        (not refused and seen["again"] != 412, f"a second create is {seen['again']}, not 412", ignored),
-        (not refused and seen["stale"] != 412, f"a stale If-Match is {seen['stale']}, not 412", ignored),
-        (not refused and seen.get("replaced") != 200, f"an If-Match that holds is {seen.get('replaced')}", ignored),
+        "If-None-Match and If-Match work",
+        (refused, f"creating an object gives {seen['created']}", "Grant s3:PutObject below work/"),
+        (not refused and seen["again"] != 412, f"a second create gives {seen['again']}, not 412", ignored),
+        (not refused and seen["stale"] != 412, f"a stale If-Match gives {seen['stale']}, not 412", ignored),
+        (not refused and seen.get("replaced") != 200, f"a valid If-Match gives {seen.get('replaced')}", ignored),
     )
 
 
@@ -145,18 +145,18 @@ def _registry(facts: DeploymentFacts) -> Check:
     keys = [(key["AttributeName"], key["KeyType"]) for key in table["KeySchema"]]
     indexes = {index["IndexName"] for index in table.get("GlobalSecondaryIndexes", ())}
     recovery = _recovery(facts.backups)
-    local = facts.stage == "local"  # the emulator keeps nothing
+    local = facts.stage == "local"  # the emulator keeps no data
     again = _deploy(facts)
-    return judged(
+    return evaluate(
         name,
         f"{table['TableName']}, {table['TableStatus']}",
-        (table["TableStatus"] not in ("ACTIVE", "UPDATING"), f"it is {table['TableStatus']}", "Wait, then ask again"),
-        (keys != [("pk", "HASH"), ("sk", "RANGE")], f"its key is {keys}", "Name another table: its key is pk and sk"),
+        (table["TableStatus"] not in ("ACTIVE", "UPDATING"), f"it is {table['TableStatus']}", "Wait, then check again"),
+        (keys != [("pk", "HASH"), ("sk", "RANGE")], f"its key is {keys}", "Use a table with the key pk and sk"),
         ("dirty" not in indexes, "it has no index `dirty`", again),
         (recovery != "ENABLED" and not local, f"point-in-time recovery is {recovery}", f"Turn it on. {again}"),
         (
             not table.get("DeletionProtectionEnabled") and not local,
-            "it may be deleted",
+            "deletion protection is off",
             f"Turn deletion protection on. {again}",
         ),
         (
@@ -186,35 +186,39 @@ def _queues(facts: DeploymentFacts) -> Iterator[Check]:
         target = None if isinstance(dead_letters, CallFailed) else dead_letters["QueueArn"]
         receives = int(redrive.get("maxReceiveCount", 0))
         hidden = int(writes["VisibilityTimeout"])
-        yield judged(
+        yield evaluate(
             "queue",
-            f"{_name(writes)}, {writes.get('ApproximateNumberOfMessages', '?')} messages wait",
+            f"{_name(writes)}, {writes.get('ApproximateNumberOfMessages', '?')} messages waiting",
             *_fifo(writes, again),
-            (redrive.get("deadLetterTargetArn") != target, "its dead letters go elsewhere", again),
+            (redrive.get("deadLetterTargetArn") != target, "its dead letters go to another queue", again),
             (
                 0 < receives < _RECEIVES,
-                f"it gives a message up after {receives} receives: a region that waits would skip",
+                f"it gives up a message after {receives} receives, so a blocked region would skip messages",
                 again,
             ),
-            (hidden < _VISIBILITY * seconds, f"it hides messages for {hidden} s, the writer runs {seconds} s", again),
+            (
+                hidden < _VISIBILITY * seconds,
+                f"its visibility timeout is {hidden} s, the writer's timeout {seconds} s",
+                again,
+            ),
         )
     if isinstance(dead_letters, CallFailed):
         yield _unknown(facts, "dead letters", dead_letters)
     else:
         waiting = int(dead_letters.get("ApproximateNumberOfMessages", 0))
-        yield judged(
+        yield evaluate(
             "dead letters",
             f"{_name(dead_letters)}, empty",
             *_fifo(dead_letters, again),
-            (waiting > 0, f"{waiting} messages wait for a decision", "See them, then: lancelsm redrive"),
+            (waiting > 0, f"{waiting} dead letters are waiting", "Look at them, then: lancelsm redrive"),
         )
 
 
 def _fifo(queue: Mapping[str, Any], again: str) -> Iterator[tuple[bool, str, str]]:
     kept = int(queue.get("MessageRetentionPeriod", 0))
-    yield queue.get("FifoQueue") != "true", "it is no FIFO queue", again
-    yield queue.get("ContentBasedDeduplication") == "true", "it compares contents, not requests", again
-    yield kept < _RETENTION_SECONDS, f"it keeps messages for {kept} s only", again
+    yield queue.get("FifoQueue") != "true", "it is not a FIFO queue", again
+    yield queue.get("ContentBasedDeduplication") == "true", "it deduplicates by content, not by request", again
+    yield kept < _RETENTION_SECONDS, f"it keeps messages for only {kept} s", again
 
 
 def _name(queue: Mapping[str, Any]) -> str:
@@ -231,7 +235,7 @@ def _function(facts: DeploymentFacts, function: str, answer: Answer) -> Check:
     updated = answer.get("LastUpdateStatus", "Successful")
     local = facts.stage == "local"
     again = _deploy(facts)
-    return judged(
+    return evaluate(
         name,
         f"{runtime}, {_architecture(answer)}, {answer['MemorySize']} MB, {answer['Timeout']} s",
         (state not in ("Active", "Inactive"), f"it is {state}: {answer.get('StateReason', '')}", again),
@@ -240,7 +244,7 @@ def _function(facts: DeploymentFacts, function: str, answer: Answer) -> Check:
         (not local and not answer.get("Layers") and runtime != "Image", "it has no layer", f"make build. {again}"),
         (
             not local and not _same_architecture(facts, answer),
-            f"it is {_architecture(answer)}, others are not",
+            f"it is {_architecture(answer)}, other functions are not",
             again,
         ),
         *(
@@ -250,7 +254,7 @@ def _function(facts: DeploymentFacts, function: str, answer: Answer) -> Check:
         ),
         (
             "LANCELSM_STACK" not in settings,
-            "it lacks its settings",
+            "its settings are missing",
             again,
         ),
     )
@@ -273,7 +277,7 @@ def _same_architecture(facts: DeploymentFacts, answer: Mapping[str, Any]) -> boo
 
 
 def _settings(facts: DeploymentFacts) -> dict[str, str]:
-    """Settings whose value follows from the stacks' outputs."""
+    """Return the settings whose values follow from the outputs of the stacks."""
     outputs = facts.outputs
     found = {
         "LANCELSM_QUEUE_URL": outputs.get("QueueUrl"),
@@ -292,11 +296,11 @@ def _invocable(facts: DeploymentFacts) -> Check:
     missing = {name for name, answer in facts.functions.items() if isinstance(answer, CallFailed)}
     denied = [name for name in refused if name not in missing]
     what = ", ".join(f"{name} ({refused[name].code})" for name in denied)
-    return judged(
+    return evaluate(
         "invocation",
         f"{len(facts.invocable) - len(refused)} functions can be invoked",
-        (bool(denied), f"refused: {what}", "Grant lambda:InvokeFunction on them to whoever calls"),
-        (bool(missing), f"not there: {', '.join(sorted(missing))}", _deploy(facts)),
+        (bool(denied), f"refused: {what}", "Grant lambda:InvokeFunction on them to the callers"),
+        (bool(missing), f"not found: {', '.join(sorted(missing))}", _deploy(facts)),
     )
 
 
@@ -308,12 +312,10 @@ def _mapping(facts: DeploymentFacts) -> Check:
     arn = None if isinstance(writes, CallFailed) else writes["QueueArn"]
     found = [one for one in facts.mappings["EventSourceMappings"] if one["EventSourceArn"] == arn]
     if len(found) != 1:
-        return Check(
-            name=name, ok=False, found=f"{len(found)} mappings lead from the queue to the writer", remedy=again
-        )
+        return Check(name=name, ok=False, found=f"{len(found)} mappings from the queue to the writer", remedy=again)
     (mapping,) = found
-    state, said = str(mapping["State"]), mapping.get("FunctionResponseTypes", ())
-    return judged(
+    state, response_types = str(mapping["State"]), mapping.get("FunctionResponseTypes", ())
+    return evaluate(
         name,
         f"{state}, batches of {mapping['BatchSize']}",
         (
@@ -321,7 +323,7 @@ def _mapping(facts: DeploymentFacts) -> Check:
             f"the mapping is {state}: messages wait",
             "Enable it: aws lambda update-event-source-mapping --enabled --uuid " + str(mapping["UUID"]),
         ),
-        ("ReportBatchItemFailures" not in said, "a batch fails as a whole", again),
+        ("ReportBatchItemFailures" not in response_types, "a batch fails as a whole", again),
     )
 
 
@@ -330,7 +332,7 @@ def _machine(facts: DeploymentFacts, machine: str, answer: Answer) -> Check:
     if isinstance(answer, CallFailed):
         return _unknown(facts, name, answer)
     status, kind = str(answer["status"]), str(answer["type"])
-    return judged(
+    return evaluate(
         name,
         f"{status}, {kind}",
         (status != "ACTIVE", f"it is {status}", _deploy(facts)),
@@ -346,7 +348,7 @@ def _application(facts: DeploymentFacts) -> Check:
     architecture = str(application.get("architecture", "X86_64")).lower()
     built = {_architecture(one) for one in facts.functions.values() if not isinstance(one, CallFailed)}
     again = _deploy(facts)
-    return judged(
+    return evaluate(
         name,
         f"{label}, {architecture}, {state}",
         (not label.startswith(_LABELS), f"its release is {label}", f"Use emr-spark-8.x or emr-7.x. {again}"),
@@ -356,5 +358,5 @@ def _application(facts: DeploymentFacts) -> Check:
             f"it is {architecture}, its packages are built for {', '.join(sorted(built))}",
             f"Deploy both with one -c architecture. {again}",
         ),
-        (bool(application.get("initialCapacity")), "it keeps workers that cost while nothing merges", again),
+        (bool(application.get("initialCapacity")), "it keeps workers, which cost money while idle", again),
     )

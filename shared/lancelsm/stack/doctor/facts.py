@@ -1,4 +1,4 @@
-"""What AWS says of a deployment, as it says it, and how to ask."""
+"""Fetch facts about a deployment from AWS, unchanged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from lancelsm.common.clock import Clock, Ids
 
-Service = Callable[[str], Any]  # a client, as `common.aws.client` makes it
+Service = Callable[[str], Any]  # creates AWS clients, see `common.aws.client`
 
 FUNCTIONS = (
     "ingest",
@@ -25,12 +25,12 @@ FUNCTIONS = (
     "dispatch",
 )
 MACHINES = ("Merge", "Collect")
-NO_STACK = "ValidationError"  # what CloudFormation says of a stack that is not there
+NO_STACK = "ValidationError"  # CloudFormation's error code for a stack that does not exist
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallFailed:
-    """There was no answer: the code and text of the error."""
+    """A call that failed: code and text of the error."""
 
     code: str
     message: str
@@ -41,14 +41,14 @@ Answer = Mapping[str, Any] | CallFailed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeploymentFacts:
-    """One deployment. Answers are those of the calls that the names say.
+    """One deployment. Each answer is the reply of the call that its name says.
 
     Attributes:
-        stacks: both, or `pipeline` alone where it was deployed over a bucket, a registry and queues that exist.
-        outputs: of both stacks, by name.
-        probe: status codes of requests for an object below `work/`: `absent` (read, none there), `created`, `again`
-            (created once more), `stale` (replaced under another's ETag), `replaced` (under its own).
-        skew_seconds: the machine's clock less AWS's; None if that is unknown.
+        stacks: both stacks; only `pipeline` if it was deployed over an existing bucket, registry and queues.
+        outputs: the outputs of both stacks by name.
+        probe: status codes of requests for an object below `work/`: `absent` (read before it exists), `created`,
+            `again` (created a second time), `stale` (replaced with a wrong ETag), `replaced` (replaced with its ETag).
+        skew_seconds: the machine's clock minus AWS's; None if unknown.
     """
 
     stage: str
@@ -70,13 +70,13 @@ class DeploymentFacts:
 
 
 def fetch(stage: str, *, service: Service, clock: Clock, ids: Ids) -> DeploymentFacts:
-    """Ask for everything; writes one small object below `work/doctor/`, which expires.
+    """Fetch all facts. Writes one small object below `work/doctor/`, which expires.
 
     Raises:
-        Invalid: boto3 is missing, or no region is set.
+        Invalid: boto3 is missing, or no AWS region is set.
     """
     identity = service("sts")
-    caller = _asked(identity.get_caller_identity)
+    caller = _call(identity.get_caller_identity)
     stacks = {name: _stack(service, f"lancelsm-{stage}-{name}") for name in ("state", "pipeline")}
     outputs = {
         output["OutputKey"]: output["OutputValue"]
@@ -86,12 +86,14 @@ def fetch(stage: str, *, service: Service, clock: Clock, ids: Ids) -> Deployment
     }
     state = stacks["state"]
     if isinstance(state, CallFailed) and state.code == NO_STACK and "Bucket" in outputs:
-        del stacks["state"]  # what lasts was there before the deployment
+        del stacks["state"]  # the deployment uses resources that existed before
 
-    def about(name: str, ask: Callable[[str], Any]) -> Answer:
+    def query_output(name: str, ask: Callable[[str], Any]) -> Answer:
         value = outputs.get(name)
         return (
-            CallFailed(code="NoOutput", message=f"no stack names it: {name}") if value is None else _asked(ask, value)
+            CallFailed(code="NoOutput", message=f"no stack has the output {name}")
+            if value is None
+            else _call(ask, value)
         )
 
     objects, queue, compute = service("s3"), service("sqs"), service("lambda")
@@ -104,53 +106,55 @@ def fetch(stage: str, *, service: Service, clock: Clock, ids: Ids) -> Deployment
         skew_seconds=_skew(caller, clock),
         stacks=stacks,
         outputs=outputs,
-        bucket=about("Bucket", lambda name: objects.head_bucket(Bucket=name)),
-        probe=about("Bucket", partial(_probe, objects, ids.nonce())),
-        registry=about("RegistryName", lambda name: registry.describe_table(TableName=_table(name))["Table"]),
-        backups=about("RegistryName", lambda name: registry.describe_continuous_backups(TableName=_table(name))),
+        bucket=query_output("Bucket", lambda name: objects.head_bucket(Bucket=name)),
+        probe=query_output("Bucket", partial(_probe, objects, ids.nonce())),
+        registry=query_output("RegistryName", lambda name: registry.describe_table(TableName=_table(name))["Table"]),
+        backups=query_output("RegistryName", lambda name: registry.describe_continuous_backups(TableName=_table(name))),
         queues={
-            name: about(
+            name: query_output(
                 name, lambda url: queue.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
             )
             for name in ("QueueUrl", "DeadLetterUrl")
         },
         functions={
-            name: about(key, lambda name: compute.get_function_configuration(FunctionName=name))
+            name: query_output(key, lambda name: compute.get_function_configuration(FunctionName=name))
             for name, key in functions.items()
         },
         invocable={
-            name: about(key, lambda name: compute.invoke(FunctionName=name, InvocationType="DryRun"))
+            name: query_output(key, lambda name: compute.invoke(FunctionName=name, InvocationType="DryRun"))
             for name, key in functions.items()
         },
-        mappings=about(functions["writer_flush"], lambda name: compute.list_event_source_mappings(FunctionName=name)),
+        mappings=query_output(
+            functions["writer_flush"], lambda name: compute.list_event_source_mappings(FunctionName=name)
+        ),
         machines={
-            name: about(
+            name: query_output(
                 f"{name}Machine", lambda arn: service("stepfunctions").describe_state_machine(stateMachineArn=arn)
             )
             for name in MACHINES
         },
-        application=about(
+        application=query_output(
             "SparkApplication",
             lambda id_: service("emr-serverless").get_application(applicationId=id_)["application"],
         ),
     )
 
 
-def _asked(ask: Callable[..., Any], *arguments: Any) -> Answer:
+def _call(ask: Callable[..., Any], *arguments: Any) -> Answer:
     from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - an extra
 
     try:
         answer: Mapping[str, Any] = ask(*arguments)
         return answer
     except ClientError as error:
-        said = error.response["Error"]
-        return CallFailed(code=str(said.get("Code", "")), message=str(said.get("Message", "")))
+        details = error.response["Error"]
+        return CallFailed(code=str(details.get("Code", "")), message=str(details.get("Message", "")))
     except BotoCoreError as error:
         return CallFailed(code=type(error).__name__, message=str(error))
 
 
 def _stack(service: Service, name: str) -> Answer:
-    return _asked(lambda: service("cloudformation").describe_stacks(StackName=name)["Stacks"][0])
+    return _call(lambda: service("cloudformation").describe_stacks(StackName=name)["Stacks"][0])
 
 
 def _table(registry: str) -> str:
@@ -165,7 +169,7 @@ def _skew(caller: Answer, clock: Clock) -> float | None:
 
 
 def _probe(objects: Any, nonce: str, bucket: str) -> dict[str, int]:
-    """Status codes of reads and conditional writes of one object of our own."""
+    """Return the status codes of reads and conditional writes of a test object."""
     from botocore.exceptions import ClientError  # noqa: PLC0415
 
     key = f"work/doctor/{nonce}"

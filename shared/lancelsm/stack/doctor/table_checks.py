@@ -1,4 +1,4 @@
-"""What has to be so of one table: it opens, its base is its own, its regions answer, its backlog is short."""
+"""The checks of one table: it opens, its base belongs to it, its regions can be read, its backlog is short."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from collections.abc import Mapping
 from lancelsm.errors import LsmError
 from lancelsm.region.catalog import regions, with_heads
 from lancelsm.region.handle import TableHandle, check_base, open_configured
-from lancelsm.stack.doctor import Check, judged
+from lancelsm.stack.doctor import Check, evaluate
 
 
 def table_checks(uri: str, *, storage_options: Mapping[str, str] | None = None) -> list[Check]:
-    """Checks until one fails that others rest on. Reads a few small objects, the heads, and the newest base version."""
+    """Run checks until one fails that later ones depend on.
+
+    Reads a few small objects, the heads, and the newest base version.
+    """
     found: list[Check] = []
     try:
         handle = open_configured(uri, storage_options=storage_options)
@@ -31,7 +34,7 @@ def _regions(handle: TableHandle) -> Check:
     pending = max((head.pending_generations for head in heads), default=0)
     slow = handle.settings.pending_generations_slow
     merge = f"Merge: lancelsm merge {handle.context.uri}"
-    return judged(
+    return evaluate(
         "regions",
         f"{len(heads)} with a head, at most {pending} generations to merge",
         (pending >= slow, f"{pending} generations wait to be merged, appends slow down from {slow}", merge),
