@@ -39,7 +39,7 @@ def handle(table: Table) -> TableHandle:
 
 
 @pytest.fixture
-def by_id(tmp_path: Path) -> Table:
+def region_per_key(tmp_path: Path) -> Table:
     """A table with one region per key."""
     return create_table(tmp_path / "t", regions="identity(id)")
 
@@ -176,24 +176,24 @@ def test_a_sealed_region_is_read_to_its_end(table):
     assert values_in(table.changes(cursor="sink")) == []
 
 
-def test_a_following_stream_includes_regions_created_after_it_began(by_id):
-    changes = iter(by_id.changes(cursor="sink", follow=True))
+def test_a_following_stream_includes_regions_created_after_it_began(region_per_key):
+    changes = iter(region_per_key.changes(cursor="sink", follow=True))
     for value in range(1, 4):
-        by_id.upsert([{"id": value, "v": value}])
+        region_per_key.upsert([{"id": value, "v": value}])
         assert values_in([next(changes)]) == [value]
 
 
-def test_a_replaced_cursor_does_not_move_the_new_cursor_of_its_name(by_id):
+def test_a_replaced_cursor_does_not_move_the_new_cursor_of_its_name(region_per_key):
     """This also holds in a region that neither cursor has a position for."""
-    handle = open_table(by_id.uri)
+    handle = open_table(region_per_key.uri)
     old = create_cursor(handle.context, "sink", start=from_start)
     new = set_cursor(handle.context, "sink", start=from_start)
-    (entry,) = by_id.upsert([{"id": 5, "v": 1}]).entries
+    (entry,) = region_per_key.upsert([{"id": 5, "v": 1}]).entries
 
     with pytest.raises(Contended, match="moved or dropped"):
         save_cursor(handle.context, old, {entry.region: Position(2)})
     assert find_cursor(handle.context, "sink") == new
-    assert values_in(by_id.changes(cursor="sink")) == [1]
+    assert values_in(region_per_key.changes(cursor="sink")) == [1]
 
 
 def test_a_stalled_cursor_keeps_log_and_generations_until_it_is_dropped(table):
@@ -314,12 +314,12 @@ def test_the_announced_target_of_a_moving_cursor_is_kept(table):
     assert first_position(table) == 4
 
 
-def test_setting_a_cursor_in_one_region_keeps_what_was_saved_in_another_meanwhile(by_id, monkeypatch):
+def test_setting_a_cursor_in_one_region_keeps_what_was_saved_in_another_meanwhile(region_per_key, monkeypatch):
     for value in range(3):
-        by_id.upsert([{"id": 1, "v": value}])
-        by_id.upsert([{"id": 2, "v": value}])
-    one, two = (next(r.id for r in by_id.regions() if r.values[0][1][0] == n) for n in (1, 2))
-    consumer = by_id.set_cursor("sink")
+        region_per_key.upsert([{"id": 1, "v": value}])
+        region_per_key.upsert([{"id": 2, "v": value}])
+    one, two = (next(r.id for r in region_per_key.regions() if r.values[0][1][0] == n) for n in (1, 2))
+    consumer = region_per_key.set_cursor("sink")
     announce = cursor.start_move
 
     def saved_first(context, pin):
@@ -328,7 +328,7 @@ def test_setting_a_cursor_in_one_region_keeps_what_was_saved_in_another_meanwhil
         return announce(context, pin)
 
     monkeypatch.setattr(cursor, "start_move", saved_first)
-    set_cursor(by_id._context, "sink", start=lambda *_: Position(2), only=one)
+    set_cursor(region_per_key._context, "sink", start=lambda *_: Position(2), only=one)
 
-    pin = find_cursor(by_id._context, "sink")
+    pin = find_cursor(region_per_key._context, "sink")
     assert (pin.of(one).first_position, pin.of(two).first_position) == (2, 3)

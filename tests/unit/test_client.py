@@ -218,7 +218,7 @@ def test_no_retry_starts_that_could_end_after_the_deduplication_window() -> None
 def test_a_suspended_machine_does_not_extend_the_retry_window() -> None:
     wall = FakeClock()
 
-    class Suspended(FakeClock):
+    class SuspendedClock(FakeClock):
         def now(self) -> float:
             return wall.now()
 
@@ -226,7 +226,7 @@ def test_a_suspended_machine_does_not_extend_the_retry_window() -> None:
         wall.advance(3600)  # the monotonic clock does not advance
         return lost_reply(aws, payload)
 
-    client, aws = client_and_aws(suspend, clock=Suspended())
+    client, aws = client_and_aws(suspend, clock=SuspendedClock())
 
     client.upsert("orders", rows(1))
     with pytest.raises(Ambiguous):
@@ -530,14 +530,14 @@ def test_a_count_is_a_number() -> None:
 
 
 def test_the_names_of_the_functions_can_be_set() -> None:
-    class Named(FakeAws):
+    class RecordingAws(FakeAws):
         names: Iterable[str] = ()
 
         def invoke(self, *, FunctionName: str, Payload: bytes) -> Any:
             self.names = (*self.names, FunctionName)
             return super().invoke(FunctionName=FunctionName, Payload=Payload)
 
-    aws = Named(FakeClock())
+    aws = RecordingAws(FakeClock())
     client = Client(stage="prod", functions={"ingest": "arn:mine"}, interval_seconds=None, service=aws.service)
 
     client.upsert("orders", rows(1))

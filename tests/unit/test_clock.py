@@ -10,7 +10,7 @@ from lancelsm.common.clock import Budget, SeededIds, SystemClock, SystemIds
 from tests.simulation.faults import FakeClock
 
 
-class Waits(FakeClock):
+class RecordingClock(FakeClock):
     def __init__(self):
         super().__init__()
         self.waits = []
@@ -20,7 +20,7 @@ class Waits(FakeClock):
         super().sleep(seconds)
 
 
-class Highest:
+class MaximalIds:
     """Ids whose random numbers are always 1.0."""
 
     def nonce(self):
@@ -31,8 +31,8 @@ class Highest:
 
 
 def test_waits_double_up_to_two_seconds_and_end_with_the_budget():
-    clock = Waits()
-    attempts = list(Budget(clock=clock, ids=Highest(), seconds=10.0).attempts())
+    clock = RecordingClock()
+    attempts = list(Budget(clock=clock, ids=MaximalIds(), seconds=10.0).attempts())
     doubling = [0.01 * 2**n for n in range(8)]
     assert clock.waits == pytest.approx([*doubling, 2.0, 2.0, 2.0, 10.0 - sum(doubling) - 6.0])
     assert attempts == list(range(len(clock.waits) + 1))
@@ -40,7 +40,7 @@ def test_waits_double_up_to_two_seconds_and_end_with_the_budget():
 
 
 def test_waits_are_jittered_between_zero_and_the_limit():
-    clock = Waits()
+    clock = RecordingClock()
     list(Budget(clock=clock, ids=SeededIds(3), seconds=60.0).attempts())
     late = clock.waits[8:]
     assert len(late) > 20
@@ -50,14 +50,14 @@ def test_waits_are_jittered_between_zero_and_the_limit():
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0])
 def test_a_spent_budget_allows_one_attempt(seconds):
-    budget = Budget(clock=FakeClock(), ids=Highest(), seconds=seconds)
+    budget = Budget(clock=FakeClock(), ids=MaximalIds(), seconds=seconds)
     assert list(budget.attempts()) == [0]
     assert list(budget.attempts()) == [0]
 
 
 def test_retry_loops_of_one_operation_share_a_budget():
     clock = FakeClock()
-    budget = Budget(clock=clock, ids=Highest(), seconds=5.0)
+    budget = Budget(clock=clock, ids=MaximalIds(), seconds=5.0)
     list(budget.attempts())
     assert list(budget.attempts()) == [0]
     assert clock.monotonic() == pytest.approx(5.0)
@@ -65,7 +65,7 @@ def test_retry_loops_of_one_operation_share_a_budget():
 
 def test_time_spent_in_an_attempt_counts_against_the_budget():
     clock = FakeClock()
-    budget = Budget(clock=clock, ids=Highest(), seconds=5.0)
+    budget = Budget(clock=clock, ids=MaximalIds(), seconds=5.0)
     for _ in budget.attempts():
         clock.advance(5.0)
     assert clock.monotonic() == 5.0

@@ -49,7 +49,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         yield found
 
 
-class Counted:
+class CountedTable:
     """A table on S3 and DynamoDB that counts the requests to both by price category."""
 
     def __init__(self, server: Server) -> None:
@@ -104,13 +104,13 @@ class Queue:
 
 
 def test_a_direct_write_sends_the_requests_that_are_charged(server: Server) -> None:
-    counted = Counted(server)
+    counted = CountedTable(server)
 
     assert counted.during(counted.write) == requests.WRITE
 
 
 def test_a_write_through_the_queue_sends_the_requests_that_are_charged(server: Server) -> None:
-    counted, queue = Counted(server), Queue()
+    counted, queue = CountedTable(server), Queue()
     inbox: Any = None
 
     def ingest() -> None:
@@ -128,7 +128,7 @@ def test_a_write_through_the_queue_sends_the_requests_that_are_charged(server: S
 
 @pytest.mark.parametrize("entries", [2, 4])
 def test_a_flush_sends_the_requests_that_are_charged(server: Server, entries: int) -> None:
-    counted = Counted(server)
+    counted = CountedTable(server)
     for _ in range(entries - 1):
         counted.append()
 
@@ -139,7 +139,7 @@ def test_a_flush_sends_the_requests_that_are_charged(server: Server, entries: in
 
 @pytest.mark.parametrize("generations", [1, 4])
 def test_a_merge_sends_the_requests_that_are_charged(server: Server, generations: int) -> None:
-    counted = Counted(server)
+    counted = CountedTable(server)
     counted.append()
     counted.table.flush()
     for _ in range(generations - 1):
@@ -153,7 +153,7 @@ def test_a_merge_sends_the_requests_that_are_charged(server: Server, generations
     assert counted.during(counted.write) == requests.WRITE + requests.WRITE_FIRST
 
 
-class Stopped(SystemClock):
+class StoppedClock(SystemClock):
     """A clock that stands still, so that versions of the base do not age during the test."""
 
     def __init__(self) -> None:
@@ -165,7 +165,7 @@ class Stopped(SystemClock):
 
 @pytest.mark.parametrize(("old", "young"), [(7, 1), (8, 2)])
 def test_a_collection_sends_the_requests_that_are_charged(server: Server, old: int, young: int) -> None:
-    counted, cycles = Counted(server), 0
+    counted, cycles = CountedTable(server), 0
 
     def merge() -> None:
         nonlocal cycles
@@ -180,7 +180,7 @@ def test_a_collection_sends_the_requests_that_are_charged(server: Server, old: i
     between = SystemClock().now()
     for _ in range(young):
         merge()
-    clock = Stopped()
+    clock = StoppedClock()
     settings = replace(counted.handle.settings, keep_versions_seconds=clock.now() - between)
     handle = replace(counted.handle, settings=settings, context=replace(counted.handle.context, clock=clock))
 

@@ -61,7 +61,7 @@ def records(deliveries: list[Delivery]) -> dict[str, Any]:
     }
 
 
-def answered(deployment: Deployment, event: dict[str, Any]) -> dict[str, Any]:
+def answer_event(deployment: Deployment, event: dict[str, Any]) -> dict[str, Any]:
     return events.answer(
         event,
         call(),
@@ -76,7 +76,7 @@ def test_an_applied_batch_leaves_nothing_on_the_queue():
     deployment = Deployment()
     deployment.send([(1, 1), (2, 1), (3, 1)], sequence=1)
 
-    assert answered(deployment, records(deployment.queue.receive())) == {"batchItemFailures": []}
+    assert answer_event(deployment, records(deployment.queue.receive())) == {"batchItemFailures": []}
     assert deployment.queue.postponed == []
 
 
@@ -86,7 +86,7 @@ def test_failed_messages_are_reported_and_their_group_is_postponed_together():
     deployment.send([(7, 1)], sequence=1)
     batch = deployment.queue.receive()
 
-    answer = answered(deployment, records(batch))
+    answer = answer_event(deployment, records(batch))
 
     assert answer == {"batchItemFailures": [{"itemIdentifier": one.id} for one in batch]}
     ((receipts, seconds),) = deployment.queue.postponed
@@ -104,7 +104,7 @@ def test_a_failed_postponement_does_not_change_the_answer():
 
     deployment.queue.postpone = refuse
 
-    assert len(answered(deployment, records(batch))["batchItemFailures"]) == 1
+    assert len(answer_event(deployment, records(batch))["batchItemFailures"]) == 1
 
 
 def test_retry_delays_double_up_to_a_minute():
@@ -122,7 +122,7 @@ def test_values_of_rows_are_not_logged(monkeypatch):
     lines: list[str] = []
     monkeypatch.setattr(Telemetry, "log", lambda self, message, **facts: lines.append(f"{message} {facts}"))
 
-    answered(deployment, records(deployment.queue.receive()))
+    answer_event(deployment, records(deployment.queue.receive()))
 
     (line,) = lines
     assert "quarantined" in line
@@ -140,7 +140,7 @@ def test_an_unexpected_error_is_logged_with_type_and_trace_but_without_its_text(
     lines: list[str] = []
     monkeypatch.setattr(telemetry, "_logger", lambda: RecordingLogger(lines))
 
-    answer = answered(deployment, records(deployment.queue.receive()))
+    answer = answer_event(deployment, records(deployment.queue.receive()))
 
     assert len(answer["batchItemFailures"]) == 1
     assert "[ERROR] ZeroDivisionError" in lines[0]

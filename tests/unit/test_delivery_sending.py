@@ -18,7 +18,7 @@ from lancelsm.wal.claim import seal
 from tests.simulation.deployment import TABLE, URI, Deployment
 
 
-class Texts(Deployment):
+class LargeRows(Deployment):
     """A deployment whose rows can be large."""
 
     def __post_init__(self) -> None:
@@ -65,7 +65,7 @@ def test_a_repeated_request_sends_the_same_messages():
 
 
 def test_rows_too_large_for_one_message_are_split_in_order():
-    deployment = Texts(buckets=1)
+    deployment = LargeRows(buckets=1)
 
     sent = deployment.send_texts([300_000] * 12)
 
@@ -76,7 +76,7 @@ def test_rows_too_large_for_one_message_are_split_in_order():
 
 
 def test_a_single_row_too_large_for_a_message_is_refused_before_anything_is_sent():
-    deployment = Texts(buckets=1)
+    deployment = LargeRows(buckets=1)
 
     with pytest.raises(Invalid, match="by reference") as refused:
         deployment.send_texts([10, 3_000_000, 10])
@@ -86,7 +86,7 @@ def test_a_single_row_too_large_for_a_message_is_refused_before_anything_is_sent
 
 
 def test_a_row_too_large_for_a_message_can_be_sent_by_reference():
-    deployment = Texts(buckets=1)
+    deployment = LargeRows(buckets=1)
 
     deployment.send_texts([10, 3_000_000], by_reference=True)
 
@@ -97,7 +97,7 @@ def test_a_row_too_large_for_a_message_can_be_sent_by_reference():
 
 
 def test_rows_sent_by_reference_belong_to_their_own_request():
-    deployment = Texts(buckets=1)
+    deployment = LargeRows(buckets=1)
     deployment.send_texts([3_000_000], by_reference=True)
     deployment.clock.sleep(301)  # longer than the queue deduplicates
 
@@ -109,7 +109,7 @@ def test_rows_sent_by_reference_belong_to_their_own_request():
 
 def test_a_request_repeated_by_a_release_that_splits_differently_loses_no_row(monkeypatch):
     # Given only the first of many small messages on the queue
-    deployment = Texts(buckets=1)
+    deployment = LargeRows(buckets=1)
     deployment.queue.refuse = list(range(1, 1_000))
     with monkeypatch.context() as patch:
         patch.setattr(delivery_message, "SPARE", BYTES_MAX * 3 // 4)
@@ -155,7 +155,7 @@ def test_rows_for_a_region_with_too_many_unmerged_generations_are_refused():
 
 
 def test_a_message_that_the_queue_rejected_is_sent_again():
-    deployment = Texts(buckets=1)
+    deployment = LargeRows(buckets=1)
     deployment.queue.refuse = [1]
 
     sent = deployment.send_texts([600_000] * 4)
@@ -174,7 +174,7 @@ def test_a_call_without_an_answer_is_retried_without_duplicates():
 
 
 def test_a_failed_send_reports_how_many_rows_were_sent():
-    deployment = Texts(buckets=1)
+    deployment = LargeRows(buckets=1)
     deployment.queue.takes_before_failing = False
     deployment.queue.failures = [Unavailable("no answer")] * 100
     deployment.queue.refuse = []

@@ -122,7 +122,7 @@ class DirtyIndex:
 
 
 @dataclass
-class Work:
+class FakeWork:
     flushes: list[str] = field(default_factory=list)
     merges: list[tuple[str, str]] = field(default_factory=list)
     running: list[str] = field(default_factory=list)
@@ -149,7 +149,7 @@ EAGER = table_opener(flush_rows=1, merge_generations=1)
 
 
 def test_written_rows_are_flushed_and_flushed_generations_are_merged(tmp_path: Path) -> None:
-    table, registry, work = create(tmp_path, regions="bucket(id, 2)"), DirtyIndex(), Work()
+    table, registry, work = create(tmp_path, regions="bucket(id, 2)"), DirtyIndex(), FakeWork()
     table.upsert([row(1), row(2), row(3)])
     registry.add(table)
 
@@ -163,7 +163,7 @@ def test_written_rows_are_flushed_and_flushed_generations_are_merged(tmp_path: P
 
 
 def test_two_concurrent_dispatches_start_one_merge(tmp_path: Path) -> None:
-    table, registry, work = create(tmp_path), DirtyIndex(), Work()
+    table, registry, work = create(tmp_path), DirtyIndex(), FakeWork()
     table.upsert([row(1)])
     table.flush()
     registry.add(table)
@@ -178,14 +178,14 @@ def test_a_table_with_a_running_merge_gets_no_second_one(tmp_path: Path) -> None
     table.flush()
     registry.add(table)
 
-    busy = dispatch(registry, open_table=EAGER, work=Work(running=[f"{table.config.table}-0123456789abcdef"]))
-    other = dispatch(registry, open_table=EAGER, work=Work(running=[f"{TABLE}-0123456789abcdef"]))
+    busy = dispatch(registry, open_table=EAGER, work=FakeWork(running=[f"{table.config.table}-0123456789abcdef"]))
+    other = dispatch(registry, open_table=EAGER, work=FakeWork(running=[f"{TABLE}-0123456789abcdef"]))
 
     assert (busy.merges, len(other.merges)) == ((), 1)
 
 
 def test_a_stale_dirty_mark_starts_nothing(tmp_path: Path) -> None:
-    table, registry, work = create(tmp_path), DirtyIndex(), Work()
+    table, registry, work = create(tmp_path), DirtyIndex(), FakeWork()
     table.upsert([row(1)])
     registry.add(table)
     table.flush()
@@ -199,7 +199,7 @@ def test_a_stale_dirty_mark_starts_nothing(tmp_path: Path) -> None:
 
 
 def test_bad_tables_do_not_stop_the_dispatch_of_others(tmp_path: Path) -> None:
-    registry, work = DirtyIndex(), Work()
+    registry, work = DirtyIndex(), FakeWork()
     tables = [create(tmp_path / name) for name in ("a", "b", "c", "d")]
     for table in tables:
         table.upsert([row(1)])
@@ -215,7 +215,7 @@ def test_bad_tables_do_not_stop_the_dispatch_of_others(tmp_path: Path) -> None:
 
 
 def test_a_dispatch_can_be_limited_to_one_table(tmp_path: Path) -> None:
-    registry, work = DirtyIndex(), Work()
+    registry, work = DirtyIndex(), FakeWork()
     for name in ("a", "b"):
         table = create(tmp_path / name)
         table.upsert([row(1)])

@@ -22,7 +22,7 @@ from lancelsm.errors import Corrupt, Invalid, LsmError, Unavailable
 from lancelsm.read.result import Rows, with_first_batch
 from tests.unit.flipped_bytes_worker import ANSWER, KINDS, REPORT, Outcome
 
-ENDS = ("deletion", "scan"), ("deletion", "get")  # these reads may make Lance end the process
+MAY_END_PROCESS = ("deletion", "scan"), ("deletion", "get")  # these reads may make Lance end the process
 
 
 def create_table(location: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_flipped_byte_gives_rows_or_corrupt_and_scrub_always_reports(tmp_path:
     for outcome in found:
         if outcome.call == "scrub":
             assert outcome.outcome in REPORT, outcome
-        elif outcome.outcome or (outcome.kind, outcome.call) not in ENDS:
+        elif outcome.outcome or (outcome.kind, outcome.call) not in MAY_END_PROCESS:
             assert outcome.outcome in (ANSWER, Corrupt.kind), outcome
         # A damaged manifest may be reported as a wrong configuration instead
         if outcome.outcome == Corrupt.kind and outcome.kind != "manifest":

@@ -138,11 +138,11 @@ def test_two_concurrent_flushes_make_one_generation_of_each_entry(
     barrier = threading.Barrier(2)
     write = maintenance.write_generation
 
-    def together(**options: Any) -> Any:
+    def write_simultaneously(**options: Any) -> Any:
         barrier.wait()
         return write(**options)
 
-    monkeypatch.setattr(maintenance, "write_generation", together)
+    monkeypatch.setattr(maintenance, "write_generation", write_simultaneously)
     with ThreadPoolExecutor(2) as pool:
         flushed = list(pool.map(lambda _: lancelsm.open(table.uri).flush(), range(2)))
 
@@ -157,11 +157,11 @@ def test_appends_continue_while_a_flush_writes(tmp_path: Path, monkeypatch: pyte
     table.upsert([row(1)])
     write = maintenance.write_generation
 
-    def slowly(**options: Any) -> Any:
+    def write_after_an_append(**options: Any) -> Any:
         lancelsm.open(table.uri).upsert([row(1, "meanwhile"), row(2)])
         return write(**options)
 
-    monkeypatch.setattr(maintenance, "write_generation", slowly)
+    monkeypatch.setattr(maintenance, "write_generation", write_after_an_append)
     (flushed,) = table.flush()
     monkeypatch.undo()
 

@@ -45,9 +45,9 @@ def test_entries_that_a_pin_needs_below_the_floor_are_kept_and_reported_without_
     dry_run, collections = table_env.dry_run(), [table_env.collect() for _ in range(3)]
 
     why = "snapshot held needs it from position 3 on"
-    for collection_result in (dry_run, *collections):
-        assert not [item for item in collection_result.candidates if item.kind == "entry"]
-        assert [(item.path, item.why) for item in collection_result.kept if why in item.why] == [
+    for result in (dry_run, *collections):
+        assert not [item for item in result.candidates if item.kind == "entry"]
+        assert [(item.path, item.why) for item in result.kept if why in item.why] == [
             (f"_mem_wal/{table_env.environment.id}/wal/", why)
         ]
     assert (table_env.audit().collector_round, table_env.stored()) == (1, before)
