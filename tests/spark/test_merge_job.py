@@ -1,4 +1,4 @@
-"""The job as spark-submit runs it: another process, the package on PYTHONPATH alone, attempts that are killed."""
+"""The merge job under spark-submit: in another process, with the package only on PYTHONPATH, and killed attempts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lancelsm.compaction.spark import Spark
 from lancelsm.errors import Invalid
 from lancelsm.region.handle import Ports, open_table
 from lancelsm.region.lease import LEASE_SECONDS
-from lancelsm.stack.merge_job import Asked, with_session
+from lancelsm.stack.merge_job import JobArguments, merge_and_keep
 from lancelsm.stack.merge_request import keep_request, plan_request, read_result
 from lancelsm.table import Table
 from tests.unit.tables import create, row, rows_of
@@ -29,12 +29,12 @@ pytestmark = pytest.mark.spark
 
 ENTRY_POINT = Path(__file__).parents[2] / "layers" / "spark" / "merge.py"
 PACKAGE = Path(lancelsm.__file__).parent
-# A job of a second: nobody looks at it, and the optimizing compiler costs more than it gives.
+# The job takes a second, so the UI and the optimizing compiler would only cost time.
 QUICK = ["--conf", "spark.ui.enabled=false", "--driver-java-options", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"]
 
 
 class LaterClock(SystemClock):
-    """When the lease of a killed process has run out."""
+    """A clock that is ahead, so that the lease of a killed process has expired."""
 
     def now(self) -> float:
         return super().now() + LEASE_SECONDS
@@ -48,12 +48,12 @@ def session() -> Iterator[None]:
     spark._context.stop()
 
 
-def asked(path: Path, *, table: Table) -> Asked:
-    """A plan for what is pending now."""
+def planned_job(path: Path, *, table: Table) -> JobArguments:
+    """Store a plan for the pending generations, and return the arguments of its job."""
     folder = path / "work" / "merge" / "run-1"
     plan = plan_request(open_table(table.uri), execution="run-1", engine="spark")
     keep_request(plan, str(folder / "plan.json"))
-    return Asked(table=table.uri, plan=str(folder / "plan.json"), result=str(folder / "result.json"))
+    return JobArguments(table=table.uri, plan=str(folder / "plan.json"), result=str(folder / "result.json"))
 
 
 def pending(path: Path) -> Table:
@@ -69,8 +69,8 @@ def pending(path: Path) -> Table:
 MERGED = [row(0, "b"), row(2), row(3), row(4), row(9, "b")]
 
 
-def submitted(asked: Asked, tmp_path: Path) -> subprocess.CompletedProcess[str]:
-    """Run the job with the package unpacked beside it, as an archive is, from an empty directory."""
+def submit_job(job: JobArguments, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    """Run the job from an empty directory, with the package unpacked there as from an archive."""
     directory = tmp_path / "job"
     shutil.copytree(PACKAGE, directory / "deps" / "lancelsm", ignore=shutil.ignore_patterns("__pycache__"))
     submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
@@ -80,7 +80,7 @@ def submitted(asked: Asked, tmp_path: Path) -> subprocess.CompletedProcess[str]:
         "PYTHONPATH": "./deps",
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
-    arguments = ["--table", asked.table, "--plan", asked.plan, "--result", asked.result]
+    arguments = ["--table", job.table, "--plan", job.plan, "--result", job.result]
     return subprocess.run(
         [submit, "--master", "local[2]", *QUICK, ENTRY_POINT, *arguments],
         capture_output=True,
@@ -91,11 +91,11 @@ def submitted(asked: Asked, tmp_path: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_spark_submit_merges_and_leaves_the_document(tmp_path: Path) -> None:
+def test_a_submitted_job_merges_and_stores_its_result(tmp_path: Path) -> None:
     table = pending(tmp_path)
-    job = asked(tmp_path, table=table)
+    job = planned_job(tmp_path, table=table)
 
-    done = submitted(job, tmp_path)
+    done = submit_job(job, tmp_path)
 
     assert done.returncode == 0, done.stderr
     result = read_result(job.result)
@@ -104,11 +104,11 @@ def test_spark_submit_merges_and_leaves_the_document(tmp_path: Path) -> None:
     assert rows_of(table) == MERGED
 
 
-def test_an_error_of_ours_is_the_exit_code_and_stands_in_the_log_and_beside_the_result(tmp_path: Path) -> None:
-    job = asked(tmp_path, table=pending(tmp_path))
-    missing = Asked(table=str(tmp_path / "nothing"), plan=job.plan, result=job.result)
+def test_a_failed_job_reports_its_error_by_exit_code_log_and_file(tmp_path: Path) -> None:
+    job = planned_job(tmp_path, table=pending(tmp_path))
+    missing = JobArguments(table=str(tmp_path / "nothing"), plan=job.plan, result=job.result)
 
-    done = submitted(missing, tmp_path)
+    done = submit_job(missing, tmp_path)
 
     document = json.loads(Path(job.result).with_name("error.json").read_text())
     assert done.returncode == Invalid.exit_code
@@ -126,9 +126,9 @@ from lancelsm.compaction.spark import Spark
 
 commit = base_rows.commit
 
-def killed(*given, **named):
+def killed(*args, **options):
     if sys.argv[1] == "after":
-        commit(*given, **named)
+        commit(*args, **options)
     os._exit(9)
 
 base_rows.commit = killed
@@ -138,20 +138,20 @@ main(sys.argv[2:])
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_an_attempt_killed_at_the_commit_leaves_a_readable_base_and_the_next_one_finishes(
+def test_after_an_attempt_killed_at_its_commit_the_next_one_succeeds(
     tmp_path: Path, moment: str, session: None
 ) -> None:
     table = pending(tmp_path)
-    job = asked(tmp_path, table=table)
+    job = planned_job(tmp_path, table=table)
     arguments = ["--table", job.table, "--plan", job.plan, "--result", job.result]
 
     killed = subprocess.run(
         [sys.executable, "-c", KILLED, moment, *arguments], capture_output=True, text=True, check=False
     )
     read_between = rows_of(table)
-    with_session(job, open_table(job.table, ports=Ports(clock=LaterClock())))
+    merge_and_keep(job, open_table(job.table, ports=Ports(clock=LaterClock())))
     first = read_result(job.result)
-    with_session(job, open_table(job.table, ports=Ports(clock=LaterClock())))
+    merge_and_keep(job, open_table(job.table, ports=Ports(clock=LaterClock())))
 
     assert killed.returncode == 9, killed.stderr
     assert read_between == rows_of(table) == MERGED

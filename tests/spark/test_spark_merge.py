@@ -1,4 +1,4 @@
-"""The same merge through real Spark executors."""
+"""Merges with real Spark executors."""
 
 from __future__ import annotations
 
@@ -20,78 +20,78 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Spark]:
-    made = Spark.local()
-    yield made
-    made._context.stop()
+    session = Spark.local()
+    yield session
+    session._context.stop()
 
 
 def table(path: Path) -> Environment:
-    made = Environment(path, rows=[row(key, 0) for key in range(100)], per_fragment=9)
-    made.flush(A, [row(key, 1) for key in range(0, 50, 3)], deleted=range(1, 50, 3))
-    made.flush(A, [row(1, 2), row(1000, 2)], deleted=[0])
-    made.flush(B, [row(key, 1) for key in range(54, 63)], deleted=[99])
-    return made
+    environment = Environment(path, rows=[row(key, 0) for key in range(100)], per_fragment=9)
+    environment.flush(A, [row(key, 1) for key in range(0, 50, 3)], deleted=range(1, 50, 3))
+    environment.flush(A, [row(1, 2), row(1000, 2)], deleted=[0])
+    environment.flush(B, [row(key, 1) for key in range(54, 63)], deleted=[99])
+    return environment
 
 
-def test_executors_merge_as_one_process_does(tmp_path: Path, spark: Spark) -> None:
-    here, there = table(tmp_path / "here"), table(tmp_path / "there")
+def test_executors_merge_like_one_process(tmp_path: Path, spark: Spark) -> None:
+    first, second = table(tmp_path / "first"), table(tmp_path / "second")
 
-    alone, spread = here.merge(), there.merge(runner=spark)
+    inprocess, distributed = first.merge(), second.merge(runner=spark)
 
-    there.check()
-    assert (spread.rows_upserted, spread.rows_deleted) == (alone.rows_upserted, alone.rows_deleted)
-    assert spread.regions == {A: 2, B: 1}
-    assert there.merge(runner=spark).generations == 0
+    second.check()
+    assert (distributed.rows_upserted, distributed.rows_deleted) == (inprocess.rows_upserted, inprocess.rows_deleted)
+    assert distributed.regions == {A: 2, B: 1}
+    assert second.merge(runner=spark).generations == 0
 
 
-def test_executors_look_keys_up_in_an_index(tmp_path: Path, spark: Spark) -> None:
-    made = Environment(tmp_path, rows=[row(key, 0) for key in range(100_000)], per_fragment=50_000)
-    made.dataset().create_scalar_index("id", "BTREE")
-    made.flush(A, [row(7, 1)], deleted=[60_000])
+def test_executors_use_an_index_of_the_base(tmp_path: Path, spark: Spark) -> None:
+    environment = Environment(tmp_path, rows=[row(key, 0) for key in range(100_000)], per_fragment=50_000)
+    environment.dataset().create_scalar_index("id", "BTREE")
+    environment.flush(A, [row(7, 1)], deleted=[60_000])
 
-    merged = made.merge(runner=spark)
+    merged = environment.merge(runner=spark)
 
-    made.check()
+    environment.check()
     assert (merged.rows_upserted, merged.rows_deleted) == (1, 1)
 
 
-def test_an_error_of_an_executor_arrives_as_its_kind(tmp_path: Path, spark: Spark) -> None:
-    made = Environment(tmp_path, rows=[row(1, 0)])
-    made.pending[A] = [(Generation(1), f"_mem_wal/{A}/00000000_gen_1")]
+def test_an_error_in_an_executor_keeps_its_kind(tmp_path: Path, spark: Spark) -> None:
+    environment = Environment(tmp_path, rows=[row(1, 0)])
+    environment.pending[A] = [(Generation(1), f"_mem_wal/{A}/00000000_gen_1")]
 
     with pytest.raises(Corrupt) as caught:
-        made.merge(runner=spark)
+        environment.merge(runner=spark)
 
     assert "can't be read" in caught.value.message
 
 
-def test_executors_take_no_file_that_changed(tmp_path: Path, spark: Spark) -> None:
-    made = table(tmp_path)
-    before = made.rows()
-    (_, key) = made.pending[A][1]
-    (rows,) = (Path(made.uri) / key / "data").glob("*.lance")
+def test_executors_refuse_a_changed_file(tmp_path: Path, spark: Spark) -> None:
+    environment = table(tmp_path)
+    before = environment.rows()
+    (_, key) = environment.pending[A][1]
+    (rows,) = (Path(environment.uri) / key / "data").glob("*.lance")
     body = bytearray(rows.read_bytes())
     body[len(body) // 2] ^= 1
     rows.write_bytes(body)
 
     with pytest.raises(Corrupt, match="not those that were flushed") as caught:
-        made.merge(runner=spark)
+        environment.merge(runner=spark)
 
     assert caught.value.where["object"] == key
-    assert made.rows() == before
+    assert environment.rows() == before
 
 
 def unavailable(_: int) -> int:
-    raise Unavailable("the store is away")
+    raise Unavailable("the store is unreachable")
 
 
-def test_a_task_that_spark_gave_up_is_unavailable(spark: Spark) -> None:
-    with pytest.raises(Unavailable, match="the store is away"):
+def test_a_task_that_spark_gives_up_is_unavailable(spark: Spark) -> None:
+    with pytest.raises(Unavailable, match="the store is unreachable"):
         spark.map(unavailable, [1])
 
 
-def test_a_session_starts_on_the_java_that_pip_brought(tmp_path: Path) -> None:
-    """In a process of its own: a session keeps the Java that it started with."""
+def test_a_session_can_use_the_java_from_pip(tmp_path: Path) -> None:
+    """It needs a new process, since a session keeps the Java that it started with."""
     script = (
         "from pathlib import Path\n"
         "from lancelsm.compaction.java import java_home\n"

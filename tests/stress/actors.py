@@ -1,4 +1,4 @@
-"""Who works on the table, each in a thread of its own with a handle of its own; what each sees it checks by itself."""
+"""Actors that work on one table. Each runs in its own thread with its own handle, and checks everything it reads."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ import lancelsm
 from lancelsm.compaction.maintenance import optimize_table
 from lancelsm.errors import Ambiguous, Contended, Fenced, Invalid, LsmError, Unavailable
 from lancelsm.table import Table
-from tests.stress.stream import KEYS, STREAMS, Expected, Followed, step, touched, with_progress, written
+from tests.stress.stream import KEYS, STREAMS, Expected, Followed, rows_of, slices_of, step, with_progress
 
-PASSING = (Contended, Fenced, Ambiguous, Unavailable)
+TRANSIENT = (Contended, Fenced, Ambiguous, Unavailable)
 CURSOR = "follower"
 _PAUSE = 0.02
-_LOOKS = 20  # one operation of so many is read back
+_READ_BACK = 20  # every 20th operation is read back
 
 
 @dataclass
-class Part:
-    """What an actor knows: where the table is, the seed, its own name, when to end."""
+class ActorContext:
+    """The location of the table, the seed, the name of the actor, when to end, and how much it has done."""
 
-    place: Path
+    location: Path
     seed: int
     name: str
     deadline: float
@@ -34,163 +34,164 @@ class Part:
     done: int = 0
 
     def __post_init__(self) -> None:
-        said = self.counts / self.name
-        self.done = int(said.read_text()) if said.exists() else 0  # what an earlier life did
+        file = self.counts / self.name
+        self.done = int(file.read_text()) if file.exists() else 0  # includes processes that were killed
 
     def open(self, *, owner: str | None = None) -> Table:
-        return lancelsm.open(self.place, owner=owner)
+        return lancelsm.open(self.location, owner=owner)
 
     @property
     def over(self) -> bool:
         return time.monotonic() > self.deadline
 
     @property
-    def dice(self) -> random.Random:
+    def rng(self) -> random.Random:
         return random.Random(f"{self.seed} {self.name} {self.done}")
 
     def count(self) -> None:
-        """One more thing done; what is counted outlives the process."""
+        """Count one completed action. The count is kept when the process is killed."""
         self.done += 1
         _replace(self.counts / self.name, str(self.done))
 
 
-def write(part: Part, stream: int) -> None:
-    """Go on with a stream: first the last operation that an earlier life began, which may be there or may yet come."""
-    table, expected, kept = part.open(), Expected(part.seed), part.counts / f"{part.name}.json"
-    number = int(kept.read_text()) if kept.exists() else 1
-    while not part.over:
-        _replace(kept, str(number))
+def write(context: ActorContext, stream: int) -> None:
+    """Append the operations of a stream. Start with the last one that a killed process began: it may be committed."""
+    table, expected, file = context.open(), Expected(context.seed), context.counts / f"{context.name}.json"
+    number = int(file.read_text()) if file.exists() else 1
+    while not context.over:
+        _replace(file, str(number))
         try:
-            table._append(written(part.seed, stream, number))
+            table._append(rows_of(context.seed, stream, number))
         except Fenced:
-            _take_back(table)
+            _claim_all(table)
             continue
-        except PASSING:
+        except TRANSIENT:
             continue
-        keys = step(part.seed, stream, number)
-        if number % _LOOKS == 1 and _sees(part, table, expected, keys):
-            seen = {place: expected.at[place] for place in touched(keys)}
-            assert set(seen.values()) == {number}, f"operation {number} is acknowledged, {seen} is seen"
+        keys = step(context.seed, stream, number)
+        if number % _READ_BACK == 1 and _read_some(context, table, expected, keys):
+            seen = {slice_: expected.at[slice_] for slice_ in slices_of(keys)}
+            assert set(seen.values()) == {number}, f"operation {number} was acknowledged, but a read shows {seen}"
         number += 1
-        part.count()
+        context.count()
         time.sleep(_PAUSE)
 
 
-def _sees(part: Part, table: Table, expected: Expected, keys: Iterable[int] = ()) -> bool:
-    """Get these keys, or some: each has the row that it must have, as far as its stream is there.
+def _read_some(context: ActorContext, table: Table, expected: Expected, keys: Iterable[int] = ()) -> bool:
+    """Get these keys or random ones, and check that each has the row of the newest visible operation of its stream.
 
     Returns:
-        Whether there was an answer.
+        Whether the read succeeded.
     """
-    asked = with_progress(keys or part.dice.sample(range(KEYS * STREAMS), 20))
-    return _passing(lambda: expected.check_some(table.get(asked), asked))
+    wanted = with_progress(keys or context.rng.sample(range(KEYS * STREAMS), 20))
+    return _succeeds(lambda: expected.check_some(table.get(wanted), wanted))
 
 
-def _take_back(table: Table) -> None:
+def _claim_all(table: Table) -> None:
+    """Claim all regions for the ordinary writers."""
     for region in table.regions():
         try:
             table.claim(region)
-        except PASSING:
+        except TRANSIENT:
             continue
 
 
-def rival(part: Part) -> None:
-    """Take regions now and then, for the writers or for itself; what was acknowledged before is there after it."""
-    table, expected = part.open(), Expected(part.seed)
-    while not part.over:
+def rival(context: ActorContext) -> None:
+    """Claim regions from time to time, for the writers or for itself. No acknowledged row may be lost."""
+    table, expected = context.open(), Expected(context.seed)
+    while not context.over:
         time.sleep(1.0)
-        region = part.dice.choice(table.regions())
-        _passing(partial(table.claim, region, owner=part.dice.choice([None, "rival"])))
-        if _sees(part, table, expected):
-            part.count()
+        region = context.rng.choice(table.regions())
+        _succeeds(partial(table.claim, region, owner=context.rng.choice([None, "rival"])))
+        if _read_some(context, table, expected):
+            context.count()
 
 
-def fold(part: Part) -> None:
-    """Flush, merge, optimize; nothing that was there before is gone after it."""
-    table, expected = part.open(), Expected(part.seed)
-    while not part.over:
-        act = part.dice.choice([table.flush, table.flush, table.flush, lambda: table.merge(engine="inprocess")])
-        if part.done % 20 == 19:
-            act = lambda: optimize_table(table._opened)  # noqa: E731 - one of several
-        _passing(act)
-        if _sees(part, table, expected):
-            part.count()
+def maintain(context: ActorContext) -> None:
+    """Flush, merge and optimize. No acknowledged row may be lost."""
+    table, expected = context.open(), Expected(context.seed)
+    while not context.over:
+        act = context.rng.choice([table.flush, table.flush, table.flush, lambda: table.merge(engine="inprocess")])
+        if context.done % 20 == 19:
+            act = lambda: optimize_table(table._handle)  # noqa: E731 - one of several actions
+        _succeeds(act)
+        if _read_some(context, table, expected):
+            context.count()
         time.sleep(_PAUSE)
 
 
-def collect(part: Part) -> None:
-    """Collect; nothing that was there before is gone after it."""
-    table, expected = part.open(), Expected(part.seed)
-    while not part.over:
-        _passing(lambda: table.collect(yes=True, interval_seconds=0))
-        if _sees(part, table, expected):
-            part.count()
+def collect(context: ActorContext) -> None:
+    """Run garbage collections. No acknowledged row may be lost."""
+    table, expected = context.open(), Expected(context.seed)
+    while not context.over:
+        _succeeds(lambda: table.collect(yes=True, interval_seconds=0))
+        if _read_some(context, table, expected):
+            context.count()
         time.sleep(0.3)
 
 
-def read(part: Part) -> None:
-    """Scan everything or get some; what one reader has seen is never taken back."""
-    table, expected = part.open(), Expected(part.seed)
-    while not part.over:
-        if part.dice.random() < 0.5:
-            came = _passing(lambda: expected.check(table.scan().to_arrow()))
+def read(context: ActorContext) -> None:
+    """Scan the table or get some keys. A reader never sees an older state than before."""
+    table, expected = context.open(), Expected(context.seed)
+    while not context.over:
+        if context.rng.random() < 0.5:
+            succeeded = _succeeds(lambda: expected.check(table.scan().to_arrow()))
         else:
-            came = _sees(part, table, expected)
-        if came:
-            part.count()
+            succeeded = _read_some(context, table, expected)
+        if succeeded:
+            context.count()
 
 
-def hold(part: Part) -> None:
-    """Keep snapshots; what one shows is whole, and the same each time."""
-    table, name = part.open(), part.name.replace(" ", "-")
-    while not part.over:
-        _passing(lambda: table.drop_snapshot(name), Invalid)  # of a holder that was killed
-        if not _passing(lambda: table.snapshot(name, ttl="1h"), Invalid):
+def hold_snapshots(context: ActorContext) -> None:
+    """Take snapshots and read each several times. It must be consistent and always the same."""
+    table, name = context.open(), context.name.replace(" ", "-")
+    while not context.over:
+        _succeeds(lambda: table.drop_snapshot(name), Invalid)  # left by a process that was killed
+        if not _succeeds(lambda: table.snapshot(name, ttl="1h"), Invalid):
             continue
         first = None
         for _ in range(4):
             found: list[object] = []
-            if _passing(lambda found=found: found.append(table.at(name).scan().to_arrow().sort_by("id"))):
+            if _succeeds(lambda found=found: found.append(table.at(name).scan().to_arrow().sort_by("id"))):
                 first = first or found[0]
                 assert first == found[0], f"snapshot {name} has changed"
-                part.count()
-            _passing(lambda: table.refresh_snapshot(name, ttl="1h"))
-            time.sleep(part.dice.random())
+                context.count()
+            _succeeds(lambda: table.refresh_snapshot(name, ttl="1h"))
+            time.sleep(context.rng.random())
         if first is not None:
-            Expected(part.seed).check(first)
+            Expected(context.seed).check(first)
 
 
-def follow(part: Part) -> None:
-    """Read every change once, in order: how far it is, is kept together with where the next one begins, then saved."""
-    table, kept = part.open(), part.counts / f"{part.name}.json"
-    while not part.over:
-        _passing(lambda: _follow_some(table, part.seed, kept))
-        part.count()
+def follow(context: ActorContext) -> None:
+    """Read every change once and in order. Store progress and next positions together, then save the cursor."""
+    table, file = context.open(), context.counts / f"{context.name}.json"
+    while not context.over:
+        _succeeds(lambda: _follow_some(table, context.seed, file))
+        context.count()
         time.sleep(_PAUSE)
 
 
-def _follow_some(table: Table, seed: int, kept: Path) -> None:
-    state = json.loads(kept.read_text()) if kept.exists() else {"at": [], "next": {}}
+def _follow_some(table: Table, seed: int, file: Path) -> None:
+    state = json.loads(file.read_text()) if file.exists() else {"at": [], "next": {}}
     followed = Followed(seed, {(stream, region): number for stream, region, number in state["at"]})
     changes = table.changes(cursor=CURSOR, start=state["next"] or "earliest", limit=500)
     for change in changes:
         followed.take(change.rows)
-    at = [[*place, number] for place, number in followed.at.items()]
-    _replace(kept, json.dumps({"at": at, "next": changes.positions}))
+    at = [[*slice_, number] for slice_, number in followed.at.items()]
+    _replace(file, json.dumps({"at": at, "next": changes.positions}))
     changes.save()
 
 
-def _passing(act: Callable[[], object], *also: type[LsmError]) -> bool:
-    """Whether it came through; what may always be told is no failure."""
+def _succeeds(act: Callable[[], object], *also: type[LsmError]) -> bool:
+    """Return whether an action succeeded. Errors that are always possible do not fail the test."""
     try:
         act()
-    except (*PASSING, *also):
+    except (*TRANSIENT, *also):
         return False
     return True
 
 
 def _replace(path: Path, text: str) -> None:
-    """A process that is killed leaves the old text or this one."""
+    """Replace a file. A process that is killed here leaves the old text or the new one."""
     new = path.with_suffix(".new")
     new.write_text(text)
     new.replace(path)

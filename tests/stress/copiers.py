@@ -1,4 +1,4 @@
-"""Who copies the table and who scrubs it, beside those of `actors`; whatever else goes on, copies are whole."""
+"""Actors that copy and scrub the table while those of `actors` run. Copies must be complete."""
 
 from __future__ import annotations
 
@@ -12,45 +12,46 @@ from lancelsm.admin.drop import drop_table
 from lancelsm.backup import back_up, restore
 from lancelsm.errors import Invalid
 from lancelsm.table import Table
-from tests.stress.actors import PASSING, Part
+from tests.stress.actors import TRANSIENT, ActorContext
 from tests.stress.stream import Expected
 
 
-def scrub(part: Part) -> None:
-    """Nothing is damaged, so nothing is wrong."""
-    table = part.open()
-    while not part.over:
-        with suppress(*PASSING):
+def scrub(context: ActorContext) -> None:
+    """Scrub the table. Nothing is damaged, so it must find no problem."""
+    table = context.open()
+    while not context.over:
+        with suppress(*TRANSIENT):
             found = table.scrub().problems
             assert not found, found
-            part.count()
+            context.count()
         time.sleep(0.5)
 
 
-def copy(part: Part) -> None:
-    """Clone a snapshot, or back it up and restore that, each time to a new place, and drop what is there by then."""
-    table, places, name = part.open(), part.place.parent / "copies", part.name.replace(" ", "-")
-    places.mkdir(exist_ok=True)
-    while not part.over:
-        for left in sorted({file.parent.parent for file in places.glob("table-*/_lancelsm/*.json")}):
-            with suppress(*PASSING):
-                drop_table(left)
-        with suppress(*PASSING, Invalid):  # of a life that was killed
+def copy(context: ActorContext) -> None:
+    """Clone a snapshot, or back it up and restore the backup, each time to a new location. Drop earlier copies."""
+    table, copies, name = context.open(), context.location.parent / "copies", context.name.replace(" ", "-")
+    copies.mkdir(exist_ok=True)
+    while not context.over:
+        for earlier in sorted({file.parent.parent for file in copies.glob("table-*/_lancelsm/*.json")}):
+            with suppress(*TRANSIENT):
+                drop_table(earlier)
+        with suppress(*TRANSIENT, Invalid):  # left by a process that was killed
             table.drop_snapshot(name)
-        with suppress(*PASSING):
+        with suppress(*TRANSIENT):
             table.snapshot(name, ttl="1h")
-            made = _copied(part, table.at(name), name, places / f"table-{time.time_ns()}")
+            copied = _copy_snapshot(context, table.at(name), name, copies / f"table-{time.time_ns()}")
             held = table.at(name).scan().to_arrow()
-            found = made.scan().to_arrow()
-            assert found.sort_by("id") == held.sort_by("id"), f"{made.uri} is not what snapshot {name} is"
-            Expected(part.seed).check(found)
-            part.count()
+            found = copied.scan().to_arrow()
+            assert found.sort_by("id") == held.sort_by("id"), f"{copied.uri} differs from snapshot {name}"
+            Expected(context.seed).check(found)
+            context.count()
 
 
-def _copied(part: Part, held: Table, name: str, place: Path) -> Table:
-    if part.done % 2:
-        clone_snapshot(held._opened, name, place)
+def _copy_snapshot(context: ActorContext, held: Table, name: str, location: Path) -> Table:
+    if context.done % 2:
+        clone_snapshot(held._handle, name, location)
     else:
-        back_up(held, place.with_name(place.name.replace("table", "backup")))
-        restore(place.with_name(place.name.replace("table", "backup")), place)
-    return lancelsm.open(place)
+        backup = location.with_name(location.name.replace("table", "backup"))
+        back_up(held, backup)
+        restore(backup, location)
+    return lancelsm.open(location)

@@ -1,10 +1,10 @@
-"""Writers, rivals, folders, collectors, holders of snapshots, consumers and readers on one table in a directory.
+"""Run writers, a rival owner, mergers, collectors, snapshot holders, a consumer and readers on one table.
 
-    python -m tests.stress.run --seconds 60 [--seed N] [--place DIR]
+    python -m tests.stress.run --seconds 60 [--seed N] [--directory DIR]
 
-They run in real processes on real files, some of which are killed again and again. Nobody knows the truth but each can
-tell it from the seed: see `stream`. Ends with what everybody did, or with the first thing that somebody saw that is
-not so, and then the directory stays.
+They run in real processes on real files, and some processes are killed repeatedly. No actor knows what the others did,
+but each can check what it reads by the seed: see `stream`. The run ends with the number of actions of each actor, or
+with the first wrong read. Then the directory is kept.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import lancelsm
 from lancelsm.admin.drop import drop_table
 from lancelsm.errors import Contended
 from tests.stress import actors, copiers
-from tests.stress.actors import Part
+from tests.stress.actors import ActorContext
 from tests.stress.stream import COLUMNS, REGIONS, STREAMS, Expected
 
 SETTINGS = {
@@ -35,56 +35,56 @@ SETTINGS = {
     "keep_versions_seconds": 2,
     "collect_floor_bytes": 1 << 20,
 }
-PROCESSES: dict[str, dict[str, Callable[[Part], None]]] = {
+PROCESSES: dict[str, dict[str, Callable[[ActorContext], None]]] = {
     "writing": {
         **{f"writer {stream}": partial(actors.write, stream=stream) for stream in range(STREAMS)},
         "rival": actors.rival,
         "consumer": actors.follow,
     },
-    "folding": {"folder 0": actors.fold, "folder 1": actors.fold, "collector 0": actors.collect},
+    "maintenance": {"merger 0": actors.maintain, "merger 1": actors.maintain, "collector 0": actors.collect},
     "reading": {
         "reader 0": actors.read,
         "reader 1": actors.read,
-        "holder 0": actors.hold,
-        "holder 1": actors.hold,
+        "holder 0": actors.hold_snapshots,
+        "holder 1": actors.hold_snapshots,
         "collector 1": actors.collect,
     },
     "copying": {"copier": copiers.copy, "scrubber": copiers.scrub},
 }
-KILLED = ("writing", "folding", "copying")
+KILLED = ("writing", "maintenance", "copying")
 _STARTING_SECONDS = 60.0
-_LIFE_SECONDS = 12.0  # of a process that is killed, at least, once all in it have done something
+_LIFE_SECONDS = 12.0  # minimum before a process is killed, counted from when all its actors have done something
 
 
-def stress(place: Path, *, seed: int, seconds: float) -> dict[str, int]:
-    """Let everybody work for so long; returns how much each actor did.
+def stress(directory: Path, *, seed: int, seconds: float) -> dict[str, int]:
+    """Run all actors for some seconds, and return the number of actions of each.
 
     Raises:
-        AssertionError: somebody saw what is not so.
+        AssertionError: an actor read something wrong.
     """
-    place.mkdir(parents=True)
-    (place / "counts").mkdir()
+    directory.mkdir(parents=True)
+    (directory / "counts").mkdir()
     empty = COLUMNS.empty_table()
-    lancelsm.create(place / "table", empty, primary_key="id", regions=REGIONS, settings=SETTINGS)
-    dice, running = random.Random(seed), dict[str, subprocess.Popen[bytes]]()
+    lancelsm.create(directory / "table", empty, primary_key="id", regions=REGIONS, settings=SETTINGS)
+    rng, running = random.Random(seed), dict[str, subprocess.Popen[bytes]]()
     end = time.monotonic() + seconds
     try:
         for name in PROCESSES:
-            running[name] = _started(name, place, seed, end)
+            running[name] = _start_process(name, directory, seed, end)
         births, deaths = dict.fromkeys(KILLED, time.time()), dict[str, float]()
         while (now := time.monotonic()) < end:
             time.sleep(0.2)
             for name, process in list(running.items()):
                 if process.poll() is not None:
-                    _fail_if_asked(place)
+                    _raise_failures(directory)
                     assert process.returncode == 0, f"{name} ended with {process.returncode}"
                 elif name in births and name not in deaths:
-                    if _works(name, place, since=births[name]):
-                        deaths[name] = now + _LIFE_SECONDS * (1 + dice.random())
+                    if _all_active(name, directory, since=births[name]):
+                        deaths[name] = now + _LIFE_SECONDS * (1 + rng.random())
                 elif name in births and now > deaths[name] and end - now > _LIFE_SECONDS:
                     process.kill()
                     process.wait()
-                    running[name], births[name] = _started(name, place, seed, end), time.time()
+                    running[name], births[name] = _start_process(name, directory, seed, end), time.time()
                     del deaths[name]
         for process in running.values():
             process.wait(_STARTING_SECONDS)
@@ -93,31 +93,31 @@ def stress(place: Path, *, seed: int, seconds: float) -> dict[str, int]:
             if process.poll() is None:
                 process.kill()
                 process.wait()
-    _fail_if_asked(place)
-    _settle(place, seed)
-    return {path.name: int(path.read_text()) for path in (place / "counts").iterdir() if not path.suffix}
+    _raise_failures(directory)
+    _settle(directory, seed)
+    return {path.name: int(path.read_text()) for path in (directory / "counts").iterdir() if not path.suffix}
 
 
-def _started(name: str, place: Path, seed: int, end: float) -> subprocess.Popen[bytes]:
-    left = max(1.0, end - time.monotonic())
-    command = [sys.executable, "-m", "tests.stress.run", "--process", name, "--place", str(place)]
-    return subprocess.Popen([*command, "--seed", str(seed), "--seconds", str(left)])
+def _start_process(name: str, directory: Path, seed: int, end: float) -> subprocess.Popen[bytes]:
+    remaining = max(1.0, end - time.monotonic())
+    command = [sys.executable, "-m", "tests.stress.run", "--process", name, "--directory", str(directory)]
+    return subprocess.Popen([*command, "--seed", str(seed), "--seconds", str(remaining)])
 
 
-def _works(name: str, place: Path, *, since: float) -> bool:
-    """Whether each of its actors has done something: a busy machine takes its time to start a process."""
-    counts = [place / "counts" / actor for actor in PROCESSES[name]]
+def _all_active(name: str, directory: Path, *, since: float) -> bool:
+    """Return whether each actor of a process has done something. Starting takes long on a busy machine."""
+    counts = [directory / "counts" / actor for actor in PROCESSES[name]]
     return all(count.exists() and count.stat().st_mtime > since for count in counts)
 
 
-def _fail_if_asked(place: Path) -> None:
-    raised = sorted(place.glob("failure *.txt"))
-    assert not raised, "\n".join(path.read_text() for path in raised)
+def _raise_failures(directory: Path) -> None:
+    failures = sorted(directory.glob("failure *.txt"))
+    assert not failures, "\n".join(path.read_text() for path in failures)
 
 
-def _settle(place: Path, seed: int) -> None:
-    """Alone now: fold and collect everything; the table is what its streams say, also from the base alone."""
-    table = lancelsm.open(place / "table")
+def _settle(directory: Path, seed: int) -> None:
+    """Merge and collect everything after the run. The table must match its streams, before and after that."""
+    table = lancelsm.open(directory / "table")
     for region in table.regions():
         table.claim(region)
     expected = Expected(seed)
@@ -128,7 +128,7 @@ def _settle(place: Path, seed: int) -> None:
             continue
         Expected(seed).check(table.at(snapshot.name).scan().to_arrow())
         table.drop_snapshot(snapshot.name)
-    actors.follow(Part(place / "table", seed, "consumer", time.monotonic() + 1.0, place / "counts"))
+    actors.follow(ActorContext(directory / "table", seed, "consumer", time.monotonic() + 1.0, directory / "counts"))
     for _ in range(2):
         table.flush()
         _when_free(lambda: table.merge(engine="inprocess"))
@@ -138,7 +138,7 @@ def _settle(place: Path, seed: int) -> None:
 
 
 def _when_free(act: Callable[[], object]) -> None:
-    """Once the lease of a process that was killed has ended."""
+    """Retry until the lease of a killed process has expired."""
     for _ in range(200):
         try:
             act()
@@ -149,17 +149,17 @@ def _when_free(act: Callable[[], object]) -> None:
     act()
 
 
-def work(name: str, place: Path, *, seed: int, seconds: float) -> int:
-    """One process: its actors, each in a thread."""
+def run_process(name: str, directory: Path, *, seed: int, seconds: float) -> int:
+    """Run the actors of one process, each in a thread."""
     deadline = time.monotonic() + seconds
     failed: list[str] = []
 
-    def run(actor: str, act: Callable[[Part], None]) -> None:
+    def run(actor: str, act: Callable[[ActorContext], None]) -> None:
         try:
-            act(Part(place / "table", seed, actor, deadline, place / "counts"))
-        except BaseException:  # noqa: BLE001 - whatever it is, it must be seen
+            act(ActorContext(directory / "table", seed, actor, deadline, directory / "counts"))
+        except BaseException:  # noqa: BLE001 - every failure must be reported
             failed.append(actor)
-            (place / f"failure of {actor}.txt").write_text(f"{actor}, seed {seed}:\n{traceback.format_exc()}")
+            (directory / f"failure of {actor}.txt").write_text(f"{actor}, seed {seed}:\n{traceback.format_exc()}")
 
     threads = [threading.Thread(target=run, args=item, name=item[0]) for item in PROCESSES[name].items()]
     for thread in threads:
@@ -173,17 +173,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=None)
-    parser.add_argument("--place", type=Path, default=None)
+    parser.add_argument("--directory", type=Path, default=None)
     parser.add_argument("--process", choices=PROCESSES, default=None)
-    given = parser.parse_args()
-    seed = random.SystemRandom().randrange(1 << 32) if given.seed is None else given.seed
-    if given.process is not None:
-        return work(given.process, given.place, seed=seed, seconds=given.seconds)
-    place = given.place or Path(tempfile.mkdtemp(prefix="lancelsm-stress-")) / "run"
-    print(f"seed {seed}, in {place}", flush=True)
-    for actor, count in sorted(stress(place, seed=seed, seconds=given.seconds).items()):
+    options = parser.parse_args()
+    seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
+    if options.process is not None:
+        return run_process(options.process, options.directory, seed=seed, seconds=options.seconds)
+    directory = options.directory or Path(tempfile.mkdtemp(prefix="lancelsm-stress-")) / "run"
+    print(f"seed {seed}, in {directory}", flush=True)
+    for actor, count in sorted(stress(directory, seed=seed, seconds=options.seconds).items()):
         print(f"{count:>8} {actor}")
-    shutil.rmtree(place)
+    shutil.rmtree(directory)
     return 0
 
 

@@ -1,8 +1,8 @@
-"""What streams of rows say, from a seed alone: who sees a row, or a region, can tell whether it is what must be there.
+"""Derive streams of rows from a seed, so that a reader can check every row that it sees.
 
-A stream owns its keys. Its operation number n upserts or deletes some of them, hot keys more often, and puts n into a
-row of each region that it touches, in the same entry. So whoever sees a region knows how far each stream is there, and
-with that every row of it.
+A stream owns its keys. Its operation number n upserts or deletes some of them, hot keys more often. In each region that
+it touches it also writes n into a progress row, in the same entry. So a reader of a region knows the progress of each
+stream there, and from that it knows every row.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ REGIONS = "bucket(id, 3)"
 STREAMS = 3
 KEYS = 300  # of one stream
 COLUMNS = pa.schema([pa.field("id", pa.int64()), pa.field("n", pa.int64()), pa.field("text", pa.string())])
-_PROGRESS = 1_000_000  # keys from here on say how far a stream is in a region
+_PROGRESS = 1_000_000  # keys from here on are progress rows
 SCHEMA = TableSchema(columns=numbered(declare_primary_key(COLUMNS, ["id"])), primary_key=("id",))
 _SPEC = parse_regions(REGIONS, schema=SCHEMA)
 
 Row = tuple[int, str]  # n and text
-Place = tuple[int, int]  # stream and region, both by number
+Slice = tuple[int, int]  # the keys of one stream in one region: both numbers
 
 
 @lru_cache(maxsize=100_000)
 def step(seed: int, stream: int, number: int) -> Mapping[int, bool]:
-    """The operation `number` (from 1) of a stream: keys to upsert (True) or delete; rows of progress come with it."""
-    dice = random.Random(f"{seed} {stream} {number}")
-    chosen = {int(KEYS * dice.random() ** 3) * STREAMS + stream for _ in range(dice.choice([1, 1, 2, 5, 20]))}
-    return {key: dice.random() < 0.8 for key in sorted(chosen)}
+    """Return operation `number` (from 1) of a stream, without its progress rows: keys to upsert (True) or to delete."""
+    rng = random.Random(f"{seed} {stream} {number}")
+    chosen = {int(KEYS * rng.random() ** 3) * STREAMS + stream for _ in range(rng.choice([1, 1, 2, 5, 20]))}
+    return {key: rng.random() < 0.8 for key in sorted(chosen)}
 
 
 def text(seed: int, key: int, number: int) -> str:
-    """What the row of a key says after an operation."""
+    """Return the text in the row of a key after an operation."""
     size = 8 + (key * 31 + number) % 56
     return blake2b(f"{seed} {key} {number}".encode(), digest_size=size).hexdigest()
 
@@ -50,8 +50,8 @@ def stream_of(key: int) -> int:
     return key % STREAMS
 
 
-def progress_key(place: Place) -> int:
-    return _progress_keys()[place]
+def progress_key(slice_: Slice) -> int:
+    return _progress_keys()[slice_]
 
 
 def is_progress(key: int) -> bool:
@@ -60,11 +60,11 @@ def is_progress(key: int) -> bool:
 
 @lru_cache(maxsize=1)
 def _regions() -> dict[int, int]:
-    """The region of every key, by number: the table's own routing."""
+    """Return the number of the region of every key, by the table's own routing."""
     count = KEYS * STREAMS
     ids = [*range(count), *range(_PROGRESS, _PROGRESS + 200)]
-    parts = sorted(route(pa.table({"id": pa.array(ids, pa.int64())}), _SPEC), key=lambda part: str(part.values))
-    return {key: number for number, part in enumerate(parts) for key in part.rows["id"].to_pylist()}
+    routed = sorted(route(pa.table({"id": pa.array(ids, pa.int64())}), _SPEC), key=lambda one: str(one.values))
+    return {key: number for number, one in enumerate(routed) for key in one.rows["id"].to_pylist()}
 
 
 def region_of(key: int) -> int:
@@ -72,119 +72,121 @@ def region_of(key: int) -> int:
 
 
 @lru_cache(maxsize=1)
-def _progress_keys() -> dict[Place, int]:
-    """A key of each stream in each region."""
-    found: dict[Place, int] = {}
+def _progress_keys() -> dict[Slice, int]:
+    """Return the key of the progress row of each stream in each region."""
+    found: dict[Slice, int] = {}
     for key, region in sorted(_regions().items()):
         if is_progress(key):
             found.setdefault((stream_of(key), region), key)
     return found
 
 
-def place_of(key: int) -> Place:
+def slice_of(key: int) -> Slice:
     return stream_of(key), region_of(key)
 
 
-def touched(keys: Iterable[int]) -> list[Place]:
-    """Where these keys have their rows."""
-    return sorted({place_of(key) for key in keys})
+def slices_of(keys: Iterable[int]) -> list[Slice]:
+    """Return the slices that contain these keys."""
+    return sorted({slice_of(key) for key in keys})
 
 
 def with_progress(keys: Iterable[int]) -> list[int]:
-    """What to ask for to know of each of these keys what its row must be: how far its stream is there, too."""
+    """Return these keys with the progress rows of their slices, which are needed to check their rows."""
     keys = list(keys)
-    return keys + [progress_key(place) for place in touched(keys)]
+    return keys + [progress_key(slice_) for slice_ in slices_of(keys)]
 
 
-def written(seed: int, stream: int, number: int) -> pa.Table:
-    """The rows of an operation in stored form, with those of its progress."""
+def rows_of(seed: int, stream: int, number: int) -> pa.Table:
+    """Return the rows of an operation in stored form, with its progress rows."""
     changes = step(seed, stream, number)
-    progress = [progress_key(place) for place in touched(changes)]
-    alive = [key for key, upsert in changes.items() if upsert] + progress
-    dead = [key for key, upsert in changes.items() if not upsert]
-    rows = [{"id": key, "n": number, "text": text(seed, key, number)} for key in alive]
-    return pa.concat_tables([upserts(rows, schema=SCHEMA), deletes(dead, schema=SCHEMA)]).combine_chunks()
+    progress = [progress_key(slice_) for slice_ in slices_of(changes)]
+    upserted = [key for key, upsert in changes.items() if upsert] + progress
+    deleted = [key for key, upsert in changes.items() if not upsert]
+    rows = [{"id": key, "n": number, "text": text(seed, key, number)} for key in upserted]
+    return pa.concat_tables([upserts(rows, schema=SCHEMA), deletes(deleted, schema=SCHEMA)]).combine_chunks()
 
 
 @dataclass
 class Expected:
-    """What is in each region of the streams, as far as somebody has followed them."""
+    """The rows of each slice up to the newest operation that a reader has seen."""
 
     seed: int
-    at: dict[Place, int] = field(default_factory=dict)
-    rows: dict[Place, dict[int, Row]] = field(default_factory=dict)
+    at: dict[Slice, int] = field(default_factory=dict)
+    rows: dict[Slice, dict[int, Row]] = field(default_factory=dict)
 
     def copy(self) -> Expected:
-        return Expected(self.seed, dict(self.at), {place: dict(rows) for place, rows in self.rows.items()})
+        return Expected(self.seed, dict(self.at), {slice_: dict(rows) for slice_, rows in self.rows.items()})
 
-    def advance(self, place: Place, number: int) -> None:
-        """Follow a stream in one region through its operation `number`."""
-        before = self.at.get(place, 0)
-        assert number >= before, f"stream and region {place} went back from operation {before} to {number}"
-        rows = self.rows.setdefault(place, {})
-        stream, region = place
-        for each in range(before + 1, number + 1):
-            here = {key: upsert for key, upsert in step(self.seed, stream, each).items() if region_of(key) == region}
+    def advance(self, slice_: Slice, number: int) -> None:
+        """Apply the operations of a slice up to `number`."""
+        before = self.at.get(slice_, 0)
+        assert number >= before, f"stream and region {slice_} went back from operation {before} to {number}"
+        rows = self.rows.setdefault(slice_, {})
+        stream, region = slice_
+        for operation in range(before + 1, number + 1):
+            here = {
+                key: upsert for key, upsert in step(self.seed, stream, operation).items() if region_of(key) == region
+            }
             for key, upsert in here.items():
                 rows.pop(key, None)
                 if upsert:
-                    rows[key] = (each, text(self.seed, key, each))
-        self.at[place] = number
+                    rows[key] = (operation, text(self.seed, key, operation))
+        self.at[slice_] = number
 
     def check(self, found: pa.Table) -> None:
-        """A whole table, as one read saw it: every row is what its stream made it, none is missing or too much."""
-        seen = _by_place(found)
-        for place in seen.keys() | self.at.keys():
-            self._check(place, seen.get(place, {}))
+        """Check a scan of the whole table: every row is as its stream says, and no row is missing or superfluous."""
+        seen = _by_slice(found)
+        for slice_ in seen.keys() | self.at.keys():
+            self._check(slice_, seen.get(slice_, {}))
 
-    def check_some(self, found: pa.Table, asked: Collection[int]) -> None:
-        """The answer to `with_progress` of some keys: of each its row as its stream made it, or none if it has none."""
-        seen = _by_place(found)
-        for place in {place_of(key) for key in asked} | seen.keys():
-            self._check(place, seen.get(place, {}), among=frozenset(asked))
+    def check_some(self, found: pa.Table, keys: Collection[int]) -> None:
+        """Check a get of `with_progress(some keys)`: each key has the row that its stream says, or no row."""
+        seen = _by_slice(found)
+        for slice_ in {slice_of(key) for key in keys} | seen.keys():
+            self._check(slice_, seen.get(slice_, {}), among=frozenset(keys))
 
-    def _check(self, place: Place, rows: dict[int, Row], *, among: Collection[int] | None = None) -> None:
-        number, said = rows.pop(progress_key(place), (0, ""))
-        assert not number or said == text(self.seed, progress_key(place), number)
-        self.advance(place, number)
-        want = {key: row for key, row in self.rows[place].items() if among is None or key in among}
-        wrong = {key for key in want.keys() | rows.keys() if want.get(key) != rows.get(key)}
-        assert not wrong, self._difference(place, wrong, rows)
+    def _check(self, slice_: Slice, rows: dict[int, Row], *, among: Collection[int] | None = None) -> None:
+        number, found_text = rows.pop(progress_key(slice_), (0, ""))
+        assert not number or found_text == text(self.seed, progress_key(slice_), number)
+        self.advance(slice_, number)
+        expected = {key: row for key, row in self.rows[slice_].items() if among is None or key in among}
+        wrong = {key for key in expected.keys() | rows.keys() if expected.get(key) != rows.get(key)}
+        assert not wrong, self._difference(slice_, wrong, rows)
 
-    def _difference(self, place: Place, wrong: Iterable[int], rows: Mapping[int, Row]) -> str:
-        lines = [f"key {key}: {rows.get(key)}, not {self.rows[place].get(key)}" for key in sorted(wrong)]
-        return f"stream and region {place} at operation {self.at[place]}: " + "; ".join(lines[:10])
+    def _difference(self, slice_: Slice, wrong: Iterable[int], rows: Mapping[int, Row]) -> str:
+        lines = [f"key {key}: {rows.get(key)}, not {self.rows[slice_].get(key)}" for key in sorted(wrong)]
+        return f"stream and region {slice_} at operation {self.at[slice_]}: " + "; ".join(lines[:10])
 
 
-def _by_place(found: pa.Table) -> dict[Place, dict[int, Row]]:
-    seen: dict[Place, dict[int, Row]] = {}
-    for key, number, said in zip(*(found.column(name).to_pylist() for name in COLUMNS.names), strict=True):
-        rows = seen.setdefault(place_of(key), {})
-        assert key not in rows, f"key {key} is there twice"
-        rows[key] = (number, said)
+def _by_slice(found: pa.Table) -> dict[Slice, dict[int, Row]]:
+    seen: dict[Slice, dict[int, Row]] = {}
+    for key, number, found_text in zip(*(found.column(name).to_pylist() for name in COLUMNS.names), strict=True):
+        rows = seen.setdefault(slice_of(key), {})
+        assert key not in rows, f"key {key} occurs twice"
+        rows[key] = (number, found_text)
     return seen
 
 
 @dataclass
 class Followed:
-    """How far a consumer of changes has seen each stream in each region: each operation there once, none left out.
+    """The progress of a consumer of changes in each slice. It must see every operation, in order.
 
-    A writer that was told nothing repeats its last operation, so one may come twice in a row, as two entries.
+    A writer that got no reply repeats its last operation, so an operation may occur twice in a row, in two entries.
     """
 
     seed: int
-    at: dict[Place, int] = field(default_factory=dict)
+    at: dict[Slice, int] = field(default_factory=dict)
 
     def take(self, rows: pa.Table) -> None:
-        """One entry."""
+        """Check one entry and advance."""
         columns = [rows.column(name).to_pylist() for name in ("id", "n", "_op")]
         shown = {key: op == "upsert" for key, _, op in zip(*columns, strict=True) if not is_progress(key)}
         (key,) = [key for key in columns[0] if is_progress(key)]
-        place = place_of(key)
-        number, before = columns[1][columns[0].index(key)], self.at.get(place, 0)
-        assert number >= before, f"{place}: operation {number} after {before}"
-        between = [n for n in range(before + 1, number) if place in touched(step(self.seed, place[0], n))]
-        assert not between, f"{place}: {between} left out before {number}"
-        here = {key: up for key, up in step(self.seed, place[0], number).items() if region_of(key) == place[1]}
-        assert shown == here, f"{place}: operation {number} is {here}, not {shown}"
-        self.at[place] = number
+        slice_ = slice_of(key)
+        number, before = columns[1][columns[0].index(key)], self.at.get(slice_, 0)
+        assert number >= before, f"{slice_}: operation {number} after {before}"
+        between = [n for n in range(before + 1, number) if slice_ in slices_of(step(self.seed, slice_[0], n))]
+        assert not between, f"{slice_}: {between} are missing before {number}"
+        here = {key: up for key, up in step(self.seed, slice_[0], number).items() if region_of(key) == slice_[1]}
+        assert shown == here, f"{slice_}: operation {number} is {here}, not {shown}"
+        self.at[slice_] = number

@@ -1,4 +1,4 @@
-"""What everybody sees under stress is what the seed says; and who looks can tell."""
+"""Under stress, all actors read what the seed says. The checks of the actors themselves find wrong rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 import lancelsm
 from lancelsm.table import Table
 from tests.stress import actors
-from tests.stress.actors import Part
+from tests.stress.actors import ActorContext
 from tests.stress.run import PROCESSES, stress
 from tests.stress.stream import (
     COLUMNS,
@@ -24,47 +24,47 @@ from tests.stress.stream import (
     Followed,
     is_progress,
     region_of,
+    rows_of,
+    slices_of,
     step,
-    touched,
     with_progress,
-    written,
 )
 
 SEED = 20_261_128
 
 
-def test_everybody_works_at_once_in_processes_that_are_killed_and_sees_what_the_seed_says(tmp_path: Path) -> None:
+def test_all_actors_read_correct_rows_while_processes_are_killed(tmp_path: Path) -> None:
     done = stress(tmp_path / "run", seed=SEED, seconds=60.0)
 
-    everybody = {actor for process in PROCESSES.values() for actor in process}
-    assert done.keys() == everybody
+    all_actors = {actor for process in PROCESSES.values() for actor in process}
+    assert done.keys() == all_actors
     assert all(done.values()), done
 
 
 def table(numbers: int) -> pa.Table:
-    """Stream 0 alone, after so many operations, as a scan of one region after the other shows it."""
+    """Return what a scan shows if only stream 0 has written, after so many operations."""
     rows: dict[int, dict[str, object]] = {}
     for number in range(1, numbers + 1):
-        for row in written(SEED, 0, number).to_pylist():
+        for row in rows_of(SEED, 0, number).to_pylist():
             rows.pop(row["id"], None)
             if not row.pop("_tombstone"):
                 rows[row["id"]] = row
     return pa.Table.from_pylist(list(rows.values()))
 
 
-def test_a_table_that_is_what_its_stream_says_passes() -> None:
+def test_the_check_of_a_table_accepts_correct_rows() -> None:
     expected = Expected(SEED)
     expected.check(table(40))
     expected.check(table(90))
 
 
 def got(numbers: int, keys: list[int]) -> list[dict[str, object]]:
-    """What of these keys, and of how far their streams are, is in the table after so many operations."""
-    asked = with_progress(keys)
-    return [row for row in table(numbers).to_pylist() if row["id"] in asked]
+    """Return what a get of these keys and their progress rows shows after so many operations."""
+    wanted = with_progress(keys)
+    return [row for row in table(numbers).to_pylist() if row["id"] in wanted]
 
 
-def test_some_keys_that_have_the_rows_that_their_streams_say_pass() -> None:
+def test_the_check_of_some_keys_accepts_correct_rows() -> None:
     expected, keys = Expected(SEED), [0, 3, 6, 9, 12, 1, 2]
     for numbers in (0, 40, 90):
         expected.check_some(pa.Table.from_pylist(got(numbers, keys), schema=COLUMNS), with_progress(keys))
@@ -73,7 +73,7 @@ def test_some_keys_that_have_the_rows_that_their_streams_say_pass() -> None:
 @pytest.mark.parametrize(
     "wrong", ["a row is missing", "a row is old", "a deleted row is back", "a row of another key", "all goes back"]
 )
-def test_some_keys_that_have_not_are_seen(wrong: str) -> None:
+def test_the_check_of_some_keys_finds_wrong_rows(wrong: str) -> None:
     expected, stream = Expected(SEED), range(0, 60, 3)
     alive = [row["id"] for row in got(90, list(stream)) if not is_progress(row["id"])]
     rows = got(90, alive)
@@ -85,9 +85,9 @@ def test_some_keys_that_have_not_are_seen(wrong: str) -> None:
             row["n"] -= 1
         case "a deleted row is back":
             old = [row for row in got(20, list(stream)) if not is_progress(row["id"])]
-            gone = next(row for row in old if row["id"] not in alive)
-            alive.append(gone["id"])
-            rows = [*got(90, alive), gone]
+            deleted = next(row for row in old if row["id"] not in alive)
+            alive.append(deleted["id"])
+            rows = [*got(90, alive), deleted]
         case "a row of another key":
             rows.append(next(row for row in table(90).to_pylist() if row["id"] not in with_progress(alive)))
         case _:
@@ -97,8 +97,8 @@ def test_some_keys_that_have_not_are_seen(wrong: str) -> None:
         expected.check_some(pa.Table.from_pylist(rows), with_progress(alive))
 
 
-class Doctored:
-    """A table that leaves out rows of streams in what is read of it, never how far they are."""
+class LosingTable:
+    """A table whose reads omit some rows, but never progress rows."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -121,31 +121,31 @@ def _without(found: pa.Table) -> pa.Table:
 ACTORS = {
     "writer": partial(actors.write, stream=0),
     "rival": actors.rival,
-    "folder": actors.fold,
+    "merger": actors.maintain,
     "collector": actors.collect,
     "reader": actors.read,
 }
 
 
-@pytest.mark.parametrize("lies", [False, True], ids=["it says what is so", "it leaves rows out"])
+@pytest.mark.parametrize("loses_rows", [False, True], ids=["complete table", "table that loses rows"])
 @pytest.mark.parametrize("actor", ACTORS)
-def test_whoever_acts_sees_of_a_table_whether_rows_are_lost(actor: str, lies: bool, tmp_path: Path) -> None:
-    made = lancelsm.create(tmp_path / "table", COLUMNS.empty_table(), primary_key="id", regions=REGIONS)
+def test_every_actor_notices_lost_rows(actor: str, loses_rows: bool, tmp_path: Path) -> None:
+    created = lancelsm.create(tmp_path / "table", COLUMNS.empty_table(), primary_key="id", regions=REGIONS)
     for number in range(1, 40):
-        made._append(written(SEED, 0, number))
+        created._append(rows_of(SEED, 0, number))
     (tmp_path / "counts").mkdir()
     (tmp_path / "counts" / f"{actor}.json").write_text("40")
-    part = Part(made.uri, SEED, actor, time.monotonic() + 2.0, tmp_path / "counts")
+    context = ActorContext(created.uri, SEED, actor, time.monotonic() + 2.0, tmp_path / "counts")
     with (
-        mock.patch.object(lancelsm, "open", return_value=Doctored(made) if lies else made),
-        pytest.raises(AssertionError) if lies else contextlib.nullcontext(),
+        mock.patch.object(lancelsm, "open", return_value=LosingTable(created) if loses_rows else created),
+        pytest.raises(AssertionError) if loses_rows else contextlib.nullcontext(),
     ):
-        ACTORS[actor](part)
-    assert lies or part.done > 0
+        ACTORS[actor](context)
+    assert loses_rows or context.done > 0
 
 
 @pytest.mark.parametrize("wrong", ["a row is missing", "a row is old", "a deleted row is back", "all goes back"])
-def test_a_table_that_is_not_is_seen(wrong: str) -> None:
+def test_the_check_of_a_table_finds_wrong_rows(wrong: str) -> None:
     expected, found = Expected(SEED), table(90)
     rows = found.to_pylist()
     at = next(index for index, row in enumerate(rows) if row["id"] < 1_000_000 and row["n"] > 1)
@@ -155,8 +155,8 @@ def test_a_table_that_is_not_is_seen(wrong: str) -> None:
         case "a row is old":
             rows[at]["n"] -= 1
         case "a deleted row is back":
-            gone = next(row for row in table(20).to_pylist() if row["id"] not in {one["id"] for one in rows})
-            rows.append(gone)
+            deleted = next(row for row in table(20).to_pylist() if row["id"] not in {one["id"] for one in rows})
+            rows.append(deleted)
         case _:
             expected.check(found)
             rows = table(89).to_pylist()
@@ -165,10 +165,10 @@ def test_a_table_that_is_not_is_seen(wrong: str) -> None:
 
 
 def entries(numbers: range) -> list[pa.Table]:
-    """What a change stream shows of stream 0 in one region."""
+    """Return the entries of stream 0 in one region, as a change stream shows them."""
     found = []
     for number in numbers:
-        rows = written(SEED, 0, number).to_pylist()
+        rows = rows_of(SEED, 0, number).to_pylist()
         here = [
             {**row, "_op": "delete" if row["_tombstone"] else "upsert"} for row in rows if region_of(row["id"]) == 0
         ]
@@ -177,25 +177,25 @@ def entries(numbers: range) -> list[pa.Table]:
     return found
 
 
-def test_a_consumer_takes_each_operation_in_order_and_its_repetition() -> None:
+def test_a_consumer_accepts_operations_in_order_and_a_repeated_one() -> None:
     followed, stream = Followed(SEED), entries(range(1, 30))
     for entry in [stream[0], stream[0], *stream[1:]]:
         followed.take(entry)
 
-    newest = max(n for n in range(1, 30) if (0, 0) in touched(step(SEED, 0, n)))
+    newest = max(n for n in range(1, 30) if (0, 0) in slices_of(step(SEED, 0, n)))
     assert followed.at == {(0, 0): newest}
 
 
-@pytest.mark.parametrize("wrong", ["left out", "again", "turned round", "half"])
-def test_a_consumer_sees_what_is_wrong_with_a_stream(wrong: str) -> None:
+@pytest.mark.parametrize("wrong", ["missing", "repeated", "swapped", "incomplete"])
+def test_a_consumer_finds_errors_in_a_change_stream(wrong: str) -> None:
     followed, stream = Followed(SEED), entries(range(1, 60))
     large = next(index for index, entry in enumerate(stream) if entry.num_rows > 4)
     match wrong:
-        case "left out":
+        case "missing":
             del stream[3]
-        case "again":
+        case "repeated":
             stream.insert(7, stream[3])
-        case "turned round":
+        case "swapped":
             stream[3:5] = reversed(stream[3:5])
         case _:
             stream[large] = stream[large].slice(1)
