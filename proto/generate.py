@@ -1,11 +1,11 @@
-"""Generate shared/lancelsm/generated from the .proto files beside this script.
+"""Generate shared/lancelsm/generated from the .proto files in this directory.
 
-    python proto/generate.py            write it
-    python proto/generate.py --check    exit 1 if what is written differs from what would be
+    python proto/generate.py            write the files
+    python proto/generate.py --check    exit 1 if the files are not up to date
 
-protoc names Python modules by the path of the .proto file. `lance` and `lancelsm` are packages already, so
-the generated tree is moved below `lancelsm.generated`, and with it its imports of itself and the module that
-its messages name when they are pickled.
+protoc names Python modules after the paths of the .proto files. The packages `lance` and `lancelsm` already exist, so
+this script moves the generated modules below `lancelsm.generated`. It rewrites the imports between them and the module
+names that pickled messages contain.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ GENERATED = PROTO.parent / "shared" / "lancelsm" / "generated"
 
 
 def generate(sources: Path) -> dict[str, str]:
-    """The text of every generated file, by its path below `generated`.
+    """Return the text of every generated file, by its path below `generated`.
 
     Raises:
-        RuntimeError: protoc refused a source; its words are on stderr.
+        RuntimeError: protoc failed; its messages are on stderr.
     """
     protos = sorted(path.relative_to(sources).as_posix() for path in sources.rglob("*.proto"))
     own = "|".join(sorted({Path(proto).parent.as_posix().replace("/", r"\.") for proto in protos}))
@@ -37,7 +37,7 @@ def generate(sources: Path) -> dict[str, str]:
     with tempfile.TemporaryDirectory() as scratch:
         search = [f"-I{sources}", f"-I{well_known}"]
         if protoc.main(["protoc", *search, f"--python_out={scratch}", f"--pyi_out={scratch}", *protos]) != 0:
-            raise RuntimeError(f"protoc refused one of {protos}")
+            raise RuntimeError(f"protoc failed for {protos}")
         files = {
             path.relative_to(scratch).as_posix(): names.sub(
                 "__name__", imports.sub(r"\1 lancelsm.generated.\2", path.read_text())
@@ -48,8 +48,8 @@ def generate(sources: Path) -> dict[str, str]:
     return files | {f"{package}/__init__.py".removeprefix("./"): "" for package in packages}
 
 
-def written(target: Path) -> dict[str, str]:
-    """The text of every generated file that lies in `target`, by its path below it."""
+def read_generated(target: Path) -> dict[str, str]:
+    """Return the text of every generated file in `target`, by its path below `target`."""
     return {
         path.relative_to(target).as_posix(): path.read_text()
         for path in target.rglob("*.py*")
@@ -58,15 +58,15 @@ def written(target: Path) -> dict[str, str]:
 
 
 def main() -> int:
-    """Write or check the generated tree; the exit code is 1 if a check finds a difference."""
+    """Write or check the generated files. Return 1 if a check finds a difference, else 0."""
     parser = argparse.ArgumentParser(description="Generate Python from the .proto files.")
-    parser.add_argument("--check", action="store_true", help="write nothing, exit 1 on a difference")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if the files are not up to date")
     check = parser.parse_args().check
-    wanted, present = generate(PROTO), written(GENERATED)
+    wanted, present = generate(PROTO), read_generated(GENERATED)
     changed = sorted(name for name in wanted.keys() | present.keys() if wanted.get(name) != present.get(name))
     if check:
         if changed:
-            print(f"not current, run `make proto`: {', '.join(changed)}", file=sys.stderr)
+            print(f"not up to date, run `make proto`: {', '.join(changed)}", file=sys.stderr)
         return 1 if changed else 0
     for name in changed:
         path = GENERATED / name

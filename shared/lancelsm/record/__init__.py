@@ -1,1 +1,1 @@
-"""Rows on their way in: checked against the table's schema, keyed, folded newest-wins, and summed."""
+"""Process rows before they are written: check them against the schema, keep the newest row of each key, sum them."""

@@ -1,4 +1,4 @@
-"""Rows to files, the inverse of `files`: Parquet, CSV, newline-delimited JSON, Arrow IPC, told apart by suffix."""
+"""Write rows to files, the inverse of `files`: Parquet, CSV, newline-delimited JSON or Arrow IPC, chosen by suffix."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ Batches = Iterable[pa.RecordBatch]
 
 
 def write_file(path: str, schema: pa.Schema, batches: Batches) -> int:
-    """Write batches of this schema to a local file, replacing one that is there; returns the number of rows.
+    """Write batches to a local file; replace an existing file. Return the number of rows.
 
     Args:
-        path: its suffix names the format: .parquet .csv .ndjson .jsonl .json .arrow .arrows .ipc .feather
+        path: its suffix selects the format: .parquet .csv .ndjson .jsonl .json .arrow .arrows .ipc .feather
 
     Raises:
-        Invalid: an unknown suffix, a place that can't be written, or nested columns in CSV.
+        Invalid: the suffix is unknown, the file can't be written, or CSV would get nested columns.
 
-    A crash leaves the old file, if there was one, and perhaps a `.partial` beside it.
+    A crash leaves the old file, if there was one, and perhaps a `.partial` file next to it.
     """
     writers: dict[str, Callable[[Path, pa.Schema, Batches], None]] = {
         ".parquet": _write_parquet,
@@ -40,7 +40,9 @@ def write_file(path: str, schema: pa.Schema, batches: Batches) -> int:
     file = Path(path)
     write = writers.get(file.suffix.lower())
     if write is None:
-        raise Invalid(f"the suffix of {path} names no format", remedy=f"Known are {' '.join(writers)}", file=path)
+        raise Invalid(
+            f"the suffix of {path} is not a known format", remedy=f"Use one of {' '.join(writers)}", file=path
+        )
     rows = 0
 
     def counted() -> Iterator[pa.RecordBatch]:
@@ -85,13 +87,13 @@ def _write_arrow_stream(file: Path, schema: pa.Schema, batches: Batches) -> None
 
 
 def _write_csv(file: Path, schema: pa.Schema, batches: Batches) -> None:
-    """Null is nothing, empty text is quoted nothing: as `files` reads them."""
+    """Write CSV as `files` reads it: null is an empty field, empty text is a quoted empty field."""
     from pyarrow import csv  # noqa: PLC0415 - not for writers of other formats
 
     nested = [field.name for field in schema if pa.types.is_nested(field.type)]
     if nested:
         raise Invalid(
-            f"column {nested[0]!r} of type {schema.field(nested[0]).type} has no form in CSV",
+            f"column {nested[0]!r} of type {schema.field(nested[0]).type} can't be written to CSV",
             remedy="Write Parquet, JSON lines or Arrow, or leave the column out",
             field=nested[0],
         )

@@ -1,7 +1,7 @@
-"""Rows from files: Parquet, CSV, newline-delimited JSON, Arrow IPC, told apart by suffix.
+"""Read rows from files: Parquet, CSV, newline-delimited JSON or Arrow IPC, chosen by suffix.
 
-CSV and JSON are text: their values are parsed to the type of the table's column. Whether all columns are there and fit
-is for `rows` to say.
+The values of CSV and JSON files are parsed to the type of the table's column. `record.normalize` checks whether all
+columns are present and fit.
 """
 
 from __future__ import annotations
@@ -26,15 +26,17 @@ _ARROW_STREAM_END: Final = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 def read_file(path: str, *, schema: pa.Schema | None) -> pa.Table:
-    """The rows of a file.
+    """Read the rows of a file.
 
     Args:
-        path: a local file; its suffix names the format: .parquet .csv .ndjson .jsonl .json .arrow .arrows .ipc .feather
-        schema: types of columns in CSV and JSON, by name. Columns beyond it, or all without it, have inferred types.
+        path: a local file; its suffix selects the format: .parquet .csv .ndjson .jsonl .json .arrow .arrows .ipc
+            .feather
+        schema: types of the columns in CSV and JSON, by name. Other columns have inferred types; without a schema, all
+            have.
 
     Raises:
-        Invalid: no such file, empty, cut, another format, text that is not UTF-8, a value that can't be parsed. Names
-            the file, and column and row as far as the format tells.
+        Invalid: the file does not exist, is empty or truncated, has another format, has text that is not UTF-8, or has
+            a value that can't be parsed. The error names the file, and column and row if the format gives them.
     """
     readers: dict[str, Callable[[Path, pa.Schema | None], pa.Table]] = {
         ".parquet": _read_parquet,
@@ -51,9 +53,9 @@ def read_file(path: str, *, schema: pa.Schema | None) -> pa.Table:
     read = readers.get(file.suffix.lower())
     if read is None:
         known = " ".join(readers)
-        raise Invalid(f"the suffix of {path} names no format", remedy=f"Known are {known}", file=path)
+        raise Invalid(f"the suffix of {path} is not a known format", remedy=f"Use one of {known}", file=path)
     try:
-        if file.stat().st_size == 0 and read is not _read_ndjson:  # no line, no row
+        if file.stat().st_size == 0 and read is not _read_ndjson:  # an empty JSON lines file has no rows
             raise Invalid("the file is empty", file=path)
         return read(file, schema)
     except (OSError, pa.ArrowException, UnicodeError) as error:
@@ -65,7 +67,7 @@ def read_file(path: str, *, schema: pa.Schema | None) -> pa.Table:
 
 
 def read_ndjson(lines: Iterable[bytes], *, schema: pa.Schema | None) -> pa.Table:
-    """One JSON object a line; see `json_rows`. Blank lines are skipped. Raises `Invalid`, naming the line."""
+    """Read one JSON object per line (see `json_rows`); skip blank lines. Raise `Invalid` with the line number."""
     rows = []
     exact = schema is not None and _has_decimal(schema)
     decoder = json.JSONDecoder(parse_float=Decimal if exact else _finite)
@@ -83,14 +85,15 @@ def read_ndjson(lines: Iterable[bytes], *, schema: pa.Schema | None) -> pa.Table
 
 
 def json_rows(rows: list[dict[str, Any]], *, schema: pa.Schema | None) -> pa.Table:
-    """Rows as `json.loads` returns them, as a table.
+    """Convert rows, as `json.loads` returns them, to a table.
 
     Args:
-        rows: with a schema all of the same columns; without, an absent value is null.
-        schema: types of columns by name, parsed as `values.json_column` does; columns beyond it are inferred.
+        rows: with a schema, all rows must have the same columns; without a schema, a missing value is null.
+        schema: types of columns by name; values are parsed with `values.json_column`. Types of other columns are
+            inferred.
 
     Raises:
-        Invalid: rows differ in columns; a value does not fit. Names column and row.
+        Invalid: rows have different columns, or a value does not fit. The error names column and row.
     """
     if not rows:
         return pa.table({}) if schema is None else schema.empty_table()
@@ -118,12 +121,12 @@ def _inferred(values: list[Any], name: str) -> pa.Array:
 def _finite(text: str) -> float:
     number = float(text)
     if math.isinf(number):
-        raise ValueError(f"{text} is beyond a double")
+        raise ValueError(f"{text} is out of the range of a double")
     return number
 
 
 def _has_decimal(fields: Iterable[pa.Field]) -> bool:
-    """Whether a number of the rows may need more digits than a double has."""
+    """Return whether a number may need more digits than a double has."""
     return any(pa.types.is_decimal(kind) for field in fields for kind in _leaves(field.type))
 
 
@@ -153,13 +156,13 @@ def _read_arrow(file: Path, _: pa.Schema | None) -> pa.Table:
             return pa.ipc.open_file(source).read_all()
         source.seek(max(0, source.size() - len(_ARROW_STREAM_END)))
         if source.read() != _ARROW_STREAM_END:
-            raise Invalid("the Arrow stream has no end: it is cut, or no Arrow stream")
+            raise Invalid("the Arrow stream has no end: it is truncated, or not an Arrow stream")
         source.seek(0)
         return pa.ipc.open_stream(source).read_all()
 
 
 def _read_csv(file: Path, schema: pa.Schema | None) -> pa.Table:
-    """Unquoted nothing is null, quoted nothing is empty text; no other text is null."""
+    """An empty field is null, a quoted empty field is empty text; no other text is null."""
     wanted = {} if schema is None else {field.name: field.with_type(_plain(field.type)) for field in schema}
     table = _parse_csv(file, {name: _csv_type(field.type) for name, field in wanted.items()})
     arrays = []
@@ -179,7 +182,7 @@ def _parse_csv(file: Path, types: dict[str, pa.DataType], only: list[str] | None
 
     return csv.read_csv(
         file,
-        # One thread tells the row of an error, one block takes a row of any size.
+        # With one thread, errors have row numbers; with one block, a row may have any size.
         read_options=csv.ReadOptions(use_threads=False, block_size=min(max(file.stat().st_size, 1 << 20), 1 << 30)),
         parse_options=csv.ParseOptions(newlines_in_values=True),
         convert_options=csv.ConvertOptions(
@@ -193,21 +196,21 @@ def _parse_csv(file: Path, types: dict[str, pa.DataType], only: list[str] | None
 
 
 def _csv_type(kind: pa.DataType) -> pa.DataType:
-    """What Arrow's CSV reader parses to: text for types that it lacks and that Arrow can cast text to."""
+    """Return the type for Arrow's CSV reader: text for types that it can't parse but Arrow can cast from text."""
     kind = _plain(kind)
     lacking = pa.types.is_float16(kind) or (pa.types.is_decimal(kind) and not pa.types.is_decimal128(kind))
     return pa.string() if lacking else kind
 
 
 def _check_infinity(file: Path, field: pa.Field, numbers: pa.Array) -> None:
-    """Arrow parses a number beyond the type to infinity: refuse an infinity that isn't written as one."""
+    """Refuse an infinity that is not written as one: Arrow parses numbers out of range to infinity."""
     texts = _parse_csv(file, {field.name: pa.string()}, [field.name]).column(0)
     for row in pc.indices_nonzero(pc.is_inf(numbers).fill_null(False)).to_pylist():
         text = texts[row].as_py()
         if not text.strip(" +-").lower().startswith("inf"):
             raise Invalid(
-                f"column {field.name!r}, row {row}: {text} is beyond {field.type}",
-                redacted=f"column {field.name!r}, row {row}: the number is beyond {field.type}",
+                f"column {field.name!r}, row {row}: {text} is out of the range of {field.type}",
+                redacted=f"column {field.name!r}, row {row}: the number is out of the range of {field.type}",
                 field=field.name,
                 row=row,
             )

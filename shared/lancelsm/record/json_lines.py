@@ -1,8 +1,9 @@
-"""Rows as JSON, the inverse of `values.json_column`: what is written here is read back as the same rows.
+"""Convert rows to JSON, the inverse of `values.json_column`: the JSON is read back as the same rows.
 
-JSON lacks some values, so these are text: dates, times and timestamps in ISO 8601 (instants in UTC), decimals, binary
-in base64, and "NaN", "Infinity", "-Infinity". Structs are objects, lists are arrays, maps are objects if their keys are
-text and arrays of pairs if not. A duration is a number in its unit, which alone is not read back.
+Values that JSON lacks are text: dates, times and timestamps in ISO 8601 (timestamps with a time zone in UTC), decimals,
+binary in base64, and "NaN", "Infinity", "-Infinity". Structs are objects and lists are arrays. Maps are objects if
+their keys are text, else arrays of pairs. A duration is a number in its unit; durations are the only values that can't
+be read back.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ _encode: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 def json_lines(rows: pa.RecordBatch | pa.Table) -> Iterator[str]:
-    """One JSON object a row, without line ends."""
+    """Yield one JSON object per row, without line ends."""
     return map(_encode, json_objects(rows))
 
 
 def json_objects(rows: pa.RecordBatch | pa.Table) -> Iterator[dict[str, Any]]:
-    """One dict a row, of values that JSON has."""
+    """Yield one dict per row, with values that JSON can represent."""
     names = rows.schema.names
     columns = [json_values(column) for column in rows.columns]
     if not columns:
@@ -35,7 +36,7 @@ def json_objects(rows: pa.RecordBatch | pa.Table) -> Iterator[dict[str, Any]]:
 
 
 def json_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """The values of a column as JSON has them; None is null."""
+    """Convert the values of a column to JSON values; None is null."""
     if isinstance(column, pa.ChunkedArray):
         return [value for chunk in column.chunks for value in json_values(chunk)]
     kind = column.type
@@ -76,16 +77,16 @@ def _structs(column: pa.StructArray) -> list[Any]:
     names = [child.name for child in column.type]
     children = [json_values(child) for child in column.flatten()]
     rows = zip(*children, strict=True) if children else ((),) * len(column)
-    there = column.is_valid().to_pylist()
-    return [dict(zip(names, row, strict=True)) if present else None for present, row in zip(there, rows, strict=True)]
+    valid = column.is_valid().to_pylist()
+    return [dict(zip(names, row, strict=True)) if present else None for present, row in zip(valid, rows, strict=True)]
 
 
 def _maps(column: pa.MapArray) -> list[Any]:
-    column = column.take(pa.arange(0, len(column)))  # a slice still holds the items of all
+    column = column.take(pa.arange(0, len(column)))  # copy: a slice still contains the items of all rows
     pairs = zip(json_values(column.keys), json_values(column.items), strict=True)
-    whole = dict if pa.types.is_string(column.type.key_type) or pa.types.is_large_string(column.type.key_type) else list
-    present = zip(column.is_valid().to_pylist(), pairwise(column.offsets.to_pylist()), strict=True)
-    return [whole(islice(pairs, end - start)) if there else None for there, (start, end) in present]
+    build = dict if pa.types.is_string(column.type.key_type) or pa.types.is_large_string(column.type.key_type) else list
+    ranges = zip(column.is_valid().to_pylist(), pairwise(column.offsets.to_pylist()), strict=True)
+    return [build(islice(pairs, end - start)) if present else None for present, (start, end) in ranges]
 
 
 def _lists(column: pa.Array) -> list[Any]:

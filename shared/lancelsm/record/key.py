@@ -1,7 +1,7 @@
-"""Primary keys: which types they may have, one comparable value per row, and the newest row of each key.
+"""Primary keys: their types, one comparable value per row, and the newest row of each key.
 
-A composite key becomes one binary value, Lance's encoding of a `_pk_index`: it orders as the tuple does, and no two
-tuples share it.
+A composite key becomes one binary value, in Lance's encoding of a `_pk_index`. The encoding is unique and has the same
+order as the tuples.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _LANCE_KEY_TYPES: Final = (pa.int32(), pa.int64(), pa.string(), pa.binary())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fold:
-    """Rows after newest-wins: `rows` holds each key once, `superseded` all others, both in the order of arrival."""
+    """The newest row of each key in `rows`, and the other rows in `superseded`, both in arrival order."""
 
     rows: pa.Table
     superseded: pa.Table
 
 
 def check_primary_key(schema: TableSchema) -> None:
-    """Raise `Invalid` unless there is a key, of columns named once, whose types can be keys.
+    """Raise `Invalid` unless the primary key is not empty, has no duplicate columns, and has types that can be keys.
 
-    They are bool, integers, text, binary, date32 and timestamp: of equal values each has one encoding.
+    These types are bool, integers, text, binary, date32 and timestamp: each value has exactly one encoding.
     """
     if not schema.primary_key:
         raise Invalid("a table needs a primary key")
@@ -62,13 +62,13 @@ def check_primary_key(schema: TableSchema) -> None:
             )
 
 
-def foreign_to_lance(schema: TableSchema) -> list[str]:
-    """Key columns of types that Lance's own MemWAL writer can't flush and its bloom filter doesn't hash."""
+def unsupported_by_lance(schema: TableSchema) -> list[str]:
+    """Return the key columns that Lance's own MemWAL writer can't flush and its bloom filter can't hash."""
     return [field.name for field in schema.key if field.type not in _LANCE_KEY_TYPES]
 
 
 def key_column(table: pa.Table | pa.RecordBatch, primary_key: tuple[str, ...]) -> pa.Array:
-    """The key of each row as one array: the column itself, or Lance's tuple encoding (binary) of several."""
+    """Return the key of each row as one array: a single column as it is, several in Lance's binary tuple encoding."""
     columns = [_whole(table.column(name)) for name in primary_key]
     if len(columns) == 1:
         return columns[0]
@@ -76,35 +76,35 @@ def key_column(table: pa.Table | pa.RecordBatch, primary_key: tuple[str, ...]) -
 
 
 def last_of_key(table: pa.Table, primary_key: tuple[str, ...]) -> pa.Array:
-    """For each row, the position of the last row with its key."""
+    """Return for each row the index of the last row with its key."""
     columns = [_whole(table.column(name)) for name in primary_key]
     keys = columns[0] if len(columns) == 1 else _tuple_codes(columns)
     rows = len(keys)
-    # Of equal values in its set, index_in returns the first: backwards, the last.
+    # index_in returns the first of equal values in its set. In reverse order that is the last one.
     return pc.subtract(rows - 1, pc.index_in(keys, value_set=keys.take(pa.arange(rows - 1, -1, -1))))
 
 
 def fold(table: pa.Table, primary_key: tuple[str, ...]) -> Fold:
-    """Keep the last row of each key. What it drops is returned too: a flush proves that their sums balance."""
+    """Keep the last row of each key. Return the dropped rows too, so that a flush can prove that the sums balance."""
     if table.num_rows < 2:
         return Fold(rows=table, superseded=table.slice(0, 0))
     last = last_of_key(table, primary_key)
-    wins = pc.equal(last, pa.arange(0, table.num_rows))
-    if pc.all(wins).as_py():
+    is_last = pc.equal(last, pa.arange(0, table.num_rows))
+    if pc.all(is_last).as_py():
         return Fold(rows=table, superseded=table.slice(0, 0))
-    return Fold(rows=table.filter(wins), superseded=table.filter(pc.invert(wins)))
+    return Fold(rows=table.filter(is_last), superseded=table.filter(pc.invert(is_last)))
 
 
 def newest(table: pa.Table, primary_key: tuple[str, ...]) -> pa.Table:
-    """The last row of each key, in the order of arrival."""
+    """Return the last row of each key, in arrival order."""
     return fold(table, primary_key).rows
 
 
 def _tuple_codes(columns: list[pa.Array]) -> pa.Array:
-    """A number per row, equal where the tuples are; several times faster to compare than their encodings."""
+    """Return a number per row; equal tuples have equal numbers. Several times faster to compare than encodings."""
     codes = pa.repeat(pa.scalar(0, pa.int64()), len(columns[0]))
     for column in columns:
-        # Codes and sizes stay below 2**31, the most rows that an array's dictionary indexes: no product overflows.
+        # Codes and sizes are below 2**31, the maximum number of dictionary entries: the product can't overflow.
         encoded = pc.dictionary_encode(column)
         paired = pc.add(pc.multiply(codes, len(encoded.dictionary)), encoded.indices)
         codes = pc.dictionary_encode(paired).indices.cast(pa.int64())
@@ -112,7 +112,7 @@ def _tuple_codes(columns: list[pa.Array]) -> pa.Array:
 
 
 def _ordered(column: pa.Array) -> pa.Array:
-    """The bytes of one key column in Lance's tuple encoding."""
+    """Encode one key column as in Lance's tuple encoding."""
     kind = column.type
     if pa.types.is_boolean(kind):
         body = [column.cast(pa.uint8()).view(pa.binary(1)).cast(pa.large_binary())]
@@ -136,7 +136,7 @@ def _signed(numbers: pa.Array) -> pa.Array:
 
 
 def _big_endian(numbers: pa.Array) -> pa.Array:
-    """Eight bytes each, most significant first; a null becomes any number."""
+    """Encode numbers as eight bytes, most significant first; the bytes of a null are arbitrary."""
     data = numbers.buffers()[1]
     words = array("Q")
     if len(numbers):

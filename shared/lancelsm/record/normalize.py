@@ -1,4 +1,4 @@
-"""Rows as callers give them, to rows in stored form: checked, cast, and each key once. All rows or none."""
+"""Convert the rows of a caller to stored form: check them, cast them, and keep each key once. All rows or none."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ _Column: TypeAlias = pa.ChunkedArray | Sequence[Any]
 
 
 def upserts(data: Any, *, schema: TableSchema, on_duplicate: Literal["last", "error"] = "last") -> pa.Table:
-    """Whole rows to write, in the form of `schema.stored`.
+    """Convert whole rows to the form of `schema.stored`.
 
     Args:
         data: anything with `__arrow_c_stream__` or `__arrow_c_array__` (pyarrow, polars, pandas), a mapping of
-            columns, or an iterable of mappings, one a row. Exactly the table's columns, in any order.
-        on_duplicate: the last row of a key wins, or a second one is refused.
+            columns, or an iterable of mappings, one per row. It must have exactly the columns of the table, in any
+            order.
+        on_duplicate: "last": the last row of each key wins. "error": a duplicate key is refused.
 
     Returns:
-        The winners in order of arrival, one chunk a column, `_tombstone` false.
+        One row per key, in arrival order, one chunk per column, with `_tombstone` false.
 
     Raises:
-        Invalid: an unknown or missing column, a null or missing key, a null in a not-null column, a value of another
-            kind or that does not fit, text that is not UTF-8, a key twice where that is an error. Names column and
-            row.
+        Invalid: a column is unknown or missing, a key is null, a not-null column has a null, a value has another kind
+            or does not fit, text is not UTF-8, or a key is duplicate and `on_duplicate` is "error". The error names
+            column and row.
     """
     if on_duplicate not in ("last", "error"):
         raise Invalid(f"on_duplicate is {on_duplicate!r}", remedy="Give 'last' or 'error'")
-    rows = _stored(_columns(data), schema=schema, names=schema.names, dead=False)
+    rows = _stored(_columns(data), schema=schema, names=schema.names, tombstone=False)
     if on_duplicate == "error":
         _check_distinct(rows, schema)
         return rows
@@ -45,32 +46,34 @@ def upserts(data: Any, *, schema: TableSchema, on_duplicate: Literal["last", "er
 
 
 def deletes(keys: Any, *, schema: TableSchema) -> pa.Table:
-    """Tombstones of these keys, in the form of `schema.stored`: key columns, `_tombstone` true, all else null.
+    """Build tombstones for keys, in the form of `schema.stored`: key columns, `_tombstone` true, all others null.
 
     Args:
-        keys: as the data of `upserts`, the key columns alone; for a key of one column also its plain values.
+        keys: the same forms as the data of `upserts`, with only the key columns; for a single key column also its plain
+            values.
 
     Raises:
-        Invalid: as `upserts`.
+        Invalid: for the same reasons as in `upserts`.
     """
     if len(schema.primary_key) == 1:
         keys = _plain_keys(keys, schema.primary_key[0])
-    rows = _stored(_columns(keys), schema=schema, names=list(schema.primary_key), dead=True)
+    rows = _stored(_columns(keys), schema=schema, names=list(schema.primary_key), tombstone=True)
     return newest(rows, schema.primary_key)
 
 
 def inferred(data: Any) -> pa.Table:
-    """Rows as a table of the types that they come in, for a table that is yet to be made.
+    """Convert rows to a table with inferred types, to create a new table from them.
 
     Args:
-        data: as for `upserts`. Views of text and bytes become what Lance stores: text and bytes, also in a dictionary.
+        data: the same forms as in `upserts`. View types of text and binary become plain types, which Lance stores, also
+            in a dictionary.
 
     Raises:
-        Invalid: there are no columns, or no type fits a column's values.
+        Invalid: there are no columns, or no type fits the values of a column.
     """
     given = _columns(data)
     if not given:
-        raise Invalid("there are no columns to make a table of", remedy="Give an Arrow schema, or rows")
+        raise Invalid("there are no columns to create a table from", remedy="Give an Arrow schema, or rows")
     table: pa.Table = _imported(lambda columns: pa.table(dict(columns)), given)
     fields = [field.with_type(without_views(field.type)) for field in table.schema]
     columns = [
@@ -80,13 +83,13 @@ def inferred(data: Any) -> pa.Table:
     return pa.table(columns, schema=pa.schema(fields))
 
 
-def _stored(given: Mapping[str, _Column] | None, *, schema: TableSchema, names: list[str], dead: bool) -> pa.Table:
+def _stored(given: Mapping[str, _Column] | None, *, schema: TableSchema, names: list[str], tombstone: bool) -> pa.Table:
     stored = schema.stored
     if given is None:
         return stored.empty_table()
     if unknown := [name for name in given if name not in names]:
-        what = "no key column" if dead else "no column of the table"
-        raise Invalid(f"{unknown[0]!r} is {what}", field=unknown[0])
+        what = "a key column" if tombstone else "a column of the table"
+        raise Invalid(f"{unknown[0]!r} is not {what}", field=unknown[0])
     if missing := [name for name in names if name not in given]:
         raise Invalid(f"column {missing[0]!r} is missing", field=missing[0])
     if len({len(values) for values in given.values()}) > 1:
@@ -101,7 +104,7 @@ def _stored(given: Mapping[str, _Column] | None, *, schema: TableSchema, names: 
         needed = field.with_nullable(False) if field.name in schema.primary_key else field
         values = given[field.name]
         arrays.append(cast_column(values, needed) if isinstance(values, pa.ChunkedArray) else column(values, needed))
-    arrays.append(pa.repeat(pa.scalar(dead, pa.bool_()), rows))
+    arrays.append(pa.repeat(pa.scalar(tombstone, pa.bool_()), rows))
     return pa.Table.from_arrays(arrays, schema=stored)
 
 
@@ -111,14 +114,14 @@ def _check_distinct(rows: pa.Table, schema: TableSchema) -> None:
     last = last_of_key(rows, schema.primary_key)
     first = pc.index(pc.equal(last, pa.arange(0, len(last))), False).as_py()
     key = {name: rows.column(name)[first].as_py() for name in schema.primary_key}
-    raise Invalid(f"key {key} comes twice, in rows {first} and {last[first]}", field=schema.primary_key[0], row=first)
+    raise Invalid(f"duplicate key {key} in rows {first} and {last[first]}", field=schema.primary_key[0], row=first)
 
 
 def _plain_keys(keys: Any, name: str) -> Any:
-    """The values of a one-column key as a column, if that is what they are."""
+    """Convert plain values of a single key column to a column; return other forms unchanged."""
     if isinstance(keys, pa.Array | pa.ChunkedArray) and not pa.types.is_struct(keys.type):
         return {name: keys}
-    if hasattr(keys, "to_frame"):  # a series of polars or pandas: Arrow, but of values
+    if hasattr(keys, "to_frame"):  # a series of polars or pandas has values, not rows
         return {name: keys}
     if _is_arrow(keys) or isinstance(keys, Mapping | str | bytes) or not isinstance(keys, Iterable):
         return keys
@@ -127,7 +130,7 @@ def _plain_keys(keys: Any, name: str) -> Any:
 
 
 def _columns(data: Any) -> Mapping[str, _Column] | None:
-    """The columns by name; None for an iterable of no rows, which has none."""
+    """Return the columns by name; None for an empty iterable, which has no columns."""
     if isinstance(data, Mapping):
         return {str(name): _column(name, values) for name, values in data.items()}
     if _is_arrow(data) or type(data).__module__.partition(".")[0] == "pandas":
@@ -142,11 +145,11 @@ def _columns(data: Any) -> Mapping[str, _Column] | None:
 def _table_columns(table: pa.Table) -> dict[str, _Column]:
     names = table.schema.names
     if b"pandas" in (table.schema.metadata or {}):
-        # The index of a pandas frame is no column unless it has a name.
+        # The index of a pandas frame is a column only if it has a name.
         names = [name for name in names if not _PANDAS_INDEX.fullmatch(name)]
     for name in names:
         if names.count(name) > 1:
-            raise Invalid(f"column {name!r} is given twice", field=name)
+            raise Invalid(f"duplicate column {name!r}", field=name)
     return {name: table.column(name) for name in names}
 
 
@@ -159,8 +162,8 @@ def _row_columns(rows: list[Any]) -> Mapping[str, _Column] | None:
             raise Invalid(f"row {row} is a {type(values).__name__}, not a dict", row=row)
         if values.keys() != names:
             name = next(iter(values.keys() ^ names))
-            there, lacking = (row, 0) if name in values else (0, row)
-            raise Invalid(f"column {name!r} is in row {there} and missing in row {lacking}", field=name, row=row)
+            present, missing = (row, 0) if name in values else (0, row)
+            raise Invalid(f"column {name!r} is in row {present} and missing in row {missing}", field=name, row=row)
     return {name: [values[name] for values in rows] for name in names}
 
 
@@ -187,6 +190,6 @@ def _is_arrow(data: Any) -> bool:
 def _imported(read: Callable[[Any], Any], data: Any) -> Any:
     try:
         return read(data)
-    # Whose stream it is decides what is raised: NotImplementedError is how a producer refuses a type of its own.
+    # The error type depends on the producer of the stream: NotImplementedError means an unsupported type.
     except (pa.ArrowException, TypeError, ValueError, NotImplementedError) as error:
         raise Invalid(f"{type(data).__name__} can't be read as Arrow: {error}") from error

@@ -1,10 +1,10 @@
-"""The canonical bytes of a row, and the setsum of rows over them.
+"""Encode rows to canonical bytes, and compute the setsum of rows from them.
 
-A row is its non-null values by field id, so neither the order of columns nor an added null column changes it; a value
-is its type-free bytes, so an offset width, a dictionary or a view doesn't either. How rows are chunked, sliced and
-ordered does not matter. Whole columns are encoded by Arrow kernels; only the hashing visits each row.
+A row is encoded as its non-null values by field id. So the order of columns and added null columns do not change it. A
+value is encoded without its type, so offset widths, dictionaries and views do not change it either. Chunks, slices and
+the order of rows do not matter. Arrow kernels encode whole columns; only the hashing visits each row.
 
-    row     = value*                 of the non-null columns, by ascending id; then TRUE_TOMBSTONE if it is one
+    row     = value*                 of the non-null columns, by ascending id; then TRUE_TOMBSTONE for a tombstone
     value   = id (i32) length (u64) bytes                      all numbers little-endian
     bytes   = fixed width: as in memory, bool one byte | text, binary: as is | dictionary: of its value
             | struct: value* of its non-null children, by ascending id
@@ -45,20 +45,20 @@ _SLICE_BYTES: Final = 32 << 20
 
 
 def row_setsum(rows: pa.Table | pa.RecordBatch, *, schema: pa.Schema | None = None) -> Setsum:
-    """The setsum of these rows; see `row_items` for the arguments."""
+    """Return the setsum of these rows; see `row_items` for the arguments."""
     return Setsum.of(row_items(rows, schema=schema))
 
 
 def row_items(rows: pa.Table | pa.RecordBatch, *, schema: pa.Schema | None = None) -> Iterator[memoryview]:
-    """The canonical bytes of each row, in order.
+    """Yield the canonical bytes of each row, in order.
 
     Args:
-        rows: columns in any order; `_tombstone` counts where it is true and needs no id.
-        schema: fields that carry Lance's field ids, matched by name, for rows whose own fields carry none, as those
-            that Lance reads. Columns that it lacks are not allowed.
+        rows: columns in any order. `_tombstone` is included where it is true, and needs no field id.
+        schema: fields with Lance's field ids, matched by name, for rows whose own fields have no ids, such as rows that
+            Lance returns. It must contain all columns of the rows.
 
     Raises:
-        Invalid: a field without an id, or of a type that Lance can't store.
+        Invalid: a field has no id, or a type that Lance can't store.
     """
     fields = {field.name: field for field in (rows.schema if schema is None else schema)}
     columns = [name for name in rows.schema.names if name != TOMBSTONE]
@@ -70,15 +70,15 @@ def row_items(rows: pa.Table | pa.RecordBatch, *, schema: pa.Schema | None = Non
         part = rows.slice(start, step)
         pieces = [piece for name in columns for piece in _tagged(_whole(part.column(name)), fields[name])]
         if TOMBSTONE in part.schema.names:
-            dead = _whole(part.column(TOMBSTONE))
-            pieces.append(pc.if_else(dead, pa.scalar(TRUE_TOMBSTONE, _BYTES), _EMPTY))
+            tombstones = _whole(part.column(TOMBSTONE))
+            pieces.append(pc.if_else(tombstones, pa.scalar(TRUE_TOMBSTONE, _BYTES), _EMPTY))
         yield from _views(_joined(pieces, part.num_rows))
 
 
 def values(column: pa.Array, field: pa.Field) -> pa.Array:
-    """The canonical bytes of each value of a column as large_binary, null where it is null.
+    """Return the canonical bytes of each value of a column as large_binary; null for null.
 
-    Only the ids of `field` and of its children are looked at; raises `Invalid` as `row_items`.
+    Only the ids of `field` and of its children are used. Raises `Invalid` for the same reasons as `row_items`.
     """
     column = _plain(column)
     kind = column.type
@@ -96,7 +96,7 @@ def values(column: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def _tagged(column: pa.Array, field: pa.Field) -> list[pa.Array | pa.Scalar]:
-    """Id, length and `values`, to be joined; of a null value nothing is left."""
+    """Return field id, length and `values` as pieces to join; a null value gives no bytes."""
     tag = pack("<i", field_id(field))
     encoded = values(column, field)
     if encoded.null_count == len(encoded):
@@ -140,7 +140,7 @@ def _lists(column: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def _pairs(pairs: pa.StructArray, kind: pa.MapType, offsets: pa.Array) -> pa.Array:
-    """The items of each map. Key and value are told apart by place: `present` says whether the value is null."""
+    """Encode the items of each map as key, a byte that says whether the value is present, and value."""
     keys, items = pairs.flatten()
     key, value = values(keys, kind.key_field), values(items, kind.item_field)
     present = _fixed(value.is_valid(), 1).cast(_BYTES)
@@ -150,12 +150,12 @@ def _pairs(pairs: pa.StructArray, kind: pa.MapType, offsets: pa.Array) -> pa.Arr
 
 
 def _markers(items: pa.Array, offsets: pa.Array) -> tuple[pa.Array | pa.Scalar, list[pa.Array]]:
-    """The flag of each list, and one byte an item in lists that hold a null."""
+    """Return the flag of each list, and one byte per item for lists that contain a null."""
     if items.null_count == 0:
         return _flags(len(offsets) - 1), []
     marks = _grouped(_fixed(items.is_valid(), 1).cast(_BYTES), offsets)
-    holed = pc.match_substring(marks, pattern=b"\0")
-    return _fixed(holed, 1).cast(_BYTES), [pc.if_else(holed, marks, _EMPTY)]
+    has_null = pc.match_substring(marks, pattern=b"\0")
+    return _fixed(has_null, 1).cast(_BYTES), [pc.if_else(has_null, marks, _EMPTY)]
 
 
 def _items(items: pa.Array, field: pa.Field, offsets: pa.Array) -> pa.Array:
@@ -165,7 +165,7 @@ def _items(items: pa.Array, field: pa.Field, offsets: pa.Array) -> pa.Array:
         return _grouped(pc.binary_join_element_wise(_lengths(encoded), encoded, _EMPTY).fill_null(b""), offsets)
     if items.null_count:
         return _grouped(_fixed(items, width).cast(_BYTES).fill_null(b""), offsets)
-    # Without nulls the lists' bytes lie in the items' buffer: only the offsets are scaled.
+    # Without nulls, the bytes of the lists are the buffer of the items: only the offsets are scaled.
     raw = _fixed(items, width)
     data = raw.buffers()[1]
     body = data.slice(raw.offset * width, len(raw) * width) if data and len(raw) else pa.py_buffer(b"")
@@ -174,7 +174,7 @@ def _items(items: pa.Array, field: pa.Field, offsets: pa.Array) -> pa.Array:
 
 
 def _joined(pieces: list[pa.Array | pa.Scalar], rows: int) -> pa.Array:
-    """The pieces of each row one after the other, a null as none."""
+    """Concatenate the pieces of each row; a null gives no bytes."""
     if not pieces:
         return pa.repeat(_EMPTY, rows)
     return pc.binary_join_element_wise(*pieces, _EMPTY, null_handling="replace", null_replacement=b"")
@@ -189,7 +189,7 @@ def _grouped(items: pa.Array, offsets: pa.Array) -> pa.Array:
 
 
 def _ends(items: pa.LargeBinaryArray) -> pa.Array:
-    """The offsets of a large_binary array, one more than it has values."""
+    """Return the offsets of a large_binary array, one more than its number of values."""
     return pa.Array.from_buffers(pa.int64(), len(items) + 1, [None, items.buffers()[1]], offset=items.offset)
 
 
@@ -208,14 +208,14 @@ def _flags(lists: int) -> pa.Array:
 
 
 def _fixed(column: pa.Array, width: int) -> pa.Array:
-    """A fixed-width column as fixed-size binary: the same bytes, not copied but for bool."""
+    """View a fixed-width column as fixed-size binary without a copy; only bool is copied."""
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.uint8())
     return column.view(pa.binary(width))
 
 
 def _width(kind: pa.DataType) -> int | None:
-    """Bytes of a value, or None if they differ from value to value."""
+    """Return the number of bytes of a value, or None if it varies."""
     if pa.types.is_boolean(kind):
         return 1
     if pa.types.is_fixed_size_binary(kind):
@@ -243,7 +243,7 @@ def _whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
 
 
 def _plain(column: pa.Array) -> pa.Array:
-    """Without extension type and dictionary."""
+    """Remove extension types and dictionaries."""
     while isinstance(column, pa.ExtensionArray | pa.DictionaryArray):
         column = column.storage if isinstance(column, pa.ExtensionArray) else column.dictionary_decode()
     return column

@@ -1,8 +1,8 @@
-"""The columns of a table, its primary key, and the form in which rows travel to the WAL and into generations.
+"""The columns of a table, its primary key, and the stored form of rows in WAL entries and generations.
 
-Lance names columns by field id, so that a renamed column keeps its data; the ids ride in Arrow field metadata. In the
-stored form every column but the key is nullable, since a tombstone carries nothing else, and `_tombstone` is the last
-column (lance-memwal, "WAL Entry", as written by Lance 14).
+Lance identifies columns by field id, so that a renamed column keeps its data. The ids are in the Arrow field metadata.
+In the stored form every column except the key is nullable, since a tombstone has only the key, and `_tombstone` is the
+last column (lance-memwal, "WAL Entry", as written by Lance 14).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ PRIMARY_KEY_POSITION = b"lance-schema:unenforced-primary-key:position"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSchema:
-    """Columns with Lance's field ids, and the primary key in its order.
+    """Columns with Lance's field ids, and the columns of the primary key in key order.
 
-    `columns` is the base table's schema without schema metadata; every field, nested ones included, carries `FIELD_ID`.
+    `columns` is the schema of the base without schema metadata. Every field, nested ones included, has `FIELD_ID`.
     """
 
     columns: pa.Schema
@@ -38,18 +38,18 @@ class TableSchema:
 
     @property
     def key(self) -> pa.Schema:
-        """The key columns alone, in key order."""
+        """The schema of the key columns, in key order."""
         return pa.schema([self.columns.field(name) for name in self.primary_key])
 
     @property
     def stored(self) -> pa.Schema:
-        """Rows as WAL entries and generations hold them: key not null, the rest nullable, `_tombstone` last."""
+        """The schema of rows in WAL entries and generations: key not null, the rest nullable, `_tombstone` last."""
         fields = [field.with_nullable(field.name not in self.primary_key) for field in self.columns]
         return pa.schema([*fields, pa.field(TOMBSTONE, pa.bool_(), nullable=False)])
 
 
 def field_id(field: pa.Field) -> int:
-    """Lance's id of a field; raises `Invalid` if it carries none."""
+    """Return Lance's id of a field; raise `Invalid` if it has no id."""
     value = (field.metadata or {}).get(FIELD_ID)
     if value is None:
         raise Invalid(f"column {field.name!r} has no Lance field id", field=field.name)
@@ -57,19 +57,19 @@ def field_id(field: pa.Field) -> int:
 
 
 def check_names(columns: pa.Schema) -> None:
-    """Raise `Invalid` unless the columns have distinct names that Lance and SQL can tell, none of them ours."""
+    """Raise `Invalid` unless column names are unique, usable in Lance and SQL, and not reserved."""
     for name, times in Counter(columns.names).items():
         if times > 1:
-            raise Invalid(f"column {name!r} is given twice", field=name)
+            raise Invalid(f"duplicate column {name!r}", field=name)
         if name == TOMBSTONE:
-            raise Invalid(f"column {TOMBSTONE!r} is there already: it marks deleted rows", field=name)
+            raise Invalid(f"column {TOMBSTONE!r} is reserved: it marks deleted rows", field=name)
         if not name or any(mark in name for mark in '."`'):
-            remedy = "Leave out dots, double quotes and backticks"
+            remedy = "Use a name without dots, double quotes and backticks"
             raise Invalid(f"{name!r} can't be the name of a column", remedy=remedy, field=name)
 
 
 def declare_primary_key(columns: pa.Schema, primary_key: Sequence[str]) -> pa.Schema:
-    """The schema with its key declared as Lance does: field metadata, 1-based positions, key columns not null."""
+    """Declare the primary key as Lance does: field metadata, positions from 1, key columns not null."""
     for name in primary_key:
         if columns.get_field_index(name) < 0:
             raise Invalid(f"primary key column {name!r} is not a column of the table", field=name)
@@ -84,7 +84,7 @@ def declare_primary_key(columns: pa.Schema, primary_key: Sequence[str]) -> pa.Sc
 
 
 def numbered(columns: pa.Schema) -> pa.Schema:
-    """The schema of a new table with the field ids that Lance will give: depth first, parents before children."""
+    """Add the field ids that Lance will give to a new table: depth first, parents before children."""
     ids = count()
     return pa.schema([_numbered(field, ids) for field in columns])
 
@@ -107,10 +107,10 @@ def _numbered(field: pa.Field, ids: Iterator[int]) -> pa.Field:
 
 
 def conform(rows: pa.Table, schema: TableSchema) -> pa.Table:
-    """Rows in the stored form of an older or a foreign schema, in the stored form of this one.
+    """Convert rows from the stored form of an older or another schema to the stored form of this one.
 
-    Columns are found by field id where the rows carry ids, else by name. A column that the rows lack is null, and
-    `_tombstone` false; one that the table has dropped is left out.
+    Columns are matched by field id if the rows have ids, else by name. A missing column becomes null, a missing
+    `_tombstone` false. A column that the table does not have any more is left out.
     """
     stored = schema.stored
     ids = [(field.metadata or {}).get(FIELD_ID) for field in rows.schema]
@@ -118,9 +118,9 @@ def conform(rows: pa.Table, schema: TableSchema) -> pa.Table:
     by_name = {name: i for i, name in enumerate(rows.schema.names) if ids[i] is None or name == TOMBSTONE}
     columns = []
     for field in stored:
-        place = by_id.get((field.metadata or {}).get(FIELD_ID), by_name.get(field.name))
-        if place is not None:
-            column = rows.column(place)
+        index = by_id.get((field.metadata or {}).get(FIELD_ID), by_name.get(field.name))
+        if index is not None:
+            column = rows.column(index)
             columns.append(column if column.type == field.type else column.cast(field.type))
         elif field.name == TOMBSTONE:
             columns.append(pa.repeat(False, rows.num_rows))

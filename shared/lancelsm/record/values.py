@@ -1,7 +1,7 @@
-"""Python values to a column of the table's type, strictly: a value is of the column's kind and fits, or is refused.
+"""Convert Python values to a column of the table's type. The conversion is strict: it refuses values that do not fit.
 
-Arrow alone would cut 1.5 to 1 and a datetime to its day. Values from JSON are read the same way, with text for what
-JSON lacks: dates and times in ISO 8601, decimals, binary in base64, and "NaN", "Infinity", "-Infinity".
+Arrow alone would truncate 1.5 to 1 and a datetime to its day. Values from JSON are converted the same way. Values that
+JSON lacks are text: dates and times in ISO 8601, decimals, binary in base64, and "NaN", "Infinity", "-Infinity".
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ import pyarrow as pa
 from lancelsm.errors import Invalid
 from lancelsm.record.casts import attempt, converted, kind_of
 
-# Doubles of this size and more round to infinity.
+# Doubles of at least this size round to infinity.
 _ROUNDS_TO_INFINITY: Final = {16: 65520.0, 32: 3.4028235677973366e38}
 _NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def column(values: Sequence[Any], field: pa.Field) -> pa.Array:
-    """A column of Python values; None is null.
+    """Convert Python values to a column; None is null.
 
-    Numbers of a float column are rounded to its width, as everywhere in Python; nothing else changes.
+    Numbers for a float column are rounded to its width, as everywhere in Python. Nothing else changes.
 
     Raises:
-        Invalid: a value of another kind, or one that does not fit; a null where `field`, nested ones included, allows
-            none. Names column and row.
+        Invalid: a value has another kind or does not fit, or a null is not allowed by `field` or a nested field. The
+            error names column and row.
     """
     _check_types(values, field.type, field, range(len(values)))
     array = attempt(values, lambda part: pa.array(part, _wide(field.type)), field)
@@ -40,7 +40,7 @@ def column(values: Sequence[Any], field: pa.Field) -> pa.Array:
 
 
 def json_column(values: Sequence[Any], field: pa.Field) -> pa.Array:
-    """A column of values as `json.loads` returns them, floats also as Decimal; else as `column`."""
+    """Convert values, as `json.loads` returns them, to a column like `column`. Floats may be Decimal."""
     if pa.types.is_timestamp(field.type) or pa.types.is_date(field.type):
         # Python's datetime has no nanoseconds.
         return converted(column(values, field.with_type(pa.string())), field)
@@ -57,7 +57,7 @@ def json_column(values: Sequence[Any], field: pa.Field) -> pa.Array:
 
 
 def _check_types(values: Sequence[Any], kind: pa.DataType, field: pa.Field, rows: Sequence[int]) -> None:
-    """Raise `Invalid` for the first value that isn't of the kind; `rows` tells the row of each."""
+    """Raise `Invalid` for the first value that has another kind; `rows` has the row number of each value."""
     kind = _storage_type(kind)
     accepts = _acceptance(kind)
     refused = {given for given in set(map(type, values)) if given is not type(None) and not accepts(given)}
@@ -87,7 +87,7 @@ def _check_types(values: Sequence[Any], kind: pa.DataType, field: pa.Field, rows
 
 
 def _acceptance(kind: pa.DataType) -> Callable[[type], bool]:
-    """Which Python types a column of this kind takes."""
+    """Return a predicate for the Python types that a column of this type accepts."""
     if pa.types.is_boolean(kind):
         return _is_bool
     if pa.types.is_integer(kind):
@@ -134,7 +134,7 @@ def _is_limited(kind: pa.DataType) -> bool:
 
 
 def _in_limits(value: Any, kind: pa.DataType) -> bool:
-    """What Arrow would let go: floats that round to infinity, and a clock time taken for an instant or back."""
+    """Check for mistakes that Arrow accepts: a float that rounds to infinity, a missing or an extra time zone."""
     if pa.types.is_timestamp(kind):
         return (value.tzinfo is None) == (kind.tz is None)
     if pa.types.is_map(kind):
@@ -144,7 +144,7 @@ def _in_limits(value: Any, kind: pa.DataType) -> bool:
 
 
 def _wide(kind: pa.DataType) -> pa.DataType:
-    """The type that takes Python's values whole; the cast to `kind` then refuses what would be lost."""
+    """Return a type that represents Python values without loss; the cast to `kind` then refuses a loss."""
     kind = _storage_type(kind)
     if pa.types.is_timestamp(kind):
         return kind if kind.unit == "ns" else pa.timestamp("us", kind.tz)
@@ -162,7 +162,7 @@ def _wide(kind: pa.DataType) -> pa.DataType:
 
 
 def _reader(kind: pa.DataType) -> Callable[[Any], Any] | None:
-    """What turns a JSON value into the Python value of this kind; None if it is one already."""
+    """Return the function that converts a JSON value to a Python value of this type; None if none is needed."""
     kind = _storage_type(kind)
     if pa.types.is_floating(kind):
         return _read_float
@@ -198,7 +198,7 @@ def _read_float(value: Any) -> Any:
     if isinstance(value, Decimal):
         number = float(value)
         if math.isinf(number) and value.is_finite():
-            raise ValueError(f"{value} is beyond a double")
+            raise ValueError(f"{value} is out of the range of a double")
         return number
     return value
 
@@ -218,7 +218,7 @@ def _refused(value: Any, kind: pa.DataType, field: pa.Field, row: int) -> Invali
     shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
     return Invalid(
         f"column {field.name!r}, row {row}: {shown} is not a value of {kind}",
-        redacted=f"column {field.name!r}, row {row}: what is there is not a value of {kind}",
+        redacted=f"column {field.name!r}, row {row}: the value is not a value of {kind}",
         field=field.name,
         row=row,
     )

@@ -1,1 +1,1 @@
-"""How rows map to regions: the spec, its transforms, and the split of a table by region values."""
+"""Map rows to regions: the region spec, its transforms, and the split of rows by region values."""

@@ -1,9 +1,10 @@
-"""The hash behind `bucket` and `multi_bucket`: Murmur3 (x86, 32 bit) in the flavour of Spark, as Lance 14 computes it.
+"""The hash for `bucket` and `multi_bucket`: Murmur3 (x86, 32 bit) in the variant of Spark, as Lance 14 computes it.
 
-Numbers of up to 32 bits are one word, longer ones two, low word first. Text differs from the textbook in its last one
-to three bytes: each is sign-extended and mixed as a word of its own. So the whole words of a text are left to `mmh3`,
-whose final mixing is undone (it is a bijection), continued with the tail, and done again with the full length. The rest
-of the arithmetic is Arrow's on whole columns: the same code with and without numpy.
+Numbers of up to 32 bits are one word; longer numbers are two words, low word first. For text the variant differs from
+standard Murmur3 in the last one to three bytes: each is sign-extended and mixed as a separate word. So `mmh3` hashes
+the whole words of a text. Then its final mix is undone (it is a bijection), the remaining bytes are mixed in, and the
+final mix is applied again with the full length. All other arithmetic uses Arrow kernels on whole columns, so the code
+is the same with and without numpy.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ _M1_INVERSE, _M2_INVERSE = pow(_M1, -1, 1 << 32), pow(_M2, -1, 1 << 32)
 
 
 def hashed(column: pa.Array, *, seed: pa.Array | None = None) -> pa.Array:
-    """The hash of each value as uint32, null where the value is null.
+    """Return the hash of each value as uint32; null for null.
 
     Args:
         column: bool, integer, float, date32, time or timestamp, text or binary.
-        seed: uint32, one per row and none of them null; zero everywhere if absent.
+        seed: uint32, one per row, without nulls; by default zero for every row.
 
     Raises:
         Invalid: a column of another type.
@@ -47,10 +48,10 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _words(column: pa.Array) -> list[pa.Array]:
-    """The column's values as one or two uint32 columns."""
+    """Return the values of the column as one or two uint32 columns."""
     kind = column.type
     if pt.is_float32(kind) or pt.is_float64(kind):
-        # Equal values hash alike, whatever their bits: one zero, one NaN.
+        # Equal values must have equal hashes: normalize -0.0 and NaN.
         nan = pa.scalar(float("nan"), kind)
         column = pc.if_else(pc.is_nan(column), nan, pc.add(column, pa.scalar(0.0, kind)))
     elif pt.is_boolean(kind) or pt.is_int8(kind) or pt.is_int16(kind) or pt.is_uint8(kind) or pt.is_uint16(kind):
@@ -66,7 +67,7 @@ def _words(column: pa.Array) -> list[pa.Array]:
 def _of_text(column: pa.Array, seed: pa.Array | None) -> pa.Array:
     wide = pt.is_large_string(column.type) or pt.is_large_binary(column.type)
     _, offsets, data = column.buffers()
-    octets = data or pa.py_buffer(b"")
+    data_bytes = data or pa.py_buffer(b"")
     index = pa.int64() if wide else pa.int32()
     starts = pa.Array.from_buffers(index, len(column), [None, offsets], offset=column.offset).cast(pa.int64())
     lengths = pc.fill_null(pc.binary_length(column), 0).cast(pa.int64())
@@ -74,19 +75,19 @@ def _of_text(column: pa.Array, seed: pa.Array | None) -> pa.Array:
     ends = pc.add(starts, bodies)
     tails = pc.subtract(lengths, bodies)
 
-    state = pc.bit_wise_xor(_unmix(_of_bodies(octets, starts, ends, seed)), bodies.cast(_WORD))
-    signed = pa.Array.from_buffers(pa.int8(), octets.size, [None, octets])
+    state = pc.bit_wise_xor(_unmix(_of_bodies(data_bytes, starts, ends, seed)), bodies.cast(_WORD))
+    signed = pa.Array.from_buffers(pa.int8(), data_bytes.size, [None, data_bytes])
     for number in range(3):
         present = pc.greater(tails, number)
-        place = pc.if_else(present, pc.add(ends, number), pa.scalar(None, pa.int64()))
-        octet = signed.take(place).cast(pa.int32()).view(_WORD)
-        state = pc.if_else(present, _mix(state, octet), state)
+        index = pc.if_else(present, pc.add(ends, number), pa.scalar(None, pa.int64()))
+        byte = signed.take(index).cast(pa.int32()).view(_WORD)
+        state = pc.if_else(present, _mix(state, byte), state)
     return pc.if_else(column.is_valid(), _finish(state, lengths.cast(_WORD)), pa.scalar(None, _WORD))
 
 
-def _of_bodies(octets: pa.Buffer, starts: pa.Array, ends: pa.Array, seed: pa.Array | None) -> pa.Array:
-    """mmh3 over each run of whole words."""
-    text = octets.to_pybytes()
+def _of_bodies(data_bytes: pa.Buffer, starts: pa.Array, ends: pa.Array, seed: pa.Array | None) -> pa.Array:
+    """Apply mmh3 to the whole words of each text."""
+    text = data_bytes.to_pybytes()
     hash32 = mmh3.hash
     runs = zip(_numbers(starts, "q"), _numbers(ends, "q"), strict=True)
     if seed is None:
@@ -98,7 +99,7 @@ def _of_bodies(octets: pa.Buffer, starts: pa.Array, ends: pa.Array, seed: pa.Arr
 
 
 def _numbers(column: pa.Array, code: str) -> list[int]:
-    """A column without nulls as Python integers, much faster than `to_pylist`."""
+    """Return a column without nulls as Python integers, much faster than `to_pylist`."""
     data = column.buffers()[1]
     values = array(code, b"" if data is None else data.to_pybytes())
     return values[column.offset : column.offset + len(column)].tolist()
@@ -106,8 +107,8 @@ def _numbers(column: pa.Array, code: str) -> list[int]:
 
 def _mix(state: pa.Array, word: pa.Array) -> pa.Array:
     scrambled = _times(_rotated(_times(word, 0xCC9E2D51), 15), 0x1B873593)
-    turned = _rotated(pc.bit_wise_xor(state, scrambled), 13)
-    return pc.add(_times(turned, 5), pa.scalar(0xE6546B64, _WORD))
+    rotated = _rotated(pc.bit_wise_xor(state, scrambled), 13)
+    return pc.add(_times(rotated, 5), pa.scalar(0xE6546B64, _WORD))
 
 
 def _finish(state: pa.Array, length: pa.Array | pa.Scalar) -> pa.Array:
@@ -117,9 +118,9 @@ def _finish(state: pa.Array, length: pa.Array | pa.Scalar) -> pa.Array:
 
 
 def _unmix(final: pa.Array) -> pa.Array:
-    """What `_finish` was given, length already mixed in."""
+    """Undo `_finish`: return its state with the length already mixed in."""
     state = _times(_shifted(final, 16), _M2_INVERSE)
-    # x ^ x >> 13 is undone by shifts of 13 and 26; those of 16 undo themselves.
+    # x ^ x >> 13 is undone by shifts of 13 and 26; a shift of 16 undoes itself.
     state = pc.bit_wise_xor(_shifted(state, 13), pc.shift_right(state, pa.scalar(26, _WORD)))
     return _shifted(_times(state, _M1_INVERSE), 16)
 

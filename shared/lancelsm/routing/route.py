@@ -1,6 +1,6 @@
 """Split a table of rows by region.
 
-The same for whole rows and for tables of keys alone: a region follows from the key columns.
+This works for whole rows and for tables with only the key columns, since the key columns determine the region.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from lancelsm.routing.value import arrow_type, decoded, encoded
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routed:
-    """The rows of one region, in the order in which they came."""
+    """The rows of one region, in their original order."""
 
     values: RegionValues
     rows: pa.Table
 
 
 def route(rows: pa.Table, spec: RegionSpec) -> list[Routed]:
-    """The rows by region: one element per region that has any, in the order of first rows.
+    """Split rows by region. Return one element per region that has rows, in the order of their first rows.
 
     Args:
-        rows: at least the spec's source columns, cast to the table's types.
+        rows: contains at least the source columns of the spec, with the types of the table.
 
     Raises:
         Invalid: a region expression fails on a row.
@@ -42,7 +42,7 @@ def route(rows: pa.Table, spec: RegionSpec) -> list[Routed]:
     values = [tuple(zip(names, group, strict=True)) for group in groups]
     if len(values) == 1:
         return [Routed(values=values[0], rows=rows)]
-    # A stable sort by region keeps the order within each; every region is then a slice of one copy.
+    # A stable sort by region keeps the order within each region; each region is then a slice of one copy.
     sorted_rows = rows.take(pc.array_sort_indices(codes))
     counts = codes.value_counts().field("counts").to_pylist()
     starts = accumulate(counts, initial=0)
@@ -52,11 +52,11 @@ def route(rows: pa.Table, spec: RegionSpec) -> list[Routed]:
     ]
 
 
-def ready(spec: RegionSpec, columns: pa.Schema) -> None:
-    """Whether this process can tell the region of rows with these columns at all.
+def check_supported(spec: RegionSpec, columns: pa.Schema) -> None:
+    """Check that this process can compute the region of rows with these columns.
 
     Raises:
-        Invalid: DataFusion is not installed, or its release doesn't know the expression.
+        Invalid: DataFusion is not installed, or its version does not support the expression.
     """
     for field in spec.fields:
         if field.expression is not None:
@@ -64,8 +64,10 @@ def ready(spec: RegionSpec, columns: pa.Schema) -> None:
 
 
 def all_values(spec: RegionSpec) -> list[RegionValues] | None:
-    """The values of every region that a table can have, if they are known before its rows: of a single region, or of N
-    buckets. Else None: such regions are created when their values are first seen."""
+    """Return the values of all possible regions if they are known in advance: for a single region and for buckets.
+
+    Else return None: such regions are created when their values are first written.
+    """
     if len(spec.fields) > 1:
         return None
     (field,) = spec.fields
@@ -77,17 +79,17 @@ def all_values(spec: RegionSpec) -> list[RegionValues] | None:
 
 
 def values_json(values: RegionValues, spec: RegionSpec) -> dict[str, bool | int | str | None]:
-    """Region values for people and JSON, by field id, without those of an earlier spec, whose type isn't known."""
+    """Return region values for display and JSON, by field id. Values of an earlier spec are left out: no known type."""
     types = {field.field_id: arrow_type(field.result_type) for field in spec.fields}
     return {name: decoded(value, types[name]) for name, value in values if name in types}
 
 
 def _computed(field: RegionField, rows: pa.Table) -> pa.Array:
-    """One region value per row."""
+    """Compute the region value of each row."""
     columns = [rows.column(name).combine_chunks() for name in field.columns]
     if field.expression is not None:
         sources = list(zip(field.columns, columns, strict=True))
-        return expression.evaluated(field.expression, sources, arrow_type(field.result_type))
+        return expression.evaluate(field.expression, sources, arrow_type(field.result_type))
     size = field.size or 0
     match field.transform:
         case Transform.UNSHARDED:
@@ -105,7 +107,7 @@ def _computed(field: RegionField, rows: pa.Table) -> pa.Array:
 
 
 def _grouped(columns: list[pa.Array]) -> tuple[pa.Array, list[tuple[bytes | None, ...]]]:
-    """A number per row, and the encoded values that each number stands for; numbers count up by first row."""
+    """Return a group number per row, and the encoded values of each group. Groups are numbered by their first row."""
     first = columns[0].dictionary_encode("encode")
     codes = first.indices
     groups: list[tuple[bytes | None, ...]] = [(value,) for value in encoded(first.dictionary)]

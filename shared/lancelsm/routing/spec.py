@@ -1,15 +1,15 @@
 """The region spec of a table: its fields, its text form, its JSON in `config.json`, and Lance's form of it.
 
-    unsharded                       one region (also: no text at all)
+    unsharded                       one region (the same as an empty text)
     bucket(a, 4)                    hash of one key column, 1 to 1024 buckets
-    multi_bucket(a, b, 8)           hash of several
+    multi_bucket(a, b, 8)           hash of several key columns
     identity(a)                     one region per value
     truncate(a, 10)                 one region per multiple of 10, or per 10-character prefix
     year(t), month(t), day(t), hour(t)    one region per calendar part
     expr(abs(a) % 4)                one region per value of a SQL expression over key columns (or col0, col1, ...)
 
-Fields are joined by commas: `bucket(a, 4), day(t)`. A column whose name is not a plain word is written in double
-quotes. A region is a function of the key alone, so sources are key columns (lance-memwal, "Region Spec").
+Fields are separated by commas: `bucket(a, 4), day(t)`. A column name that is not a plain word is in double quotes. The
+region depends on the key only, so all source columns are key columns (lance-memwal, "Region Spec").
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ MAX_BUCKETS = 1024
 _EXPRESSION = "expr"
 _SIZE = {Transform.BUCKET: "num_buckets", Transform.MULTI_BUCKET: "num_buckets", Transform.TRUNCATE: "width"}
 _CALENDAR = (Transform.YEAR, Transform.MONTH, Transform.DAY, Transform.HOUR)
-_OF_LANCE = (Transform.UNSHARDED, Transform.IDENTITY, Transform.BUCKET)
+_LANCE_TRANSFORMS = (Transform.UNSHARDED, Transform.IDENTITY, Transform.BUCKET)
 _CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*\(")
 _ARGUMENT = re.compile(r'\s*(?:"((?:[^"]|"")+)"|([^\s",](?:[^",]*[^\s",])?))\s*(,|$)')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionField:
-    """One value of a region: how it follows from key columns. Lance's `ShardingField`.
+    """How one region value is computed from key columns. Lance's `ShardingField`.
 
-    Either `transform` or `expression` is set. `size` is the number of buckets or the width, where there is one.
+    Either `transform` or `expression` is set. `size` is the number of buckets or the width, if the transform has one.
     """
 
     field_id: str
@@ -54,13 +54,13 @@ class RegionField:
 
     @property
     def parameters(self) -> dict[str, str]:
-        """As Lance writes them: `num_buckets` or `width`, in decimal."""
+        """The parameters as Lance writes them: `num_buckets` or `width`, as decimal text."""
         if self.transform is None or self.size is None:
             return {}
         return {_SIZE[self.transform]: str(self.size)}
 
     def describe(self) -> str:
-        """The field's text form."""
+        """Return the text form of the field."""
         if self.transform is None:
             return f"{_EXPRESSION}({self.expression})"
         if self.transform == Transform.UNSHARDED:
@@ -73,15 +73,15 @@ class RegionField:
 class RegionSpec:
     """How a table's rows map to regions. Lance's `ShardingSpec`.
 
-    `spec_id` is 1 if Lance's MemWAL index can carry the spec (one field of `bucket`, `identity` or `unsharded`, on
-    types that Lance hashes), 0 if it lives in our configuration only.
+    `spec_id` is 1 if Lance's MemWAL index can store the spec (one field with `bucket`, `identity` or `unsharded`, on
+    types that Lance hashes), and 0 if only our configuration stores it.
     """
 
     spec_id: int
     fields: tuple[RegionField, ...]
 
     def describe(self) -> str:
-        """The text form: `parse_regions` of it gives this spec again."""
+        """Return the text form, which `parse_regions` parses to this spec."""
         return ", ".join(field.describe() for field in self.fields)
 
     def __str__(self) -> str:
@@ -89,24 +89,25 @@ class RegionSpec:
 
 
 def parse_regions(text: str | None, *, schema: TableSchema) -> RegionSpec:
-    """The spec that a text means for a table; nothing, an empty text and `unsharded` mean a single region.
+    """Parse the text form of a region spec. None, an empty text and `unsharded` mean a single region.
 
     Raises:
-        Invalid: not of the form above, an unknown transform, a source outside the key or of a type that the transform
-            doesn't take, a number of buckets outside 1..1024, an expression that is refused (`expression.analysed`).
+        Invalid: the text is malformed, a transform is unknown, a source column is not a key column or has a type that
+            the transform doesn't support, a number of buckets is outside 1..1024, or an expression is refused
+            (`expression.analyze`).
     """
     stripped = (text or "").strip()
     if stripped in {"", Transform.UNSHARDED}:
         fields = [_field(Transform.UNSHARDED, columns=(), size=None, schema=schema)]
     else:
-        fields = [_parsed(name, inside, schema) for name, inside in _calls(stripped)]
+        fields = [_parsed(name, arguments_text, schema) for name, arguments_text in _calls(stripped)]
     return _spec(fields, schema)
 
 
 def from_lance(spec: Mapping[str, Any], *, schema: TableSchema) -> RegionSpec:
-    """The spec in Lance's MemWAL index, as `mem_wal_index_details()["sharding_specs"]` gives it.
+    """Convert a spec of Lance's MemWAL index, as in `mem_wal_index_details()["sharding_specs"]`.
 
-    Raises `Invalid` for a spec that the index can't have been made with by Lance 14.
+    Raises `Invalid` for a spec that Lance 14 can't have written.
     """
     names = {field_id(field): field.name for field in schema.columns}
     fields = []
@@ -117,12 +118,12 @@ def from_lance(spec: Mapping[str, Any], *, schema: TableSchema) -> RegionSpec:
             size = found["parameters"].get(_SIZE[transform]) if transform in _SIZE else None
             fields.append(_field(transform, columns=columns, size=None if size is None else int(size), schema=schema))
         except (KeyError, ValueError) as error:
-            raise Invalid(f"Lance's region spec is not understood: {found}") from error
+            raise Invalid(f"Lance's region spec is not supported: {found}") from error
     return _spec(fields, schema)
 
 
 def to_json(spec: RegionSpec) -> dict[str, Any]:
-    """The spec as plain data for `config.json`, with Lance's names."""
+    """Convert the spec to plain data for `config.json`, with Lance's names."""
     return {
         "spec_id": spec.spec_id,
         "fields": [
@@ -141,14 +142,14 @@ def to_json(spec: RegionSpec) -> dict[str, Any]:
 
 
 def from_json(document: Mapping[str, Any]) -> RegionSpec:
-    """Inverse of `to_json`; raises `Invalid` for what it doesn't write."""
+    """The inverse of `to_json`; raise `Invalid` for other data."""
     try:
         return RegionSpec(
             spec_id=int(document["spec_id"]), fields=tuple(_field_from_json(field) for field in document["fields"])
         )
     except (KeyError, TypeError, ValueError) as error:
         raise Invalid(
-            f"the table's region spec is not understood: {error!r}", remedy="Use a release that knows it"
+            f"the region spec of the table is not supported: {error!r}", remedy="Install a newer lancelsm"
         ) from error
 
 
@@ -166,26 +167,28 @@ def _field_from_json(document: Mapping[str, Any]) -> RegionField:
 
 
 def _calls(text: str) -> Iterator[tuple[str, str]]:
-    """Name and inside of each `name(inside)`, comma between them; quotes and nested parentheses are kept together."""
-    place = 0
+    """Yield name and arguments of each `name(arguments)`, respecting quotes and nested parentheses."""
+    start = 0
     while True:
-        match = _CALL.match(text, place)
+        match = _CALL.match(text, start)
         end = _closing(text, match.end()) if match else None
         if match is None or end is None:
-            raise Invalid(f"regions {text!r}: no transform at {text[place:]!r}", remedy='Write it like "bucket(a, 4)"')
+            raise Invalid(
+                f"regions {text!r}: no transform at {text[start:]!r}", remedy='Write for example "bucket(a, 4)"'
+            )
         yield match[1], text[match.end() : end]
         rest = text[end + 1 :].lstrip()
         if not rest:
             return
         if not rest.startswith(","):
             raise Invalid(f"regions {text!r}: expected a comma before {rest!r}")
-        place = len(text) - len(rest) + 1
+        start = len(text) - len(rest) + 1
 
 
-def _closing(text: str, place: int) -> int | None:
-    """The index of the parenthesis that closes the one before `place`."""
+def _closing(text: str, start: int) -> int | None:
+    """Return the index of the parenthesis that closes the one before `start`."""
     depth, quote = 1, ""
-    for index in range(place, len(text)):
+    for index in range(start, len(text)):
         mark = text[index]
         if quote:
             quote = "" if mark == quote else quote
@@ -198,14 +201,14 @@ def _closing(text: str, place: int) -> int | None:
     return None
 
 
-def _parsed(name: str, inside: str, schema: TableSchema) -> RegionField:
+def _parsed(name: str, arguments_text: str, schema: TableSchema) -> RegionField:
     if name == _EXPRESSION:
-        return _expression(inside.strip(), schema)
+        return _expression(arguments_text.strip(), schema)
     if name not in set(Transform) - {Transform.UNSHARDED}:
         known = ", ".join([*sorted(set(Transform) - {Transform.UNSHARDED}), _EXPRESSION])
-        raise Invalid(f"regions: unknown transform {name!r}", remedy=f"Known are {known}, and unsharded alone")
+        raise Invalid(f"regions: unknown transform {name!r}", remedy=f"Use one of {known}, or unsharded alone")
     transform = Transform(name)
-    arguments = _arguments(inside, name)
+    arguments = _arguments(arguments_text, name)
     size = None
     if transform in _SIZE and arguments:
         last = arguments.pop()
@@ -215,43 +218,43 @@ def _parsed(name: str, inside: str, schema: TableSchema) -> RegionField:
     return _field(transform, columns=tuple(arguments), size=size, schema=schema)
 
 
-def _arguments(inside: str, name: str) -> list[str]:
-    arguments, place, more = [], 0, True
+def _arguments(arguments_text: str, name: str) -> list[str]:
+    arguments, start, more = [], 0, True
     while more:
-        match = _ARGUMENT.match(inside, place)
+        match = _ARGUMENT.match(arguments_text, start)
         if match is None:
-            raise Invalid(f"regions: the arguments of {name} are not a list of columns: {inside!r}")
+            raise Invalid(f"regions: the arguments of {name} are not a list of columns: {arguments_text!r}")
         arguments.append(match[2] or match[1].replace('""', '"'))
-        place, more = match.end(), match[3] == ","
+        start, more = match.end(), match[3] == ","
     return arguments
 
 
 def _field(transform: Transform, *, columns: tuple[str, ...], size: int | None, schema: TableSchema) -> RegionField:
-    """A checked field; its id is the final one only in a spec (`_spec`)."""
+    """Build a valid field. `_spec` gives it its final id."""
     wanted = {Transform.UNSHARDED: 0, Transform.MULTI_BUCKET: max(1, len(columns))}.get(transform, 1)
     if len(columns) != wanted or (transform in _SIZE) != (size is not None):
-        raise Invalid(f"regions: {transform} doesn't take these arguments", remedy=f"See {__name__} for the forms")
+        raise Invalid(f"regions: {transform} doesn't support these arguments", remedy=f"See {__name__} for the forms")
     largest = (1 << 63) - 1 if transform == Transform.TRUNCATE else MAX_BUCKETS
     if size is not None and not 1 <= size <= largest:
         raise Invalid(f"regions: the {_SIZE[transform]} of {transform} is {size}", remedy=f"Use 1 to {largest}")
     sources = [_source(name, schema) for name in columns]
     for source in sources:
-        if not _takes(transform, source.type):
-            raise Invalid(f"regions: {transform} doesn't take a column of type {source.type}", field=source.name)
-    keeps = transform in {Transform.IDENTITY, Transform.TRUNCATE}
+        if not _supports(transform, source.type):
+            raise Invalid(f"regions: {transform} doesn't support a column of type {source.type}", field=source.name)
+    keeps_type = transform in {Transform.IDENTITY, Transform.TRUNCATE}
     return RegionField(
         field_id=str(transform),
         columns=columns,
         source_ids=tuple(field_id(source) for source in sources),
         transform=transform,
         expression=None,
-        result_type=type_name(sources[0].type) if keeps else "int32",
+        result_type=type_name(sources[0].type) if keeps_type else "int32",
         size=size,
     )
 
 
 def _expression(sql: str, schema: TableSchema) -> RegionField:
-    columns, kind = expression.analysed(sql, schema.key)
+    columns, kind = expression.analyze(sql, schema.key)
     return RegionField(
         field_id=_EXPRESSION,
         columns=columns,
@@ -273,7 +276,7 @@ def _source(name: str, schema: TableSchema) -> pa.Field:
     return schema.columns.field(name)
 
 
-def _takes(transform: Transform, kind: pa.DataType) -> bool:
+def _supports(transform: Transform, kind: pa.DataType) -> bool:
     if transform in _CALENDAR:
         return bool(pt.is_date32(kind) or pt.is_timestamp(kind))
     if transform == Transform.TRUNCATE:
@@ -282,12 +285,12 @@ def _takes(transform: Transform, kind: pa.DataType) -> bool:
 
 
 def _spec(fields: list[RegionField], schema: TableSchema) -> RegionSpec:
-    """Give the fields their ids: Lance's for the one that Lance could carry, else columns and transform."""
-    if len(fields) == 1 and fields[0].transform in _OF_LANCE:
-        carried = carried_by_lance(schema) and all(
+    """Give the fields their ids: Lance's id if Lance can store the spec, else columns and transform."""
+    if len(fields) == 1 and fields[0].transform in _LANCE_TRANSFORMS:
+        stored_by_lance = has_mem_wal_index(schema) and all(
             not _is_binary(schema.columns.field(name).type) for name in fields[0].columns
         )
-        return RegionSpec(spec_id=int(carried), fields=(replace(fields[0], field_id="bucket"),))
+        return RegionSpec(spec_id=int(stored_by_lance), fields=(replace(fields[0], field_id="bucket"),))
     named: list[RegionField] = []
     for field in fields:
         plain = "_".join([*field.columns, field.field_id])
@@ -297,13 +300,13 @@ def _spec(fields: list[RegionField], schema: TableSchema) -> RegionSpec:
     return RegionSpec(spec_id=0, fields=tuple(named))
 
 
-def carried_by_lance(schema: TableSchema) -> bool:
-    """Whether Lance 14 makes a MemWAL index for a table with such a key."""
+def has_mem_wal_index(schema: TableSchema) -> bool:
+    """Return whether Lance 14 creates a MemWAL index for a table with such a key."""
     return all(_hashed_by_lance(field.type) for field in schema.key)
 
 
 def _hashed_by_lance(kind: pa.DataType) -> bool:
-    """Whether Lance 14 accepts a primary key of this type; it makes a MemWAL index for no table with another."""
+    """Return whether Lance 14 supports this type in the primary key of a table with a MemWAL index."""
     return bool(pt.is_boolean(kind) or pt.is_integer(kind)) or _is_text(kind) or _is_binary(kind)
 
 

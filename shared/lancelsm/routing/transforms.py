@@ -1,8 +1,8 @@
 """The transforms of a region spec: pure functions from key columns to one region value per row.
 
-Each follows the table of lance-memwal, "Region Transform", whose expressions DataFusion defines; `bucket` and
-`multi_bucket` follow Lance's own code where it differs from that text (null goes to bucket 0; the sign bit is cleared
-instead of `abs`).
+They follow the table in lance-memwal, "Region Transform", which defines them by DataFusion expressions. `bucket` and
+`multi_bucket` follow Lance's own code where it differs from the specification (null goes to bucket 0; the sign bit is
+cleared instead of `abs`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lancelsm.routing.murmur import hashed
 
 
 class Transform(StrEnum):
-    """Names as Lance's region specs write them."""
+    """The names of transforms, as in Lance's region specs."""
 
     UNSHARDED = "unsharded"
     IDENTITY = "identity"
@@ -36,19 +36,19 @@ _PARTS = {Transform.YEAR: pc.year, Transform.MONTH: pc.month, Transform.DAY: pc.
 
 
 def unsharded(rows: int) -> pa.Array:
-    """The one region value of a table with a single region: int32 0 in every row."""
+    """Return the region value of a table with a single region: int32 0 in every row."""
     return pa.repeat(pa.scalar(0, pa.int32()), rows)
 
 
 def bucket(column: pa.Array, buckets: int) -> pa.Array:
-    """int32 in [0, buckets); null goes to bucket 0."""
+    """Return the bucket of each value as int32 in [0, buckets); null goes to bucket 0."""
     return _modulo(hashed(column), buckets).fill_null(0)
 
 
 def multi_bucket(columns: Sequence[pa.Array], buckets: int) -> pa.Array:
-    """int32 in [0, buckets) over several columns; nulls are skipped, a row of nothing but nulls gives null.
+    """Return the bucket over several columns as int32 in [0, buckets). Nulls are skipped; only nulls give null.
 
-    Each column is hashed with the previous column's result as its seed, in the order given.
+    Each column is hashed with the result of the previous column as its seed, in this order.
     """
     total: pa.Array | None = None
     for column in columns:
@@ -61,13 +61,13 @@ def multi_bucket(columns: Sequence[pa.Array], buckets: int) -> pa.Array:
 
 
 def truncate(column: pa.Array, width: int) -> pa.Array:
-    """Of a number the next multiple of `width` towards zero; of text the first `width` characters, of binary bytes.
+    """Round a number towards zero to a multiple of `width`; cut text to `width` characters and binary to bytes.
 
-    The type stays. With a width of 10 both 7 and -7 give 0, as `col0 - (col0 % W)` does in DataFusion.
+    The type stays the same. With a width of 10 both 7 and -7 give 0, as `col0 - (col0 % W)` does in DataFusion.
     """
     kind = column.type
     if pt.is_integer(kind):
-        # In 64 bits, where every width fits.
+        # 64 bits, since every width fits there.
         wide = pa.uint64() if pt.is_uint64(kind) else pa.int64()
         step = pa.scalar(width, wide)
         return pc.multiply(pc.divide(column.cast(wide), step), step).cast(kind)
@@ -76,24 +76,24 @@ def truncate(column: pa.Array, width: int) -> pa.Array:
         return pc.utf8_slice_codeunits(column, 0, width)
     if pt.is_binary(kind) or pt.is_large_binary(kind):
         return pc.binary_slice(column, 0, width)
-    raise Invalid(f"truncate takes integers, text and binary, not {kind}")
+    raise Invalid(f"truncate supports integers, text and binary, not {kind}")
 
 
 def calendar(part: Transform, column: pa.Array) -> pa.Array:
-    """The year, the month from 1, the day of the month or the hour, as int32.
+    """Return the year, the month (from 1), the day of the month or the hour, as int32.
 
-    Zoned timestamps are read in their zone; the hour of a date is 0.
+    Timestamps with a time zone are read in that zone. The hour of a date is 0.
     """
     kind = column.type
     if part == Transform.HOUR and pt.is_date32(kind):
         column = column.cast(pa.timestamp("s"))
     elif not (pt.is_date32(kind) or pt.is_timestamp(kind)):
-        raise Invalid(f"{part} takes dates and timestamps, not {kind}")
+        raise Invalid(f"{part} supports dates and timestamps, not {kind}")
     try:
         return _PARTS[part](column).cast(pa.int32())
     except pa.ArrowInvalid as error:
         raise Invalid(
-            f"no calendar for {kind}: {error}", remedy="Install the time zone database, or use a zone that it knows"
+            f"no calendar for {kind}: {error}", remedy="Install the time zone database, or use a zone that it contains"
         ) from error
 
 

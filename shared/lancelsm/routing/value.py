@@ -1,7 +1,8 @@
-"""Region values: their types, and their bytes in manifests, region ids and the catalog.
+"""Region values: their types, and their encoding in manifests, region ids and the catalog.
 
-A value is stored as Lance's `ShardFieldEntry` does: the raw little-endian Arrow scalar, text as its UTF-8. Types are
-named as Lance's specs name them (`boolean`, `utf8`, ...); timestamps, which Lance can't route by, as Arrow prints.
+A value is encoded as in Lance's `ShardFieldEntry`: the raw little-endian Arrow scalar, or UTF-8 for text. Types have
+the names of Lance's specs (`boolean`, `utf8`, ...). Lance does not support timestamps; they have the names that Arrow
+prints.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns)(?:, tz=(.+))?\]")
 
 
 def type_name(kind: pa.DataType) -> str:
-    """The name of a type that a region value may have; raises `Invalid` for any other type."""
+    """Return the name of the type of a region value; raise `Invalid` if region values can't have this type."""
     if pt.is_timestamp(kind):
         return str(kind)
     if kind not in _NAMES:
@@ -38,7 +39,7 @@ def type_name(kind: pa.DataType) -> str:
 
 
 def arrow_type(name: str) -> pa.DataType:
-    """Inverse of `type_name`; raises `Invalid` for a name that it doesn't give."""
+    """The inverse of `type_name`; raise `Invalid` for an unknown name."""
     match = _TIMESTAMP.fullmatch(name)
     if match:
         return pa.timestamp(match[1], match[2])
@@ -48,7 +49,7 @@ def arrow_type(name: str) -> pa.DataType:
 
 
 def encoded(values: pa.Array) -> list[bytes | None]:
-    """The bytes of each value, None for null."""
+    """Encode each value to bytes; None for null."""
     kind = values.type
     if pt.is_string(kind) or pt.is_large_string(kind):
         return [None if value is None else value.encode() for value in values.to_pylist()]
@@ -62,7 +63,7 @@ def encoded(values: pa.Array) -> list[bytes | None]:
 
 
 def decoded(value: bytes | None, kind: pa.DataType) -> bool | int | str | None:
-    """A value for people and JSON: dates and timestamps in ISO form (zoned ones in UTC), binary in base64."""
+    """Decode a value for display and JSON: dates and timestamps in ISO 8601 (zoned ones in UTC), binary in base64."""
     if value is None:
         return None
     if pt.is_boolean(kind):
