@@ -149,7 +149,7 @@ class Deployment:
             source="q",
         )
         done = apply.apply(deliveries, ports=ports, seconds=60)
-        assert [outcome for outcome in done.outcomes if outcome.rejection or outcome.again] == []
+        assert [outcome for outcome in done.outcomes if outcome.rejection or outcome.retry] == []
 
     def rows(self) -> list[dict[str, Any]]:
         return sorted(self.table.scan().to_arrow().to_pylist(), key=lambda row: int(row["id"]))

@@ -19,37 +19,31 @@ from lancelsm.compaction.runner import Item, Result
 from lancelsm.dataset import base_rows
 from lancelsm.dataset.base_rows import CommittedVersion, Preempted
 from lancelsm.dataset.base_table import BaseFacts, create_base
-from lancelsm.dataset.generation import write_generation
 from lancelsm.dataset.merged_generations import read_markers
 from lancelsm.errors import Ambiguous, Contended, Corrupt, Unavailable
 from lancelsm.record.schema import TOMBSTONE
 from tests.unit.merge_environment import A, B, Environment, Interrupted, row
-
-
-def environment(path: Path, **others: Any) -> Environment:
-    """Ten rows in fragments of four, and two regions with generations that upsert, insert and delete."""
-    table = Environment(path, rows=[row(key, 0) for key in range(10)], per_fragment=4, **others)
-    table.flush(A, [row(1, 1), row(2, 1), row(100, 1)], deleted=[3, 999])
-    table.flush(A, [row(2, 2), row(3, 2)], deleted=[1])
-    table.flush(B, [row(8, 9), row(200, 9)])
-    return table
+from tests.unit.merge_scenarios import (
+    another_tool_commits_during_a_merge,
+    column_is_added_during_a_merge,
+    counter_moves_during_a_merge,
+    fence_is_hidden_during_a_merge,
+    fence_is_raised_during_a_merge,
+    flush_raw,
+    generation_holds_a_key_twice,
+    heads_are_older_than_the_base,
+    newest_row_of_each_key_is_merged_once,
+    restored_base_lacks_its_next_generation,
+    table_with_generations,
+)
 
 
 def test_a_merge_puts_the_newest_row_of_each_key_of_every_region_into_the_base_once(tmp_path: Path) -> None:
-    table = environment(tmp_path)
-
-    merged = table.merge()
-
-    table.check()
-    assert merged.regions == {A: 2, B: 1}
-    assert merged.generations == 3
-    assert merged.rows_upserted == 5  # keys 2, 3, 100, 8, 200
-    assert merged.rows_deleted == 1  # key 1; 999 was never there
-    assert lance.dataset(table.uri, version=merged.base_version).count_rows() == len(table.expected)
+    newest_row_of_each_key_is_merged_once(tmp_path)
 
 
 def test_one_version_of_the_base_changes_both_rows_and_counters(tmp_path: Path) -> None:
-    table = environment(tmp_path)
+    table = table_with_generations(tmp_path)
 
     merged = table.merge()
 
@@ -61,7 +55,7 @@ def test_one_version_of_the_base_changes_both_rows_and_counters(tmp_path: Path) 
 
 
 def test_running_a_finished_merge_again_changes_nothing(tmp_path: Path) -> None:
-    table = environment(tmp_path)
+    table = table_with_generations(tmp_path)
     table.merge()
     version, files = table.dataset().version, sorted(os.listdir(f"{table.uri}/data"))
 
@@ -74,7 +68,7 @@ def test_running_a_finished_merge_again_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_later_generations_are_merged_onto_earlier_ones(tmp_path: Path) -> None:
-    table = environment(tmp_path)
+    table = table_with_generations(tmp_path)
     table.merge()
     table.flush(A, [row(1, 3)], deleted=[100, 2])
 
@@ -216,7 +210,7 @@ def test_a_task_that_ran_twice_counts_once(tmp_path: Path) -> None:
                 function(item)
             return [function(item) for item in items]
 
-    table = environment(tmp_path)
+    table = table_with_generations(tmp_path)
 
     merged = table.merge(runner=Repeating())
 
@@ -264,7 +258,7 @@ Step = pytest.mark.parametrize("step", [1, 2, 3])
 
 @Step
 def test_one_of_two_racing_mergers_commits_and_the_other_finds_nothing_to_do(tmp_path: Path, step: int) -> None:
-    table = environment(tmp_path)
+    table = table_with_generations(tmp_path)
 
     merged = table.merge(runner=Interrupted(step, table.merge))
 
@@ -275,25 +269,12 @@ def test_one_of_two_racing_mergers_commits_and_the_other_finds_nothing_to_do(tmp
 
 @Step
 def test_a_merger_whose_counter_moved_plans_again_from_fresh_heads(tmp_path: Path, step: int) -> None:
-    table = environment(tmp_path)
-    older = [RegionPending(region=A, newest=Generation(1), generations=tuple(table.pending[A][:1]))]
-
-    def other() -> None:
-        table.merge(read_regions=lambda: older)
-        table.flush(A, [row(2, 3)], deleted=[8])
-
-    merged = table.merge(runner=Interrupted(step, other))
-
-    assert merged.regions == {A: 3, B: 1}
-    table.expected.pop((8,), None)
-    found = {one["id"]: one["v"] for one in table.rows()}
-    assert found[2] == 3
-    assert len(found) == table.dataset().count_rows()
+    counter_moves_during_a_merge(tmp_path, step)
 
 
 @Step
 def test_a_slower_merger_with_older_heads_lowers_no_counter(tmp_path: Path, step: int) -> None:
-    table = environment(tmp_path)
+    table = table_with_generations(tmp_path)
     reads = iter([[RegionPending(region=A, newest=Generation(1), generations=tuple(table.pending[A][:1]))]])
 
     table.merge(runner=Interrupted(step, table.merge), read_regions=lambda: next(reads, table.read_regions()))
@@ -307,34 +288,12 @@ def test_a_slower_merger_with_older_heads_lowers_no_counter(tmp_path: Path, step
 def test_after_a_commit_of_another_tool_a_merge_repeats_the_lookup_and_keeps_its_written_rows(
     tmp_path: Path, step: int, change: str
 ) -> None:
-    table = environment(tmp_path)
-    files: set[str] = set()
-
-    def other() -> None:
-        files.update(os.listdir(f"{table.uri}/data"))
-        if change == "append":
-            table.append([row(2, -1), row(300, -1)])
-            table.expected[(300,)] = row(300, -1)
-        elif change == "delete":
-            table.dataset().delete("id IN (2, 9)")
-            del table.expected[(9,)]
-        elif change == "update":
-            table.dataset().update({"v": "77"}, where="id IN (2, 9)")
-            table.expected[(9,)] = row(9, 77)
-        else:
-            table.dataset().optimize.compact_files()
-
-    runner = Interrupted(step, other)
-    merged = table.merge(runner=runner)
-
-    table.check()
-    assert runner.names == ["fold_delta", "write_live_rows", "hide_by_scan", "hide_by_scan"]
-    assert (merged.rows_upserted, merged.rows_deleted) == (5, 1)
+    another_tool_commits_during_a_merge(tmp_path, step, change)
 
 
 @Step
 def test_an_index_created_during_a_merge_disturbs_nothing(tmp_path: Path, step: int) -> None:
-    table = environment(tmp_path)
+    table = table_with_generations(tmp_path)
     runner = Interrupted(step, lambda: table.dataset().create_scalar_index("id", "BTREE"))
 
     table.merge(runner=runner)
@@ -346,59 +305,19 @@ def test_an_index_created_during_a_merge_disturbs_nothing(tmp_path: Path, step: 
 
 @Step
 def test_a_column_added_during_a_merge_makes_the_merge_start_again(tmp_path: Path, step: int) -> None:
-    table = environment(tmp_path)
-    runner = Interrupted(step, lambda: table.dataset().add_columns(pa.field("w", pa.string())))
-
-    table.merge(runner=runner)
-
-    assert runner.names == ["fold_delta", "write_live_rows", "hide_by_scan"] * 2
-    table.expected = {key: {**one, "w": None} for key, one in table.expected.items()}
-    table.check()
-
-
-def raise_fence_and_sweep(table: Environment) -> None:
-    """Do what the collector does with files of the base that no version names."""
-    data = f"{table.uri}/data"
-    listed = set(os.listdir(data))
-    base = table.base()
-    fenced = base_rows.commit(
-        base_rows.Base.of(base), changed={}, new=(), metadata={**base.metadata, "lancelsm.fence": "1"}, properties={}
-    )
-    assert isinstance(fenced, CommittedVersion)
-    dataset = table.dataset()
-    used = {file.path for fragment in dataset.get_fragments() for file in fragment.metadata.files}
-    for name in listed - used:
-        os.unlink(f"{data}/{name}")
+    column_is_added_during_a_merge(tmp_path, step)
 
 
 @Step
 def test_rows_written_before_a_raised_fence_are_written_again(tmp_path: Path, step: int) -> None:
-    table = environment(tmp_path)
-    runner = Interrupted(step, lambda: raise_fence_and_sweep(table))
-
-    table.merge(runner=runner)
-
-    table.check()
-    assert table.base().fence == 1
-    assert runner.names == ["fold_delta", "write_live_rows", "hide_by_scan"] * 2
+    fence_is_raised_during_a_merge(tmp_path, step)
 
 
 @Step
 def test_rows_written_before_a_raised_fence_are_written_again_even_if_a_restore_hides_the_fence(
     tmp_path: Path, step: int
 ) -> None:
-    table = environment(tmp_path)
-
-    def raise_fence_and_restore() -> None:
-        before = table.base().version
-        raise_fence_and_sweep(table)
-        lance.dataset(table.uri, version=before).restore()
-
-    table.merge(runner=(runner := Interrupted(step, raise_fence_and_restore)))
-
-    table.check()
-    assert table.base().fence == 0
-    assert runner.names == ["fold_delta", "write_live_rows", "hide_by_scan"] * 2
+    fence_is_hidden_during_a_merge(tmp_path, step)
 
 
 class Crash(Exception):
@@ -411,7 +330,7 @@ def crash() -> None:
 
 @Step
 def test_a_merge_that_crashed_before_its_commit_leaves_no_trace_and_can_run_again(tmp_path: Path, step: int) -> None:
-    table = environment(tmp_path)
+    table = table_with_generations(tmp_path)
     before = table.rows()
 
     with pytest.raises(Crash):
@@ -424,7 +343,7 @@ def test_a_merge_that_crashed_before_its_commit_leaves_no_trace_and_can_run_agai
 
 
 def test_a_merge_that_crashed_after_its_commit_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = environment(tmp_path)
+    table = table_with_generations(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(merge_commit, "_merged", lambda *_: crash())
         with pytest.raises(Crash):
@@ -462,7 +381,7 @@ def lose_first_reply(
 def test_a_commit_with_a_lost_reply_is_recognised_by_its_counters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, applied: bool
 ) -> None:
-    table = environment(tmp_path)
+    table = table_with_generations(tmp_path)
     lose_first_reply(monkeypatch, applied=applied)
 
     merged = table.merge()
@@ -474,7 +393,7 @@ def test_a_commit_with_a_lost_reply_is_recognised_by_its_counters(
 def test_a_commit_with_a_lost_reply_is_ambiguous_if_the_base_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = environment(tmp_path)
+    table = table_with_generations(tmp_path)
 
     def unreachable(**_: object) -> None:
         raise Unavailable("no answer")
@@ -502,7 +421,7 @@ def test_a_merge_that_is_always_overtaken_is_contended_after_bounded_attempts(tm
         metadata = {**base.metadata, "lancelsm.fence": str(base.fence + 1)}
         base_rows.commit(base_rows.Base.of(base), changed={}, new=(), metadata=metadata, properties={})
 
-    table = environment(tmp_path)
+    table = table_with_generations(tmp_path)
 
     with pytest.raises(Contended):
         table.merge(runner=AlwaysOvertaken())
@@ -517,7 +436,7 @@ def overwrite(table: Environment) -> None:
 
 @pytest.mark.parametrize("step", [0, 1, 2, 3])
 def test_a_base_that_another_tool_replaced_is_corrupt(tmp_path: Path, step: int) -> None:
-    table = environment(tmp_path)
+    table = table_with_generations(tmp_path)
     if step == 0:
         overwrite(table)
 
@@ -548,7 +467,7 @@ def test_a_merge_leaves_the_base_alone_if_its_table_was_dropped_and_created_agai
 
 
 def test_a_base_restored_to_an_older_version_is_merged_again(tmp_path: Path) -> None:
-    table = environment(tmp_path)
+    table = table_with_generations(tmp_path)
     merged = table.merge()
     table.flush(A, [row(2, 3)])
 
@@ -560,47 +479,15 @@ def test_a_base_restored_to_an_older_version_is_merged_again(tmp_path: Path) -> 
 
 
 def test_a_restored_base_whose_next_generation_is_gone_is_corrupt(tmp_path: Path) -> None:
-    table = environment(tmp_path)
-    merged = table.merge()
-    del table.pending[A][0]
-    lance.dataset(table.uri, version=merged.base_version - 1).restore()
-
-    with pytest.raises(Corrupt, match="manifest does not list"):
-        table.merge()
+    restored_base_lacks_its_next_generation(tmp_path)
 
 
 def test_heads_older_than_the_base_are_read_again(tmp_path: Path) -> None:
-    table = environment(tmp_path)
-    table.merge()
-    old = [RegionPending(region=A, newest=Generation(1), generations=tuple(table.pending[A][:1]))]
-    reads = iter([old])
-
-    assert table.merge(read_regions=lambda: next(reads, table.read_regions())).generations == 0
-
-    with pytest.raises(Corrupt, match="more generations than the region's head has"):
-        table.merge(read_regions=lambda: old)
-
-
-def flush_raw(table: Environment, rows: list[dict[str, object]], schema: pa.Schema) -> None:
-    """Write a generation that no flush would write."""
-    path = f"_mem_wal/{A}/0000000f_gen_1"
-    write_generation(
-        uri=f"{table.uri}/{path}",
-        rows=pa.Table.from_pylist(rows, schema=schema),
-        schema=table.base().schema,
-        data_storage_version="2.2",
-    )
-    table.pending[A] = [(Generation(1), path)]
+    heads_are_older_than_the_base(tmp_path)
 
 
 def test_a_generation_that_holds_a_key_twice_is_corrupt(tmp_path: Path) -> None:
-    table = Environment(tmp_path, rows=[row(1, 0)])
-    flush_raw(table, [{**row(1, value), TOMBSTONE: False} for value in (1, 2)], table.base().schema.stored)
-
-    with pytest.raises(Corrupt, match="twice"):
-        table.merge()
-
-    assert table.rows() == [row(1, 0)]
+    generation_holds_a_key_twice(tmp_path)
 
 
 def test_a_generation_with_null_in_a_required_column_is_corrupt(tmp_path: Path) -> None:

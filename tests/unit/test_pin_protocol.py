@@ -31,6 +31,10 @@ from lancelsm.read import reader
 from lancelsm.region.catalog import regions
 from lancelsm.region.handle import TableHandle, open_table
 from tests.simulation.faults import CRASH_AFTER, CRASH_BEFORE, FAIL_AFTER, Crash, FakeClock, Fault, FaultPlan, late
+from tests.unit.pin_scenarios import (
+    listing_lacks_records_of_a_snapshot,
+    snapshot_is_dropped_while_listings_lack_records,
+)
 from tests.unit.tables import COLUMNS, NEWEST, by_key, faulty, three_levels
 
 SKEW = 300.0
@@ -269,35 +273,11 @@ def test_a_holder_of_an_expired_snapshot_does_not_drop_a_later_snapshot_with_its
 
 
 def test_a_listing_that_lacks_records_of_a_snapshot_is_read_again_and_then_corrupt(handle, monkeypatch):
-    create_snapshot(handle, "monday", ttl_seconds=None)
-    inner, seen = handle.context.registry.list, []
-
-    def partial(partition):
-        seen.append(partition)
-        return inner(partition)[: 2 if len(seen) == 1 else None]
-
-    monkeypatch.setattr(handle.context.registry, "list", partial)
-    assert find_snapshot(handle.context, "monday").complete
-    assert len(seen) == 2
-    monkeypatch.setattr(handle.context.registry, "list", lambda partition: inner(partition)[:2])
-    with pytest.raises(Corrupt, match="records of the snapshot are missing"):
-        find_snapshot(handle.context, "monday")
+    listing_lacks_records_of_a_snapshot(handle, monkeypatch)
 
 
 def test_a_snapshot_that_is_dropped_while_listings_lack_records_is_not_found_and_not_corrupt(handle, monkeypatch):
-    create_snapshot(handle, "monday", ttl_seconds=None)
-    inner, seen = handle.context.registry.list, []
-
-    def partial(partition):
-        seen.append(partition)
-        found = inner(partition)[:2]
-        if len(seen) == 2:
-            drop_snapshot(handle, "monday")
-        return found
-
-    monkeypatch.setattr(handle.context.registry, "list", partial)
-    with pytest.raises(Invalid, match="snapshot not found"):
-        find_snapshot(handle.context, "monday")
+    snapshot_is_dropped_while_listings_lack_records(handle, monkeypatch)
 
 
 @pytest.mark.parametrize("hours", [-1, 1])

@@ -2,57 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import lancelsm
-from lancelsm.table import Table
+from tests.unit.read_scenarios import (
+    LEVELS,
+    newest_level_with_a_key_wins,
+    write,
+)
 from tests.unit.tables import COLUMNS, create, row, rows_of
-
-LEVELS = ("base", "generation", "newer generation", "tail")
-
-
-def write(table: Table, level: str, *, upsert: list[dict[str, Any]] = (), delete: list[int] = ()) -> None:  # type: ignore[assignment]
-    """Write, then flush and merge everything so far to the given level."""
-    if upsert:
-        table.upsert(upsert)
-    if delete:
-        table.delete(list(delete))
-    if level != "tail":
-        table.flush()
-    if level == "base":
-        table.merge(engine="inprocess")
-
-
-STATES = list(itertools.product(("absent", "row", "tombstone"), repeat=len(LEVELS)))
 
 
 def test_the_newest_level_that_has_a_key_wins(tmp_path: Path) -> None:
-    """One table has a key for every combination of row, tombstone and nothing in four levels."""
-    table = create(tmp_path, regions="bucket(id, 2)")
-    wanted: dict[int, dict[str, Any]] = {}
-    for number, name in enumerate(LEVELS):
-        states = [(key, state[number]) for key, state in enumerate(STATES)]
-        upserted = [row(key, name) for key, state in states if state == "row"]
-        deleted = [key for key, state in states if state == "tombstone"]
-        write(table, name, upsert=upserted, delete=deleted)
-        wanted |= {found["id"]: found for found in upserted}
-        wanted = {key: found for key, found in wanted.items() if key not in deleted}
-
-    rows = [wanted[key] for key in sorted(wanted)]
-    assert rows_of(table) == rows
-    assert sorted(table.get(list(range(len(STATES)))).to_pylist(), key=lambda found: found["id"]) == rows
-    for name in LEVELS:
-        matching = [found for found in rows if found["v"] == name]
-        assert rows_of(table, where=f"v = '{name}'") == matching, name
-        assert rows_of(table, where=f"v = '{name}'", columns=["v", "id"]) == matching, name
-        assert table.scan(where=f"v = '{name}'", limit=3).to_arrow().num_rows == min(3, len(matching))
-        others = [{"id": found["id"]} for found in rows if found["v"] != name]
-        assert rows_of(table, where=f"v <> '{name}'", columns=["id"]) == others
+    newest_level_with_a_key_wins(tmp_path)
 
 
 @pytest.mark.parametrize("level", LEVELS)

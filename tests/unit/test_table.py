@@ -6,7 +6,6 @@ import datetime as dt
 import math
 import shutil
 import struct
-from collections.abc import Iterable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,9 @@ import lancelsm
 from lancelsm import table as tables
 from lancelsm.common.layout import CONFIG
 from lancelsm.errors import Corrupt, Fenced, Invalid
+from tests.unit.read_scenarios import (
+    older_row_does_not_reappear,
+)
 from tests.unit.tables import COLUMNS, create, generation_paths, in_key_order, levels, positions, row, rows_of
 
 UTC = dt.UTC
@@ -253,7 +255,7 @@ def test_a_batch_with_one_invalid_row_is_refused_as_a_whole(tmp_path: Path, case
 
 def test_a_repeated_key_is_refused_on_request_and_by_default_its_last_row_wins(tmp_path: Path) -> None:
     table = create(tmp_path)
-    with pytest.raises(Invalid, match="comes twice, in rows 0 and 2"):
+    with pytest.raises(Invalid, match=r"duplicate key .* in rows 0 and 2"):
         table.upsert([row(1, "a"), row(2), row(1, "b")], on_duplicate="error")
     assert rows_of(table) == []
 
@@ -655,18 +657,7 @@ def test_a_scan_shows_the_table_at_the_time_of_the_call(tmp_path: Path) -> None:
 
 
 def test_an_older_row_does_not_reappear_because_the_newer_row_fails_the_condition(tmp_path: Path) -> None:
-    table = create(tmp_path)
-    writes: Iterable[tuple[str, list[Any]]] = (("old", [1, 2, 3]), ("mid", [1, 2]), ("new", [1]))
-    for value, keys in writes:
-        table.upsert([row(key, value) for key in keys])
-        table.flush() if value != "new" else None
-        if value == "old":
-            table.merge(engine="inprocess")
-    table.delete([3])
-
-    assert rows_of(table, where="v = 'old'") == []
-    assert rows_of(table, where="v = 'mid'") == [row(2, "mid")]
-    assert rows_of(table, where="v <> 'old'", columns=["id"]) == [{"id": 1}, {"id": 2}]
+    older_row_does_not_reappear(tmp_path)
 
 
 @pytest.mark.parametrize("limit", [0, 1, 3, 100])

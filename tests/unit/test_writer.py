@@ -18,6 +18,10 @@ from lancelsm.table import Table
 from lancelsm.wal.writer import Writer
 from tests.simulation.faults import FAIL_BEFORE, Call, FakeClock, Fault, FaultPlan
 from tests.unit.tables import Gate, create, faulty, positions, row, rows_of
+from tests.unit.writer_scenarios import (
+    exclusive_writer_loses_its_region,
+    exclusive_writer_releases_its_regions,
+)
 
 LONG_INTERVAL = {"group_commit_milliseconds": 10_000_000}  # only a full group is written
 BUSY = 8
@@ -302,23 +306,7 @@ def test_a_writer_with_a_stale_head_is_also_stopped_by_pending_generations(tmp_p
 
 
 def test_an_exclusive_writer_fences_others_and_releases_its_regions(tmp_path: Path) -> None:
-    table = create(tmp_path, regions="identity(id)")
-    table.upsert([row(1), row(2)])
-    other = lancelsm.open(table.uri)
-    with table.writer(exclusive=True) as writer:
-        writer.upsert([row(1, "x"), row(3, "x")])
-        (one, two) = [region.owner for region in table.status().regions if region.owner != "default"]
-        assert one == two
-        assert one.startswith("default-")
-        for key in (1, 3):
-            with pytest.raises(Fenced, match=f"held by '{one}'"):
-                other.upsert([row(key, "y")])
-        other.upsert([row(2, "y")])  # a region to which the exclusive writer has not written
-
-    assert {region.owner for region in table.status().regions} == {"default"}
-    other.upsert([row(1, "z"), row(3, "z")])
-    table.upsert([row(4)])
-    assert rows_of(table) == [row(1, "z"), row(2, "y"), row(3, "z"), row(4)]
+    exclusive_writer_releases_its_regions(tmp_path)
 
 
 def test_after_the_crash_of_an_exclusive_writer_others_are_fenced_until_they_claim(tmp_path: Path) -> None:
@@ -336,19 +324,7 @@ def test_after_the_crash_of_an_exclusive_writer_others_are_fenced_until_they_cla
 
 
 def test_an_exclusive_writer_that_lost_its_region_does_not_claim_it_again(tmp_path: Path) -> None:
-    table = create(tmp_path)
-    (region,) = table.regions()
-
-    def write() -> None:
-        with table.writer(exclusive=True) as writer:
-            writer.upsert([row(1)])
-            table.claim(region, owner="another")
-            writer.submit([row(2)])
-
-    with pytest.raises(Fenced, match="'another'"):
-        write()
-    assert region.head().owner == "another"
-    assert rows_of(table) == [row(1)]
+    exclusive_writer_loses_its_region(tmp_path)
 
 
 # Owners and failures

@@ -1,0 +1,66 @@
+"""Tables whose levels have rows and tombstones of the same keys."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from lancelsm.table import Table
+from tests.unit.tables import create, row, rows_of
+
+LEVELS = ("base", "generation", "newer generation", "tail")
+STATES = list(itertools.product(("absent", "row", "tombstone"), repeat=len(LEVELS)))
+
+
+def write(table: Table, level: str, *, upsert: list[dict[str, Any]] = (), delete: list[int] = ()) -> None:  # type: ignore[assignment]
+    """Write, then flush and merge everything so far to the given level."""
+    if upsert:
+        table.upsert(upsert)
+    if delete:
+        table.delete(list(delete))
+    if level != "tail":
+        table.flush()
+    if level == "base":
+        table.merge(engine="inprocess")
+
+
+def newest_level_with_a_key_wins(directory: Path) -> None:
+    """One table has a key for every combination of row, tombstone and nothing in four levels."""
+    table = create(directory, regions="bucket(id, 2)")
+    expected: dict[int, dict[str, Any]] = {}
+    for number, name in enumerate(LEVELS):
+        states = [(key, state[number]) for key, state in enumerate(STATES)]
+        upserted = [row(key, name) for key, state in states if state == "row"]
+        deleted = [key for key, state in states if state == "tombstone"]
+        write(table, name, upsert=upserted, delete=deleted)
+        expected |= {found["id"]: found for found in upserted}
+        expected = {key: found for key, found in expected.items() if key not in deleted}
+
+    rows = [expected[key] for key in sorted(expected)]
+    assert rows_of(table) == rows
+    assert sorted(table.get(list(range(len(STATES)))).to_pylist(), key=lambda found: found["id"]) == rows
+    for name in LEVELS:
+        matching = [found for found in rows if found["v"] == name]
+        assert rows_of(table, where=f"v = '{name}'") == matching, name
+        assert rows_of(table, where=f"v = '{name}'", columns=["v", "id"]) == matching, name
+        assert table.scan(where=f"v = '{name}'", limit=3).to_arrow().num_rows == min(3, len(matching))
+        others = [{"id": found["id"]} for found in rows if found["v"] != name]
+        assert rows_of(table, where=f"v <> '{name}'", columns=["id"]) == others
+
+
+def older_row_does_not_reappear(directory: Path) -> None:
+    """A condition leaves out the newer row of a key, and the older rows of the key stay hidden."""
+    table = create(directory)
+    writes: Iterable[tuple[str, list[Any]]] = (("old", [1, 2, 3]), ("mid", [1, 2]), ("new", [1]))
+    for value, keys in writes:
+        table.upsert([row(key, value) for key in keys])
+        table.flush() if value != "new" else None
+        if value == "old":
+            table.merge(engine="inprocess")
+    table.delete([3])
+
+    assert rows_of(table, where="v = 'old'") == []
+    assert rows_of(table, where="v = 'mid'") == [row(2, "mid")]
+    assert rows_of(table, where="v <> 'old'", columns=["id"]) == [{"id": 1}, {"id": 2}]
