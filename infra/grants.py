@@ -1,7 +1,7 @@
 """Build the statements of IAM policies: access to objects of tables, records of the registry, and messages.
 
-Objects are named by patterns of keys in the bucket. A wildcard also matches slashes: a table's name may
-contain some.
+Objects are named by patterns of keys in the bucket. A wildcard also matches slashes, since a table's
+name may contain some.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def allow(
 def objects(
     state: State, *, get: Sequence[str] = (), put: Sequence[str] = (), delete: Sequence[str] = ()
 ) -> list[iam.PolicyStatement]:
-    """Allow to read, write and delete the objects of these patterns, and to list what may be read.
+    """Allow reading, writing and deleting objects that match these patterns, and listing the prefixes that may be read.
 
     Without the right to list, S3 answers 403 instead of 404 for an absent object, so a reader could not tell that it is
     absent. A request for an object has no prefix, so the condition applies only to requests that have one.
@@ -111,12 +111,12 @@ def objects(
 def records(
     state: State, *, write: bool = False, delete: bool = False, find: bool = False
 ) -> list[iam.PolicyStatement]:
-    """Allow to read records of the registry.
+    """Allow reading records of the registry.
 
     Args:
-        write: also to write records, one at a time, each under its condition.
-        delete: also to delete expired records.
-        find: also to find regions that have something to flush or merge, through the index. No decision depends on it.
+        write: also allow writing records, one at a time, each under its condition.
+        delete: also allow deleting expired records.
+        find: also allow scanning the index of regions that have something to flush or merge. No decision depends on it.
     """
     actions = ["dynamodb:GetItem", "dynamodb:Query"]
     actions += ["dynamodb:UpdateItem"] if write else []
@@ -130,13 +130,13 @@ def records(
 
 
 def sending(state: State, queue: sqs.IQueue) -> list[iam.PolicyStatement]:
-    """Allow to send messages to a queue."""
+    """Allow sending messages to a queue."""
     statements = [allow(["sqs:SendMessage"], [queue.queue_arn])]
     return statements + (_key(state, "kms:Decrypt", "kms:GenerateDataKey") if state.key else [])
 
 
 def _key(state: State, *actions: str) -> list[iam.PolicyStatement]:
-    """Allow to use the KMS key, but only through S3, SQS and DynamoDB."""
+    """Allow using the KMS key, but only through S3, SQS and DynamoDB."""
     assert state.key
     services = [f"{service}.{cdk.Aws.REGION}.amazonaws.com" for service in ("s3", "sqs", "dynamodb")]
     through = {"StringEquals": {"kms:ViaService": services}}

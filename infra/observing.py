@@ -128,7 +128,7 @@ class Observing(Construct):
         ]
 
     def _log_count(self, name: str, pattern: logs.IFilterPattern) -> cw.IMetric:
-        """Count matching log lines of all functions in one metric. One alarm per function would cost ten times more."""
+        """Count matching log lines of all functions in one metric. Ten alarms would cost ten times as much."""
         namespace = f"{NAMESPACE}/{self._stage.name}"
         for function in self._functions.values():
             logs.MetricFilter(

@@ -13,7 +13,7 @@ from typing import Any, Literal, cast, get_args
 import aws_cdk as cdk
 from constructs import Node
 
-from lancelsm.common.settings import Settings, checked
+from lancelsm.common.settings import Settings, parse_settings
 
 ROOT = Path(__file__).resolve().parent.parent
 StageName = Literal["local", "dev", "prod"]
@@ -109,4 +109,4 @@ def _settings(context: Callable[[str], Any]) -> dict[str, str]:
     """Return the settings given as `-c LANCELSM_FLUSH_ROWS=1000`, validated by the library."""
     given = {field.name: context(f"LANCELSM_{field.name.upper()}") for field in fields(Settings)}
     kept = {name: value for name, value in given.items() if value is not None}
-    return {f"LANCELSM_{name.upper()}": str(value) for name, value in checked(kept).items()}
+    return {f"LANCELSM_{name.upper()}": str(value) for name, value in parse_settings(kept).items()}

@@ -12,7 +12,7 @@ from infra.stage import Stage
 
 TABLES = "tables"
 WORK = "work"
-WORK_DAYS = 14  # a message, which may name an object here, stays in the queue as long
+WORK_DAYS = 14  # as long as a queued message, which may name an object here
 
 
 class Storage(Construct):

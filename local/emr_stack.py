@@ -1,6 +1,6 @@
 """Emulate EMR Serverless for stacks and state machines: `AWS::EMRServerless::Application` and `startJobRun(.sync)`.
 
-Both capitalize the names of members, unlike the API. The model of the API tells names of members from data.
+Both capitalize the names of members, unlike the API. The model of the API distinguishes names of members from data.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Start and stop an emulated AWS on this machine: MiniStack, and emulations of what it lacks.
 
 It listens only on the loopback interface, at GATEWAY_PORT (4566), and checks the permissions of every role. It keeps no
-data: everything deployed is gone when it stops. A running server holds a lock on the file `pid` in its directory, so a
-process id left behind by a crash never ends another process.
+data: everything deployed is gone when it stops. A running server holds a lock on the file `pid` in its directory, so
+`stop` never kills another process by a process id that a crash has left there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from lancelsm.common.clock import Budget, SystemClock, SystemIds
 from lancelsm.errors import Invalid, LsmError, Unavailable
-from lancelsm.objects.posix import held
+from lancelsm.objects.posix import try_lock
 from local import ACCOUNT, REGION, SECRET
 from local.install import install
 
@@ -78,7 +78,7 @@ def serve(directory: Path, *, port: int) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "pid").open("a+") as pid:
         # A process that only checks whether an emulator runs also holds the lock for a moment.
-        if not any(held(pid.fileno(), wait=False) for _ in _budget(_LOCK_SECONDS).attempts()):
+        if not any(try_lock(pid.fileno(), wait=False) for _ in _budget(_LOCK_SECONDS).attempts()):
             raise Invalid(f"an emulator runs in {directory}", remedy="Stop it: python -m local.server stop")
         pid.truncate(0)
         pid.write(str(os.getpid()))
@@ -147,7 +147,7 @@ def running(directory: Path) -> int | None:
     """Return the process id of the emulator of a directory; None if no emulator runs."""
     try:
         with (directory / "pid").open("r+") as pid:
-            if held(pid.fileno(), wait=False):
+            if try_lock(pid.fileno(), wait=False):
                 return None
             return int(pid.read() or 0) or None
     except FileNotFoundError:
