@@ -73,7 +73,7 @@ def decode(body: bytes, *, uri: str) -> Config:
         document = json.loads(body)
         if document["format"] > FORMAT:
             raise Invalid(
-                f"the table has format {document['format']}, this release reads formats up to {FORMAT}",
+                f"the table has format {document['format']}, this release reads up to {FORMAT}",
                 remedy="Install a newer lancelsm",
                 table=uri,
             )

@@ -159,7 +159,7 @@ def check_base(base: BaseTable, config: Config) -> None:
         )
     if facts.format > configs.FORMAT:
         raise Invalid(
-            f"the table has format {facts.format}, this release reads formats up to {configs.FORMAT}",
+            f"the table has format {facts.format}, this release reads up to {configs.FORMAT}",
             remedy="Install a newer lancelsm",
             table=base.uri,
         )

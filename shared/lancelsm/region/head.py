@@ -21,18 +21,22 @@ from lancelsm.registry import Fields, Record, Value, number, text
 FORMAT = 1
 NO_OWNER = ""  # the owner of a sealed region
 _NO_EPOCH = Epoch(0)
-_OWNER_MAX = 100
-_QUEUES = 4
+_OWNER_MAX_LENGTH = 100
+_MAX_QUEUES = 4
 SINCE_UNKNOWN = "0"
 
-_TEXTS = frozenset({"owner", "nonce", "manifest_key", "manifest_nonce", "dirty", "status", "entry_setsum", "source"})
-_POSITIONS = frozenset({"next_position", "first_position"})
+_TEXT_FIELDS = frozenset(
+    {"owner", "nonce", "manifest_key", "manifest_nonce", "dirty", "status", "entry_setsum", "source"}
+)
+_POSITION_FIELDS = frozenset({"next_position", "first_position"})
 
 
 def check_owner(owner: str) -> None:
     """Raise `Invalid` unless this is the name of an owner: not empty, which means no owner, and short enough."""
-    if not 0 < len(owner) <= _OWNER_MAX:
-        raise Invalid(f"{owner!r} is not a valid owner name", remedy=f"Use 1 to {_OWNER_MAX} characters", field="owner")
+    if not 0 < len(owner) <= _OWNER_MAX_LENGTH:
+        raise Invalid(
+            f"{owner!r} is not a valid owner name", remedy=f"Use 1 to {_OWNER_MAX_LENGTH} characters", field="owner"
+        )
 
 
 class RegionState(StrEnum):
@@ -49,7 +53,7 @@ class Summary:
     rows: int
     bytes: int
     entry_setsum: Setsum
-    applied_sequences: Mapping[str, str] = field(default_factory=dict)  # queue id -> highest sequence in the entry
+    applied_sequences: Mapping[str, str] = field(default_factory=dict)  # queue id -> highest sequence number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +77,7 @@ class LogTotals:
             applied = dict(totals.applied_sequences)
             for queue, sequence in entry.applied_sequences.items():
                 applied[queue] = max(applied.get(queue, sequence), sequence, key=int)
-            for _ in range(len(applied) - _QUEUES):
+            for _ in range(len(applied) - _MAX_QUEUES):
                 del applied[min(applied.keys() - entry.applied_sequences.keys(), key=lambda queue: int(applied[queue]))]
             totals = LogTotals(
                 entry_setsum=totals.entry_setsum + entry.entry_setsum,
@@ -156,7 +160,7 @@ def from_record(record: Record) -> Head:
     stored_format = record.get("format")
     if isinstance(stored_format, int) and stored_format > FORMAT:
         raise Invalid(
-            f"the head has format {stored_format}, this release reads formats up to {FORMAT}",
+            f"the head has format {stored_format}, this release reads up to {FORMAT}",
             remedy="Install a newer lancelsm",
             field="format",
         )
@@ -178,7 +182,11 @@ def _stored_name(field: str) -> str:
 
 
 def _value(record: Record, name: str) -> Any:
-    return text(record, name) if name in _TEXTS else number(record, name, least=int(name in _POSITIONS | {"format"}))
+    return (
+        text(record, name)
+        if name in _TEXT_FIELDS
+        else number(record, name, least=int(name in _POSITION_FIELDS | {"format"}))
+    )
 
 
 def _sequences(document: str) -> dict[str, str]:

@@ -25,7 +25,7 @@ _NO_POSITION = Position(0)  # before the first entry
 _FIRST_POSITION = Position(1)
 _FIRST_GENERATION = Generation(1)
 _NO_EPOCH = Epoch(0)
-_MONOTONE = (
+_NEVER_DECREASE = (
     "epoch",
     "replay_epoch",
     "replay_after",
@@ -253,7 +253,7 @@ def _step_violations(old: Manifest, new: Manifest) -> list[str]:
         broken.append(f"version {new.version} does not follow {old.version}")
     broken += [
         f"{name} decreases from {getattr(old, name)} to {getattr(new, name)}"
-        for name in _MONOTONE
+        for name in _NEVER_DECREASE
         if getattr(new, name) < getattr(old, name)
     ]
     if old.sealed and not new.sealed:
@@ -312,7 +312,7 @@ def decode(body: bytes, *, key: str) -> Manifest:
         message = pb.Manifest.FromString(body)
         if message.format > FORMAT:
             raise Invalid(
-                f"the manifest has format {message.format}, this release reads formats up to {FORMAT}",
+                f"the manifest has format {message.format}, this release reads up to {FORMAT}",
                 remedy="Install a newer lancelsm",
                 object=key,
             )

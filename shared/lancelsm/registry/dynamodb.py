@@ -139,7 +139,7 @@ class DynamoRegistry:
             try:
                 answer = call(**request)
                 if "Attributes" not in answer:
-                    return SwapUnknown(cause="the answer lacks the record")
+                    return SwapUnknown(cause="the answer does not contain the record")
                 return SwapApplied(record=_record(key, answer["Attributes"]))
             except _errors() as error:
                 if _code(error) == "ConditionalCheckFailedException":

@@ -146,7 +146,7 @@ class SqliteRegistry:
                     connection.execute("ROLLBACK")
                     return SwapLost(record=old)
             except BaseException:
-                self.close()  # ends the transaction, whatever state it is in
+                self.close()  # this ends the transaction in any state
                 raise
             try:
                 connection.execute("COMMIT")

@@ -24,7 +24,7 @@ from lancelsm.region.head import Summary
 
 _EPOCH = b"writer_epoch"
 _FENCE = b"fence_sentinel"
-_OURS = b"lancelsm."
+_OWN_PREFIX = b"lancelsm."
 _NONCE = b"lancelsm.nonce"
 _ENTRY_SETSUM = b"lancelsm.entry_setsum"
 _ROW_SETSUM = b"lancelsm.row_setsum"
@@ -79,7 +79,7 @@ class Entry:
         aligned = pa.ipc.IpcReadOptions(ensure_alignment=pa.ipc.Alignment.At64Byte)
         with pa.ipc.open_stream(pa.py_buffer(self.body), options=aligned) as reader:
             table: pa.Table = reader.read_all()
-        return pa.Table.from_arrays(table.columns, schema=_without_ours(table.schema))
+        return pa.Table.from_arrays(table.columns, schema=_without_own_metadata(table.schema))
 
 
 def draft(rows: pa.Table, *, applied_sequences: Mapping[str, str] | None = None, at: float | None = None) -> Draft:
@@ -114,29 +114,29 @@ def fence() -> Draft:
 
 
 def encode(draft: Draft, *, position: Position, epoch: Epoch, nonce: Nonce) -> Encoded:
-    """Make a draft out for a position.
+    """Encode a draft for a position.
 
-    It names no generation, as entries before Lance 14 don't. Flushes of ours may end at any entry, and appenders hold
-    heads from before a flush, but Lance skips entries that name a generation below the manifest's next one, and refuses
-    a log where the number falls.
+    The entry has no generation number, like the entries of Lance before version 14. A flush of ours may end at any
+    entry, and writers may hold a head from before a flush. But Lance skips entries whose generation number is below the
+    next one of the manifest, and refuses a log in which the number decreases.
 
     Args:
-        nonce: fresh for each position and epoch that the draft tries.
+        nonce: must be new for each position and epoch at which the draft is tried.
     """
     entry_setsum = _entry_setsum(position, epoch, draft.payload)
-    lances = {_EPOCH: str(epoch)}
-    ours = {
+    lance_metadata = {_EPOCH: str(epoch)}
+    own_metadata = {
         _NONCE: nonce,
         _ENTRY_SETSUM: entry_setsum.hex(),
         _ROW_SETSUM: draft.row_setsum.hex(),
     }
     if draft.fence:
-        lances[_FENCE] = "true"
+        lance_metadata[_FENCE] = "true"
     if draft.at is not None:
-        ours[_TIME] = f"{draft.at:.3f}"
+        own_metadata[_TIME] = f"{draft.at:.3f}"
     for queue, sequence in draft.applied_sequences.items():
-        ours |= {_QUEUE: queue, _SEQUENCE: sequence}
-    message = _with_metadata(draft.schema, lances=lances, ours=ours).serialize()
+        own_metadata |= {_QUEUE: queue, _SEQUENCE: sequence}
+    message = _with_metadata(draft.schema, lance_metadata=lance_metadata, own_metadata=own_metadata).serialize()
     body = b"".join((message, draft.payload))
     summary = Summary(
         position=position,
@@ -150,12 +150,12 @@ def encode(draft: Draft, *, position: Position, epoch: Epoch, nonce: Nonce) -> E
 
 
 def decode(body: bytes, *, position: Position, key: str) -> Entry:
-    """Read an entry, ours or Lance's.
+    """Decode an entry that lancelsm or Lance's own writer wrote.
 
-    Whether it was committed is another question: only the head's sums and a head read later can tell.
+    This does not prove that the entry was committed: only the sums of the head and a head that is read later do.
 
     Raises:
-        Corrupt: the bytes are no entry.
+        Corrupt: the bytes are not a WAL entry.
     """
     try:
         with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
@@ -189,27 +189,31 @@ def decode(body: bytes, *, position: Position, key: str) -> Entry:
         raise Corrupt(f"not a WAL entry: {error}", position=position, object=key) from error
 
 
-def _with_metadata(schema: pa.Schema, *, lances: Mapping[bytes, str], ours: Mapping[bytes, str]) -> pa.Schema:
+def _with_metadata(
+    schema: pa.Schema, *, lance_metadata: Mapping[bytes, str], own_metadata: Mapping[bytes, str]
+) -> pa.Schema:
     if not schema.names:
-        return schema.with_metadata({**lances, **ours})
+        return schema.with_metadata({**lance_metadata, **own_metadata})
     last = len(schema) - 1
     field = schema.field(last)
-    return schema.set(last, field.with_metadata({**(field.metadata or {}), **ours})).with_metadata(lances)
+    return schema.set(last, field.with_metadata({**(field.metadata or {}), **own_metadata})).with_metadata(
+        lance_metadata
+    )
 
 
 def _metadata(schema: pa.Schema) -> Mapping[bytes, bytes]:
-    """Lance's and ours together."""
+    """Return the metadata of Lance and of lancelsm together."""
     last = schema.field(len(schema) - 1).metadata if schema.names else None
     return {**(schema.metadata or {}), **(last or {})}
 
 
-def _without_ours(schema: pa.Schema) -> pa.Schema:
-    """The schema as it was drafted."""
+def _without_own_metadata(schema: pa.Schema) -> pa.Schema:
+    """Remove our metadata: return the schema of the draft."""
     if not schema.names:
         return schema.remove_metadata()
     last = len(schema) - 1
     field = schema.field(last)
-    kept = {name: value for name, value in (field.metadata or {}).items() if not name.startswith(_OURS)}
+    kept = {name: value for name, value in (field.metadata or {}).items() if not name.startswith(_OWN_PREFIX)}
     return schema.set(last, field.with_metadata(kept)).remove_metadata()
 
 
@@ -218,7 +222,7 @@ def _entry_setsum(position: Position, epoch: Epoch, payload: bytes | memoryview)
 
 
 def _schema_message_size(stream: memoryview) -> int:
-    """Length of an IPC stream's first message: a marker, a length, and a flatbuffer without a body."""
+    """Return the length of the first message of an IPC stream: a marker, a length, and a flatbuffer without a body."""
     marker, size = struct.unpack_from("<Ii", stream)
     if marker != 0xFFFFFFFF or size <= 0:
         raise ValueError("no schema message")

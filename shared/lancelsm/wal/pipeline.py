@@ -86,7 +86,7 @@ class Pipeline:
         with self._change:
             self._change.wait_for(lambda: self._closed or self._has_room())
             if self._closed:
-                raise Invalid("the writer is closed", remedy="Open another one", **self._region.where)
+                raise Invalid("the writer is closed", remedy="Open a new writer", **self._region.where)
             if self._head is None or self._abandoned:
                 head = self._head = self._claim()
                 self._abandoned = False

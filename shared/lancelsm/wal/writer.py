@@ -132,7 +132,7 @@ class Writer:
         parts = route(rows, self._target.regions)
         with self._lock:
             if self._closed:
-                raise Invalid("the writer is closed", remedy="Open another one", table=self._target.context.uri)
+                raise Invalid("the writer is closed", remedy="Open a new writer", table=self._target.context.uri)
             if self._buffered and self._buffered + rows.nbytes > self._target.settings.buffer_bytes:
                 raise Unavailable(
                     f"the writer buffers {self._buffered} bytes that are not acknowledged yet",
