@@ -285,8 +285,8 @@ def test_lancelsm_reads_lances_manifests(tmp_path):
         assert manifests.violations(older, newer) == []
 
 
-def test_lance_takes_no_schema_metadata_that_it_does_not_know(ours):
-    # Why ours rides on the last field. If this fails, it may ride in the schema's metadata.
+def test_lance_refuses_unknown_schema_metadata_of_an_entry(ours):
+    # So our metadata is stored in the last field. If this test fails, it could be stored in the schema instead.
     ours.upsert({"id": 1, "v": "a"})
     key = wal_entry(ours.region.id, Position(1))
     rows = entry(ours, 1).table()
@@ -299,8 +299,8 @@ def test_lance_takes_no_schema_metadata_that_it_does_not_know(ours):
         ours.read_by_lance()
 
 
-def test_lance_skips_entries_of_a_generation_that_is_flushed_and_refuses_falling_numbers(ours):
-    # Why our entries name no generation. Lance's own writer starts a new number with a new entry.
+def test_lance_skips_entries_of_flushed_generations_and_refuses_decreasing_numbers(ours):
+    # So our entries carry no generation number.
     def put(position: int, generation: int) -> None:
         rows = upserts([{"id": position, "v": "a"}], schema=ours.schema)
         schema = rows.schema.with_metadata({"writer_epoch": "1", "generation": str(generation)})
@@ -312,8 +312,8 @@ def test_lance_skips_entries_of_a_generation_that_is_flushed_and_refuses_falling
     put(1, 0)
     put(2, 1)
     assert [row["id"] for row in ours.read_by_lance()] == [2]
-    behind = ours.newest_manifest()
-    put(behind.replay_after + 1, 3)
-    put(behind.replay_after + 2, 2)
+    manifest = ours.newest_manifest()
+    put(manifest.replay_after + 1, 3)
+    put(manifest.replay_after + 2, 2)
     with pytest.raises(OSError, match="generation 2 below the generation 3"):
         ours.read_by_lance()
