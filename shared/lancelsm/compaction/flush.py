@@ -24,7 +24,7 @@ from lancelsm.region import manifest as manifests
 from lancelsm.region.catalog import Region
 from lancelsm.region.compare_and_swap import commit, newest
 from lancelsm.region.head import LogTotals
-from lancelsm.region.manifest import Dead, FlushedGeneration, Folded, Manifest
+from lancelsm.region.manifest import FlushedGeneration, Folded, Manifest, Superseded
 from lancelsm.wal.entry import Entry
 from lancelsm.wal.replay import stored_rows, tail
 
@@ -132,7 +132,7 @@ def flush(
         ),
     )
     outcome = commit(region, lambda manifest: manifests.flushed(manifest, after=plan.after, built=built, at_end=totals))
-    return None if isinstance(outcome, Dead) else built
+    return None if isinstance(outcome, Superseded) else built
 
 
 def _is_dead(region: Region, plan: FlushPlan) -> bool:

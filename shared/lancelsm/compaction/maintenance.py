@@ -21,7 +21,7 @@ from lancelsm.dataset.generation import check_generation, write_generation
 from lancelsm.errors import Corrupt, Invalid, error_context
 from lancelsm.objects.filesum import sum_files
 from lancelsm.region import head as heads
-from lancelsm.region.catalog import Region, chosen, regions, with_heads
+from lancelsm.region.catalog import Region, regions, select_regions, with_heads
 from lancelsm.region.compare_and_swap import newest
 from lancelsm.region.handle import TableHandle, check_base
 from lancelsm.region.lease import lease
@@ -64,7 +64,7 @@ def flush_table(handle: TableHandle, *, region: str | None = None) -> list[Flush
         Contended, Ambiguous, Unavailable: as in `compaction.flush.flush`.
     """
     write = _writing(handle)
-    wanted = regions(handle.context) if region is None else chosen(handle.context, region)
+    wanted = regions(handle.context) if region is None else select_regions(handle.context, region)
     made = handle.context.each(lambda one: _flush_log(handle, one, write), wanted)
     return [flushed for of_region in made for flushed in of_region]
 

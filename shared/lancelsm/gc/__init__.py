@@ -1,1 +1,1 @@
-"""Garbage collection: mark, verify, commit, sweep. Only a sweep deletes."""
+"""Garbage collection in four steps: mark, verify, commit, sweep. Only the sweep deletes."""

@@ -1,10 +1,11 @@
-"""The base's part of a collection: old versions, and files that no version names.
+"""Collect the base: old versions, and files that no version names.
 
-A file that no version names may belong to a merge that has yet to commit. So files are listed first; then a commit that
-touches no data raises `lancelsm.fence`, behind which no merge commits files that it wrote before; and what no version
-names after that goes. Model: tests/model/merge_redo.py. Versions go below a floor, which the catalog's record of the
-table holds: a pin of one below it is seen by the sweep, or is never confirmed. Lance's own clean-up removes them, and
-leaves tagged ones alone.
+A file that no version names may belong to a merge that has not committed yet. So a round first lists the files. Then it
+raises `lancelsm.fence` by a commit that changes no data; after that no merge commits files that it wrote before. Then
+it deletes the listed files that still no version names. Model: tests/model/merge_redo.py.
+
+Versions below a floor are removed; the table's record in the catalog holds the floor. The sweep sees a pin of a version
+below the floor, or the pin is never confirmed. Lance's own clean-up removes the versions, except tagged ones.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from lancelsm.dataset.tags import remove_tag, tags
 from lancelsm.errors import Ambiguous, Contended, Corrupt, Invalid, Unavailable
 from lancelsm.gc.lists import GarbageItem, GarbageKind, Round, RoundList, find_list
 from lancelsm.gc.mark import Kept, MarkedRound, Progress, bounded, passed_lists
-from lancelsm.gc.survey import seen
-from lancelsm.gc.sweep import Sweep, Swept, Waiting, delete_all, nothing
+from lancelsm.gc.survey import list_objects
+from lancelsm.gc.sweep import Sweep, Swept, Waiting, delete_all, sweep_nothing
 from lancelsm.history.pins import Pin
 from lancelsm.history.snapshot import tag_of
 from lancelsm.objects import Listed
@@ -36,14 +37,14 @@ from lancelsm.region.lease import lease
 from lancelsm.registry import Fields, Record, SwapApplied
 
 _FILE = re.compile(r"data/[^/]+\.lance|_deletions/[^/]+\.(arrow|bin)")
-_VERSIONS_MIN = 16  # a round makes a version itself
+_VERSIONS_MIN = 16  # not worth a round below, since a round adds a version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floor:
-    """What the catalog says of collections of the base: its oldest version, and the newest round with its list.
+    """What the catalog records about collections of the base: the oldest version, the newest round and its list.
 
-    `committed` is when that round was, in Unix seconds.
+    `committed` is when that round was committed, in Unix seconds.
     """
 
     version: int
@@ -54,10 +55,10 @@ class Floor:
 
 
 def read_progress(handle: TableHandle) -> Progress:
-    """What the newest base has of each region.
+    """Read from the newest base which generations of each region it has.
 
     Raises:
-        Corrupt: the base is not this table's.
+        Corrupt: the base belongs to another table.
         Unavailable: the store did not answer.
     """
     base = handle.read_base()
@@ -75,24 +76,25 @@ def read_progress(handle: TableHandle) -> Progress:
 
 
 def survey_base(handle: TableHandle, pins: Iterable[Pin]) -> MarkedRound:
-    """What a round of the base would delete now. While a merge is under way its files look like nobody's.
+    """Decide what a round of the base would delete now. Files of a running merge look like unused files.
 
     Raises:
-        Corrupt, Unavailable: catalog, base or store could not be read.
+        Corrupt, Unavailable: the catalog, the base or the store could not be read.
     """
     context, options = handle.context, handle.storage_options
-    listed = [one for place in ("data/", "_deletions/") for one in seen(context, place) if _FILE.fullmatch(one.key)]
-    # Only now: what is listed was there before a fence above this one is raised.
+    files = ("data/", "_deletions/")
+    listed = [one for prefix in files for one in list_objects(context, prefix) if _FILE.fullmatch(one.key)]
+    # Read the base after the listing: the listed files were written before a higher fence is raised.
     base = handle.read_base()
     versions = stored_versions(uri=context.uri, storage_options=options)
     tagged = frozenset(tags(uri=context.uri, storage_options=options).values())
-    named = _named_by(handle, (one.version for one in versions))
+    named = _files_named_by(handle, (one.version for one in versions))
     return mark_base(
         base=base,
         versions=versions,
         tagged=tagged,
         unnamed=[one for one in listed if one.key not in named],
-        lists=seen(context, round_prefix(None)),
+        lists=list_objects(context, round_prefix(None)),
         floor=read_floor(handle),
         pins=pins,
         keep_seconds=handle.settings.keep_versions_seconds,
@@ -112,11 +114,11 @@ def mark_base(
     keep_seconds: float,
     now: float,
 ) -> MarkedRound:
-    """Decide what one round of the base deletes: pure.
+    """Decide what one round of the base deletes, without I/O.
 
     Args:
         unnamed: files that were listed before `base` was read, and that none of `versions` names.
-        tagged: versions that Lance leaves alone.
+        tagged: versions with a tag, which Lance does not remove.
     """
     young = [one.version for one in versions if one.committed + keep_seconds >= now]
     pinned = _pinned(pins)
@@ -132,7 +134,7 @@ def mark_base(
         elif one.version in tagged:
             kept.append(Kept(path=path, kind=GarbageKind.BASE_VERSION, why="it is tagged"))
         else:
-            why = f"it is older than the versions that are kept, from {oldest} on"
+            why = f"it is older than the versions to keep, which begin at {oldest}"
             items.append(GarbageItem(kind=GarbageKind.BASE_VERSION, path=path, number=one.version, bytes=0, why=why))
     files = [
         GarbageItem(kind=GarbageKind.BASE_FILE, path=one.key, number=0, bytes=one.size, why="no version names it")
@@ -150,25 +152,25 @@ def mark_base(
 
 
 def mark_in_base(handle: TableHandle, pins: Iterable[Pin]) -> MarkedRound:
-    """As `survey_base`, under the lease of whoever rewrites the base; raises `Contended` while another holds it."""
+    """Like `survey_base`, but under the lease of the base; raises `Contended` while another process holds it."""
     with lease(handle.context, BASE):
         return survey_base(handle, pins)
 
 
 def commit_base(handle: TableHandle, key: str) -> bool:
-    """Raise the fence of the base, then the floor in the catalog; False if another round came first.
+    """Raise the fence of the base, then the floor in the catalog. Returns False if another round came first.
 
     Raises:
-        Contended: others kept changing the base, or a merge is under way.
-        Ambiguous: the registry gave no answer that proves anything. Run it again.
-        Unavailable, Corrupt: as `verify_base`.
+        Contended: other processes kept changing the base, or a merge is running.
+        Ambiguous: the registry gave no conclusive answer; retry.
+        Unavailable, Corrupt: as in `verify_base`.
     """
     context = handle.context
     listed, record_key = find_base_list(handle, key), table_key(context.table)
     if listed is None:
         return False
     if listed.round.region is not None:
-        raise Corrupt("the list of a region's round", table=context.uri, object=key)
+        raise Corrupt("the list is that of a region's round, not of the base", table=context.uri, object=key)
     number = listed.round.number
     if read_floor(handle).round < number:
         with lease(context, BASE):
@@ -190,33 +192,35 @@ def commit_base(handle: TableHandle, key: str) -> bool:
         recorded = {**change, "base_committed": ceil(context.clock.now())}
         if isinstance(context.registry.swap(record_key, expect=expect, change=recorded), SwapApplied):
             return True
-    raise Ambiguous("the floor of the base may or may not be raised", remedy="Run it again", table=context.uri)
+    raise Ambiguous("the floor of the base may have been raised", remedy="Retry", table=context.uri)
 
 
 def confirm_base(handle: TableHandle, key: str) -> Sweep:
-    """As `sweep.confirm_region`, of a round of the base."""
+    """Like `sweep.confirm_region`, for a round of the base."""
     floor = read_floor(handle)
     if floor.key != key:
         if (round_number(key) or 0) > floor.round:
             raise Invalid("the round is not committed", remedy="Commit it first", table=handle.context.uri, object=key)
-        return nothing
+        return sweep_nothing
     tagged = tags(uri=handle.context.uri, storage_options=handle.storage_options)
     return partial(sweep_base, handle, floor, tuple(tagged))
 
 
 def sweep_base(handle: TableHandle, floor: Floor, tagged: Iterable[str], pins: Sequence[Pin]) -> Swept:
-    """Delete what the committed round of the base lists, but for what pins hold; repeatable as `sweep.sweep_region`.
+    """Delete what the committed round of the base lists, except what pins need. Idempotent.
 
     Args:
-        tagged: the tags of the base, as read before the pins.
+        tagged: the tags of the base, read before the pins.
 
     Raises:
-        Corrupt, Unavailable: as `sweep.sweep_region`.
+        Corrupt: the list is not the committed one, or the base was restored to a version before the round's fence.
+        Contended: a version was removed meanwhile.
+        Unavailable: see `sweep.sweep_region`.
     """
     context, options = handle.context, handle.storage_options
     listed = find_base_list(handle, floor.key, setsum=floor.setsum)
     if listed is None:
-        return nothing(pins)
+        return sweep_nothing(pins)
     found = listed.round
     _drop_tags(handle, tagged, pins)
     pinned = _pinned(pins)
@@ -230,7 +234,7 @@ def sweep_base(handle: TableHandle, floor: Floor, tagged: Iterable[str], pins: S
         )
     versions = [i for i in found.items if i.kind is GarbageKind.BASE_VERSION and i.number not in pinned]
     removed = clean_versions(uri=context.uri, versions=[i.number for i in versions], storage_options=options)
-    named = named_now(handle, found.items)
+    named = files_in_use(handle, found.items)
     files = [
         i
         for i in found.items
@@ -241,20 +245,21 @@ def sweep_base(handle: TableHandle, floor: Floor, tagged: Iterable[str], pins: S
 
 
 def waiting_base(handle: TableHandle, pins: Sequence[Pin]) -> Waiting | None:
-    """As `sweep.waiting_region`, of the base; None too if it was restored to before the fence: that is never swept."""
+    """Like `sweep.waiting_region`, for the base. Also None if the base was restored to a version before the fence."""
     context, floor = handle.context, read_floor(handle)
     listed = find_base_list(handle, floor.key, setsum=floor.setsum) if floor.key else None
     if listed is None or handle.read_base().fence < listed.round.fence:
         return None
-    keys = {one.key for place in ("data/", "_deletions/", round_prefix(None)) for one in seen(context, place)}
+    prefixes = ("data/", "_deletions/", round_prefix(None))
+    keys = {one.key for prefix in prefixes for one in list_objects(context, prefix)}
     versions = [one.version for one in _versions(handle)]
     tagged = set(tags(uri=context.uri, storage_options=handle.storage_options).values())
-    pinned, there = _pinned(pins), [one for one in listed.round.items if one.path in keys]
-    named = _named_by(handle, versions if any(one.kind is GarbageKind.BASE_FILE for one in there) else ())
-    going = set(versions) - tagged - pinned.keys()
+    pinned, present = _pinned(pins), [one for one in listed.round.items if one.path in keys]
+    named = _files_named_by(handle, versions if any(one.kind is GarbageKind.BASE_FILE for one in present) else ())
+    removable = set(versions) - tagged - pinned.keys()
     left = [
-        *(item for item in listed.round.items if item.kind is GarbageKind.BASE_VERSION and item.number in going),
-        *(item for item in there if item.path not in named),
+        *(item for item in listed.round.items if item.kind is GarbageKind.BASE_VERSION and item.number in removable),
+        *(item for item in present if item.path not in named),
     ]
     if not left:
         return None
@@ -264,7 +269,7 @@ def waiting_base(handle: TableHandle, pins: Sequence[Pin]) -> Waiting | None:
 
 
 def _pinned(pins: Iterable[Pin]) -> dict[int, Pin]:
-    """The versions of the base that pins need."""
+    """Versions of the base that pins need, with one of the pins."""
     return {pin.base_version: pin for pin in pins if pin.base_version is not None}
 
 
@@ -277,12 +282,12 @@ def _kept(found: Round, pinned: Mapping[int, Pin]) -> tuple[Kept, ...]:
 
 
 def find_base_list(handle: TableHandle, key: str, *, setsum: Setsum | None = None) -> RoundList | None:
-    """As `lists.find_list`, of the base."""
+    """Like `lists.find_list`, for the base."""
     return find_list(handle.context, key, newest=lambda: read_floor(handle).round, setsum=setsum)
 
 
 def _raise_fence(handle: TableHandle, fence: int) -> None:
-    """Commit a version that has this fence and is otherwise the newest; nothing if the fence is there or past."""
+    """Commit a version of the base that only raises the fence; does nothing if the fence is high enough."""
     unanswered: Unavailable | None = None
     for _ in handle.context.budget().attempts():
         base = handle.read_base()
@@ -300,11 +305,11 @@ def _raise_fence(handle: TableHandle, fence: int) -> None:
         unanswered = None
     if unanswered is not None:
         raise unanswered
-    raise Contended("others kept changing the base", remedy="Commit the round again", table=handle.context.uri)
+    raise Contended("other processes kept changing the base", remedy="Commit the round again", table=handle.context.uri)
 
 
 def _drop_tags(handle: TableHandle, tagged: Iterable[str], pins: Iterable[Pin]) -> None:
-    """Remove the tags of pins that are gone. A pin is recorded before it tags, and tags were listed before pins."""
+    """Remove tags of pins that no longer exist. A pin is recorded before its tag, and tags were listed before pins."""
     held = {tag_of(pin.nonce) for pin in pins}
     prefix = tag_of(Nonce(""))
     for tag in tagged:
@@ -316,18 +321,18 @@ def _versions(handle: TableHandle) -> tuple[StoredVersion, ...]:
     return stored_versions(uri=handle.context.uri, storage_options=handle.storage_options)
 
 
-def named_now(handle: TableHandle, items: Iterable[GarbageItem]) -> frozenset[str]:
-    """What any version names that is there now, if there are files among these items; else nobody reads the versions.
+def files_in_use(handle: TableHandle, items: Iterable[GarbageItem]) -> frozenset[str]:
+    """Files that any existing version names now. Empty, without reads, if none of the items is a file of the base.
 
     Raises:
-        Contended, Corrupt, Unavailable: as `collecting.named_files`.
+        Contended, Corrupt, Unavailable: see `dataset.cleanup.named_files`.
     """
     if all(item.kind is not GarbageKind.BASE_FILE for item in items):
         return frozenset()
-    return _named_by(handle, (one.version for one in _versions(handle)))
+    return _files_named_by(handle, (one.version for one in _versions(handle)))
 
 
-def _named_by(handle: TableHandle, versions: Iterable[int]) -> frozenset[str]:
+def _files_named_by(handle: TableHandle, versions: Iterable[int]) -> frozenset[str]:
     def named(version: int) -> frozenset[str]:
         return named_files(uri=handle.context.uri, version=version, storage_options=handle.storage_options)
 
@@ -347,7 +352,7 @@ def _record(handle: TableHandle) -> Record:
 
 
 def read_floor(handle: TableHandle) -> Floor:
-    """What the catalog says now; `Corrupt` if the registry does not know the table."""
+    """Read the floor from the catalog; raises `Corrupt` if the registry has no record of the table."""
     return _floor_of(_record(handle))
 
 

@@ -1,10 +1,10 @@
-"""A collection of a whole table: a round of each region and one of the base, in steps that anybody may repeat.
+"""Collect a whole table: a round for each region and one for the base, in steps that any process may repeat.
 
-mark -> verify -> commit -> interval -> sweep. `collect` takes them all in one process; a state machine calls them one
-by one and passes on the keys of the lists that `mark` gave. A crash between any two calls leaves a list that nothing
-names, or a committed round that the next collection finishes.
+The steps are mark, verify, commit, wait for the interval, sweep. `collect` runs all of them in one process. A state
+machine calls them one by one, and passes on the keys of the lists that `mark` returned. A crash between two calls
+leaves a list that nothing names, or a committed round that the next collection finishes.
 
-Each step is taken of all places before the next one, so that it reads pins, and the base, once for all of them.
+Each step runs for all scopes before the next one, so that pins and base are read once per step.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from lancelsm.errors import Contended, Corrupt, Invalid
 from lancelsm.gc.lists import GarbageItem, write_list
 from lancelsm.gc.mark import Kept, MarkedRound
-from lancelsm.gc.scopes import CollectionScope, all_places, places_of, read_progress
+from lancelsm.gc.scopes import CollectionScope, all_scopes, read_progress, scopes_of
 from lancelsm.gc.sweep import Swept, Waiting, expire_pins, has_expired, sweep_leftovers
 from lancelsm.history.pins import Pin, read_pins
 from lancelsm.region.catalog import TableContext
@@ -26,12 +26,12 @@ from lancelsm.region.handle import TableHandle
 T = TypeVar("T")
 
 PHASES = ("idle", "marked", "committed", "swept")
-"""How far a collection came, in order; `idle`: there was nothing to do."""
+"""The phases of a collection, in order; `idle`: there was nothing to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """Something that a round deletes, or would."""
+    """An object that a round deletes, or would delete."""
 
     path: str
     kind: str
@@ -43,10 +43,12 @@ class Candidate:
 class Collected:
     """What a collection, or one step of it, did.
 
-    `rounds` are the keys of the lists of the rounds that it took, in a dry run of those alone that are committed and
-    wait for their sweep; `phase` says how far they came, the one that is least far. `deleted` counts candidates.
-    Expired pins are among them: they are no part of a round, and removed at once. `corrupt` is what was found wrong
-    with places that a step left out, to go on with the others.
+    Args:
+        rounds: keys of the lists of its rounds. In a dry run only rounds that are committed and wait for their sweep.
+        phase: the earliest phase that one of them is in.
+        candidates: what is or would be deleted. Includes expired pins, which are removed at once, outside of rounds.
+        deleted: number of candidates that were deleted.
+        corrupt: errors of scopes that a step left out; it continued with the others.
     """
 
     rounds: tuple[str, ...] = ()
@@ -58,9 +60,9 @@ class Collected:
 
 
 def step_document(done: Collected) -> dict[str, Any]:
-    """{"round": [key], "phase", "candidates", "bytes", "kept", "deleted", "failure"}, of which four are numbers: a
-    state machine passes it on, which has no room for every path. `failure` is {"Error", "Cause"} of the first place
-    that is corrupt, as if the step had failed with it; {} if there is none."""
+    """{"round": [key], "phase", "candidates", "bytes", "kept", "deleted", "failure"}. Four of them are numbers, since a
+    state machine has no room for every path. `failure` is {"Error", "Cause"} of the first corrupt scope, in the form of
+    a failed step; {} if there is none."""
     return {
         "round": list(done.rounds),
         "phase": done.phase,
@@ -78,21 +80,22 @@ def _failure(error: Corrupt) -> dict[str, str]:
 
 
 def collect(handle: TableHandle, *, yes: bool, interval_seconds: float | None = None) -> Collected:
-    """Collect what nothing needs any more, as far as the interval allows.
+    """Collect objects that are no longer needed, as far as the interval allows.
 
     Args:
-        yes: False only looks: what a round would delete, what waits for its sweep, what stays and why. Nothing is
-            written.
-        interval_seconds: between a round's commit and its sweep, for readers that began before; the table's setting by
-            default. A round that was committed longer ago is swept; one that was committed just now is left to a later
-            call, unless the interval is 0.
+        yes: False is a dry run: it reports what a round would delete, what waits for its sweep, and what stays and why.
+            It writes nothing.
+        interval_seconds: time between the commit of a round and its sweep, for readers that began before the commit. By
+            default the table's setting. Earlier rounds are swept if the interval has passed. A new round is swept by a
+            later call, unless the interval is 0.
 
     Raises:
         Invalid: the interval is less than 0, or the table was dropped.
-        Corrupt: something is missing or wrong; names it. Nothing of that region was deleted; the others were collected.
-        Contended, Ambiguous, Unavailable: run it again; it goes on where this one ended.
+        Corrupt: an object is missing or wrong; the error names it. Nothing of its region was deleted; all others were
+            collected.
+        Contended, Ambiguous, Unavailable: retry; the next call continues.
     """
-    if interval_seconds is not None and not interval_seconds >= 0:  # NaN is none
+    if interval_seconds is not None and not interval_seconds >= 0:  # also refuses NaN
         raise Invalid(
             f"the interval is {interval_seconds} seconds",
             remedy="Give 0 seconds or more",
@@ -100,111 +103,117 @@ def collect(handle: TableHandle, *, yes: bool, interval_seconds: float | None = 
             field="interval_seconds",
         )
     if not yes:
-        return _looked(handle)
+        return _dry_run(handle)
     interval = handle.settings.collect_interval_seconds if interval_seconds is None else interval_seconds
-    tour = _Tour(handle.context)
-    pins = expire_pins(handle.context, skew_seconds=handle.settings.skew_allowance_seconds, removed=tour.removed)
+    runner = _Runner(handle.context)
+    pins = expire_pins(handle.context, skew_seconds=handle.settings.skew_allowance_seconds, removed=runner.removed)
     progress = read_progress(handle)
-    found = tour.each(lambda place: place.waiting(pins), all_places(handle))
-    waiting = {place: one for place, one in found.items() if one is not None}
+    found = runner.each(lambda scope: scope.waiting(pins), all_scopes(handle))
+    waiting = {scope: one for scope, one in found.items() if one is not None}
     now = handle.context.clock.now()
-    young = {place: one for place, one in waiting.items() if interval > max(0.0, now - one.since)}
-    due = _swept(handle, tour, {place: one.key for place, one in waiting.items() if place not in young})
-    free = [place for place in found if place not in waiting or place in due]
-    marked = tour.each(lambda place: _written(handle, place.mark(pins, progress)), free)
-    committed = _committed(tour, _verified(handle, tour, _rounds(marked)))
-    swept = _swept(handle, tour, committed) if interval <= 0 else {}
+    young = {scope: one for scope, one in waiting.items() if interval > max(0.0, now - one.since)}
+    due = _sweep_all(handle, runner, {scope: one.key for scope, one in waiting.items() if scope not in young})
+    free = [scope for scope in found if scope not in waiting or scope in due]
+    marked = runner.each(lambda scope: _write_round(handle, scope.mark(pins, progress)), free)
+    committed = _commit_all(runner, _verify_all(handle, runner, _rounds(marked)))
+    swept = _sweep_all(handle, runner, committed) if interval <= 0 else {}
     sweep_leftovers(handle.context)
-    tour.end(Corrupt)
-    return tour.result(
+    runner.raise_first(Corrupt)
+    return runner.result(
         [
-            *(_waits(one) for one in young.values()),
+            *(_describe_waiting(one) for one in young.values()),
             *(Collected(deleted=one.deleted, phase="swept" if one.deleted else "idle") for one in due.values()),
             *(one for one in marked.values() if not one.rounds),
-            *(replace(marked[place], phase="swept" if place in swept else "committed") for place in committed),
+            *(replace(marked[scope], phase="swept" if scope in swept else "committed") for scope in committed),
             *(Collected(kept=one.kept, deleted=one.deleted) for one in swept.values()),
         ]
     )
 
 
 def mark(handle: TableHandle) -> Collected:
-    """The first step of a collection: write the list of each round that is worth it. Nothing names them yet.
+    """Run the first step of a collection: write the list of each round that is worthwhile.
 
-    Where a committed round waits for its sweep, that one is given in place of a new one, at phase `committed`: the
-    next steps leave it as it is, until it is swept. Where another collector or a merge is at work, there is none; nor
-    where something is wrong, which `corrupt` tells.
+    A scope with a committed round that waits for its sweep returns that round, in phase `committed`, instead of a new
+    one; verify and commit leave it unchanged. A scope where another collector or a merge works has no round. Neither
+    has a corrupt scope; `corrupt` has its error.
 
     Raises:
-        Corrupt: something is missing or wrong, and there is no round of any other place. Nothing was deleted.
-        Unavailable: run it again.
+        Corrupt: an object is missing or wrong, and no other scope has a round. Nothing was deleted.
+        Unavailable: retry.
     """
-    tour = _Tour(handle.context)
-    pins = expire_pins(handle.context, skew_seconds=handle.settings.skew_allowance_seconds, removed=tour.removed)
+    runner = _Runner(handle.context)
+    pins = expire_pins(handle.context, skew_seconds=handle.settings.skew_allowance_seconds, removed=runner.removed)
     progress = read_progress(handle)
 
-    def act(place: CollectionScope) -> Collected:
-        waiting = place.waiting(pins)
-        return _waits(waiting) if waiting else _written(handle, place.mark(pins, progress))
+    def mark_scope(scope: CollectionScope) -> Collected:
+        waiting = scope.waiting(pins)
+        return _describe_waiting(waiting) if waiting else _write_round(handle, scope.mark(pins, progress))
 
-    marked = tour.each(act, all_places(handle))
-    return tour.step(tour.result(list(marked.values())), Corrupt)
+    marked = runner.each(mark_scope, all_scopes(handle))
+    return runner.step_result(runner.result(list(marked.values())), Corrupt)
 
 
 def verify(handle: TableHandle, rounds: Iterable[str]) -> Collected:
-    """The second step: recompute from storage that these rounds delete nothing that is needed; returns those.
+    """Run the second step: check against storage that these rounds delete nothing that is needed.
+
+    Returns:
+        The rounds that passed.
 
     Raises:
-        Corrupt: none is left, and one deletes what is needed, or sums do not balance; names the object.
-        Contended: none is left, since others came first: begin with `mark`.
-        Invalid: one takes too much of the log, or is no round of this table.
-        Unavailable: run it again.
+        Corrupt: no round passed, and one deletes something that is needed, or sums do not balance. Names the object.
+        Contended: no round passed, since others came first: start again with `mark`.
+        Invalid: a round takes too much of the log, or is not a round of this table.
+        Unavailable: retry.
     """
-    tour = _Tour(handle.context)
-    passed = _verified(handle, tour, places_of(handle, tuple(rounds)))
-    found = tour.result([Collected(rounds=tuple(passed.values()), phase="marked")])
-    return tour.step(found, Corrupt, Contended)
+    runner = _Runner(handle.context)
+    passed = _verify_all(handle, runner, scopes_of(handle, tuple(rounds)))
+    found = runner.result([Collected(rounds=tuple(passed.values()), phase="marked")])
+    return runner.step_result(found, Corrupt, Contended)
 
 
 def commit(handle: TableHandle, rounds: Iterable[str]) -> Collected:
-    """The third step: drop from manifests and catalog what these rounds delete; returns those that are committed.
+    """Run the third step: remove from manifests and catalog what these rounds delete.
 
-    One that came too late is left out, as is one where a merge is at work; something is wrong where `corrupt` tells it.
+    Returns:
+        The rounds that are committed. Rounds that came too late are left out, and so are scopes where a merge works.
+        `corrupt` has errors of corrupt scopes.
 
     Raises:
-        Corrupt, Contended: none is committed.
-        Ambiguous, Unavailable: run it again: what was committed is recognised.
+        Corrupt, Contended: no round is committed.
+        Ambiguous, Unavailable: retry; committed rounds are recognised.
     """
-    tour = _Tour(handle.context)
-    committed = _committed(tour, places_of(handle, tuple(rounds)))
-    found = tour.result([Collected(rounds=tuple(committed.values()), phase="committed")])
-    return tour.step(found, Corrupt, Contended)
+    runner = _Runner(handle.context)
+    committed = _commit_all(runner, scopes_of(handle, tuple(rounds)))
+    found = runner.result([Collected(rounds=tuple(committed.values()), phase="committed")])
+    return runner.step_result(found, Corrupt, Contended)
 
 
 def sweep(handle: TableHandle, rounds: Iterable[str]) -> Collected:
-    """The last step: delete, but for what pins hold. Rounds that others have finished since are left out.
+    """Run the last step: delete what the rounds list, except what pins need. Skips rounds that others finished.
 
     Raises:
         Invalid: a round is not committed. Nothing was deleted.
-        Corrupt: the list of one has what its region needs, or is another one; the others were swept.
-        Unavailable: run it again.
+        Corrupt: a list has something that its region needs, or is not the committed one. The other rounds were swept.
+        Contended: another process works on a scope. The other rounds were swept.
+        Unavailable: retry.
     """
-    rounds, tour = tuple(rounds), _Tour(handle.context)
-    swept = _swept(handle, tour, places_of(handle, rounds)).values()
+    rounds, runner = tuple(rounds), _Runner(handle.context)
+    swept = _sweep_all(handle, runner, scopes_of(handle, rounds)).values()
     sweep_leftovers(handle.context)
-    tour.end(Corrupt, Contended)
+    runner.raise_first(Corrupt, Contended)
     return Collected(
         rounds=rounds,
         phase="swept",
-        candidates=_expired(tour.removed),
+        candidates=_expired(runner.removed),
         kept=tuple(kept for one in swept for kept in one.kept),
-        deleted=sum(one.deleted for one in swept) + len(tour.removed),
+        deleted=sum(one.deleted for one in swept) + len(runner.removed),
     )
 
 
-class _Tour:
-    """Takes a step of many places, several at a time; what is wrong with one stops none of the others.
+class _Runner:
+    """Runs one step for many scopes, several at a time. An error in one scope does not stop the others.
 
-    `removed` are the expired pins that were removed on the way.
+    `removed` collects the expired pins that were removed.
     """
 
     def __init__(self, context: TableContext) -> None:
@@ -214,80 +223,84 @@ class _Tour:
         self._kept: list[Kept] = []
 
     def each(
-        self, act: Callable[[CollectionScope], T], places: Collection[CollectionScope]
+        self, act: Callable[[CollectionScope], T], scopes: Collection[CollectionScope]
     ) -> dict[CollectionScope, T]:
-        """What came of the places with which nothing is wrong."""
+        """Run `act` for all scopes; returns the results of those that succeeded."""
 
-        def tried(place: CollectionScope) -> T | Contended | Corrupt:
+        def attempt(scope: CollectionScope) -> T | Contended | Corrupt:
             try:
-                return act(place)
+                return act(scope)
             except (Contended, Corrupt) as error:
                 return error
 
         done = {}
-        for place, outcome in zip(places, self._context.each(tried, places), strict=True):
-            if isinstance(outcome, Contended | Corrupt):  # another collector is at it, a merge has the base; or damage
+        for scope, outcome in zip(scopes, self._context.each(attempt, scopes), strict=True):
+            if isinstance(outcome, Contended | Corrupt):  # another collector or a merge came first; or damage
                 self._errors.append(outcome)
-                self.leave(place, outcome.message)
+                self.skip(scope, outcome.message)
             else:
-                done[place] = outcome
+                done[scope] = outcome
         return done
 
-    def leave(self, place: CollectionScope, why: str) -> None:
-        """Say why no round is taken of a place."""
-        self._kept.append(Kept(path=place.path, kind="round", why=why))
+    def skip(self, scope: CollectionScope, why: str) -> None:
+        """Record why a scope has no round."""
+        self._kept.append(Kept(path=scope.path, kind="round", why=why))
 
-    def end(self, *kinds: type[Contended | Corrupt]) -> None:
-        """Raise the first error of the first of these kinds that there is one of."""
+    def raise_first(self, *kinds: type[Contended | Corrupt]) -> None:
+        """Raise the first error of one of these kinds; earlier kinds come first."""
         for kind in kinds:
             for error in self._errors:
                 if isinstance(error, kind):
                     raise error
 
-    def step(self, found: Collected, *kinds: type[Contended | Corrupt]) -> Collected:
-        """A result with what is corrupt elsewhere; where it has no round, raises as `end`."""
+    def step_result(self, found: Collected, *kinds: type[Contended | Corrupt]) -> Collected:
+        """Add the errors of corrupt scopes to a result. If it has no round, raises as `raise_first` does."""
         if not found.rounds:
-            self.end(*kinds)
+            self.raise_first(*kinds)
         return replace(found, corrupt=tuple(error for error in self._errors if isinstance(error, Corrupt)))
 
     def result(self, parts: Sequence[Collected]) -> Collected:
-        """What came of all places together."""
+        """Combine the results of all scopes."""
         removed = Collected(
             candidates=_expired(self.removed), deleted=len(self.removed), phase="swept" if self.removed else "idle"
         )
         return _sum([removed, *parts, Collected(kept=tuple(self._kept))])
 
 
-def _verified(handle: TableHandle, tour: _Tour, rounds: Mapping[CollectionScope, str]) -> Mapping[CollectionScope, str]:
-    """The rounds that may be committed. A pin that comes after this read of them is seen by the sweep."""
+def _verify_all(
+    handle: TableHandle, runner: _Runner, rounds: Mapping[CollectionScope, str]
+) -> Mapping[CollectionScope, str]:
+    """Verify rounds; returns those that passed. A pin that is created after this read is seen by the sweep."""
     if not rounds:
         return rounds
     pins, progress = read_pins(handle.context), read_progress(handle)
     return {
-        place: rounds[place] for place in tour.each(lambda place: place.verify(rounds[place], pins, progress), rounds)
+        scope: rounds[scope] for scope in runner.each(lambda scope: scope.verify(rounds[scope], pins, progress), rounds)
     }
 
 
-def _committed(tour: _Tour, rounds: Mapping[CollectionScope, str]) -> dict[CollectionScope, str]:
-    """The rounds that are committed, if others did not come first."""
-    done = tour.each(lambda place: place.commit(rounds[place]), rounds)
-    for place, ours in done.items():
+def _commit_all(runner: _Runner, rounds: Mapping[CollectionScope, str]) -> dict[CollectionScope, str]:
+    """Commit rounds; returns those that are committed."""
+    done = runner.each(lambda scope: scope.commit(rounds[scope]), rounds)
+    for scope, ours in done.items():
         if not ours:
-            tour.leave(place, "another round came first")
-    return {place: rounds[place] for place, ours in done.items() if ours}
+            runner.skip(scope, "another round came first")
+    return {scope: rounds[scope] for scope, ours in done.items() if ours}
 
 
-def _swept(handle: TableHandle, tour: _Tour, rounds: Mapping[CollectionScope, str]) -> dict[CollectionScope, Swept]:
-    """Sweep rounds: every floor is committed and published before any pin is read, and pins are before any deletion."""
+def _sweep_all(
+    handle: TableHandle, runner: _Runner, rounds: Mapping[CollectionScope, str]
+) -> dict[CollectionScope, Swept]:
+    """Sweep rounds. All floors are committed and published before pins are read, and pins are read before deletions."""
     if not rounds:
         return {}
-    confirmed = tour.each(lambda place: place.confirm(rounds[place]), rounds)
-    counting = expire_pins(handle.context, skew_seconds=handle.settings.skew_allowance_seconds, removed=tour.removed)
-    return tour.each(lambda place: confirmed[place](counting), confirmed)
+    confirmed = runner.each(lambda scope: scope.confirm(rounds[scope]), rounds)
+    counting = expire_pins(handle.context, skew_seconds=handle.settings.skew_allowance_seconds, removed=runner.removed)
+    return runner.each(lambda scope: confirmed[scope](counting), confirmed)
 
 
-def _looked(handle: TableHandle) -> Collected:
-    """A dry run."""
+def _dry_run(handle: TableHandle) -> Collected:
+    """Decide what a collection would do, without any write."""
     context, now = handle.context, handle.context.clock.now()
     skew = handle.settings.skew_allowance_seconds
     pins = read_pins(context)
@@ -295,14 +308,14 @@ def _looked(handle: TableHandle) -> Collected:
     counting = [pin for pin in pins if pin not in expired]
     progress = read_progress(handle)
 
-    def look(place: CollectionScope) -> Collected:
-        waiting = place.waiting(counting)
-        return _waits(waiting) if waiting else _shown(place.look(counting, progress))
+    def look_at(scope: CollectionScope) -> Collected:
+        waiting = scope.waiting(counting)
+        return _describe_waiting(waiting) if waiting else _describe(scope.look(counting, progress))
 
-    tour = _Tour(context)
-    looked = tour.each(look, all_places(handle))
-    tour.end(Corrupt)
-    found = tour.result([Collected(candidates=_expired(expired)), *looked.values()])
+    runner = _Runner(context)
+    looked = runner.each(look_at, all_scopes(handle))
+    runner.raise_first(Corrupt)
+    found = runner.result([Collected(candidates=_expired(expired)), *looked.values()])
     return replace(found, phase="marked") if found.phase == "idle" else found
 
 
@@ -310,43 +323,44 @@ def _expired(pins: Iterable[Pin]) -> tuple[Candidate, ...]:
     return tuple(Candidate(path=pin.name, kind=pin.kind, bytes=0, why="it has expired") for pin in pins)
 
 
-def _written(handle: TableHandle, marked: MarkedRound) -> Collected:
-    """A round as a result, once its list is written; there is none if it is not worth it."""
-    shown = _shown(marked)
-    return replace(shown, rounds=(write_list(handle.context, marked.round).key,)) if marked.worthwhile else shown
+def _write_round(handle: TableHandle, marked: MarkedRound) -> Collected:
+    """Write the list of a round if the round is worthwhile, and describe the round as a result."""
+    described = _describe(marked)
+    return (
+        replace(described, rounds=(write_list(handle.context, marked.round).key,)) if marked.worthwhile else described
+    )
 
 
-def _shown(marked: MarkedRound) -> Collected:
-    """A round as a result, without a list."""
+def _describe(marked: MarkedRound) -> Collected:
+    """Describe a round as a result, without a list."""
     if not marked.worthwhile:
-        few = tuple(
-            Kept(path=i.path, kind=i.kind, why=f"{i.why}; too little for a round of its own")
-            for i in marked.round.items
+        postponed = tuple(
+            Kept(path=i.path, kind=i.kind, why=f"{i.why}; too few objects for a round") for i in marked.round.items
         )
-        return Collected(kept=(*marked.kept, *few))
+        return Collected(kept=(*marked.kept, *postponed))
     return Collected(phase="marked", candidates=_candidates(marked.round.items), kept=marked.kept)
 
 
-def _waits(waiting: Waiting) -> Collected:
-    """A committed round as a result."""
+def _describe_waiting(waiting: Waiting) -> Collected:
+    """Describe a committed round as a result."""
     return Collected(
         rounds=(waiting.key,),
         phase="committed",
-        candidates=_candidates(waiting.items, but="; its round is committed and waits for its sweep"),
+        candidates=_candidates(waiting.items, suffix="; its round is committed and waits for its sweep"),
         kept=waiting.kept,
     )
 
 
-def _candidates(items: Iterable[GarbageItem], *, but: str = "") -> tuple[Candidate, ...]:
-    return tuple(Candidate(path=i.path, kind=i.kind, bytes=i.bytes, why=f"{i.why}{but}") for i in items)
+def _candidates(items: Iterable[GarbageItem], *, suffix: str = "") -> tuple[Candidate, ...]:
+    return tuple(Candidate(path=i.path, kind=i.kind, bytes=i.bytes, why=f"{i.why}{suffix}") for i in items)
 
 
 def _rounds(marked: Mapping[CollectionScope, Collected]) -> dict[CollectionScope, str]:
-    return {place: key for place, one in marked.items() for key in one.rounds}
+    return {scope: key for scope, one in marked.items() for key in one.rounds}
 
 
 def _sum(parts: Sequence[Collected]) -> Collected:
-    """Several results as one."""
+    """Combine several results into one."""
     busy = [part.phase for part in parts if part.phase != "idle"]
     return Collected(
         rounds=tuple(key for part in parts for key in part.rounds),

@@ -1,6 +1,7 @@
-"""Commit: the region's manifest drops what a round deletes and names its list; the head gets the floor of the log.
+"""Commit a round: the new manifest drops the generations and names the list, and the head gets the floor of the log.
 
-From then on nobody can begin to need what the list has: a pin that was made before fails, or is seen by the sweep.
+After the commit no process can begin to need what the list has: a pin that is being created either fails, or the sweep
+sees it.
 """
 
 from __future__ import annotations
@@ -11,37 +12,37 @@ from lancelsm.gc.lists import GarbageKind, RoundList, find_list
 from lancelsm.region import manifest as manifests
 from lancelsm.region.catalog import Region
 from lancelsm.region.compare_and_swap import CommittedManifest, commit
-from lancelsm.region.manifest import Dead, Manifest
+from lancelsm.region.manifest import Manifest, Superseded
 
 
-def commit_round(region: Region, key: str) -> CommittedManifest | Dead:
-    """Commit the round whose list is at a key, which was verified.
+def commit_round(region: Region, key: str) -> CommittedManifest | Superseded:
+    """Commit the verified round whose list has this key.
 
     Returns:
-        Once the head names a manifest after the round; `Dead` if another round came first.
+        The manifest, once the head names it; `Superseded` if another round came first.
 
     Raises:
-        Corrupt: the list is gone, unreadable or another region's.
-        Contended, Unavailable, Ambiguous: as `region.compare_and_swap.commit`; run it again: a committed round is
-            recognised by its key.
+        Corrupt: the list is missing, unreadable or of another region.
+        Contended, Unavailable, Ambiguous: see `region.compare_and_swap.commit`. Retry: a committed round is recognised
+            by its key.
     """
     listed = find_list(region.context, key, newest=lambda: region.head().collector_round)
     if listed is None:
-        return Dead(why="a later round is committed")
+        return Superseded(why="a later round is committed")
     if listed.round.region != region.id:
-        raise Corrupt("the list of another region's round", **region.where, object=key)
+        raise Corrupt("the list is that of another region", **region.where, object=key)
 
-    def transition(manifest: Manifest) -> Manifest | Dead:
+    def transition(manifest: Manifest) -> Manifest | Superseded:
         return after_round(manifest, listed, at=region.context.clock.now())
 
     return commit(region, transition)
 
 
-def after_round(manifest: Manifest, listed: RoundList, *, at: float) -> Manifest | Dead:
-    """The manifest after a round that is committed at this time, in Unix seconds: pure."""
+def after_round(manifest: Manifest, listed: RoundList, *, at: float) -> Manifest | Superseded:
+    """The manifest after a round that is committed at this time, in Unix seconds. No I/O."""
     directories = {
         item.path.rpartition("/")[2] for item in listed.round.items if item.kind is GarbageKind.GENERATION
-    }  # orphans are among them, which no manifest names
+    }  # includes orphans, which no manifest names
     return manifests.collected(
         manifest,
         round_number=listed.round.number,

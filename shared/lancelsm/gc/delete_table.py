@@ -1,7 +1,7 @@
-"""Delete a whole table: its records, then its objects. A crash leaves less of it; the same call goes on.
+"""Delete a whole table: its records, then its objects. After a crash the same call continues.
 
-Names of objects come back in a table that is made there anew. So objects go only while the note stands that this table
-is being dropped, and it goes last: nothing is made there before.
+A new table at the same location has objects of the same names. So objects are deleted only while the marker file of the
+drop exists. It is deleted last, and no table can be created there before.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from lancelsm.gc.sweep import BATCH, delete_all
 from lancelsm.region.catalog import TableContext
 from lancelsm.region.markers import read_marker
 
-_OF_LANCE = ("_versions", "_transactions", "_indices", "_deletions", "_refs", "data", "tree")
+_LANCE_DIRECTORIES = ("_versions", "_transactions", "_indices", "_deletions", "_refs", "data", "tree")
 
 
 def delete_config(context: TableContext) -> None:
-    """Delete the configuration: from now on nobody can open the table. Raises as `delete_objects`."""
+    """Delete the configuration, so that the table can't be opened any more. Raises as `delete_objects` does."""
     _delete(context, [CONFIG])
 
 
 def cancel_drop(context: TableContext) -> None:
-    """Take back the note of a table that is not to be dropped after all. Raises as `delete_objects`."""
+    """Delete the marker file of a drop that is cancelled. Raises as `delete_objects` does."""
     _delete(context, [DROPPING])
 
 
 def delete_records(context: TableContext) -> int:
-    """Delete every record of a table, and the catalog by which heads are found after them; returns how many.
+    """Delete all records of a table; returns their number. The catalog comes after the heads, which are found by it.
 
     Raises:
-        Contended: others kept changing one.
+        Contended: other processes kept changing a record.
         Unavailable: the registry did not answer.
     """
     registry, table = context.registry, context.table
@@ -57,18 +57,18 @@ def delete_records(context: TableContext) -> int:
 
 
 def delete_objects(context: TableContext) -> int:
-    """Delete every object of a table, last what says that it is being dropped; returns how many.
+    """Delete all objects of a table, the marker file of the drop last; returns their number.
 
-    Nothing else that lies below the table's place is touched.
+    Other files in the table's directory stay.
 
     Raises:
-        Contended: another process has finished the drop; what is there now stays.
-        Corrupt: the note can't be read.
-        Unavailable: the store did not answer; some are gone.
+        Contended: another process has finished the drop. Objects that exist now stay.
+        Corrupt: the marker file can't be read.
+        Unavailable: the store did not answer; some objects may be deleted.
     """
     found = 0
-    for place in (*_OF_LANCE, MEM_WAL, PRIVATE):
-        keys = [line.key for line in context.objects.list(f"{place}/") if line.key != DROPPING]
+    for directory in (*_LANCE_DIRECTORIES, MEM_WAL, PRIVATE):
+        keys = [line.key for line in context.objects.list(f"{directory}/") if line.key != DROPPING]
         found += len(keys)
         _delete(context, keys)
     _delete(context, [DROPPING])
@@ -76,13 +76,13 @@ def delete_objects(context: TableContext) -> int:
 
 
 def _delete(context: TableContext, keys: Sequence[str]) -> None:
-    """Delete objects a few at a time, as long as the note says that this table is being dropped."""
+    """Delete objects in batches; before each, check that the marker file still says that this table is dropped."""
     for start in range(0, len(keys), BATCH):
         marker = read_marker(context.objects, DROPPING)
         if marker is None or marker["table"] != context.table:
             raise Contended(
                 "another process has finished the drop",
-                remedy="See what is there: if a table is, it was made since",
+                remedy="Look at the location: a table there was created since",
                 table=context.uri,
             )
         delete_all(context, keys[start : start + BATCH])
@@ -96,4 +96,6 @@ def _delete_record(context: TableContext, key: Key) -> bool:
             context.registry.delete(key, expect={})
         except Corrupt:
             context.registry.discard(key)
-    raise Contended("others kept changing a record", remedy="Stop them, then drop the table again", table=context.uri)
+    raise Contended(
+        "other processes kept changing a record", remedy="Stop them, then drop the table again", table=context.uri
+    )

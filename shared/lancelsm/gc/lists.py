@@ -1,6 +1,7 @@
-"""The list of one round as an object: what the round deletes, written before anything names it.
+"""Write and read the list of a round: the object that names everything that the round deletes.
 
-A manifest, or for the base the catalog, names the list that was committed. Spec: proto/lancelsm/v1/round.proto.
+The list is written first. On commit a manifest, or for the base the catalog, names it. Spec:
+proto/lancelsm/v1/round.proto.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ FORMAT = 1
 
 
 class GarbageKind(StrEnum):
-    GENERATION = "generation"  # a directory: everything below it
+    GENERATION = "generation"  # a directory with everything in it
     ENTRY = "entry"
     STAGED = "staged"
     PUBLISHED = "published"
@@ -46,7 +47,7 @@ _KINDS = {number: kind for kind, number in _NUMBERS.items()}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GarbageItem:
-    """One thing to delete. `path` is below the table; `number` is its generation, position, version or round."""
+    """One thing to delete. `path` is relative to the table; `number` is a generation, position, version or round."""
 
     kind: GarbageKind
     path: str
@@ -59,10 +60,12 @@ class GarbageItem:
 class Round:
     """What one round deletes.
 
-    `floor` is the first position that stays in the log, of the base the oldest version that stays; `discarded` sums the
-    entries of the log below it, of all rounds. `fence` is of the base alone: its files were listed before the commit
-    that raises `lancelsm.fence` to it. `marked` is when, in Unix seconds; `standing` are the bytes of the log that mark
-    saw, of which the round takes its share.
+    Args:
+        floor: the first position of the log that stays; for the base, the oldest version that stays.
+        marked: when the round was marked, in Unix seconds.
+        discarded: sum of all entries below the floor, including those that earlier rounds deleted.
+        fence: for the base only: its files were listed before the commit that raises `lancelsm.fence` to this number.
+        log_bytes: size of the whole log when it was marked; a round may only take a share of it.
     """
 
     region: RegionId | None  # None: the base
@@ -72,12 +75,12 @@ class Round:
     marked: float
     discarded: Setsum = Setsum.ZERO
     fence: int = 0
-    standing: int = 0
+    log_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundList:
-    """A round with the object that holds it: its key, and the setsum of its bytes."""
+    """A round with the key of its list, and the setsum of the list's bytes."""
 
     key: str
     setsum: Setsum
@@ -85,10 +88,10 @@ class RoundList:
 
 
 def write_list(context: TableContext, found: Round) -> RoundList:
-    """Write a round's list under a name of its own, which nothing names yet.
+    """Write the list of a round under a fresh name.
 
     Raises:
-        Unavailable: the store gave no answer.
+        Unavailable: the store did not answer.
     """
     key = round_list(found.region, found.number, context.ids.nonce())
     body = encode(found)
@@ -98,17 +101,17 @@ def write_list(context: TableContext, found: Round) -> RoundList:
 
 
 def read_list(context: TableContext, key: str, *, setsum: Setsum | None = None) -> RoundList:
-    """The list at a key.
+    """Read the list with this key.
 
     Args:
-        setsum: of its bytes, where something committed says so.
+        setsum: expected setsum of its bytes, if the round is committed.
 
     Raises:
-        Corrupt: it is gone, unreadable or another one.
-        Invalid: the key is no list's, or a newer release wrote it.
+        Corrupt: the list is missing or unreadable, or has another setsum.
+        Invalid: the key is not that of a list, or a newer release wrote the list.
     """
     if round_number(key) is None:
-        raise Invalid(f"{key!r:.200} names no round", remedy="Give what mark returned", field="round")
+        raise Invalid(f"{key!r:.200} is not a round", remedy="Give what mark returned", field="round")
     found = context.objects.get(key)
     if found is None:
         raise Corrupt("the list of a round is gone", remedy="Mark a new one", table=context.uri, object=key)
@@ -121,7 +124,7 @@ def read_list(context: TableContext, key: str, *, setsum: Setsum | None = None) 
 def find_list(
     context: TableContext, key: str, *, newest: Callable[[], int], setsum: Setsum | None = None
 ) -> RoundList | None:
-    """As `read_list`, but None if a later round is committed by now: it deletes the lists of those before.
+    """Like `read_list`, but returns None if a later round is committed: that one deletes earlier lists.
 
     Args:
         newest: reads the number of the newest committed round.
@@ -135,7 +138,7 @@ def find_list(
 
 
 def encode(found: Round) -> bytes:
-    """The bytes of a list, the same for equal values."""
+    """Encode a list; equal values give equal bytes."""
     message = pb.Round(
         format=FORMAT,
         region=uuid.UUID(found.region).bytes if found.region else b"",
@@ -148,13 +151,13 @@ def encode(found: Round) -> bytes:
         floor=found.floor,
         discarded=found.discarded.digest(),
         marked=found.marked,
-        standing=found.standing,
+        standing=found.log_bytes,
     )
     return message.SerializeToString(deterministic=True)
 
 
 def decode(body: bytes, *, key: str) -> Round:
-    """Inverse of `encode`; raises as `read_list`."""
+    """Inverse of `encode`; raises the same errors as `read_list`."""
     try:
         message = pb.Round.FromString(body)
         if message.format > FORMAT:
@@ -174,7 +177,7 @@ def decode(body: bytes, *, key: str) -> Round:
             marked=message.marked,
             discarded=Setsum.from_digest(message.discarded),
             fence=message.fence,
-            standing=message.standing,
+            log_bytes=message.standing,
         )
     except (DecodeError, ValueError, KeyError, Corrupt) as error:
         raise Corrupt(f"not the list of a round: {error!r}", object=key) from error

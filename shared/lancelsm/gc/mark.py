@@ -1,7 +1,7 @@
-"""Mark: what of a region nothing needs any more, decided from what was read of it. No I/O.
+"""Mark: decide which objects of a region are no longer needed, from a survey of the region. No I/O.
 
-Everything goes by rank, nothing by age: what is marked can never be needed again, whatever stalls and goes on later.
-So a survey may be incomplete: what it did not see waits for the next round.
+Decisions depend on ranks (positions, versions, numbers), not on age: a marked object can never be needed again, even by
+a process that stalls and continues later. So a survey may be incomplete; objects that it missed wait for a later round.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from lancelsm.objects import Listed
 from lancelsm.region.head import Head
 from lancelsm.region.manifest import FlushedGeneration, Manifest
 
-ITEMS_MAX = 10_000  # of one round, and entries of the log that one reads
-_OWN_OBJECTS = 3  # that a round adds: its list, its manifest, published too
+ITEMS_MAX = 10_000  # items of one round; also the number of log entries that it reads
+_OWN_OBJECTS = 3  # objects that a round adds: list, staged manifest, published manifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What one version of the base has of each region: by its counters, by Lance's marker, by each index it maintains.
+    """The newest generation of each region in one version of the base: by counter, by Lance's marker, by each index.
 
-    `caught_up` has an entry for every index that is there; an index that never caught up has an empty one.
+    `caught_up` has an entry for every index; an index that never caught up has an empty one.
     """
 
     version: int
@@ -49,19 +49,19 @@ class Progress:
     markers: Mapping[RegionId, Generation]
     caught_up: Mapping[str, Mapping[RegionId, Generation]]
 
-    def lacking(self, region: RegionId, generation: Generation) -> str:
-        """Why a generation must stay, empty if the base has it in every respect."""
+    def reason_to_keep(self, region: RegionId, generation: Generation) -> str:
+        """Why a generation must stay; empty if base, marker and all indexes have it."""
         if generation > self.counters.get(region, 0):
-            return "the base does not hold it yet"
+            return "it is not merged yet"
         if generation > self.markers.get(region, 0):
-            return "Lance's marker lags: the next merge repairs it"
+            return "Lance's marker is behind: the next merge repairs it"
         behind = sorted(name for name, known in self.caught_up.items() if generation > known.get(region, 0))
-        return f"index {behind[0]} has not caught up: optimize" if behind else ""
+        return f"index {behind[0]} has not caught up: run optimize" if behind else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryFacts:
-    """What mark needs to know of an object of the log. `fence` is True for a fence that lancelsm put."""
+    """Facts about an object of the log. `fence` is True for a fence of lancelsm, not of Lance."""
 
     bytes: int
     fence: bool
@@ -70,16 +70,16 @@ class EntryFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """A region as one look saw it.
+    """What was read of a region.
 
     Args:
-        hint: the published version from which Lance's readers walk up; 0 if there is none.
-        listed: what lies below the region's prefix, perhaps not all of it.
-        entries: every committed entry from the manifest's floor up to `log_end`, and what lies below the floor; None
-            for what is gone or unreadable there.
-        discarded: sums what earlier rounds took from the log.
-        standing_bytes: of all objects of the log.
-        bytes_max: that this round may take from the log.
+        hint: the published version at which Lance's readers start; 0 if there is none.
+        listed: objects of the region, perhaps not all.
+        entries: all committed entries from the manifest's floor up to `log_end`, and objects below the floor. None for
+            an object below the floor that is missing or unreadable.
+        discarded: sum of the entries that earlier rounds took from the log.
+        log_bytes: size of all objects of the log.
+        bytes_max: how much of the log this round may take.
     """
 
     head: Head
@@ -90,13 +90,13 @@ class Survey:
     listed: Sequence[Listed]
     entries: Mapping[Position, EntryFacts | None]
     discarded: Setsum
-    standing_bytes: int
+    log_bytes: int
     bytes_max: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """Something that stays, and why."""
+    """An object that stays, and the reason."""
 
     path: str
     kind: str
@@ -105,7 +105,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkedRound:
-    """What a round would delete, and what stays; `worthwhile` is False if the round would leave as much as it takes."""
+    """What a round would delete, and what stays. `worthwhile` is False if it deletes no more than it adds."""
 
     round: Round
     kept: tuple[Kept, ...]
@@ -113,7 +113,7 @@ class MarkedRound:
 
 
 def log_end(manifest: Manifest, pins: Iterable[Pin]) -> Position:
-    """The first position that must stay whatever the size of the round: not in a generation, or pinned."""
+    """The first position that the round can't take: not flushed, pinned, or beyond the maximum number of items."""
     ends = [needs.first_position for pin in pins if (needs := pin.of(manifest.region)) is not None]
     return Position(
         max(
@@ -124,7 +124,7 @@ def log_end(manifest: Manifest, pins: Iterable[Pin]) -> Position:
 
 
 def summed_from(manifest: Manifest) -> Position:
-    """The first position that the region's sums know of: those of an adopted region begin behind what Lance folded."""
+    """The first position in the region's sums. In an adopted region sums start after the entries that Lance flushed."""
     if all(g.folded for g in manifest.generations):
         return Position(1)
     ours = [g.folded.first for g in manifest.generations if g.folded]
@@ -132,7 +132,7 @@ def summed_from(manifest: Manifest) -> Position:
 
 
 def log_objects(region: RegionId, listed: Iterable[Listed]) -> dict[Position, int]:
-    """The sizes of the objects of the log among what was listed."""
+    """Sizes of the objects of the log among the listed objects, by position."""
     inside = (found for found in listed if found.key.startswith(wal_prefix(region)))
     return {position: found.size for found in inside if (position := wal_position(found.key)) is not None}
 
@@ -150,7 +150,7 @@ def mark_region(survey: Survey, *, now: float) -> MarkedRound:
             items=tuple(items),
             marked=now,
             discarded=marking.discarded,
-            standing=survey.standing_bytes,
+            log_bytes=survey.log_bytes,
         ),
         kept=tuple(kept),
         worthwhile=big or len(items) > _OWN_OBJECTS,
@@ -158,7 +158,7 @@ def mark_region(survey: Survey, *, now: float) -> MarkedRound:
 
 
 class _Marking:
-    """One decision in the making: what stays is noted on the way."""
+    """Decides one round, and collects the reasons for objects that stay."""
 
     def __init__(self, survey: Survey) -> None:
         self._survey = survey
@@ -167,7 +167,7 @@ class _Marking:
         self.floor, self.discarded = self._floor()
 
     def items(self) -> list[GarbageItem]:
-        # Entries come last: they alone are so many that they would leave no room for others, round after round.
+        # Entries come last: there can be so many that they leave no room for other objects in any round.
         manifests = sorted(self._manifests(), key=lambda item: item.number)
         found = [*self._lists(), *manifests, *self._generations(), *self._entries()]
         items, later = bounded(region_prefix(self._region), found)
@@ -175,7 +175,7 @@ class _Marking:
         return items
 
     def _floor(self) -> tuple[Position, Setsum]:
-        """How far the log goes in this round, and the sum of all that is below that."""
+        """The new floor of the log, and the sum of all entries below it."""
         survey, manifest = self._survey, self._survey.manifest
         floor, end, taken = manifest.first_position, log_end(manifest, survey.pins), 0
         discarded, known = survey.discarded, summed_from(manifest)
@@ -190,12 +190,10 @@ class _Marking:
             floor = Position(floor + 1)
         pinned = self._log_pin(Position(min(floor, manifest.replay_after)))
         if pinned or floor <= manifest.replay_after:
-            why = "the share of the log that one round may take is reached: it goes with a later one"
+            why = "the share of the log that one round may take is reached; a later round takes the rest"
             self._keep(wal_prefix(self._region), GarbageKind.ENTRY, pinned or why)
         if manifest.replay_after < floor < survey.head.next_position:
-            self._keep(
-                wal_prefix(self._region), GarbageKind.ENTRY, f"from position {floor} on it is in no generation yet"
-            )
+            self._keep(wal_prefix(self._region), GarbageKind.ENTRY, f"from position {floor} on it is not flushed yet")
         return floor, discarded
 
     def _log_pin(self, floor: Position) -> str:
@@ -215,7 +213,7 @@ class _Marking:
                 sizes[name] = sizes.get(name, 0) + found.size
         leaving = list(takewhile(self._leaves, manifest.generations))
         for one in leaving:
-            why = f"the base holds it since version {survey.progress.version} or before"
+            why = f"the base has it since version {survey.progress.version} or before"
             yield self._generation(one.path, one.generation, sizes.pop(one.path, 0), why)
         for one in manifest.generations:
             sizes.pop(one.path, None)
@@ -226,13 +224,13 @@ class _Marking:
             elif pinned := self._generation_pin(number):
                 self._keep(generation_path(self._region, name), GarbageKind.GENERATION, pinned)
             else:
-                why = "the manifest does not name it, and its number is taken"
+                why = "the manifest does not list it, and its number is used"
                 yield self._generation(name, number, sizes[name], why)
 
     def _leaves(self, one: FlushedGeneration) -> bool:
-        """Whether a generation goes now. The first that does not keeps all later ones."""
+        """Whether a generation can be deleted now. If not, all later ones stay too."""
         last = one.folded.last if one.folded else summed_from(self._survey.manifest) - 1
-        why = self._survey.progress.lacking(self._region, one.generation) or self._generation_pin(one.generation)
+        why = self._survey.progress.reason_to_keep(self._region, one.generation) or self._generation_pin(one.generation)
         if not why and last >= self.floor:
             why = f"its entries are still in the log, up to position {last}"
         if why:
@@ -252,9 +250,9 @@ class _Marking:
         )
 
     def _entries(self) -> Iterator[GarbageItem]:
-        """Objects of the log below the floor, without the two fences that Lance's own writers run into.
+        """Objects of the log below the floor, without the oldest and the newest fence, which stop Lance's own writers.
 
-        Nor what a pin needs that the floor has passed: it would make a round, of which nothing could be swept.
+        Objects below the old floor that a pin needs are left out too: a round of these could not be swept.
         """
         survey = self._survey
         needs = [needed.first_position for pin in survey.pins if (needed := pin.of(self._region)) is not None]
@@ -267,7 +265,7 @@ class _Marking:
             key = wal_entry(self._region, Position(position))
             if position in stay:
                 self._keep(
-                    key, GarbageKind.ENTRY, "the oldest and the newest fence stay: they stop a writer of Lance's"
+                    key, GarbageKind.ENTRY, "the oldest and the newest fence stay: they stop Lance's own writers"
                 )
                 continue
             why = "it is in a generation" if position in committed else "it is below the floor of the log"
@@ -288,13 +286,13 @@ class _Marking:
                     self._keep(found.key, GarbageKind.STAGED, "a snapshot needs it")
                 else:
                     yield _item(
-                        GarbageKind.STAGED, found, staged, "the head names another manifest, and its version is taken"
+                        GarbageKind.STAGED, found, staged, "the head names another manifest, and its version is used"
                     )
             elif published is not None and published < min(self._survey.hint, head.manifest_version):
                 if published in versions:
                     self._keep(found.key, GarbageKind.PUBLISHED, "a snapshot needs it")
                 else:
-                    yield _item(GarbageKind.PUBLISHED, found, published, "readers of files start at a later version")
+                    yield _item(GarbageKind.PUBLISHED, found, published, "Lance's readers start at a later version")
 
     def _lists(self) -> list[GarbageItem]:
         manifest, prefix = self._survey.manifest, round_prefix(self._region)
@@ -306,24 +304,24 @@ class _Marking:
 
 
 def passed_lists(lists: Iterable[Listed], *, newest: int, named: str) -> list[GarbageItem]:
-    """The lists of rounds, oldest first, that are over or were never committed: all but the newest round's.
+    """Lists of earlier rounds and of rounds that were never committed, oldest first: all but the newest round's.
 
     Args:
         newest: the number of the newest committed round.
         named: the key of its list.
     """
     numbers = sorted((number, found.key, found) for found in lists if (number := round_number(found.key)) is not None)
-    why = "its round is over, or was never committed"
+    why = "its round is finished, or was never committed"
     return [
         _item(GarbageKind.LIST, one, number, why) for number, key, one in numbers if number <= newest and key != named
     ]
 
 
-def bounded(place: str, items: Sequence[GarbageItem]) -> tuple[list[GarbageItem], list[Kept]]:
-    """As many as one round takes, and a word about the rest: rank finds it again."""
+def bounded(path: str, items: Sequence[GarbageItem]) -> tuple[list[GarbageItem], list[Kept]]:
+    """As many items as one round takes, and a note about the rest, which later rounds find again."""
     left = len(items) - ITEMS_MAX
-    why = f"a round takes {ITEMS_MAX} objects: {left} more go with later ones"
-    return list(items[:ITEMS_MAX]), [Kept(path=place, kind="round", why=why)] if left > 0 else []
+    why = f"a round takes at most {ITEMS_MAX} objects; later rounds take {left} more"
+    return list(items[:ITEMS_MAX]), [Kept(path=path, kind="round", why=why)] if left > 0 else []
 
 
 def _item(kind: GarbageKind, found: Listed, number: int, why: str) -> GarbageItem:

@@ -1,4 +1,4 @@
-"""The places of a table that are collected by rounds of their own, each region and the base, with one face for both."""
+"""Scopes of collection: each region and the base have their own rounds. Both scopes have the same interface."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ from lancelsm.gc.verify import verify_region
 from lancelsm.history.pins import Pin
 from lancelsm.region.catalog import Region, region_from_record, regions, with_heads
 from lancelsm.region.handle import TableHandle
-from lancelsm.region.manifest import Dead
+from lancelsm.region.manifest import Superseded
 
 
 class CollectionScope(Protocol):
-    """Where rounds are taken one after the other; each place is worked on by itself."""
+    """A part of a table with its own sequence of rounds, independent of other scopes."""
 
     @property
     def path(self) -> str:
-        """Where it is, below the table."""
+        """The path, relative to the table."""
 
     def waiting(self, pins: Sequence[Pin]) -> Waiting | None:
-        """The committed round that waits for its sweep."""
+        """The committed round that waits for its sweep, or None."""
 
     def look(self, pins: Sequence[Pin], progress: Progress) -> MarkedRound:
-        """What a round would delete now."""
+        """Decide what a round would delete now."""
 
     def mark(self, pins: Sequence[Pin], progress: Progress) -> MarkedRound:
-        """As `look`, for a round that is to be committed; raises `Contended` while another has the place."""
+        """Like `look`, for a round that will be committed; raises `Contended` while another process works there."""
 
     def verify(self, key: str, pins: Sequence[Pin], progress: Progress) -> None:
-        """Check the round whose list is at a key."""
+        """Verify the round whose list has this key."""
 
     def commit(self, key: str) -> bool:
-        """Commit it; False if another round came first."""
+        """Commit the round; False if another round came first."""
 
     def confirm(self, key: str) -> Sweep:
-        """Make sure that it is committed; what is returned deletes, given pins that are read after this."""
+        """Check that the round is committed; returns its sweep, to be called with pins that are read afterwards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RegionScope:
-    """A region."""
+    """The scope of a region."""
 
     handle: TableHandle
     region: Region
@@ -70,7 +70,7 @@ class RegionScope:
         verify_region(self.region, key, pins=pins, progress=progress, settings=self.handle.settings)
 
     def commit(self, key: str) -> bool:
-        return not isinstance(commit_round(self.region, key), Dead)
+        return not isinstance(commit_round(self.region, key), Superseded)
 
     def confirm(self, key: str) -> Sweep:
         return confirm_region(self.region, key)
@@ -78,7 +78,7 @@ class RegionScope:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BaseScope:
-    """The base. Lance is loaded when something is done with it."""
+    """The scope of the base. Imports Lance only when a step is run."""
 
     handle: TableHandle
 
@@ -117,46 +117,46 @@ class BaseScope:
         return confirm_base(self.handle, key)
 
 
-def all_places(handle: TableHandle) -> list[CollectionScope]:
-    """Every region that has a head, and the base."""
-    made = [region for region, _ in with_heads(handle.context, regions(handle.context))]
-    return [*(_of(handle, region, among=len(made)) for region in made), BaseScope(handle=handle)]
+def all_scopes(handle: TableHandle) -> list[CollectionScope]:
+    """The scopes of all regions with a head, and of the base."""
+    created = [region for region, _ in with_heads(handle.context, regions(handle.context))]
+    return [*(_region_scope(handle, region, count=len(created)) for region in created), BaseScope(handle=handle)]
 
 
-def places_of(handle: TableHandle, rounds: Sequence[str]) -> dict[CollectionScope, str]:
-    """The place of each round, by the keys of their lists.
+def scopes_of(handle: TableHandle, rounds: Sequence[str]) -> dict[CollectionScope, str]:
+    """The scopes of rounds, which are given by the keys of their lists.
 
     Raises:
-        Invalid: a key names no round of this table.
+        Invalid: a key is not that of a round of this table.
     """
-    found = handle.context.each(lambda key: _place_of(handle, key, among=len(rounds)), rounds)
+    found = handle.context.each(lambda key: _scope_of(handle, key, count=len(rounds)), rounds)
     return dict(zip(found, rounds, strict=True))
 
 
 def read_progress(handle: TableHandle) -> Progress:
-    """What the newest base has of each region; raises as `base.read_progress`."""
+    """Call `base.read_progress`; imports Lance only then."""
     from lancelsm.gc import base  # noqa: PLC0415
 
     return base.read_progress(handle)
 
 
-def _place_of(handle: TableHandle, key: str, *, among: int) -> CollectionScope:
+def _scope_of(handle: TableHandle, key: str, *, count: int) -> CollectionScope:
     if key.startswith(round_prefix(None)):
         return BaseScope(handle=handle)
     identity = RegionId(key.removeprefix(f"{MEM_WAL}/").partition("/")[0])
-    if key.startswith(round_prefix(identity)):  # one of many: not by a list of all
+    if key.startswith(round_prefix(identity)):  # read one record: there may be many regions
         record = handle.context.registry.read(region_key(handle.context.table, identity))
         if record is not None:
-            return _of(handle, region_from_record(handle.context, identity, record), among=among)
+            return _region_scope(handle, region_from_record(handle.context, identity, record), count=count)
     raise Invalid(
-        f"{key!r:.200} names no round of the table",
+        f"{key!r:.200} is not a round of the table",
         remedy="Give what mark returned",
         table=handle.context.uri,
         field="round",
     )
 
 
-def _of(handle: TableHandle, region: Region, *, among: int) -> RegionScope:
-    """A region that is worked on beside others: together they have the threads that one alone would have."""
-    context = replace(region.context, parallel=max(1, region.context.parallel // among))
+def _region_scope(handle: TableHandle, region: Region, *, count: int) -> RegionScope:
+    """The scope of a region. With several scopes at once, each gets its share of the threads."""
+    context = replace(region.context, parallel=max(1, region.context.parallel // count))
     return RegionScope(handle=handle, region=replace(region, context=context))

@@ -1,4 +1,4 @@
-"""Look at a region before a round: head, manifest, log and whatever lies there."""
+"""Survey a region before a round: read head, manifest, log, and list the objects."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from lancelsm.gc.mark import EntryFacts, Progress, Survey, log_end, log_objects
 from lancelsm.history.pins import Pin
 from lancelsm.objects import Listed
 from lancelsm.region.catalog import Region, TableContext
-from lancelsm.region.compare_and_swap import hinted, newest
+from lancelsm.region.compare_and_swap import decode_hint, newest
 from lancelsm.region.head import Head
 from lancelsm.region.manifest import Manifest
 from lancelsm.wal.entry import decode
 
 
 def survey_region(region: Region, *, pins: Sequence[Pin], progress: Progress, settings: Settings) -> Survey:
-    """Read what a round of this region is decided from.
+    """Read everything from which a round of this region is decided.
 
     Raises:
         Contended: another round was committed meanwhile.
-        Corrupt: a committed entry above the floor, the manifest or the last round's list is gone or unreadable.
+        Corrupt: a committed entry at or above the floor, the manifest, or the list of the last round is missing or
+            unreadable.
         Unavailable: a store or the registry did not answer.
     """
     head, manifest = newest(region, region.head())
@@ -35,9 +36,9 @@ def survey_region(region: Region, *, pins: Sequence[Pin], progress: Progress, se
 
 @contextmanager
 def contended_if_overtaken(region: Region, head: Head) -> Iterator[None]:
-    """Raise what seems to be missing as `Contended` if another round was committed since the head was read.
+    """Raise `Contended` instead of `Corrupt` if another round was committed since the head was read.
 
-    What was read of a region that is collected proves something only with a head that is read later.
+    An object that seems to be missing may have been collected. Only a head that is read later can tell.
     """
     try:
         yield
@@ -51,9 +52,9 @@ def _survey(
     region: Region, head: Head, manifest: Manifest, *, pins: Sequence[Pin], progress: Progress, settings: Settings
 ) -> Survey:
     context = region.context
-    listed = seen(context, f"{region_prefix(region.id)}/")
+    listed = list_objects(context, f"{region_prefix(region.id)}/")
     log = log_objects(region.id, listed)
-    standing = sum(log.values())
+    log_bytes = sum(log.values())
     below = [position for position in log if position < manifest.first_position]
     positions = sorted({*below, *range(manifest.first_position, log_end(manifest, pins))})
     facts = context.each(lambda position: _facts(region, Position(position)), positions)
@@ -68,20 +69,20 @@ def _survey(
         listed=listed,
         entries=entries,
         discarded=discarded(context, manifest),
-        standing_bytes=standing,
-        bytes_max=max(settings.collect_floor_bytes, standing * settings.collect_share_percent // 100),
+        log_bytes=log_bytes,
+        bytes_max=max(settings.collect_floor_bytes, log_bytes * settings.collect_share_percent // 100),
     )
 
 
-def seen(context: TableContext, prefix: str) -> list[Listed]:
-    """What a listing shows, if it fails in the middle what it showed until then.
+def list_objects(context: TableContext, prefix: str) -> list[Listed]:
+    """List objects. If the listing fails in the middle, return the objects found before that.
 
-    Nothing is concluded from what was not seen, so a listing that never comes to its end stops nobody for ever.
+    Collection concludes nothing from objects that are not listed. So a listing that always fails does not block it.
     """
     found: list[Listed] = []
     try:
         for line in context.objects.list(prefix):
-            found.append(line)  # noqa: PERF402 - what came before a failure counts
+            found.append(line)  # noqa: PERF402 - keep what came before a failure
     except Unavailable:
         if not found:
             raise
@@ -89,7 +90,7 @@ def seen(context: TableContext, prefix: str) -> list[Listed]:
 
 
 def discarded(context: TableContext, manifest: Manifest) -> Setsum:
-    """The sum of what the rounds before took from the log."""
+    """The sum of the entries that earlier rounds took from the log."""
     if not manifest.collector_key:
         return Setsum.ZERO
     return read_list(context, manifest.collector_key, setsum=manifest.collector_setsum).round.discarded
@@ -112,7 +113,7 @@ def _facts(region: Region, position: Position) -> EntryFacts | None:
 
 
 def _require(region: Region, manifest: Manifest, entries: dict[Position, EntryFacts | None]) -> None:
-    """Every entry from the floor on must be there."""
+    """Raise `Corrupt` if an entry at or above the floor is missing."""
     for position, entry in entries.items():
         if entry is None and position >= manifest.first_position:
             raise Corrupt(
@@ -125,4 +126,4 @@ def _require(region: Region, manifest: Manifest, entries: dict[Position, EntryFa
 
 def _hint(region: Region) -> int:
     found = region.context.objects.get(version_hint(region.id))
-    return 0 if found is None else hinted(found.body)
+    return 0 if found is None else decode_hint(found.body)

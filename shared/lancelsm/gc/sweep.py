@@ -1,9 +1,9 @@
-"""Sweep: delete. The only module that calls the deletion of stores and registries.
+"""Sweep: delete what a committed round lists. Only this module calls the deletion of stores and registries.
 
-A sweep begins only once the round's manifest is committed and published, then reads all pins, then deletes. One read of
-the pins does for many rounds that were confirmed before it. What a pin holds stays: rank alone finds it again in a
-later round. A sweep that stalls anywhere and goes on much later deletes what nobody can need any more, so any number
-may sweep, and again.
+A sweep checks that the manifest of the round is committed and published, then reads all pins, then deletes. One read of
+the pins serves all rounds that were confirmed before it. What a pin needs stays; a later round finds it by its rank. A
+sweep that stalls and continues much later only deletes objects that can't be needed any more. So several processes may
+sweep, also repeatedly.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from lancelsm.common.layout import Generation, Key, cursors, pin_key, region_pre
 from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
 from lancelsm.gc.lists import GarbageItem, GarbageKind, RoundList, find_list
 from lancelsm.gc.mark import Kept
-from lancelsm.gc.survey import seen
-from lancelsm.history.cursor import withdraw
+from lancelsm.gc.survey import list_objects
+from lancelsm.history.cursor import cancel_move
 from lancelsm.history.pins import Pin, RegionPin, is_of, read_pins
 from lancelsm.region.catalog import Region, TableContext
 from lancelsm.region.compare_and_swap import CommittedManifest, commit, newest
@@ -25,12 +25,12 @@ from lancelsm.region.head import Head
 from lancelsm.region.manifest import Manifest
 from lancelsm.registry import Fields, SwapApplied
 
-BATCH = 1_000  # keys in one call
+BATCH = 1_000  # keys per call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swept:
-    """What a sweep did: how many items it deleted, and what pins kept."""
+    """What a sweep did: number of deleted items, and what pins kept."""
 
     deleted: int
     kept: tuple[Kept, ...] = ()
@@ -38,9 +38,9 @@ class Swept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """A committed round of which a sweep would still delete these items, and what pins keep of it.
+    """A committed round that is not fully swept: the items that a sweep would delete, and what pins keep.
 
-    `since` is when it was committed, in Unix seconds by its committer's clock.
+    `since` is when it was committed, in Unix seconds, by the committer's clock.
     """
 
     key: str
@@ -50,72 +50,69 @@ class Waiting:
 
 
 Sweep = Callable[[Sequence[Pin]], Swept]
-"""Deletes what a confirmed round lists, but for what these pins hold. They were read after it was confirmed."""
+"""Deletes what a confirmed round lists, except what these pins need. They must be read after the confirmation."""
 
 
 def confirm_region(region: Region, key: str) -> Sweep:
-    """Make sure that a round is committed and published: only then may the pins be read that its sweep goes by.
+    """Check that a round is committed and published. Read the pins for its sweep only after this.
 
     Returns:
-        Its sweep, which deletes nothing if a later round is committed by now: that one has taken the rest.
+        Its sweep. It deletes nothing if a later round is committed: that one takes the rest.
 
     Raises:
         Invalid: the round is not committed.
-        Corrupt, Unavailable: as `region.compare_and_swap.commit`.
+        Corrupt, Unavailable: see `region.compare_and_swap.commit`.
     """
-    done = commit(region, lambda manifest: manifest)  # published before anything of it goes
+    done = commit(region, lambda manifest: manifest)  # publishes the manifest before anything is deleted
     assert isinstance(done, CommittedManifest)
     if done.manifest.collector_key != key:
         if (round_number(key) or 0) > done.manifest.collector_round:
             raise Invalid("the round is not committed", remedy="Commit it first", **region.where, object=key)
-        return nothing
+        return sweep_nothing
     return partial(sweep_region, region, done.head, done.manifest)
 
 
-def nothing(_: Sequence[Pin]) -> Swept:
-    """The sweep of a round that others have finished."""
+def sweep_nothing(_: Sequence[Pin]) -> Swept:
+    """The sweep of a round that other processes have finished."""
     return Swept(deleted=0)
 
 
 def sweep_region(region: Region, head: Head, manifest: Manifest, pins: Sequence[Pin]) -> Swept:
-    """Delete what the round that a published manifest names lists, but for what pins hold.
+    """Delete what the list of the round in a published manifest names, except what pins need. Idempotent.
 
     Args:
-        pins: as read after the manifest was published.
-
-    Returns:
-        Once everything that is not pinned is gone. Repeated, it does what is left to do.
+        pins: read after the manifest was published.
 
     Raises:
-        Corrupt: the list is not the one that was committed, or has something that the region needs.
-        Unavailable: a store or the registry did not answer; some of it is deleted. Sweep again.
+        Corrupt: the list is not the committed one, or has something that the region needs.
+        Unavailable: a store or the registry did not answer; some objects may be deleted. Sweep again.
     """
     context, listed = region.context, _named_list(region, manifest)
     if listed is None:
-        return nothing(pins)
-    doomed, kept = _divided(region, listed.round.items, head, manifest, pins)
-    directories = [f"{item.path}/" for item in doomed if item.kind is GarbageKind.GENERATION]
+        return sweep_nothing(pins)
+    deletable, kept = _split(region, listed.round.items, head, manifest, pins)
+    directories = [f"{item.path}/" for item in deletable if item.kind is GarbageKind.GENERATION]
     context.each(partial(delete_below, context), directories)
-    delete_all(context, [item.path for item in doomed if item.kind is not GarbageKind.GENERATION])
-    return Swept(deleted=len(doomed), kept=tuple(kept))
+    delete_all(context, [item.path for item in deletable if item.kind is not GarbageKind.GENERATION])
+    return Swept(deleted=len(deletable), kept=tuple(kept))
 
 
 def waiting_region(region: Region, pins: Sequence[Pin]) -> Waiting | None:
-    """The committed round that waits for its sweep; None if nothing of it is left but what pins keep.
+    """The committed round that waits for its sweep; None if only objects that pins keep are left of it.
 
     Raises:
-        Corrupt, Unavailable: as `sweep_region`.
+        Corrupt, Unavailable: see `sweep_region`.
     """
     head, manifest = newest(region, region.head())
     listed = _named_list(region, manifest) if manifest.collector_key else None
     if listed is None:
         return None
-    doomed, kept = _divided(region, listed.round.items, head, manifest, pins)
+    deletable, kept = _split(region, listed.round.items, head, manifest, pins)
     prefix = f"{region_prefix(region.id)}/"
-    names = [one.key.removeprefix(prefix) for one in seen(region.context, prefix)]
-    there = {*names, *(name.partition("/")[0] for name in names)}
-    left = tuple(item for item in doomed if item.path.removeprefix(prefix) in there)
-    # A release that did not note the commit left the time of the mark alone.
+    names = [one.key.removeprefix(prefix) for one in list_objects(region.context, prefix)]
+    present = {*names, *(name.partition("/")[0] for name in names)}
+    left = tuple(item for item in deletable if item.path.removeprefix(prefix) in present)
+    # Earlier releases recorded only the time of the mark, not that of the commit.
     since = max(manifest.collector_committed, listed.round.marked)
     return Waiting(key=listed.key, since=since, items=left, kept=tuple(kept)) if left else None
 
@@ -130,16 +127,16 @@ def _named_list(region: Region, manifest: Manifest) -> RoundList | None:
 
 
 def expire_pins(context: TableContext, *, skew_seconds: float, removed: list[Pin] | None = None) -> tuple[Pin, ...]:
-    """The pins that count, once the expired ones are removed.
+    """Remove expired pins; returns the pins that count.
 
-    An expired pin is removed under its witness before it stops counting: if its holder renewed it meanwhile, or nobody
-    answers, it counts.
+    An expired pin counts until its record is removed by a compare-and-swap. If its holder renewed it meanwhile, or the
+    registry does not answer, it still counts.
 
     Args:
-        removed: gets those that were removed.
+        removed: the removed pins are added to this list.
 
     Raises:
-        Corrupt, Unavailable: as `history.pins.read_pins`.
+        Corrupt, Unavailable: see `history.pins.read_pins`.
     """
     counting: list[Pin] = []
     removed = [] if removed is None else removed
@@ -149,7 +146,7 @@ def expire_pins(context: TableContext, *, skew_seconds: float, removed: list[Pin
             continue
         if pin.replaces is not None:
             try:
-                withdraw(context, pin)
+                cancel_move(context, pin)
             except (Contended, Unavailable):
                 counting.append(pin)
             else:
@@ -169,7 +166,7 @@ def has_expired(pin: Pin, *, now: float, skew_seconds: float) -> bool:
 
 
 def sweep_leftovers(context: TableContext) -> int:
-    """Remove the records of regions whose pin is gone; returns how many. A pin's own record is written first."""
+    """Remove records of regions without a pin; returns their number. A new pin writes its own record first."""
     left: list[Key] = []
     for partition in (snapshots(context.table), cursors(context.table)):
         records = context.registry.list(partition)
@@ -182,7 +179,7 @@ def sweep_leftovers(context: TableContext) -> int:
 
 
 def _sweep_leftover(context: TableContext, key: Key) -> bool:
-    # Once more, since the listing is no moment: its pin may have been begun behind the place where it was.
+    # Read again: a listing is not a snapshot, and it may have passed the key of the pin before the pin was created.
     own = context.registry.read(pin_key(key.partition, key.sort.partition("#")[0]))
     if not is_of(own, key):
         context.registry.discard(key)
@@ -191,18 +188,18 @@ def _sweep_leftover(context: TableContext, key: Key) -> bool:
 
 
 def delete_all(context: TableContext, keys: Sequence[str]) -> None:
-    """Delete objects, many in one call; raises `Unavailable` after some of them."""
+    """Delete objects in large batches; raises `Unavailable`, after which some may be deleted."""
     for start in range(0, len(keys), BATCH):
         context.objects.delete(keys[start : start + BATCH])
 
 
 def delete_below(context: TableContext, prefix: str) -> None:
-    """Delete every object below a prefix. A listing that fails in the middle loses only what it did not show."""
+    """Delete all objects with a prefix. If the listing fails, delete what it returned before, then raise."""
     found: list[str] = []
     failed: Unavailable | None = None
     try:
         for line in context.objects.list(prefix):
-            found.append(line.key)  # noqa: PERF401 - what came before a failure counts
+            found.append(line.key)  # noqa: PERF401 - keep what came before a failure
     except Unavailable as error:
         failed = error
     delete_all(context, found)
@@ -210,21 +207,21 @@ def delete_below(context: TableContext, prefix: str) -> None:
         raise failed
 
 
-def _divided(
+def _split(
     region: Region, items: Iterable[GarbageItem], head: Head, manifest: Manifest, pins: Sequence[Pin]
 ) -> tuple[list[GarbageItem], list[Kept]]:
-    """What goes and what a pin keeps.
+    """Split items into those to delete and those that a pin keeps.
 
     Raises:
-        Corrupt: the committed manifest still needs something.
+        Corrupt: the committed manifest still needs an item.
     """
     needs = [(pin, needed) for pin in pins if (needed := pin.of(region.id)) is not None]
     named = {g.path for g in manifest.generations}
-    doomed, kept = [], []
+    deletable, kept = [], []
     for item in items:
         if _is_needed(item, head, manifest, named):
             raise Corrupt(
-                f"the list of round {manifest.collector_round} has what the region needs",
+                f"the list of round {manifest.collector_round} has an object that the region needs",
                 remedy="Nothing was deleted. Scrub the region",
                 **region.where,
                 object=item.path,
@@ -233,8 +230,8 @@ def _divided(
         if holders:
             kept.append(Kept(path=item.path, kind=item.kind, why=f"{holders[0].kind} {holders[0].name} needs it"))
         else:
-            doomed.append(item)
-    return doomed, kept
+            deletable.append(item)
+    return deletable, kept
 
 
 def _is_needed(item: GarbageItem, head: Head, manifest: Manifest, named: set[str]) -> bool:
@@ -249,7 +246,7 @@ def _is_needed(item: GarbageItem, head: Head, manifest: Manifest, named: set[str
             return item.number >= head.manifest_version
         case GarbageKind.LIST:
             return item.path == manifest.collector_key
-    return True  # the base's are not a region's
+    return True  # items of the base don't belong in the list of a region
 
 
 def _holds(needs: RegionPin, item: GarbageItem) -> bool:

@@ -1,7 +1,7 @@
-"""Verify: recompute from storage, with code of its own, that a round deletes nothing that is needed.
+"""Verify a round of a region: check against storage, with separate code, that it deletes nothing that is needed.
 
-Nothing is taken from mark but its list. The verifier refuses and repairs nothing; a round that it refused is never
-committed, and its list becomes an item of a later one.
+The verifier only takes the list from mark. It repairs nothing. A round that it refuses is never committed, and a later
+round deletes its list.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _NUMBER = re.compile(r"[0-9]+")
 
 
 def verify_region(region: Region, key: str, *, pins: Sequence[Pin], progress: Progress, settings: Settings) -> None:
-    """Check the round whose list is at a key; returns if it may be committed.
+    """Check the round whose list has this key; returns if it may be committed.
 
     Args:
-        pins, progress: as read after the list was written. They may be older than the head that is read here: a pin
-            that came since is seen by the sweep, which reads all of them again, and what the base has grows only.
+        pins, progress: read after the list was written. They may be older than the head that is read here: the sweep
+            reads all pins again, and sees newer ones; and what the base has only grows.
 
     Raises:
-        Corrupt: it would delete something that is needed, or sums do not balance; names the object.
-        Contended: another round, its sweep, or a pin came meanwhile: mark a new one.
-        Invalid: it takes more of the log than one round may.
+        Corrupt: the round would delete something that is needed, or sums do not balance. Names the object.
+        Contended: another round, its sweep, or a pin came first: mark a new round.
+        Invalid: the round takes more of the log than one round may.
         Unavailable: a store or the registry did not answer.
     """
     context = region.context
@@ -54,7 +54,7 @@ def verify_region(region: Region, key: str, *, pins: Sequence[Pin], progress: Pr
         raise Contended("the manifest was replaced meanwhile", remedy="Verify again", **region.where)
     manifest = manifests.decode(named.body, key=head.manifest_key)
     if manifest.collector_key == key:
-        return  # it was verified, then committed
+        return  # already verified and committed
     if listed is None or manifest.collector_round + 1 != listed.round.number or listed.round.region != region.id:
         raise Contended("another round came first", remedy="Mark a new one", **region.where)
     with contended_if_overtaken(region, head):
@@ -65,7 +65,7 @@ def verify_region(region: Region, key: str, *, pins: Sequence[Pin], progress: Pr
 
 
 class _Check:
-    """One round against what storage says."""
+    """Checks one round against storage."""
 
     def __init__(self, region: Region, found: Round, head: Head, manifest: Manifest, pins: Sequence[Pin]) -> None:
         self._region = region
@@ -73,27 +73,27 @@ class _Check:
         self._head = head
         self._manifest = manifest
         self._needs = [(pin, needs) for pin in pins if (needs := pin.of(region.id)) is not None]
-        self._unsound: list[Position] = []  # in the log as far as it is summed: not what they declare
+        self._damaged: list[Position] = []  # entries without the sum that they declare
 
     def items(self) -> None:
-        """Every item is what it says, below its rank, named by nothing that stays."""
+        """Check that each item has the name of its kind and number, is below its rank, and is not in use."""
         hint = self._hint()
         needed = {self._head.manifest_key, self._manifest.collector_key}
-        place = f"_mem_wal/{self._region.id}/"
+        prefix = f"_mem_wal/{self._region.id}/"
         for item in self._round.items:
-            if not item.path.startswith(place) or ".." in item.path:
-                self._refuse(item, "it lies outside the region")
-            name = item.path.removeprefix(place)
+            if not item.path.startswith(prefix) or ".." in item.path:
+                self._refuse(item, "it is outside of the region")
+            name = item.path.removeprefix(prefix)
             if item.path in needed:
-                self._refuse(item, "something names it")
+                self._refuse(item, "the head or the manifest names it")
             if not self._is_named_as(item, name):
-                self._refuse(item, f"it is no {item.kind.value} {item.number}")
+                self._refuse(item, f"it is not {item.kind.value} {item.number}")
             if item.kind is GarbageKind.ENTRY and item.number >= self._round.floor:
                 self._refuse(item, f"it is not below the floor {self._round.floor}")
             if item.kind is GarbageKind.STAGED and item.number > self._head.manifest_version:
-                self._refuse(item, "its version is still free")
+                self._refuse(item, "its version is not used yet")
             if item.kind is GarbageKind.PUBLISHED and item.number >= min(hint, self._head.manifest_version):
-                self._refuse(item, "readers of files may start there")
+                self._refuse(item, "Lance's readers may start there")
             for pin, needs in self._needs:
                 published = item.kind is GarbageKind.PUBLISHED and item.number == needs.manifest_version
                 if published or item.path == needs.manifest_key:
@@ -102,11 +102,11 @@ class _Check:
                 self._refuse(item, "its round may still be committed")
 
     def generations(self, progress: Progress) -> None:
-        """Of what the manifest names, the oldest ones go, and the base has them; of the rest, what can't come back."""
+        """Check that the base has the listed generations, the oldest first, and that orphans have a used number."""
         counter = progress.counters.get(self._region.id, 0)
         if counter >= self._manifest.current_generation and counter >= self._region.head().current_generation:
             raise Corrupt(
-                "the base has merged more generations than the region's head knows",
+                "the base has merged more generations than the region's head has",
                 remedy="Run `lancelsm registry rebuild` with all writers stopped",
                 **self._region.where,
             )
@@ -123,15 +123,17 @@ class _Check:
                 continue
             known = [progress.counters, progress.markers, *progress.caught_up.values()]
             if min(one.get(self._region.id, 0) for one in known) < item.number:
-                self._refuse(item, "the base, Lance's marker or an index lacks it")
+                self._refuse(item, "the base, Lance's marker or an index does not have it")
         leaving = [g.path in listed for g in self._manifest.generations]
         if leaving != sorted(leaving, reverse=True):
-            raise Corrupt("the round takes generations from the middle", **self._region.where, object=self._path())
+            raise Corrupt(
+                "the round would delete a generation before an older one", **self._region.where, object=self._path()
+            )
 
     def log(self, settings: Settings) -> None:
-        """What the round takes from the log is what was folded: its sum is the one that the manifest says.
+        """Check that the entries that the round takes are those that were flushed: they have the manifest's sums.
 
-        Where it is not, the first entry is named that is not what its writer put there, or their range if each is.
+        If not, the error names the first damaged entry, or the range if no single entry is damaged.
         """
         manifest, floor = self._manifest, self._round.floor
         if not manifest.first_position <= floor <= manifest.replay_after + 1:
@@ -143,66 +145,66 @@ class _Check:
                     remedy="Mark a new round",
                     **self._region.where,
                 )
-        taken, size, bounds = self._before(), 0, _bounds(manifest)
-        begin = _begin(manifest)
+        taken, size, bounds = self._discarded(), 0, _bounds(manifest)
+        begin = _summed_from(manifest)
         boundary = min(position for position in bounds if position >= floor - 1)
         positions = [Position(at) for at in range(manifest.first_position, boundary + 1)]
         summed = self._region.context.each(self._summed, positions)
         for position, (entry_sum, entry_bytes, sound) in zip(positions, summed, strict=True):
             if position == floor and taken != self._round.discarded:
-                self._not_there("what the list says it takes from the log is not what is there", position - 1)
+                self._wrong_sum("the entries that the round takes don't have the sum in its list", position - 1)
             if not sound:
-                self._unsound.append(position)
+                self._damaged.append(position)
             taken = taken + entry_sum if position >= begin else taken
             size += entry_bytes if position < floor else 0
         if floor == boundary + 1 and taken != self._round.discarded:
-            self._not_there("what the list says it takes from the log is not what is there", boundary)
+            self._wrong_sum("the entries that the round takes don't have the sum in its list", boundary)
         if taken != bounds[Position(boundary)]:
-            self._not_there(f"the log through position {boundary} is not what was folded into generations", boundary)
+            self._wrong_sum(f"the log through position {boundary} is not what was flushed", boundary)
         self._parts(floor)
         self._share(size, settings)
 
     def _parts(self, floor: int) -> None:
-        """Parts + collected = total, before and after; no part leaves while its entries stay."""
+        """Check that parts + collected = total, and that no generation goes before its entries."""
         manifest = self._manifest
         listed = {item.path.rpartition("/")[2] for item in self._round.items if item.kind is GarbageKind.GENERATION}
         total = manifest.collected_entries
         for g in manifest.generations:
-            last = g.folded.last if g.folded else _begin(manifest) - 1
+            last = g.folded.last if g.folded else _summed_from(manifest) - 1
             if g.path in listed and last >= floor:
-                self._unbalanced(f"generation {g.generation} leaves, its entries stay")
+                self._unbalanced(f"the round would delete generation {g.generation}, but not its entries")
             total += g.folded.entry_setsum if g.folded else Setsum.ZERO
         if total != manifest.entry_setsum:
-            self._unbalanced("generations and what was collected do not add up to the log at the replay point")
+            self._unbalanced("generations and collected entries don't add up to the log at the replay point")
 
     def _share(self, size: int, settings: Settings) -> None:
         if size <= settings.collect_floor_bytes:
             return
-        standing = sum(found.size for found in self._region.context.objects.list(f"_mem_wal/{self._region.id}/wal/"))
-        if size * 100 > standing * settings.collect_share_percent:
-            what = f"the round takes {size} of the {standing} bytes of the log"
-            if size * 100 <= self._round.standing * settings.collect_share_percent:
+        log_bytes = sum(found.size for found in self._region.context.objects.list(f"_mem_wal/{self._region.id}/wal/"))
+        if size * 100 > log_bytes * settings.collect_share_percent:
+            what = f"the round takes {size} of the {log_bytes} bytes of the log"
+            if size * 100 <= self._round.log_bytes * settings.collect_share_percent:
                 raise Contended(
-                    f"{what}, of which {self._round.standing} stood when it was marked: another was swept meanwhile",
+                    f"{what}; there were {self._round.log_bytes} when it was marked: another round was swept meanwhile",
                     remedy="Mark a new round",
                     **self._region.where,
                     object=self._path(),
                 )
             raise Invalid(
                 what,
-                remedy="Mark a new one; if that is what you want, raise collect_share_percent",
+                remedy="Mark a new one. To allow larger rounds, raise collect_share_percent",
                 **self._region.where,
                 object=self._path(),
             )
 
-    def _before(self) -> Setsum:
+    def _discarded(self) -> Setsum:
         if not self._manifest.collector_key:
             return Setsum.ZERO
         key = self._manifest.collector_key
         return read_list(self._region.context, key, setsum=self._manifest.collector_setsum).round.discarded
 
     def _summed(self, position: Position) -> tuple[Setsum, int, bool]:
-        """The sum and the size of a committed entry, from its bytes, and whether it declares that sum, or none."""
+        """Sum and size of a committed entry, from its bytes, and whether it declares this sum or no sum."""
         key = wal_entry(self._region.id, position)
         found = self._region.context.objects.get(key)
         if found is None:
@@ -213,7 +215,7 @@ class _Check:
                 metadata = stream.schema.metadata or {}
                 inner = stream.schema.field(len(stream.schema) - 1).metadata if len(stream.schema) else None
             epoch = int(metadata[b"writer_epoch"])
-            declared = {**metadata, **(inner or {})}.get(b"lancelsm.entry_setsum")  # none: Lance's own writer put it
+            declared = {**metadata, **(inner or {})}.get(b"lancelsm.entry_setsum")  # None: Lance's writer
             first = 8 + struct.unpack_from("<i", body, 4)[0]
         except (pa.ArrowException, KeyError, ValueError, OSError, struct.error) as error:
             raise Corrupt(f"not a WAL entry: {error!r}", **self._region.where, position=position, object=key) from error
@@ -260,19 +262,19 @@ class _Check:
             object=item.path,
         )
 
-    def _not_there(self, what: str, last: int) -> NoReturn:
-        """Of the entries from the manifest's floor to this one."""
-        if self._unsound:
+    def _wrong_sum(self, what: str, last: int) -> NoReturn:
+        """Raise for the entries from the manifest's floor to `last`."""
+        if self._damaged:
             raise Corrupt(
-                f"{what}: entry {self._unsound[0]} does not have the sum that it declares",
+                f"{what}: entry {self._damaged[0]} does not have the sum that it declares",
                 remedy="Nothing was deleted. Restore the object",
                 **self._region.where,
-                position=self._unsound[0],
-                object=wal_entry(self._region.id, self._unsound[0]),
+                position=self._damaged[0],
+                object=wal_entry(self._region.id, self._damaged[0]),
             )
         raise Corrupt(
-            f"{what}, though each entry has the sum that it declares",
-            remedy="Nothing was deleted. One of them is another's: scrub the region",
+            f"{what}, although each entry has the sum that it declares",
+            remedy="Nothing was deleted. An entry was replaced by another one: scrub the region",
             **self._region.where,
             position=f"{self._manifest.first_position}..{last}",
             object=f"_mem_wal/{self._region.id}/wal/",
@@ -287,8 +289,8 @@ class _Check:
         )
 
 
-def _begin(manifest: Manifest) -> int:
-    """The first position that the sums of the manifest count."""
+def _summed_from(manifest: Manifest) -> int:
+    """The first position in the sums of the manifest."""
     for index, g in enumerate(manifest.generations):
         if g.folded is not None:
             return g.folded.first if index else 1
@@ -296,7 +298,7 @@ def _begin(manifest: Manifest) -> int:
 
 
 def _bounds(manifest: Manifest) -> dict[Position, Setsum]:
-    """Positions up to which the sum of the log is known, and that sum."""
+    """Positions at which the sum of the log is known, with the sum of the log through that position."""
     folded = [g.folded for g in manifest.generations if g.folded is not None]
     total = manifest.collected_entries
     bounds = {Position(folded[0].first - 1 if folded else manifest.replay_after): total}

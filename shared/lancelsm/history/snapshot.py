@@ -259,7 +259,7 @@ def _not_found(context: TableContext, name: str, *, needed: bool = True) -> Inva
 def _pinned_region(region: Region, needs: RegionPin, base: BaseTable) -> RegionView:
     staged = load(region, needs.manifest_key)
     if staged is None:
-        raise Corrupt("the manifest of a snapshot is missing", **region.where, object=needs.manifest_key)
+        raise Corrupt("the manifest of a snapshot is gone", **region.where, object=needs.manifest_key)
     entries = tail(region, needs, staged.manifest)
     if entries is None:
         raise Corrupt("the log of a snapshot was collected", **region.where, position=needs.first_position)
