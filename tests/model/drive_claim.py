@@ -85,7 +85,7 @@ class ClaimDriver:
         return expected
 
     def continues_step(self, call: Call, expected: frozenset[str]) -> bool:
-        """Reads that check a result, and the calls of a manifest commit other than its swap, have no step of their own."""
+        """Reads that check a result, and calls of a manifest commit other than its swap, have no step of their own."""
         if call.reads:
             return call.name != LIST
         return call.name.endswith((" manifest", " hint")) and call.name != SWAP_MANIFEST

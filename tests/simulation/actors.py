@@ -1,4 +1,4 @@
-"""Everybody at once on one region, as a seed decides: siblings, a rival, claimers, a collector, a seal, and faults."""
+"""Run many actors on one region as a seed decides: siblings, a rival, claimers, collectors, a sealer, and faults."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from lancelsm.region.catalog import Region
 from lancelsm.region.head import Head
 from lancelsm.wal.claim import claim, seal
 from tests.simulation.environment import OWNER, PASSING, RIVAL, Environment, collect, raised
+from tests.simulation.fault_rates import by_rate
 from tests.simulation.faults import (
     CRASH_AFTER,
     CRASH_BEFORE,
@@ -24,7 +25,6 @@ from tests.simulation.faults import (
     late,
     stall,
 )
-from tests.simulation.rates import by_rate
 from tests.simulation.schedule import Schedule
 
 QUIET: dict[Fault, float] = {}
@@ -41,8 +41,8 @@ ROUGH: dict[Fault, float] = {
 }
 
 
-def actors(seed: int) -> Environment:
-    """Run everybody to their end and audit; raises at the first violation. The seed decides who takes part."""
+def run_actors(seed: int) -> Environment:
+    """Run all actors to their end, then audit. The first violation raises. The seed decides which actors take part."""
     dice = random.Random(f"crowd {seed}")
     schedule = Schedule(seed)
     rates = dice.choice([QUIET, ROUGH, ROUGH, {fault: rate * 3 for fault, rate in ROUGH.items()}])
@@ -60,40 +60,41 @@ def _actors(environment: Environment, dice: random.Random) -> dict[str, Callable
 
     def add(name: str, act: Callable[[Region], object]) -> None:
         region = environment.region(name)
-        actors[name] = lambda: _raised(lambda: act(region))
+        actors[name] = lambda: _run(lambda: act(region))
 
-    cast = dice.choice(["siblings", "claims", "rival", "collection", "seal", "everybody"])
+    scenario = dice.choice(["siblings", "claims", "rival", "collection", "seal", "everybody"])
     for index in range(dice.choice([2, 3])):
         first, hold = 100 * (index + 1), dice.random() < 0.6
         add(
             f"sibling {index}",
-            lambda region, first=first, hold=hold: _appends(environment, region, first, 2, hold=hold),
+            lambda region, first=first, hold=hold: _append_rows(environment, region, first, 2, hold=hold),
         )
-    if cast in ("rival", "everybody"):
-        add("rival", lambda region: _takes_over(environment, region))
-    if cast in ("claims", "everybody"):
+    if scenario in ("rival", "everybody"):
+        add("rival", lambda region: _take_over(environment, region))
+    if scenario in ("claims", "everybody"):
         for index in range(2):
             add(f"claimer {index}", lambda region: claim(region, owner=OWNER))
-    if cast in ("collection", "everybody"):
+    if scenario in ("collection", "everybody"):
         for index in range(dice.choice([1, 2])):
-            add(f"collector {index}", lambda region: [_raised(lambda: collect(environment, region)) for _ in range(4)])
-    if cast == "seal":
+            add(f"collector {index}", lambda region: [_run(lambda: collect(environment, region)) for _ in range(4)])
+    if scenario == "seal":
         add("sealer", seal)
-    if cast != "siblings" and dice.random() < 0.5:
-        add("committer", lambda region: [_raised(lambda: environment.commit(region)) for _ in range(3)])
+    if scenario != "siblings" and dice.random() < 0.5:
+        add("committer", lambda region: [_run(lambda: environment.commit(region)) for _ in range(3)])
     return actors
 
 
-def _raised(act: Callable[[], object]) -> BaseException | None:
-    heard = raised(act)
-    assert heard is None or isinstance(heard, (Crash, *PASSING)), heard
-    return heard
+def _run(act: Callable[[], object]) -> BaseException | None:
+    """Run an operation and return its error, which must be one that any operation may raise."""
+    error = raised(act)
+    assert error is None or isinstance(error, (Crash, *PASSING)), error
+    return error
 
 
-def _appends(
+def _append_rows(
     environment: Environment, region: Region, first: int, rows: int, *, owner: str = OWNER, hold: bool = False
 ) -> None:
-    """One writer: a row after the other, whatever it is told, with the head of the last one if it holds it."""
+    """Append one row after the other, despite errors. With `hold`, start each append from the head of the last one."""
     held: Head | None = None
     for number in range(first, first + rows):
         try:
@@ -104,6 +105,6 @@ def _appends(
             held = appended.head if hold else None
 
 
-def _takes_over(environment: Environment, region: Region) -> None:
-    if _raised(lambda: claim(region, owner=RIVAL)) is None:
-        _appends(environment, region, 900, 2, owner=RIVAL, hold=True)
+def _take_over(environment: Environment, region: Region) -> None:
+    if _run(lambda: claim(region, owner=RIVAL)) is None:
+        _append_rows(environment, region, 900, 2, owner=RIVAL, hold=True)

@@ -1,4 +1,4 @@
-"""A region's world with generations, a base that is a counter, pins and real collections; and what must hold then."""
+"""A region with generations, pins, real collections and a base that is only a counter; and checks of what must hold."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from lancelsm.gc import base, collect
 from lancelsm.gc.collect import Collected
 from lancelsm.gc.lists import read_list
 from lancelsm.gc.mark import Progress
-from lancelsm.gc.scopes import BaseScope, CollectionScope, all_places
+from lancelsm.gc.scopes import BaseScope, CollectionScope, all_scopes
 from lancelsm.history import pins
 from lancelsm.history.pins import Pin, RegionPin
 from lancelsm.objects import Written
@@ -48,12 +48,12 @@ TTL = 3600.0
 
 @dataclass(kw_only=True)
 class TableEnv:
-    """A world, and the newest generation that its base holds."""
+    """An environment of a region, and the newest generation that its base holds."""
 
     environment: Environment = field(default_factory=Environment)
     counter: Generation = NO_GENERATION
     settings: Settings = field(default_factory=Settings)
-    pinned: list[Pin] = field(default_factory=list)  # confirmed and not dropped
+    pinned: list[Pin] = field(default_factory=list)  # pins that are confirmed and not dropped
     _patched: bool = False
     schema: ClassVar[TableSchema] = KEYS
 
@@ -73,24 +73,24 @@ class TableEnv:
                     raise Unavailable("a generation could not be written", object=key)
             for name in FILES:
                 if region.context.objects.get(f"{key}/{name}") is None:
-                    raise Corrupt("what was just written is gone", object=key)
+                    raise Corrupt("an object that was just written is missing", object=key)
             return Stored(bytes=len(rows), file_setsum=setsum)
 
         return flush(region, self.schema, write=write, rows_max=rows_max, bytes_max=1 << 30)
 
     def _bodies(self, rows: pa.Table, setsum: Setsum) -> tuple[bytes, bytes]:
-        """What a generation's files hold."""
+        """Return the bodies of a generation's files."""
         return setsum.digest(), setsum.digest()
 
     def merge(self, region: Region | None = None) -> None:
-        """Take every generation into the base: each must be there, whole."""
+        """Merge every generation into the base. Each generation must exist with all its files."""
         region = region or self.region("merger")
         _, manifest = newest(region, region.head())
         for one in manifest.generations:
             if one.generation > self.counter:
                 for name in FILES:
                     found = region.context.objects.get(f"{generation_path(region.id, one.path)}/{name}")
-                    assert found is not None or one.generation <= self.counter, f"{one.path} is gone, not merged"
+                    assert found is not None or one.generation <= self.counter, f"{one.path} is missing, but not merged"
         self.counter = max(self.counter, manifest.newest)
 
     def progress(self, *_: object) -> Progress:
@@ -99,14 +99,14 @@ class TableEnv:
 
     @contextmanager
     def collecting(self) -> Iterator[None]:
-        """Within, collections have this lake's base, whose own part of a round is none of theirs."""
+        """Within this context, collections use the base of this environment and have no round of the base."""
         if self._patched:
             yield
             return
         with (
             mock.patch.object(self, "_patched", True),
             mock.patch.object(base, "read_progress", self.progress),
-            mock.patch.object(collect, "all_places", _regions),
+            mock.patch.object(collect, "all_scopes", _regions),
         ):
             yield
 
@@ -118,9 +118,9 @@ class TableEnv:
         with self.collecting():
             return collect.collect(self.handle(process, faulty=faulty), yes=True, interval_seconds=interval)
 
-    def look(self) -> Collected:
+    def dry_run(self) -> Collected:
         with self.collecting():
-            return collect.collect(self.handle("looker", faulty=False), yes=False)
+            return collect.collect(self.handle("dry runner", faulty=False), yes=False)
 
     def sweep(self, key: str, process: str = "sweeper", *, faulty: bool = False) -> Collected:
         return collect.sweep(self.handle(process, faulty=faulty), [key])
@@ -128,11 +128,15 @@ class TableEnv:
     # Pins
 
     def begin_pin(self, name: str, needed: RegionPin | None = None) -> Pin:
-        """A snapshot whose records are written; it is not confirmed yet. `needed`, if its maker looked earlier."""
+        """Write the records of a snapshot; it is not confirmed yet.
+
+        Args:
+            needed: what the snapshot needs, if its maker has read the head earlier.
+        """
         region = self.region(name)
         pin = pins.begin(region.context, "snapshot", name)
         needs = pins.pin_regions(region.context, pin, {region.id: needed or self.needs(region)})
-        return pins.step(region.context, replace(pin, regions=needs))
+        return pins.update_pin(region.context, replace(pin, regions=needs))
 
     def needs(self, region: Region) -> RegionPin:
         head, manifest = newest(region, region.head())
@@ -147,8 +151,8 @@ class TableEnv:
             entry_setsum=head.entry_setsum,
         )
 
-    def end_pin(self, pin: Pin) -> bool:
-        """Confirm it unless it was overtaken; whether it is confirmed."""
+    def confirm_pin(self, pin: Pin) -> bool:
+        """Confirm a pin unless a floor has passed it. Return whether it is confirmed."""
         context = self.region(pin.name).context
         if pins.overtaken(context, pin):
             return False
@@ -160,7 +164,7 @@ class TableEnv:
 
     def pin(self, name: str) -> Pin:
         pin = self.begin_pin(name)
-        assert self.end_pin(pin)
+        assert self.confirm_pin(pin)
         return pin
 
     def unpin(self, name: str) -> None:
@@ -171,14 +175,14 @@ class TableEnv:
     # What must hold
 
     def audit(self) -> Head:
-        """Nothing that a reader, a file reader or a pin needs is gone, and the sums of what is gone are kept."""
+        """All objects that readers and pins need exist, and the sums of deleted entries are kept."""
         region = self.region("auditor")
         head, manifest = newest(region, region.head())
         log = self.environment.log
         assert sorted(log) == list(range(1, head.next_position))
         assert head.entry_setsum == _sum(log[position].summary.entry_setsum for position in log)
         for position in range(head.first_position, head.next_position):
-            self._stands(Position(position))
+            self.check_entry(Position(position))
         assert manifests.violations(None, manifest) == []
         assert manifest.entry_setsum == self._logged(1, manifest.replay_after + 1)
         self._audit_generations(manifest)
@@ -194,27 +198,29 @@ class TableEnv:
         return head
 
     def audit_pin(self, pin: Pin) -> None:
-        """Everything that a confirmed pin needs is there."""
+        """Everything that a confirmed pin needs exists."""
         needs = pin.regions[self.environment.id]
         found = self.environment.store.get(needs.manifest_key)
-        assert found is not None, f"the manifest of {pin.name} is gone"
+        assert found is not None, f"the manifest of {pin.name} is missing"
         manifest = manifests.decode(found.body, key=needs.manifest_key)
         for one in manifest.generations:
             if needs.needs(one.generation):
-                self._whole(one.path)
+                self._check_generation(one.path)
         for position in range(needs.first_position, needs.next_position):
-            self._stands(Position(position))
+            self.check_entry(Position(position))
 
     def stored(self) -> list[str]:
-        """The keys of the region's objects, below its prefix."""
+        """Return the keys of the region's objects, relative to its prefix."""
         prefix = f"_mem_wal/{self.environment.id}/"
         return [line.key.removeprefix(prefix) for line in self.environment.store.list(prefix)]
 
     def _audit_generations(self, manifest: Manifest) -> None:
         named = {g.generation for g in manifest.generations}
-        assert named >= set(range(self.counter + 1, manifest.current_generation)), "what the base lacks is dropped"
+        assert named >= set(range(self.counter + 1, manifest.current_generation)), (
+            "a generation is dropped that the base lacks"
+        )
         for one in manifest.generations:
-            self._whole(one.path)
+            self._check_generation(one.path)
 
     def _audit_published(self, region: Region, head: Head) -> None:
         hint = self.environment.store.get(f"_mem_wal/{region.id}/manifest/version_hint.json")
@@ -222,16 +228,19 @@ class TableEnv:
         start = int(hint.body.decode().rpartition(":")[2].rstrip("}"))
         for version in range(start, head.manifest_version + 1):
             found = self.environment.store.get(published_manifest(region.id, Version(version)))
-            assert found is not None or version == head.manifest_version, f"a hole at {version}, hint {start}"
+            assert found is not None or version == head.manifest_version, (
+                f"manifest {version} is missing, the hint is {start}"
+            )
 
-    def _whole(self, path: str) -> None:
+    def _check_generation(self, path: str) -> None:
         for name in FILES:
             key = f"{generation_path(self.environment.id, path)}/{name}"
-            assert self.environment.store.get(key) is not None, f"{key} is gone"
+            assert self.environment.store.get(key) is not None, f"{key} is missing"
 
-    def _stands(self, position: Position) -> None:
+    def check_entry(self, position: Position) -> None:
+        """The entry is in storage, unchanged."""
         found = self.environment.store.get(wal_entry(self.environment.id, position))
-        assert found is not None, f"entry {position} is gone"
+        assert found is not None, f"entry {position} is missing"
         assert found.body == self.environment.log[position].body
 
     def _logged(self, first: int, end: int) -> Setsum:
@@ -239,7 +248,7 @@ class TableEnv:
 
 
 def _regions(handle: Any) -> list[CollectionScope]:
-    return [place for place in all_places(handle) if not isinstance(place, BaseScope)]
+    return [scope for scope in all_scopes(handle) if not isinstance(scope, BaseScope)]
 
 
 def _sum(sums: Iterable[Setsum]) -> Setsum:
@@ -247,7 +256,7 @@ def _sum(sums: Iterable[Setsum]) -> Setsum:
 
 
 def filled(*, flushed: int = 4, merged: int = 2, tail_rows: int = 2, table_env: TableEnv | None = None) -> TableEnv:
-    """A table environment whose region has generations of two rows, some of them merged, and a tail."""
+    """Fill a region: generations of two rows, some of them merged, and a tail. Return its table environment."""
     table_env = table_env or TableEnv()
     number = 0
     for generation in range(1, flushed + 1):

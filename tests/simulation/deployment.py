@@ -1,4 +1,4 @@
-"""A table that takes rows from a queue, all in memory, and its log read back."""
+"""A table that receives rows from a queue, all in memory, and reads of its log."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from lancelsm.record.schema import TOMBSTONE, TableSchema, declare_primary_key, 
 from lancelsm.region import config as configs
 from lancelsm.region.catalog import Region, regions
 from lancelsm.region.config import Config
-from lancelsm.region.handle import BatchPorts, TableHandle, catalogue_table
+from lancelsm.region.handle import Ports, TableHandle, add_table_to_catalog
 from lancelsm.registry import Registry
 from lancelsm.routing.route import route
 from lancelsm.routing.spec import RegionSpec, parse_regions
-from lancelsm.stack.delivery.apply import BatchPorts as Delivering
-from lancelsm.stack.delivery.apply import BatchResult, MessageResult, apply
+from lancelsm.stack.delivery.apply import BatchPorts, BatchResult, MessageResult, apply
 from lancelsm.stack.delivery.message import Message, dedup_id, encode, group_id, packed
 from lancelsm.stack.delivery.queue import Delivery, Outgoing
 from lancelsm.stack.delivery.send import SentPart, send
@@ -39,7 +38,7 @@ COLUMNS = pa.schema([pa.field("id", pa.int64()), pa.field("v", pa.int64(), nulla
 
 @dataclass(kw_only=True)
 class Deployment:
-    """One table, its queue, its dead letters, and as many containers as are asked for."""
+    """One table, its queue, its dead-letter queue, and any number of containers."""
 
     schedule: Schedule | None = None
     plan: FaultPlan = field(default_factory=FaultPlan)
@@ -65,13 +64,13 @@ class Deployment:
         configs.create(self.store, self.config, uri=URI)
         self.tables = self.container("test", faulty=False)
         self.handle = self.tables.open(URI)
-        catalogue_table(self.handle)
+        add_table_to_catalog(self.handle)
 
     def spec(self, schema: TableSchema) -> RegionSpec:
         return parse_regions(f"bucket(id, {self.buckets})", schema=schema)
 
     def container(self, process: str, *, faulty: bool = True) -> Tables:
-        """What one container keeps; a crash there ends this container only."""
+        """Return the tables of a new container. A crash ends this container only."""
         plan = self.plan if faulty else FaultPlan()
 
         def store(uri: str, options: object) -> ObjectStore:
@@ -82,11 +81,11 @@ class Deployment:
             inner = ScheduledRegistry(self.records, self.schedule) if self.schedule else self.records
             return FaultyRegistry(inner, plan, process=process)
 
-        ports = BatchPorts(store=store, registry=registry, clock=self.clock, ids=SeededIds(process), parallel=1)
+        ports = Ports(store=store, registry=registry, clock=self.clock, ids=SeededIds(process), parallel=1)
         return Tables(ROOT, ports=ports)
 
-    def divide_anew(self) -> None:
-        """The table's regions are other ones from now on, for containers that read its configuration after this."""
+    def change_region_spec(self) -> None:
+        """Change the region spec of the table. Containers that read its configuration from now on see other regions."""
         spec = self.config.regions
         assert spec is not None
         changed = replace(self.config, regions=replace(spec, spec_id=spec.spec_id + 1))
@@ -94,7 +93,7 @@ class Deployment:
         assert found is not None
         self.store.replace(configs.CONFIG, configs.encode(changed), expect=found.etag)
 
-    # What producers do
+    # Producers
 
     def send(self, rows: Sequence[tuple[int, int]], *, sequence: int, **how: Any) -> list[SentPart]:
         """Upsert keys with values through the sender."""
@@ -114,21 +113,21 @@ class Deployment:
             **{"seconds": 30.0, **how},
         )
 
-    def dead(self, *keys: int) -> pa.Table:
+    def tombstones(self, *keys: int) -> pa.Table:
         return deletes(list(keys), schema=self.config.schema)
 
     def stored(self, *rows: tuple[int | None, int | None]) -> pa.Table:
-        """Rows in stored form that nobody has checked."""
+        """Return rows in stored form, without any check."""
         schema = self.config.schema.stored
         columns = [[key for key, _ in rows], [value for _, value in rows], [False] * len(rows)]
         arrays = [pa.array(values, one.type) for values, one in zip(columns, schema, strict=True)]
         return pa.Table.from_arrays(arrays, schema=schema)
 
     def put(self, *rows: tuple[int | None, int | None], like: int, sequence: int = 0, **message: Any) -> None:
-        """A message that no sender of ours would send, to the region of the key `like`."""
+        """Put a message that our sender would never send, to the region of the key `like`."""
         values = self.values(like)
         region = region_id(table=TABLE, spec_id=self.spec_id, values=values)
-        says = Message(
+        template = Message(
             table=URI,
             region=region,
             values=values,
@@ -136,7 +135,7 @@ class Deployment:
             sequence=sequence,
             rows=packed(self.stored(*rows)),
         )
-        self.put_text(encode(replace(says, **message)), like=like, dedup=f"{rows} {sequence} {message}")
+        self.put_text(encode(replace(template, **message)), like=like, dedup=f"{rows} {sequence} {message}")
 
     def put_text(self, body: str, *, like: int, dedup: str = "text") -> None:
         group = group_id(TABLE, region_id(table=TABLE, spec_id=self.spec_id, values=self.values(like)))
@@ -151,17 +150,17 @@ class Deployment:
         (routed,) = route(self.stored((key, 0)), self.handle.target().regions)
         return routed.values
 
-    # What containers do
+    # Containers
 
-    def ports(self, tables: Tables) -> Delivering:
-        return Delivering(tables=tables, inbox=self.inbox, dead_letters=self.dead_letters, source=self.queue.identity())
+    def ports(self, tables: Tables) -> BatchPorts:
+        return BatchPorts(tables=tables, inbox=self.inbox, dead_letters=self.dead_letters, source=self.queue.identity())
 
     def apply(self, batch: Sequence[Delivery], *, tables: Tables | None = None, seconds: float = 30.0) -> BatchResult:
         return apply(batch, ports=self.ports(tables or self.tables), seconds=seconds)
 
     def finish(self, batch: Sequence[Delivery], applied: BatchResult) -> None:
-        """What Lambda does with the answer: it deletes all that did not fail."""
-        failed = {outcome.delivery.id for outcome in applied.outcomes if outcome.again is not None}
+        """Handle the answer as Lambda does: delete all messages that did not fail."""
+        failed = {outcome.delivery.id for outcome in applied.outcomes if outcome.retry is not None}
         for one in batch:
             if one.id in failed:
                 self.queue.postpone([one.receipt], seconds=0)
@@ -169,13 +168,13 @@ class Deployment:
                 self.queue.delete(one.receipt)
 
     def deliver(self, most: int = 10, **how: Any) -> list[MessageResult]:
-        """One batch, to its end; outcomes in the order of the queue."""
+        """Deliver one batch and finish it. Return its outcomes in the order of the queue."""
         batch = self.queue.receive(most)
         applied = self.apply(batch, **how)
         self.finish(batch, applied)
         return sorted(applied.outcomes, key=lambda outcome: outcome.delivery.sequence)
 
-    # What there is
+    # Contents
 
     def regions(self) -> list[Region]:
         return regions(self.handle.context)
@@ -185,7 +184,9 @@ class Deployment:
         return found
 
     def entries(self, region: Region) -> list[list[tuple[int, int | None]]]:
-        """Keys and values of each entry of a region's log, None for a tombstone; fences left out."""
+        """Return keys and values of each entry in the log of a region, without fences. The value of a tombstone is
+        None.
+        """
         record = self.records.read(head_key(TABLE, region.id))
         assert record is not None
         found = []
@@ -200,7 +201,7 @@ class Deployment:
         return found
 
     def log(self) -> dict[int, list[int | None]]:
-        """All values that each key ever had in the log, in order."""
+        """Return all values of each key in the log, in order."""
         values: dict[int, list[int | None]] = {}
         for region in self.regions():
             for entry in self.entries(region):

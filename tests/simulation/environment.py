@@ -1,7 +1,7 @@
-"""One region in memory, whoever works on it, and an auditor.
+"""One region in memory, the processes that work on it, and an audit.
 
-The world's registry watches each commit at the moment it happens, so that a violation fails right there. The audit at
-the end looks at storage alone: registry and objects.
+The registry of the environment checks each commit at the moment it happens, so a violation fails at once. The audit at
+the end checks storage: registry and objects.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ VALUES: RegionValues = (("bucket", (3).to_bytes(4, "little")),)
 OWNER = "default"
 RIVAL = "rival"
 NOT_IN_THE_LOG = (Fenced, Contended, Invalid, Unavailable)
-PASSING = (Contended, Fenced, Ambiguous, Unavailable)  # what may always be told; never `Corrupt`, never `Invalid`
+PASSING = (Contended, Fenced, Ambiguous, Unavailable)  # errors that any operation may raise; not `Corrupt`, `Invalid`
 
 SCHEMA = pa.schema(
     [
@@ -65,32 +65,36 @@ SCHEMA = pa.schema(
 
 @functools.cache
 def row(number: int) -> Draft:
-    """A draft of one row that carries its number."""
+    """Draft an entry with one row that carries this number."""
     table = pa.table([[number], [False]], schema=SCHEMA)
     return draft(table, applied_sequences={"q": str(number)})
 
 
 def numbers_in(entry: Entry) -> list[int]:
-    """What `row` put in."""
+    """Return the numbers of the rows in an entry that `row` drafted."""
     return [] if entry.fence else [int(n) for n in entry.table().column("id").to_pylist()]
 
 
 @dataclass(kw_only=True)
 class Environment:
-    """Storage of one region, what happened to it, and what writers were told."""
+    """Storage of one region, a record of its commits, and the results that writers got."""
 
     schedule: Schedule = field(default_factory=Schedule)
     plan: FaultPlan = field(default_factory=FaultPlan)
     budget_seconds: float = 30.0
-    made: bool = True  # the region exists from the start
-    log: dict[Position, Entry] = field(default_factory=dict)  # as it stood when its commit happened
+    with_region: bool = True  # the region exists from the start
+    log: dict[Position, Entry] = field(default_factory=dict)  # each entry as it was when it was committed
     manifest_keys: dict[Version, str] = field(default_factory=dict)
     manifest_bodies: dict[Version, bytes] = field(default_factory=dict)
     writers: dict[int, str] = field(default_factory=dict)  # number -> owner
-    floors: dict[int, Position] = field(default_factory=dict)  # number -> highest position acknowledged before it began
+    floors: dict[int, Position] = field(
+        default_factory=dict
+    )  # number -> highest position acknowledged before its write
     acknowledged: dict[int, Position] = field(default_factory=dict)
     raised: dict[int, BaseException] = field(default_factory=dict)
-    rounds: dict[str, BaseException | None] = field(default_factory=dict)  # manifest commits by a tag of their own
+    commits: dict[str, BaseException | None] = field(
+        default_factory=dict
+    )  # manifest commits, each with a tag of its own
 
     def __post_init__(self) -> None:
         self.ids = SeededIds(repr(self.schedule))
@@ -98,15 +102,15 @@ class Environment:
         self.store = WatchedStore(self)
         self.registry = WatchedRegistry(self)
         self.registry.swap(table_key(TABLE), expect=None, change={"format": 1})
-        if self.made:
-            self.make("creator", faulty=False)
+        if self.with_region:
+            self.create("creator", faulty=False)
 
-    def make(self, process: str, *, faulty: bool = True) -> Region:
-        """The region, created if there is none."""
+    def create(self, process: str, *, faulty: bool = True) -> Region:
+        """Create the region if it does not exist, and return it."""
         return create_region(self.context(process, faulty=faulty), spec_id=1, values=VALUES, owner=OWNER)
 
     def context(self, process: str, *, faulty: bool = True) -> TableContext:
-        """Ports as one process sees them; a crash there ends this process only."""
+        """Return the ports of one process. A crash in them ends this process only."""
         plan = self.plan if faulty else FaultPlan()
         return TableContext(
             uri="memory://t",
@@ -122,7 +126,7 @@ class Environment:
         return Region(context=self.context(process, faulty=faulty), id=self.id, spec_id=1, values=VALUES)
 
     def write(self, region: Region, number: int, *, owner: str = OWNER, held: Head | None = None) -> Appended:
-        """Append a row, and keep what the writer was told."""
+        """Append a row and record the result."""
         assert number not in self.writers
         self.writers[number] = owner
         self.floors[number] = max(self.acknowledged.values(), default=Position(0))
@@ -135,22 +139,22 @@ class Environment:
         return appended
 
     def commit(self, region: Region) -> CommittedManifest:
-        """Commit a manifest that carries a tag of this call, and keep what the committer was told."""
-        tag = f"round {len(self.rounds)}"
-        self.rounds[tag] = Crash("not told anything yet")
+        """Commit a manifest that carries the tag of this call, and record the result."""
+        tag = f"commit {len(self.commits)}"
+        self.commits[tag] = Crash("no result yet")
         try:
             done = commit(region, lambda m: replace(m, collector_round=m.collector_round + 1, collector_key=tag))
         except (LsmError, Crash) as error:
-            self.rounds[tag] = error
+            self.commits[tag] = error
             raise
         assert isinstance(done, CommittedManifest)
-        self.rounds[tag] = None
+        self.commits[tag] = None
         return done
 
-    # What the watching registry reports
+    # Checks of each commit
 
     def committed(self, old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> None:
-        """The head changed: is that a commit that may happen?"""
+        """The head changed: check that the protocol allows this commit."""
         before = 1 if old is None else old["next_position"]
         for position in map(Position, range(before, new["next_position"])):
             found = self.store.get(wal_entry(self.id, position))
@@ -173,20 +177,20 @@ class Environment:
             staged = self.store.get(key)
             assert staged is not None, f"manifest {version} was never staged"
             if version > 1:
-                standing = self.store.get(published_manifest(self.id, Version(version - 1)))
-                assert standing is not None, f"manifest {version - 1} is not published, {version} is committed"
-                assert standing.body == self.manifest_bodies[Version(version - 1)]
+                published = self.store.get(published_manifest(self.id, Version(version - 1)))
+                assert published is not None, f"manifest {version - 1} is not published, {version} is committed"
+                assert published.body == self.manifest_bodies[Version(version - 1)]
             self.manifest_keys[version], self.manifest_bodies[version] = key, staged.body
 
     # After the run
 
     def settle(self) -> Head:
-        """A healthy process commits one more manifest: whatever a crash left open is finished by it."""
+        """Commit one more manifest with a healthy process. This finishes everything that a crash left unfinished."""
         self.plan.stop()
         return self.commit(self.region("settler", faulty=False)).head
 
     def audit(self) -> Head:
-        """What storage says, against what writers were told."""
+        """Compare storage with the results that writers got."""
         self.settle()
         self.plan.land()
         return self.audit_storage()
@@ -211,22 +215,23 @@ class Environment:
         return head
 
     def _audit_writers(self) -> None:
-        places: dict[int, list[Position]] = {}
+        positions: dict[int, list[Position]] = {}
         for position, entry in self.log.items():
             for number in numbers_in(entry):
-                places.setdefault(number, []).append(position)
-        assert set(places) <= set(self.writers), "rows that nobody wrote"
-        for number, found in places.items():
+                positions.setdefault(number, []).append(position)
+        assert set(positions) <= set(self.writers), "the log has rows that were never written"
+        for number, found in positions.items():
             assert len(found) == 1, f"row {number} is in the log {len(found)} times: {found}"
-            assert found[0] > self.floors[number], f"row {number} is before what was acknowledged before it began"
-        for number, position in self.acknowledged.items():
-            assert places.get(number) == [position], (
-                f"row {number} was acknowledged at {position}: {places.get(number)}"
+            assert found[0] > self.floors[number], (
+                f"row {number} is below an entry that was acknowledged before its write began"
             )
+        for number, position in self.acknowledged.items():
+            found = positions.get(number)
+            assert found == [position], f"row {number} was acknowledged at {position}, but is at {found}"
         for number, error in self.raised.items():
             assert isinstance(error, (*NOT_IN_THE_LOG, Ambiguous, Crash)), f"row {number}: {error!r}"
             if isinstance(error, NOT_IN_THE_LOG):
-                assert number not in places, f"row {number} is in the log, its writer was told {error!r}"
+                assert number not in positions, f"row {number} is in the log, but its writer got {error!r}"
 
     def _audit_manifests(self, head: Head) -> None:
         region = self.region("auditor", faulty=False)
@@ -241,11 +246,11 @@ class Environment:
             if older is None or published.manifest.collector_round > older.collector_round:
                 tags.append(published.manifest.collector_key)
             older = published.manifest
-        for tag, error in self.rounds.items():
+        for tag, error in self.commits.items():
             if error is None:
                 assert tags.count(tag) == 1, f"{tag} was committed {tags.count(tag)} times"
             elif isinstance(error, NOT_IN_THE_LOG):
-                assert tag not in tags, f"{tag} is committed, its committer was told {error!r}"
+                assert tag not in tags, f"{tag} is committed, but its committer got {error!r}"
             else:
                 assert isinstance(error, (Ambiguous, Crash)), f"{tag}: {error!r}"
                 assert tags.count(tag) <= 1
@@ -263,7 +268,7 @@ class Environment:
 
 
 class WatchedStore(MemoryStore):
-    """Fails when what was committed or published is overwritten, or the hint falls."""
+    """A store that fails the test when a committed or published object is overwritten, or when the hint falls."""
 
     def __init__(self, environment: Environment) -> None:
         super().__init__()
@@ -285,7 +290,7 @@ class WatchedStore(MemoryStore):
 
 
 class WatchedRegistry(MemoryRegistry):
-    """Shows each change of the head to its world."""
+    """Reports each change of the head to its environment."""
 
     def __init__(self, environment: Environment) -> None:
         super().__init__()
@@ -300,17 +305,17 @@ class WatchedRegistry(MemoryRegistry):
 
 
 def collect(environment: Environment, region: Region, *, keep: int = 0) -> None:
-    """Forget the log up to its last `keep` entries: raise the floor in a manifest, then remove what lies below it.
+    """Collect the log except its last `keep` entries: raise the floor in a manifest, then remove the entries below it.
 
-    The entries are folded into nothing: their sums go to the collected ones. What the collector's part of the protocol
-    asks for, it does: the floor first, removal after.
+    No generation is written: the sums of the entries are added to those of the collected ones. As in the protocol of
+    the collector, the floor is committed before anything is removed.
     """
     head = region.head()
     through = Position(head.next_position - 1 - keep)
     entries = [environment.log[p] for p in sorted(environment.log) if p <= through]
     total = sum((e.summary.entry_setsum for e in entries), start=Setsum())
 
-    def forget(manifest: Manifest) -> Manifest:
+    def collected(manifest: Manifest) -> Manifest:
         if through <= manifest.replay_after:
             return manifest
         return replace(
@@ -325,8 +330,8 @@ def collect(environment: Environment, region: Region, *, keep: int = 0) -> None:
             collector_key="",
         )
 
-    done = commit(region, forget)
-    assert not isinstance(done, manifests.Dead)
+    done = commit(region, collected)
+    assert not isinstance(done, manifests.Superseded)
     for listed in region.context.objects.list(wal_prefix(region.id)):
         position = wal_position(listed.key)
         if position is not None and position < done.head.first_position:
@@ -335,7 +340,7 @@ def collect(environment: Environment, region: Region, *, keep: int = 0) -> None:
 
 
 def raised(act: Callable[[], Any]) -> BaseException | None:
-    """What an operation was told, if it did not succeed."""
+    """Run an operation and return its error; None if it succeeded."""
     try:
         act()
     except (LsmError, Crash) as error:

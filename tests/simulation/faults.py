@@ -1,12 +1,12 @@
-"""Stores and registries in memory, and wrappers that lose replies, crash, stall or apply a write late, as a plan says.
+"""Stores and registries in memory, and wrappers that inject the faults of a plan.
 
-A plan numbers the calls of all wrappers that share it, so a test can run once, look at `plan.calls`, and then run again
-with a fault at each of them:
+A fault loses a reply, crashes a process, stalls a call, or applies a write late. A plan numbers the calls of all
+wrappers that share it. So a test can run once, read `plan.calls`, and then run again with a fault at each call:
 
     for call in calls_of(run):
         run(FaultPlan.at(call.index, CRASH_AFTER))
 
-Everything is decided by the plan and the call's number: the same plan over the same calls injects the same faults.
+The plan and the number of the call decide everything: the same plan over the same calls injects the same faults.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from lancelsm.common.layout import Key
 from lancelsm.errors import LsmError, Unavailable
 from lancelsm.objects import Body, ETag, Listed, Object, ObjectStore, PreconditionFailed, WriteUnknown, Written
 from lancelsm.objects.filesystem import etag_of
-from lancelsm.objects.keys import checked
-from lancelsm.registry import Fields, Record, Registry, SwapApplied, SwapLost, SwapUnknown, holds, swapped
+from lancelsm.objects.keys import check_key
+from lancelsm.registry import Fields, Record, Registry, SwapApplied, SwapLost, SwapUnknown, apply_swap, matches
 
 T = TypeVar("T")
 
@@ -40,19 +40,19 @@ class MemoryStore:
 
     def get(self, key: str) -> Object | None:
         with self._lock:
-            body = self._bodies.get(checked(key))
+            body = self._bodies.get(check_key(key))
         return None if body is None else Object(body=body, etag=etag_of(body))
 
     def create(self, key: str, body: Body) -> Written | PreconditionFailed:
         with self._lock:
-            if checked(key) in self._bodies:
+            if check_key(key) in self._bodies:
                 return PreconditionFailed()
             self._bodies[key] = bytes(body)
             return Written(etag=etag_of(body))
 
     def replace(self, key: str, body: Body, *, expect: ETag) -> Written | PreconditionFailed:
         with self._lock:
-            if checked(key) not in self._bodies or etag_of(self._bodies[key]) != expect:
+            if check_key(key) not in self._bodies or etag_of(self._bodies[key]) != expect:
                 return PreconditionFailed()
             self._bodies[key] = bytes(body)
             return Written(etag=etag_of(body))
@@ -65,10 +65,10 @@ class MemoryStore:
     def delete(self, keys: Collection[str]) -> None:
         with self._lock:
             for key in keys:
-                self._bodies.pop(checked(key), None)
+                self._bodies.pop(check_key(key), None)
 
     def remove(self, key: str) -> None:
-        """What only a test does: the object is gone."""
+        """Remove an object, as a test does that plays damage or a collector."""
         self.delete([key])
 
 
@@ -87,7 +87,7 @@ class MemoryRegistry:
     def swap(self, key: Key, *, expect: Fields | None, change: Fields) -> SwapApplied | SwapLost:
         with self._lock:
             old = self._records.get(key)
-            new = swapped(key, old, expect=expect, change=change)
+            new = apply_swap(key, old, expect=expect, change=change)
             if new is None:
                 return SwapLost(record=None if old is None else dict(old))
             self._records[key] = new
@@ -96,7 +96,7 @@ class MemoryRegistry:
     def delete(self, key: Key, *, expect: Fields) -> SwapApplied | SwapLost:
         with self._lock:
             old = self._records.get(key)
-            if old is None or not holds(old, expect):
+            if old is None or not matches(old, expect):
                 return SwapLost(record=None if old is None else dict(old))
             return SwapApplied(record=dict(self._records.pop(key)))
 
@@ -110,7 +110,7 @@ class MemoryRegistry:
 
 
 class FakeClock:
-    """A clock that moves only when somebody sleeps or a test advances it."""
+    """A clock that moves only by sleeps and by `advance`."""
 
     def __init__(self, start: float = 1_800_000_000.0) -> None:
         self._lock = threading.Lock()
@@ -133,16 +133,17 @@ class FakeClock:
 
 
 class Crash(BaseException):
-    """The process ended here. Not an `Exception`: the code under test must not survive it."""
+    """The process crashed here. It is not an `Exception`, so that the code under test can't catch it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
     """What happens to one call.
 
-    kind: `deny` (nothing happens, the caller is told so: `Unavailable`), `fail before` (nothing happens, the caller
-        can't know), `fail after` (it happens, the reply is lost), `crash before`, `crash after`, `stall` (it happens
-        after `seconds`), `late` (the caller can't know; it happens `calls` calls later, its condition checked then).
+    kind: `deny` (the call has no effect and raises `Unavailable`), `fail before` (no effect, and the outcome is unknown
+        to the caller), `fail after` (the call takes effect, its reply is lost), `crash before`, `crash after`, `stall`
+        (the call takes effect after `seconds`), `late` (the outcome is unknown to the caller; the call takes effect
+        `calls` calls later, and its condition is check_key then).
     """
 
     kind: str
@@ -162,7 +163,7 @@ def stall(seconds: float) -> Fault:
 
 
 def late(calls: int) -> Fault:
-    """Reads are not late; they fail."""
+    """A late write. A read that meets this fault fails."""
     return Fault("late", calls=calls)
 
 
@@ -185,9 +186,9 @@ class Call:
 
 
 class FaultPlan:
-    """Which calls meet which fault. Wrappers that share it have one numbering.
+    """Decides which calls meet which fault. Wrappers that share a plan share its numbering.
 
-    A process that crashed makes no further call: each raises `Crash` and is neither numbered nor applied.
+    A process that crashed makes no more calls: each further call raises `Crash` and is neither numbered nor applied.
     """
 
     def __init__(
@@ -203,17 +204,20 @@ class FaultPlan:
 
     @classmethod
     def at(cls, index: int, fault: Fault, *, clock: Clock | None = None) -> FaultPlan:
-        """One fault, at the call with this number (from 0)."""
+        """Make a plan with one fault, at the call with this number (from 0)."""
         return cls.of({index: fault}, clock=clock)
 
     @classmethod
     def of(cls, faults: Mapping[int, Fault], *, clock: Clock | None = None) -> FaultPlan:
-        """Faults by the number of the call; replays `{call.index: fault for call, fault in plan.injected}`."""
+        """Make a plan with faults by the number of the call.
+
+        `{call.index: fault for call, fault in plan.injected}` replays another plan.
+        """
         return cls(lambda call: faults.get(call.index), clock=clock)
 
     @classmethod
     def seeded(cls, seed: int | str, rates: Mapping[Fault, float], *, clock: Clock | None = None) -> FaultPlan:
-        """Each call meets each fault with its rate; `seed` and the call's number decide."""
+        """Make a plan in which each call meets a fault at its rate, as `seed` and the number of the call decide."""
 
         def decide(call: Call) -> Fault | None:
             chance = random.Random(f"{seed} {call.index}").random()
@@ -227,12 +231,12 @@ class FaultPlan:
         return cls(decide, clock=clock)
 
     def meet(self, fault: Fault, *, after: int = 0) -> None:
-        """From here on one fault: at the next call, or `after` so many more."""
+        """From now on inject one fault: at the next call, or `after` calls later."""
         at = len(self.calls) + after
         self._decide = lambda call: fault if call.index == at else None
 
     def stop(self) -> None:
-        """No more faults; late writes still land."""
+        """Inject no more faults. Late writes still land."""
         self._decide = lambda call: None
 
     def land(self) -> None:
@@ -240,10 +244,10 @@ class FaultPlan:
         with self._lock:
             due, self._late = self._late, []
         for _, apply in due:
-            _unheard(apply)
+            _land(apply)
 
     def forget(self) -> None:
-        """Late writes never arrive."""
+        """Drop all late writes: they never land."""
         with self._lock:
             self._late = []
 
@@ -257,10 +261,10 @@ class FaultPlan:
         *,
         unknown: Callable[[str], T] | None,
     ) -> T:
-        """One call, with what the plan does to it. `unknown` answers for a write that got no answer; None for reads."""
+        """Make one call under the plan. `unknown` makes the answer of a write with unknown outcome; None for reads."""
         call, fault, due = self._begin(port, method, key, process)
         for apply in due:
-            _unheard(apply)
+            _land(apply)
         if fault is None:
             return act()
 
@@ -272,7 +276,7 @@ class FaultPlan:
         if fault.kind == "deny":
             raise Unavailable(f"denied by the plan at call {call.index}", remedy="Retry", object=key)
         if fault.kind == "fail before":
-            return lost(f"nothing happened at call {call.index}")
+            return lost(f"no effect at call {call.index}")
         if fault.kind == "late":
             if unknown is not None:
                 with self._lock:
@@ -311,20 +315,20 @@ class FaultPlan:
         return Crash(f"{call}")
 
 
-def _unheard(apply: Callable[[], object]) -> None:
+def _land(apply: Callable[[], object]) -> None:
     with suppress(LsmError):
         apply()
 
 
 def calls_of(run: Callable[[FaultPlan], object]) -> list[Call]:
-    """The calls that a run makes when nothing fails."""
+    """Return the calls that a run makes without faults."""
     plan = FaultPlan()
     run(plan)
     return plan.calls
 
 
 class FaultyStore:
-    """An object store whose every call passes a plan. `process` groups the wrappers that one crash ends together."""
+    """An object store whose calls pass a plan. A crash ends all wrappers with the same `process`."""
 
     def __init__(self, inner: ObjectStore, plan: FaultPlan, *, process: str = "") -> None:
         self.inner = inner
@@ -335,7 +339,7 @@ class FaultyStore:
         return self._perform("get", key, lambda: self.inner.get(key))
 
     def create(self, key: str, body: Body) -> Written | PreconditionFailed | WriteUnknown:
-        kept = bytes(body)  # a late write must not see what its caller does to the buffer meanwhile
+        kept = bytes(body)  # the caller may change the buffer before a late write lands
         return self._perform("create", key, lambda: self.inner.create(key, kept), unknown=_unknown_write)
 
     def replace(self, key: str, body: Body, *, expect: ETag) -> Written | PreconditionFailed | WriteUnknown:
@@ -356,7 +360,7 @@ class FaultyStore:
 
 
 class FaultyRegistry:
-    """A registry whose every call passes a plan. `process` groups the wrappers that one crash ends together."""
+    """A registry whose calls pass a plan. A crash ends all wrappers with the same `process`."""
 
     def __init__(self, inner: Registry, plan: FaultPlan, *, process: str = "") -> None:
         self.inner = inner

@@ -1,5 +1,8 @@
-"""A FIFO queue in memory, as SQS keeps one: a group is locked while a message of it is out, a message that is sent
-again within five minutes is the same message, and one that is not deleted in time comes again."""
+"""A FIFO queue in memory with the rules of SQS.
+
+A group is locked while one of its messages is in flight. A message that is sent again within five minutes is dropped as
+a duplicate. A message that is not deleted in time is delivered again.
+"""
 
 from __future__ import annotations
 
@@ -16,26 +19,26 @@ _FIRST_SEQUENCE = 18_849_496_460_467_696_128
 
 
 @dataclass(slots=True)
-class _Held:
+class _Message:
     id: str
     sequence: int
     message: Outgoing
     receives: int = 0
-    out_until: float = -1.0
+    invisible_until: float = -1.0
     receipt: str = ""
 
 
 class FifoQueue:
-    """The port, and what a test does to the queue. Time is the clock's."""
+    """The port of the queue, with faults and state for tests. `clock` decides the time."""
 
     def __init__(self, clock: Clock, *, visibility: float = 60.0, name: str = "q") -> None:
         self.clock = clock
         self.visibility = visibility
         self.name = name
-        self.held: list[_Held] = []
-        self.refuse: list[int] = []  # numbers, from 0 over all sends, of messages to refuse once
-        self.failures: list[LsmError] = []  # of whole calls: the next ones raise these, and take the messages or not
-        self.takes_before_failing = True
+        self.held: list[_Message] = []
+        self.refuse: list[int] = []  # numbers of messages to refuse once, counted from 0 over all sends
+        self.failures: list[LsmError] = []  # errors that the next calls of `send` raise
+        self.takes_before_failing = True  # a call that raises one of `failures` has taken its messages
         self.calls: list[list[Outgoing]] = []
         self.postponed: list[tuple[tuple[str, ...], int]] = []
         self._numbers = itertools.count()
@@ -68,7 +71,7 @@ class FifoQueue:
         if known is not None and now - known[0] < DEDUP_SECONDS:
             return known[1]
         number = next(self._numbers)
-        held = _Held(id=f"{self.name}-{number}", sequence=_FIRST_SEQUENCE + 256 * number, message=message)
+        held = _Message(id=f"{self.name}-{number}", sequence=_FIRST_SEQUENCE + 256 * number, message=message)
         self.held.append(held)
         sent = Sent(id=held.id, sequence=str(held.sequence))
         self._known[message.dedup] = now, sent
@@ -76,11 +79,11 @@ class FifoQueue:
 
     def receive(self, most: int = 10) -> list[Delivery]:
         now = self.clock.monotonic()
-        locked = {held.message.group for held in self.held if held.out_until > now}
+        locked = {held.message.group for held in self.held if held.invisible_until > now}
         batch = [held for held in self.held if held.message.group not in locked][:most]
         for held in batch:
             held.receives += 1
-            held.out_until = now + self.visibility
+            held.invisible_until = now + self.visibility
             held.receipt = f"{held.id}/{held.receives}"
         return [
             Delivery(
@@ -95,14 +98,14 @@ class FifoQueue:
         ]
 
     def delete(self, receipt: str) -> None:
-        """With the receipt of an earlier delivery nothing happens."""
+        """Delete a message. The receipt of an earlier delivery has no effect."""
         self.held = [held for held in self.held if held.receipt != receipt]
 
     def postpone(self, receipts: Collection[str], *, seconds: int) -> None:
         self.postponed.append((tuple(receipts), seconds))
         for held in self.held:
             if held.receipt in receipts:
-                held.out_until = self.clock.monotonic() + seconds
+                held.invisible_until = self.clock.monotonic() + seconds
 
     @property
     def bodies(self) -> list[str]:

@@ -1,9 +1,10 @@
-"""Is a history of one region linearizable? The search of Wing, Gong and Lowe, with memory of where it was already.
+"""Check whether a history of one region is linearizable, with the search of Wing, Gong and Lowe.
 
-The object is a log that is read as a table: an append adds its rows at the next position, all at once; a read sees the
-newest value of each key; a look at the head sees how many entries there are. A history is legal if each operation can
-be given one moment between its call and its answer at which it happened as a whole, and each saw what those before it
-made. What was given no answer has no end: it happened at any time after its call, or never.
+The object is a log that is read as a table. An append adds its rows at the next position, all at once. A read returns
+the newest value of each key. A read of the head returns the number of entries. A history is legal if each operation can
+be assigned one moment between its call and its answer at which it happened as a whole, so that each operation saw the
+effects of those before it. An operation without an answer has no end: it happened at any time after its call, or never.
+The search remembers the states that it has visited.
 
 Regions don't share keys, so a history of a table is checked region by region.
 """
@@ -17,14 +18,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-NEVER = math.inf  # when an operation ended that was given no answer
+NEVER = math.inf  # the end of an operation without an answer
 
-Content = frozenset[tuple[Any, Any]]  # (key, value), a key once
+Content = frozenset[tuple[Any, Any]]  # pairs of key and value; each key at most once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """The log: the value of each live key, and how many entries there are."""
+    """The log: the value of each live key, and the number of entries."""
 
     rows: Content = frozenset()
     entries: int = 0
@@ -32,7 +33,7 @@ class State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation(ABC):
-    """What an actor asked and was told, from the moment `called` to the moment `answered`."""
+    """A call of an actor with its answer, from the moment `called` to the moment `answered`."""
 
     actor: str
     called: float
@@ -40,19 +41,19 @@ class Operation(ABC):
 
     @property
     def may_never_happen(self) -> bool:
-        """Nobody was told that it happened."""
+        """Return whether the operation has no answer."""
         return self.answered == NEVER
 
     @abstractmethod
     def after(self, state: State) -> State | None:
-        """The state that it leaves, if it can happen in this one with the answer that it got."""
+        """Return the state after the operation, or None if it can't happen in this state with its answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Append(Operation):
-    """One entry: values by key, None deletes. `position` is None if its writer was not told it.
+    """One entry: values by key; None deletes. `position` is None if the append has no answer.
 
-    Entries without rows, which claims add, are operations of nobody: a position may leave some out.
+    Claims add entries without rows. They are not operations, so positions may have gaps.
     """
 
     rows: Mapping[Any, Any]
@@ -68,7 +69,7 @@ class Append(Operation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read(Operation):
-    """What was read of some keys; of all of them if `keys` is None."""
+    """A read of some keys, or of all keys if `keys` is None."""
 
     rows: Mapping[Any, Any]
     keys: frozenset[Any] | None = None
@@ -78,13 +79,13 @@ class Read(Operation):
         return state if seen == frozenset(self.rows.items()) else None
 
     def shows(self, key: Any, value: Any) -> bool:
-        """Whether this is the value of the key, None for none."""
+        """Return whether the read shows this value for the key; None for no row."""
         return (self.keys is None or key in self.keys) and self.rows.get(key) == value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look(Operation):
-    """A head: how many entries the log has, those without rows too."""
+class ReadHead(Operation):
+    """A read of the head: the number of entries in the log, including entries without rows."""
 
     entries: int
 
@@ -94,7 +95,7 @@ class Look(Operation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Violation:
-    """A history without an order: as much as fits in one, and what then fits nowhere."""
+    """A history that has no legal order: the longest legal order found, and the operations that fit nowhere in it."""
 
     order: tuple[Operation, ...]
     left: tuple[Operation, ...]
@@ -103,29 +104,29 @@ class Violation:
         def lines(operations: Iterable[Operation]) -> str:
             return "".join(f"\n  {operation}" for operation in operations)
 
-        return f"not linearizable. The longest order:{lines(self.order)}\nand then none of:{lines(self.left)}"
+        return f"not linearizable. The longest order:{lines(self.order)}\nThese do not fit:{lines(self.left)}"
 
 
 def violation(history: Iterable[Operation], *, loaded: Mapping[Any, Any] | None = None) -> Violation | None:
-    """None if the history is linearizable from a table with these rows; else the longest order that was found.
+    """Return None if the history is linearizable from a table with the rows `loaded`, else the violation.
 
-    Takes time exponential in the number of appends under way at once, linear in their sequence.
+    The time is exponential in the number of concurrent appends and linear in the length of the history.
     """
     before = frozenset((loaded or {}).items())
     operations = sorted(_settled(list(history), before), key=lambda one: (one.called, one.answered))
     required = sum(1 << number for number, one in enumerate(operations) if not one.may_never_happen)
-    first = _advanced(operations, _Place(done=0, state=State(rows=before), order=()))
+    first = _advanced(operations, _Search(done=0, state=State(rows=before), order=()))
     stack, seen, longest = [(first, iter(_next(operations, first.done)))], {(first.done, first.state)}, first
     while stack:
-        place, candidates = stack[-1]
-        longest = max(longest, place, key=lambda one: one.done.bit_count())
-        if place.done & required == required:
+        search, candidates = stack[-1]
+        longest = max(longest, search, key=lambda one: one.done.bit_count())
+        if search.done & required == required:
             return None
         for number in candidates:
-            state = operations[number].after(place.state)
+            state = operations[number].after(search.state)
             if state is None:
                 continue
-            following = _advanced(operations, place.with_next(number, state))
+            following = _advanced(operations, search.with_next(number, state))
             if (following.done, following.state) not in seen:
                 seen.add((following.done, following.state))
                 stack.append((following, iter(_next(operations, following.done))))
@@ -137,15 +138,17 @@ def violation(history: Iterable[Operation], *, loaded: Mapping[Any, Any] | None 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
-    """Where the search is: a bit for each operation that happened, what they left, and in which order, last first."""
+class _Search:
+    """A step of the search: a bit for each operation that happened, the state after them, their order with the last
+    first.
+    """
 
     done: int
     state: State
     order: tuple[int, Any] | tuple[()]
 
-    def with_next(self, number: int, state: State) -> _Place:
-        return _Place(done=self.done | 1 << number, state=state, order=(number, self.order))
+    def with_next(self, number: int, state: State) -> _Search:
+        return _Search(done=self.done | 1 << number, state=state, order=(number, self.order))
 
     def numbers(self) -> list[int]:
         found, rest = [], self.order
@@ -155,36 +158,40 @@ class _Place:
         return found[::-1]
 
 
-def _advanced(operations: list[Operation], place: _Place) -> _Place:
-    """With all that can happen and changes nothing: if it fits anywhere later, it fits here as well."""
+def _advanced(operations: list[Operation], search: _Search) -> _Search:
+    """Add all possible operations that change nothing: one that fits later fits here as well."""
     moved = True
     while moved:
         moved = False
-        for number in _next(operations, place.done):
-            if operations[number].after(place.state) == place.state:
-                place, moved = place.with_next(number, place.state), True
-    return place
+        for number in _next(operations, search.done):
+            if operations[number].after(search.state) == search.state:
+                search, moved = search.with_next(number, search.state), True
+    return search
 
 
 def _next(operations: list[Operation], done: int) -> list[int]:
-    """Which may happen next: those that were called before any that is not done had its answer, the most urgent first.
+    """Return the operations that may happen next, those with the earliest answer first.
 
-    Operations are in the order of their calls, so the search ends at the first call after the earliest answer.
+    Such an operation was called before any operation that has not happened yet got its answer. Operations are in the
+    order of their calls, so the loop ends at the first call after the earliest answer.
     """
-    able: list[int] = []
+    possible: list[int] = []
     deadline = NEVER
-    number = (~done & (done + 1)).bit_length() - 1  # the first that is not done
+    number = (~done & (done + 1)).bit_length() - 1  # the first one that has not happened
     while number < len(operations) and operations[number].called <= deadline:
         if not done >> number & 1:
-            able.append(number)
+            possible.append(number)
             deadline = min(deadline, operations[number].answered)
         number += 1
-    return sorted(able, key=lambda one: (operations[one].answered, one))
+    return sorted(possible, key=lambda one: (operations[one].answered, one))
 
 
 def _settled(history: list[Operation], loaded: Content) -> Iterable[Operation]:
-    """Without what needs no guess: an unanswered append that nobody saw can be left out of any order; one whose value
-    is written by nobody else happened before the first answer that shows it."""
+    """Remove uncertainty from unanswered appends.
+
+    An unanswered append that no read saw can be left out of any order. An unanswered append of a value that no other
+    operation writes happened before the answer of the first read that shows the value.
+    """
     reads = [one for one in history if isinstance(one, Read)]
     writers = Counter(pair for one in history if isinstance(one, Append) for pair in one.rows.items())
     writers.update(loaded)

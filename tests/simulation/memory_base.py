@@ -1,8 +1,8 @@
-"""A base in memory, as reads, merges and collections see one: versions that name files, tags, schema metadata.
+"""A base in memory for reads, merges and collections: versions that name files, tags, schema metadata.
 
-What the seam to Lance does for a real base is done here for this one, with the same answers and errors; its calls pass
-the environment's plan and schedule. Rows are in the environment's store, one file a version, so that a collector can
-take it away.
+It replaces the functions of `lancelsm.dataset` with the same results and errors. Its calls pass the plan and the
+schedule of the environment. Rows are in the store of the environment, one file for each version, so that a collector
+can delete them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
-    """One version: the file with its rows, its schema metadata, when it was committed."""
+    """One version: the file with its rows, its schema metadata, and the time of its commit."""
 
     file: str
     metadata: Mapping[str, str]
@@ -55,13 +55,15 @@ class MemoryBase:
         self._add("data/first.lance", facts.metadata())
 
     def _add(self, file: str, metadata: Mapping[str, str]) -> int:
-        assert self.environment.store.get(file) is not None, f"version {self.newest + 1} names {file}, which is gone"
+        assert self.environment.store.get(file) is not None, (
+            f"version {self.newest + 1} names {file}, which does not exist"
+        )
         self.newest += 1
         now = self.environment.schedule.clock.now()
         self.versions[self.newest] = Version(file=file, metadata=dict(metadata), committed=now)
         return self.newest
 
-    # What the seam answers
+    # Replacements for `lancelsm.dataset`
 
     def open_base(self, *, uri: str, version: int | None = None, storage_options: Any = None) -> BaseTable:
         def act() -> BaseTable:
@@ -83,7 +85,7 @@ class MemoryBase:
     def commit(
         self, base: Base, *, metadata: Mapping[str, str], file: str = "", **_: Any
     ) -> CommittedVersion | Preempted:
-        """As `base_rows.commit`, of a version with this file, or with the one that the version has."""
+        """Like `base_rows.commit`: commit a version with this file, or with the file of the version that was read."""
 
         def act() -> CommittedVersion | Preempted:
             if base.version != self.newest:
@@ -107,7 +109,7 @@ class MemoryBase:
         return self._call("named_files", version, act)
 
     def clean_versions(self, *, versions: Collection[int], **_: Any) -> int:
-        """As Lance: not the newest one, nor a tagged one; files that only they name go with them."""
+        """Like Lance, keep the newest version and tagged ones. Delete the files that only removed versions name."""
 
         def act() -> int:
             going = {n for n in versions if n in self.versions} - {self.newest, *self.tagged.values()}
@@ -148,18 +150,18 @@ class MemoryBase:
         def unknown(cause: str) -> T:
             raise Unavailable(cause)
 
-        def turn() -> T:
+        def act_in_turn() -> T:
             self.environment.schedule.switch()
             return act()
 
         return self.environment.plan.perform(
-            "lance", name, str(about), PROCESS.get(), turn, unknown=unknown if writes else None
+            "lance", name, str(about), PROCESS.get(), act_in_turn, unknown=unknown if writes else None
         )
 
-    # What mergers do
+    # Mergers
 
     def rows(self, version: int, get: Callable[[str], Any]) -> pa.Table:
-        """The rows of a version; `get` reads an object."""
+        """Return the rows of a version. `get` reads an object."""
         found = self.versions.get(version)
         stored = None if found is None else get(found.file)
         if stored is None:
@@ -169,9 +171,9 @@ class MemoryBase:
     def replace_rows(
         self, base: BaseTable, objects: ObjectStore, rows: pa.Table, *, region: RegionId, key: str
     ) -> Callable[[Generation], bool]:
-        """Write rows that are to be the base's; what is returned commits them with a counter, if they still may be.
+        """Write new rows of the base. Return a function that commits them with a counter, if they are still valid.
 
-        Written files are used again only where counter and fence are what they were when the files were written.
+        Written rows are valid while counter and fence are the same as when they were written.
         """
         if not isinstance(objects.create(key, written(rows)), Written):
             raise Unavailable("rows could not be written", object=key)
@@ -193,7 +195,7 @@ class MemoryBase:
 
 @contextmanager
 def in_place_of_lance(base: MemoryBase) -> Iterator[None]:
-    """Within, whoever opens, tags or collects a base has this one."""
+    """Within this context, the library opens, tags and collects this base."""
     with ExitStack() as stack:
 
         def put(module: Any, **instead: Any) -> None:
@@ -229,7 +231,7 @@ def rows_in(body: bytes) -> pa.Table:
 
 
 def folded(parts: list[pa.Table]) -> dict[int, int]:
-    """Value by key after these parts, oldest first; tombstones hide."""
+    """Fold these parts, oldest first, into the value by key. Tombstones hide rows."""
     live: dict[int, int] = {}
     for part in parts:
         for key, value, dead in zip(*(part.column(name).to_pylist() for name in part.column_names), strict=True):

@@ -1,4 +1,4 @@
-"""Take a guard out of a function's source: what is reworded there must be reworded in its test."""
+"""Remove a guard from the source of a function. A guard that is reworded there must be reworded in its table."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ import pytest
 from lancelsm.errors import LsmError
 
 Edit = tuple[Callable[..., object], str, str]  # a function, its text, the text without the guard
-Scenario = Callable[[Path], object]  # at a place of its own
+Scenario = Callable[[Path], object]  # gets a directory of its own
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """A check, and what it refuses that must not pass: `forged` makes it, then judges it as often as it is called.
+    """A check, and an input that it must refuse.
 
-    `behind` are checks that would refuse it too.
+    `forged` makes that input and returns a function that judges it; the function can be called many times. `behind` are
+    other checks that refuse the same input.
     """
 
     edits: tuple[Edit, ...]
@@ -32,9 +33,9 @@ class Check:
 
 
 def carries_weight(check: Check) -> None:
-    """What is forged is refused, and accepted without the check.
+    """The forged input is refused, and accepted without the check.
 
-    If others stand behind it, each of the two refuses alone.
+    If there are checks behind it, both kinds of checks refuse the input alone.
     """
     judged = check.forged()
     with pytest.raises(LsmError):
@@ -42,11 +43,11 @@ def carries_weight(check: Check) -> None:
     assert accepts(judged, (*check.edits, *check.behind)), "another check refuses it"
     if check.behind:
         assert not accepts(judged, check.behind), "this check does nothing"
-        assert not accepts(judged, check.edits), "nothing stands behind this check"
+        assert not accepts(judged, check.edits), "no check behind this one refuses it"
 
 
 def accepts(judged: Callable[[], None], edits: Iterable[Edit]) -> bool:
-    """Whether it passes without these checks."""
+    """Return whether the input passes without these checks."""
     with pytest.MonkeyPatch.context() as patch:
         remove_all(patch, edits)
         try:
@@ -57,12 +58,12 @@ def accepts(judged: Callable[[], None], edits: Iterable[Edit]) -> bool:
 
 
 def anywhere(scenario: Callable[..., object], *arguments: object) -> Scenario:
-    """A scenario that needs no place."""
+    """Adapt a scenario that needs no directory."""
     return lambda _: scenario(*arguments)
 
 
-def ends_badly(edits: Iterable[Edit], scenario: Callable[[], object]) -> bool:
-    """Whether a scenario does not end as it should without these guards."""
+def fails(edits: Iterable[Edit], scenario: Callable[[], object]) -> bool:
+    """Return whether a scenario fails without these guards."""
     with pytest.MonkeyPatch.context() as patch:
         remove_all(patch, edits)
         try:
@@ -78,37 +79,37 @@ Test = Callable[..., None]
 def with_and_without(
     guards: Mapping[str, tuple[Iterable[Edit], Scenario]], *, own: Iterable[Scenario]
 ) -> tuple[Test, Test]:
-    """The two tests of a table of guards: with all of them the scenarios end well, without one its story ends badly.
+    """Make the two tests of a table of guards: scenarios pass with all guards, and fail without their guard.
 
     Args:
-        own: the scenarios that no other test tells.
+        own: the scenarios that have no test of their own elsewhere.
     """
 
     @pytest.mark.parametrize("scenario", own)
-    def ends_well(scenario: Scenario, tmp_path: Path) -> None:
+    def passes(scenario: Scenario, tmp_path: Path) -> None:
         scenario(tmp_path)
 
     @pytest.mark.parametrize("guard", guards)
-    def ends_badly_without(guard: str, tmp_path: Path) -> None:
+    def fails_without(guard: str, tmp_path: Path) -> None:
         edits, scenario = guards[guard]
-        assert ends_badly(edits, partial(scenario, tmp_path))
+        assert fails(edits, partial(scenario, tmp_path))
 
-    return ends_well, ends_badly_without
+    return passes, fails_without
 
 
 def remove_all(patch: pytest.MonkeyPatch, edits: Iterable[Edit]) -> None:
-    """As `remove`, of several texts in several functions."""
+    """Like `remove`, for several texts in several functions."""
     edits = list(edits)
     for function in dict.fromkeys(function for function, _, _ in edits):
         remove(patch, function, {text: instead for of, text, instead in edits if of is function})
 
 
 def remove(patch: pytest.MonkeyPatch, function: Callable[..., object], changes: Mapping[str, str]) -> None:
-    """Wherever the function or method is used, use it with other texts in place of its own, which it has once each."""
+    """Replace texts in the source of a function or method, wherever it is used. It contains each text exactly once."""
     assert isinstance(function, FunctionType)
     source = textwrap.dedent(inspect.getsource(function))
     for text, instead in changes.items():
-        assert source.count(text) == 1, f"{function.__qualname__} says {text!r} {source.count(text)} times"
+        assert source.count(text) == 1, f"{function.__qualname__} has {text!r} {source.count(text)} times"
         source = source.replace(text, instead)
     made: dict[str, object] = {}
     known = inspect.unwrap(function).__globals__

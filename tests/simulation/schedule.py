@@ -1,13 +1,13 @@
-"""Several actors, one at a time, in an order that a seed decides.
+"""Run several actors, one at a time, in an order that a seed decides.
 
-An actor is a plain function that uses the ports. Each port call and each sleep is a switch point: there the actor
-stops, and the schedule says who goes on. Time is virtual: it moves when the actor that goes on was asleep.
+An actor is a plain function that uses the ports. Each port call and each sleep is a switch point: the actor stops
+there, and the schedule chooses the actor that goes on. Time is virtual: it moves when the chosen actor was asleep.
 
     schedule = Schedule(seed)
     store = ScheduledStore(MemoryStore(), schedule)
     outcomes = schedule.run({"writer": lambda: write(store, schedule.clock), "collector": lambda: collect(store)})
 
-Threads that an actor starts run outside the schedule: their calls pass without a switch. With faults, give each actor a
+Threads that an actor starts run outside the schedule: their calls are no switch points. With faults, give each actor a
 `FaultyStore(ScheduledStore(...), plan, process=name)`, so that a crash ends that actor only.
 """
 
@@ -36,7 +36,10 @@ class Outcome:
 
 
 class Schedule:
-    """Who goes on at each switch point: `choices` first, then what `seed` says. `choices` also records, for replay."""
+    """Chooses the actor that goes on at each switch point: from `choices` first, then by `seed`.
+
+    The attribute `choices` records all choices for a replay.
+    """
 
     def __init__(self, seed: int | str = 0, choices: Sequence[str] = (), *, limit: int = 100_000) -> None:
         self.clock = ScheduledClock(self)
@@ -55,8 +58,8 @@ class Schedule:
     def run(self, actors: Mapping[str, Callable[[], Any]]) -> dict[str, Outcome]:
         """Run all actors to their end.
 
-        An `LsmError` or a `Crash` ends its actor only and is its outcome. Anything else, a failed assertion above all,
-        ends the run and is raised, with the schedule as a note.
+        An `LsmError` or a `Crash` ends its actor only and is its outcome. Any other exception, above all a failed
+        assertion, ends the run and is raised again, with the schedule as a note.
         """
         self._hub = getcurrent()
         outcomes: dict[str, Outcome] = {}
@@ -79,13 +82,13 @@ class Schedule:
             error.add_note(f"replay with {self!r}")
             raise
         finally:
-            self._names = {}  # what the abandoned actors do in their `finally` is no switch point
+            self._names = {}  # calls in `finally` blocks of abandoned actors are no switch points
             for each in waiting.values():
                 each.throw()
         return outcomes
 
     def switch(self, wake: float | None = None) -> None:
-        """A switch point; with `wake`, the actor sleeps until then. Outside an actor nothing happens."""
+        """A switch point. With `wake`, the actor sleeps until then. Outside an actor this does nothing."""
         name = self._names.get(getcurrent())
         if name is None or self._hub is None:
             return
@@ -98,7 +101,7 @@ class Schedule:
         asleep = [name for name in names if name in self._wakes]
         candidates = [name for name in names if name not in self._wakes]
         if asleep:
-            # Only who wakes first: the others are stalled meanwhile, and nobody wakes before his time.
+            # Only the sleeper that wakes first is a candidate: no sleeper wakes too early, and the others sleep on.
             candidates.append(min(asleep, key=lambda name: (self._wakes[name], name)))
         if len(self.choices) < len(self._given):
             chosen = self._given[len(self.choices)]
@@ -111,7 +114,7 @@ class Schedule:
 
 
 class ScheduledClock(FakeClock):
-    """Virtual time; a sleep lets others go on."""
+    """Virtual time. A sleep lets other actors go on."""
 
     def __init__(self, schedule: Schedule) -> None:
         super().__init__()
@@ -124,12 +127,12 @@ class ScheduledClock(FakeClock):
             self.advance(seconds)
 
     def reach(self, elapsed: float) -> None:
-        """Not before `elapsed` seconds after the start."""
+        """Advance to `elapsed` seconds after the start, unless time is later already."""
         self.advance(elapsed - self.monotonic())
 
 
 class ScheduledStore:
-    """An object store whose every call is a switch point."""
+    """An object store in which every call is a switch point."""
 
     def __init__(self, inner: ObjectStore, schedule: Schedule) -> None:
         self.inner = inner
@@ -158,7 +161,7 @@ class ScheduledStore:
 
 
 class ScheduledRegistry:
-    """A registry whose every call is a switch point."""
+    """A registry in which every call is a switch point."""
 
     def __init__(self, inner: Registry, schedule: Schedule) -> None:
         self.inner = inner

@@ -1,7 +1,8 @@
-"""The seam to Lance under faults: its calls take part in a plan's numbering and are switch points of a schedule.
+"""Put the calls of `lancelsm.dataset`, the seam to Lance, under faults and under a schedule.
 
-What a call does to Lance is done or not done as a whole, before or after the fault; inside it only Lance could fail.
-Each function of `lancelsm.dataset` is in one of the sets below, so that a new one can't be forgotten.
+A call is numbered by the plan and is a switch point. Its effect on Lance happens as a whole or not at all, before or
+after the fault; only Lance itself could fail in between. Each function of `lancelsm.dataset` is in one of the sets
+below. A test checks this, so that a new function can't be forgotten.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ WRITES = frozenset(
         "pk_index.write_pk_index",
     }
 )
-# These make calls of other sets, so they have faults in their middle too.
+# These make calls of other sets, so they also meet faults in between.
 OUTER_WRITES = frozenset({"base_table.create_base", "base_table.ensure_mem_wal", "generation.write_generation"})
-# A collection's; under faults in tests/simulation/test_collection.py.
+# Calls of a collection; tests/simulation/test_table_collection.py puts them under faults.
 COLLECTING_READS = frozenset({"cleanup.named_files", "cleanup.searched_indexes", "cleanup.stored_versions"})
 COLLECTING_WRITES = frozenset({"cleanup.clean_versions"})
-# What they ask of Lance is asked through functions above, or through the object store.
+# These call Lance through the functions above or through the object store.
 COMPOSED = frozenset(
     {
         "base_table.find_base",
@@ -61,10 +62,10 @@ COMPOSED = frozenset(
         "merged_generations.repair_markers",
         "pk_index.find_rows",  # within lookup_generation
         "pk_index.index_problem",  # within examine_generation
-        "scrub_reads.examine_base",  # scrub's, which writes nothing
+        "scrub_reads.examine_base",  # only for scrub, which writes nothing
         "scrub_reads.examine_generation",
         "scrub_reads.examine_indexes",
-        "scrub_reads.own_row_setsum",  # where rows don't add up under the base's columns
+        "scrub_reads.own_row_setsum",  # if rows don't add up under the columns of the base
     }
 )
 PURE = frozenset(
@@ -87,10 +88,10 @@ PURE = frozenset(
         "native.native_errors",
         "native.read_errors",
         "native.translated",
-        "scrub_reads.shared_places",
+        "scrub_reads.shared_directories",
     }
 )
-# Commands of an operator, beside the way of the rows.
+# Commands of an operator, apart from the write path.
 ASIDE = frozenset(
     {
         "adoption.read_adoptable",
@@ -107,12 +108,12 @@ ASIDE = frozenset(
 )
 
 PROCESS: ContextVar[str] = ContextVar("PROCESS", default="")
-"""Who calls, since the seam's functions don't say."""
+"""The calling process, since the functions of the seam have no such argument."""
 
 
 @contextmanager
 def at(process: str) -> Iterator[None]:
-    """What is done within is done by this process."""
+    """Within this context, calls are made by this process."""
     token = PROCESS.set(process)
     try:
         yield
@@ -124,7 +125,7 @@ Original = Callable[..., Any]
 
 
 class Simulated(Protocol):
-    """What the calls pass through."""
+    """The plan and the schedule that calls pass."""
 
     plan: FaultPlan
     schedule: Schedule
@@ -132,13 +133,11 @@ class Simulated(Protocol):
 
 @contextmanager
 def through(environment: Simulated) -> Iterator[None]:
-    """Let every call of the seam pass the environment's plan and schedule; and let generations be written without
-    fsync.
-    """
+    """Within this context, calls of the seam pass the plan and schedule of the environment, without any fsync."""
     with ExitStack() as stack:
-        for name, original, places in _uses():
+        for name, original, uses in _uses():
             wrapped = _wrapped(environment, name, original)
-            for module, attribute in places:
+            for module, attribute in uses:
                 stack.enter_context(mock.patch.object(module, attribute, wrapped))
         for module in ("generation", "base_table"):
             stack.enter_context(mock.patch.object(_module(module), "make_durable"))
@@ -146,7 +145,7 @@ def through(environment: Simulated) -> Iterator[None]:
 
 
 def functions() -> set[str]:
-    """Every public function of the seam, as `module.name`."""
+    """Return every public function of the seam as `module.name`."""
     modules = [_module(found.name) for found in pkgutil.iter_modules(lancelsm.dataset.__path__)]
     return {
         f"{module.__name__.rpartition('.')[2]}.{name}"
@@ -162,7 +161,7 @@ def _module(name: str) -> ModuleType:
 
 @cache
 def _uses() -> list[tuple[str, Original, list[tuple[ModuleType, str]]]]:
-    """Each function, and wherever a module of ours has it under a name."""
+    """Return each function, and every name of it in a module of the library."""
     functions = {
         name: _function(name)
         for name in sorted(READS | STREAMS | WRITES | OUTER_WRITES | COLLECTING_READS | COLLECTING_WRITES)
@@ -187,7 +186,7 @@ def _wrapped(environment: Simulated, name: str, original: Original) -> Original:
 
     def call(*args: Any, **options: Any) -> Any:
         if name == "base_rows.write_rows":
-            # Read here, since Lance would read them in a thread of its own, where nobody's faults and turns are known.
+            # Read the batches here: Lance would read them in a thread of its own, outside plan and schedule.
             base, columns, batches = args
             args = (base, columns, list(batches))
 
@@ -198,7 +197,7 @@ def _wrapped(environment: Simulated, name: str, original: Original) -> Original:
         def unknown(cause: str) -> Any:
             raise Unavailable(cause)
 
-        # A late call of an outer function would make its inner calls as another process.
+        # A late call of an outer function would make its inner calls in another process.
         return _perform(
             environment, name, args, options, act, unknown=unknown if name in WRITES | COLLECTING_WRITES else None
         )
@@ -208,7 +207,7 @@ def _wrapped(environment: Simulated, name: str, original: Original) -> Original:
 
 def _stream(environment: Simulated, name: str, original: Original) -> Original:
     def call(*args: Any, **options: Any) -> Iterator[Any]:
-        # No switch point: Arrow's reader may be beneath it on the stack. What it reads never changes.
+        # No switch point, since Arrow's reader may be below it on the stack. The data that it reads never changes.
         _perform(environment, name, args, options, lambda: None, unknown=None)
         yield from original(*args, **options)
 
@@ -224,10 +223,10 @@ def _perform(
     *,
     unknown: Callable[[str], Any] | None,
 ) -> Any:
-    return environment.plan.perform("lance", name, _place(args, options), PROCESS.get(), act, unknown=unknown)
+    return environment.plan.perform("lance", name, _subject(args, options), PROCESS.get(), act, unknown=unknown)
 
 
-def _place(args: tuple[Any, ...], options: dict[str, Any]) -> str:
-    """Version of the base or name of the generation, whichever the call is about."""
+def _subject(args: tuple[Any, ...], options: dict[str, Any]) -> str:
+    """Return the version of the base, or the name of the generation, that a call works on."""
     about = args[0] if args else options.get("base", options.get("uri"))
     return f"version {about.version}" if hasattr(about, "version") else str(about or "").rpartition("/")[2]

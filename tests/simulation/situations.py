@@ -1,6 +1,6 @@
-"""One operation in one situation, with a fault, an outage or another's whole operation at each of its calls in turn.
+"""Run one operation in one situation many times: with a fault, an outage or another operation at each of its calls.
 
-After each run a fresh process goes on, late writes land, another goes on, and the audit follows.
+After each run a fresh process writes, late writes land, another process writes, and an audit follows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NO_ANSWER = (DENY, FAIL_BEFORE, FAIL_AFTER, late(1_000_000))
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What happened before, without faults, and the operation that is tried then."""
+    """The history of a region, without faults, and the operation that is tried then."""
 
     prepare: Callable[[Environment], Any]
     act: Callable[[Environment, Region, Any], object]
@@ -51,7 +51,7 @@ def _one_row(environment: Environment) -> Any:
 
 
 def half_claim(region: Region, *, owner: str = OWNER) -> None:
-    """A claimer that died right after the swap of its epoch."""
+    """Claim the region, but crash right after the swap of the epoch."""
     region.swap(claimed(region.head(), owner=owner, nonce=region.context.ids.nonce()))
 
 
@@ -61,7 +61,7 @@ def _half_claimed(environment: Environment) -> None:
 
 
 def _put_but_not_committed(environment: Environment) -> None:
-    """A sibling that died between put and swap."""
+    """A sibling has crashed between put and swap."""
     head = _one_row(environment)
     orphan(environment, 11, position=head.next_position, epoch=head.epoch)
 
@@ -72,7 +72,7 @@ def _left_over(environment: Environment) -> None:
 
 
 def orphan(environment: Environment, number: int, *, position: Any, epoch: Any) -> bytes:
-    """Put a writer's object and no more."""
+    """Put the object of an entry whose writer then crashes."""
     body = encode(row(number), position=position, epoch=epoch, nonce=a_nonce(number)).body
     environment.writers[number], environment.floors[number] = OWNER, 0
     environment.store.create(wal_entry(environment.id, position), body)
@@ -82,13 +82,15 @@ def orphan(environment: Environment, number: int, *, position: Any, epoch: Any) 
 APPENDS = {
     "without a head": Situation(_nothing, lambda environment, region, _: environment.write(region, 1)),
     "with a held head": Situation(_one_row, lambda environment, region, head: environment.write(region, 1, held=head)),
-    "a claim to finish": Situation(_half_claimed, lambda environment, region, _: environment.write(region, 1)),
-    "an entry to help": Situation(_put_but_not_committed, lambda environment, region, _: environment.write(region, 1)),
-    "an older entry in the way": Situation(_left_over, lambda environment, region, _: environment.write(region, 1)),
+    "an unfinished claim": Situation(_half_claimed, lambda environment, region, _: environment.write(region, 1)),
+    "an entry that is not committed": Situation(
+        _put_but_not_committed, lambda environment, region, _: environment.write(region, 1)
+    ),
+    "an entry of an older epoch": Situation(_left_over, lambda environment, region, _: environment.write(region, 1)),
 }
 CLAIMS = {
     "claim": Situation(_one_row, lambda environment, region, _: claim(region, owner=OWNER)),
-    "claim over leftovers": Situation(_left_over, lambda environment, region, _: claim(region, owner=OWNER)),
+    "claim above leftovers": Situation(_left_over, lambda environment, region, _: claim(region, owner=OWNER)),
     "seal": Situation(_one_row, lambda environment, region, _: seal(region)),
 }
 COMMITS = {
@@ -98,9 +100,9 @@ COMMITS = {
 OTHERS: dict[str, Callable[[Environment, Region], object]] = {
     "appends": lambda environment, region: environment.write(region, 50),
     "claims": lambda environment, region: claim(region, owner=OWNER),
-    "claims and dies": lambda environment, region: half_claim(region),
+    "claims and crashes": lambda environment, region: half_claim(region),
     "takes over": lambda environment, region: (claim(region, owner=RIVAL), environment.write(region, 50, owner=RIVAL)),
-    "takes over and dies": lambda environment, region: half_claim(region, owner=RIVAL),
+    "takes over and crashes": lambda environment, region: half_claim(region, owner=RIVAL),
     "seals": lambda environment, region: seal(region),
     "collects": collect,
     "appends, collects": lambda environment, region: (environment.write(region, 50), collect(environment, region)),
@@ -115,22 +117,22 @@ OTHERS: dict[str, Callable[[Environment, Region], object]] = {
 
 
 def run(situation: Situation, plan_for: Callable[[Environment], FaultPlan]) -> tuple[Environment, BaseException | None]:
-    """Try the operation under a plan, let others go on, audit. Returns what the operation was told."""
+    """Run the operation under a plan, let others go on, audit. Return the environment and the operation's error."""
     with contextlib.redirect_stdout(io.StringIO()):
         environment = Environment()
         prepared = situation.prepare(environment)
         environment.plan = plan_for(environment)
-        heard = raised(lambda: situation.act(environment, environment.region("actor"), prepared))
+        error = raised(lambda: situation.act(environment, environment.region("actor"), prepared))
         environment.plan.stop()
         raised(lambda: environment.write(environment.region("next", faulty=False), 90))
         environment.plan.land()
         raised(lambda: environment.write(environment.region("last", faulty=False), 91))
         environment.audit()
-    return environment, heard
+    return environment, error
 
 
 def calls(situation: Situation) -> list[Call]:
-    """What the operation asks of its ports when all goes well."""
+    """Return the port calls of the operation without faults."""
 
     def alone(plan: FaultPlan) -> None:
         environment = Environment()
@@ -142,9 +144,10 @@ def calls(situation: Situation) -> list[Call]:
 
 
 def one_fault_each(situation: Situation) -> Iterator[tuple[Environment, BaseException | None]]:
+    """Run the operation once for each call and each fault."""
     for call in calls(situation):
         for fault in (*EVERY_FAULT, *STALLS):
-            with noted(call, fault):
+            with note_on_failure(call, fault):
                 yield run(
                     situation,
                     lambda environment, call=call, fault=fault: FaultPlan.at(
@@ -154,7 +157,7 @@ def one_fault_each(situation: Situation) -> Iterator[tuple[Environment, BaseExce
 
 
 def outages(situation: Situation) -> Iterator[tuple[Environment, BaseException | None]]:
-    """From each call on no answer, of both ports or of one."""
+    """Run the operation with an outage from each call on, of both ports or of one."""
     for call in calls(situation):
         for fault in NO_ANSWER:
             for ports in (("objects", "registry"), ("objects",), ("registry",)):
@@ -162,7 +165,7 @@ def outages(situation: Situation) -> Iterator[tuple[Environment, BaseException |
                 def decide(now: Call, first=call.index, fault=fault, ports=ports) -> Fault | None:
                     return fault if now.index >= first and now.port in ports else None
 
-                with noted(call, fault, *ports):
+                with note_on_failure(call, fault, *ports):
                     yield run(
                         situation,
                         lambda environment, decide=decide: FaultPlan(decide, clock=environment.schedule.clock),
@@ -172,7 +175,7 @@ def outages(situation: Situation) -> Iterator[tuple[Environment, BaseException |
 def interruptions(
     situation: Situation, *, before: tuple[Fault | None, ...] = (None,)
 ) -> Iterator[tuple[Environment, BaseException | None]]:
-    """Another's whole operation right before each call; the write before that may have met a fault."""
+    """Run another operation as a whole right before each call. The write before that call may meet a fault."""
     for call in calls(situation):
         for name, other in OTHERS.items():
             for fault in before:
@@ -187,13 +190,13 @@ def interruptions(
 
                     return FaultPlan(decide, clock=environment.schedule.clock)
 
-                with noted(call, name, fault):
+                with note_on_failure(call, name, fault):
                     yield run(situation, plan_for)
 
 
 @contextlib.contextmanager
-def noted(*circumstances: object) -> Iterator[None]:
-    """What failed is said with the failure."""
+def note_on_failure(*circumstances: object) -> Iterator[None]:
+    """Add the circumstances to a failure as a note."""
     try:
         yield
     except BaseException as error:

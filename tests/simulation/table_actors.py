@@ -1,4 +1,4 @@
-"""Everybody at once on one table, as a seed decides: writers, readers, flushers, mergers, claimers, another tool."""
+"""Run many actors on one table as a seed decides: writers, readers, flushers, mergers, claimers, another tool."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from lancelsm.table import Table
 from lancelsm.wal.claim import claim
 from tests.simulation.actors import ROUGH
 from tests.simulation.environment import OWNER, PASSING, RIVAL
+from tests.simulation.fault_rates import by_rate
 from tests.simulation.faults import Crash, FaultPlan
-from tests.simulation.rates import by_rate
 from tests.simulation.schedule import Schedule
 from tests.simulation.table_environment import WRITING, TableEnvironment, lease
 from tests.simulation.table_log import keys
@@ -24,10 +24,10 @@ from tests.simulation.table_log import keys
 KEYS = (*keys(0)[:5], *keys(1)[:5])
 
 
-def table_actors(seed: int, place: Path) -> TableEnvironment:
-    """Run everybody to their end, recover and audit; raises at the first violation."""
+def run_table_actors(seed: int, path: Path) -> TableEnvironment:
+    """Run all actors to their end, then recover and audit. The first violation raises."""
     dice = random.Random(f"table crowd {seed}")
-    environment = TableEnvironment(place, schedule=Schedule(seed), settings={"flush_rows": dice.choice([1, 3, 100])})
+    environment = TableEnvironment(path, schedule=Schedule(seed), settings={"flush_rows": dice.choice([1, 3, 100])})
     with contextlib.redirect_stdout(io.StringIO()), environment, lease(held=dice.random() < 0.5):
         environment.create("creator", loaded=KEYS[::2])
         environment.indexed = dice.random() < 0.5
@@ -61,24 +61,24 @@ def _actors(environment: TableEnvironment, dice: random.Random) -> dict[str, Cal
                         life, table = f"{name}, life {time}", None
                     except LsmError as error:
                         if not isinstance(error, PASSING):
-                            raise AssertionError(f"{life} was told {error!r}") from error
+                            raise AssertionError(f"{life} got {error!r}") from error
 
         actors[name] = run
 
     for number in range(2):
-        add(f"writer {number}", _writes, dice.choice([3, 6, 10]))
-        add(f"reader {number}", _reads, dice.choice([3, 6]))
-        add(f"flusher {number}", _flushes, dice.choice([3, 8]))
-        add(f"merger {number}", _merges, dice.choice([3, 6, 9]))
-    add("another tool", _acts_on_the_base, dice.choice([0, 3, 9]))
+        add(f"writer {number}", _write, dice.choice([3, 6, 10]))
+        add(f"reader {number}", _read, dice.choice([3, 6]))
+        add(f"flusher {number}", _flush, dice.choice([3, 8]))
+        add(f"merger {number}", _merge, dice.choice([3, 6, 9]))
+    add("another tool", _commit_to_base, dice.choice([0, 3, 9]))
     if dice.random() < 0.4:
-        add("claimer", _claims, 1)
+        add("claimer", _claim, 1)
     if dice.random() < 0.2:
-        add("rival", _takes_over, 1)
+        add("rival", _take_over, 1)
     return actors
 
 
-def _writes(environment: TableEnvironment, name: str, table: Table, dice: random.Random) -> None:
+def _write(environment: TableEnvironment, name: str, table: Table, dice: random.Random) -> None:
     chosen = dice.sample(KEYS, dice.choice([1, 1, 2, 3]))
     if dice.random() < 0.4:
         environment.write_by(table, name, delete=chosen)
@@ -86,17 +86,17 @@ def _writes(environment: TableEnvironment, name: str, table: Table, dice: random
         environment.write_by(table, name, upsert=chosen)
 
 
-def _reads(environment: TableEnvironment, name: str, table: Table, dice: random.Random) -> None:
+def _read(environment: TableEnvironment, name: str, table: Table, dice: random.Random) -> None:
     environment.schedule.clock.sleep(dice.choice([0.0, 0.0, 0.1]))
     environment.read(table, get=dice.sample(KEYS, 3) if dice.random() < 0.4 else ())
 
 
-def _flushes(environment: TableEnvironment, name: str, table: Table, dice: random.Random) -> None:
+def _flush(environment: TableEnvironment, name: str, table: Table, dice: random.Random) -> None:
     environment.schedule.clock.sleep(dice.choice([0.0, 0.0, 0.1]))
     environment.flush(name, table)
 
 
-def _merges(environment: TableEnvironment, name: str, table: Table, dice: random.Random) -> None:
+def _merge(environment: TableEnvironment, name: str, table: Table, dice: random.Random) -> None:
     environment.schedule.clock.sleep(dice.choice([0.0, 0.0, 0.1]))
     match dice.choice(["merge", "merge", "merge", "optimize", "run"]):
         case "merge":
@@ -107,19 +107,19 @@ def _merges(environment: TableEnvironment, name: str, table: Table, dice: random
             table.run(engine="inprocess")
 
 
-def _claims(environment: TableEnvironment, name: str, table: Table, dice: random.Random) -> None:
+def _claim(environment: TableEnvironment, name: str, table: Table, dice: random.Random) -> None:
     for region in table.regions():
         claim(region, owner=OWNER)
 
 
-def _takes_over(environment: TableEnvironment, name: str, table: Table, dice: random.Random) -> None:
+def _take_over(environment: TableEnvironment, name: str, table: Table, dice: random.Random) -> None:
     for region in table.regions():
         claim(region, owner=RIVAL)
 
 
-def _acts_on_the_base(environment: TableEnvironment, name: str, table: Table, dice: random.Random) -> None:
-    """Open the base through pylance, let it change meanwhile, then try a commit."""
+def _commit_to_base(environment: TableEnvironment, name: str, table: Table, dice: random.Random) -> None:
+    """Open the base with pylance, let other actors go on, then try a commit."""
     environment.schedule.switch()
-    dataset = lance.dataset(environment.place)
+    dataset = lance.dataset(environment.path)
     environment.schedule.switch()
     environment.foreign_commit(dataset, dice.choice(["append", "append", "delete", "compact", "configure"]))

@@ -1,4 +1,4 @@
-"""What storage says of a simulated table, against its log and what writers were told."""
+"""Compare the storage of a simulated table with its log and with the results of its writers."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ if TYPE_CHECKING:
 
 
 def audit(environment: TableEnvironment, process: str) -> None:
-    """What storage says, against the log and what writers were told."""
+    """Compare storage with the log and with the results that writers got."""
     _audit_writes(environment)
-    handle = open_table(environment.place, ports=environment.ports(process))
+    handle = open_table(environment.path, ports=environment.ports(process))
     for region in regions(handle.context):
         _audit_region(environment, region, handle.config.schema)
 
 
 def _audit_writes(environment: TableEnvironment) -> None:
-    places: dict[tuple[int, int], list[Position]] = {}
+    positions: dict[tuple[int, int], list[Position]] = {}
     for side, log in environment.logs.items():
         for entry in log.entries:
             numbers = numbers_in(entry) if entry.summary.rows else set()
-            assert len(numbers) == (entry.summary.rows > 0), f"an entry of the writes {numbers}"
+            assert len(numbers) == (entry.summary.rows > 0), f"one entry has rows of the writes {numbers}"
             for number in numbers:
-                places.setdefault((number, side), []).append(entry.summary.position)
+                positions.setdefault((number, side), []).append(entry.summary.position)
     for write in environment.writes:
         for side in (0, 1):
-            found = places.pop((write.number, side), [])
-            where = f"write {write.number} on side {side} is at {found}, its caller was told {write.raised!r}"
+            found = positions.pop((write.number, side), [])
+            where = f"write {write.number} on side {side} is at {found}, its result is {write.raised!r}"
             assert len(found) <= (side in write.sides), where
             assert all(position > write.floors[side] for position in found), where
             if side in write.sides and write.raised is None:
@@ -61,7 +61,7 @@ def _audit_writes(environment: TableEnvironment) -> None:
             if write.raised is not None and len(write.sides) == 1:
                 assert isinstance(write.raised, (*NOT_IN_THE_LOG, Ambiguous, Crash)), where
                 assert not (found and isinstance(write.raised, NOT_IN_THE_LOG)), where
-    assert not places, f"rows that nobody wrote: {places}"
+    assert not positions, f"the log has rows that were never written: {positions}"
 
 
 def _audit_region(environment: TableEnvironment, region: Region, schema: TableSchema) -> None:
@@ -87,7 +87,7 @@ def _audit_region(environment: TableEnvironment, region: Region, schema: TableSc
     for generation in older.generations:
         assert generation.folded is not None
         check_generation(
-            uri=f"{environment.place}/{generation_path(region.id, generation.path)}",
+            uri=f"{environment.path}/{generation_path(region.id, generation.path)}",
             schema=schema,
             rows=generation.rows or 0,
             setsum=generation.folded.row_setsum,
@@ -96,8 +96,8 @@ def _audit_region(environment: TableEnvironment, region: Region, schema: TableSc
 
 
 def _audit_orphans(environment: TableEnvironment, region: Region, named: set[str]) -> None:
-    """A directory that no manifest names has a number that is taken, or is the next one's."""
-    present = {path.name for path in (environment.place / region_prefix(region.id)).iterdir()}
+    """The number of an orphan directory is at most the next generation number."""
+    present = {path.name for path in (environment.path / region_prefix(region.id)).iterdir()}
     directories = {name for name in present if generation_number(name) is not None}
     assert named <= directories
     newest = max((generation_number(name) or 0 for name in named), default=0)
@@ -105,9 +105,9 @@ def _audit_orphans(environment: TableEnvironment, region: Region, named: set[str
 
 
 def audit_settled(environment: TableEnvironment, table: Table) -> None:
-    """Everything is in the base, once; its counters and markers say so; merging again changes nothing."""
-    base = open_base(uri=str(environment.place))
-    dataset = lance.dataset(environment.place)
+    """Every row is in the base once, counters and markers agree, and another merge changes nothing."""
+    base = open_base(uri=str(environment.path))
+    dataset = lance.dataset(environment.path)
     assert rows_of(dataset.to_table()) == environment.truth
     newest = {region.id: region.head().current_generation - 1 for region in table.regions()}
     assert base.counters == {region: number for region, number in newest.items() if number}

@@ -1,8 +1,8 @@
-"""A table with everybody of `table_time` on it, and with those who copy, drop and scrub, as a seed decides.
+"""Run the actors of `table_pins` on a table, and actors that copy, drop and scrub, as a seed decides.
 
-A cloner clones a snapshot, works on the clone and drops it; another one backs a snapshot up and restores it elsewhere;
-a scrubber finds nothing wrong, since nothing is. Source, clones and restored tables have stores and registries of
-their own, under one plan of faults.
+A cloner clones a snapshot, works on the clone and drops it. An archivist backs a snapshot up and restores it to another
+table. A scrubber must find no problem. Source, clones and restored tables have stores and registries of their own,
+under one plan of faults.
 
     replay: .venv/bin/python -m tests.simulation.table_copies SEED
 """
@@ -46,34 +46,34 @@ from tests.simulation.faults import (
 )
 from tests.simulation.schedule import ScheduledRegistry, ScheduledStore
 from tests.simulation.table_log import Rows, rows_of
-from tests.simulation.table_time import KEYS, TableTime
+from tests.simulation.table_pins import KEYS, TablePins
 
 _CALLS_OF_A_DROP = 40
-THERE, GONE = "a table exists there already", "no table is there"
+EXISTS, MISSING = "a table already exists at this location", "there is no table at this location"
 
 
-class TableCopies(TableTime):
-    """One run. `done` counts what came through."""
+class TableCopies(TablePins):
+    """One run. `done` counts the operations that succeeded."""
 
-    def __init__(self, seed: int, place: Path) -> None:
-        super().__init__(seed, place)
-        self.stores: dict[str, ObjectStore] = {str(place): self.environment.store}
-        self.registries: dict[str, Registry] = {str(place): self.environment.registry}
+    def __init__(self, seed: int, path: Path) -> None:
+        super().__init__(seed, path)
+        self.stores: dict[str, ObjectStore] = {str(path): self.environment.store}
+        self.registries: dict[str, Registry] = {str(path): self.environment.registry}
         self.done: Counter[str] = Counter()
-        self.clones: dict[str, Rows] = {}  # that stand, by place
-        self.begun: dict[str, str] = {}  # places where something was begun, by what
-        self.places = 0
+        self.clones: dict[str, Rows] = {}  # rows of each existing clone, by location
+        self.started: dict[str, str] = {}  # location of each operation that is not finished, by its kind
+        self.locations = 0
 
     def run(self) -> TableCopies:
         with (
             mock.patch.object(copies, "make_durable"),
-            mock.patch.object(backup, "write_copy", _write_what_was_read),
+            mock.patch.object(backup, "write_copy", _write_rows_read_before),
         ):
             super().run()
         return self
 
     def ports(self, process: str) -> Ports:
-        """What a process works with at any place."""
+        """Return the ports of one process, for any location."""
         environment = self.environment
 
         def store(uri: str, _: object) -> FaultyStore:
@@ -86,106 +86,108 @@ class TableCopies(TableTime):
 
         return replace(environment.ports(process), store=store, registry=registry)
 
-    def open(self, process: str, place: str) -> Table:
-        return Table(open_table(place, ports=self.ports(process)))
+    def open(self, process: str, location: str) -> Table:
+        return Table(open_table(location, ports=self.ports(process)))
 
     def _actors(self) -> dict[str, Callable[[], object]]:
         actors = super()._actors()
         for name, act, times in (
-            ("cloner", self._clones, 7),
-            ("archivist", self._archives, 5),
-            ("scrubber", self._scrubs, 3),
+            ("cloner", self._use_clone, 7),
+            ("archivist", self._back_up_and_restore, 5),
+            ("scrubber", self._scrub, 3),
         ):
-            actors[name] = self._often(name, act, times, random.Random(self.dice.random()))
+            actors[name] = self._repeat(name, act, times, random.Random(self.dice.random()))
         return actors
 
-    def _place(self, what: str) -> str:
-        """Where something is made: the same place again until it is there."""
-        if what not in self.begun:
-            self.places += 1
-            self.begun[what] = f"{self.environment.place}-{what}-{self.places}"
-        return self.begun[what]
+    def _location(self, kind: str) -> str:
+        """Return the location of an operation: the same one until the operation is finished."""
+        if kind not in self.started:
+            self.locations += 1
+            self.started[kind] = f"{self.environment.path}-{kind}-{self.locations}"
+        return self.started[kind]
 
-    def _clones(self, life: str, table: Table, dice: random.Random) -> None:
-        if "drop" in self.begun:
-            self._drops(life, table)
+    def _use_clone(self, life: str, table: Table, dice: random.Random) -> None:
+        if "drop" in self.started:
+            self._drop_clone(life, table)
         elif not self.clones:
-            self._begins_clone(life, table, dice)
+            self._create_clone(life, table, dice)
         elif dice.random() < 0.7:
-            ((place, rows),) = self.clones.items()
-            self._works_on(life, place, rows, folds=dice.random() < 0.5)
+            ((location, rows),) = self.clones.items()
+            self._work_on_clone(life, location, rows, merges=dice.random() < 0.5)
         else:
-            self.begun["drop"], _ = self.clones.popitem()
-            self._drops(life, table)
+            self.started["drop"], _ = self.clones.popitem()
+            self._drop_clone(life, table)
 
-    def _begins_clone(self, life: str, table: Table, dice: random.Random) -> None:
-        name = self.named("c") or self._hold(table, "c")
-        rows = self._read_held(table, name)
-        place = self._place("clone")
-        with _done_already(THERE):
-            clone_snapshot(table._opened, name, place, ports=self.ports(life))
-        self.clones[place] = rows
-        del self.begun["clone"]
+    def _create_clone(self, life: str, table: Table, dice: random.Random) -> None:
+        name = self.snapshot_of("c") or self._create_snapshot(table, "c")
+        rows = self._read_snapshot(table, name)
+        location = self._location("clone")
+        with _if_done_already(EXISTS):
+            clone_snapshot(table._handle, name, location, ports=self.ports(life))
+        self.clones[location] = rows
+        del self.started["clone"]
         self.done["clone"] += 1
-        self._works_on(life, place, rows, folds=False)
+        self._work_on_clone(life, location, rows, merges=False)
         if dice.random() < 0.7:
             del self.shown[name]
             table.drop_snapshot(name)
 
-    def _works_on(self, life: str, place: str, rows: Rows, *, folds: bool) -> None:
-        """A clone has the snapshot's rows, whatever its source and itself fold and collect."""
-        clone = self.open(life, place)
-        assert rows_of(clone.scan().to_arrow()) == rows, f"the clone {place} is not {rows}"
-        if folds:
+    def _work_on_clone(self, life: str, location: str, rows: Rows, *, merges: bool) -> None:
+        """A clone has the rows of the snapshot, even after merges and collections of its source or of itself."""
+        clone = self.open(life, location)
+        assert rows_of(clone.scan().to_arrow()) == rows, f"the clone {location} does not have the rows {rows}"
+        if merges:
             clone.flush()
             clone.merge(engine="inprocess")
             clone.collect(yes=True, interval_seconds=0)
-            assert rows_of(clone.scan().to_arrow()) == rows, f"the clone {place} is not {rows} any more"
+            assert rows_of(clone.scan().to_arrow()) == rows, f"the clone {location} no longer has the rows {rows}"
 
-    def _drops(self, life: str, table: Table) -> None:
-        place = self.begun["drop"]
-        with _done_already(GONE):
-            drop_table(place, ports=self.ports(life))
-        assert place not in {pin.clone for pin in table.snapshots()}, f"the clone {place} is gone, its pin is not"
-        del self.begun["drop"]
+    def _drop_clone(self, life: str, table: Table) -> None:
+        location = self.started["drop"]
+        with _if_done_already(MISSING):
+            drop_table(location, ports=self.ports(life))
+        assert location not in {pin.clone for pin in table.snapshots()}, (
+            f"the clone {location} is dropped, but its pin remains"
+        )
+        del self.started["drop"]
         self.done["drop"] += 1
 
-    def _archives(self, life: str, table: Table, dice: random.Random) -> None:
-        """Back a snapshot up, each time to another place; restore it, as often as it takes to the same one."""
-        name = self.named("b") or self._hold(table, "b")
-        rows = self._read_held(table, name)
-        if "backup" not in self.begun:
-            self.places += 1
-            place = f"{self.environment.place}-backup-{self.places}"
-            back_up(table.at(name), place, ports=self.ports(life))
-            self.begun["backup"] = place
-        place = self._place("restored")
-        with _done_already(THERE):
-            restore(self.begun["backup"], place, ports=self.ports(life))
-        found = rows_of(self.open(life, place).scan().to_arrow())
-        assert found == rows, f"{found} was restored, not {rows}"
+    def _back_up_and_restore(self, life: str, table: Table, dice: random.Random) -> None:
+        """Back a snapshot up, each time to a new location. Restore it to the same location until that succeeds."""
+        name = self.snapshot_of("b") or self._create_snapshot(table, "b")
+        rows = self._read_snapshot(table, name)
+        if "backup" not in self.started:
+            self.locations += 1
+            location = f"{self.environment.path}-backup-{self.locations}"
+            back_up(table.at(name), location, ports=self.ports(life))
+            self.started["backup"] = location
+        location = self._location("restored")
+        with _if_done_already(EXISTS):
+            restore(self.started["backup"], location, ports=self.ports(life))
+        found = rows_of(self.open(life, location).scan().to_arrow())
+        assert found == rows, f"{found} was restored instead of {rows}"
         self.done["restore"] += 1
-        del self.begun["backup"], self.begun["restored"], self.shown[name]
+        del self.started["backup"], self.started["restored"], self.shown[name]
         table.drop_snapshot(name)
 
-    def _scrubs(self, life: str, table: Table, dice: random.Random) -> None:
-        self._finds_nothing(table)
+    def _scrub(self, life: str, table: Table, dice: random.Random) -> None:
+        self._check_scrub(table)
 
-    def _finds_nothing(self, table: Table) -> None:
+    def _check_scrub(self, table: Table) -> None:
         found = table.scrub().problems
-        assert not found, f"nothing is wrong with {table.uri}, but scrub says {found}"
+        assert not found, f"{table.uri} has no problem, but scrub reports {found}"
         self.done["scrub"] += 1
 
     def _finish(self) -> None:
-        """Besides: clones outlive whatever is done to their source; then clones are dropped, and some sources."""
+        """Also check that clones keep their rows while the source changes. Then drop the clones and some sources."""
         super()._finish()
         with self.environment.at("keeper"):
             table = self.environment.table("keeper")
-            self._finds_nothing(table)
-            if "drop" in self.begun:
-                self._drops("keeper", table)
+            self._check_scrub(table)
+            if "drop" in self.started:
+                self._drop_clone("keeper", table)
             if not self.clones:
-                self._begins_clone("keeper", table, self.dice)
+                self._create_clone("keeper", table, self.dice)
             for name in list(self.shown):
                 del self.shown[name]
                 table.drop_snapshot(name)
@@ -194,63 +196,63 @@ class TableCopies(TableTime):
                 table.flush()
                 table.merge(engine="inprocess")
                 table.collect(yes=True, interval_seconds=0)
-            for place, rows in self.clones.items():
-                self._works_on("keeper", place, rows, folds=False)
-                self._finds_nothing(self.open("keeper", place))
-                self._is_not_dropped(str(self.environment.place))
-                self._works_on("keeper", place, rows, folds=True)
-        for place in self.clones:
-            self._drop_with_a_crash(place)
+            for location, rows in self.clones.items():
+                self._work_on_clone("keeper", location, rows, merges=False)
+                self._check_scrub(self.open("keeper", location))
+                self._check_drop_is_refused(str(self.environment.path))
+                self._work_on_clone("keeper", location, rows, merges=True)
+        for location in self.clones:
+            self._drop_with_a_crash(location)
         left = [pin.clone for pin in self.environment.table("keeper").snapshots() if pin.clone in self.clones]
-        assert left == [], f"clones are gone, their pins are not: {left}"
+        assert left == [], f"clones are dropped, but their pins remain: {left}"
         if self.dice.random() < 0.5:
-            self._drop_with_a_crash(str(self.environment.place))
+            self._drop_with_a_crash(str(self.environment.path))
             self.done["drop of the source"] += 1
 
-    def _is_not_dropped(self, place: str) -> None:
-        heard = raised(lambda: drop_table(place, ports=self.ports("keeper")))
-        assert isinstance(heard, Invalid), f"of a drop of files that a clone shares was told: {heard!r}"
-        assert "a clone shares" in heard.message, heard
+    def _check_drop_is_refused(self, location: str) -> None:
+        error = raised(lambda: drop_table(location, ports=self.ports("keeper")))
+        assert isinstance(error, Invalid), f"a drop of files that a clone shares got {error!r}"
+        assert "a clone shares" in error.message, error
 
-    def _drop_with_a_crash(self, place: str) -> None:
+    def _drop_with_a_crash(self, location: str) -> None:
         fault = self.dice.choice([CRASH_BEFORE, CRASH_AFTER])
         self.environment.plan = FaultPlan.at(
             self.dice.randrange(_CALLS_OF_A_DROP), fault, clock=self.environment.schedule.clock
         )
         with self.environment.at("dropper"), contextlib.suppress(Crash):
-            drop_table(place, ports=self.ports("dropper"))
+            drop_table(location, ports=self.ports("dropper"))
         self.environment.plan.stop()
         self.environment.schedule.clock.advance(LEASE_SECONDS + 1)
         with self.environment.at("next dropper"):
-            with _done_already(GONE):
-                drop_table(place, ports=self.ports("next dropper"))
-            heard = raised(lambda: self.open("next dropper", place))
-            assert isinstance(heard, Invalid), f"{place} was dropped, who opens it was told: {heard!r}"
-            assert GONE in heard.message, heard
-        left = [one.key for one in self.stores[place].list("")]
-        assert left == [], f"{left} was left of {place}"
+            with _if_done_already(MISSING):
+                drop_table(location, ports=self.ports("next dropper"))
+            error = raised(lambda: self.open("next dropper", location))
+            assert isinstance(error, Invalid), f"{location} was dropped, but opening it got {error!r}"
+            assert MISSING in error.message, error
+        left = [one.key for one in self.stores[location].list("")]
+        assert left == [], f"{location} was dropped, but {left} remains"
         self.done["drop"] += 1
 
 
 @contextlib.contextmanager
-def _done_already(words: str) -> Iterator[None]:
-    """What is done again, since nobody was told that it was done, may be told so, in these words."""
+def _if_done_already(message: str) -> Iterator[None]:
+    """Accept this message: an earlier attempt had no answer, but may have succeeded."""
     try:
         yield
     except Invalid as error:
-        if words not in error.message:
+        if message not in error.message:
             raise
 
 
-def _write_what_was_read(*, rows: Iterable[pa.RecordBatch], columns: pa.Schema, **place: Any) -> None:
-    """`write_copy` of rows that were read before: Lance reads in a thread of its own, whose turns nobody knows."""
-    copies.write_copy(rows=list(rows), columns=columns, **place)
+def _write_rows_read_before(*, rows: Iterable[pa.RecordBatch], columns: pa.Schema, **location: Any) -> None:
+    """Call `write_copy` with rows that are read first: Lance would read them in a thread outside the schedule."""
+    copies.write_copy(rows=list(rows), columns=columns, **location)
 
 
-def table_copies(seed: int, place: Path) -> TableCopies:
-    """Run everybody to their end; raises at the first violation, and says how to replay it."""
+def run_table_copies(seed: int, path: Path) -> TableCopies:
+    """Run all actors to their end. The first violation raises, with the command that replays it."""
     try:
-        return TableCopies(seed, place).run()
+        return TableCopies(seed, path).run()
     except BaseException as error:
         error.add_note(f"replay: .venv/bin/python -m tests.simulation.table_copies {seed}")
         raise
@@ -259,5 +261,5 @@ def table_copies(seed: int, place: Path) -> TableCopies:
 if __name__ == "__main__":
     for given in sys.argv[1:]:
         with tempfile.TemporaryDirectory() as scratch:
-            one = table_copies(int(given), Path(scratch) / "table")
-        print(f"seed {given}: {len(one.environment.plan.calls)} calls, {dict(one.done)}, nothing is wrong")
+            one = run_table_copies(int(given), Path(scratch) / "table")
+        print(f"seed {given}: {len(one.environment.plan.calls)} calls, {dict(one.done)}, no violation")

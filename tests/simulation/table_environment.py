@@ -1,7 +1,7 @@
-"""A whole table: a real base in a directory, its registry in memory, and whoever works on it.
+"""A whole table with a real base in a directory and its registry in memory.
 
-The registry watches each append at the moment when it is committed. That log is the truth: what a read must return, and
-what must be left after every recovery. Each write carries a number, so that its entries are found in the log.
+The environment records each entry at the moment when it is committed. This log decides what a read must return and what
+a recovery must leave. Each write carries a number, so that its entries are found in the log.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from unittest import mock
 import lance
 import pyarrow as pa
 
-from lancelsm.admin.create import make_table
+from lancelsm.admin.create import create_table
 from lancelsm.common.clock import SeededIds
 from lancelsm.common.layout import Key, Position, RegionId, TableId, wal_entry
 from lancelsm.compaction import maintenance
@@ -36,7 +36,20 @@ from lancelsm.table import Table
 from lancelsm.wal import writer
 from lancelsm.wal.entry import decode
 from tests.simulation import seam
-from tests.simulation.faults import Crash, FaultPlan, FaultyRegistry, FaultyStore, MemoryRegistry
+from tests.simulation.faults import (
+    CRASH_AFTER,
+    CRASH_BEFORE,
+    DENY,
+    FAIL_AFTER,
+    FAIL_BEFORE,
+    Crash,
+    FaultPlan,
+    FaultyRegistry,
+    FaultyStore,
+    MemoryRegistry,
+    late,
+    stall,
+)
 from tests.simulation.schedule import Schedule, ScheduledRegistry, ScheduledStore
 from tests.simulation.table_audit import audit, audit_settled
 from tests.simulation.table_log import (
@@ -55,24 +68,37 @@ from tests.simulation.table_log import (
 STORED = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.int64())])
 SETTINGS = {"flush_rows": 3, "optimize_small_fragments": 2}
 WRITING = frozenset({"create", "replace", "swap"}) | seam.WRITES | seam.OUTER_WRITES
+READ_FAULTS = (FAIL_BEFORE, CRASH_BEFORE)
+WRITE_FAULTS = (
+    FAIL_AFTER,
+    CRASH_BEFORE,
+    late(1),
+    CRASH_AFTER,
+    FAIL_BEFORE,
+    late(3),
+    DENY,
+    late(1_000_000),
+    stall(5.0),
+    stall(200.0),
+)
 
 
 class TableEnvironment:
-    """Storage of one table in `place`, which it may fill, and what happened to it.
+    """Storage of one table in the directory `path`, and a record of what happened to it.
 
-    Use it as a context: outside, the seam to Lance is as it always was.
+    Use it as a context manager: only within it, calls to Lance pass the plan and the schedule.
     """
 
-    def __init__(self, place: Path, *, schedule: Schedule | None = None, settings: Mapping[str, object] = {}) -> None:
-        self.place = place
+    def __init__(self, path: Path, *, schedule: Schedule | None = None, settings: Mapping[str, object] = {}) -> None:
+        self.path = path
         self.schedule = schedule or Schedule()
         self.plan = FaultPlan()
         self.settings = {**SETTINGS, **settings}
         self.registry = WatchedRegistry(self)
-        self.store = LocalStore(place, fsync=lambda descriptor: None)
+        self.store = LocalStore(path, fsync=lambda descriptor: None)
         self.ids = SeededIds(repr(self.schedule))
         self.logs = {0: Log(), 1: Log()}
-        self.foreign: list[Rows] = [{}]  # what another tool has in the base, after each of its commits
+        self.foreign: list[Rows] = [{}]  # rows of another tool in the base, after each of its commits
         self.writes: list[Write] = []
         self.sides: dict[RegionId, int] = {}
         self.indexed = False
@@ -90,13 +116,13 @@ class TableEnvironment:
     def _index_pays(self, **_: object) -> bool:
         return self.indexed
 
-    def fork(self, place: Path) -> TableEnvironment:
-        """The same table elsewhere: what happens to one does not happen to the other."""
-        other = TableEnvironment(place, settings=self.settings)
-        if self.place.exists():
-            shutil.copytree(self.place, place)
-        other.registry.take(self.registry)
-        other.ids = SeededIds(str(place.name))
+    def fork(self, path: Path) -> TableEnvironment:
+        """Copy the table and its environment to another directory. The copies are independent."""
+        other = TableEnvironment(path, settings=self.settings)
+        if self.path.exists():
+            shutil.copytree(self.path, path)
+        other.registry.copy_from(self.registry)
+        other.ids = SeededIds(str(path.name))
         other.schedule.clock.reach(self.schedule.clock.monotonic())
         other.logs = {side: log.copy() for side, log in self.logs.items()}
         other.foreign, other.writes, other.sides = list(self.foreign), list(self.writes), dict(self.sides)
@@ -106,7 +132,7 @@ class TableEnvironment:
     # Processes
 
     def ports(self, process: str) -> Ports:
-        """What a process works with; a crash there ends this process only."""
+        """Return the ports of one process. A crash in them ends this process only."""
         return Ports(
             store=lambda uri, options: FaultyStore(
                 ScheduledStore(self.store, self.schedule), self.plan, process=process
@@ -120,12 +146,12 @@ class TableEnvironment:
         )
 
     def create(self, process: str, *, loaded: Sequence[int] = ()) -> None:
-        """Make the table with these keys in its base."""
+        """Create the table with these keys in its base."""
         for side, log in self.logs.items():
             log.states[0] = {key: 0 for key in loaded if sides()[key] == side}
         with self.at(process):
-            make_table(
-                self.place,
+            create_table(
+                self.path,
                 pa.table({"id": pa.array(loaded, pa.int64()), "v": pa.array([0] * len(loaded), pa.int64())}),
                 primary_key="id",
                 regions=REGIONS,
@@ -135,41 +161,41 @@ class TableEnvironment:
 
     def table(self, process: str) -> Table:
         with self.at(process):
-            return Table(open_table(self.place, ports=self.ports(process)))
+            return Table(open_table(self.path, ports=self.ports(process)))
 
     at = staticmethod(seam.at)
 
     def write(self, process: str, *, upsert: Iterable[int] = (), delete: Iterable[int] = ()) -> Write:
-        """Upsert or delete these keys, and keep what the writer was told."""
+        """Upsert or delete these keys and record the result."""
         with self.at(process):
             return self.write_by(self.table(process), process, upsert=upsert, delete=delete)
 
     def write_by(self, table: Table, process: str, *, upsert: Iterable[int] = (), delete: Iterable[int] = ()) -> Write:
-        """As `write`, by a handle that the process has."""
+        """Like `write`, with a handle that the process already has."""
         upserted, deleted = list(upsert), list(delete)
         assert bool(upserted) != bool(deleted)
         touched = frozenset(sides()[key] for key in upserted + deleted)
-        begun = Write(
+        started = Write(
             number=len(self.writes) + 1,
             process=process,
             sides=touched,
             floors={side: Position(len(self.logs[side].entries)) for side in touched},
-            raised=Crash("not told anything yet"),
+            raised=Crash("no result yet"),
         )
-        self.writes.append(begun)
+        self.writes.append(started)
         try:
             if upserted:
-                table.upsert([{"id": key, "v": begun.number} for key in upserted])
+                table.upsert([{"id": key, "v": started.number} for key in upserted])
             else:
-                table.delete([*deleted, *(tag(side, begun.number) for side in sorted(touched))])
+                table.delete([*deleted, *(tag(side, started.number) for side in sorted(touched))])
         except (LsmError, Crash) as error:
-            begun.raised = error
+            started.raised = error
             raise
-        begun.raised = None
-        return begun
+        started.raised = None
+        return started
 
     def flush(self, process: str, table: Table | None = None) -> None:
-        """Flush; once it returns, what was committed before is in generations."""
+        """Flush. After it returns, every entry that was committed before it is in a generation."""
         table = table or self.table(process)
         ends = {side: max(log.positions_of_rows, default=0) for side, log in self.logs.items()}
         with self.at(process):
@@ -181,12 +207,12 @@ class TableEnvironment:
             assert reached >= ends[self.sides[region]], f"{process} flushed {region} through {reached}, not {ends}"
 
     def merge(self, process: str, table: Table | None = None) -> Merged:
-        """Merge; once it returns, what was in generations before is in the base."""
+        """Merge. After it returns, every generation that was committed before it is in the base."""
         table = table or self.table(process)
         newest = {region: head["current_generation"] - 1 for region, head in self.heads().items()}
         with self.at(process):
             merged = table.merge(engine="inprocess")
-        names = lance.dataset(self.place).schema.metadata or {}
+        names = lance.dataset(self.path).schema.metadata or {}
         found = counters({name.decode(): value.decode() for name, value in names.items()})
         for region, number in newest.items():
             assert merged.regions.get(region, 0) >= number, f"{process} merged {merged}, not {newest}"
@@ -194,21 +220,21 @@ class TableEnvironment:
         return merged
 
     def heads(self) -> dict[RegionId, Record]:
-        """As they are, whatever the plan says."""
+        """Return all heads, without any fault."""
         found = {region: self.registry.find_head(region) for region in self.sides}
         return {region: head for region, head in found.items() if head is not None}
 
     def optimize(self, process: str) -> None:
         with self.at(process):
-            optimize_table(open_table(self.place, ports=self.ports(process)))
+            optimize_table(open_table(self.path, ports=self.ports(process)))
 
     def index(self) -> None:
-        """Another tool indexes the key of the base; from now on merges look keys up by it, however few they are."""
-        lance.dataset(self.place).create_scalar_index("id", "BTREE")
+        """Let another tool index the key of the base. From now on merges use this index, even for few keys."""
+        lance.dataset(self.path).create_scalar_index("id", "BTREE")
         self.indexed = True
 
     def foreign_commit(self, dataset: lance.LanceDataset, what: str) -> bool:
-        """Another tool's commit on the base as it opened it; whether it came through."""
+        """Let another tool commit on the version of the base that it opened. Return whether the commit succeeded."""
         rows = dict(self.foreign[-1])
         try:
             match what:
@@ -230,10 +256,10 @@ class TableEnvironment:
         self.foreign.append(rows)
         return True
 
-    # What the watching registry reports
+    # Commits, reported by the registry
 
     def committed(self, key: Key, old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> None:
-        """A head changed: entries joined its log."""
+        """A head changed: record the committed entries."""
         _, table, name = key.partition.split("#")
         region = RegionId(name)
         self.sides = sides_of_regions(TableId(table))
@@ -250,7 +276,7 @@ class TableEnvironment:
     # Reading
 
     def read(self, table: Table, *, get: Sequence[int] = ()) -> Rows:
-        """Scan the table, or get these keys: what comes was there at some moment of the read, in each region."""
+        """Scan the table or get these keys. In each region, the result must be the state at one moment of the read."""
         before = self._moment()
         found = rows_of(table.get(list(get)) if get else table.scan().to_arrow())
         after = self._moment()
@@ -260,7 +286,9 @@ class TableEnvironment:
                 for state in states[before[name] : after[name] + 1]
             ]
             part = {key: v for key, v in found.items() if owner(key) == name}
-            assert part in possible, f"{name} was read as {part}, between {possible[0]} and {possible[-1]}"
+            assert part in possible, (
+                f"{name} was read as {part}, which is not a state between {possible[0]} and {possible[-1]}"
+            )
         return found
 
     def _histories(self) -> dict[int | str, list[Rows]]:
@@ -271,13 +299,13 @@ class TableEnvironment:
 
     @property
     def truth(self) -> Rows:
-        """What must be in the table now."""
+        """Return the rows that must be in the table now."""
         return {key: v for states in self._histories().values() for key, v in states[-1].items()}
 
     # After the run
 
     def recover(self, process: str) -> None:
-        """What a fresh process does after a crash: flush, merge, optimize. It waits for the lease of the dead."""
+        """Recover in a fresh process: wait for the lease of a crashed one, read, flush, merge, audit and optimize."""
         self.plan.stop()
         self.schedule.clock.advance(LEASE_SECONDS + 1)
         with self.at(process):
@@ -294,7 +322,7 @@ class TableEnvironment:
 
 
 class WatchedRegistry(MemoryRegistry):
-    """Shows each change of a head to its world."""
+    """Reports each change of a head to its environment."""
 
     def __init__(self, environment: TableEnvironment) -> None:
         super().__init__()
@@ -310,13 +338,13 @@ class WatchedRegistry(MemoryRegistry):
     def find_head(self, region: RegionId) -> Record | None:
         return next((dict(r) for key, r in self._records.items() if key.partition.endswith(f"#{region}")), None)
 
-    def take(self, other: WatchedRegistry) -> None:
-        """Hold what another one holds."""
+    def copy_from(self, other: WatchedRegistry) -> None:
+        """Copy all records of another registry."""
         self._records = {key: dict(record) for key, record in other._records.items()}
 
 
 class _Inline:
-    """A pool that does what it is given at once, in the caller's thread and turn."""
+    """A pool that runs work at once, in the thread and turn of the caller."""
 
     def __init__(self, size: int) -> None:
         pass
@@ -338,7 +366,7 @@ class _Inline:
 
 @contextlib.contextmanager
 def lease(*, held: bool) -> Iterator[None]:
-    """With the lease of the base, mergers seldom meet. Nothing rests on it, so it may be missing."""
+    """Use the lease of the base, or remove it so that mergers meet more often. Safety does not depend on the lease."""
 
     @contextlib.contextmanager
     def free(context: object, name: str) -> Iterator[None]:

@@ -1,7 +1,7 @@
-"""What must be in a table: its keys by region, the writes, and the rows after each committed entry.
+"""The expected content of a table: its keys by region, the writes, and the rows after each committed entry.
 
-A write with number n puts n into column `v`; a delete also deletes a key that is its alone. So every entry tells whose
-it is.
+A write with number n puts n into column `v`. A delete also deletes a key that no other write uses. So every entry shows
+which write it belongs to.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from lancelsm.wal.entry import Entry
 
 REGIONS = "bucket(id, 2)"
 COLUMNS = pa.schema([pa.field("id", pa.int64()), pa.field("v", pa.int64())])
-FOREIGN = 1_000_000  # keys from here on are another tool's, in the base alone
-_TAGS = 1_000  # and from here on they only say which write deleted them
+FOREIGN = 1_000_000  # keys from here on belong to another tool and are only in the base
+_TAGS = 1_000  # keys from here on are tags: they only show which write deleted them
 _SPEC = parse_regions(REGIONS, schema=TableSchema(columns=numbered(COLUMNS), primary_key=("id",)))
 
 Rows = dict[int, int]  # id -> v, the number of the write
@@ -30,14 +30,14 @@ Rows = dict[int, int]  # id -> v, the number of the write
 
 @cache
 def _parts() -> tuple[Routed, ...]:
-    """Keys by region, in a fixed order: the left (0) and the right (1) one."""
+    """Route keys to the left (0) and the right (1) region, in a fixed order."""
     ids = pa.table({"id": pa.array(range(2 * _TAGS), pa.int64())})
     return tuple(sorted(route(ids, _SPEC), key=lambda part: str(part.values)))
 
 
 @cache
 def keys(side: int) -> tuple[int, ...]:
-    """Keys of the left (0) or the right (1) region, ascending, so many that each write has a tag among them."""
+    """Return the keys of the left (0) or the right (1) region, ascending. Each write has a tag among them."""
     return tuple(_parts()[side].rows["id"].to_pylist())
 
 
@@ -47,13 +47,13 @@ def sides() -> dict[int, int]:
 
 
 def tag(side: int, number: int) -> int:
-    """A key that only the write with this number deletes."""
+    """Return the key that only the write with this number deletes."""
     tags = keys(side)
     return tags[bisect_left(tags, _TAGS) + number]
 
 
 def numbers_in(entry: Entry) -> set[int]:
-    """The writes whose rows are in an entry."""
+    """Return the numbers of the writes with rows in an entry."""
     found = set()
     for row in entry.table().to_pylist():
         if not row[TOMBSTONE]:
@@ -66,7 +66,7 @@ def numbers_in(entry: Entry) -> set[int]:
 
 @dataclass
 class Write:
-    """One upsert or delete: which sides it touches, where their logs ended when it began, what its caller was told."""
+    """One upsert or delete: the sides that it writes to, the ends of their logs before it, and its error."""
 
     number: int
     process: str
@@ -77,7 +77,7 @@ class Write:
 
 @dataclass
 class Log:
-    """One region's committed entries, and its rows after each of them; `states[0]` is what was loaded."""
+    """The committed entries of one region, and its rows after each of them. `states[0]` has the loaded rows."""
 
     entries: list[Entry] = field(default_factory=list)
     states: list[Rows] = field(default_factory=lambda: [{}])
@@ -100,19 +100,19 @@ class Log:
 
 
 def sides_of_regions(table: TableId) -> dict[RegionId, int]:
-    """The table's left and right region."""
+    """Return the left (0) and the right (1) region of the table by their id."""
     return {
         region_id(table=table, spec_id=_SPEC.spec_id, values=part.values): side for side, part in enumerate(_parts())
     }
 
 
 def owner(key: int) -> int | str:
-    """The side of a key, or `foreign`."""
+    """Return the side of a key, or `foreign`."""
     return "foreign" if key >= FOREIGN else sides()[key]
 
 
 def rows_of(table: pa.Table) -> Rows:
-    """By key; fails if one is there twice."""
+    """Return the rows by key. Fail if a key occurs twice."""
     rows = dict(zip(table["id"].to_pylist(), table["v"].to_pylist(), strict=True))
-    assert len(rows) == table.num_rows, f"a key twice: {sorted(table['id'].to_pylist())}"
+    assert len(rows) == table.num_rows, f"a key occurs twice: {sorted(table['id'].to_pylist())}"
     return rows

@@ -1,23 +1,24 @@
-"""Claim and seal: one owner at a time, whatever is lost on the way, and nobody is blocked by a crashed claimer."""
+"""Claim and seal: one owner at a time, with any fault, and a crashed claimer blocks no other process."""
 
 from __future__ import annotations
 
 import pytest
 
-from lancelsm.common.layout import Epoch, Position, Version, published_manifest, wal_entry
-from lancelsm.errors import Ambiguous, Contended, Corrupt, Fenced, Invalid, Unavailable
+from lancelsm.common.layout import Position, Version, published_manifest, wal_entry
+from lancelsm.errors import Ambiguous, Contended, Fenced, Invalid, Unavailable
 from lancelsm.region.head import RegionState
 from lancelsm.wal.claim import claim, finish_claim, seal
 from lancelsm.wal.entry import decode
-from tests.simulation.environment import OWNER, Environment, collect
+from tests.simulation import claim_scenarios
+from tests.simulation.environment import OWNER, RIVAL, Environment, collect
 from tests.simulation.faults import Crash, FaultPlan
-from tests.simulation.situations import CLAIMS, RIVAL, calls, half_claim, interruptions, one_fault_each, orphan, outages
+from tests.simulation.situations import CLAIMS, calls, half_claim, interruptions, one_fault_each, outages
 
 situations = pytest.mark.parametrize("situation", CLAIMS.values(), ids=list(CLAIMS))
 
 
 @situations
-def test_one_fault_at_any_call_leaves_a_region_that_the_next_process_writes_to_or_finds_sealed(situation):
+def test_after_one_fault_at_any_call_the_next_process_can_write_or_finds_the_region_sealed(situation):
     for environment, error in one_fault_each(situation):
         assert error is None or isinstance(error, (Crash, Unavailable, Ambiguous, Contended))
         sealed = environment.region("reader").head().status is RegionState.SEALED
@@ -27,16 +28,16 @@ def test_one_fault_at_any_call_leaves_a_region_that_the_next_process_writes_to_o
 
 
 @situations
-def test_an_outage_from_any_call_on_is_told(situation):
-    heard = {type(error) for _, error in outages(situation)}
-    assert heard <= {type(None), Unavailable, Ambiguous}
-    assert {Unavailable, Ambiguous} <= heard
+def test_an_outage_from_any_call_on_raises_unavailable_or_ambiguous(situation):
+    kinds = {type(error) for _, error in outages(situation)}
+    assert kinds <= {type(None), Unavailable, Ambiguous}
+    assert {Unavailable, Ambiguous} <= kinds
 
 
 @situations
-def test_another_operation_between_any_two_calls_leaves_one_owner_and_a_whole_log(situation):
-    heard = {type(error) for _, error in interruptions(situation)}
-    assert heard <= {type(None), Fenced, Invalid, Ambiguous}
+def test_another_operation_between_any_two_calls_leaves_one_owner_and_a_complete_log(situation):
+    kinds = {type(error) for _, error in interruptions(situation)}
+    assert kinds <= {type(None), Fenced, Invalid, Ambiguous}
 
 
 def test_a_claim_ends_with_a_fence_in_the_log_and_its_epoch_in_the_manifest():
@@ -51,7 +52,7 @@ def test_a_claim_ends_with_a_fence_in_the_log_and_its_epoch_in_the_manifest():
     environment.audit()
 
 
-def test_a_claim_takes_fifteen_calls_and_one_for_each_entry_of_the_tail_and_a_second_look_at_a_finished_one_none():
+def test_a_claim_takes_fifteen_calls_and_one_more_for_each_entry_of_the_tail():
     counted = [(call.port, call.method) for call in calls(CLAIMS["claim"])]
     assert counted == [
         ("registry", "read"),
@@ -64,20 +65,23 @@ def test_a_claim_takes_fifteen_calls_and_one_for_each_entry_of_the_tail_and_a_se
         ("registry", "read"),
         ("objects", "get"),
         ("objects", "get"),
-        ("objects", "get"),  # the next version, which nobody may have published
+        ("objects", "get"),  # the next version, which must not be published yet
         ("objects", "create"),
         ("registry", "swap"),
         ("objects", "create"),
         ("objects", "get"),
         ("objects", "replace"),
     ]
+
+
+def test_a_claim_that_is_finished_already_takes_no_calls_to_finish():
     environment = Environment()
     head = claim(environment.region("claimer"), owner=OWNER)
     finish_claim(environment.region("sibling"), head, owner=OWNER)
     assert not [call for call in environment.plan.calls if call.process == "sibling"]
 
 
-def test_a_claim_that_is_refused_reads_the_head_alone():
+def test_a_claim_that_is_refused_reads_only_the_head():
     environment = Environment()
     environment.write(environment.region("writer"), 1)
 
@@ -90,7 +94,7 @@ def test_a_claim_that_is_refused_reads_the_head_alone():
     assert [call.method for call in environment.plan.calls if call.process == "claimer"] == ["read", "read"]
 
 
-def test_who_was_taken_over_is_fenced_and_told_by_whom():
+def test_a_writer_that_lost_the_region_gets_fenced_with_the_name_of_the_new_owner():
     environment = Environment()
     writer = environment.region("writer")
     held = environment.write(writer, 1).head
@@ -102,22 +106,11 @@ def test_who_was_taken_over_is_fenced_and_told_by_whom():
     assert set(environment.audit().applied_sequences.values()) == {"1"}
 
 
-def test_two_writers_are_never_open_at_once_in_different_epochs():
-    # slatedb 271. Both claimed; the one that lost is told before it can write.
-    environment = Environment()
-    half_claim(environment.region("first"), owner="first")
-    first = environment.region("first").head()
-    second = claim(environment.region("second"), owner="second")
-
-    with pytest.raises(Fenced, match="'second'"):
-        finish_claim(environment.region("first"), first, owner="first")
-    with pytest.raises(Fenced, match="'second'"):
-        environment.write(environment.region("first"), 1, owner="first", held=first)
-    environment.write(environment.region("second"), 2, owner="second", held=second)
-    environment.audit()
+def test_two_writers_in_different_epochs_can_never_both_write():
+    claim_scenarios.two_claims()
 
 
-def test_a_fence_is_never_behind_what_was_collected_meanwhile():
+def test_a_fence_is_never_below_a_concurrent_collection():
     # slatedb 1682: the slot that the claimer chose was flushed and removed before its fence was put there.
     environment = Environment()
     for number in (1, 2):
@@ -136,57 +129,20 @@ def test_a_fence_is_never_behind_what_was_collected_meanwhile():
     environment.audit()
 
 
-def test_fences_fill_the_log_through_the_highest_object_above_the_head():
-    # Lance's writer fills the first gap, and its next start replays what lies behind the gap.
-    environment = Environment()
-    head = environment.write(environment.region("writer"), 1).head
-    for ahead in (1, 3):
-        position = Position(head.next_position + ahead)
-        orphan(environment, 10 + ahead, position=position, epoch=head.epoch)
-
-    after = claim(environment.region("claimer"), owner=OWNER)
-
-    assert after.next_position == 6
-    assert [environment.log[Position(p)].fence for p in (2, 3, 4, 5)] == [True] * 4
-    environment.audit()
+def test_fences_fill_the_log_up_to_the_highest_object_above_the_head():
+    claim_scenarios.leftovers_above_a_gap()
 
 
-def test_a_claim_replaces_what_nobody_can_read_and_the_owner_goes_on():
-    environment = Environment()
-    head = environment.write(environment.region("writer"), 1).head
-    environment.store.create(wal_entry(environment.id, head.next_position), b"torn")
-    with pytest.raises(Corrupt, match=r"position 2.*lancelsm region claim"):
-        environment.write(environment.region("writer"), 2)
-
-    claim(environment.region("claimer"), owner=OWNER)
-    environment.raised.clear()
-
-    assert environment.write(environment.region("writer"), 3).summary.position == 3
-    environment.audit()
+def test_a_claim_replaces_an_undecodable_object_and_the_owner_can_append_again():
+    claim_scenarios.undecodable_object()
 
 
-def test_an_unreadable_object_after_the_claim_is_left_alone():
-    # A sibling of another release may be about to commit it.
-    environment = Environment()
-    head = claim(environment.region("claimer"), owner=OWNER)
-    key = wal_entry(environment.id, head.next_position)
-    environment.store.create(key, b"of another release")
-
-    with pytest.raises(Corrupt):
-        environment.write(environment.region("writer"), 1)
-
-    assert environment.store.get(key).body == b"of another release"
+def test_an_undecodable_object_that_lands_after_the_claim_is_left_alone():
+    claim_scenarios.undecodable_object_after_the_claim()
 
 
-def test_a_writer_above_the_head_s_epoch_works_outside_the_registry():
-    environment = Environment()
-    head = environment.write(environment.region("writer"), 1).head
-    body = orphan(environment, 2, position=head.next_position, epoch=Epoch(7))
-
-    with pytest.raises(Corrupt, match=r"outside the registry.*lancelsm region adopt memory://t"):
-        claim(environment.region("claimer"), owner=OWNER)
-
-    assert environment.store.get(wal_entry(environment.id, head.next_position)).body == body
+def test_an_entry_of_a_higher_epoch_than_the_head_is_from_a_writer_without_the_registry():
+    claim_scenarios.entry_of_a_higher_epoch()
 
 
 def test_an_append_after_two_claims_in_a_row_finishes_both():
@@ -209,26 +165,11 @@ def test_an_append_after_two_claims_in_a_row_finishes_both():
     environment.audit()
 
 
-def test_a_sealed_region_takes_neither_rows_nor_claims_and_stays_sealed():
-    environment = Environment()
-    held = environment.write(environment.region("writer"), 1).head
-
-    head = seal(environment.region("sealer"))
-
-    assert (head.status, head.owner, head.epoch, head.manifest_epoch) == (RegionState.SEALED, "", 2, 2)
-    for act in (
-        lambda: environment.write(environment.region("writer"), 2, held=held),
-        lambda: environment.write(environment.region("new writer"), 3),
-        lambda: claim(environment.region("claimer"), owner=OWNER),
-    ):
-        with pytest.raises(Invalid, match="the region is sealed"):
-            act()
-    assert seal(environment.region("sealer")).manifest_version == head.manifest_version
-    collect(environment, environment.region("collector"))
-    environment.audit()
+def test_a_sealed_region_refuses_appends_and_claims_and_stays_sealed():
+    claim_scenarios.sealed_region()
 
 
-def test_what_was_in_flight_when_the_seal_came_is_not_in_the_log():
+def test_an_entry_in_flight_during_a_seal_is_not_in_the_log():
     environment = Environment()
     held = environment.write(environment.region("writer"), 1).head
 
@@ -242,7 +183,7 @@ def test_what_was_in_flight_when_the_seal_came_is_not_in_the_log():
     environment.audit()
 
 
-def test_a_fence_is_an_entry_as_lance_writes_it():
+def test_a_fence_has_the_format_of_lances_fences():
     environment = Environment()
     claim(environment.region("claimer"), owner=OWNER)
     body = environment.store.get(wal_entry(environment.id, Position(1))).body

@@ -1,6 +1,6 @@
-"""Collections and the pins of snapshots and cursors: what one needs stays as long as it stands, and then goes.
+"""Collections keep every object that a pin of a snapshot or cursor needs until the pin ends, and delete it then.
 
-Bugs that others had are tests by name; the numbers are those of their issues.
+Tests that begin with the name of another project show that its bug can't happen here. The numbers are its issues.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from lancelsm.errors import Contended
 from lancelsm.gc import collect as collection
 from lancelsm.gc.sweep import sweep_leftovers
 from lancelsm.history import pins
-from lancelsm.history.pins import Pin, RegionPin, pins_of
+from lancelsm.history.pins import RegionPin, pins_of
 from lancelsm.registry import SwapApplied
-from tests.simulation.collected import LONG, collected_by, expired, run, small
+from tests.simulation import pin_scenarios
 from tests.simulation.collecting import TTL, TableEnv, filled
+from tests.simulation.collection_faults import LONG, run, small, with_expired_pin
 from tests.simulation.faults import Call, FaultPlan
-from tests.simulation.situations import noted
-from tests.simulation.whole_table_env import SkewedClock
+from tests.simulation.pin_scenarios import collected_before_it_expires
+from tests.simulation.situations import note_on_failure
 
 
-def test_slatedb_604_and_487_what_only_a_pin_refers_to_stays_until_the_pin_is_gone() -> None:
+def test_slatedb_604_and_487_objects_that_only_a_pin_needs_are_kept_until_the_pin_ends() -> None:
     table_env = filled(tail_rows=0)
     pin = table_env.pin("reader")
     for round_ in range(3):
@@ -41,8 +42,8 @@ def test_slatedb_604_and_487_what_only_a_pin_refers_to_stays_until_the_pin_is_go
     table_env.audit()
 
 
-def test_what_an_expired_pin_kept_goes_and_the_pin_with_it() -> None:
-    table_env = expired(filled())
+def test_a_collection_deletes_an_expired_pin_and_the_objects_that_it_kept() -> None:
+    table_env = with_expired_pin(filled())
     context = table_env.region("reader").context
 
     run(table_env, FaultPlan())
@@ -51,9 +52,9 @@ def test_what_an_expired_pin_kept_goes_and_the_pin_with_it() -> None:
     assert not any("_gen_1/" in item.key for item in context.objects.list("_mem_wal/"))
 
 
-def renewed_before(port: str) -> None:
-    """A collection, and right before its first deletion there the renewal of a pin that has expired."""
-    table_env = expired(filled())
+def renewed_before_first_deletion(port: str) -> None:
+    """Renew an expired pin right before the first deletion of a collection in this port."""
+    table_env = with_expired_pin(filled())
     context = table_env.region("holder").context
     (pin,) = pins_of(context.registry.list(snapshots(context.table)))
     later = replace(pin, version=pin.version + 1, expires=context.clock.now() + TTL)
@@ -71,27 +72,27 @@ def renewed_before(port: str) -> None:
     assert bool(table_env.pinned) == (port == "registry")
 
 
-def test_a_pin_that_is_renewed_while_it_is_judged_expired_counts() -> None:
-    renewed_before("registry")
+def test_a_pin_that_is_renewed_before_a_collector_removes_it_counts() -> None:
+    renewed_before_first_deletion("registry")
 
 
-def test_slatedb_1888_a_pin_that_was_judged_expired_can_not_be_renewed_once_something_is_deleted() -> None:
-    renewed_before("objects")
+def test_slatedb_1888_a_pin_that_a_collector_has_removed_can_not_be_renewed() -> None:
+    renewed_before_first_deletion("objects")
 
 
-def test_a_pin_that_has_expired_is_told_by_the_step_that_removes_it() -> None:
-    table_env = expired(small())
+def test_the_step_that_removes_an_expired_pin_reports_it() -> None:
+    table_env = with_expired_pin(small())
 
     with table_env.collecting():
         first, second = (collection.mark(table_env.handle("collector", faulty=False)) for _ in range(2))
 
-    (raised,) = (one for one in first.candidates if one.kind == "snapshot")
-    assert (raised.path, raised.why, first.deleted) == ("expired", "it has expired", 1)
+    (reported,) = (one for one in first.candidates if one.kind == "snapshot")
+    assert (reported.path, reported.why, first.deleted) == ("expired", "it has expired", 1)
     assert all(one.kind != "snapshot" for one in second.candidates)
     assert second.deleted == 0
 
 
-def test_a_pin_that_expires_before_the_sweep_is_told_by_that() -> None:
+def test_a_sweep_reports_a_pin_that_expired_before_it() -> None:
     table_env = small()
     table_env.pin("late")
     table_env.merge()
@@ -107,10 +108,10 @@ def test_a_pin_that_expires_before_the_sweep_is_told_by_that() -> None:
 
 
 @pytest.mark.parametrize("flushed", range(4))
-def test_chroma_4772_and_its_kin_every_boundary_of_log_generations_and_pins(flushed: int) -> None:
+def test_chroma_4772_a_collection_is_right_at_every_boundary_of_log_generations_and_pins(flushed: int) -> None:
     for merged in range(flushed + 1):
         for pinned in range(1, 2 * flushed + 3):
-            with noted(flushed, merged, pinned):
+            with note_on_failure(flushed, merged, pinned):
                 table_env = filled(flushed=flushed, merged=merged, tail_rows=1)
                 context = table_env.region("holder").context
                 pin = pin_from(table_env, Position(pinned))
@@ -120,7 +121,7 @@ def test_chroma_4772_and_its_kin_every_boundary_of_log_generations_and_pins(flus
                 table_env.audit()
 
                 head = table_env.region("reader").head()
-                left = [position for position in range(1, end + 1) if _there(table_env, position)]
+                left = [position for position in range(1, end + 1) if _exists(table_env, position)]
                 assert left == list(range(min(pinned, end), end + 1))
                 assert head.first_position in (1, min(pinned, end))
                 generations = {int(k.partition("/")[0].rpartition("_")[2]) for k in table_env.stored() if "_gen_" in k}
@@ -130,20 +131,20 @@ def test_chroma_4772_and_its_kin_every_boundary_of_log_generations_and_pins(flus
 
 
 def pin_from(table_env: TableEnv, position: Position) -> Key:
-    """A cursor that has yet to read from this position on."""
+    """Create a cursor at this position and return its key."""
     context = table_env.region("cursor").context
     pin = pins.begin(context, "cursor", "c")
     needs = pins.pin_regions(context, pin, {table_env.environment.id: RegionPin(first_position=position)})
-    pin = pins.step(context, replace(pin, regions=needs))
+    pin = pins.update_pin(context, replace(pin, regions=needs))
     pins.confirm(context, pin, ttl_seconds=None)
     return pin_key(pin.partition(context.table), pin.name)
 
 
-def _there(table_env: TableEnv, position: int) -> bool:
+def _exists(table_env: TableEnv, position: int) -> bool:
     return table_env.environment.store.get(wal_entry(table_env.environment.id, Position(position))) is not None
 
 
-def test_the_records_of_regions_of_a_pin_that_is_gone_go_and_no_others() -> None:
+def test_only_the_region_records_of_a_removed_pin_are_leftovers() -> None:
     table_env = filled()
     dropped, kept = table_env.begin_pin("dropped"), table_env.pin("kept")
     context = table_env.region("holder").context
@@ -158,93 +159,23 @@ def test_the_records_of_regions_of_a_pin_that_is_gone_go_and_no_others() -> None
 
 
 def test_a_pin_that_is_begun_while_leftovers_are_listed_keeps_its_records() -> None:
-    table_env = filled()
-    context = table_env.region("holder").context
-
-    class Torn:
-        """A listing in two pages, between which a pin is begun."""
-
-        def __init__(self, inner) -> None:
-            self._inner = inner
-
-        def __getattr__(self, name: str):
-            return getattr(self._inner, name)
-
-        def list(self, partition: str):
-            first = self._inner.list(partition)
-            if partition == snapshots(context.table) and not first:
-                table_env.begin_pin("begun")
-                return [line for line in self._inner.list(partition) if "#" in line[0].sort]
-            return first
-
-    assert sweep_leftovers(replace(context, registry=Torn(context.registry))) == 0
-    assert [len(pin.regions) for pin in pins_of(context.registry.list(snapshots(context.table)))] == [1]
+    pin_scenarios.begun_while_leftovers_are_listed()
 
 
-def test_a_pin_that_expires_before_the_sweep_and_is_renewed_while_that_judges_it_counts() -> None:
-    table_env = small()
-    needed = table_env.needs(table_env.region("holder"))
-    table_env.merge()
-    context = table_env.region("holder").context
-    renewed = []
-
-    def made_then_renewed(call: Call) -> None:
-        if call.process != "victim":
-            return
-        if call.method == "create" and "/manifest/staged/" in call.key and not table_env.pinned:
-            assert table_env.end_pin(table_env.begin_pin("held", needed))  # verified without it, committed with it
-            table_env.environment.schedule.clock.advance(LONG)
-        if call.port == "registry" and call.method == "delete" and table_env.pinned and not renewed:
-            pin = table_env.pinned.pop()
-            renewed.append(pins.step(context, replace(pin, expires=context.clock.now() + TTL)))
-            table_env.pinned += renewed
-
-    run(table_env, FaultPlan(made_then_renewed))
-    assert renewed
+def test_a_pin_that_expires_before_the_sweep_and_is_renewed_during_it_counts() -> None:
+    pin_scenarios.renewed_during_the_sweep()
 
 
-def test_a_snapshot_whose_maker_looked_before_the_round_is_confirmed_and_kept_or_neither() -> None:
-    kept = 0
-
-    def looked_at() -> tuple[TableEnv, RegionPin]:
-        table_env = small()
-        needed = table_env.needs(table_env.region("maker"))
-        table_env.merge()
-        return table_env, needed
-
-    for call in collected_by(looked_at()[0]):
-        table_env, needed = looked_at()
-
-        def pins_late(
-            now: Call, table_env: TableEnv = table_env, needed: RegionPin = needed, at: int = call.index
-        ) -> None:
-            if now.index == at:
-                table_env.end_pin(table_env.begin_pin("late", needed))
-
-        with noted(call):
-            run(table_env, FaultPlan(pins_late))
-        kept += len(table_env.pinned)
-    assert 0 < kept < call.index
-
-
-def _collected_before_it_expires(table_env: TableEnv, *, skew: float) -> list[Pin]:
-    """What stands of the pins when a collector whose clock is wrong by `skew` came a minute before they expire."""
-    table_env.merge()
-    table_env.environment.schedule.clock.advance(TTL - 60)
-    handle = table_env.handle("collector", faulty=False)
-    handle.context = replace(handle.context, clock=SkewedClock(handle.context.clock, skew))
-    with table_env.collecting():
-        collection.collect(handle, yes=True, interval_seconds=0)
-    context = table_env.region("holder").context
-    return pins_of(context.registry.list(snapshots(context.table)))
+def test_a_snapshot_from_before_a_round_is_either_confirmed_and_kept_or_not_confirmed() -> None:
+    pin_scenarios.snapshot_from_before_the_round()
 
 
 @pytest.mark.parametrize("skew", [-3600.0, 3600.0])
-def test_a_clock_that_is_an_hour_off_costs_a_pin_its_life_at_most_and_its_holder_is_told(skew: float) -> None:
+def test_a_collector_whose_clock_is_an_hour_ahead_may_end_a_pin_and_its_renewal_fails(skew: float) -> None:
     table_env = filled()
     pin = table_env.pin("held")
 
-    left = _collected_before_it_expires(table_env, skew=skew)
+    left = collected_before_it_expires(table_env, skew=skew)
 
     if skew < 0:
         assert len(left) == 1
@@ -253,13 +184,9 @@ def test_a_clock_that_is_an_hour_off_costs_a_pin_its_life_at_most_and_its_holder
         table_env.pinned.clear()
         context = table_env.region("holder").context
         with pytest.raises(Contended, match="changed or removed"):
-            pins.step(context, replace(pin, expires=context.clock.now() + TTL))
+            pins.update_pin(context, replace(pin, expires=context.clock.now() + TTL))
     table_env.audit()
 
 
-def test_a_clock_that_is_ahead_by_less_than_the_allowance_costs_no_pin_its_life() -> None:
-    table_env = small()
-    table_env.pin("held")
-
-    assert len(_collected_before_it_expires(table_env, skew=120.0)) == 1
-    table_env.audit()
+def test_a_collector_whose_clock_is_ahead_within_the_allowance_keeps_a_pin() -> None:
+    pin_scenarios.clock_ahead_within_the_allowance()

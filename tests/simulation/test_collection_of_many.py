@@ -1,4 +1,4 @@
-"""Collections of a table with several regions: what they read once for all, and one region that stops no other."""
+"""Collections of a table with several regions: pins are read once for all, and no region blocks another one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lancelsm.errors import Contended, Corrupt, Invalid, LsmError
 from lancelsm.gc import base
 from lancelsm.gc import collect as collection
 from lancelsm.gc.collect import Collected
-from lancelsm.gc.scopes import RegionScope, places_of
+from lancelsm.gc.scopes import RegionScope, scopes_of
 from lancelsm.region.catalog import regions
 from lancelsm.region.handle import TableHandle, open_table
 from lancelsm.stack import documents
@@ -32,14 +32,14 @@ FEW, MANY, MORE = 2, 4, 6
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
-    """A table with so many regions, each with merged generations, some of which a snapshot keeps."""
+def created(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+    """Return a function that creates a table with so many regions. A snapshot keeps some merged generations of each."""
     known: dict[int, Path] = {}
 
-    def make(regions: int) -> Path:
+    def create(regions: int) -> Path:
         if regions not in known:
-            known[regions] = place = tmp_path_factory.mktemp("made") / str(regions)
-            table = lancelsm.create(place, [{"id": 0, "v": 0}], primary_key="id", regions=f"bucket(id, {regions})")
+            known[regions] = path = tmp_path_factory.mktemp("created") / str(regions)
+            table = lancelsm.create(path, [{"id": 0, "v": 0}], primary_key="id", regions=f"bucket(id, {regions})")
             for number in range(3):
                 table.upsert([{"id": key, "v": number} for key in range(20 * regions)])
                 table.flush()
@@ -48,18 +48,18 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
                     table.snapshot("held", "never")
             table.merge(engine="inprocess")
             table.upsert([{"id": key, "v": 9} for key in range(20 * regions)])
-            (place / "data" / "0000.lance").write_bytes(b"a merge that crashed")
+            (path / "data" / "0000.lance").write_bytes(b"a merge that crashed")
         return known[regions]
 
-    return make
+    return create
 
 
 @pytest.fixture
-def place(made: Callable[[int], Path], tmp_path: Path) -> Path:
-    return shutil.copytree(made(MANY), tmp_path / "table")
+def path(created: Callable[[int], Path], tmp_path: Path) -> Path:
+    return shutil.copytree(created(MANY), tmp_path / "table")
 
 
-def everything(handle: TableHandle) -> None:
+def in_one_call(handle: TableHandle) -> None:
     assert collection.collect(handle, yes=True, interval_seconds=0).phase == "swept"
 
 
@@ -75,29 +75,31 @@ def after_the_interval(handle: TableHandle) -> None:
     assert collection.collect(handle, yes=True, interval_seconds=60).deleted > 0
 
 
-@pytest.mark.parametrize("act", [everything, in_steps, after_the_interval])
+@pytest.mark.parametrize("act", [in_one_call, in_steps, after_the_interval])
 def test_pins_are_read_as_often_for_many_regions_as_for_few(
-    act: Callable[[TableHandle], None], made: Callable[[int], Path], tmp_path: Path
+    act: Callable[[TableHandle], None], created: Callable[[int], Path], tmp_path: Path
 ) -> None:
-    asked, opens = [], []
+    requests, opens = [], []
     for many in (FEW, MANY, MORE):
         plan = FaultPlan()
-        handle = open_table(shutil.copytree(made(many), tmp_path / str(many)), ports=faulty(plan))
+        handle = open_table(shutil.copytree(created(many), tmp_path / str(many)), ports=faulty(plan))
         plan.calls.clear()
         with mock.patch.object(base, "read_progress", wraps=base.read_progress) as progress:
             act(handle)
-        asked.append(Counter(call.method for call in plan.calls if call.port == "registry"))
+        requests.append(Counter(call.method for call in plan.calls if call.port == "registry"))
         opens.append(progress.call_count)
 
-    few, some, more = asked
+    few, some, more = requests
     assert few["list"] == some["list"] == more["list"]
-    assert more["read"] - some["read"] == some["read"] - few["read"], "by so many for each region"
+    assert more["read"] - some["read"] == some["read"] - few["read"], (
+        "reads do not grow by the same number for each region"
+    )
     assert opens[0] == opens[1] == opens[2]
 
 
-def test_every_round_is_confirmed_before_pins_are_read_and_pins_before_anything_is_deleted(place: Path) -> None:
+def test_every_round_is_confirmed_before_pins_are_read_and_pins_before_anything_is_deleted(path: Path) -> None:
     plan = FaultPlan()
-    handle = open_table(place, ports=faulty(plan))
+    handle = open_table(path, ports=faulty(plan))
     marked = collection.mark(handle)
     assert len(marked.rounds) == MANY + 1
     collection.verify(handle, marked.rounds)
@@ -109,87 +111,87 @@ def test_every_round_is_confirmed_before_pins_are_read_and_pins_before_anything_
     pinned = [call.index for call in plan.calls if (call.method, call.key) == ("list", snapshots(handle.context.table))]
     deleted = [call.index for call in plan.calls if (call.port, call.method) == ("objects", "delete")]
     for region in regions(handle.context):
-        looked = [call.index for call in plan.calls if call.key == f"H#{handle.context.table}#{region.id}/head"]
-        assert looked
-        assert max(looked) < pinned[0] < min(deleted)
+        confirmed = [call.index for call in plan.calls if call.key == f"H#{handle.context.table}#{region.id}/head"]
+        assert confirmed
+        assert max(confirmed) < pinned[0] < min(deleted)
 
 
-def test_nothing_is_deleted_of_any_round_if_one_is_not_committed(place: Path) -> None:
-    handle = open_table(place, ports=faulty(FaultPlan()))
+def test_no_round_is_swept_if_one_of_them_is_not_committed(path: Path) -> None:
+    handle = open_table(path, ports=faulty(FaultPlan()))
     marked = collection.mark(handle)
     collection.verify(handle, marked.rounds)
     collection.commit(handle, marked.rounds[1:])
-    before = stored(place)
+    before = stored(path)
 
     with pytest.raises(Invalid, match="not committed"):
         collection.sweep(handle, marked.rounds)
-    assert stored(place) == before
+    assert stored(path) == before
 
 
-def stored(place: Path) -> set[str]:
-    return {str(path.relative_to(place)) for path in place.rglob("*") if path.is_file()}
+def stored(path: Path) -> set[str]:
+    return {str(path.relative_to(path)) for path in path.rglob("*") if path.is_file()}
 
 
 STEPS = ("waiting", "mark", "verify", "commit", "confirm", "sweep")
 
 
 @contextmanager
-def wrong(step: str, region: RegionId, error: LsmError) -> Iterator[None]:
-    """Within, a step of a region's collection finds something wrong."""
+def failing(step: str, region: RegionId, error: LsmError) -> Iterator[None]:
+    """Within this context, a step of the collection of one region fails."""
     method = "confirm" if step == "sweep" else step
     real = getattr(RegionScope, method)
 
-    def taken(self: RegionScope, *given: Any) -> Any:
+    def fails(self: RegionScope, *given: Any) -> Any:
         if self.region.id != region:
             return real(self, *given)
         if step != "sweep":
             raise error
-        return sweeping
+        return sweeps
 
-    def sweeping(_: object) -> None:
+    def sweeps(_: object) -> None:
         raise error
 
-    with mock.patch.object(RegionScope, method, taken):
+    with mock.patch.object(RegionScope, method, fails):
         yield
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_what_is_wrong_with_one_region_is_raised_once_the_others_are_collected(step: str, place: Path) -> None:
-    handle = open_table(place, ports=faulty(FaultPlan()))
+def test_an_error_in_one_region_is_raised_after_the_others_are_collected(step: str, path: Path) -> None:
+    handle = open_table(path, ports=faulty(FaultPlan()))
     ours, *others = [region.id for region in regions(handle.context)]
 
-    with wrong(step, ours, Corrupt("a committed entry is gone")), pytest.raises(Corrupt, match="is gone"):
+    with failing(step, ours, Corrupt("a committed entry is gone")), pytest.raises(Corrupt, match="is gone"):
         collection.collect(handle, yes=True, interval_seconds=0)
 
-    assert [region for region in others if swept(place, region)] == others
-    assert not swept(place, ours)
-    assert not (place / "data" / "0000.lance").exists()
-    everything(handle)
-    assert swept(place, ours)
+    assert [region for region in others if swept(path, region)] == others
+    assert not swept(path, ours)
+    assert not (path / "data" / "0000.lance").exists()
+    in_one_call(handle)
+    assert swept(path, ours)
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_region_that_another_collector_is_at_is_kept_with_the_reason(step: str, place: Path) -> None:
-    handle = open_table(place, ports=faulty(FaultPlan()))
+def test_a_region_with_another_active_collector_is_kept_with_the_reason(step: str, path: Path) -> None:
+    handle = open_table(path, ports=faulty(FaultPlan()))
     ours, *others = [region.id for region in regions(handle.context)]
 
-    with wrong(step, ours, Contended("another is at it")):
+    with failing(step, ours, Contended("another collector is at work")):
         done = collection.collect(handle, yes=True, interval_seconds=0)
 
-    assert [(one.path, one.kind) for one in done.kept if one.why == "another is at it"] == [
+    assert [(one.path, one.kind) for one in done.kept if one.why == "another collector is at work"] == [
         (region_prefix(ours), "round")
     ]
-    assert [region for region in others if swept(place, region)] == others
-    assert not swept(place, ours)
+    assert [region for region in others if swept(path, region)] == others
+    assert not swept(path, ours)
 
 
-@pytest.mark.parametrize("error", [Corrupt("a committed entry is gone"), Contended("another is at it")])
+@pytest.mark.parametrize("error", [Corrupt("a committed entry is gone"), Contended("another collector is at work")])
 @pytest.mark.parametrize("step", STEPS[:4])
-def test_steps_go_on_without_a_region_with_which_something_is_wrong(step: str, error: LsmError, place: Path) -> None:
-    handle = open_table(place, ports=faulty(FaultPlan()))
+def test_steps_go_on_without_a_region_that_fails(step: str, error: LsmError, path: Path) -> None:
+    handle = open_table(path, ports=faulty(FaultPlan()))
     ours, *others = [region.id for region in regions(handle.context)]
 
-    with wrong(step, ours, error):
+    with failing(step, ours, error):
         marked = collection.mark(handle)
         verified = collection.verify(handle, marked.rounds)
         committed = collection.commit(handle, verified.rounds)
@@ -198,24 +200,24 @@ def test_steps_go_on_without_a_region_with_which_something_is_wrong(step: str, e
     steps = (marked, verified, committed)
     assert [one.path for done in steps for one in done.kept if one.why == error.message] == [region_prefix(ours)]
     assert [one for done in steps for one in done.corrupt] == ([error] if isinstance(error, Corrupt) else [])
-    assert len(committed.rounds) == len(others) + 1, "the base's too"
-    assert [region for region in others if swept(place, region)] == others
-    assert not swept(place, ours)
-    everything(handle)
-    assert swept(place, ours)
+    assert len(committed.rounds) == len(others) + 1, "the round of the base is missing"
+    assert [region for region in others if swept(path, region)] == others
+    assert not swept(path, ours)
+    in_one_call(handle)
+    assert swept(path, ours)
 
 
 @pytest.mark.parametrize(
     ("kind", "steps"),
     [(Corrupt, ("waiting", "mark", "verify", "commit")), (Contended, ("verify", "commit"))],
 )
-def test_a_step_of_which_nothing_is_left_raises_what_is_wrong(
-    kind: type[LsmError], steps: tuple[str, ...], place: Path
+def test_a_step_without_any_remaining_round_raises_the_error(
+    kind: type[LsmError], steps: tuple[str, ...], path: Path
 ) -> None:
-    handle = open_table(place, ports=faulty(FaultPlan()))
+    handle = open_table(path, ports=faulty(FaultPlan()))
     ours = regions(handle.context)[0].id
     only = [key for key in collection.mark(handle).rounds if key.startswith(region_prefix(ours))]
-    just = mock.patch.object(collection, "all_places", lambda handle: places_of(handle, only))
+    only_this_region = mock.patch.object(collection, "all_scopes", lambda handle: scopes_of(handle, only))
     acts: dict[str, Callable[[], Collected]] = {
         "waiting": lambda: collection.mark(handle),
         "mark": lambda: collection.mark(handle),
@@ -223,11 +225,15 @@ def test_a_step_of_which_nothing_is_left_raises_what_is_wrong(
         "commit": lambda: collection.commit(handle, only),
     }
     for step in steps:
-        with just, wrong(step, ours, kind("it is so")), pytest.raises(kind, match="it is so"):
+        with (
+            only_this_region,
+            failing(step, ours, kind("this step fails")),
+            pytest.raises(kind, match="this step fails"),
+        ):
             acts[step]()
 
 
-def test_what_is_wrong_is_told_to_a_state_machine_as_it_tells_failures() -> None:
+def test_a_step_returns_an_error_in_the_format_of_failures_of_state_machines() -> None:
     error = Corrupt("a committed entry is gone", table="s3://lake/orders", position=3)
 
     assert collection.step_document(Collected())["failure"] == {}
@@ -236,40 +242,40 @@ def test_what_is_wrong_is_told_to_a_state_machine_as_it_tells_failures() -> None
     assert json.loads(json.loads(failure["Cause"])["errorMessage"]) == error.document()
 
 
-def swept(place: Path, region: RegionId) -> bool:
-    """Whether the log has lost its first entry, which was merged before the snapshot was made."""
-    return not (place / wal_entry(region, Position(1))).exists()
+def swept(path: Path, region: RegionId) -> bool:
+    """Return whether the first entry is deleted, which was merged before the snapshot was created."""
+    return not (path / wal_entry(region, Position(1))).exists()
 
 
-@pytest.mark.parametrize("begun", [collection.mark, partial(collection.collect, yes=False)])
-def test_a_mark_and_a_dry_run_leave_out_a_region_that_another_collector_is_at(
-    begun: Callable[[TableHandle], Collected], place: Path
+@pytest.mark.parametrize("start", [collection.mark, partial(collection.collect, yes=False)])
+def test_a_mark_and_a_dry_run_leave_out_a_region_with_another_active_collector(
+    start: Callable[[TableHandle], Collected], path: Path
 ) -> None:
-    handle = open_table(place, ports=faulty(FaultPlan()))
+    handle = open_table(path, ports=faulty(FaultPlan()))
     ours, *others = [region.id for region in regions(handle.context)]
 
-    with wrong("look", ours, Contended("another is at it")):
-        found = begun(handle)
+    with failing("look", ours, Contended("another collector is at work")):
+        found = start(handle)
 
-    assert [one.path for one in found.kept if one.why == "another is at it"] == [region_prefix(ours)]
+    assert [one.path for one in found.kept if one.why == "another collector is at work"] == [region_prefix(ours)]
     paths = [one.path for one in found.candidates]
     assert [region for region in others if wal_entry(region, Position(1)) in paths] == others
     assert not [path for path in paths if path.startswith(region_prefix(ours))]
 
 
-def test_a_mark_and_a_dry_run_give_the_committed_rounds_of_regions_and_base_that_wait(place: Path) -> None:
-    handle = open_table(place, ports=faulty(FaultPlan()))
+def test_a_mark_and_a_dry_run_return_the_committed_rounds_that_wait_for_their_sweep(path: Path) -> None:
+    handle = open_table(path, ports=faulty(FaultPlan()))
     committed = collection.collect(handle, yes=True)
-    before = stored(place)
+    before = stored(path)
 
-    looked, marked = collection.collect(handle, yes=False), collection.mark(handle)
+    shown, marked = collection.collect(handle, yes=False), collection.mark(handle)
 
-    assert stored(place) == before
-    for found in (looked, marked):
+    assert stored(path) == before
+    for found in (shown, marked):
         assert (found.rounds, found.phase, found.deleted) == (committed.rounds, "committed", 0)
         assert [one.path for one in found.candidates] == [one.path for one in committed.candidates]
         assert all("waits for its sweep" in one.why for one in found.candidates)
-    document = documents.collected(looked)
+    document = documents.collected(shown)
     assert set(document) == {"round", "phase", "candidates", "kept", "deleted"}
     for step in (collection.verify, collection.commit):
         assert step(handle, marked.rounds).rounds == marked.rounds
@@ -277,11 +283,11 @@ def test_a_mark_and_a_dry_run_give_the_committed_rounds_of_regions_and_base_that
     assert collection.mark(handle).phase == "idle"
 
 
-def test_a_round_of_a_base_that_was_restored_to_before_its_fence_waits_for_nothing(place: Path) -> None:
-    version = lance.dataset(place).version
-    handle = open_table(place, ports=faulty(FaultPlan()))
+def test_a_committed_round_does_not_block_a_base_that_was_restored_to_before_its_fence(path: Path) -> None:
+    version = lance.dataset(path).version
+    handle = open_table(path, ports=faulty(FaultPlan()))
     (old,) = [key for key in collection.collect(handle, yes=True).rounds if key.startswith("_lancelsm/")]
-    lance.dataset(place, version=version).restore()
+    lance.dataset(path, version=version).restore()
 
     (new,) = [key for key in collection.mark(handle).rounds if key.startswith("_lancelsm/")]
 
@@ -289,4 +295,4 @@ def test_a_round_of_a_base_that_was_restored_to_before_its_fence_waits_for_nothi
     collection.verify(handle, [new])
     collection.commit(handle, [new])
     collection.sweep(handle, [new])
-    assert not (place / "data" / "0000.lance").exists()
+    assert not (path / "data" / "0000.lance").exists()

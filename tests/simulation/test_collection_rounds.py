@@ -1,26 +1,24 @@
-"""What a round takes and a dry run says of it, and what a sweep waits for."""
+"""Rounds of collection: how much one deletes, what a dry run shows, and when a sweep begins."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import pytest
 
 from lancelsm.common.layout import Version, published_manifest, snapshots
 from lancelsm.common.settings import Settings
-from lancelsm.errors import Corrupt, Unavailable
+from lancelsm.errors import Unavailable
 from lancelsm.gc import collect as collection
 from lancelsm.gc import mark
-from lancelsm.region.compare_and_swap import commit
-from tests.simulation.collected import expired, finish, small
+from tests.simulation import collection_scenarios
 from tests.simulation.collecting import TTL, filled
+from tests.simulation.collection_faults import finish, small, with_expired_pin
 from tests.simulation.faults import FAIL_BEFORE, Call, Fault, FaultPlan
-from tests.simulation.memory_base import in_place_of_lance
-from tests.simulation.whole_table_env import WholeTableEnv
 
 
 @pytest.mark.parametrize("most", [5, 8])
-def test_a_round_takes_so_many_objects_and_the_next_ones_the_rest(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+def test_a_round_deletes_a_limited_number_of_objects_and_later_rounds_the_rest(
+    monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
     whole, table_env = filled(), filled()
     for one in (whole, table_env):
         for number in range(4):
@@ -48,7 +46,7 @@ def test_a_round_takes_so_many_objects_and_the_next_ones_the_rest(monkeypatch: p
     assert left[0] == left[1]
 
 
-def test_a_round_takes_half_of_a_large_log_and_the_next_ones_the_rest() -> None:
+def test_a_round_deletes_half_of_a_large_log_and_later_rounds_the_rest() -> None:
     table_env = filled(flushed=8, merged=8, tail_rows=0)
     size = sum(line.size for line in table_env.environment.store.list(f"_mem_wal/{table_env.environment.id}/wal/"))
     table_env.settings = Settings(collect_floor_bytes=size // 8)
@@ -63,7 +61,7 @@ def test_a_round_takes_half_of_a_large_log_and_the_next_ones_the_rest() -> None:
     assert left == sorted(left, reverse=True)
 
 
-def test_a_round_of_which_only_what_a_pin_holds_is_left_waits_for_nothing() -> None:
+def test_a_round_with_only_pinned_objects_left_does_not_block_the_next_round() -> None:
     table_env = small()
     needed = table_env.needs(table_env.region("holder"))
     table_env.merge()
@@ -71,7 +69,7 @@ def test_a_round_of_which_only_what_a_pin_holds_is_left_waits_for_nothing() -> N
     with table_env.collecting():
         first = collection.mark(handle)
         collection.verify(handle, first.rounds)
-        assert table_env.end_pin(table_env.begin_pin("held", needed))
+        assert table_env.confirm_pin(table_env.begin_pin("held", needed))
         collection.commit(handle, first.rounds)
         assert collection.mark(handle).rounds == first.rounds
         assert collection.sweep(handle, first.rounds).kept
@@ -86,7 +84,7 @@ def test_a_round_of_which_only_what_a_pin_holds_is_left_waits_for_nothing() -> N
         for step in (collection.verify, collection.commit, collection.sweep):
             step(handle, second.rounds)
         table_env.unpin("held")
-        assert collection.mark(handle).rounds != second.rounds, "what it held is found by rank"
+        assert collection.mark(handle).rounds != second.rounds, "the released objects are not in a new round"
     finish(table_env)
 
 
@@ -94,39 +92,39 @@ def test_a_dry_run_shows_a_committed_round_that_waits() -> None:
     table_env = filled()
     committed = table_env.collect(interval=TTL)
 
-    looked = table_env.look()
+    shown = table_env.dry_run()
 
-    assert (looked.rounds, looked.phase, looked.deleted) == (committed.rounds, "committed", 0)
-    assert [one.path for one in looked.candidates] == [one.path for one in committed.candidates]
-    assert {one.why.partition("; ")[2] for one in looked.candidates} == {
+    assert (shown.rounds, shown.phase, shown.deleted) == (committed.rounds, "committed", 0)
+    assert [one.path for one in shown.candidates] == [one.path for one in committed.candidates]
+    assert {one.why.partition("; ")[2] for one in shown.candidates} == {
         "its round is committed and waits for its sweep"
     }
 
 
-def test_a_dry_run_asks_and_writes_nothing() -> None:
-    table_env = expired(filled())
+def test_a_dry_run_writes_nothing() -> None:
+    table_env = with_expired_pin(filled())
     records = table_env.environment.registry.list(snapshots(table_env.region("x").context.table))
     before = table_env.stored()
 
-    looked = table_env.look()
+    shown = table_env.dry_run()
 
-    assert (looked.rounds, looked.phase, looked.deleted) == ((), "marked", 0)
-    assert looked.candidates[0].kind == "snapshot"
+    assert (shown.rounds, shown.phase, shown.deleted) == ((), "marked", 0)
+    assert shown.candidates[0].kind == "snapshot"
     assert table_env.stored() == before
     assert table_env.environment.registry.list(snapshots(table_env.region("x").context.table)) == records
     done = table_env.collect()
-    assert done.candidates == looked.candidates
+    assert done.candidates == shown.candidates
     assert done.deleted == len(done.candidates)
 
 
-def test_a_sweep_begins_once_the_manifest_of_its_round_is_published() -> None:
+def test_a_sweep_waits_until_the_manifest_of_its_round_is_published() -> None:
     table_env = filled()
 
-    def unpublished(call: Call) -> Fault | None:
-        published = call.method == "create" and "/manifest/" in call.key and "/staged/" not in call.key
-        return FAIL_BEFORE if published and call.process == "collector" else None
+    def fails_to_publish(call: Call) -> Fault | None:
+        publishes = call.method == "create" and "/manifest/" in call.key and "/staged/" not in call.key
+        return FAIL_BEFORE if publishes and call.process == "collector" else None
 
-    table_env.environment.plan = FaultPlan(unpublished)
+    table_env.environment.plan = FaultPlan(fails_to_publish)
     key = table_env.collect("collector", faulty=True, interval=TTL).rounds[0]
     head = table_env.region("x").head()
     assert (
@@ -147,79 +145,21 @@ def test_a_sweep_begins_once_the_manifest_of_its_round_is_published() -> None:
     table_env.audit()
 
 
-def test_within_the_interval_a_round_waits_and_after_it_the_next_call_sweeps() -> None:
-    table_env = filled()
-    before = len(table_env.stored())
-    committed = table_env.collect(interval=TTL)
-    assert (committed.phase, committed.deleted) == ("committed", 0)
-    assert len(table_env.stored()) == before + 3, "its list, its manifest, published too"
-
-    waiting = table_env.collect(interval=TTL)
-    assert (waiting.phase, waiting.rounds, waiting.deleted) == ("committed", committed.rounds, 0)
-    table_env.environment.schedule.clock.advance(TTL + 1)
-    swept = table_env.collect(interval=TTL)
-
-    assert swept.deleted == len(committed.candidates)
-    table_env.audit()
+def test_a_round_waits_within_its_interval_and_the_next_call_after_it_sweeps() -> None:
+    collection_scenarios.round_within_its_interval()
 
 
-def test_the_interval_runs_from_the_commit_not_from_the_mark() -> None:
-    table_env = filled()
-    handle, clock = table_env.handle("collector", faulty=False), table_env.environment.schedule.clock
-    with table_env.collecting():
-        marked = collection.mark(handle)
-        clock.advance(50 * 60)
-        collection.verify(handle, marked.rounds)
-        collection.commit(handle, marked.rounds)
-    clock.advance(15 * 60)
-
-    assert table_env.collect(interval=TTL).deleted == 0, "readers of the manifest before began 15 minutes ago"
-    clock.advance(45 * 60)
-    assert table_env.collect(interval=TTL).deleted == len(marked.candidates)
+def test_the_interval_starts_at_the_commit_and_not_at_the_mark() -> None:
+    collection_scenarios.late_commit()
 
 
-def test_the_interval_of_a_round_whose_commit_was_not_noted_runs_from_its_mark() -> None:
-    table_env = filled()
-    committed = table_env.collect(interval=TTL)
-    commit(table_env.region("older"), lambda manifest: replace(manifest, collector_committed=0.0))
-    table_env.environment.schedule.clock.advance(TTL - 1)
-
-    assert table_env.collect(interval=TTL).deleted == 0
-    table_env.environment.schedule.clock.advance(1)
-    assert table_env.collect(interval=TTL).deleted == len(committed.candidates)
+def test_the_interval_of_a_round_without_the_time_of_its_commit_starts_at_its_mark() -> None:
+    collection_scenarios.commit_without_its_time()
 
 
-def test_the_interval_of_a_round_of_the_base_runs_from_its_commit() -> None:
-    table_env = WholeTableEnv(settings=Settings(keep_versions_seconds=0))
-    clock = table_env.environment.schedule.clock
-    with in_place_of_lance(table_env.base), table_env.collecting():
-        for _ in range(3):
-            table_env.optimize(table_env.region("merger"))
-        clock.advance(1)
-        handle = table_env.handle("collector", faulty=False)
-        marked = collection.mark(handle)
-        clock.advance(50 * 60)
-        collection.verify(handle, marked.rounds)
-        collection.commit(handle, marked.rounds)
-        before = len(table_env.base.versions)
-        clock.advance(15 * 60)
-
-        collection.collect(handle, yes=True, interval_seconds=TTL)
-        assert len(table_env.base.versions) == before
-        clock.advance(45 * 60)
-        collection.collect(handle, yes=True, interval_seconds=TTL)
-        assert len(table_env.base.versions) < before
+def test_the_interval_of_a_round_of_the_base_starts_at_its_commit() -> None:
+    collection_scenarios.late_commit_of_the_base()
 
 
-def test_a_list_that_is_not_the_committed_one_deletes_nothing() -> None:
-    table_env = filled()
-    key = table_env.collect(interval=TTL).rounds[0]
-    context = table_env.region("x").context
-    found = table_env.environment.store.get(key)
-    table_env.environment.store.remove(key)
-    table_env.environment.store.create(key, found.body + b"\0")
-
-    with pytest.raises(Corrupt, match="not the one that was committed") as error:
-        table_env.sweep(key)
-    assert error.value.where["object"] == key
-    assert context.objects.get(key) is not None
+def test_a_list_that_differs_from_the_committed_one_deletes_nothing() -> None:
+    collection_scenarios.changed_list()

@@ -1,4 +1,4 @@
-"""Producers, containers of one stack and a redriver at once, with lost replies, crashes, timeouts: as a seed says."""
+"""Producers, containers of one stack and a redriver, with lost replies, crashes and timeouts, as seeds decide."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ import pytest
 from lancelsm.stack.delivery.apply import _RegionBatch
 from lancelsm.stack.delivery.message import encode, packed, unpacked
 from lancelsm.stack.delivery.quarantine import read_dead_letter
-from lancelsm.stack.delivery.redrive import Places, Verdict, _Attempt, redrive
+from lancelsm.stack.delivery.redrive import Openers, Verdict, _Attempt, redrive
 from tests.simulation.actors import QUIET, ROUGH
 from tests.simulation.deployment import Deployment
 from tests.simulation.environment import PASSING
+from tests.simulation.fault_rates import by_rate
 from tests.simulation.faults import Crash, FaultPlan
-from tests.simulation.rates import by_rate
 from tests.simulation.schedule import Schedule
 
 KEYS = range(4)
 
 
 class Delivery:
-    """One run: rows are numbered in the order in which each key was sent; a quarter is bad."""
+    """One run. The rows of each key are numbered in the order in which they were sent; a quarter of them is bad."""
 
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(f"delivery {seed}")
@@ -46,7 +46,7 @@ class Delivery:
         }
         actors["producer"] = lambda: self._produce(6)
         if self.dice.random() < 0.5:
-            actors["redriver"] = self._mend_and_redrive
+            actors["redriver"] = self._repair_and_redrive
         outcomes = self.schedule.run(actors)
         assert {name: one.error for name, one in outcomes.items() if one.error} == {}
         self.deployment.plan.land() if self.dice.random() < 0.7 else self.deployment.plan.forget()
@@ -57,7 +57,7 @@ class Delivery:
         return self
 
     def _produce(self, count: int) -> None:
-        """Messages of one or two rows, of one producer and so in order; keys of one region at a time."""
+        """Send messages of one or two rows as one producer, in order. The keys of a message belong to one region."""
         for _ in range(count):
             key = self.dice.choice(KEYS)
             others = [other for other in KEYS if other != key and self._region(other) == self._region(key)]
@@ -75,7 +75,7 @@ class Delivery:
         return self.deployment.values(key)
 
     def _poll(self, number: int, *, rounds: int) -> None:
-        """One slot of the event source: a crash of its container starts another one."""
+        """Poll as one slot of the event source. A crash of its container starts another one."""
         for life in range(rounds):
             tables = self.deployment.container(f"container {number}.{life}")
             with contextlib.suppress(*PASSING, Crash):
@@ -92,34 +92,34 @@ class Delivery:
                 return
             self.deployment.deliver(self.dice.randrange(1, 6))
             self.schedule.clock.sleep(61)
-        raise AssertionError(f"messages are left: {[held.id for held in self.deployment.queue.held]}")
+        raise AssertionError(f"remaining messages: {[held.id for held in self.deployment.queue.held]}")
 
-    def _mend_and_redrive(self) -> None:
+    def _repair_and_redrive(self) -> None:
         with contextlib.suppress(*PASSING, Crash):
             for _ in range(4):
                 self.redrive("redriver", faulty=True)
                 self.schedule.clock.sleep(4)
 
     def redrive(self, process: str, *, faulty: bool) -> list[Verdict]:
-        """Drive back whatever lies there, with the values that it should have had."""
+        """Redrive all dead letters, with the values that their rows should have."""
         deployment = self.deployment
         for held in deployment.dead_letters.held:
-            held.message = replace(held.message, body=self._mended(held.message.body))
+            held.message = replace(held.message, body=self._repaired(held.message.body))
         tables = deployment.container(process, faulty=faulty)
-        places = Places(table=tables.open, inbox=lambda _: deployment.beside)
-        return [done.verdict for done in redrive(deployment.dead_letters, places=places, dry=False)]
+        openers = Openers(table=tables.open, inbox=lambda _: deployment.beside)
+        return [done.verdict for done in redrive(deployment.dead_letters, openers=openers, dry=False)]
 
-    def _mended(self, body: str) -> str:
-        """Which number a bad row had is in the name of its producer's request."""
+    def _repaired(self, body: str) -> str:
+        """Put the number of a bad row in its place. The name of the producer carries the numbers."""
         dead_letter = read_dead_letter(body)
         numbers = json.loads(dead_letter.message.producer)
         keys = unpacked(dead_letter.message.rows or b"").column("id").to_pylist()
-        mended = [(key, numbers[str(key)]) for key in keys]
-        raised = replace(dead_letter.message, rows=packed(self.deployment.stored(*mended)))
-        return json.dumps(json.loads(body) | {"message": json.loads(encode(raised))})
+        repaired_rows = [(key, numbers[str(key)]) for key in keys]
+        message = replace(dead_letter.message, rows=packed(self.deployment.stored(*repaired_rows)))
+        return json.dumps(json.loads(body) | {"message": json.loads(encode(message))})
 
     def audit(self) -> None:
-        """Of each key: what fitted is in the log once, numbers rise, and the last one sent is the last one there."""
+        """The log has each valid row of a key once, in ascending order, and ends with the last row that was sent."""
         log = self.deployment.log()
         assert self.deployment.dead_letters.held == []
         for key in KEYS:
@@ -142,14 +142,14 @@ def _run(seed: int) -> Delivery:
 
 
 @pytest.mark.parametrize("block", range(3))
-def test_no_row_is_lost_doubled_or_overtaken_by_an_older_one(block):
+def test_no_row_is_lost_or_duplicated_or_replaced_by_an_older_one(block):
     for seed in range(block * 10, block * 10 + 10):
         _run(seed)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("block", range(3, 63))
-def test_no_row_is_lost_doubled_or_overtaken_by_an_older_one_in_more_seeds(block):
+def test_no_row_is_lost_or_duplicated_or_replaced_by_an_older_one_in_many_more_seeds(block):
     for seed in range(block * 10, block * 10 + 10):
         _run(seed)
 
@@ -160,16 +160,16 @@ def test_no_row_is_lost_doubled_or_overtaken_by_an_older_one_in_more_seeds(block
         (_RegionBatch, "_is_applied", lambda *_: False),
         (_Attempt, "_newer_keys", lambda attempt, entry: attempt._keys.slice(0, 0)),
     ],
-    ids=["what is applied is dropped", "newer rows win"],
+    ids=["applied messages are dropped", "newer rows win"],
 )
-def test_without_a_guard_the_seeds_find_a_broken_promise(monkeypatch, of, guard, broken):
+def test_the_seeds_find_a_broken_promise_without_the_guard(monkeypatch, of, guard, broken):
     monkeypatch.setattr(of, guard, broken)
 
-    def breaks(seed: int) -> bool:
+    def fails(seed: int) -> bool:
         try:
             _run(seed)
         except AssertionError:
             return True
         return False
 
-    assert any(breaks(seed) for seed in range(20))
+    assert any(fails(seed) for seed in range(20))

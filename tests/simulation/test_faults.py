@@ -1,4 +1,4 @@
-"""The wrappers that the crash tests rely on do what a plan says, and nothing else."""
+"""The wrappers that crash tests rely on inject exactly the faults of a plan."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KEY = Key(partition="H#t#r", sort="head")
 
 
 @pytest.mark.parametrize(("fault", "applied"), [(FAIL_BEFORE, False), (FAIL_AFTER, True)])
-def test_a_write_without_an_answer_is_unknown_and_applied_only_if_the_fault_came_after(fault, applied):
+def test_an_unanswered_write_is_unknown_and_applied_only_if_the_fault_came_after_it(fault, applied):
     store, registry = MemoryStore(), MemoryRegistry()
 
     written = FaultyStore(store, FaultPlan.at(0, fault)).create("k", b"x")
@@ -43,7 +43,7 @@ def test_a_write_without_an_answer_is_unknown_and_applied_only_if_the_fault_came
 
 
 @pytest.mark.parametrize("fault", [DENY, FAIL_BEFORE, FAIL_AFTER, late(1)])
-def test_a_read_without_an_answer_raises(fault):
+def test_an_unanswered_read_raises(fault):
     plan = FaultPlan.of(dict.fromkeys(range(4), fault))
     store, registry = FaultyStore(MemoryStore(), plan), FaultyRegistry(MemoryRegistry(), plan)
 
@@ -67,7 +67,7 @@ def test_a_denied_write_raises_and_changes_nothing():
 
 
 @pytest.mark.parametrize(("fault", "applied"), [(CRASH_BEFORE, False), (CRASH_AFTER, True)])
-def test_a_crashed_process_makes_no_further_call_and_others_go_on(fault, applied):
+def test_a_crashed_process_makes_no_more_calls_and_others_go_on(fault, applied):
     inner, plan = MemoryStore(), FaultPlan.at(0, fault)
     one, other = FaultyStore(inner, plan, process="one"), FaultyStore(inner, plan, process="other")
     registry = FaultyRegistry(MemoryRegistry(), plan, process="one")
@@ -81,7 +81,7 @@ def test_a_crashed_process_makes_no_further_call_and_others_go_on(fault, applied
     assert [call.process for call in plan.calls] == ["one", "other"]
 
 
-def test_a_late_write_lands_at_the_chosen_call_and_its_condition_is_checked_then():
+def test_a_late_write_lands_at_the_chosen_call_and_checks_its_condition_then():
     plan = FaultPlan.of({0: late(2), 1: late(2)})
     store = FaultyStore(MemoryStore(), plan)
 
@@ -108,7 +108,7 @@ def test_late_writes_land_on_demand_or_never():
     assert registry.read(KEY) == {"n": 1}
 
 
-def test_a_stall_takes_time_and_then_happens():
+def test_a_stalled_call_takes_effect_after_the_stall():
     clock = FakeClock()
     store = FaultyStore(MemoryStore(), FaultPlan.at(0, stall(7.5), clock=clock))
 
@@ -127,7 +127,7 @@ def test_calls_are_numbered_over_store_and_registry():
     ]
 
 
-def test_a_seeded_plan_injects_the_same_again_and_can_be_replayed():
+def test_a_seeded_plan_injects_the_same_faults_again_and_can_be_replayed():
     def run(plan: FaultPlan) -> list[str]:
         store = FaultyStore(MemoryStore(), plan)
         return [type(store.create(f"{number}", b"x")).__name__ for number in range(200)]
@@ -144,7 +144,7 @@ def test_a_seeded_plan_injects_the_same_again_and_can_be_replayed():
     assert run(FaultPlan.seeded(6, rates)) != run(FaultPlan.seeded(5, rates))
 
 
-def test_a_lost_swap_of_a_faulty_registry_is_lost():
+def test_a_faulty_registry_passes_on_a_lost_swap():
     registry = FaultyRegistry(MemoryRegistry(), FaultPlan())
     assert registry.swap(KEY, expect=None, change={"n": 1}) == SwapApplied(record={"n": 1})
     assert registry.swap(KEY, expect={"n": 0}, change={"n": 2}) == SwapLost(record={"n": 1})

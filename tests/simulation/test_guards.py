@@ -1,6 +1,6 @@
-"""Each guard of append, claim and commit carries weight: without it, some seed or some order of events breaks the log.
+"""Each guard of append, claim and commit is needed: without it, a seed or a scenario breaks the log.
 
-A guard is taken out of its function's source, so a guard that is reworded must be reworded here.
+A test removes a guard from the source of its function. A guard that is reworded there must be reworded here.
 """
 
 from __future__ import annotations
@@ -11,144 +11,156 @@ import pytest
 
 from lancelsm.region import catalog, compare_and_swap, head
 from lancelsm.wal import append, claim, slot
-from tests.simulation.actors import actors
-from tests.simulation.removal import ends_badly
-from tests.simulation.test_append import (
-    test_a_late_put_that_refills_a_collected_slot_between_two_looks_proves_nothing as refilled_slot,
-)
-from tests.simulation.test_append import (
-    test_a_stalled_writer_is_not_acknowledged_after_the_collector_passed as stalled_writer,
-)
-from tests.simulation.test_claim import test_a_claim_replaces_what_nobody_can_read_and_the_owner_goes_on as torn_entry
-from tests.simulation.test_claim import test_an_unreadable_object_after_the_claim_is_left_alone as foreign_entry
-from tests.simulation.test_claim import (
-    test_fences_fill_the_log_through_the_highest_object_above_the_head as leftovers_above,
-)
-from tests.simulation.test_commit import (
-    test_a_reply_that_is_lost_until_others_committed_more_is_recognised_by_the_published_manifest as late_reply,
-)
+from tests.simulation import append_scenarios, claim_scenarios, commit_scenarios
+from tests.simulation.actors import run_actors
+from tests.simulation.removal import fails
 
 LOG = '{"epoch": head.epoch, "next_position": head.next_position}'
 CLAIM = '{"epoch": head.epoch, "status": RegionState.OPEN.value}'
 OBJECT_THEN_HEAD = """\
-    standing = _look(region, position)
+    found = read_slot(region, position)
     # The head is read after the object: a late put may have refilled a collected slot.
     head = region.head()
 """
 HEAD_THEN_OBJECT = """\
     head = region.head()
-    standing = _look(region, position)
+    found = read_slot(region, position)
 """
 
 
 def seeds() -> None:
     for seed in range(400):
-        actors(seed)
+        run_actors(seed)
 
 
-# guard: (function, its text, the text without the guard, where the violation shows)
+# guard: (function, its text, the text without the guard, what finds the violation)
 GUARDS: dict[str, tuple[Callable[..., object], str, str, Callable[[], None]]] = {
-    "append swaps on the epoch": (head.appended, LOG, '{"next_position": head.next_position}', seeds),
-    "append swaps on the position": (head.appended, LOG, '{"epoch": head.epoch}', seeds),
-    "claim swaps on the epoch": (head.claimed, CLAIM, '{"status": RegionState.OPEN.value}', seeds),
-    "manifest swaps on the version": (
+    "an append swaps on the epoch": (head.appended, LOG, '{"next_position": head.next_position}', seeds),
+    "an append swaps on the position": (head.appended, LOG, '{"epoch": head.epoch}', seeds),
+    "a claim swaps on the epoch": (head.claimed, CLAIM, '{"status": RegionState.OPEN.value}', seeds),
+    "a manifest commit swaps on the version": (
         head.manifest_swapped,
         '{"manifest_version": head.manifest_version}',
         "{}",
         seeds,
     ),
-    "owner admission": (catalog.check_writable, "if head.owner != owner:", "if False:", seeds),
-    "claim finished before appending": (
+    "only the owner may append": (catalog.check_writable, "if head.owner != owner:", "if False:", seeds),
+    "a claim is finished before an append": (
         append.append_after,
         "if head.manifest_epoch < head.epoch:",
         "if False:",
         seeds,
     ),
-    "every claim finished": (
+    "every claim is finished": (
         claim.finish_claim,
         "while head.manifest_epoch < head.epoch:",
         "for _ in range(1):",
         seeds,
     ),
-    "fences through the leftovers": (
+    "fences are appended up to the highest leftover": (
         claim.finish_claim,
         "max(_highest_object(region), head.next_position)",
         "head.next_position",
-        leftovers_above,
+        claim_scenarios.leftovers_above_a_gap,
     ),
-    "a claim replaces what is unreadable": (
+    "a claim replaces an undecodable object": (
         slot.resolve_conflict,
         "if fencing and fresh.manifest_epoch < epoch:",
         "if False:",
-        torn_entry,
+        claim_scenarios.undecodable_object,
     ),
-    "only an unfinished claim replaces it": (
+    "only an unfinished claim replaces an undecodable object": (
         slot.resolve_conflict,
         "if fencing and fresh.manifest_epoch < epoch:",
         "if True:",
-        foreign_entry,
+        claim_scenarios.undecodable_object_after_the_claim,
     ),
-    "nonce compared after the put": (slot.put_entry, "standing.entry.nonce == entry.nonce", "False", seeds),
-    "nonce compared before the acknowledgement": (
+    "the nonce is compared after the put": (slot.put_entry, "found.entry.nonce == entry.nonce", "False", seeds),
+    "the nonce is compared before the acknowledgement": (
         slot.resolve_outcome,
-        "standing.entry.nonce == entry.nonce",
+        "found.entry.nonce == entry.nonce",
         "True",
         seeds,
     ),
-    "floor compared before the acknowledgement": (
+    "the floor is compared before the acknowledgement": (
         slot.resolve_outcome,
         "if head.first_position > position:",
         "if False:",
-        stalled_writer,
+        append_scenarios.stalled_writer,
     ),
-    "head read after the object": (slot.resolve_outcome, OBJECT_THEN_HEAD, HEAD_THEN_OBJECT, refilled_slot),
+    "the head is read after the object": (
+        slot.resolve_outcome,
+        OBJECT_THEN_HEAD,
+        HEAD_THEN_OBJECT,
+        append_scenarios.refilled_slot,
+    ),
     "an unanswered put is remembered": (
         slot.put_entry,
-        "maybe_written |= isinstance(outcome, Unknown)",
+        "maybe_written |= isinstance(outcome, WriteUnknown)",
         "maybe_written = False",
         seeds,
     ),
-    "helped, not replaced": (
+    "an entry of the same epoch is committed and not replaced": (
         slot.resolve_conflict,
         "other.summary.epoch < epoch",
         "other.summary.epoch <= epoch",
         seeds,
     ),
-    "replaced under its ETag": (slot.put_entry, "expect=replacing)", "expect=objects.get(key).etag)", seeds),
-    "position looked at before helping": (
+    "an entry is replaced under its ETag": (
+        slot.put_entry,
+        "expect=replacing)",
+        "expect=objects.get(key).etag)",
+        seeds,
+    ),
+    "the position is compared before another entry is committed": (
         slot.resolve_conflict,
         "if fresh.next_position > position:",
         "if False:",
         seeds,
     ),
-    "epoch looked at before helping": (slot.resolve_conflict, "if fresh.epoch != epoch:", "if False:", seeds),
-    "position looked at after a lost swap": (slot._commit, "if now.next_position > position:", "if False:", seeds),
-    "epoch looked at after a lost swap": (slot._commit, "if now.epoch != entry.summary.epoch:", "if False:", seeds),
-    "published before its successor": (
+    "the epoch is compared before another entry is committed": (
+        slot.resolve_conflict,
+        "if fresh.epoch != epoch:",
+        "if False:",
+        seeds,
+    ),
+    "the position is compared after a lost swap": (
+        slot._commit,
+        "if now.next_position > position:",
+        "if False:",
+        seeds,
+    ),
+    "the epoch is compared after a lost swap": (
+        slot._commit,
+        "if now.epoch != entry.summary.epoch:",
+        "if False:",
+        seeds,
+    ),
+    "a manifest is published before its successor is committed": (
         compare_and_swap.commit,
         "_ensure_published(region, current, budget=budget)",
         "pass",
         seeds,
     ),
-    "own manifest recognised by its key": (
+    "a committer recognises its own manifest by its key": (
         compare_and_swap._swap,
         "if now.manifest_key == staged.key:",
         "if False:",
         seeds,
     ),
-    "own manifest recognised by its publication": (
+    "a committer recognises its own manifest by the published copy": (
         compare_and_swap._swap,
         "return now if _was_published(region, staged) else None",
         "return None",
-        late_reply,
+        commit_scenarios.lost_reply_and_newer_commits,
     ),
-    "another's publication recognised": (
+    "a committer recognises the published manifest of another committer": (
         compare_and_swap._was_published,
         "return found.body == staged.body",
         "return True",
         seeds,
     ),
-    "the hint only rises": (compare_and_swap._raise_hint, "if hinted(found.body) < version:", "if True:", seeds),
+    "the hint only rises": (compare_and_swap._raise_hint, "if decode_hint(found.body) < version:", "if True:", seeds),
     "the hint rises under its ETag": (
         compare_and_swap._raise_hint,
         "expect=found.etag)",
@@ -159,7 +171,7 @@ GUARDS: dict[str, tuple[Callable[..., object], str, str, Callable[[], None]]] = 
 
 
 @pytest.mark.parametrize("guard", GUARDS)
-def test_without_the_guard_something_breaks(guard: str) -> None:
-    function, text, instead, hunt = GUARDS[guard]
+def test_the_log_breaks_without_the_guard(guard: str) -> None:
+    function, text, instead, scenario = GUARDS[guard]
 
-    assert ends_badly([(function, text, instead)], hunt)
+    assert fails([(function, text, instead)], scenario)

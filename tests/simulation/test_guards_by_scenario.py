@@ -1,6 +1,6 @@
-"""Each guard of writes and folding that a scenario tells of carries weight: without it, the scenario ends badly.
+"""Each guard of writes, flushes and merges in this table is needed: without it, its scenario fails.
 
-The scenarios are tests of their own, each an order of events that seeds seldom say.
+The scenarios are orders of events that seeds rarely choose.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from lancelsm.dataset import base_rows
 from lancelsm.errors import Corrupt
 from lancelsm.region import catalog, head
 from lancelsm.wal import claim, pipeline, region_writer, slot
-from tests.simulation import test_append, test_claim, test_region_creation
+from tests.simulation import append_scenarios, claim_scenarios, region_creation_scenarios
 from tests.simulation.environment import OWNER, RIVAL, Environment, raised
 from tests.simulation.faults import CRASH_BEFORE, FAIL_BEFORE, Call, FaultPlan, MemoryRegistry
 from tests.simulation.memory_base import in_place_of_lance
+from tests.simulation.pipelined import run_pipelined_actors
 from tests.simulation.removal import Edit, Scenario, anywhere, with_and_without
-from tests.simulation.test_pipeline import actors as pipelined
 from tests.simulation.whole_table_env import WholeTableEnv
-from tests.unit import balance_scenarios, tables, test_merge, test_writer
+from tests.unit import balance_scenarios, merge_scenarios, tables, writer_scenarios
 from tests.unit.merge_environment import A, row
 from tests.unit.tables import row as row_of
 from tests.unit.tables import rows_of
 
 
 def pipelined_seeds(known: int, _: Path) -> None:
-    """The seed that finds it now, then others, if the calls of the code have changed since."""
+    """Run the seed that finds the violation, then others, in case the calls of the code have changed."""
     for seed in (known, *range(200)):
-        pipelined(seed)
+        run_pipelined_actors(seed)
 
 
 # Claims
 
 
 def claimed_after_a_rival(_: Path) -> None:
-    """A rival's whole claim comes right before the swap of one's own."""
+    """A rival claims right before the swap of our claim."""
     environment = Environment()
 
     def rival(call: Call) -> None:
@@ -58,32 +58,32 @@ def claimed_after_a_rival(_: Path) -> None:
 
 
 def claimed_without_an_answer(_: Path) -> None:
-    """The owner claims its own region, and its swap gets lost."""
+    """The owner claims its own region, and its swap gets no answer and has no effect."""
     environment = Environment()
     environment.plan = FaultPlan.at(2, FAIL_BEFORE)
     assert claim.claim(environment.region("claimer"), owner=OWNER).epoch == 2
 
 
 def created_after_a_crash(_: Path) -> None:
-    """A region that takes rows is one that readers find."""
+    """A creator crashes at any call. A region that accepts rows is in the catalog for readers."""
     for at in range(9):
-        environment = Environment(made=False)
+        environment = Environment(with_region=False)
         environment.plan = FaultPlan.at(at, CRASH_BEFORE)
-        raised(lambda environment=environment: environment.make("creator"))  # type: ignore[misc]
+        raised(lambda environment=environment: environment.create("creator"))  # type: ignore[misc]
         environment.plan.stop()
-        environment.write(environment.make("next"), 1)
+        environment.write(environment.create("next"), 1)
         assert [one.id for one in catalog.regions(environment.context("reader", faulty=False))] == [environment.id]
 
 
 def rebuilt_after_a_crash(_: Path) -> None:
-    """A region takes rows though its creator crashed; then the registry is lost, and rebuilt by what was published."""
+    """A creator crashes at any call and the region gets rows. Then the registry is lost and rebuilt from storage."""
     for at in range(9):
-        table_env = WholeTableEnv(environment=Environment(made=False))
+        table_env = WholeTableEnv(environment=Environment(with_region=False))
         with contextlib.redirect_stdout(io.StringIO()), in_place_of_lance(table_env.base):
             table_env.environment.plan = FaultPlan.at(at, CRASH_BEFORE)
-            raised(lambda environment=table_env.environment: environment.make("creator"))  # type: ignore[misc]
+            raised(lambda environment=table_env.environment: environment.create("creator"))  # type: ignore[misc]
             table_env.environment.plan.stop()
-            table_env.environment.make("next")
+            table_env.environment.create("next")
             table_env.put("writer", {1: True})
             table_env.environment.registry = MemoryRegistry()
             rebuild(table_env.handle("rebuilder", faulty=False))
@@ -94,7 +94,7 @@ def rebuilt_after_a_crash(_: Path) -> None:
 
 
 def losing_a_row(place: Path) -> None:
-    """The fold of a flush loses a row; what is written then is read back as it was written."""
+    """The fold of a flush loses a row. A read must still return all rows."""
     table = tables.create(place)
     table.upsert([row_of(1), row_of(2)])
     fold = flush.fold
@@ -111,8 +111,9 @@ def losing_a_row(place: Path) -> None:
 # Merges
 
 
-def anothers_base(place: Path) -> None:
-    table = test_merge.environment(place)
+def base_of_another_table(place: Path) -> None:
+    """The base carries the id of another table."""
+    table = merge_scenarios.table_with_generations(place)
     base = table.base()
     metadata = {**base.metadata, "lancelsm.table": "00000000-0000-4000-8000-000000000000"}
     base_rows.commit(base_rows.Base.of(base), changed={}, new=(), metadata=metadata, properties={})
@@ -121,8 +122,8 @@ def anothers_base(place: Path) -> None:
 
 
 def collected_between(place: Path) -> None:
-    """Another merge and a collection come while the heads are read: their generations are not listed any more."""
-    table = test_merge.environment(place)
+    """Another merge and a collection come while heads are read. Then heads no longer list the merged generations."""
+    table = merge_scenarios.table_with_generations(place)
 
     def read_regions() -> list[planning.RegionPending]:
         found = table.read_regions()
@@ -142,22 +143,22 @@ ONLY_CLAIM = (catalog.check_writable, SEALED, "if False:")
 
 GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
     # Append
-    "an entry that is not ours to commit is left alone, without a nonce": (
+    "an entry without a nonce is left alone": (
         [(slot.resolve_conflict, "or other.nonce is None or ", "or ")],
-        anywhere(test_append.test_an_entry_of_our_epoch_that_is_not_ours_to_commit_is_left_alone),
+        anywhere(append_scenarios.foreign_or_damaged_entry),
     ),
-    "an entry that is not ours to commit is left alone, torn": (
+    "a damaged entry is left alone": (
         [(slot.resolve_conflict, " or not other.sound:", ":")],
-        anywhere(test_append.test_an_entry_of_our_epoch_that_is_not_ours_to_commit_is_left_alone),
+        anywhere(append_scenarios.foreign_or_damaged_entry),
     ),
-    "an entry of a later epoch is nobody's who knows the registry": (
+    "an entry of a higher epoch is from a writer without the registry": (
         [
             (slot.resolve_conflict, "if other is not None and other.summary.epoch > epoch:", "if False:"),
             (head.appended, " or any(e.epoch != head.epoch for e in entries):", ":"),
         ],
-        anywhere(test_claim.test_a_writer_above_the_head_s_epoch_works_outside_the_registry),
+        anywhere(claim_scenarios.entry_of_a_higher_epoch),
     ),
-    "a store that refuses later proves nothing of an earlier put": (
+    "a later refusal of the store proves nothing about an earlier put": (
         [
             (
                 slot.put_entry,
@@ -165,33 +166,33 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
                 "except (Unavailable, Invalid) as error:\n        if False:",
             )
         ],
-        anywhere(test_append.test_a_store_that_refuses_after_an_unanswered_put_is_not_told_as_nothing_written),
+        anywhere(append_scenarios.refusal_after_an_unanswered_put),
     ),
-    "a sequence of a queue never goes back": (
+    "an applied sequence never decreases": (
         [(head.LogTotals.after, "max(applied.get(queue, sequence), sequence, key=int)", "sequence")],
-        anywhere(test_append.test_a_source_never_goes_back_when_batches_are_committed_out_of_order),
+        anywhere(append_scenarios.batches_out_of_order),
     ),
     "sequences are compared as numbers": (
         [(head.LogTotals.after, "sequence, key=int)", "sequence)")],
-        anywhere(test_append.test_a_source_never_goes_back_when_batches_are_committed_out_of_order),
+        anywhere(append_scenarios.batches_out_of_order),
     ),
-    "a sealed region takes no rows": (
+    "a sealed region accepts no rows": (
         [ONLY_CLAIM, (catalog.check_writable, "if head.owner != owner:", "if head.owner not in (owner, ''):")],
-        anywhere(test_claim.test_a_sealed_region_takes_neither_rows_nor_claims_and_stays_sealed),
+        anywhere(claim_scenarios.sealed_region),
     ),
     "a sealed region is not claimed": (
         [
             (claim._swap_epoch, SEALED, "if False:"),
             (head.claimed, '{"epoch": head.epoch, "status": RegionState.OPEN.value}', '{"epoch": head.epoch}'),
         ],
-        anywhere(test_claim.test_a_sealed_region_takes_neither_rows_nor_claims_and_stays_sealed),
+        anywhere(claim_scenarios.sealed_region),
     ),
     "a sealed region is not created again": (
         [(claim._exists, "check_writable(region, head, owner=head.owner)", "pass")],
-        anywhere(test_region_creation.test_a_sealed_region_is_not_created_again),
+        anywhere(region_creation_scenarios.sealed_region),
     ),
     # Creation
-    "a region is catalogued before it has a head": (
+    "a region is in the catalog before it has a head": (
         [
             (claim.create_region, "    add_to_catalog(region, budget=budget)\n", ""),
             (
@@ -213,31 +214,31 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
         ],
         rebuilt_after_a_crash,
     ),
-    "a region that the registry forgot is not made anew": (
+    "a region whose head is lost is not created again": (
         [(claim.create_region, "ensure_unused(region)", "pass")],
-        anywhere(test_region_creation.test_a_region_that_the_registry_forgot_is_not_made_over_its_files, True),
+        anywhere(partial(region_creation_scenarios.lost_head, without_hint=True)),
     ),
-    "a region that another creator has made meanwhile is not a forgotten one": (
+    "a region that another process created meanwhile has not lost its head": (
         [(claim.create_region, "        if _exists(region):  # another", "        if False:  # another")],
-        anywhere(test_region_creation.test_a_creator_that_stalls_until_the_region_is_written_to_and_flushed_succeeds),
+        anywhere(region_creation_scenarios.stalled_creator),
     ),
     # Claim
-    "a claim whose reply is lost is recognised by its owner": (
+    "a claim with a lost reply is recognised by its owner": (
         [(claim._swap_epoch, "now.epoch == head.epoch + 1 and now.owner == owner", "now.epoch == head.epoch + 1")],
         claimed_after_a_rival,
     ),
-    "a claim whose reply is lost is recognised by its epoch": (
+    "a claim with a lost reply is recognised by its epoch": (
         [(claim._swap_epoch, "now.epoch == head.epoch + 1 and now.owner == owner", "now.owner == owner")],
         claimed_without_an_answer,
     ),
-    "a claim is confirmed": (
+    "a claimer checks that it still owns the region": (
         [
             (claim.finish_claim, "check_writable(region, head, owner=owner)", "pass"),
             (claim._fence, "check_writable(region, head, owner=owner)", "pass"),
         ],
-        anywhere(test_claim.test_two_writers_are_never_open_at_once_in_different_epochs),
+        anywhere(claim_scenarios.two_claims),
     ),
-    "a claim goes on from a log that adds up": (
+    "a claim checks the sum of the log": (
         [(claim.claim, "head = _verified_head(region, held_by=held_by)", "head = region.head()")],
         partial(
             balance_scenarios.first_wrong_entry_is_named,
@@ -245,15 +246,15 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
             operation="claim",
         ),
     ),
-    "a claim goes on from rows that add up": (
+    "a claim checks the counts of the head": (
         [(claim._check_counts, "if getattr(head, name) != getattr(totals, name):", "if False:")],
         partial(balance_scenarios.claim_compares_totals_with_the_head, field="wal_rows"),
     ),
-    "a region is taken from its previous_owners only": (
+    "a region is claimed from its previous owners only": (
         [(claim._swap_epoch, "if held_by and head.owner not in held_by:", "if False:")],
-        test_writer.test_an_exclusive_writer_that_lost_its_region_does_not_claim_it_again,
+        writer_scenarios.exclusive_writer_loses_its_region,
     ),
-    "an exclusive writer gives its regions back": (
+    "an exclusive writer releases its regions": (
         [
             (
                 region_writer.RegionWriter.release,
@@ -261,7 +262,7 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
                 "pass",
             )
         ],
-        test_writer.test_an_exclusive_writer_fences_others_and_releases_its_regions,
+        writer_scenarios.exclusive_writer_releases_its_regions,
     ),
     # Pipeline
     "entries are committed in order": (
@@ -275,12 +276,12 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
         ],
         partial(pipelined_seeds, 79),
     ),
-    "with an entry that is given up all later ones fail": (
+    "when an entry is given up, all later ones fail": (
         [(pipeline.Pipeline._fail, "failed.append(self._in_flight.pop())", "failed.append(self._in_flight.popleft())")],
         partial(pipelined_seeds, 65),
     ),
     # Flush
-    "a generation has the rows of its entries": (
+    "a flush checks that no row of its entries is lost": (
         [(flush._folded, "if kept + row_setsum(folded.superseded) != replayed:", "if False:")],
         losing_a_row,
     ),
@@ -301,16 +302,16 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
             (merging._rows_are_valid, "one.counters == written_on.counters\n        and ", ""),
             (planning.MergePlan.counters, "if not self.holds(present):", "if False:"),
         ],
-        partial(test_merge.test_a_merger_whose_counter_moved_plans_again_from_fresh_heads, step=2),
+        partial(merge_scenarios.counter_moves_during_a_merge, step=2),
     ),
     "rows are committed on the fence that they were written on": (
         [(merging._rows_are_valid, "one.fence == written_on.fence\n        and ", "")],
-        partial(test_merge.test_rows_written_before_a_raised_fence_are_written_again, step=2),
+        partial(merge_scenarios.fence_is_raised_during_a_merge, step=2),
     ),
-    "a fence that a restored base shows no more counts": (
+    "a fence that a restored base no longer shows still counts": (
         [(merging._rows_are_valid, "[*passed, base]", "[base]")],
         partial(
-            test_merge.test_rows_written_before_a_raised_fence_are_written_again_even_if_a_restore_hides_the_fence,
+            merge_scenarios.fence_is_hidden_during_a_merge,
             step=2,
         ),
     ),
@@ -322,15 +323,15 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
                 "",
             )
         ],
-        partial(test_merge.test_a_column_added_during_a_merge_makes_the_merge_start_again, step=2),
+        partial(merge_scenarios.column_is_added_during_a_merge, step=2),
     ),
     "a merge goes into the table's own base": (
         [(merging._Merger.open_base, "if found != self.table:", "if False:")],
-        anothers_base,
+        base_of_another_table,
     ),
-    "heads behind the base are raised": (
+    "heads that are older than the base are read again": (
         [(planning.plan_merge, "if counter > region.newest:", "if False:")],
-        test_merge.test_heads_older_than_the_base_are_read_again,
+        merge_scenarios.heads_are_older_than_the_base,
     ),
     "no generation is left out": (
         [
@@ -341,11 +342,11 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
                 "tuple((number, listed[number]) for number in wanted if number in listed)",
             ),
         ],
-        test_merge.test_a_restored_base_whose_next_generation_is_gone_is_corrupt,
+        merge_scenarios.restored_base_lacks_its_next_generation,
     ),
     "newer generations win in a merge": (
         [(merging._newest_first, "reversed(region.generations)", "region.generations")],
-        test_merge.test_a_merge_puts_the_newest_row_of_each_key_of_every_region_into_the_base_once,
+        merge_scenarios.newest_row_of_each_key_is_merged_once,
     ),
     "rows that a merge replaces are looked up again after a conflict": (
         [
@@ -357,7 +358,7 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
             ),
         ],
         partial(
-            test_merge.test_after_a_commit_of_another_tool_a_merge_repeats_the_lookup_and_keeps_its_written_rows,
+            merge_scenarios.another_tool_commits_during_a_merge,
             step=3,
             change="append",
         ),
@@ -366,7 +367,7 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
 
 
 OWN = (
-    anothers_base,
+    base_of_another_table,
     claimed_after_a_rival,
     claimed_without_an_answer,
     collected_between,
@@ -376,4 +377,4 @@ OWN = (
 )
 
 
-test_with_all_guards_a_story_ends_well, test_without_the_guard_a_story_ends_badly = with_and_without(GUARDS, own=OWN)
+test_a_scenario_passes_with_all_guards, test_the_scenario_fails_without_its_guard = with_and_without(GUARDS, own=OWN)

@@ -1,4 +1,4 @@
-"""Each guard of what is read back, counted or kept for somebody carries weight: without it, a scenario ends badly."""
+"""Each guard of checked, counted and kept data in this table is needed: without it, its scenario fails."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ from lancelsm.region.head import sealed
 from lancelsm.wal import append, replay, slot
 from lancelsm.wal.claim import seal
 from lancelsm.wal.entry import draft, encode
-from tests.interop import test_adopt as adopted_from_lance
-from tests.simulation import test_commit, test_table_collection
+from tests.interop import adopt_scenarios as adopted_from_lance
+from tests.simulation import collected_table, commit_scenarios
+from tests.simulation.append_scenarios import damaged
 from tests.simulation.environment import Environment, a_nonce, raised
 from tests.simulation.faults import Call, FaultPlan, MemoryRegistry
 from tests.simulation.memory_base import in_place_of_lance
 from tests.simulation.removal import Edit, Scenario, anywhere, with_and_without
 from tests.simulation.situations import half_claim
-from tests.simulation.test_append import _bent
 from tests.simulation.whole_table_env import QUEUE, ROWS, WholeTableEnv
-from tests.unit import adopt_scenarios, generations, test_merge
+from tests.unit import adopt_scenarios, generations, merge_scenarios
 from tests.unit.merge_environment import A
 
 
 def delivered_twice(_: Path) -> None:
-    """Another process has the same messages of a queue, and applies them before the swap of this one."""
+    """Another process has the same messages and applies them right before the swap of this one."""
     table_env = WholeTableEnv()
     messages = [(1, 10), (2, 20)]
 
@@ -61,20 +61,20 @@ def delivered_twice(_: Path) -> None:
 
 
 def sealed_in_another_epoch(_: Path) -> None:
-    """A claim comes right before the swap of a seal: its epoch is not given twice."""
+    """A claim comes right before the swap of a seal. The seal must not get the same epoch."""
     environment = Environment()
 
-    def claimed(call: Call) -> None:
+    def claims(call: Call) -> None:
         if call.index == 1:
             half_claim(environment.region("rival", faulty=False))
 
-    environment.plan = FaultPlan(claimed)
+    environment.plan = FaultPlan(claims)
     head = seal(environment.region("sealer"))
     assert head.epoch == 3
 
 
-def going_back(_: Path) -> None:
-    """A caller that is behind lowers no floor."""
+def lower_floor(_: Path) -> None:
+    """A stale caller swaps a lower floor."""
     key, records = Key(partition="H#t#r", sort="head"), MemoryRegistry()
     records.swap(key, expect=None, change={"first_position": 5})
     with contextlib.suppress(LsmError):
@@ -83,7 +83,7 @@ def going_back(_: Path) -> None:
 
 
 class Damaging:
-    """A store that damages what it writes, and loses the reply."""
+    """A store that damages what it writes and loses the reply."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -92,11 +92,12 @@ class Damaging:
         return getattr(self._inner, name)
 
     def create(self, key: str, body: Any) -> Written | PreconditionFailed | WriteUnknown:
-        self._inner.create(key, _bent(bytes(body)))
+        self._inner.create(key, damaged(bytes(body)))
         return WriteUnknown(cause="the reply was lost")
 
 
-def damaged_on_its_way(_: Path) -> None:
+def damaged_put(_: Path) -> None:
+    """An entry is damaged on its way to the store, and its put gets no answer."""
     environment = Environment()
     region = environment.region("writer")
     region = replace(region, context=replace(region.context, objects=Damaging(region.context.objects)))
@@ -105,35 +106,36 @@ def damaged_on_its_way(_: Path) -> None:
     environment.audit()
 
 
-def shown_damaged(_: Path) -> None:
+def damaged_change(_: Path) -> None:
+    """A change stream reads a damaged entry."""
     table_env = WholeTableEnv()
     table_env.put("writer", {2: True})
-    replaced(table_env, _bent(table_env.environment.log[Position(1)].body))
+    replace_entry(table_env, damaged(table_env.environment.log[Position(1)].body))
     with pytest.raises(Corrupt):
         list(changes.Changes(table_env.context("reader"), ROWS))
 
 
-def held_and_replaced(_: Path) -> None:
-    """A stalled writer's entry, sound in itself, lies where a snapshot's was."""
+def replaced_entry_of_a_snapshot(_: Path) -> None:
+    """An intact entry of a stalled writer replaces an entry of a snapshot."""
     table_env = WholeTableEnv()
     with in_place_of_lance(table_env.base):
         table_env.put("writer", {0: True})
         table_env.hold("holder", "held", ttl_seconds=6000.0)
         late = draft(pa.table([[7], [7], [False]], schema=ROWS.stored))
-        replaced(table_env, encode(late, position=Position(1), epoch=Epoch(1), nonce=a_nonce(7)).body)
+        replace_entry(table_env, encode(late, position=Position(1), epoch=Epoch(1), nonce=a_nonce(7)).body)
         with pytest.raises(Corrupt):
             table_env.read_held("holder", "held")
 
 
-def replaced(table_env: WholeTableEnv, body: bytes) -> None:
+def replace_entry(table_env: WholeTableEnv, body: bytes) -> None:
     key = wal_entry(table_env.environment.id, Position(1))
     table_env.environment.store.remove(key)
     table_env.environment.store.create(key, body)
 
 
 def swapped_generations(place: Path, *, summed: bool = True) -> None:
-    """Two generations lie each in the other's place; if not `summed`, an earlier release has flushed them."""
-    table = test_merge.environment(place)
+    """The directories of two generations are swapped. If not `summed`, an older release flushed them."""
+    table = merge_scenarios.table_with_generations(place)
     if not summed:
         table.sums = {of: {at: replace(one, files=None) for at, one in sums.items()} for of, sums in table.sums.items()}
     first, second = (place / "table" / path for _, path in table.pending[A][:2])
@@ -147,8 +149,8 @@ def swapped_generations(place: Path, *, summed: bool = True) -> None:
 # Snapshots
 
 
-def held_twice(act: Callable[[WholeTableEnv], object], _: Path) -> None:
-    """A snapshot has expired and is removed; then another one takes its name. Its holder is told."""
+def name_taken_again(act: Callable[[WholeTableEnv], object], _: Path) -> None:
+    """A snapshot has expired and is removed, and another one takes its name. The first holder gets `Invalid`."""
     table_env = WholeTableEnv()
     with contextlib.redirect_stdout(io.StringIO()), in_place_of_lance(table_env.base):
         table_env.put("writer", {0: True})
@@ -158,20 +160,20 @@ def held_twice(act: Callable[[WholeTableEnv], object], _: Path) -> None:
         table_env.collect("collector")
         table_env.hold("other", "held", ttl_seconds=6000.0)
         table_env.held["held"] = first
-        with pytest.raises(Invalid, match="dropped or has expired"):
+        with pytest.raises(Invalid, match="dropped or have expired"):
             act(table_env)
 
 
-def renewed(table_env: WholeTableEnv) -> None:
-    snapshot.keep_standing(table_env.handle("holder"), table_env.held["held"].pin)
+def renew(table_env: WholeTableEnv) -> None:
+    snapshot.ensure_kept(table_env.handle("holder"), table_env.held["held"].pin)
 
 
-def viewed(table_env: WholeTableEnv) -> None:
-    snapshot.check_standing(table_env.context("holder"), table_env.held["held"].pin)
+def check(table_env: WholeTableEnv) -> None:
+    snapshot.check_readable(table_env.context("holder"), table_env.held["held"].pin)
 
 
-def expired(_: Path) -> None:
-    """Nobody relies on a snapshot that a collector may be removing."""
+def expired_snapshot(_: Path) -> None:
+    """A snapshot is read after it has expired. A collector may be removing it."""
     table_env = WholeTableEnv()
     with in_place_of_lance(table_env.base):
         table_env.put("writer", {0: True})
@@ -181,8 +183,8 @@ def expired(_: Path) -> None:
             table_env.read_held("holder", "held")
 
 
-def kept_while_it_is_judged(_: Path) -> None:
-    """A collector has read an expired snapshot; before it removes it, somebody makes sure that the snapshot stands."""
+def kept_before_its_removal(_: Path) -> None:
+    """A collector reads an expired snapshot. Before it removes the snapshot, a clone keeps it."""
     table_env = WholeTableEnv()
     with in_place_of_lance(table_env.base):
         table_env.put("writer", {0: True})
@@ -192,7 +194,7 @@ def kept_while_it_is_judged(_: Path) -> None:
 
         def read_then_kept(context: TableContext) -> list[Pin]:
             found = read(context)
-            snapshot.keep_standing(table_env.handle("holder"), table_env.held["held"].pin)
+            snapshot.ensure_kept(table_env.handle("holder"), table_env.held["held"].pin)
             return found
 
         with mock.patch.object(sweep, "read_pins", read_then_kept):
@@ -200,8 +202,8 @@ def kept_while_it_is_judged(_: Path) -> None:
         assert [pin.name for pin in counting] == ["held"]
 
 
-def half_recorded(_: Path) -> None:
-    """A snapshot without the record of a region is no view of the table: it would miss what is not merged."""
+def incomplete_snapshot(_: Path) -> None:
+    """A snapshot lacks the record of a region. It would miss entries that are not merged."""
     table_env = WholeTableEnv()
     with in_place_of_lance(table_env.base):
         table_env.put("writer", {0: True})
@@ -216,8 +218,8 @@ def half_recorded(_: Path) -> None:
 # The base
 
 
-def fenced_while_it_is_looked_at(_: Path) -> None:
-    """Another collector raises the fence and dies; a merge writes its rows behind that fence, and commits them last."""
+def fence_raised_during_a_survey(_: Path) -> None:
+    """Another collector raises the fence and crashes. A merge writes its rows after that and commits them last."""
     table_env = WholeTableEnv()
     with contextlib.redirect_stdout(io.StringIO()), in_place_of_lance(table_env.base):
         for key in range(2):
@@ -225,7 +227,7 @@ def fenced_while_it_is_looked_at(_: Path) -> None:
             table_env.flush()
             table_env.merge() if not key else None
         commits: list[Callable[[], None]] = []
-        listing = base.seen
+        listing = base.list_objects
 
         def seen(context: object, prefix: str) -> object:
             if not commits:
@@ -235,7 +237,7 @@ def fenced_while_it_is_looked_at(_: Path) -> None:
                 commits.append(commit)
             return listing(context, prefix)  # type: ignore[arg-type]
 
-        with mock.patch.object(base, "seen", seen):
+        with mock.patch.object(base, "list_objects", seen):
             table_env.collect("collector")
         commits[0]()
         assert table_env.scan("reader") == table_env.truth
@@ -245,83 +247,83 @@ def fenced_while_it_is_looked_at(_: Path) -> None:
 
 
 def adopted(scenario: Callable[..., None], *arguments: object) -> Scenario:
-    """A scenario of a table that Lance wrote."""
+    """Run a scenario on a table that Lance wrote."""
 
-    def raised_by(place: Path) -> None:
+    def run_on_table(place: Path) -> None:
         written = place / "written"
         adopt_scenarios.lance_wrote(written, unsharded=True)
         scenario(place, written, *arguments)
 
-    return raised_by
+    return run_on_table
 
 
 READ = "generation.read_generation"
 
 GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
-    "what is applied by now is dropped at every restart": (
+    "messages that are applied by now are dropped for every new head": (
         [
             (append.append_after, "    for _ in budget", "    first = next_draft(head)\n    for _ in budget"),
             (append.append_after, "        draft = next_draft(head)\n", "        draft = first\n"),
         ],
         delivered_twice,
     ),
-    "an epoch is given once, a seal's too": (
-        [(sealed, '{"epoch": head.epoch, "status": RegionState.OPEN.value}', '{"status": Status.OPEN.value}')],
+    "a seal never gets an epoch that is taken": (
+        [(sealed, '{"epoch": head.epoch, "status": RegionState.OPEN.value}', '{"status": RegionState.OPEN.value}')],
         sealed_in_another_epoch,
     ),
-    "no floor goes back": (
+    "a floor never decreases": (
         [(registry.apply_swap, "if isinstance(old, int) and (not isinstance(new, int) or new < old):", "if False:")],
-        going_back,
+        lower_floor,
     ),
-    "an entry stands as it was sent": (
+    "an entry with our nonce must have our sum": (
         [(slot._check_ours, "if found.summary.entry_setsum != entry.summary.entry_setsum:", "if False:")],
-        damaged_on_its_way,
+        damaged_put,
     ),
-    "a stream shows sound entries": (
+    "a change stream checks the sum of each entry": (
         [(changes._sound, "if not (entry.sound or entry.nonce is None):", "if False:")],
-        shown_damaged,
+        damaged_change,
     ),
-    "a tail adds up": (
+    "the sum of a tail is checked": (
         [(replay.tail, "if total != end.entry_setsum - manifest.entry_setsum:", "if False:")],
-        held_and_replaced,
+        replaced_entry_of_a_snapshot,
     ),
-    "a generation is read back, by number": (
+    "a flush checks the number of rows of its generation": (
         [(generation.check_generation, "if found != rows:", "if False:")],
         generations.check_notices_lost_and_changed_rows,
     ),
-    "a generation is read back, by sum": (
+    "a flush checks the sum of the rows of its generation": (
         [(generation.check_generation, "if total != setsum:", "if False:")],
         generations.check_notices_lost_and_changed_rows,
     ),
-    "a merge takes the files that were flushed": (
+    "a merge checks the sum of the files of a generation": (
         [(tasks._check_files, "if source.sums is not None and source.sums.files is not None:", "if False:")],
         swapped_generations,
     ),
-    "a merge takes the rows that were flushed": (
+    "a merge checks the sum of the rows of a generation": (
         [(tasks._check_rows, "if source.sums is not None and found != source.sums.rows:", "if False:")],
         partial(swapped_generations, summed=False),
     ),
-    "a merge takes each key of a generation once": (
+    "a merge checks that a generation has each key once": (
         [(tasks._folded, "if ((firsts >= start) & ~wins).any():", "if False:")],
-        test_merge.test_a_generation_that_holds_a_key_twice_is_corrupt,
+        merge_scenarios.generation_holds_a_key_twice,
     ),
-    "a snapshot is renewed by its own holder": (
+    "a snapshot is renewed only by its own holder": (
         [(snapshot._renewed, "if found.nonce != pin.nonce:", "if False:")],
-        partial(held_twice, renewed),
+        partial(name_taken_again, renew),
     ),
-    "a snapshot is read by its own holder": (
-        [(snapshot.check_standing, 'if record is None or record["nonce"] != pin.nonce:', "if record is None:")],
-        partial(held_twice, viewed),
+    "a snapshot is read only by its own holder": (
+        [(snapshot.check_readable, 'if record is None or record["nonce"] != pin.nonce:', "if record is None:")],
+        partial(name_taken_again, check),
     ),
-    "a snapshot that has expired is not relied on": (
+    "a snapshot that has expired is not read": (
         [
             (
-                snapshot.check_standing,
+                snapshot.check_readable,
                 'if record["expires"] != pins.NEVER and float(record["expires"]) <= context.clock.now():',
                 "if False:",
             )
         ],
-        expired,
+        expired_snapshot,
     ),
     "files of the base are listed before the fence is read": (
         [
@@ -329,35 +331,35 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
             (base.survey_base, "    base = handle.read_base()\n    versions", "    versions"),
             (verify_base, "if found.fence != newest.fence + 1:", "if False:"),
         ],
-        fenced_while_it_is_looked_at,
+        fence_raised_during_a_survey,
     ),
-    "a snapshot has the records of all its regions": (
+    "a snapshot without the records of all regions is not opened": (
         [(snapshot.find_snapshot, "if pin.complete:", "if True:")],
-        half_recorded,
+        incomplete_snapshot,
     ),
-    "a snapshot that is to stand is swapped, not only read": (
+    "a snapshot is kept by a swap and not only by a read": (
         [
             (
                 snapshot._renewed,
-                "return pins.step(context, replace(found, expires=expires() if expires else found.expires))",
+                "return pins.update_pin(context, replace(found, expires=expires() if expires else found.expires))",
                 "return found",
             )
         ],
-        kept_while_it_is_judged,
+        kept_before_its_removal,
     ),
     "a manifest is published once it is committed": (
         [(commit.commit, "swapped = _swap(", "publish(region, staged, budget=budget); swapped = _swap(")],
-        anywhere(test_commit.test_a_manifest_whose_swap_lost_is_never_published),
+        anywhere(commit_scenarios.lost_swap),
     ),
     "no manifest breaks an invariant": (
         [(commit.stage, "if broken:", "if False:")],
-        anywhere(test_commit.test_a_transition_that_breaks_an_invariant_is_not_staged),
+        anywhere(commit_scenarios.broken_invariant),
     ),
-    "a version that was published outside the registry is nobody's": (
+    "a version that is published outside the registry stops a commit": (
         [(commit.commit, "if _is_taken(region, head, version):", "if False:")],
-        anywhere(test_commit.test_a_published_manifest_that_is_not_the_registry_s_stops_the_committers),
+        anywhere(commit_scenarios.foreign_published_manifest),
     ),
-    "a merge whose inputs were collected is planned anew": (
+    "a merge whose inputs were collected is planned again": (
         [
             (
                 merging._attempt,
@@ -365,15 +367,15 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
                 "if True:",
             )
         ],
-        partial(test_table_collection.test_a_merge_that_a_merge_and_a_collection_overtook_plans_anew, READ),
+        partial(collected_table.overtaken_merge, READ),
     ),
-    "Lance's writer is fenced before its entries count": (
+    "Lance's writer is fenced before its entries are counted": (
         [(adopt._fence_lance, "epoch=Epoch(manifest.epoch + 1)", "epoch=manifest.epoch")],
-        adopted_from_lance.test_lance_is_fenced_before_its_entries_count,
+        adopted_from_lance.lance_is_fenced_before_its_entries_count,
     ),
     "Lance's cleanup is switched off": (
         [(adoption.take_over, "if automatic:", "if False:")],
-        adopted_from_lance.test_automatic_cleanup_is_taken_out_of_an_adopted_table,
+        adopted_from_lance.adoption_turns_automatic_cleanup_off,
     ),
     "counters come from Lance's marker": (
         [(adoption.take_over, "{**counters, **facts.metadata()}", "facts.metadata()")],
@@ -383,21 +385,21 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
 
 
 OWN = (
-    damaged_on_its_way,
-    shown_damaged,
-    held_and_replaced,
+    damaged_put,
+    damaged_change,
+    replaced_entry_of_a_snapshot,
     swapped_generations,
     partial(swapped_generations, summed=False),
     delivered_twice,
-    expired,
-    fenced_while_it_is_looked_at,
-    going_back,
-    half_recorded,
-    kept_while_it_is_judged,
-    partial(held_twice, renewed),
-    partial(held_twice, viewed),
+    expired_snapshot,
+    fence_raised_during_a_survey,
+    lower_floor,
+    incomplete_snapshot,
+    kept_before_its_removal,
+    partial(name_taken_again, renew),
+    partial(name_taken_again, check),
     sealed_in_another_epoch,
 )
 
 
-test_with_all_guards_a_story_ends_well, test_without_the_guard_a_story_ends_badly = with_and_without(GUARDS, own=OWN)
+test_a_scenario_passes_with_all_guards, test_the_scenario_fails_without_its_guard = with_and_without(GUARDS, own=OWN)

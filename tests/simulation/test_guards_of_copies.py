@@ -1,4 +1,4 @@
-"""Each guard of clones and drops carries weight: without it, a clone loses rows, or a drop takes what is another's."""
+"""Each guard of clones and drops is needed: without it, a clone loses rows, or a drop deletes another table."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def judged_before(table: Table, place: Path, _: pytest.MonkeyPatch) -> None:
 
 
 def dropped_before_the_pin(table: Table, place: Path, patch: pytest.MonkeyPatch) -> None:
-    """Before a clone is pinned, a drop of its source notes itself, sees no clone, closes the table and crashes."""
+    """Before a clone is pinned, a drop of its source writes its marker, finds no clone, closes the table, crashes."""
     begin = clone.pins.begin
 
     def dropped(*arguments: Any) -> Any:
@@ -51,8 +51,8 @@ def dropped_before_the_pin(table: Table, place: Path, patch: pytest.MonkeyPatch)
     drop_table(table.uri)
 
 
-def cloned_after_the_look(table: Table, place: Path, patch: pytest.MonkeyPatch) -> None:
-    """A clone is begun and made right after a drop of its source has looked for clones."""
+def cloned_after_the_check(table: Table, place: Path, patch: pytest.MonkeyPatch) -> None:
+    """A clone is created right after a drop of its source has looked for clones."""
     look = drop._check_no_clones
 
     def looked(*arguments: Any) -> None:
@@ -69,7 +69,7 @@ def overtaken_by_another_drop(table: Table, _: Path, patch: pytest.MonkeyPatch) 
 
 
 def overtaken_by_the_next_drop(table: Table, _: Path, patch: pytest.MonkeyPatch) -> None:
-    """What was made there since is about to be dropped too, but that drop has not looked for clones yet."""
+    """A new table at the same location is dropped, too, but that drop has not looked for clones yet."""
     place = Path(table.uri)
 
     def overtaken(context: TableContext) -> int:
@@ -96,15 +96,15 @@ BEGUN = '    try:\n        made = pins.begin(context, "snapshot", lineage.pin)\n
 LOOK = "_check_no_clones(context, storage_options)\n"
 
 GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
-    "a snapshot stands once its clone is pinned": (
-        [(clone._pin_base_version, "    keep_standing(handle, pin)\n", "")],
+    "a snapshot is kept when its clone is pinned": (
+        [(clone._pin_base_version, "    ensure_kept(handle, pin)\n", "")],
         judged_before,
     ),
     "a table that is being dropped is not cloned": (
         [(clone._pin_base_version, "if context.objects.get(DROPPING) is not None:", "if False:")],
         dropped_before_the_pin,
     ),
-    "a clone is pinned before it looks for a drop": (
+    "a clone is pinned before it looks for a drop of its source": (
         [
             (clone._pin_base_version, DROPPED, ""),
             (clone._pin_base_version, BEGUN, DROPPED.replace("        pins.forget(context, made)\n", "") + BEGUN),
@@ -116,17 +116,17 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
             (drop_table, "        marker = ", f"        {LOOK}        marker = "),
             (drop_table, f"            {LOOK}", "            pass\n"),
         ],
-        cloned_after_the_look,
+        cloned_after_the_check,
     ),
-    "a part of a snapshot is appended to a clone once": (
+    "each part of a snapshot is appended to a clone once": (
         [(clone._draft_if_missing, "if number <= head.applied(_QUEUE):", "if False:")],
         partial(copies_scenarios.stalled_clone_adds_no_older_row, stalls_at=1),
     ),
-    "a drop goes on while it is recorded": (
+    "a drop goes on only while its marker exists": (
         [(delete_table._delete, 'if marker is None or marker["table"] != context.table:', "if False:")],
         overtaken_by_another_drop,
     ),
-    "a drop goes on while it is the one that is recorded": (
+    "a drop goes on only while the marker is its own": (
         [(delete_table._delete, ' or marker["table"] != context.table:', ":")],
         overtaken_by_the_next_drop,
     ),
@@ -152,13 +152,13 @@ def act(
     return lambda scenario: scenario(source, tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize("scenario", [dropped_before_the_pin, cloned_after_the_look, overtaken_by_the_next_drop])
-def test_with_all_guards_a_story_ends_well(scenario: Scenario, act: Callable[[Scenario], None]) -> None:
+@pytest.mark.parametrize("scenario", [dropped_before_the_pin, cloned_after_the_check, overtaken_by_the_next_drop])
+def test_a_scenario_passes_with_all_guards(scenario: Scenario, act: Callable[[Scenario], None]) -> None:
     act(scenario)
 
 
 @pytest.mark.parametrize("guard", GUARDS)
-def test_without_the_guard_a_story_ends_badly(guard: str, act: Callable[[Scenario], None]) -> None:
+def test_the_scenario_fails_without_its_guard(guard: str, act: Callable[[Scenario], None]) -> None:
     edits, scenario = GUARDS[guard]
 
     assert fails(edits, partial(act, scenario))

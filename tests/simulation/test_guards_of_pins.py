@@ -1,32 +1,32 @@
-"""Each guard of pins and snapshots carries weight: without it, a scenario ends badly."""
+"""Each guard of pins and snapshots is needed: without it, its scenario fails."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import lancelsm
 from lancelsm import table
 from lancelsm.errors import Contended
 from lancelsm.history import pins, snapshot
-from lancelsm.region.handle import open_table
 from tests.simulation.collecting import filled
 from tests.simulation.environment import raised
 from tests.simulation.faults import CRASH_BEFORE, FaultPlan
+from tests.simulation.pin_scenarios import expires_before_any_call_of_a_read, with_two_regions
+from tests.simulation.read_scenarios import (
+    create_and_read_snapshot,
+    overtaken_before_any_call,
+    with_pending_generations,
+)
 from tests.simulation.removal import Edit, Scenario, anywhere, with_and_without
-from tests.simulation.test_expiry import read_while_it_goes
-from tests.simulation.test_guards_of_reads import a_table_env, held, overtaken
 from tests.simulation.whole_table_env import at_each_call
-from tests.unit import tables, test_pin_protocol
+from tests.unit import pin_scenarios
 
-LONG = 7200.0  # more than a maker has, and clocks may differ by
+TWO_HOURS = 7200.0  # longer than it may take to create a pin, and than clocks may differ
 
 
-def removed_while_it_is_made(_: Path) -> None:
-    """A collector has found it expired; nothing holds it any more, and its name is another's."""
+def removed_before_it_is_confirmed(_: Path) -> None:
+    """A collector has removed an expired pin before it is confirmed, and another pin has its name."""
     table_env = filled()
     context, pin = table_env.region("holder").context, table_env.begin_pin("slow")
     pins.forget(context, pin)
@@ -35,8 +35,8 @@ def removed_while_it_is_made(_: Path) -> None:
         pins.confirm(context, pin, ttl_seconds=None)
 
 
-def forgotten_late(_: Path) -> None:
-    """The name is another's by now."""
+def removed_twice(_: Path) -> None:
+    """A pin is removed twice. Before the second time, another pin takes its name."""
     table_env = filled()
     context, pin = table_env.region("holder").context, table_env.begin_pin("monday")
     pins.forget(context, pin)
@@ -45,14 +45,14 @@ def forgotten_late(_: Path) -> None:
     assert [one.nonce for one in pins.read_pins(context)] == [other.nonce]
 
 
-def dropped_by_halves(_: Path) -> None:
-    """Who drops a snapshot crashes: it is gone, or whole."""
+def crash_during_a_drop(_: Path) -> None:
+    """A drop of a snapshot crashes at any call. The snapshot is complete or does not exist."""
     at_each_call(_crashed_at)
 
 
 def _crashed_at(at: int) -> FaultPlan:
-    with a_table_env() as table_env:
-        table_env.hold("holder", "held", ttl_seconds=LONG)
+    with with_pending_generations() as table_env:
+        table_env.hold("holder", "held", ttl_seconds=TWO_HOURS)
         table_env.environment.plan = FaultPlan.at(at, CRASH_BEFORE)
         raised(lambda: snapshot.drop_snapshot(table_env.handle("dropper"), "held"))
         reader = table_env.context("reader", faulty=False)
@@ -61,62 +61,49 @@ def _crashed_at(at: int) -> FaultPlan:
     return table_env.environment.plan
 
 
-def of_two_regions(scenario: Callable[..., None], **how: Any) -> Scenario:
-    """A scenario of a table with two regions, of three entries each."""
-
-    def raised_by(place: Path) -> None:
-        made = lancelsm.create(place / "table", tables.COLUMNS, primary_key="id", regions="bucket(id, 2)")
-        for value in "abc":
-            made.upsert([tables.row(key, value) for key in range(8)])
-        with pytest.MonkeyPatch.context() as patch:
-            scenario(open_table(made.uri), patch, **how)
-
-    return raised_by
-
-
 NEWER_IF_GONE = """\
             try:
                 return read(self._pinned)
             except Corrupt:
-                return read(take_view(self._storage, listed, self._opened.read_base))
+                return read(take_view(self._context, list_regions, self._handle.read_base))
 """
 
 GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
-    "a pin that was removed is not confirmed": (
-        [(pins.step, '{"version": following.version, "nonce": pin.nonce}', "{}")],
-        removed_while_it_is_made,
+    "a removed pin is not confirmed": (
+        [(pins.update_pin, '{"version": following.version, "nonce": pin.nonce}', "{}")],
+        removed_before_it_is_confirmed,
     ),
-    "who forgets a pin leaves another of its name alone": (
+    "removing a pin leaves another pin with its name alone": (
         [
             (pins._end, "if record is None or _nonce(record) != pin.nonce:", "if record is None:"),
             (pins._end, ', "nonce": record.get("nonce")}', "}"),
         ],
-        forgotten_late,
+        removed_twice,
     ),
     "a snapshot is recorded before the floors are read": (
         [
-            (snapshot._placed, "pins.pin_regions(context, pin, needs)", "needs"),
+            (snapshot._record_needs, "pins.pin_regions(context, pin, needs)", "needs"),
             (
-                pins.make,
+                pins.create_pin,
                 "return confirm(",
-                "return pin_regions(context, placed, placed.regions) and confirm(",
+                "return pin_regions(context, recorded, recorded.regions) and confirm(",
             ),
         ],
-        anywhere(overtaken, held),
+        anywhere(overtaken_before_any_call, create_and_read_snapshot),
     ),
-    "a pin that was overtaken is not confirmed": (
-        [(pins.make, "placed is not None and not overtaken(context, placed)", "placed is not None")],
-        anywhere(overtaken, held),
+    "a pin that a floor has passed is not confirmed": (
+        [(pins.create_pin, "recorded is not None and not overtaken(context, recorded)", "recorded is not None")],
+        anywhere(overtaken_before_any_call, create_and_read_snapshot),
     ),
-    "a snapshot's base belongs to its heads": (
+    "the base of a snapshot matches its heads": (
         [(snapshot._state, "if not problem:", "if True:")],
-        anywhere(overtaken, held),
+        anywhere(overtaken_before_any_call, create_and_read_snapshot),
     ),
-    "a snapshot that is gone is no damage": (
-        [(snapshot.standing, "if not pins.held(context, pin):", "if False:")],
-        anywhere(read_while_it_goes),
+    "a missing snapshot is not reported as damage": (
+        [(snapshot.snapshot_errors, "if not pins.held(context, pin):", "if False:")],
+        anywhere(expires_before_any_call_of_a_read),
     ),
-    "a pin ends with its own record": (
+    "the own record of a pin is deleted first": (
         [
             (
                 pins._end,
@@ -124,32 +111,30 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
                 "    key = pin_key(partition, pin.name)\n    discard_regions(context, pin)\n",
             )
         ],
-        dropped_by_halves,
+        crash_during_a_drop,
     ),
-    "a snapshot of which one listing lacks records is listed again": (
-        [(snapshot.find_snapshot, "pin.nonce == lacking and ", "")],
-        of_two_regions(test_pin_protocol.test_a_listing_that_saw_a_snapshot_half_made_is_no_view),
+    "a snapshot whose records are incomplete in one listing is listed again": (
+        [(snapshot.find_snapshot, "pin.nonce == incomplete and ", "")],
+        with_two_regions(pin_scenarios.listing_lacks_records_of_a_snapshot),
     ),
-    "a snapshot that is gone lacks no records": (
+    "a missing snapshot is not reported as incomplete": (
         [(snapshot.find_snapshot, " and pins.held(context, pin):", ":")],
-        of_two_regions(
-            test_pin_protocol.test_a_snapshot_that_listings_saw_half_made_and_then_half_dropped_is_gone_and_not_corrupt
-        ),
+        with_two_regions(pin_scenarios.snapshot_is_dropped_while_listings_lack_records),
     ),
-    "a read of a snapshot is never one of a newer view": (
+    "a read of a snapshot never takes a newer view": (
         [
             (
-                table.Table._reading,
+                table.Table._read_with_retry,
                 "            return read(self._pinned)\n",
                 NEWER_IF_GONE,
             )
         ],
-        anywhere(read_while_it_goes),
+        anywhere(expires_before_any_call_of_a_read),
     ),
 }
 
 
-OWN = (dropped_by_halves, forgotten_late, removed_while_it_is_made)
+OWN = (crash_during_a_drop, removed_twice, removed_before_it_is_confirmed)
 
 
-test_with_all_guards_a_story_ends_well, test_without_the_guard_a_story_ends_badly = with_and_without(GUARDS, own=OWN)
+test_a_scenario_passes_with_all_guards, test_the_scenario_fails_without_its_guard = with_and_without(GUARDS, own=OWN)

@@ -1,6 +1,6 @@
-"""What a round rests on besides the verifier carries weight: what mark, commit, sweep and makers of pins look at.
+"""Each guard of mark, commit, sweep and the creation of pins is needed: without it, a check or a scenario fails.
 
-Where one guard stands behind another, both are taken out.
+If one guard stands behind another one, a test removes both. Guards of the verifier are in tests/unit.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from lancelsm.history import pins, snapshot
 from lancelsm.history.pins import RegionPin
 from lancelsm.region import manifest as manifests
 from lancelsm.region.compare_and_swap import newest
-from tests.simulation import test_collection, test_collection_and_pins, test_collection_rounds
+from tests.simulation import collection_scenarios, pin_scenarios
 from tests.simulation.collecting import TableEnv, filled
 from tests.simulation.environment import raised
 from tests.simulation.faults import Call, FaultPlan
 from tests.simulation.memory_base import in_place_of_lance
-from tests.simulation.removal import Check, Edit, carries_weight, ends_badly
+from tests.simulation.removal import Check, Edit, carries_weight, fails
 from tests.simulation.whole_table_env import WholeTableEnv, at_each_call
 
 NONCE = "0" * 32
 
-# The sweep's own look
+# Checks of the sweep
 
 
 def swept(item: Callable[[TableEnv], GarbageItem], needs: RegionPin | None = None) -> Callable[[], None]:
-    """A committed list that has an item which is needed."""
+    """Sweep a committed list with an item that is needed."""
     table_env = filled()
     table_env.collect()
     region = table_env.region("sweeper")
@@ -50,7 +50,7 @@ def swept(item: Callable[[TableEnv], GarbageItem], needs: RegionPin | None = Non
     found = item(table_env)
 
     def judged() -> None:
-        doomed, _ = sweep._divided(region, [found], head, manifest, held)
+        doomed, _ = sweep._split(region, [found], head, manifest, held)
         if not doomed:
             raise Contended("a pin keeps it")
 
@@ -122,8 +122,8 @@ SWEEPS: dict[str, Check] = {
         edits=((NEEDED, "return item.path == manifest.collector_key", "return False"),),
         forged=partial(swept, item(GarbageKind.LIST, named_list, 1)),
     ),
-    "what is the base's is none of a region's": Check(
-        edits=((NEEDED, "return True  # the base's are not a region's", "return False"),),
+    "the sweep of a region leaves items of the base alone": Check(
+        edits=((NEEDED, "return True  # items of the base don't belong in the list of a region", "return False"),),
         forged=partial(swept, item(GarbageKind.BASE_FILE, below("data/x.lance"), 0)),
     ),
     "a pin's generations stay": Check(
@@ -146,7 +146,7 @@ SWEEPS: dict[str, Check] = {
 
 
 @pytest.mark.parametrize("guard", SWEEPS)
-def test_what_the_sweep_would_spare_goes_without_its_look(guard: str) -> None:
+def test_the_sweep_deletes_a_needed_item_without_the_guard(guard: str) -> None:
     carries_weight(SWEEPS[guard])
 
 
@@ -154,7 +154,7 @@ def test_what_the_sweep_would_spare_goes_without_its_look(guard: str) -> None:
 
 
 def second_of_two_rounds() -> None:
-    """Two collectors marked and verified one round each, of the same number; the second one takes less of the log."""
+    """Two collectors mark and verify a round each, with the same number. The second one deletes less of the log."""
     table_env = filled()
     with table_env.collecting():
         (first,) = collection.mark(table_env.handle("first", faulty=False)).rounds
@@ -170,7 +170,7 @@ def second_of_two_rounds() -> None:
 
 
 def list_of_another_region() -> None:
-    """Nothing of a round is committed where it was not marked."""
+    """The list of another region is committed."""
     table_env = filled()
     stranger = Round(
         region="00000000-0000-4000-8000-000000000000",  # type: ignore[arg-type]
@@ -185,7 +185,7 @@ def list_of_another_region() -> None:
 
 
 def confirmed_after_the_sweep() -> None:
-    """A maker reads the floors before a round is committed, and confirms once it is swept."""
+    """A creator of a pin reads the floors before a round is committed, and confirms the pin after its sweep."""
     table_env = filled()
     with table_env.collecting():
         keys = collection.mark(table_env.handle("collector", faulty=False)).rounds
@@ -201,7 +201,7 @@ def confirmed_after_the_sweep() -> None:
 
 
 def base_swept_before_any_call() -> None:
-    """A snapshot's version of the base grows old while it is made; its regions stay as they are."""
+    """The version of the base of a snapshot becomes old and is collected before any call of its creation."""
     at_each_call(_base_swept_at)
 
 
@@ -213,12 +213,12 @@ def _base_swept_at(at: int) -> FaultPlan:
         table_env.merge()
         table_env.collect("other")
 
-        def grown_old() -> None:
+        def becomes_old() -> None:
             table_env.optimize(table_env.region("merger"))
             table_env.environment.schedule.clock.advance(1.0)
             table_env.collect("other")
 
-        plan = table_env.interrupt(lambda call: call.index == at, grown_old)
+        plan = table_env.interrupt(lambda call: call.index == at, becomes_old)
         table_env.hold("victim", "held", ttl_seconds=3600.0)
         table_env.environment.plan = FaultPlan()
         table_env.read_held("victim", "held")
@@ -227,7 +227,7 @@ def _base_swept_at(at: int) -> FaultPlan:
 
 
 def second_of_two_rounds_of_the_base() -> None:
-    """The floor of the base never falls, and the round that comes too late is not committed."""
+    """Two rounds of the base have the same number. The second one is not committed, and the floor never falls."""
     table_env = WholeTableEnv()
     with in_place_of_lance(table_env.base):
         for _ in range(2):
@@ -242,7 +242,7 @@ def second_of_two_rounds_of_the_base() -> None:
 
 
 def two_committers_of_the_base() -> None:
-    """The other's round comes right before the swap of one's own."""
+    """Another round of the base is committed right before the swap of ours."""
     table_env = WholeTableEnv()
     with in_place_of_lance(table_env.base):
         for _ in range(2):
@@ -265,10 +265,10 @@ def two_committers_of_the_base() -> None:
 
 
 def pinned(first_position: int = 9) -> None:
-    """What a pin needs does not keep a round from taking the rest."""
+    """A round deletes everything that a pin does not need."""
     table_env = filled()
     needs = replace(table_env.needs(table_env.region("held")), first_position=Position(first_position))
-    assert table_env.end_pin(table_env.begin_pin("held", needs))
+    assert table_env.confirm_pin(table_env.begin_pin("held", needs))
     table_env.write(100, 101)
     table_env.flush()
     table_env.merge()
@@ -280,41 +280,41 @@ YOUNG = "if interval > max(0.0, now - one.since)"
 SINCE = "max(manifest.collector_committed, listed.round.marked)"
 
 SCENARIOS: dict[str, tuple[list[Edit], Callable[[], None]]] = {
-    "the second of two rounds of one number is dead": (
+    "the second of two rounds with the same number is superseded": (
         [(manifests.collected, "manifest.collector_round != round_number - 1 or ", "")],
         second_of_two_rounds,
     ),
-    "a round is committed where it was marked": (
+    "a round is committed only in its own region": (
         [(committing.commit_round, "if listed.round.region != region.id:", "if False:")],
         list_of_another_region,
     ),
-    "a round that was committed just now waits": (
+    "a round that was just committed waits": (
         [
             (
                 collection.collect,
-                "swept = _swept(handle, tour, committed) if interval <= 0 else {}",
-                "swept = _swept(handle, tour, committed)",
+                "swept = _sweep_all(handle, runner, committed) if interval <= 0 else {}",
+                "swept = _sweep_all(handle, runner, committed)",
             )
         ],
-        test_collection_rounds.test_within_the_interval_a_round_waits_and_after_it_the_next_call_sweeps,
+        collection_scenarios.round_within_its_interval,
     ),
     "a round waits until its interval has passed": (
         [(collection.collect, YOUNG, "if False")],
-        test_collection_rounds.test_the_interval_of_a_round_whose_commit_was_not_noted_runs_from_its_mark,
+        collection_scenarios.commit_without_its_time,
     ),
-    "the interval runs from the commit": (
+    "the interval starts at the commit": (
         [(sweep.waiting_region, SINCE, "listed.round.marked")],
-        test_collection_rounds.test_the_interval_runs_from_the_commit_not_from_the_mark,
+        collection_scenarios.late_commit,
     ),
-    "the interval of a round of the base runs from the commit": (
+    "the interval of a round of the base starts at the commit": (
         [(base.waiting_base, "max(floor.committed, listed.round.marked)", "listed.round.marked")],
-        test_collection_rounds.test_the_interval_of_a_round_of_the_base_runs_from_its_commit,
+        collection_scenarios.late_commit_of_the_base,
     ),
-    "the interval runs from the mark where no commit was recorded": (
+    "the interval starts at the mark if no commit time is recorded": (
         [(sweep.waiting_region, SINCE, "manifest.collector_committed")],
-        test_collection_rounds.test_the_interval_of_a_round_whose_commit_was_not_noted_runs_from_its_mark,
+        collection_scenarios.commit_without_its_time,
     ),
-    "a pin that is being made counts": (
+    "a pin that is not confirmed counts": (
         [
             (
                 sweep.expire_pins,
@@ -327,23 +327,23 @@ SCENARIOS: dict[str, tuple[list[Edit], Callable[[], None]]] = {
     "a pin is confirmed against the floor of the base": (
         [
             (pins.overtaken, 'int(record.get("base_floor", 0)) > pin.base_version', "False"),
-            (snapshot._placed, "tag_version(", "dict("),
+            (snapshot._record_needs, "tag_version(", "dict("),
         ],
         base_swept_before_any_call,
     ),
-    "the second of two rounds of the base is dead": (
+    "the second of two rounds of the base with the same number is superseded": (
         [(base.commit_base, "if floor.round != number - 1:", "if False:")],
         second_of_two_rounds_of_the_base,
     ),
-    "a round of the base is committed after the one that it was marked after": (
+    "a round of the base is committed only as the successor of the round before its mark": (
         [(base.commit_base, '{"base_round": record.get("base_round")}', "{}")],
         two_committers_of_the_base,
     ),
-    "mark leaves a pin's generations": (
+    "mark keeps the generations of a pin": (
         [(mark._Marking._generation_pin, "if needs is not None and needs.needs(number):", "if False:")],
         pinned,
     ),
-    "mark leaves a pin's log": (
+    "mark keeps the log of a pin": (
         [
             (
                 mark.log_end,
@@ -353,7 +353,7 @@ SCENARIOS: dict[str, tuple[list[Edit], Callable[[], None]]] = {
         ],
         partial(pinned, 3),
     ),
-    "mark leaves a pin's manifests": (
+    "mark keeps the manifests of a pin": (
         [
             (mark._Marking._manifests, "if found.key in keys:", "if False:"),
             (mark._Marking._manifests, "if published in versions:", "if False:"),
@@ -362,26 +362,26 @@ SCENARIOS: dict[str, tuple[list[Edit], Callable[[], None]]] = {
     ),
     "only a committed round is swept": (
         [(sweep.confirm_region, "if done.manifest.collector_key != key:", "if False:")],
-        test_collection.test_chroma_4972_nothing_is_deleted_for_a_round_that_was_not_committed,
+        collection_scenarios.round_that_is_not_committed,
     ),
-    "a list is the one that was committed": (
+    "a list must be the one that was committed": (
         [(lists.read_list, "if setsum is not None and read != setsum:", "if False:")],
-        test_collection_rounds.test_a_list_that_is_not_the_committed_one_deletes_nothing,
+        collection_scenarios.changed_list,
     ),
-    "the list of a round that is over is not missed": (
+    "a missing list of an older round is not reported": (
         [(lists.find_list, "if newest() > (round_number(key) or 0):", "if False:")],
         partial(
-            test_collection.test_another_operation_before_any_call_costs_nobody_anything,
+            collection_scenarios.another_operation_before_any_call,
             "collects, merges, collects",
         ),
     ),
-    "a listing that breaks off still counts": (
-        [(survey.seen, "if not found:", "if True:")],
-        test_collection.test_slatedb_1641_a_listing_that_fails_in_the_middle_every_time_stops_no_collection,
+    "the objects of a failed listing still count": (
+        [(survey.list_objects, "if not found:", "if True:")],
+        collection_scenarios.failing_listings,
     ),
-    "leftovers are looked up once more": (
+    "the record of a pin is read again before its leftovers are removed": (
         [(sweep._sweep_leftover, "if not is_of(own, key):", "if True:")],
-        test_collection_and_pins.test_a_pin_that_is_begun_while_leftovers_are_listed_keeps_its_records,
+        pin_scenarios.begun_while_leftovers_are_listed,
     ),
 }
 
@@ -399,12 +399,12 @@ OWN = (
 
 
 @pytest.mark.parametrize("scenario", OWN)
-def test_with_all_guards_a_story_ends_well(scenario: Callable[[], None]) -> None:
+def test_a_scenario_passes_with_all_guards(scenario: Callable[[], None]) -> None:
     scenario()
 
 
 @pytest.mark.parametrize("guard", SCENARIOS)
-def test_without_the_guard_a_story_ends_badly(guard: str) -> None:
+def test_the_scenario_fails_without_its_guard(guard: str) -> None:
     edits, scenario = SCENARIOS[guard]
 
-    assert ends_badly(edits, scenario)
+    assert fails(edits, scenario)

@@ -1,4 +1,4 @@
-"""The scheduler interleaves at every switch point, replays, and keeps time."""
+"""The schedule interleaves actors at every switch point, replays runs, and keeps virtual time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KEY = Key(partition="C", sort="counter")
 
 
 def race(schedule: Schedule) -> tuple[int, dict[str, object]]:
-    """Three actors that each add 1 five times by compare-and-swap."""
+    """Run three actors. Each adds 1 five times by compare-and-swap."""
     registry = ScheduledRegistry(MemoryRegistry(), schedule)
     registry.swap(KEY, expect=None, change={"n": 0})
 
@@ -32,7 +32,7 @@ def race(schedule: Schedule) -> tuple[int, dict[str, object]]:
     return registry.inner.read(KEY)["n"], {name: outcome.value for name, outcome in outcomes.items()}
 
 
-def test_actors_interleave_and_lose_no_swap():
+def test_interleaved_actors_lose_no_swap():
     contended = 0
     for seed in range(20):
         total, tries = race(Schedule(seed))
@@ -41,7 +41,7 @@ def test_actors_interleave_and_lose_no_swap():
     assert contended > 10
 
 
-def test_a_blind_write_after_a_read_loses_an_update_under_some_schedule():
+def test_an_unconditional_write_after_a_read_loses_an_update_under_some_schedules():
     def lost(seed: int) -> bool:
         schedule = Schedule(seed)
         registry = ScheduledRegistry(MemoryRegistry(), schedule)
@@ -56,7 +56,7 @@ def test_a_blind_write_after_a_read_loses_an_update_under_some_schedule():
     assert 0 < sum(lost(seed) for seed in range(50)) < 50
 
 
-def test_a_seed_and_its_choices_replay_a_run():
+def test_a_seed_replays_a_run_and_so_do_its_choices():
     first, again = Schedule(7), Schedule(7)
     assert race(first) == race(again)
     assert first.choices == again.choices
@@ -66,7 +66,7 @@ def test_a_seed_and_its_choices_replay_a_run():
     assert replayed.choices == first.choices
 
 
-def test_time_moves_only_when_a_sleeper_goes_on_and_nobody_wakes_early():
+def test_time_moves_only_when_a_sleeper_wakes_and_no_sleeper_wakes_early():
     for seed in range(20):
         schedule = Schedule(seed)
         store = ScheduledStore(MemoryStore(), schedule)
@@ -88,7 +88,7 @@ def test_time_moves_only_when_a_sleeper_goes_on_and_nobody_wakes_early():
         assert schedule.clock.monotonic() == woken[-1], f"seed {seed}"
 
 
-def test_a_crash_or_an_error_ends_only_its_actor():
+def test_a_crash_or_an_error_ends_only_its_own_actor():
     schedule, plan = Schedule(3), FaultPlan.at(0, CRASH_AFTER)
     inner = MemoryStore()
     doomed = FaultyStore(ScheduledStore(inner, schedule), plan, process="doomed")
@@ -111,7 +111,7 @@ def test_a_crash_or_an_error_ends_only_its_actor():
     assert [line.key for line in inner.list("")] == ["a", "c", "d"]
 
 
-def test_a_failed_assertion_ends_the_run_and_names_the_schedule():
+def test_a_failed_assertion_ends_the_run_and_reports_the_schedule():
     schedule = Schedule(1)
     store = ScheduledStore(MemoryStore(), schedule)
 
@@ -123,7 +123,7 @@ def test_a_failed_assertion_ends_the_run_and_names_the_schedule():
     assert "replay with Schedule(seed=1" in raised.value.__notes__[0]
 
 
-def test_a_run_without_end_is_stopped():
+def test_an_endless_run_is_stopped():
     schedule = Schedule(1, limit=50)
 
     def forever() -> None:

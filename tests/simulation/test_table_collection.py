@@ -1,4 +1,4 @@
-"""Collections of a whole table and its base: faults at the calls of the base's part, mergers and readers overtaken."""
+"""Collections of a whole table and its base, with faults, and beside mergers and readers."""
 
 from __future__ import annotations
 
@@ -12,105 +12,57 @@ from pathlib import Path
 import lance
 import pytest
 
-from lancelsm.dataset.cleanup import named_files, stored_versions
+from lancelsm.dataset.cleanup import stored_versions
 from lancelsm.errors import Contended, Corrupt, Unavailable
 from lancelsm.gc import collect as collection
-from lancelsm.gc.collect import Collected
-from lancelsm.history.snapshot import drop_snapshot, make_snapshot, snapshot_view
+from lancelsm.history.snapshot import create_snapshot, drop_snapshot, snapshot_view
 from lancelsm.read.reader import scan
 from lancelsm.region.handle import open_table
-from lancelsm.region.lease import LEASE_SECONDS
 from lancelsm.region.lease import lease as holding
 from tests.simulation import seam
+from tests.simulation.collected_table import LEFT, RIGHT, collect, merged_table, overtaken_merge, recover
 from tests.simulation.environment import raised
 from tests.simulation.faults import Call, Crash, Fault, FaultPlan
-from tests.simulation.situations import noted
-from tests.simulation.table_environment import WRITING, TableEnvironment, lease
-from tests.simulation.table_log import keys, rows_of
-from tests.simulation.test_whole_table import READ, WRITE
-
-LEFT, RIGHT = keys(0)[:8], keys(1)[:8]
+from tests.simulation.situations import note_on_failure
+from tests.simulation.table_environment import READ_FAULTS, WRITE_FAULTS, WRITING, TableEnvironment
+from tests.simulation.table_log import rows_of
 
 
-def merged_table(place: Path) -> TableEnvironment:
-    """Two regions, merged twice so that the base has files that only older versions name, and an orphan of its own."""
-    environment = TableEnvironment(place)
-    with environment:
-        environment.create("maker", loaded=LEFT[:3])
-        for number in range(2):
-            environment.write("maker", upsert=[LEFT[number], *LEFT[3:5], RIGHT[number]])
-            environment.flush("maker")
-            environment.merge("maker")
-        environment.write("maker", delete=[LEFT[0]])
-        environment.write("maker", upsert=[LEFT[2], RIGHT[5]])
-        environment.flush("maker")
-        environment.write("maker", upsert=[RIGHT[6]])
-    (place / "data" / "0000.lance").write_bytes(b"a merge that crashed")
-    return environment
-
-
-def collect(environment: TableEnvironment, process: str) -> Collected:
-    with environment.at(process):
-        return environment.table(process).collect(yes=True, interval_seconds=0)
-
-
-def recover(environment: TableEnvironment, process: str) -> None:
-    """A fresh process reads, folds and collects; then nothing lies in the base that no version names."""
-    environment.plan.stop()
-    for _ in range(2):
-        environment.schedule.clock.advance(LEASE_SECONDS + 1)
-        with environment.at(process):
-            table = environment.table(process)
-            assert environment.read(table) == environment.truth
-            environment.flush(process, table)
-            environment.merge(process, table)
-            assert environment.read(table) == environment.truth
-            collect(environment, process)
-            assert environment.read(table) == environment.truth
-        environment.plan.land()
-    place = str(environment.place)
-    named = {name for one in stored_versions(uri=place) for name in named_files(uri=place, version=one.version)}
-    there = {str(path.relative_to(environment.place)) for path in environment.place.glob("data/*")}
-    assert there <= named
-    for version in stored_versions(uri=place):
-        lance.dataset(place, version=version.version).to_table()
-
-
-def test_a_collection_leaves_the_base_one_version_and_no_orphan(tmp_path: Path) -> None:
+def test_a_collection_leaves_at_most_two_versions_of_the_base_and_no_orphan(tmp_path: Path) -> None:
     with merged_table(tmp_path / "table") as environment:
-        before = len(stored_versions(uri=str(environment.place)))
+        before = len(stored_versions(uri=str(environment.path)))
         done = collect(environment, "collector")
 
         assert {one.kind for one in done.candidates} >= {"generation", "entry", "base_file", "base_version"}
-        assert not (environment.place / "data" / "0000.lance").exists()
-        assert len(stored_versions(uri=str(environment.place))) <= 2 < before
+        assert not (environment.path / "data" / "0000.lance").exists()
+        assert len(stored_versions(uri=str(environment.path))) <= 2 < before
         recover(environment, "next")
 
 
-def calls(start: TableEnvironment, place: Path) -> list[Call]:
-    """What a collection asks of the base, and of the table's own records and objects, when all goes well."""
-    with start.fork(place) as environment:
+def calls(start: TableEnvironment, path: Path) -> list[Call]:
+    """Return the calls of a collection without faults for the base and for records and objects of the table."""
+    with start.fork(path) as environment:
         collect(environment, "victim")
-        found = [call for call in environment.plan.calls if _is_of_the_base(call)]
+        found = [call for call in environment.plan.calls if _is_for_the_base(call)]
     assert len(found) > 20
     return found
 
 
-def run(start: TableEnvironment, place: Path, call: Call, fault: Fault) -> None:
-    """A collection with one fault, then the next ones."""
-    with noted(call, fault), contextlib.redirect_stdout(io.StringIO()), start.fork(place) as environment:
+def run(start: TableEnvironment, path: Path, call: Call, fault: Fault) -> None:
+    """Run a collection with one fault, then recover."""
+    with note_on_failure(call, fault), contextlib.redirect_stdout(io.StringIO()), start.fork(path) as environment:
         environment.plan = FaultPlan.at(call.index, fault, clock=environment.schedule.clock)
-        heard = raised(lambda: collect(environment, "victim"))
-        assert heard is None or isinstance(heard, (Crash, Contended, Unavailable)), heard
+        error = raised(lambda: collect(environment, "victim"))
+        assert error is None or isinstance(error, (Crash, Contended, Unavailable)), error
         recover(environment, "next")
-    shutil.rmtree(place)
+    shutil.rmtree(path)
 
 
 def faults_of(call: Call) -> tuple[Fault, ...]:
-    return WRITE if call.method in WRITING | seam.COLLECTING_WRITES | {"delete"} else READ
+    return WRITE_FAULTS if call.method in WRITING | seam.COLLECTING_WRITES | {"delete"} else READ_FAULTS
 
 
-def test_a_fault_at_any_call_of_the_base_s_part_leaves_a_table_that_the_next_collection_finishes(
+def test_after_a_fault_at_any_call_for_the_base_the_next_collection_finishes(
     tmp_path: Path,
 ) -> None:
     start = merged_table(tmp_path / "start")
@@ -122,7 +74,7 @@ def test_a_fault_at_any_call_of_the_base_s_part_leaves_a_table_that_the_next_col
 
 
 @pytest.mark.long
-def test_every_fault_at_any_call_of_the_base_s_part_leaves_a_table_that_the_next_collection_finishes(
+def test_after_every_fault_at_any_call_for_the_base_the_next_collection_finishes(
     tmp_path: Path,
 ) -> None:
     start = merged_table(tmp_path / "start")
@@ -131,36 +83,20 @@ def test_every_fault_at_any_call_of_the_base_s_part_leaves_a_table_that_the_next
             run(start, tmp_path / f"{call.index} {number}", call, fault)
 
 
-def _is_of_the_base(call: Call) -> bool:
+def _is_for_the_base(call: Call) -> bool:
     return call.port == "lance" or not re.search("_mem_wal|^H#", call.key)
 
 
 @pytest.mark.parametrize("at", ["generation.read_generation", "base_rows.write_rows", "base_rows.commit"])
-def test_a_merge_that_a_merge_and_a_collection_overtook_plans_anew(at: str, tmp_path: Path) -> None:
-    # slatedb 604: the collector took what a running merge was reading.
-    with merged_table(tmp_path / "table") as environment, lease(held=False):
-        seen = []
-
-        def overtaken(call: Call) -> Fault | None:
-            if call.process == "slow" and call.method == at and not seen:
-                seen.append(call)
-                with environment.at("fast"):
-                    environment.merge("fast")
-                collect(environment, "collector")
-            return None
-
-        environment.plan = FaultPlan(overtaken)
-        with environment.at("slow"):
-            environment.merge("slow")
-        assert seen
-        recover(environment, "next")
+def test_a_merge_that_another_merge_and_a_collection_overtook_plans_again(at: str, tmp_path: Path) -> None:
+    overtaken_merge(at, tmp_path)
 
 
-def test_a_reader_that_a_collection_overtook_reads_again(tmp_path: Path) -> None:
+def test_a_reader_that_a_collection_overtook_takes_a_new_view(tmp_path: Path) -> None:
     with merged_table(tmp_path / "table") as environment:
         seen = []
 
-        def overtaken(call: Call) -> Fault | None:
+        def overtakes(call: Call) -> Fault | None:
             if call.process == "reader" and call.method == "generation.read_generation" and not seen:
                 seen.append(call)
                 with environment.at("fast"):
@@ -168,41 +104,41 @@ def test_a_reader_that_a_collection_overtook_reads_again(tmp_path: Path) -> None
                 collect(environment, "collector")
             return None
 
-        environment.plan = FaultPlan(overtaken)
+        environment.plan = FaultPlan(overtakes)
         with environment.at("reader"):
             assert environment.read(environment.table("reader")) == environment.truth
         assert seen
 
 
-def test_while_a_merge_holds_the_base_only_the_regions_are_collected(tmp_path: Path) -> None:
+def test_while_a_merge_holds_the_lease_of_the_base_only_regions_are_collected(tmp_path: Path) -> None:
     with merged_table(tmp_path / "table") as environment:
-        handle = open_table(environment.place, ports=environment.ports("merger"))
+        handle = open_table(environment.path, ports=environment.ports("merger"))
         with holding(handle.context, "base"):
             done = collect(environment, "collector")
 
         assert "base_file" not in {one.kind for one in done.candidates}
         assert any(one.path == "data" and "lease" in one.why for one in done.kept)
-        assert (environment.place / "data" / "0000.lance").exists()
+        assert (environment.path / "data" / "0000.lance").exists()
 
 
-def test_a_base_restored_to_before_the_fence_loses_nothing_to_a_sweep(tmp_path: Path) -> None:
+def test_a_sweep_deletes_nothing_of_a_base_that_was_restored_to_before_the_fence(tmp_path: Path) -> None:
     with merged_table(tmp_path / "table") as environment:
-        handle = open_table(environment.place, ports=environment.ports("collector"))
-        version = lance.dataset(environment.place).version
+        handle = open_table(environment.path, ports=environment.ports("collector"))
+        version = lance.dataset(environment.path).version
         marked = collection.mark(handle)
         (key,) = [one for one in marked.rounds if one.startswith("_lancelsm/")]
         collection.verify(handle, [key])
         collection.commit(handle, [key])
-        lance.dataset(environment.place, version=version).restore()
+        lance.dataset(environment.path, version=version).restore()
 
         with pytest.raises(Corrupt, match="before the fence"):
             collection.sweep(handle, [key])
-        assert (environment.place / "data" / "0000.lance").exists()
+        assert (environment.path / "data" / "0000.lance").exists()
 
 
-def test_a_second_round_of_the_base_makes_the_first_one_harmless(tmp_path: Path) -> None:
+def test_a_newer_round_of_the_base_stops_an_older_one(tmp_path: Path) -> None:
     with merged_table(tmp_path / "table") as environment:
-        handle = open_table(environment.place, ports=environment.ports("slow"))
+        handle = open_table(environment.path, ports=environment.ports("slow"))
         slow = [one for one in collection.mark(handle).rounds if one.startswith("_lancelsm/")]
         collect(environment, "fast")
 
@@ -213,26 +149,26 @@ def test_a_second_round_of_the_base_makes_the_first_one_harmless(tmp_path: Path)
         recover(environment, "next")
 
 
-def test_a_snapshot_keeps_its_version_of_the_base_and_what_lance_keeps_with_it(tmp_path: Path) -> None:
+def test_a_snapshot_keeps_its_version_of_the_base_until_it_is_dropped(tmp_path: Path) -> None:
     with merged_table(tmp_path / "table") as environment:
-        handle = open_table(environment.place, ports=environment.ports("holder"))
-        pin = make_snapshot(handle, "s", ttl_seconds=None)
+        handle = open_table(environment.path, ports=environment.ports("holder"))
+        pin = create_snapshot(handle, "s", ttl_seconds=None)
         pinned = environment.truth
         environment.write("writer", upsert=[LEFT[0], RIGHT[0]])
         recover(environment, "next")
 
-        assert rows_of(scan(snapshot_view(handle, pin), uri=str(environment.place)).read_all()) == pinned
+        assert rows_of(scan(snapshot_view(handle, pin), uri=str(environment.path)).read_all()) == pinned
         drop_snapshot(handle, "s")
-        (environment.place / "data" / "0001.lance").write_bytes(b"enough for a round")
+        (environment.path / "data" / "0001.lance").write_bytes(b"enough for a round")
         recover(environment, "last")
-        assert pin.base_version not in {one.version for one in stored_versions(uri=str(environment.place))}
+        assert pin.base_version not in {one.version for one in stored_versions(uri=str(environment.path))}
 
 
-def test_the_tag_of_a_pin_that_is_gone_goes_and_another_tool_s_stays(tmp_path: Path) -> None:
+def test_a_collection_removes_the_tag_of_a_dropped_pin_and_keeps_tags_of_other_tools(tmp_path: Path) -> None:
     with merged_table(tmp_path / "table") as environment:
-        lance.dataset(environment.place).tags.create("lancelsm.pin." + "0" * 32, 2)
-        lance.dataset(environment.place).tags.create("release", 3)
+        lance.dataset(environment.path).tags.create("lancelsm.pin." + "0" * 32, 2)
+        lance.dataset(environment.path).tags.create("release", 3)
         collect(environment, "collector")
 
-        assert list(lance.dataset(environment.place).tags.list()) == ["release"]
-        assert 3 in {one.version for one in stored_versions(uri=str(environment.place))}
+        assert list(lance.dataset(environment.path).tags.list()) == ["release"]
+        assert 3 in {one.version for one in stored_versions(uri=str(environment.path))}

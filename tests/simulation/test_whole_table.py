@@ -1,8 +1,8 @@
-"""The whole way of a row, from append to a merged and compacted base, with a fault at every call of every step.
+"""All steps of a row, from append to a merged and compacted base, with a fault at every call of every step.
 
-Store, registry and the seam to Lance share one numbering. Each run starts from the table as the steps before left it;
-after the fault a fresh process recovers; if a write lands only then, another one recovers. Here one fault is tried at
-each call, in turn; all of them, and the rest of the scenario behind them, under `long`.
+The calls of store, registry and Lance share one numbering. Each run starts from the table after the earlier steps.
+After the fault a fresh process recovers. If a write lands only then, another process recovers. Each call meets one
+fault, in turn. The tests under `long` try every fault at each call, and also the rest of the scenario after it.
 """
 
 from __future__ import annotations
@@ -21,20 +21,15 @@ from lancelsm.wal.claim import claim
 from tests.simulation import seam
 from tests.simulation.environment import OWNER, PASSING, raised
 from tests.simulation.faults import (
-    CRASH_AFTER,
-    CRASH_BEFORE,
-    DENY,
     FAIL_AFTER,
-    FAIL_BEFORE,
     Call,
     Crash,
     Fault,
     FaultPlan,
     late,
-    stall,
 )
-from tests.simulation.situations import noted
-from tests.simulation.table_environment import WRITING, TableEnvironment, lease
+from tests.simulation.situations import note_on_failure
+from tests.simulation.table_environment import READ_FAULTS, WRITE_FAULTS, WRITING, TableEnvironment, lease
 from tests.simulation.table_log import keys
 
 LEFT, RIGHT = keys(0)[:8], keys(1)[:8]
@@ -43,13 +38,13 @@ LOADED = (*LEFT[:3], *RIGHT[:3])
 Step = Callable[[TableEnvironment, str], object]
 
 
-def _claims(environment: TableEnvironment, process: str) -> None:
+def _claim(environment: TableEnvironment, process: str) -> None:
     with environment.at(process):
         for region in environment.table(process).regions():
             claim(region, owner=OWNER)
 
 
-def _reads(environment: TableEnvironment, process: str) -> None:
+def _read(environment: TableEnvironment, process: str) -> None:
     with environment.at(process):
         table = environment.table(process)
         environment.read(table)
@@ -64,7 +59,7 @@ SCENARIO: dict[str, Step] = {
     "delete": lambda environment, process: environment.write(process, delete=[LEFT[1], LEFT[3], LEFT[7]]),
     "flush": lambda environment, process: environment.flush(process),
     "upsert again": lambda environment, process: environment.write(process, upsert=[LEFT[1], LEFT[0]]),
-    "claim": _claims,
+    "claim": _claim,
     "delete in both regions": lambda environment, process: environment.write(
         process, delete=[RIGHT[1], LEFT[2], RIGHT[3]]
     ),
@@ -72,27 +67,14 @@ SCENARIO: dict[str, Step] = {
     "merge": lambda environment, process: environment.merge(process),
     "upsert what was deleted": lambda environment, process: environment.write(process, upsert=[RIGHT[3], LEFT[3]]),
     "flush a third time": lambda environment, process: environment.flush(process),
-    "read": _reads,
+    "read": _read,
     "index": lambda environment, process: environment.index(),
     "merge again": lambda environment, process: environment.merge(process),
     "optimize": lambda environment, process: environment.optimize(process),
     "delete all": lambda environment, process: environment.write(process, delete=[*LEFT, *RIGHT]),
 }
-STEPS = [name for name in SCENARIO if name != "index"]  # what another tool does has no faults of ours
+STEPS = [name for name in SCENARIO if name != "index"]  # another tool makes this step, so it has no faults
 OFTEN = ["create", "upsert in both regions", "flush", "claim", "merge", "read", "merge again", "optimize"]
-READ = (FAIL_BEFORE, CRASH_BEFORE)
-WRITE = (
-    FAIL_AFTER,
-    CRASH_BEFORE,
-    late(1),
-    CRASH_AFTER,
-    FAIL_BEFORE,
-    late(3),
-    DENY,
-    late(1_000_000),
-    stall(5.0),
-    stall(200.0),
-)
 OTHERS: dict[str, Step] = {
     "flushes": lambda environment, process: environment.flush(process),
     "upserts": lambda environment, process: environment.write(process, upsert=[LEFT[0], RIGHT[5], LEFT[5]]),
@@ -103,31 +85,31 @@ OTHERS: dict[str, Step] = {
         environment.merge(process),
     ),
     "optimizes": lambda environment, process: environment.optimize(process),
-    "claims": _claims,
+    "claims": _claim,
     "appends to the base": lambda environment, process: environment.foreign_commit(
-        lance.dataset(environment.place), "append"
+        lance.dataset(environment.path), "append"
     ),
-    "appends to the base, deletes it": lambda environment, process: (
-        environment.foreign_commit(lance.dataset(environment.place), "append"),
-        environment.foreign_commit(lance.dataset(environment.place), "delete"),
+    "appends to the base, deletes a row": lambda environment, process: (
+        environment.foreign_commit(lance.dataset(environment.path), "append"),
+        environment.foreign_commit(lance.dataset(environment.path), "delete"),
     ),
     "compacts the base": lambda environment, process: environment.foreign_commit(
-        lance.dataset(environment.place), "compact"
+        lance.dataset(environment.path), "compact"
     ),
     "configures the base": lambda environment, process: environment.foreign_commit(
-        lance.dataset(environment.place), "configure"
+        lance.dataset(environment.path), "configure"
     ),
 }
 BESIDE = ["flush", "merge", "read", "optimize"]
 
 
 def faults_of(call: Call) -> tuple[Fault, ...]:
-    return WRITE if call.method in WRITING else READ
+    return WRITE_FAULTS if call.method in WRITING else READ_FAULTS
 
 
-def before(step: str, place: Path) -> TableEnvironment:
-    """The table as the steps before this one leave it."""
-    environment = TableEnvironment(place)
+def before(step: str, path: Path) -> TableEnvironment:
+    """Create the table as the earlier steps leave it."""
+    environment = TableEnvironment(path)
     with environment:
         for name, act in SCENARIO.items():
             if name == step:
@@ -136,26 +118,30 @@ def before(step: str, place: Path) -> TableEnvironment:
     return environment
 
 
-def calls(start: TableEnvironment, step: str, place: Path) -> list[Call]:
-    """What a step asks of store, registry and Lance when all goes well."""
-    with start.fork(place) as environment:
+def calls(start: TableEnvironment, step: str, path: Path) -> list[Call]:
+    """Return the calls of a step to store, registry and Lance without faults."""
+    with start.fork(path) as environment:
         SCENARIO[step](environment, "victim")
         return environment.plan.calls
 
 
-def run(start: TableEnvironment, step: str, place: Path, call: Call, fault: Fault, *, rest: bool) -> None:
-    """A step with one fault, then recovery; with `rest` of the scenario before it."""
-    with noted(step, call, fault), contextlib.redirect_stdout(io.StringIO()), start.fork(place) as environment:
+def run(start: TableEnvironment, step: str, path: Path, call: Call, fault: Fault, *, rest: bool) -> None:
+    """Run a step with one fault, then recover. With `rest`, run the rest of the scenario before the recovery."""
+    with (
+        note_on_failure(step, call, fault),
+        contextlib.redirect_stdout(io.StringIO()),
+        start.fork(path) as environment,
+    ):
         environment.plan = FaultPlan.at(call.index, fault, clock=environment.schedule.clock)
-        heard = raised(lambda: SCENARIO[step](environment, "victim"))
-        assert heard is None or isinstance(heard, (Crash, *PASSING)), heard
+        error = raised(lambda: SCENARIO[step](environment, "victim"))
+        assert error is None or isinstance(error, (Crash, *PASSING)), error
         if step == "create":
             again = raised(lambda: environment.create("creator", loaded=LOADED))
             assert again is None or (isinstance(again, Invalid) and "exists" in again.message), again
         if rest:
             following = list(SCENARIO)[list(SCENARIO).index(step) + 1 :]
             for name in following:
-                environment.schedule.clock.advance(61.0)  # the lease of the dead
+                environment.schedule.clock.advance(61.0)  # the lease of a crashed process
                 SCENARIO[name](environment, name)
         environment.recover("first to recover")
         if fault.kind == "late":
@@ -164,7 +150,7 @@ def run(start: TableEnvironment, step: str, place: Path, call: Call, fault: Faul
 
 
 def sampled(found: Iterable[Call]) -> list[tuple[Call, Fault]]:
-    """One fault for each call, another one each time that the same method is called."""
+    """Choose one fault for each call: the next one for each call of the same method."""
     turns: dict[str, int] = {}
     chosen = []
     for call in found:
@@ -174,16 +160,16 @@ def sampled(found: Iterable[Call]) -> list[tuple[Call, Fault]]:
 
 
 @pytest.mark.parametrize("step", OFTEN)
-def test_a_fault_at_any_call_loses_nothing_doubles_nothing_and_brings_nothing_back(step: str, tmp_path: Path) -> None:
+def test_a_fault_at_any_call_neither_loses_nor_duplicates_nor_revives_a_row(step: str, tmp_path: Path) -> None:
     start = before(step, tmp_path / "start")
     for number, (call, fault) in enumerate(sampled(calls(start, step, tmp_path / "well"))):
         run(start, step, tmp_path / str(number), call, fault, rest=False)
 
 
 def interrupt(
-    start: TableEnvironment, step: str, place: Path, call: Call, other: str, fault: Fault | None = None
+    start: TableEnvironment, step: str, path: Path, call: Call, other: str, fault: Fault | None = None
 ) -> None:
-    """A step, and another's whole operation right before one of its calls; the write before that may meet a fault."""
+    """Run a step with another operation right before one of its calls. The write before that call may meet a fault."""
 
     def decide(now: Call) -> Fault | None:
         if now.index == call.index:
@@ -192,19 +178,19 @@ def interrupt(
         return fault if now.index == call.index - 1 and now.method in WRITING else None
 
     with (
-        noted(step, call, other, fault),
+        note_on_failure(step, call, other, fault),
         contextlib.redirect_stdout(io.StringIO()),
-        start.fork(place) as environment,
+        start.fork(path) as environment,
         lease(held=False),
     ):
         environment.plan = FaultPlan(decide, clock=environment.schedule.clock)
-        heard = raised(lambda: SCENARIO[step](environment, "victim"))
-        assert heard is None or isinstance(heard, (Crash, *PASSING) if fault else Contended), heard
+        error = raised(lambda: SCENARIO[step](environment, "victim"))
+        assert error is None or isinstance(error, (Crash, *PASSING) if fault else Contended), error
         environment.recover("recoverer")
 
 
 @pytest.mark.parametrize("step", BESIDE)
-def test_another_operation_before_any_call_changes_nothing_but_what_it_does(step: str, tmp_path: Path) -> None:
+def test_another_operation_before_any_call_has_only_its_own_effect(step: str, tmp_path: Path) -> None:
     start = before(step, tmp_path / "start")
     others = itertools.cycle(OTHERS)
     for call, other in zip(calls(start, step, tmp_path / "well"), others, strict=False):
@@ -214,7 +200,7 @@ def test_another_operation_before_any_call_changes_nothing_but_what_it_does(step
 @pytest.mark.long
 @pytest.mark.parametrize("fault", [None, FAIL_AFTER, late(2)], ids=str)
 @pytest.mark.parametrize("step", STEPS[1:])
-def test_any_operation_before_any_call_changes_nothing_but_what_it_does(
+def test_every_operation_before_any_call_has_only_its_own_effect(
     step: str, fault: Fault | None, tmp_path: Path
 ) -> None:
     start = before(step, tmp_path / "start")
@@ -226,7 +212,7 @@ def test_any_operation_before_any_call_changes_nothing_but_what_it_does(
 @pytest.mark.long
 @pytest.mark.parametrize("rest", [False, True], ids=["recovery", "the rest of the scenario"])
 @pytest.mark.parametrize("step", STEPS)
-def test_every_fault_at_any_call_loses_nothing_doubles_nothing_and_brings_nothing_back(
+def test_every_fault_at_any_call_neither_loses_nor_duplicates_nor_revives_a_row(
     step: str, rest: bool, tmp_path: Path
 ) -> None:
     start = before(step, tmp_path / "start")
@@ -235,7 +221,7 @@ def test_every_fault_at_any_call_loses_nothing_doubles_nothing_and_brings_nothin
             run(start, step, tmp_path / f"{call.index} {number}", call, fault, rest=rest)
 
 
-def test_every_function_of_the_seam_is_known_to_the_simulation() -> None:
+def test_the_simulation_knows_every_function_of_the_seam() -> None:
     listed = [
         *(seam.READS, seam.STREAMS, seam.WRITES, seam.OUTER_WRITES, seam.COMPOSED, seam.PURE, seam.ASIDE),
         *(seam.COLLECTING_READS, seam.COLLECTING_WRITES),
@@ -246,7 +232,7 @@ def test_every_function_of_the_seam_is_known_to_the_simulation() -> None:
     assert sum(len(names) for names in listed) == len(set().union(*listed)), "a function is in two sets"
 
 
-def test_the_story_makes_every_call_of_the_seam(tmp_path: Path) -> None:
+def test_the_scenario_makes_every_call_of_the_seam(tmp_path: Path) -> None:
     with TableEnvironment(tmp_path / "table") as environment:
         for name, act in SCENARIO.items():
             act(environment, name)

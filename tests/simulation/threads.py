@@ -1,8 +1,8 @@
-"""Locks, conditions and a thread pool inside a schedule: what would block lets others go on instead.
+"""Locks, conditions and a thread pool inside a schedule: instead of blocking, an actor lets others go on.
 
 threads = Threads(schedule)
-with threads.instead_of(module):              # a module that imports `threading` and `ThreadPoolExecutor`
-    thing = module.Thing()                    # makes its locks and its pool here
+with threads.replacing(module):               # a module that imports `threading` and `ThreadPoolExecutor`
+    thing = module.Thing()                    # creates its locks and its pool
     schedule.run({"user": thing.use, **threads.workers()})
 """
 
@@ -21,7 +21,7 @@ from tests.simulation.schedule import Schedule
 
 
 class Threads:
-    """Stands in for the module `threading`, and makes pools whose workers are actors."""
+    """Replaces the module `threading` and creates pools whose workers are actors."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
@@ -38,17 +38,17 @@ class Threads:
         return self._pools[-1]
 
     @contextmanager
-    def instead_of(self, module: ModuleType) -> Iterator[None]:
+    def replacing(self, module: ModuleType) -> Iterator[None]:
         with mock.patch.multiple(module, threading=self, ThreadPoolExecutor=self.pool):
             yield
 
     def workers(self) -> dict[str, Callable[[], None]]:
-        """The actors that do what is submitted to the pools made so far; each ends when its pool is shut down."""
+        """Return the workers of all pools created so far, as actors. A worker ends when its pool is shut down."""
         return {f"worker {p} {n}": pool.work for p, pool in enumerate(self._pools) for n in range(pool.size)}
 
 
 class Lock:
-    """Reentrant, which a program that runs with real locks doesn't notice."""
+    """A reentrant lock. A program that works with plain locks can't see the difference."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
@@ -69,7 +69,7 @@ class Lock:
 
 
 class Condition(Lock):
-    """Wakes spuriously, as conditions may."""
+    """A condition with spurious wake-ups, as conditions may have."""
 
     def wait_for(self, predicate: Callable[[], bool]) -> None:
         while not predicate():
@@ -83,7 +83,7 @@ class Condition(Lock):
 
 
 class Pool:
-    """Work in order of submission; `size` actors take it."""
+    """A pool of `size` workers, which are actors. They take work in the order of submission."""
 
     def __init__(self, schedule: Schedule, size: int) -> None:
         self.size = size

@@ -1,7 +1,7 @@
-"""One region with everything that belongs to a table: rows by key, generations that hold them, a base, pins, a reader.
+"""One region with all parts of a table: rows by key, generations, a base, pins and readers.
 
-All of it runs the real code but for Lance's part: the base is in memory, a generation is one object with its rows.
-Everything that actors ask and are told is kept as a history, for the checker of linearizability.
+It runs the real code, except for Lance: the base is in memory, and a generation is one object with its rows. All calls
+and answers are recorded as a history, which is checked for linearizability.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lancelsm.common.layout import Generation, Position, generation_path
 from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Contended, Corrupt, LsmError
 from lancelsm.history.pins import Pin
-from lancelsm.history.snapshot import make_snapshot, renew_snapshot
+from lancelsm.history.snapshot import create_snapshot, renew_snapshot
 from lancelsm.read.view import View
 from lancelsm.record.schema import TableSchema
 from lancelsm.region.catalog import Region, TableContext, regions
@@ -34,11 +34,11 @@ from tests.simulation import seam
 from tests.simulation.collecting import FILES, TableEnv
 from tests.simulation.environment import NOT_IN_THE_LOG, OWNER, TABLE
 from tests.simulation.faults import Call, Crash, FaultPlan
-from tests.simulation.linearizable import NEVER, Append, Look, Operation, Read, violation
+from tests.simulation.linearizable import NEVER, Append, Operation, Read, ReadHead, violation
 from tests.simulation.memory_base import MemoryBase, folded, rows_in, written
-from tests.simulation.situations import noted
+from tests.simulation.situations import note_on_failure
 
-# A row's `id` is its number, which the environment knows it by; a tombstone has one too.
+# The `id` of a row is its number, which identifies it in the environment. A tombstone has a number, too.
 NUMBER = pa.field("id", pa.int64(), metadata={"lance:field_id": "1"})
 KEY = pa.field("k", pa.int64(), nullable=False, metadata={"lance:field_id": "0"})
 ROWS = TableSchema(columns=pa.schema([KEY, NUMBER]), primary_key=("k",))
@@ -49,7 +49,7 @@ Content = dict[int, int]  # number by key
 
 @dataclass(frozen=True, slots=True)
 class SkewedClock:
-    """What one machine takes for the time."""
+    """The clock of one machine, which is wrong by some seconds."""
 
     inner: Any
     seconds: float
@@ -66,7 +66,7 @@ class SkewedClock:
 
 @dataclass
 class Held:
-    """A snapshot as its holder knows it, and the moments between which it was made."""
+    """A snapshot as its holder knows it, with the moments before and after its creation."""
 
     pin: Pin
     called: float
@@ -76,8 +76,9 @@ class Held:
 
 @dataclass(kw_only=True)
 class WholeTableEnv(TableEnv):
-    """A table environment with rows. `skews` are the seconds by which the clock of a process is wrong, by the start of
-    its name.
+    """A table environment with rows.
+
+    `skews` are the seconds by which clocks are wrong, by the beginning of the name of the process.
     """
 
     history: list[Operation] = field(default_factory=list)
@@ -114,10 +115,10 @@ class WholeTableEnv(TableEnv):
         return TableHandle(config=config, context=context, settings=self.settings, storage_options=None)
 
     def collecting(self) -> AbstractContextManager[None]:
-        return nullcontext()  # `in_place_of_lance` is around the whole run
+        return nullcontext()  # `in_place_of_lance` is active for the whole run
 
     def interrupt(self, before: Callable[[Call], bool], other: Callable[[], object]) -> FaultPlan:
-        """From now on another acts right before such a call; what it calls itself is no part of this plan."""
+        """From now on run another operation right before each such call. Its own calls are not part of this plan."""
 
         def decide(call: Call) -> None:
             if before(call):
@@ -131,9 +132,9 @@ class WholeTableEnv(TableEnv):
     # Writing
 
     def put(self, process: str, changes: Mapping[int, bool], *, owner: str = OWNER, held: Head | None = None) -> Head:
-        """Upsert (True) or delete (False) keys in one entry, and keep what the writer was told."""
+        """Upsert (True) or delete (False) keys in one entry, and record the result."""
         numbers = {key: next(self._numbers) for key in changes}
-        self._begins(numbers.values(), owner)
+        self._start(numbers.values(), owner)
         called = self.tick()
         try:
             done = append_after(
@@ -147,7 +148,9 @@ class WholeTableEnv(TableEnv):
         return done.head
 
     def deliver(self, process: str, messages: Sequence[tuple[int, int]]) -> None:
-        """A batch of a queue, (sequence, key) each: what is applied is dropped at every head that is tried."""
+        """Deliver a batch of a queue: pairs of sequence and key. For each head that is tried, applied messages are
+        dropped.
+        """
         region = self.region(process, faulty=True)
         sent: list[tuple[int, int]] = []
         calls: list[float] = []
@@ -158,13 +161,13 @@ class WholeTableEnv(TableEnv):
             if not sent:
                 return None
             numbers = {key: 1_000_000 + sequence for sequence, key in sent}
-            self._begins([number for number in numbers.values() if number not in self.environment.writers], OWNER)
+            self._start([number for number in numbers.values() if number not in self.environment.writers], OWNER)
             calls.append(self.tick())
             return _drafted(numbers, dict.fromkeys(numbers, True), applied_sequences={QUEUE: str(sent[-1][0])})
 
         append_after(region, next_draft, owner=OWNER)
 
-    def _begins(self, numbers: Any, owner: str) -> None:
+    def _start(self, numbers: Any, owner: str) -> None:
         for number in numbers:
             self.environment.writers[number] = owner
             self.environment.floors[number] = max(self.environment.acknowledged.values(), default=Position(0))
@@ -187,19 +190,21 @@ class WholeTableEnv(TableEnv):
     def _note(self, kind: type[Operation], actor: str, called: float, answered: float, **what: Any) -> None:
         self.history.append(kind(actor=actor, called=called, answered=answered, **what))
 
-    # Folding
+    # Merging
 
     def _bodies(self, rows: pa.Table, setsum: Setsum) -> tuple[bytes, bytes]:
         return written(rows), setsum.digest()
 
     def merge(self, region: Region | None = None) -> None:
-        """Fold the pending generations into the base."""
+        """Merge the pending generations into the base."""
         commit = self.prepare_merge(region or self.region("merger"))
         if commit is not None:
             commit()
 
     def prepare_merge(self, region: Region) -> Callable[[], None] | None:
-        """Write the rows of a merge, the head read first, then the base; what is returned commits it, if it may."""
+        """Read the head, then the base, and write the rows of a merge. Return a function that commits it if it is still
+        valid.
+        """
         _, manifest = newest(region, region.head())
         base = self.base.open_base(uri="memory://t")
         counter = base.counters.get(region.id, Generation(0))
@@ -221,7 +226,7 @@ class WholeTableEnv(TableEnv):
         return committed
 
     def optimize(self, region: Region) -> None:
-        """Rewrite the base as it is."""
+        """Rewrite the base without changing its rows."""
         base = self.base.open_base(uri="memory://t")
         rows = self.base.rows(base.version, region.context.objects.get)
         key = f"data/{region.context.ids.nonce()}.lance"
@@ -231,7 +236,7 @@ class WholeTableEnv(TableEnv):
     # Reading
 
     def scan(self, process: str, *, keys: Sequence[int] | None = None, faulty: bool = True) -> Content:
-        """Read the table, or some keys of it, as a table does: a second time if something in the view is gone."""
+        """Read the table or some of its keys, with a second view if an object of the first one is missing."""
         called = self.tick()
         table = Table(self.handle(process, faulty=faulty))
         found = self._content(table)
@@ -242,8 +247,8 @@ class WholeTableEnv(TableEnv):
         return found
 
     def _content(self, table: Table) -> Content:
-        context = table._opened.context
-        return table._reading(lambda view: self._of_view(view, context), lambda: regions(context))
+        context = table._handle.context
+        return table._read_with_retry(lambda view: self._of_view(view, context), lambda: regions(context))
 
     def _of_view(self, view: View, context: TableContext) -> Content:
         (of_region,) = view.regions
@@ -254,21 +259,21 @@ class WholeTableEnv(TableEnv):
             parts.append(_generation(region, one.path))
         return folded([*parts, of_region.tail])
 
-    def look(self, process: str) -> None:
+    def read_head(self, process: str) -> None:
         called = self.tick()
         head = self.region(process, faulty=True).head()
-        self._note(Look, process, called, self.tick(), entries=int(head.next_position) - 1)
+        self._note(ReadHead, process, called, self.tick(), entries=int(head.next_position) - 1)
 
     # Snapshots
 
     def hold(self, process: str, name: str, *, ttl_seconds: float) -> None:
         called = self.tick()
-        pin = make_snapshot(self.handle(process), name, ttl_seconds=ttl_seconds)
+        pin = create_snapshot(self.handle(process), name, ttl_seconds=ttl_seconds)
         self.held[name] = Held(pin, called, self.tick())
         self.pinned.append(pin)
 
     def read_held(self, process: str, name: str) -> None:
-        """What a snapshot shows is what there was at one moment while it was made, and is so each time."""
+        """A snapshot shows the state at one moment of its creation, and the same state at each read."""
         held = self.held[name]
         table = Table(self.handle(process), at=held.pin)
         found = self._content(table)
@@ -284,7 +289,7 @@ class WholeTableEnv(TableEnv):
         self.pinned.append(pin)
 
     def let_go(self, name: str) -> None:
-        """From now on nobody relies on it."""
+        """From now on the holder no longer relies on the snapshot."""
         self._forget(name)
         self.held.pop(name, None)
 
@@ -294,7 +299,7 @@ class WholeTableEnv(TableEnv):
     # What must hold
 
     def check(self) -> None:
-        """What everybody was told fits into one order."""
+        """All results fit into one order."""
         self.history += [
             Append(actor="queue", called=0.0, answered=NEVER, rows=_shown(entry))
             for entry in self.environment.log.values()
@@ -308,15 +313,15 @@ class WholeTableEnv(TableEnv):
     def truth(self) -> Content:
         return folded([entry.table() for _, entry in sorted(self.environment.log.items()) if entry.summary.rows])
 
-    def takes_over(self, process: str, owner: str) -> None:
+    def take_over(self, process: str, owner: str) -> None:
         claim(self.region(process, faulty=True), owner=owner)
 
 
 def at_each_call(scenario: Callable[[int], FaultPlan]) -> None:
-    """Tell a scenario of each call in turn, by its number in the plan that is returned, then of none."""
+    """Run a scenario once for each call in the plan that it returns, with the number of the call, then once without."""
     at, calls = 0, 0
     while at <= calls:
-        with noted(at):
+        with note_on_failure(at):
             calls = len(scenario(at).calls)
         at += 1
 
@@ -334,9 +339,11 @@ def _pairs(numbers: Content, changes: Mapping[int, bool]) -> dict[int, int | Non
     return {key: number if changes[key] else None for key, number in numbers.items()}
 
 
-def _drafted(numbers: Content, changes: Mapping[int, bool], *, source: Mapping[str, str] | None = None) -> Draft:
+def _drafted(
+    numbers: Content, changes: Mapping[int, bool], *, applied_sequences: Mapping[str, str] | None = None
+) -> Draft:
     columns = [list(numbers), list(numbers.values()), [not changes[key] for key in numbers]]
-    return draft(pa.table(columns, schema=ROWS.stored), applied_sequences=source)
+    return draft(pa.table(columns, schema=ROWS.stored), applied_sequences=applied_sequences)
 
 
 def _rows(content: Content) -> pa.Table:
@@ -347,5 +354,5 @@ def _generation(region: Region, path: str) -> pa.Table:
     key = f"{generation_path(region.id, path)}/{FILES[0]}"
     found = region.context.objects.get(key)
     if found is None:
-        raise Corrupt("a generation is gone", object=key)
+        raise Corrupt("a generation is missing", object=key)
     return rows_in(found.body)

@@ -1,4 +1,4 @@
-"""How often what goes wrong: faults that a die draws by their rates, so that a seed replays them."""
+"""Draw faults by their rates, so that a seed replays them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def by_rate(
     writing: Collection[str] = WRITES,
     stalls_readers: bool = False,
 ) -> Callable[[Call], Fault | None]:
-    """A fault or none for each call, and less often for reads: adapters repeat those themselves.
+    """Return a function that draws a fault or None for each call. Reads fail less often: adapters retry them.
 
     Args:
-        writing: the methods that do more than read.
-        stalls_readers: a read is stalled as often as a write.
+        writing: the methods that write.
+        stalls_readers: reads stall as often as writes.
     """
     faults, weights = [None, *rates], [1 - sum(rates.values()), *rates.values()]
 

@@ -1,10 +1,11 @@
-"""Everybody at once on one region with its base, as a seed decides: who writes, folds, reads, pins, follows, collects.
+"""Run actors of every role on one region with its base, as a seed decides.
 
-Faults are those of storage (crash, lost reply, late landing, stalls past a collection and a time to live, listings that
-end early or break off), of delivery (again, in other batches), of clocks (an hour off), of caches (a head of long ago).
-At the end the healthy ones finish, and what everybody was told is checked for linearizability.
+The roles write, flush, merge, read, hold snapshots, follow the change stream, deliver messages, claim and collect.
+There are faults of storage (crashes, lost replies, late writes, stalls longer than a collection and a time to live,
+listings that end early or fail), of delivery (repeated, in other batches), of clocks (an hour off) and of caches (an
+old head). At the end healthy processes finish, and all results are checked for linearizability.
 
-    replay: .venv/bin/python -m tests.simulation.whole_actors SEED
+    replay: .venv/bin/python -m tests.simulation.whole_table_actors SEED
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from tests.simulation.actors import RIVAL
 from tests.simulation.collecting import FILES
 from tests.simulation.consumers import Act, Consumers
 from tests.simulation.environment import OWNER, Environment
+from tests.simulation.fault_rates import by_rate
 from tests.simulation.faults import (
     CRASH_AFTER,
     CRASH_BEFORE,
@@ -43,15 +45,14 @@ from tests.simulation.faults import (
     stall,
 )
 from tests.simulation.memory_base import in_place_of_lance
-from tests.simulation.rates import by_rate
 from tests.simulation.schedule import Schedule
 from tests.simulation.whole_table_env import WholeTableEnv
 
 KEYS = range(6)
 HOUR = 3600.0
 TTL = 600.0
-LONG = 2 * 24 * HOUR  # past any interval, lease and time to live
-PASSING = (Contended, Fenced, Ambiguous, Unavailable)  # what may always be told; never `Corrupt`
+LONG = 2 * 24 * HOUR  # longer than any interval, lease and time to live
+PASSING = (Contended, Fenced, Ambiguous, Unavailable)  # errors that any operation may raise; not `Corrupt`
 FAULTS: dict[Fault, float] = {
     FAIL_AFTER: 0.04,
     FAIL_BEFORE: 0.02,
@@ -68,20 +69,20 @@ WRITING = WRITES | {"commit", "clean_versions", "tag_version", "remove_tag"}
 
 
 class InLongTurns(Schedule):
-    """Whoever has his turn mostly keeps it: who stalls or is between two calls misses whole operations of others."""
+    """An actor mostly keeps its turn, so whole operations of one come between two calls of another one."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
-        self._keeps = random.Random(f"long turns {seed}")
+        self._dice = random.Random(f"long turns {seed}")
 
     def _next(self, names: list[str]) -> str:
         last = self.choices[-1] if self.choices else ""
-        mine = last in names and last not in self._wakes and self._keeps.random() < 0.97
+        mine = last in names and last not in self._wakes and self._dice.random() < 0.97
         return super()._next([last] if mine else names)
 
 
-class WholeActors:
-    """One run; with `long_turns` in an order in which whole operations come between two calls of another's."""
+class WholeTableActors:
+    """One run. With `long_turns`, whole operations of one actor come between two calls of another one."""
 
     def __init__(self, seed: int, *, long_turns: bool = False) -> None:
         self.seed = seed
@@ -96,15 +97,15 @@ class WholeActors:
                 collect_floor_bytes=self.dice.choice([1_500, 1 << 20]),
             ),
             skews=self._skews(),
-            wrap=self._torn if self.dice.random() < 0.3 else lambda process, store: store,
+            wrap=self._with_broken_listings if self.dice.random() < 0.3 else lambda process, store: store,
         )
         self.messages = [(sequence, self.dice.choice(KEYS)) for sequence in range(1, 9)]
         self.expired = 0
         self.batches: set[tuple[int, ...]] = set()  # of messages, as they were delivered
-        self.met: Counter[str] = Counter()  # circumstances that no fault of the plan says
+        self.met: Counter[str] = Counter()  # circumstances other than faults of the plan
         self.consumers = Consumers(self.table_env, self.met)
 
-    def run(self) -> WholeActors:
+    def run(self) -> WholeTableActors:
         with contextlib.redirect_stdout(io.StringIO()), in_place_of_lance(self.table_env.base):
             rate = self.dice.choice([0.0, 0.5, 1.0, 1.0, 2.0])
             faults = {fault: each * rate for fault, each in FAULTS.items()}
@@ -119,41 +120,41 @@ class WholeActors:
             self._finish()
         return self
 
-    # Who takes part
+    # Actors
 
     def _actors(self) -> dict[str, Callable[[], object]]:
         dice, actors = self.dice, dict[str, Callable[[], object]]()
 
         def add(name: str, act: Act, times: int) -> None:
-            actors[name] = self._often(name, act, times, random.Random(dice.random()))
+            actors[name] = self._repeat(name, act, times, random.Random(dice.random()))
 
         for number in range(2):
-            add(f"writer {number}", self._writes(), dice.choice([4, 8, 12]))
-            add(f"collector {number}", self._collects, dice.choice([2, 4, 6]))
-            add(f"merger {number}", self._merges, dice.choice([2, 4]))
-            add(f"reader {number}", self._reads, dice.choice([3, 6]))
-        add("flusher", self._flushes, dice.choice([4, 8]))
+            add(f"writer {number}", self._writer(), dice.choice([4, 8, 12]))
+            add(f"collector {number}", self._collect, dice.choice([2, 4, 6]))
+            add(f"merger {number}", self._merge, dice.choice([2, 4]))
+            add(f"reader {number}", self._read, dice.choice([3, 6]))
+        add("flusher", self._flush, dice.choice([4, 8]))
         for name, act, times, chance in (
-            ("another flusher", self._flushes, 4, 0.5),
-            ("optimizer", self._optimizes, 2, 0.3),
-            ("holder 0", self._holds("s0"), 7, 0.8),
-            ("holder 1", self._holds("s1"), 7, 0.5),
-            ("consumer 0", self.consumers.follows("c0"), 6, 0.8),
-            ("consumer 1", self.consumers.follows("c1"), 6, 0.3),
-            ("sharer 0", self.consumers.shares, 4, 0.4),
-            ("sharer 1", self.consumers.shares, 4, 0.4),
-            ("tail", self.consumers.tails, 3, 0.4),
-            ("container 0", self._delivers, 6, 0.5),
-            ("container 1", self._delivers, 6, 0.5),
-            ("claimer", lambda life, _: self.table_env.takes_over(life, OWNER), 1, 0.3),
-            ("rival", self._takes_over, 1, 0.15),
+            ("another flusher", self._flush, 4, 0.5),
+            ("optimizer", self._optimize, 2, 0.3),
+            ("holder 0", self._holder("s0"), 7, 0.8),
+            ("holder 1", self._holder("s1"), 7, 0.5),
+            ("consumer 0", self.consumers.consumer("c0"), 6, 0.8),
+            ("consumer 1", self.consumers.consumer("c1"), 6, 0.3),
+            ("sharer 0", self.consumers.share, 4, 0.4),
+            ("sharer 1", self.consumers.share, 4, 0.4),
+            ("tail", self.consumers.tail, 3, 0.4),
+            ("container 0", self._deliver, 6, 0.5),
+            ("container 1", self._deliver, 6, 0.5),
+            ("claimer", lambda life, _: self.table_env.take_over(life, OWNER), 1, 0.3),
+            ("rival", self._take_over, 1, 0.15),
         ):
             if dice.random() < chance:
                 add(name, act, times)
         return actors
 
-    def _often(self, name: str, act: Act, times: int, dice: random.Random) -> Callable[[], None]:
-        """One actor: a crash begins another life of it."""
+    def _repeat(self, name: str, act: Act, times: int, dice: random.Random) -> Callable[[], None]:
+        """Return an actor that runs an operation several times. After a crash it goes on as a new process."""
 
         def run() -> None:
             life = name
@@ -167,19 +168,19 @@ class WholeActors:
                         life = f"{name}, life {time + 2}"
                     except LsmError as error:
                         if not isinstance(error, PASSING):
-                            raise AssertionError(f"{life} was told {error!r}") from error
+                            raise AssertionError(f"{life} got {error!r}") from error
 
         return run
 
-    # What they do
+    # Operations
 
-    def _writes(self) -> Act:
+    def _writer(self) -> Act:
         held: list[Head] = []
 
         def write(life: str, dice: random.Random) -> None:
             keys = dice.sample(KEYS, dice.choice([1, 1, 1, 2]))
             if dice.random() < 0.1:
-                self.schedule.clock.sleep(2 * HOUR)  # whatever it holds is old by then
+                self.schedule.clock.sleep(2 * HOUR)  # a held head is stale after this
             head = held[-1] if held and dice.random() < 0.5 else None
             self.met["a stale head"] += head is not None and head.next_position < 1 + max(
                 self.table_env.environment.log
@@ -188,33 +189,33 @@ class WholeActors:
 
         return write
 
-    def _flushes(self, life: str, dice: random.Random) -> None:
+    def _flush(self, life: str, dice: random.Random) -> None:
         self.table_env.flush(self.table_env.region(life, faulty=True), rows_max=dice.choice([1, 2, 4]))
 
-    def _merges(self, life: str, dice: random.Random) -> None:
+    def _merge(self, life: str, dice: random.Random) -> None:
         self.table_env.merge(self.table_env.region(life, faulty=True))
 
-    def _optimizes(self, life: str, dice: random.Random) -> None:
+    def _optimize(self, life: str, dice: random.Random) -> None:
         self.table_env.optimize(self.table_env.region(life, faulty=True))
 
-    def _collects(self, life: str, dice: random.Random) -> None:
+    def _collect(self, life: str, dice: random.Random) -> None:
         self.table_env.collect(life, faulty=True, interval=dice.choice([0.0, 0.0, 0.5]))
 
-    def _reads(self, life: str, dice: random.Random) -> None:
-        match dice.choice(["scan", "scan", "get", "look"]):
+    def _read(self, life: str, dice: random.Random) -> None:
+        match dice.choice(["scan", "scan", "get", "head"]):
             case "scan":
                 self.table_env.scan(life)
             case "get":
                 self.table_env.scan(life, keys=dice.sample(KEYS, 2))
             case _:
-                self.table_env.look(life)
+                self.table_env.read_head(life)
 
-    def _holds(self, name: str) -> Act:
+    def _holder(self, name: str) -> Act:
         def act(life: str, dice: random.Random) -> None:
             if name not in self.table_env.held:
-                with self._allowed(Invalid):  # one that was half made, or is gone and nobody told us
+                with self._allowed(Invalid):  # there may be an unconfirmed one, or a drop without an answer was applied
                     drop_snapshot(self.table_env.handle(life), name)
-                with self._allowed(Invalid):  # its name is taken by what landed late
+                with self._allowed(Invalid):  # a late write may have taken the name
                     self.table_env.hold(life, name, ttl_seconds=TTL)
                 return
             match dice.choice(["read", "read", "read", "renew", "wait", "drop"]):
@@ -228,27 +229,29 @@ class WholeActors:
                     self.schedule.clock.sleep(dice.choice([TTL / 2, TTL + 301.0]))
                 case _:
                     self.table_env.let_go(name)
-                    with self._allowed(Invalid):  # it has expired before
+                    with self._allowed(Invalid):  # it may have expired
                         drop_snapshot(self.table_env.handle(life), name)
 
         return act
 
     @contextlib.contextmanager
     def _expirable(self, name: str) -> Iterator[None]:
-        """A snapshot that is gone by then is said to be gone; one that can't have expired is not."""
+        """Accept `Invalid` for a snapshot that may have expired, and only for such a snapshot."""
         expires = self.table_env.held[name].pin.expires
         try:
             yield
         except Invalid as error:
-            latest = self.schedule.clock.now() + self._may_be_late()
+            latest = self.schedule.clock.now() + self._early_seconds()
             if expires is None or expires > latest:
-                raise AssertionError(f"{name} expires at {expires}, it is {latest} at most") from error
+                raise AssertionError(f"{name} expires at {expires}, but it is {latest} at the latest") from error
             self.table_env.let_go(name)
             self.expired += 1
 
-    def _may_be_late(self) -> float:
-        """By how much a snapshot may seem to have expired before it has: by its reader's clock, or by a collector's
-        that is wrong by more than what is allowed for."""
+    def _early_seconds(self) -> float:
+        """Return by how many seconds a snapshot may end too early.
+
+        The clock of its reader may be fast, or that of a collector, by more than the allowance.
+        """
         skews = self.table_env.skews
         readers = max(0.0, *(seconds for name, seconds in skews.items() if name.startswith("holder")))
         collectors = max(0.0, *(seconds for name, seconds in skews.items() if name.startswith("collector")))
@@ -259,21 +262,21 @@ class WholeActors:
         with contextlib.suppress(*kinds):
             yield
 
-    def _delivers(self, life: str, dice: random.Random) -> None:
-        """A batch from the oldest message on that is not deleted yet; others work on the same ones, cut otherwise."""
+    def _deliver(self, life: str, dice: random.Random) -> None:
+        """Deliver a batch from the oldest message on that is not deleted. Other batches share some of its messages."""
         done = int(self.table_env.region(life, faulty=True).head().applied_sequences.get("queue", "0"))
         first = max(0, min(done, len(self.messages) - 1) - dice.choice([0, 0, 1, 3]))
         batch = self.messages[first : first + dice.randrange(1, 4)]
         sequences = tuple(sequence for sequence, _ in batch)
         self.met["a batch again"] += sequences in self.batches
-        self.met["a batch that is cut otherwise"] += any(
+        self.met["a batch with other bounds"] += any(
             other != sequences and not set(other).isdisjoint(sequences) for other in self.batches
         )
         self.batches.add(sequences)
         self.table_env.deliver(life, batch)
 
-    def _takes_over(self, life: str, dice: random.Random) -> None:
-        self.table_env.takes_over(life, RIVAL)
+    def _take_over(self, life: str, dice: random.Random) -> None:
+        self.table_env.take_over(life, RIVAL)
         for _ in range(2):
             self.table_env.put(life, {dice.choice(KEYS): True}, owner=RIVAL)
 
@@ -285,13 +288,13 @@ class WholeActors:
         names = ["writer 0", "collector 0", "collector 1", "holder 0", "holder 1", "consumer 0", "merger 0"]
         return {name: self.dice.choice([-HOUR, -150.0, 0.0, 150.0, 290.0, HOUR]) for name in names}
 
-    def _torn(self, process: str, store: Any) -> Any:
+    def _with_broken_listings(self, process: str, store: Any) -> Any:
         if not process.startswith("collector"):
             return store
-        return _Torn(store, random.Random(f"{self.seed} {process}"), self.met)
+        return _BrokenListings(store, random.Random(f"{self.seed} {process}"), self.met)
 
     def slept_through_collections(self) -> int:
-        """How many stalls were longer than a collection that deleted something meanwhile."""
+        """Return how many stalls were longer than a collection that deleted objects meanwhile."""
         calls = self.table_env.environment.plan.calls
         stalled = [call for call, fault in self.table_env.environment.plan.injected if fault.seconds == LONG]
         deletions = [call.index for call in calls if (call.port, call.method) == ("objects", "delete")]
@@ -304,7 +307,9 @@ class WholeActors:
     # The end
 
     def _finish(self) -> None:
-        """A healthy process reads, folds and collects; consumers catch up; snapshots stand; then all pins go."""
+        """Read, flush, merge and collect with a healthy process. Consumers catch up, snapshots hold, then all pins are
+        dropped.
+        """
         table_env = self.table_env
         with table_env.at("last"):
             claim(table_env.region("last"), owner=OWNER)
@@ -323,22 +328,22 @@ class WholeActors:
             self._audit_fences()
             self.consumers.catch_up()
             table_env.check()
-            self._leave_nothing()
+            self._check_no_leak()
 
     def _audit_fences(self) -> None:
-        """The newest fence stays, however far the log was collected: it stops a writer of Lance's."""
+        """The newest fence is never collected: it stops Lance's own writer."""
         newest_fence = max(position for position, entry in self.table_env.environment.log.items() if entry.fence)
         assert (
             self.table_env.environment.store.get(wal_entry(self.table_env.environment.id, newest_fence)) is not None
-        ), "the fence is gone"
+        ), "the newest fence is missing"
 
     def _read_all_held(self) -> None:
         for name in list(self.table_env.held):
             with self._expirable(name):
                 self.table_env.read_held("last", name)
 
-    def _leave_nothing(self) -> None:
-        """Once nobody needs anything, what nothing names is gone: no leak outlasts two rounds."""
+    def _check_no_leak(self) -> None:
+        """After all pins are dropped, rounds of collection delete every object that is no longer named."""
         table_env = self.table_env
         context = table_env.context("last", faulty=False)
         for partition in ("S", "C"):
@@ -356,13 +361,13 @@ class WholeActors:
         manifest = newest(table_env.region("last"), table_env.region("last").head())[1]
         named = {f"{g.path}/{name}" for g in manifest.generations for name in FILES}
         left = [key for key in table_env.stored() if "_gen_" in key and key not in named]
-        assert left == [], f"nobody collects {left}"
+        assert left == [], f"not collected: {left}"
         data = [one.key for one in table_env.environment.store.list("data/")]
-        assert set(data) <= {version.file for version in table_env.base.versions.values()}, f"nobody collects {data}"
+        assert set(data) <= {version.file for version in table_env.base.versions.values()}, f"not collected: {data}"
 
 
-class _Torn:
-    """A store whose listings sometimes show less than there is, and say so or not."""
+class _BrokenListings:
+    """A store whose listings sometimes end early, with or without an error."""
 
     def __init__(self, inner: Any, dice: random.Random, met: Counter[str]) -> None:
         self._inner = inner
@@ -376,26 +381,26 @@ class _Torn:
         found = list(self._inner.list(prefix))
         if self._dice.random() < 0.6:
             return iter(found)
-        return self._cut(found, self._dice.randrange(len(found) + 1), says_so=self._dice.random() < 0.5)
+        return self._cut(found, self._dice.randrange(len(found) + 1), fails=self._dice.random() < 0.5)
 
-    def _cut(self, found: list[Listed], end: int, *, says_so: bool) -> Iterator[Listed]:
-        self._met["a listing that breaks off" if says_so else "a listing that shows less"] += end < len(found)
+    def _cut(self, found: list[Listed], end: int, *, fails: bool) -> Iterator[Listed]:
+        self._met["a listing that fails" if fails else "a listing that ends early"] += end < len(found)
         yield from found[:end]
-        if says_so:
-            raise Unavailable("the listing broke off")
+        if fails:
+            raise Unavailable("the listing failed")
 
 
-def whole_actors(seed: int, *, long_turns: bool = False) -> WholeActors:
-    """Run everybody to their end and check everything; raises at the first violation, and says how to replay it."""
+def run_whole_table_actors(seed: int, *, long_turns: bool = False) -> WholeTableActors:
+    """Run all actors to their end and check everything. The first violation raises, with a command that replays it."""
     try:
-        return WholeActors(seed, long_turns=long_turns).run()
+        return WholeTableActors(seed, long_turns=long_turns).run()
     except BaseException as error:
         how = " --long-turns" if long_turns else ""
-        error.add_note(f"replay: .venv/bin/python -m tests.simulation.whole_actors {seed}{how}")
+        error.add_note(f"replay: .venv/bin/python -m tests.simulation.whole_table_actors {seed}{how}")
         raise
 
 
 if __name__ == "__main__":
     for given in (word for word in sys.argv[1:] if word.isdecimal()):
-        done = whole_actors(int(given), long_turns="--long-turns" in sys.argv)
-        print(f"seed {given}: {done.calls} calls, {done.table_env.operations} operations, nothing is wrong")
+        done = run_whole_table_actors(int(given), long_turns="--long-turns" in sys.argv)
+        print(f"seed {given}: {done.calls} calls, {done.table_env.operations} operations, no violation")

@@ -1,6 +1,4 @@
-"""Collections of a table environment under faults: what one asks of its ports, a run of it, and those that end what it
-left.
-"""
+"""Run collections under faults, and finish what they leave behind."""
 
 from __future__ import annotations
 
@@ -16,15 +14,15 @@ from tests.simulation.faults import Call, FaultPlan
 LONG = 2 * 24 * TTL
 
 
-def collected_by(table_env: TableEnv) -> list[Call]:
-    """What a collection asks of its ports when all goes well."""
+def calls_of_collection(table_env: TableEnv) -> list[Call]:
+    """Return the port calls of a collection without faults."""
     table_env.environment.plan = FaultPlan()
     table_env.collect("victim", faulty=True)
     return [call for call in table_env.environment.plan.calls if call.process == "victim"]
 
 
 def finish(table_env: TableEnv) -> None:
-    """A healthy collector ends what others left; then nothing that is not needed is there."""
+    """Collect with healthy collectors until nothing is left that is not needed, and audit after each one."""
     table_env.environment.plan.stop()
     table_env.collect("second")
     table_env.audit()
@@ -35,21 +33,22 @@ def finish(table_env: TableEnv) -> None:
 
 
 def run(table_env: TableEnv, plan: FaultPlan) -> BaseException | None:
-    """What a collection under this plan was told; nothing that is needed is gone after it, nor after the next ones."""
+    """Run a collection under this plan, audit, and finish with healthy collectors. Return the error of the first."""
     with contextlib.redirect_stdout(io.StringIO()):
         table_env.environment.plan = plan
-        heard = raised(lambda: table_env.collect("victim", faulty=True))
+        error = raised(lambda: table_env.collect("victim", faulty=True))
         table_env.audit()
         finish(table_env)
-    return heard
+    return error
 
 
 def small(*, merged: int = 1) -> TableEnv:
+    """Return a small table environment, to try all its calls quickly."""
     return filled(flushed=2, merged=merged, tail_rows=1)
 
 
-def expired(table_env: TableEnv) -> TableEnv:
-    """With a pin that has expired, of what was before a merge."""
+def with_expired_pin(table_env: TableEnv) -> TableEnv:
+    """Add a snapshot from before a merge. It has expired by now."""
     table_env.pin("expired")
     table_env.merge()
     table_env.pinned.clear()
@@ -57,8 +56,8 @@ def expired(table_env: TableEnv) -> TableEnv:
     return table_env
 
 
-class TornListings:
-    """A store whose listings break off after so many lines."""
+class BrokenListings:
+    """A store whose listings fail after a number of objects."""
 
     def __init__(self, inner, after: int) -> None:
         self._inner = inner
@@ -70,5 +69,5 @@ class TornListings:
     def list(self, prefix: str) -> Iterator:
         for number, line in enumerate(self._inner.list(prefix)):
             if number == self._after:
-                raise Unavailable("the listing broke off")
+                raise Unavailable("the listing failed")
             yield line

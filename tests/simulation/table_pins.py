@@ -1,8 +1,8 @@
-"""A whole table on a real base with snapshots, cursors and collectors among those who work on it, as a seed decides.
+"""Run many actors on a table with a real base as a seed decides, with snapshots, a cursor and collectors.
 
-Collections take versions and files of the base, too, so what is looked at in the end is what anybody can read.
+Collections also delete versions and files of the base. So the checks at the end read the table as any reader can.
 
-    replay: .venv/bin/python -m tests.simulation.table_time SEED
+    replay: .venv/bin/python -m tests.simulation.table_pins SEED
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from lancelsm.region.lease import LEASE_SECONDS
 from lancelsm.table import Table
 from tests.simulation.actors import ROUGH
 from tests.simulation.environment import PASSING
+from tests.simulation.fault_rates import by_rate
 from tests.simulation.faults import Crash, FaultPlan
-from tests.simulation.rates import by_rate
 from tests.simulation.schedule import Schedule
 from tests.simulation.table_environment import WRITING, TableEnvironment, lease
 from tests.simulation.table_log import Rows, keys, rows_of
@@ -35,21 +35,21 @@ KEYS = (*keys(0)[:5], *keys(1)[:5])
 Act = Callable[[str, Table, random.Random], object]
 
 
-class TableTime:
+class TablePins:
     """One run."""
 
-    def __init__(self, seed: int, place: Path) -> None:
+    def __init__(self, seed: int, path: Path) -> None:
         self.seed = seed
         self.dice = random.Random(f"table time {seed}")
         settings = {"flush_rows": self.dice.choice([1, 3]), "snapshot_ttl_seconds": 10_000_000}
-        self.environment = TableEnvironment(place, schedule=Schedule(seed), settings=settings)
-        self.possible: dict[tuple[str, int], list[Rows]] = {}  # what there was of a side while a snapshot was made
-        self.shown: dict[str, Rows | None] = {}  # by the snapshots that are held
-        self.made = 0
-        self.taken: dict[int, list[Position]] = {0: [], 1: []}
+        self.environment = TableEnvironment(path, schedule=Schedule(seed), settings=settings)
+        self.possible: dict[tuple[str, int], list[Rows]] = {}  # states of a side while a snapshot was created
+        self.shown: dict[str, Rows | None] = {}  # rows of each snapshot that is held, once it was read
+        self.snapshots = 0
+        self.read: dict[int, list[Position]] = {0: [], 1: []}  # positions that the consumer has read
         self.next: dict[RegionId, Position] = {}
 
-    def run(self) -> TableTime:
+    def run(self) -> TablePins:
         environment, dice = self.environment, self.dice
         with (
             contextlib.redirect_stdout(io.StringIO()),
@@ -71,20 +71,20 @@ class TableTime:
     def _actors(self) -> dict[str, Callable[[], object]]:
         actors: dict[str, Callable[[], object]] = {}
         for name, act, times in (
-            ("writer", self._writes, 8),
-            ("reader", self._reads, 4),
+            ("writer", self._write, 8),
+            ("reader", self._read, 4),
             ("flusher", lambda life, table, _: table.flush(), 5),
             ("merger 0", lambda life, table, _: table.merge(engine="inprocess"), 4),
             ("merger 1", lambda life, table, _: table.merge(engine="inprocess"), 2),
-            ("collector 0", self._collects, 3),
-            ("collector 1", self._collects, 3),
-            ("holder", self._holds, 6),
-            ("consumer", self._follows, 4),
+            ("collector 0", self._collect, 3),
+            ("collector 1", self._collect, 3),
+            ("holder", self._use_snapshot, 6),
+            ("consumer", self._consume, 4),
         ):
-            actors[name] = self._often(name, act, times, random.Random(self.dice.random()))
+            actors[name] = self._repeat(name, act, times, random.Random(self.dice.random()))
         return actors
 
-    def _often(self, name: str, act: Act, times: int, dice: random.Random) -> Callable[[], None]:
+    def _repeat(self, name: str, act: Act, times: int, dice: random.Random) -> Callable[[], None]:
         def run() -> None:
             life, table = name, None
             for time in range(times):
@@ -97,40 +97,40 @@ class TableTime:
                         life, table = f"{name}, life {time}", None
                     except LsmError as error:
                         if not isinstance(error, PASSING):
-                            raise AssertionError(f"{life} was told {error!r}") from error
+                            raise AssertionError(f"{life} got {error!r}") from error
 
         return run
 
-    def _writes(self, life: str, table: Table, dice: random.Random) -> None:
+    def _write(self, life: str, table: Table, dice: random.Random) -> None:
         chosen = dice.sample(KEYS, dice.choice([1, 1, 2, 3]))
         if dice.random() < 0.3:
             self.environment.write_by(table, life, delete=chosen)
         else:
             self.environment.write_by(table, life, upsert=chosen)
 
-    def _reads(self, life: str, table: Table, dice: random.Random) -> None:
+    def _read(self, life: str, table: Table, dice: random.Random) -> None:
         self.environment.read(table, get=dice.sample(KEYS, 3) if dice.random() < 0.4 else ())
 
-    def _collects(self, life: str, table: Table, dice: random.Random) -> None:
+    def _collect(self, life: str, table: Table, dice: random.Random) -> None:
         table.collect(yes=True, interval_seconds=0)
 
-    def _holds(self, life: str, table: Table, dice: random.Random) -> None:
-        name = self.named("s")
+    def _use_snapshot(self, life: str, table: Table, dice: random.Random) -> None:
+        name = self.snapshot_of("s")
         if name is None:
-            self._hold(table, "s")
+            self._create_snapshot(table, "s")
             return
-        self._read_held(table, name)
+        self._read_snapshot(table, name)
         if dice.random() < 0.3:
             del self.shown[name]
             table.drop_snapshot(name)
 
-    def named(self, kind: str) -> str | None:
-        """The snapshot that is held of those whose names begin so."""
+    def snapshot_of(self, kind: str) -> str | None:
+        """Return a held snapshot whose name begins with `kind`; None if there is none."""
         return next((name for name in self.shown if name.startswith(kind)), None)
 
-    def _hold(self, table: Table, kind: str) -> str:
-        self.made += 1
-        name = f"{kind}{self.made}"
+    def _create_snapshot(self, table: Table, kind: str) -> str:
+        self.snapshots += 1
+        name = f"{kind}{self.snapshots}"
         before = {side: len(log.states) - 1 for side, log in self.environment.logs.items()}
         table.snapshot(name)
         for side, log in self.environment.logs.items():
@@ -138,8 +138,10 @@ class TableTime:
         self.shown[name] = None
         return name
 
-    def _read_held(self, table: Table, name: str) -> Rows:
-        """Each region is what it was at one moment while the snapshot was made, and the same each time."""
+    def _read_snapshot(self, table: Table, name: str) -> Rows:
+        """Read a snapshot. Each region has the state of one moment while it was created, and the same state at each
+        read.
+        """
         found = rows_of(table.at(name).scan().to_arrow())
         for side in (0, 1):
             part = {key: v for key, v in found.items() if key in keys(side)}
@@ -148,25 +150,25 @@ class TableTime:
         self.shown[name] = found
         return found
 
-    def _follows(self, life: str, table: Table, dice: random.Random) -> None:
+    def _consume(self, life: str, table: Table, dice: random.Random) -> None:
         try:
             changes = table.changes(cursor="consumer", start=dict(self.next) or "earliest")
         except Invalid:
-            assert not self.next, "the cursor is gone"
-            table.drop_cursor("consumer")  # its maker has crashed
+            assert not self.next, "the cursor is missing"
+            table.drop_cursor("consumer")  # its creator has crashed
             return
         for change in changes:
             side = self.environment.sides[change.region]
-            entry, taken = self.environment.logs[side].entries[change.position - 1], self.taken[side]
+            entry, read = self.environment.logs[side].entries[change.position - 1], self.read[side]
             assert change.rows.column("id").to_pylist() == entry.table().column("id").to_pylist()
-            assert not taken or taken[-1] < change.position
-            taken.append(change.position)
+            assert not read or read[-1] < change.position
+            read.append(change.position)
             self.next = dict(changes.positions)
         self.next = dict(changes.positions)
         changes.save()
 
     def _finish(self) -> None:
-        """A healthy process reads, folds and collects; pins stand; of the base nothing is missing."""
+        """Read, flush, merge and collect with a healthy process. Snapshots and cursor hold; the base lacks no file."""
         environment = self.environment
         environment.schedule.clock.advance(LEASE_SECONDS + 1)
         with environment.at("last"):
@@ -178,29 +180,29 @@ class TableTime:
                 assert environment.read(table) == environment.truth
                 table.collect(yes=True, interval_seconds=0)
                 for name in self.shown:
-                    self._read_held(table, name)
+                    self._read_snapshot(table, name)
             assert environment.read(table) == environment.truth
-            self._follows("last", table, self.dice)
+            self._consume("last", table, self.dice)
             for side, log in environment.logs.items():
-                first = self.taken[side][0] if self.taken[side] else 0
-                assert self.taken[side] == [position for position in log.positions_of_rows if position >= first]
-        uri = str(environment.place)
+                first = self.read[side][0] if self.read[side] else 0
+                assert self.read[side] == [position for position in log.positions_of_rows if position >= first]
+        uri = str(environment.path)
         for one in stored_versions(uri=uri):
             missing = {key for key in named_files(uri=uri, version=one.version) if environment.store.get(key) is None}
             assert not missing, f"version {one.version} of the base lacks {missing}"
 
 
-def table_time(seed: int, place: Path) -> TableTime:
-    """Run everybody to their end; raises at the first violation, and says how to replay it."""
+def run_table_pins(seed: int, path: Path) -> TablePins:
+    """Run all actors to their end. The first violation raises, with the command that replays it."""
     try:
-        return TableTime(seed, place).run()
+        return TablePins(seed, path).run()
     except BaseException as error:
-        error.add_note(f"replay: .venv/bin/python -m tests.simulation.table_time {seed}")
+        error.add_note(f"replay: .venv/bin/python -m tests.simulation.table_pins {seed}")
         raise
 
 
 if __name__ == "__main__":
     for given in sys.argv[1:]:
         with tempfile.TemporaryDirectory() as scratch:
-            done = table_time(int(given), Path(scratch) / "table")
-        print(f"seed {given}: {len(done.environment.plan.calls)} calls, nothing is wrong")
+            done = run_table_pins(int(given), Path(scratch) / "table")
+        print(f"seed {given}: {len(done.environment.plan.calls)} calls, no violation")
