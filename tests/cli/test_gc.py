@@ -42,7 +42,7 @@ def test_gc_gives_the_reason_for_each_older_object_that_is_kept(tmp_path: Path, 
         table.upsert([row(key)])
         table.flush()
         table.merge(engine="inprocess")
-    (Path(table.uri) / "data" / "0000.lance").write_bytes(b"worth a round of the base")
+    (Path(table.uri) / "data" / "0000.lance").write_bytes(b"an orphan of the base")
     (region,) = table.regions()
     directory = f"_mem_wal/{region.id}"
     pinned = pin.regions[region.id]
@@ -100,7 +100,7 @@ def test_gc_prints_its_result_as_text(tmp_path: Path, run: Run) -> None:
     dry_run, done = run("gc", uri), run("gc", uri, "--yes", "--interval", "0s")
 
     assert "nothing was deleted: use --yes" in dry_run.out
-    assert "the base holds it since version" in dry_run.out
+    assert "the base has it since version" in dry_run.out
     assert "deleted" in done.out
     refused = run("gc", uri, "--interval", "soon", "--output", "json")
     assert (refused.code, refused.document["error"]["field"]) == (1, "interval")

@@ -53,20 +53,20 @@ def metrics(log: str) -> list[dict[str, Any]]:
 
 
 def test_a_claim_a_flush_and_a_merge_work_in_the_cloud(cloud: Deployment, tmp_path: Path) -> None:
-    table = cloud.table("whole")
+    table = cloud.table("pipeline")
     table.upsert([{"id": 0, "state": "sent"}])
     for region in table.regions():
         claim(region, owner="crashed")
-    request = {"table": "whole"}
+    request = {"table": "pipeline"}
 
     with deploy("region_claim", cloud, tmp_path) as invoke:
         assert {one["owner"] for one in invoke(request)["regions"]} == {"default"}
     with deploy("compaction", cloud, tmp_path) as invoke:
         assert sum(one["rows"] for one in invoke(request)["generations"]) == 1
     with deploy("merger", cloud, tmp_path) as invoke:
-        plan = invoke({"table": "whole", "step": "plan", "execution": "one"})
+        plan = invoke({"table": "pipeline", "step": "plan", "execution": "one"})
         merged = invoke({"table": plan["table"], "engine": plan["engine"], "result": plan["result"]})
-        recorded = invoke({"table": "whole", "step": "record", "result": plan["result"]})
+        recorded = invoke({"table": "pipeline", "step": "record", "result": plan["result"]})
 
     assert plan["plan"] == "s3://lake/work/merge/one/plan.json"
     assert merged == recorded["merge"]
@@ -74,7 +74,7 @@ def test_a_claim_a_flush_and_a_merge_work_in_the_cloud(cloud: Deployment, tmp_pa
     assert table.get([0]).to_pylist() == [{"id": 0, "state": "sent"}]
     for line in metrics((tmp_path / "log").read_text()):
         assert line["_aws"]["CloudWatchMetrics"][0]["Dimensions"] == [["function", "table"]]
-        assert line["table"] == "s3://lake/tables/whole"
+        assert line["table"] == "s3://lake/tables/pipeline"
 
 
 def test_a_result_too_large_for_an_answer_is_returned_as_a_link(cloud: Deployment, tmp_path: Path) -> None:

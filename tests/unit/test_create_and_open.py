@@ -42,7 +42,7 @@ def create_with(location: Path, plan: FaultPlan) -> None:
 
 @pytest.fixture(scope="module")
 def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The state that a crash right after the base leaves. Six calls before check that the location is free."""
+    """The state that a crash right after the base leaves. The six calls before check that the location is free."""
     location = tmp_path_factory.mktemp("interrupted") / "table"
     with pytest.raises(Crash):
         create_with(location, FaultPlan.at(6, CRASH_BEFORE))

@@ -107,12 +107,12 @@ def test_the_shim_of_the_bundled_java_is_written_once(tmp_path: Path) -> None:
 
 def test_a_shim_of_another_installation_is_replaced(tmp_path: Path) -> None:
     shim = java.java_home(bundled_only=True, prefix=tmp_path) / "bin" / "java"
-    wanted = shim.read_text()
+    expected = shim.read_text()
     shim.write_text("#!/bin/sh\nexec /gone/java\n")
 
     java.java_home(bundled_only=True, prefix=tmp_path)
 
-    assert shim.read_text() == wanted
+    assert shim.read_text() == expected
 
 
 def test_without_any_java_the_error_says_what_to_install(tmp_path: Path, machine: pytest.MonkeyPatch) -> None:

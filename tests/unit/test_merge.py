@@ -362,7 +362,7 @@ def test_a_merge_that_crashed_after_its_commit_is_done(tmp_path: Path, monkeypat
 def lose_first_reply(
     monkeypatch: pytest.MonkeyPatch, *, applied: bool, then: Callable[[], object] = lambda: None
 ) -> None:
-    """Let the first commit get no answer, and call `then` before it raises."""
+    """Lose the reply of the first commit. Call `then` before the error is raised."""
     real, lost = base_rows.commit, []
 
     def commit(*args: Any, **named: Any) -> CommittedVersion | Preempted:

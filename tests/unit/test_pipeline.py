@@ -29,7 +29,7 @@ from lancelsm.wal.writer import Writer
 from tests.simulation.environment import TABLE
 from tests.simulation.faults import FakeClock, MemoryRegistry, MemoryStore
 
-SECONDS = 20  # far more than anything here takes; a deadlock fails instead of hanging
+SECONDS = 20  # more than any step takes; a deadlock fails a test instead of hanging it
 OWNER = "default"
 SCHEMA = TableSchema(
     columns=numbered(
@@ -108,7 +108,7 @@ def entry(number: int) -> Any:
 
 
 def in_log(target: WriteTarget) -> list[int]:
-    """Committed rows in order of the log, region by region."""
+    """Return the keys of all committed rows in the order of the log, region by region."""
     numbers: list[int] = []
     for region in sorted(regions(target.context), key=lambda region: region.id):
         for position in map(Position, range(1, region.head().next_position)):

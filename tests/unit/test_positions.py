@@ -143,13 +143,13 @@ def test_a_region_that_the_positions_of_a_consumer_do_not_name_is_streamed_from_
 
 
 def test_positions_of_a_dropped_table_are_refused_by_the_table_that_replaced_it(tmp_path):
-    place = tmp_path / "t"
-    table = create_table(place)
+    location = tmp_path / "t"
+    table = create_table(location)
     write(table, 1)
     before = table.changes()
     assert values_in(before) == [1]
-    drop_table(place)
-    again = create_table(place)
+    drop_table(location)
+    again = create_table(location)
     write(again, 2)
     (mine,) = (region.id for region in again.regions())
 
@@ -169,12 +169,12 @@ def test_positions_of_a_dropped_table_are_refused_by_the_table_that_replaced_it(
 
 def test_a_position_of_a_region_whose_creation_is_not_finished_is_accepted(table, handle):
     write(table, 1)
-    begun = RegionId("0" * 32)
+    unfinished = RegionId("0" * 32)
     record = dict(handle.context.registry.list(region_key(handle.context.table, RegionId("")).partition)[0][1])
-    handle.context.registry.swap(region_key(handle.context.table, begun), expect=None, change=record)
+    handle.context.registry.swap(region_key(handle.context.table, unfinished), expect=None, change=record)
     positions = {region.id: Position(1) for region in regions(handle.context)}
 
-    assert begun in positions
+    assert unfinished in positions
     assert values_in(table.changes(start=positions)) == [1]
 
 

@@ -22,7 +22,7 @@ def test_the_newest_level_that_has_a_key_wins(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize(
-    ("where", "wanted"),
+    ("where", "expected"),
     [
         ("v IS NULL", [2]),
         ("v LIKE 'a%'", [1, 4]),
@@ -34,11 +34,11 @@ def test_the_newest_level_that_has_a_key_wins(tmp_path: Path) -> None:
         ("v = '''x'", [3]),
     ],
 )
-def test_a_condition_means_the_same_at_every_level(tmp_path: Path, level: str, where: str, wanted: list[int]) -> None:
+def test_a_condition_means_the_same_at_every_level(tmp_path: Path, level: str, where: str, expected: list[int]) -> None:
     table = create(tmp_path)
     write(table, level, upsert=[row(1), row(2, None), row(3, "'x"), row(4, "ab")])
 
-    assert [found["id"] for found in rows_of(table, where=where)] == wanted
+    assert [found["id"] for found in rows_of(table, where=where)] == expected
 
 
 def test_get_returns_the_requested_columns_in_their_order_and_the_key_only_on_request(tmp_path: Path) -> None:
@@ -71,11 +71,11 @@ def test_get_and_scan_find_many_keys_across_levels(tmp_path: Path) -> None:
 
     found = table.get(list(range(-10, 5010)))
 
-    wanted = {key: "base" if key < 1000 else "gen" if key < 2000 else "tail" for key in range(5000) if key % 5}
-    assert dict(zip(found["id"].to_pylist(), found["v"].to_pylist(), strict=True)) == wanted
-    assert found.num_rows == len(wanted)
+    expected = {key: "base" if key < 1000 else "gen" if key < 2000 else "tail" for key in range(5000) if key % 5}
+    assert dict(zip(found["id"].to_pylist(), found["v"].to_pylist(), strict=True)) == expected
+    assert found.num_rows == len(expected)
     scanned = table.scan().to_arrow()
-    assert dict(zip(scanned["id"].to_pylist(), scanned["v"].to_pylist(), strict=True)) == wanted
+    assert dict(zip(scanned["id"].to_pylist(), scanned["v"].to_pylist(), strict=True)) == expected
 
 
 def test_a_scan_streams_batches_and_does_not_load_the_whole_table(tmp_path: Path) -> None:

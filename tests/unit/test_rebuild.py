@@ -224,7 +224,7 @@ def test_a_rebuilt_region_belongs_to_the_ordinary_writers(tmp_path: Path) -> Non
     assert rows_of(table) == [row(1), row(2)]
 
 
-def test_a_manifest_that_was_committed_but_not_published_is_ignored(tmp_path: Path) -> None:
+def test_a_rebuild_ignores_a_manifest_that_was_committed_but_not_published(tmp_path: Path) -> None:
     """Its staged copy proves nothing, so its entries are in the tail again."""
     table = create(tmp_path)
     location = Path(table.uri)

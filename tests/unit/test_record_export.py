@@ -43,7 +43,7 @@ WITH_DICTIONARY = NESTED.append_column("word", pa.array(["a", None, "b"]).dictio
 
 
 def same(a: pa.Table, b: pa.Table) -> bool:
-    """Equal with NaN equal to itself and -0.0 not to 0.0."""
+    """Whether two tables are equal, where NaN equals NaN and -0.0 differs from 0.0."""
     return a.schema.equals(b.schema) and repr(a.to_pylist()) == repr(b.to_pylist())
 
 

@@ -111,12 +111,12 @@ def test_an_empty_file_is_refused(tmp_path, suffix):
 def test_a_truncated_file_is_refused(tmp_path, suffix):
     path = tmp_path / f"cut.{suffix}"
     write(path)
-    whole = path.read_bytes()
+    content = path.read_bytes()
 
-    for length in range(1, len(whole), 7):
-        if suffix == "ndjson" and b"\n" in whole[length - 1 : length + 1]:
+    for length in range(1, len(content), 7):
+        if suffix == "ndjson" and b"\n" in content[length - 1 : length + 1]:
             continue  # this is a valid file with fewer lines
-        path.write_bytes(whole[:length])
+        path.write_bytes(content[:length])
         with pytest.raises(Invalid) as raised:
             read_file(str(path), schema=SCHEMA)
         assert raised.value.where["file"] == str(path)

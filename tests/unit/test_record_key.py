@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lancelsm.errors import Invalid
-from lancelsm.record.key import check_primary_key, fold, unsupported_by_lance, key_column, newest
+from lancelsm.record.key import check_primary_key, fold, key_column, newest, unsupported_by_lance
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import FIELD_ID, TableSchema
 

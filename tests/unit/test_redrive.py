@@ -20,7 +20,7 @@ from lancelsm.wal.region_writer import RegionWriters
 from tests.simulation.deployment import TABLE, URI, Deployment
 
 
-def places(deployment: Deployment) -> Openers:
+def openers(deployment: Deployment) -> Openers:
     def table(uri: str) -> TableHandle:
         return deployment.container("redriver", faulty=False).open(uri)
 
@@ -32,7 +32,7 @@ def places(deployment: Deployment) -> Openers:
 
 def redrive_after_a_minute(deployment: Deployment, *, dry: bool = False) -> list[Redriven]:
     deployment.clock.sleep(61)
-    return list(redrive(deployment.dead_letters, openers=places(deployment), dry=dry))
+    return list(redrive(deployment.dead_letters, openers=openers(deployment), dry=dry))
 
 
 def verdicts(done: list[Redriven]) -> list[Verdict]:
@@ -87,7 +87,7 @@ def test_a_dry_run_changes_nothing_and_reports_the_same():
 
     assert deployment.log() == {8: [1]}
     assert len(deployment.dead_letters.bodies) == 1
-    assert dry == list(redrive(deployment.dead_letters, openers=places(deployment), dry=False))
+    assert dry == list(redrive(deployment.dead_letters, openers=openers(deployment), dry=False))
     assert deployment.log() == {8: [1], 7: [99]}
 
 
@@ -159,7 +159,9 @@ def test_a_newer_row_written_between_the_read_and_the_append_wins():
         return replace(handle, context=replace(handle.context, objects=Overtaken(handle.context.objects)))
 
     deployment.clock.sleep(61)
-    done = list(redrive(deployment.dead_letters, openers=Openers(table=table, inbox=places(deployment).inbox), dry=False))
+    done = list(
+        redrive(deployment.dead_letters, openers=Openers(table=table, inbox=openers(deployment).inbox), dry=False)
+    )
 
     assert overtaken
     assert verdicts(done) == [Verdict.SUPERSEDED]
@@ -324,7 +326,7 @@ def test_unprocessed_dead_letters_go_back_to_the_queue_when_a_redrive_ends_early
     add_dead_letter(deployment, (7, None))
     add_dead_letter(deployment, (8, None))
     deployment.clock.sleep(61)
-    walk = redrive(deployment.dead_letters, openers=places(deployment), dry=False)
+    walk = redrive(deployment.dead_letters, openers=openers(deployment), dry=False)
     next(walk)
 
     walk.close()
@@ -342,7 +344,7 @@ def test_an_appended_dead_letter_is_reported_even_if_its_deletion_fails(monkeypa
         raise Unavailable("the queue gave no answer")
 
     monkeypatch.setattr(deployment.dead_letters, "delete", fail)
-    walk = redrive(deployment.dead_letters, openers=places(deployment), dry=False)
+    walk = redrive(deployment.dead_letters, openers=openers(deployment), dry=False)
 
     assert next(walk).verdict is Verdict.APPENDED
     with pytest.raises(Unavailable):
@@ -355,7 +357,7 @@ def test_a_redrive_receives_no_more_dead_letters_at_once_than_it_can_process_in_
         add_dead_letter(deployment, (key, None))
     deployment.clock.sleep(61)
 
-    walk = redrive(deployment.dead_letters, openers=places(deployment), dry=True)
+    walk = redrive(deployment.dead_letters, openers=openers(deployment), dry=True)
     next(walk)
 
     assert sum(held.receives for held in deployment.dead_letters.held) == 10
@@ -368,7 +370,7 @@ def test_a_dead_letter_that_is_received_again_is_reported_once():
     for key in range(12):
         add_dead_letter(deployment, (key, None))
     deployment.clock.sleep(61)
-    slow = places(deployment)
+    slow = openers(deployment)
 
     def table(uri: str) -> TableHandle:
         deployment.clock.sleep(20)
@@ -389,6 +391,6 @@ def test_an_error_of_the_store_leaves_the_dead_letter():
         raise LsmError("not today")
 
     deployment.clock.sleep(61)
-    (done,) = redrive(deployment.dead_letters, openers=Openers(table=table, inbox=places(deployment).inbox), dry=False)
+    (done,) = redrive(deployment.dead_letters, openers=Openers(table=table, inbox=openers(deployment).inbox), dry=False)
 
     assert (done.verdict, done.reason) == (Verdict.LEFT, "not today")

@@ -129,7 +129,7 @@ def test_a_field_names_its_source_columns_by_name_and_by_lance_field_id():
         ("bucket(a,, 4)", "not a list of columns"),
         ("identity(a,)", "not a list of columns"),
         ("year(a)", "year doesn't support a column of type int64"),
-        ("day(b)", "day doesn't take"),
+        ("day(b)", "day doesn't support"),
         ("unsharded(a)", "unknown transform"),
         ("hash(a, 4)", "unknown transform 'hash'"),
         ("bucket", "no transform at"),
@@ -147,7 +147,7 @@ def test_an_invalid_spec_is_refused(text, message):
 
 
 def test_truncate_refuses_timestamps():
-    with pytest.raises(Invalid, match="truncate doesn't take"):
+    with pytest.raises(Invalid, match="truncate doesn't support"):
         parse_regions("truncate(t, 10)", schema=TIMED)
 
 

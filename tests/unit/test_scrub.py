@@ -1,4 +1,4 @@
-"""Scrub whole tables: what it reads, where it stops, and what a concurrent collection changes."""
+"""Scrub tables: what it reads, where it stops, and what a concurrent collection changes."""
 
 from __future__ import annotations
 
@@ -132,10 +132,10 @@ def test_intact_indexes_of_every_kind_have_no_problem_and_damaged_ones_are_named
 
     assert table.scrub().problems == ()
     for path in (tmp_path / "table" / "_indices").glob("*/*"):
-        whole = path.read_bytes()
-        path.write_bytes(whole[:-20] + bytes(20))
+        content = path.read_bytes()
+        path.write_bytes(content[:-20] + bytes(20))
         assert [one.path for one in table.scrub().problems] == [f"_indices/{path.parent.name}"]
-        path.write_bytes(whole)
+        path.write_bytes(content)
 
 
 def test_an_index_file_of_an_old_release_of_lance_is_not_read(tmp_path: Path) -> None:
@@ -151,13 +151,13 @@ def test_an_index_file_of_an_old_release_of_lance_is_not_read(tmp_path: Path) ->
 
 def test_a_limit_ends_the_scrub_of_a_table(tmp_path: Path) -> None:
     table = filled(tmp_path)
-    whole = table.scrub()
+    full = table.scrub()
 
-    report = table.scrub(limit=whole.checked // 2)
+    report = table.scrub(limit=full.checked // 2)
 
     assert report.ok
     assert not report.complete
-    assert report.checked < whole.checked
+    assert report.checked < full.checked
 
 
 def test_a_limit_ends_the_scrub_of_a_snapshot(tmp_path: Path) -> None:
@@ -167,14 +167,14 @@ def test_a_limit_ends_the_scrub_of_a_snapshot(tmp_path: Path) -> None:
         table.flush()
         table.merge(engine="inprocess")
     table.snapshot("now")
-    whole = table.at("now").scrub()
-    assert whole.complete
+    full = table.at("now").scrub()
+    assert full.complete
 
-    report = table.at("now").scrub(limit=whole.checked - 4)
+    report = table.at("now").scrub(limit=full.checked - 4)
 
     assert report.ok
     assert not report.complete
-    assert report.checked <= whole.checked - 4
+    assert report.checked <= full.checked - 4
 
 
 def test_orphans_are_counted_and_are_no_problem(tmp_path: Path) -> None:

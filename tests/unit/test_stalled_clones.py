@@ -1,4 +1,4 @@
-"""A `clone` call stalling while others finish the clone, write to it, drop it, or clone to the same location."""
+"""A `clone` call stalls while others finish the clone, write to it, drop it, or clone to the same location."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def location(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def before(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, str, Callable[[], Any]], None]:
-    """Patch a function: its first caller stalling until `act` has run."""
+    """Patch a function: its first caller stalls until `act` has run."""
 
     def before(module: Any, name: str, act: Callable[[], Any]) -> None:
         real, others = getattr(module, name), [act]

@@ -1,4 +1,4 @@
-"""Each check of a round of the base matters, as in `test_verifier_guards`: without it, needed objects may go."""
+"""Each check of a round of the base matters (see `test_verifier_guards`): without it, needed objects are deleted."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def forged(
     region: RegionId | None = None,
     change: Callable[[WholeTableEnv], None] = lambda table_env: None,
 ) -> Callable[[], None]:
-    """Forge a round of the base that deletes these items, after `change` of the table environment. Return its check."""
+    """Forge a round of the base that deletes these items, after `change`. Return a function that verifies it."""
     table_env = merged_twice()
     with in_place_of_lance(table_env.base):
         change(table_env)
@@ -181,11 +181,11 @@ GUARDS: dict[str, Check] = {
         forged=named_list,
     ),
     "a round of the base deletes no object of a region": Check(
-        edits=((WHY_NOT, 'return "it is none of the base\'s"', 'return ""'),),
+        edits=((WHY_NOT, 'return "it does not belong to the base"', 'return ""'),),
         forged=partial(forged, (GarbageKind.ENTRY, "_mem_wal/x/wal/1.arrow", 1)),
     ),
     "a pinned version stays": Check(
-        edits=((VERIFY, "if pin.base_version in going:", "if False:"),),
+        edits=((VERIFY, "if pin.base_version in removed:", "if False:"),),
         forged=partial(forged, version(NEWEST), floor=NEWEST + 1, change=hold_older_version),
     ),
 }

@@ -278,7 +278,7 @@ ANY_NAME = ((CHECK.items, "if not self._is_named_as(item, name):", "if False:"),
 
 GUARDS: dict[str, Check] = {
     "an item is below the directory of the region": Check(
-        edits=((CHECK.items, "if not item.path.startswith(place) or ", "if "),),
+        edits=((CHECK.items, "if not item.path.startswith(prefix) or ", "if "),),
         behind=ANY_NAME,
         forged=partial(outside, GarbageKind.ENTRY, "_lancelsm/config.json", 1),
     ),
@@ -447,7 +447,7 @@ GUARDS: dict[str, Check] = {
         forged=unbalanced,
     ),
     "a round takes no more than a share of a large log": Check(
-        edits=((CHECK._share, "if size * 100 > standing * settings.collect_share_percent:", "if False:"),),
+        edits=((CHECK._share, "if size * 100 > log_bytes * settings.collect_share_percent:", "if False:"),),
         forged=whole_log,
     ),
     "the number of the round is the next one": Check(
@@ -477,7 +477,7 @@ def test_every_check_of_the_verifier_has_a_forged_round() -> None:
         "named is None",
         "item.path in needed",  # `needed` is edited where it is computed
         "min(one.get(self._region.id, 0) for one in known) < item.number",  # `known` is edited where it is computed
-        "size * 100 <= self._round.standing * settings.collect_share_percent",  # only decides which error is raised
+        "size * 100 <= self._round.log_bytes * settings.collect_share_percent",  # only decides which error is raised
     ]
 
 
