@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lancelsm.scrub.table import scrub_place
+from lancelsm.scrub.table import scrub_location
 from lancelsm.stack import documents
 from lancelsm.stack.function import Document, FunctionCall, function, parse_event, settings, table_uri
 
@@ -32,4 +32,4 @@ class Input:
 def handler(event: Document, _call: FunctionCall) -> Document:
     request = parse_event(Input, event)
     uri = table_uri(request.table, root=SETTINGS["LANCELSM_TABLES"])
-    return documents.scrubbed(scrub_place(uri, region=request.region, at=request.at, limit=request.limit))
+    return documents.scrubbed(scrub_location(uri, region=request.region, at=request.at, limit=request.limit))

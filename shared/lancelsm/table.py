@@ -144,7 +144,16 @@ class Table:
             return self._append(deletes(keys, schema=self._schema))
 
     def writer(self, *, pipeline_depth: int = 1, exclusive: bool = False) -> Writer:
-        """Return a context that groups many small writes from many callers into few entries; see `Writer`."""
+        """Return a context that groups many small writes from many callers into few entries; see `Writer`.
+
+        Args:
+            pipeline_depth: how many entries of a region may be in flight at once; more than 1 implies `exclusive`.
+            exclusive: claim each region for this writer alone, and give it back at the end. Other writers get `Fenced`
+                meanwhile, and after a crash of this writer until the region is claimed.
+
+        Raises:
+            Invalid: `pipeline_depth` is below 1.
+        """
         self._check_writable()
         return Writer(self._target, owner=self._owner, pipeline_depth=pipeline_depth, exclusive=exclusive)
 

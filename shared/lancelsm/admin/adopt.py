@@ -53,17 +53,17 @@ def adopt(
     storage_options: Mapping[str, str] | None = None,
     ports: Ports | None = None,
 ) -> TableHandle:
-    """Turn a Lance table with a MemWAL index into a lancelsm table. Lance's writers are fenced without asking them.
+    """Turn a Lance table with a MemWAL index into a lancelsm table. Running writers of Lance are fenced.
 
-    In a table that is already a lancelsm table, adopt the regions again that Lance's writer wrote to: what it wrote is
+    If the table is a lancelsm table already, adopt the regions again that Lance's writer wrote to: what it wrote is
     kept, and the heads of these regions are derived from storage (`admin.rebuild.rebuild`).
 
     Args:
         registry: `sqlite`, `object` or `dynamodb:NAME`, as for `table.create`.
 
     Returns:
-        The opened table. Regions without a spec that Lance knows (spec 0 of Lance) can be read, flushed, merged and
-        sealed, but not written.
+        The opened table. If Lance's index does not say which region a key is in (Lance's spec 0), the table can be
+        read, flushed, merged and sealed, but takes no rows until `set_regions`.
 
     Raises:
         Invalid: no such table is there, it has no primary key, or it is a lancelsm table that Lance's writer did not

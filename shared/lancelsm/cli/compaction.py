@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from lancelsm.cli.arguments import Uri
-from lancelsm.cli.inspection import chosen
+from lancelsm.cli.inspection import resolve_regions
 from lancelsm.cli.regions import show_regions
 from lancelsm.cli.session import Session, command, console
 
@@ -112,7 +112,9 @@ def run(
         f"Flushed {counted(ran.generations, 'generation')}, merged {ran.merged_generations:,} in "
         f"{counted(ran.merges, 'merge')}, compacted {counted(ran.compactions, 'time')}"
     )
-    show_regions(session, handle, [(one, one.head()) for one in chosen(handle, None)], title=title, **asdict(ran))
+    show_regions(
+        session, handle, [(one, one.head()) for one in resolve_regions(handle, None)], title=title, **asdict(ran)
+    )
 
 
 @command(commands, "demo", example="lancelsm demo --dir /tmp/flights")

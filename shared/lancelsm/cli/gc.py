@@ -31,7 +31,7 @@ def gc(
 
     Without --yes nothing is written. With --yes a round is committed; the first call after the interval deletes its
     objects. What a snapshot kept is deleted when the snapshot has been expired for `skew_allowance_seconds` (5 minutes
-    by default), because clocks differ. What a dropped snapshot kept is deleted at once.
+    by default), because clocks differ. What a dropped snapshot kept does not have to wait.
 
     As JSON: {"round": [keys of its lists], "phase": "idle" | "marked" | "committed" | "swept", "candidates": [{"path",
     "kind", "bytes", "why"}], "kept": [{"path", "kind", "why"}], "deleted"}.

@@ -30,7 +30,7 @@ def manifest(session: Session, uri: Uri, region: Region = None) -> None:
     from lancelsm.cli.text import facts
 
     handle = session.handle(uri)
-    found = [_manifest(one, handle) for one in chosen(handle, region)]
+    found = [_manifest(one, handle) for one in resolve_regions(handle, region)]
 
     def text() -> Any:
         from rich.console import Group
@@ -55,7 +55,7 @@ def entries(session: Session, uri: Uri, region: Region = None) -> None:
     from lancelsm.scrub.inspection import find_entries
 
     handle = session.handle(uri)
-    found = [asdict(entry) for one in chosen(handle, region) for entry in find_entries(one)]
+    found = [asdict(entry) for one in resolve_regions(handle, region) for entry in find_entries(one)]
     columns = ("region", "position", "state", "epoch", "rows", "bytes", "fence", "sound", "writer")
     _show(session, handle, "entries", found, columns)
 
@@ -71,7 +71,7 @@ def generations(session: Session, uri: Uri, region: Region = None) -> None:
     from lancelsm.scrub.inspection import find_generations
 
     handle = session.handle(uri)
-    regions = chosen(handle, region)
+    regions = resolve_regions(handle, region)
     counters = handle.read_base().counters
     found = [
         asdict(generation)
@@ -82,7 +82,7 @@ def generations(session: Session, uri: Uri, region: Region = None) -> None:
     _show(session, handle, "generations", found, columns)
 
 
-def chosen(handle: TableHandle, region: str | None) -> list[RegionOfTable]:
+def resolve_regions(handle: TableHandle, region: str | None) -> list[RegionOfTable]:
     """Return all regions with a head, or the region whose id is or starts with `region`."""
     from lancelsm.region.catalog import select_regions as chosen_regions
 

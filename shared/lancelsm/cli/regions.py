@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lancelsm.cli.arguments import Region, Uri
-from lancelsm.cli.inspection import chosen
+from lancelsm.cli.inspection import resolve_regions
 from lancelsm.cli.session import Session, command
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def list_regions(session: Session, uri: Uri, region: Region = None) -> None:
     As JSON: {"regions": [{"region", "epoch", "owner", "status", "values"}]}.
     """
     handle = session.handle(uri)
-    show_regions(session, handle, ((one, one.head()) for one in chosen(handle, region)))
+    show_regions(session, handle, ((one, one.head()) for one in resolve_regions(handle, region)))
 
 
 @command(group, "claim", example="lancelsm region claim orders --region 1f0a")
@@ -49,7 +49,7 @@ def claim(
 
     handle = session.handle(uri)
     name = owner or handle.config.owner
-    show_regions(session, handle, [(one, claim_region(one, owner=name)) for one in chosen(handle, region)])
+    show_regions(session, handle, [(one, claim_region(one, owner=name)) for one in resolve_regions(handle, region)])
 
 
 @command(group, "seal", example="lancelsm region seal orders --region 1f0a")
@@ -70,7 +70,7 @@ def seal(
         if not sys.stdin.isatty():
             raise typer.BadParameter("needed to seal all regions permanently; or give --region", param_hint="--yes")
         typer.confirm(f"Seal all regions of {handle.context.uri} permanently?", abort=True, err=True)
-    show_regions(session, handle, [(one, seal_region(one)) for one in chosen(handle, region)])
+    show_regions(session, handle, [(one, seal_region(one)) for one in resolve_regions(handle, region)])
 
 
 @command(group, "adopt", example="lancelsm region adopt vectors.lance")
@@ -106,7 +106,7 @@ def adopt(
         handle = adopt_table(uri, registry=registry_kind, owner=owner, storage_options=session.storage_options)
     if regions is not None and (known or handle.config.regions is None):
         handle = set_regions(handle, regions)
-    show_regions(session, handle, ((one, one.head()) for one in chosen(handle, None)))
+    show_regions(session, handle, ((one, one.head()) for one in resolve_regions(handle, None)))
 
 
 @command(registry, "rebuild", example="lancelsm registry rebuild orders")

@@ -41,11 +41,11 @@ def scrub(
     objects and records that were read. `complete` is false if --limit left something unread; `ok` covers only what was
     read. Exit code 4 if something is damaged, otherwise 0.
     """
-    from lancelsm.scrub.table import scrub_place
+    from lancelsm.scrub.table import scrub_location
     from lancelsm.stack import documents
 
     with session.working("Reading"):
-        report = scrub_place(uri, region=region, at=at, limit=limit, storage_options=session.storage_options)
+        report = scrub_location(uri, region=region, at=at, limit=limit, storage_options=session.storage_options)
     session.show(documents.scrubbed(report), lambda: _text(report))
     if not report.ok:
         raise typer.Exit(Corrupt.exit_code)

@@ -34,9 +34,9 @@ def committed(done: Committed) -> Document:
     return {"rows": done.rows, "entries": [asdict(entry) for entry in done.entries]}
 
 
-def flushed(made: Iterable[Flushed]) -> Document:
+def flushed(done: Iterable[Flushed]) -> Document:
     """{"generations": [{"region", "generation", "rows", "path"}]}."""
-    found = [{"region": one.region, "generation": one.generation, "rows": one.rows, "path": one.path} for one in made]
+    found = [{"region": one.region, "generation": one.generation, "rows": one.rows, "path": one.path} for one in done]
     return {"generations": found}
 
 

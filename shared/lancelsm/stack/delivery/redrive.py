@@ -1,9 +1,9 @@
 """Redrive: append quarantined rows again, unless the log has newer rows with their keys.
 
-Newer than a row are the entries from its dead letter's position on, except entries of earlier redrives: these have
-lower sequences of the queue. The sum of the entries proves that all of them were read, for every head that the append
-tries. Once the log is collected past that position, newer rows can't be ruled out, and the dead letter stays. Model:
-tests/model/redelivery.py.
+Newer than a row are the entries from its dead letter's position on, except older rows that were redriven: their entries
+have lower sequences of the queue. The sum of the entries proves that all of them were read, for every head that the
+append tries. Once the log is collected past that position, newer rows can't be ruled out, and the dead letter stays.
+Model: tests/model/redelivery.py.
 """
 
 from __future__ import annotations

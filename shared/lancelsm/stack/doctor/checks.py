@@ -146,18 +146,18 @@ def _registry(facts: DeploymentFacts) -> Check:
     indexes = {index["IndexName"] for index in table.get("GlobalSecondaryIndexes", ())}
     recovery = _recovery(facts.backups)
     local = facts.stage == "local"  # the emulator keeps no data
-    again = _deploy(facts)
+    deploy = _deploy(facts)
     return evaluate(
         name,
         f"{table['TableName']}, {table['TableStatus']}",
         (table["TableStatus"] not in ("ACTIVE", "UPDATING"), f"it is {table['TableStatus']}", "Wait, then check again"),
         (keys != [("pk", "HASH"), ("sk", "RANGE")], f"its key is {keys}", "Use a table with the key pk and sk"),
-        ("dirty" not in indexes, "it has no index `dirty`", again),
-        (recovery != "ENABLED" and not local, f"point-in-time recovery is {recovery}", f"Turn it on. {again}"),
+        ("dirty" not in indexes, "it has no index `dirty`", deploy),
+        (recovery != "ENABLED" and not local, f"point-in-time recovery is {recovery}", f"Turn it on. {deploy}"),
         (
             not table.get("DeletionProtectionEnabled") and not local,
             "deletion protection is off",
-            f"Turn deletion protection on. {again}",
+            f"Turn deletion protection on. {deploy}",
         ),
         (
             bool(table.get("Replicas")),
@@ -176,7 +176,7 @@ def _recovery(backups: Answer) -> str:
 
 def _queues(facts: DeploymentFacts) -> Iterator[Check]:
     writes, dead_letters = facts.queues["QueueUrl"], facts.queues["DeadLetterUrl"]
-    again = _deploy(facts)
+    deploy = _deploy(facts)
     writer = facts.functions["writer_flush"]
     seconds = 0 if isinstance(writer, CallFailed) else int(writer["Timeout"])
     if isinstance(writes, CallFailed):
@@ -189,17 +189,17 @@ def _queues(facts: DeploymentFacts) -> Iterator[Check]:
         yield evaluate(
             "queue",
             f"{_name(writes)}, {writes.get('ApproximateNumberOfMessages', '?')} messages waiting",
-            *_fifo(writes, again),
-            (redrive.get("deadLetterTargetArn") != target, "its dead letters go to another queue", again),
+            *_fifo(writes, deploy),
+            (redrive.get("deadLetterTargetArn") != target, "its dead letters go to another queue", deploy),
             (
                 0 < receives < _RECEIVES,
                 f"it gives up a message after {receives} receives, so a blocked region would skip messages",
-                again,
+                deploy,
             ),
             (
                 hidden < _VISIBILITY * seconds,
                 f"its visibility timeout is {hidden} s, the writer's timeout {seconds} s",
-                again,
+                deploy,
             ),
         )
     if isinstance(dead_letters, CallFailed):
@@ -209,16 +209,16 @@ def _queues(facts: DeploymentFacts) -> Iterator[Check]:
         yield evaluate(
             "dead letters",
             f"{_name(dead_letters)}, empty",
-            *_fifo(dead_letters, again),
+            *_fifo(dead_letters, deploy),
             (waiting > 0, f"{waiting} dead letters are waiting", "Look at them, then: lancelsm redrive"),
         )
 
 
-def _fifo(queue: Mapping[str, Any], again: str) -> Iterator[tuple[bool, str, str]]:
+def _fifo(queue: Mapping[str, Any], deploy: str) -> Iterator[tuple[bool, str, str]]:
     kept = int(queue.get("MessageRetentionPeriod", 0))
-    yield queue.get("FifoQueue") != "true", "it is not a FIFO queue", again
-    yield queue.get("ContentBasedDeduplication") == "true", "it deduplicates by content, not by request", again
-    yield kept < _RETENTION_SECONDS, f"it keeps messages for only {kept} s", again
+    yield queue.get("FifoQueue") != "true", "it is not a FIFO queue", deploy
+    yield queue.get("ContentBasedDeduplication") == "true", "it deduplicates by content, not by request", deploy
+    yield kept < _RETENTION_SECONDS, f"it keeps messages for only {kept} s", deploy
 
 
 def _name(queue: Mapping[str, Any]) -> str:
@@ -234,28 +234,28 @@ def _function(facts: DeploymentFacts, function: str, answer: Answer) -> Check:
     state = answer.get("State", "Active")
     updated = answer.get("LastUpdateStatus", "Successful")
     local = facts.stage == "local"
-    again = _deploy(facts)
+    deploy = _deploy(facts)
     return evaluate(
         name,
         f"{runtime}, {_architecture(answer)}, {answer['MemorySize']} MB, {answer['Timeout']} s",
-        (state not in ("Active", "Inactive"), f"it is {state}: {answer.get('StateReason', '')}", again),
-        (updated == "Failed", f"its last update failed: {answer.get('LastUpdateStatusReason', '')}", again),
-        (not _runs(runtime), f"its runtime is {runtime}", f"Use Python 3.12 or 3.13. {again}"),
-        (not local and not answer.get("Layers") and runtime != "Image", "it has no layer", f"make build. {again}"),
+        (state not in ("Active", "Inactive"), f"it is {state}: {answer.get('StateReason', '')}", deploy),
+        (updated == "Failed", f"its last update failed: {answer.get('LastUpdateStatusReason', '')}", deploy),
+        (not _runs(runtime), f"its runtime is {runtime}", f"Use Python 3.12 or 3.13. {deploy}"),
+        (not local and not answer.get("Layers") and runtime != "Image", "it has no layer", f"make build. {deploy}"),
         (
             not local and not _same_architecture(facts, answer),
             f"it is {_architecture(answer)}, other functions are not",
-            again,
+            deploy,
         ),
         *(
-            (settings[setting] != expected, f"{setting} is {settings[setting]}, not {expected}", again)
+            (settings[setting] != expected, f"{setting} is {settings[setting]}, not {expected}", deploy)
             for setting, expected in _settings(facts).items()
             if setting in settings
         ),
         (
             "LANCELSM_STACK" not in settings,
             "its settings are missing",
-            again,
+            deploy,
         ),
     )
 
@@ -305,14 +305,14 @@ def _invocable(facts: DeploymentFacts) -> Check:
 
 
 def _mapping(facts: DeploymentFacts) -> Check:
-    name, again = "delivery", _deploy(facts)
+    name, deploy = "delivery", _deploy(facts)
     if isinstance(facts.mappings, CallFailed):
         return _unknown(facts, name, facts.mappings)
     writes = facts.queues["QueueUrl"]
     arn = None if isinstance(writes, CallFailed) else writes["QueueArn"]
     found = [one for one in facts.mappings["EventSourceMappings"] if one["EventSourceArn"] == arn]
     if len(found) != 1:
-        return Check(name=name, ok=False, found=f"{len(found)} mappings from the queue to the writer", remedy=again)
+        return Check(name=name, ok=False, found=f"{len(found)} mappings from the queue to the writer", remedy=deploy)
     (mapping,) = found
     state, response_types = str(mapping["State"]), mapping.get("FunctionResponseTypes", ())
     return evaluate(
@@ -323,7 +323,7 @@ def _mapping(facts: DeploymentFacts) -> Check:
             f"the mapping is {state}: messages wait",
             "Enable it: aws lambda update-event-source-mapping --enabled --uuid " + str(mapping["UUID"]),
         ),
-        ("ReportBatchItemFailures" not in response_types, "a batch fails as a whole", again),
+        ("ReportBatchItemFailures" not in response_types, "a batch fails as a whole", deploy),
     )
 
 
@@ -347,16 +347,16 @@ def _application(facts: DeploymentFacts) -> Check:
     label, state = str(application["releaseLabel"]), str(application["state"])
     architecture = str(application.get("architecture", "X86_64")).lower()
     built = {_architecture(one) for one in facts.functions.values() if not isinstance(one, CallFailed)}
-    again = _deploy(facts)
+    deploy = _deploy(facts)
     return evaluate(
         name,
         f"{label}, {architecture}, {state}",
-        (not label.startswith(_LABELS), f"its release is {label}", f"Use emr-spark-8.x or emr-7.x. {again}"),
-        (state == "TERMINATED", "it is terminated", again),
+        (not label.startswith(_LABELS), f"its release is {label}", f"Use emr-spark-8.x or emr-7.x. {deploy}"),
+        (state == "TERMINATED", "it is terminated", deploy),
         (
             facts.stage != "local" and bool(built) and built != {architecture},
             f"it is {architecture}, its packages are built for {', '.join(sorted(built))}",
-            f"Deploy both with one -c architecture. {again}",
+            f"Deploy both with one -c architecture. {deploy}",
         ),
-        (bool(application.get("initialCapacity")), "it keeps workers, which cost money while idle", again),
+        (bool(application.get("initialCapacity")), "it keeps workers, which cost money while idle", deploy),
     )
