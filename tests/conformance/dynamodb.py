@@ -36,7 +36,7 @@ def dynamodb_client(endpoint: str) -> Any:
         region_name="us-east-1",
         aws_access_key_id="000000000000",
         aws_secret_access_key="secret",
-        config=aws.once(),
+        config=aws.no_retry_config(),
     )
 
 

@@ -205,5 +205,5 @@ def test_writes_acknowledged_to_a_killed_writer_are_in_the_registry(tmp_path, ki
 def test_a_sqlite_registry_of_a_url_is_invalid(tmp_path):
     with pytest.raises(Invalid, match="needs a table at a path"):
         open_registry("sqlite", uri="s3://bucket/table", store=None, clock=None, ids=None)
-    with pytest.raises(Invalid, match="no registry 'etcd'"):
+    with pytest.raises(Invalid, match="unknown kind of registry: 'etcd'"):
         open_registry("etcd", uri=tmp_path, store=None, clock=None, ids=None)
