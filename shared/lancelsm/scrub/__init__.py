@@ -1,5 +1,5 @@
-"""Scrub: read everything that a table consists of, and name each object that is wrong. It repairs nothing.
+"""Scrub: read all objects and records of a table, and report each one that is wrong. It repairs nothing.
 
-Heads are read first, then what they name, then the base, as readers do. A concurrent merge or collection is no problem:
-what looks wrong counts only if a head that is read later still needs it.
+Like readers, it reads heads first, then the objects that they name, then the base. It can run beside merges and
+collections: a suspect object counts as wrong only if a head that is read later still needs it.
 """

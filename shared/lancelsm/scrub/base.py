@@ -1,7 +1,7 @@
-"""Scrub the base: its facts against the configuration, its counters against the regions, its files.
+"""Scrub the base: compare facts with the configuration and counters with the regions, and read its files.
 
-Rows of a base carry no sums of ours: what Lance reads back in the right number, of the right type and with distinct
-keys is taken for what was written.
+Rows of a base have no checksums. They count as correct if Lance reads the right number of rows, of the right types, and
+with distinct keys.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from lancelsm.registry import Record
 from lancelsm.scrub.region import RegionScrub
 from lancelsm.scrub.report import ObjectKind, Tally, problem_of, record_path
 
-_TAGS = "_refs/tags"  # where Lance keeps them
+_TAGS = "_refs/tags"  # where Lance stores tags
 _TRIES = 5
 _KINDS = {"data": ObjectKind.BASE_FILE, "_deletions": ObjectKind.DELETION, "_indices": ObjectKind.INDEX}
 
 
 def open_version(handle: TableHandle, version: int | None, tally: Tally) -> BaseTable | None:
-    """A version of the base, the newest by default, if it is this table's."""
-    tally.take()
+    """Open a version of the base, the newest by default; None if it is damaged or belongs to another table."""
+    tally.count()
     try:
         base = _read_version(handle, version)
         if base.facts is not None and base.facts.table != handle.config.table:
             tally.add(
-                CONFIG, ObjectKind.CONFIG, f"it is of table {handle.config.table}, the base of {base.facts.table}"
+                CONFIG, ObjectKind.CONFIG, f"it belongs to table {handle.config.table}, the base to {base.facts.table}"
             )
         check_base(base, handle.config)
     except (Corrupt, Invalid) as error:
@@ -56,12 +56,12 @@ def open_version(handle: TableHandle, version: int | None, tally: Tally) -> Base
         tally.add(CONFIG if config else VERSIONS, ObjectKind.CONFIG if config else ObjectKind.BASE, problem_of(error))
         return None
     if version is None and not _fits(handle, base):
-        tally.add(CONFIG, ObjectKind.CONFIG, "its schema is not the base's")
+        tally.add(CONFIG, ObjectKind.CONFIG, "its schema is not that of the base")
     return base
 
 
 def _read_version(handle: TableHandle, version: int | None) -> BaseTable:
-    """As `open_base`; the newest version may be cleaned up behind a newer one between its listing and its reading."""
+    """Call `open_base`; retry for the newest version, which may be cleaned up between its listing and its reading."""
     try:
         return open_base(uri=handle.context.uri, version=version, storage_options=handle.storage_options)
     except (Corrupt, Invalid):
@@ -71,31 +71,33 @@ def _read_version(handle: TableHandle, version: int | None) -> BaseTable:
 
 
 def scrub_facts(handle: TableHandle, base: BaseTable, states: Iterable[RegionScrub], tally: Tally) -> None:
-    """Counters against newest generations, markers against counters, and the list of the base's newest round."""
+    """Compare counters with the newest generations, and markers with counters."""
     for state in states:
         if state.manifest is not None and mismatch(state.manifest, base) and (problem := _mismatch(handle, state)):
             tally.add(VERSIONS, ObjectKind.BASE, problem)
     try:
         markers = read_markers(objects=handle.context.objects, version=base.version)
     except Corrupt as error:
-        if _is_there(handle, base):
+        if _exists(handle, base):
             tally.add(str(error.where.get("object", VERSIONS)), ObjectKind.BASE, problem_of(error))
         return
     for region, marker in (markers.merged if markers else {}).items():
         if marker > (counter := base.counters.get(region, NO_GENERATION)):
-            tally.add(VERSIONS, ObjectKind.BASE, f"the marker of region {region} is {marker}, its counter {counter}")
+            tally.add(
+                VERSIONS, ObjectKind.BASE, f"the marker of region {region} is {marker}, but its counter is {counter}"
+            )
 
 
 def _mismatch(handle: TableHandle, state: RegionScrub) -> str:
-    """Why a region and the base are not one state when both are read anew, in this order; empty if they are.
+    """Read a region and the base again, in this order; why they don't match, or an empty string.
 
-    Merges and collections may come between: only what stays so is wrong.
+    Merges and collections may come between the reads, so only a mismatch that persists is a problem.
     """
     problem = ""
     for _ in range(_TRIES):
         manifest, base = state.reread(), open_version(handle, None, Tally())
         if manifest is None or base is None:
-            return ""  # named already
+            return ""  # already reported
         problem = mismatch(manifest, base)
         if not problem:
             break
@@ -103,23 +105,23 @@ def _mismatch(handle: TableHandle, state: RegionScrub) -> str:
 
 
 def scrub_list(handle: TableHandle, record: Record, tally: Tally) -> None:
-    """The list of the base's newest round, which the catalog's record of the table names."""
+    """Check the list of the newest round of the base, which the table's record in the catalog names."""
     key, setsum = str(record.get("base_list", "")), str(record.get("base_list_setsum", ""))
     if not key:
         return
-    tally.take()
+    tally.count()
     try:
         read_list(handle.context, key, setsum=Setsum.from_hex(setsum))
     except (Corrupt, Invalid) as error:
         if handle.context.registry.read(table_key(handle.context.table)) == record:
             tally.add(key, ObjectKind.LIST, problem_of(error))
             path = record_path(table_key(handle.context.table))
-            tally.add(path, ObjectKind.CATALOG, f"the list that it names is wrong: {key}")
+            tally.add(path, ObjectKind.CATALOG, f"it names a list that is wrong: {key}")
 
 
-def scrub_origin(handle: TableHandle, base: BaseTable, tally: Tally) -> None:
-    """What a clone remembers of its making: by that its drop ends what the source keeps for it."""
-    tally.take()
+def scrub_lineage(handle: TableHandle, base: BaseTable, tally: Tally) -> None:
+    """Check the lineage marker file of a clone. By it a drop of the clone finds what the source keeps for it."""
+    tally.count()
     try:
         lineage = read_lineage(handle.context.objects)
     except Corrupt as error:
@@ -127,43 +129,43 @@ def scrub_origin(handle: TableHandle, base: BaseTable, tally: Tally) -> None:
         return
     if lineage is None:
         stores = (open_store(uri, handle.storage_options) for uri in shared_directories(base).values())
-        problem = "it is gone, the base shares files with a table" if any(s.get(CONFIG) for s in stores) else ""
+        problem = "it is gone, but the base shares files of another table" if any(s.get(CONFIG) for s in stores) else ""
     else:
-        problem = "" if lineage.table == handle.config.table else f"it is of table {lineage.table}"
+        problem = "" if lineage.table == handle.config.table else f"it belongs to table {lineage.table}"
     if problem:
         tally.add(CLONE, ObjectKind.CONFIG, problem)
 
 
 def scrub_files(handle: TableHandle, base: BaseTable, tally: Tally) -> None:
-    """Every fragment and deletion file, the keys, and the indexes of a version; what it shares where that lies.
+    """Check all fragments and deletion files, the keys, and the indexes of a version, including shared files.
 
-    What looks wrong in a version that was cleaned up meanwhile is not.
+    Reports nothing if the version was cleaned up meanwhile.
     """
     directories = _directories(handle, base)
     wrong = [*_wrong((found for _, found in examine_base(base, directories=directories)), tally)]
     wrong += _wrong(examine_indexes(base, directories=directories), tally)
-    if wrong and not _is_there(handle, base):
+    if wrong and not _exists(handle, base):
         return
     for one in wrong:
         tally.add(one.path, _kind(one.path), one.problem)
 
 
 def _wrong(examined: Iterable[Wrong | None], tally: Tally) -> Iterator[Wrong]:
-    """What is wrong, as far as more may be read."""
+    """The problems, until the limit of objects is reached."""
     for found in examined:
         if found is not None:
             yield found
-        if not tally.take():
+        if not tally.count():
             break
 
 
 def scrub_tags(handle: TableHandle, held: Iterable[Pin], tally: Tally) -> None:
-    """The tags on versions that snapshots need: Lance's own clean-up, whoever runs it, leaves these versions alone.
+    """Check the tags on versions that snapshots need. By these tags Lance's own clean-up keeps the versions.
 
-    A snapshot has its tag before it is confirmed, and for longer than its record. Not so the pin of a clone, whose tag
-    goes first once the clone is dropped.
+    A snapshot has its tag before it is confirmed and until its record is deleted. The pin of a clone does not: when the
+    clone is dropped, its tag is removed first.
     """
-    tally.take()
+    tally.count()
     try:
         found = tags(uri=handle.context.uri, storage_options=handle.storage_options)
     except Corrupt as error:
@@ -172,12 +174,12 @@ def scrub_tags(handle: TableHandle, held: Iterable[Pin], tally: Tally) -> None:
     for pin in held:
         tag = tag_of(pin.nonce)
         if found.get(tag) != pin.base_version and pins.held(handle.context, pin):
-            problem = f"it is not on version {pin.base_version}, which {pin.kind} {pin.name} needs"
+            problem = f"it is not on version {pin.base_version}, but {pin.kind} {pin.name} needs that version"
             tally.add(f"{_TAGS}/{tag}.json", ObjectKind.TAG, problem)
 
 
 def _directories(handle: TableHandle, base: BaseTable) -> BaseDirectories:
-    """Where the files of a version lie, with what lies there by now."""
+    """The directories with files of a version, and the sizes of their files now."""
     own = BaseDirectory(uri=base.uri, prefix="", sizes=_sizes(handle.context.objects))
     shared: dict[int | None, BaseDirectory] = {
         number: BaseDirectory(uri=uri, prefix=f"{uri}/", sizes=_sizes(open_store(uri, handle.storage_options)))
@@ -190,7 +192,8 @@ def _sizes(objects: ObjectStore) -> dict[str, int]:
     return {found.key: found.size for folder in _KINDS for found in objects.list(f"{folder}/")}
 
 
-def _is_there(handle: TableHandle, base: BaseTable) -> bool:
+def _exists(handle: TableHandle, base: BaseTable) -> bool:
+    """Whether the version still exists."""
     try:
         open_base(uri=handle.context.uri, version=base.version, storage_options=handle.storage_options)
     except VersionGone:
@@ -201,11 +204,11 @@ def _is_there(handle: TableHandle, base: BaseTable) -> bool:
 
 
 def _kind(path: str) -> ObjectKind:
-    """Of a file of the base, or the directory of an index, by the folder that it lies in."""
+    """The kind of a file of the base, or of the directory of an index, by its parent directory."""
     return _KINDS.get(path.rpartition("/")[0].rpartition("/")[2], ObjectKind.BASE)
 
 
 def _fits(handle: TableHandle, base: BaseTable) -> bool:
-    """Whether the configuration has the base's columns and key; one of an older schema waits for the next writer."""
+    """Whether the configuration has the columns and the primary key of the base."""
     ours, theirs = handle.config.schema, base.schema
     return ours.primary_key == theirs.primary_key and ours.columns.equals(theirs.columns.remove_metadata())

@@ -1,4 +1,4 @@
-"""What head, manifest and log must say of each other: pure."""
+"""Compare head, manifest and log with each other, without I/O."""
 
 from __future__ import annotations
 
@@ -15,52 +15,52 @@ _SAME = ("first_position", "current_generation", "collector_round")
 
 
 def manifest_problems(manifest: Manifest) -> list[str]:
-    """What no manifest may be, whatever came before it."""
+    """Violations of the invariants of a single manifest."""
     return manifests.violations(None, manifest)
 
 
 def head_problems(head: Head, manifest: Manifest) -> list[str]:
-    """What a head and the manifest that it names contradict each other in."""
+    """Contradictions between a head and the manifest that it names."""
     found = [
-        f"{name} is {getattr(head, name)}, the manifest's {getattr(manifest, name)}"
+        f"{name} is {getattr(head, name)}, but {getattr(manifest, name)} in the manifest"
         for name in _SAME
         if getattr(head, name) != getattr(manifest, name)
     ]
     if head.manifest_version != manifest.version:
-        found.append(f"it names version {head.manifest_version}, the manifest is version {manifest.version}")
+        found.append(f"it names version {head.manifest_version}, but the manifest is version {manifest.version}")
     if head.manifest_epoch != manifest.epoch:
-        found.append(f"manifest_epoch is {head.manifest_epoch}, the manifest's epoch {manifest.epoch}")
+        found.append(f"manifest_epoch is {head.manifest_epoch}, but the manifest's epoch is {manifest.epoch}")
     if head.epoch < head.manifest_epoch:
-        found.append(f"the epoch {head.epoch} is below the manifest's, {head.manifest_epoch}")
+        found.append(f"its epoch {head.epoch} is below the manifest's epoch {head.manifest_epoch}")
     if head.next_position <= manifest.replay_after:
         found.append(f"the log ends at {head.next_position - 1}, before the replay point {manifest.replay_after}")
     if manifest.sealed and head.status is not RegionState.SEALED:
-        found.append("it is open, the manifest is sealed")
+        found.append("it is open, but the manifest is sealed")
     if not 0 <= head.merged <= manifest.newest:
-        found.append(f"merged is {head.merged}, the newest generation {manifest.newest}")
+        found.append(f"merged is {head.merged}, but the newest generation is {manifest.newest}")
     return found
 
 
 def tail_problems(head: Head, manifest: Manifest, entries: Sequence[Summary]) -> list[str]:
-    """Whether head = manifest + the entries after its replay point, but for the sum of the entries."""
+    """Check that head = manifest + entries after the replay point, except for the setsum of the entries."""
     counted = manifest.totals.after(entries)
     found = [
-        f"{name} is {getattr(head, name)}, manifest and log say {getattr(counted, name)}"
+        f"{name} is {getattr(head, name)}, but {getattr(counted, name)} by manifest and log"
         for name in ("wal_rows", "wal_bytes")
         if getattr(head, name) != getattr(counted, name)
     ]
     if dict(head.applied_sequences) != dict(counted.applied_sequences):
         found.append(
-            f"source is {dict(head.applied_sequences)}, manifest and log say {dict(counted.applied_sequences)}"
+            f"source is {dict(head.applied_sequences)}, but {dict(counted.applied_sequences)} by manifest and log"
         )
     return found
 
 
 def ranges(manifest: Manifest, *, first: Position, discarded: Setsum) -> Iterator[tuple[Position, Position, Setsum]]:
-    """The stretches of the log from `first` through the replay point, and what the entries of each must sum to.
+    """The ranges of the log from `first` through the replay point, with the expected setsum of each.
 
     Args:
-        discarded: of the entries below `first`, of which the first stretch may have some.
+        discarded: setsum of the entries below `first`; the first range may have begun there.
     """
     total = manifest.collected_entries
     for generation in manifest.generations:
@@ -77,6 +77,6 @@ def ranges(manifest: Manifest, *, first: Position, discarded: Setsum) -> Iterato
 
 
 def epoch_falls(entries: Mapping[Position, Summary]) -> list[Position]:
-    """Positions whose entry is of an older epoch than the entry before."""
+    """Positions whose entry has an older epoch than the entry before."""
     ordered = sorted(entries)
     return [b for a, b in pairwise(ordered) if entries[b].epoch < entries[a].epoch]

@@ -1,4 +1,4 @@
-"""Scrub the generations of a region: their files, their rows, and whose keys these are."""
+"""Scrub the generations of a region: their files, their rows, and whether the keys belong to the region."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KINDS = {BLOOM: ObjectKind.BLOOM, PK_INDEX: ObjectKind.PK_INDEX}
 
 @dataclass(slots=True, kw_only=True)
 class GenerationScrub:
-    """Reads the generations of one region, each once whoever needs it."""
+    """Reads the generations of one region, each only once."""
 
     region: Region
     handle: TableHandle
@@ -29,27 +29,29 @@ class GenerationScrub:
     _read: set[str] = field(default_factory=set)
 
     def read(self, generation: FlushedGeneration) -> None:
-        """Read a generation whole, unless it was read before."""
-        if generation.path in self._read or not self.tally.take():
+        """Read and check a whole generation, unless it was read before."""
+        if generation.path in self._read or not self.tally.count():
             return
         self._read.add(generation.path)
-        context, place = self.region.context, generation_path(self.region.id, generation.path)
-        bloom = context.objects.get(f"{place}/{BLOOM}")
+        context, directory = self.region.context, generation_path(self.region.id, generation.path)
+        bloom = context.objects.get(f"{directory}/{BLOOM}")
         found = examine_generation(
-            uri=f"{context.uri}/{place}",
+            uri=f"{context.uri}/{directory}",
             schema=self.handle.config.schema,
-            files=frozenset(found.key.rpartition("/")[2] for found in context.objects.list(f"{place}/data/")),
+            files=frozenset(found.key.rpartition("/")[2] for found in context.objects.list(f"{directory}/data/")),
             bloom=None if bloom is None else bloom.body,
             exact=generation.folded is not None,
             storage_options=self.handle.storage_options,
         )
         wrong = [
-            (f"{place}/{one.path}", _KINDS.get(one.path, ObjectKind.GENERATION), one.problem) for one in found.wrong
+            (f"{directory}/{one.path}", _KINDS.get(one.path, ObjectKind.GENERATION), one.problem) for one in found.wrong
         ]
         if found.keys is not None:
-            wrong += [(f"{place}/data", ObjectKind.GENERATION, problem) for problem in self._rows(generation, found)]
-        if ObjectKind.GENERATION not in {kind for _, kind, _ in wrong}:  # else a file is named already
-            wrong += [(place, ObjectKind.GENERATION, problem) for problem in self._files(generation, place)]
+            wrong += [
+                (f"{directory}/data", ObjectKind.GENERATION, problem) for problem in self._rows(generation, found)
+            ]
+        if ObjectKind.GENERATION not in {kind for _, kind, _ in wrong}:  # else a wrong file is already reported
+            wrong += [(directory, ObjectKind.GENERATION, problem) for problem in self._files(generation, directory)]
         for path, kind, problem in wrong:
             self.suspects.add(
                 path,
@@ -58,17 +60,17 @@ class GenerationScrub:
                 still=lambda _, later: later is None or any(g.path == generation.path for g in later.generations),
             )
 
-    def _files(self, generation: FlushedGeneration, place: str) -> Iterable[str]:
+    def _files(self, generation: FlushedGeneration, directory: str) -> Iterable[str]:
         wanted = generation.folded.file_setsum if generation.folded else None
-        if wanted is not None and (found := sum_files(self.region.context.objects, place)).setsum != wanted:
-            yield f"its files are not those that were flushed; there are {found}"
+        if wanted is not None and (found := sum_files(self.region.context.objects, directory)).setsum != wanted:
+            yield f"its files are not those that were flushed; now there are {found}"
 
     def _rows(self, generation: FlushedGeneration, found: Examined) -> Iterable[str]:
         if generation.folded is not None:
             if generation.rows != found.rows:
-                yield f"it holds {found.rows} rows, the manifest says {generation.rows}"
+                yield f"it has {found.rows} rows, but {generation.rows} by the manifest"
             elif generation.folded.row_setsum != found.row_setsum:
-                yield "its rows are not those that the manifest sums"
+                yield "its rows don't have the sum in the manifest"
         spec = self.handle.config.regions
         if spec is None or spec.spec_id != self.region.spec_id or not found.keys:
             return

@@ -1,7 +1,7 @@
-"""What lies in storage, decoded: for people who want to see it, and for nothing that decides.
+"""Decode what is in storage for people to inspect. No decision depends on this module.
 
-Three things are easily confused and shown apart: what the head names (staged), what Lance's readers find (published),
-and what merely lies there (entries above the head, generations that no manifest names).
+It distinguishes three states: what the head names (staged), what Lance's readers find (published), and objects that
+nothing names (entries above the head, generations that no manifest lists).
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ from lancelsm.wal.entry import decode
 class ManifestFound:
     """The manifest that a region's head names.
 
-    `published` says whether Lance's readers find the same bytes; `staged` counts the files that were staged, by whom
-    ever and with what success.
+    `published`: whether Lance's readers find the same bytes. `staged`: the number of staged files, committed or not.
     """
 
     head: Head
@@ -47,8 +46,8 @@ class ManifestFound:
 class EntryFound:
     """One object of a log.
 
-    `state` is `flushed` (in a generation), `tail` (committed), `uncommitted` (above the head: nobody was told that it
-    is there) or `unreadable`; the numbers are None for the last. `writer` is `lancelsm` or `lance`.
+    `state` is `flushed` (in a generation), `tail` (committed, not flushed), `uncommitted` (above the head, so not
+    acknowledged) or `unreadable`; then most fields are None. `writer` is `lancelsm` or `lance`.
     """
 
     region: RegionId
@@ -59,7 +58,7 @@ class EntryFound:
     rows: int | None = None
     bytes: int | None = None
     fence: bool | None = None
-    sound: bool | None = None  # the bytes sum to what the entry declares; None where it declares nothing
+    sound: bool | None = None  # whether the bytes have the sum that the entry declares; None if it declares none
     writer: str | None = None
 
 
@@ -67,8 +66,8 @@ class EntryFound:
 class GenerationFound:
     """One generation.
 
-    `state` is `pending`, `merged` (into the base, and still there) or `orphan`: a directory that the manifest does not
-    name. Sizes are those in storage; `rows` counts tombstones too.
+    `state` is `pending`, `merged` (but not deleted yet) or `orphan` (a directory that the manifest does not list).
+    `bytes` is the size in storage; `rows` includes tombstones.
     """
 
     region: RegionId
@@ -83,10 +82,10 @@ class GenerationFound:
 
 
 def find_manifest(region: Region) -> ManifestFound:
-    """The region's manifest.
+    """Read the manifest of a region.
 
     Raises:
-        Corrupt: head or manifest are missing or unreadable.
+        Corrupt: the head or the manifest is missing or unreadable.
         Unavailable: the store or the registry did not answer.
     """
     head, manifest = newest(region, region.head())
@@ -102,7 +101,7 @@ def find_manifest(region: Region) -> ManifestFound:
 
 
 def find_entries(region: Region) -> list[EntryFound]:
-    """Every object in the region's log, by position; errors as `find_manifest`."""
+    """Read all objects in the log of a region, by position; raises the same errors as `find_manifest`."""
     head, manifest = newest(region, region.head())
     listed = region.context.objects.list(wal_prefix(region.id))
     positions = sorted(position for item in listed if (position := wal_position(item.key)) is not None)
@@ -111,12 +110,12 @@ def find_entries(region: Region) -> list[EntryFound]:
 
 
 def find_generations(region: Region, *, merged: Generation) -> list[GenerationFound]:
-    """Every generation that the region's manifest names, and every directory that looks like one.
+    """List all generations in the manifest of a region, and all directories that have the name of one.
 
     Args:
-        merged: the region's counter in the base.
+        merged: the counter of the region in the base.
 
-    Raises: as `find_manifest`.
+    Raises the same errors as `find_manifest`.
     """
     _, manifest = newest(region, region.head())
     prefix = f"{region_prefix(region.id)}/"

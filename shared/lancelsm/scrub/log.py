@@ -1,4 +1,4 @@
-"""Scrub the log of a region: each entry by itself, what stretches of it sum to, and what lies above the head."""
+"""Scrub the log of a region: each entry, the sums of ranges of entries, and objects above the head."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ _AT_ONCE = 64  # entries in memory
 
 @dataclass(slots=True, kw_only=True)
 class LogScrub:
-    """Reads the log of one region, each entry once whoever needs it."""
+    """Reads the log of one region, each entry only once."""
 
     region: Region
     tally: Tally
     suspects: Suspects
-    _entries: dict[Position, Summary | None] = field(default_factory=dict)  # None where it is gone or not sound
+    _entries: dict[Position, Summary | None] = field(default_factory=dict)  # None: missing or damaged
 
-    def reaches(self, position: Position) -> bool:
-        """Whether an object is there."""
+    def has(self, position: Position) -> bool:
+        """Whether there is an object at this position."""
         return self.region.context.objects.get(wal_entry(self.region.id, position)) is not None
 
     def read(self, end: LogEnd, *, first: Position) -> None:
-        """Read the entries from `first` to the end that were not read before."""
+        """Read the entries from `first` to the end, except those that were read before."""
         wanted = [Position(p) for p in range(first, end.next_position) if Position(p) not in self._entries]
         for at in range(0, len(wanted), _AT_ONCE):
-            chunk = [p for p in wanted[at : at + _AT_ONCE] if self.tally.take()]
+            chunk = [p for p in wanted[at : at + _AT_ONCE] if self.tally.count()]
             for position, summary in self.region.context.each(self._entry, chunk):
                 self._entries[position] = summary
         found = {p: s for p, s in self._entries.items() if s is not None}
@@ -49,14 +49,14 @@ class LogScrub:
             self._suspect_entry(position, "its epoch is below that of the entry before")
 
     def check_sums(self, manifest: Manifest, head: Head, *, discarded: Setsum | None) -> None:
-        """The sums of each generation's stretch of what was read and of the tail, and the head's totals.
+        """Check the sum of the entries of each generation, the sum of the tail, and the totals of the head.
 
         Args:
-            discarded: what left the log, as the newest round's list says; None if it can't be read.
+            discarded: sum of the collected entries, from the newest round's list; None if that can't be read.
         """
         if discarded is not None:
             for first, last, wanted in ranges(manifest, first=head.first_position, discarded=discarded):
-                self._stretch(first, last, wanted)
+                self._check_range(first, last, wanted)
         path, still = head_path(self.region), while_named(head.manifest_key)
         if self.check_tail(manifest, head, record=path, kind=ObjectKind.HEAD, still=still):
             tail = [self._entries[Position(p)] for p in range(manifest.replay_after + 1, head.next_position)]
@@ -66,23 +66,23 @@ class LogScrub:
     def check_tail(
         self, manifest: Manifest, end: LogEnd, *, record: str, kind: ObjectKind, still: Still = always
     ) -> bool:
-        """Whether the entries after the replay point were all read and sum to what `end` says.
+        """Whether all entries after the replay point were read and have the sum in `end`.
 
         Args:
-            record: what says where the log ends: if every entry is sound, it may be wrong itself.
+            record: path of the record with `end`. If all entries are intact, this record may be the wrong one.
         """
         first, last = Position(manifest.replay_after + 1), Position(end.next_position - 1)
-        complete = self._stretch(first, last, end.entry_setsum - manifest.entry_setsum)
+        complete = self._check_range(first, last, end.entry_setsum - manifest.entry_setsum)
         if complete is False:
-            text = f"it contradicts the entries {first}..{last}: they don't add up to what it says"
+            text = f"it contradicts the entries {first}..{last}: they don't have the sum in it"
             self.suspects.add(record, kind, text, still=still)
         return bool(complete)
 
     def check_above(self, head: Head, listed: Iterable[Listed]) -> None:
-        """Objects above the head are what a crashed writer left, or stand in the way of the next one."""
+        """Check objects above the head. A crashed writer leaves harmless ones; others would block the next append."""
         for found in listed:
             position = wal_position(found.key) if found.key.startswith(wal_prefix(self.region.id)) else None
-            if position is None or position < head.next_position or not self.tally.take():
+            if position is None or position < head.next_position or not self.tally.count():
                 continue
             body = self.region.context.objects.get(found.key)
             if body is None:
@@ -91,9 +91,9 @@ class LogScrub:
                 entry = decode(body.body, position=position, key=found.key)
                 if entry.summary.epoch < head.epoch or (entry.sound and entry.summary.epoch == head.epoch):
                     continue
-                problem = "it is not one that a writer of this epoch puts there, and in the way of the next entry"
+                problem = "no writer of this epoch writes it, and it blocks the next entry"
             except Corrupt as error:
-                problem = f"in the way of the next entry: {problem_of(error)}"
+                problem = f"it blocks the next entry: {problem_of(error)}"
             self.suspects.add(found.key, ObjectKind.FOREIGN, problem, still=lambda later, _: later.epoch == head.epoch)
 
     def _entry(self, position: Position) -> tuple[Position, Summary | None]:
@@ -104,7 +104,7 @@ class LogScrub:
             return position, None
         try:
             entry = decode(found.body, position=position, key=key)
-            problem = _unsound(entry)
+            problem = _entry_problem(entry)
         except Corrupt as error:
             entry, problem = None, problem_of(error)
         if problem:
@@ -113,8 +113,8 @@ class LogScrub:
         assert entry is not None
         return position, entry.summary
 
-    def _stretch(self, first: Position, last: Position, wanted: Setsum) -> bool | None:
-        """Whether these entries add up; None if some were not read."""
+    def _check_range(self, first: Position, last: Position, wanted: Setsum) -> bool | None:
+        """Whether these entries have the expected sum; None if some were not read."""
         found = [self._entries.get(Position(p)) for p in range(first, last + 1)]
         if None in found:
             return None
@@ -131,19 +131,19 @@ class LogScrub:
 
 
 def _while_kept(position: Position) -> Still:
-    """It is wrong while no head says that the log before `position` may be gone, and `position` with it."""
+    """A problem while no later head has a floor above this position."""
     return lambda later, _: later.first_position <= position
 
 
-def _unsound(entry: Entry) -> str:
-    """What is wrong with an entry by itself; empty if nothing is. Those of Lance's writer declare nothing."""
+def _entry_problem(entry: Entry) -> str:
+    """Check an entry by itself; returns the problem, or an empty string. Entries of Lance's writer declare no sums."""
     if entry.nonce is not None and not entry.sound:
-        return "its bytes do not have the sum that it declares"
+        return "its bytes don't have the sum that it declares"
     if entry.row_setsum is not None:
         try:
             total = row_setsum(entry.table()) if entry.summary.rows else Setsum.ZERO
         except (Invalid, pa.ArrowException, ValueError) as error:
             return f"its rows can't be read: {error}"
         if total != entry.row_setsum:
-            return "its rows do not have the sum that it declares"
+            return "its rows don't have the sum that it declares"
     return ""

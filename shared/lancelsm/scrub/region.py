@@ -1,6 +1,6 @@
-"""Scrub one region, as readers go: head, manifests, the newest round's list, log, generations.
+"""Scrub one region in the order of a reader: head, manifests, list of the newest round, log, generations.
 
-In the end what looks wrong is held against the head that is there by then.
+At the end it compares each problem with the current head, which may explain it.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from lancelsm.scrub.suspects import Suspects, while_named
 
 
 class RegionScrub:
-    """What was read of a region so far. What several pins share is read once.
+    """Scrubs one region. Reads objects that several pins share only once.
 
     Attributes:
-        head: None until `run` read it, or if it can't be followed.
-        manifest: the one that the head names; None if it is wrong by itself.
+        head: None before `run`, or if the head is damaged.
+        manifest: the manifest that the head names; None if it is damaged.
     """
 
     def __init__(self, region: Region, *, handle: TableHandle, tally: Tally) -> None:
@@ -52,7 +52,7 @@ class RegionScrub:
         self._generations = GenerationScrub(region=region, handle=handle, tally=tally, suspects=self._suspects)
 
     def run(self) -> None:
-        """Read everything that the head needs, and report what a later head needs still.
+        """Read everything that the head needs, and report problems that a later head does not explain.
 
         Raises:
             Unavailable: a store or the registry did not answer.
@@ -77,10 +77,10 @@ class RegionScrub:
             self._suspects.settle(self._tally, self._later(head), self.reread())
 
     def run_pinned(self, pin: RegionPin, *, record: str) -> None:
-        """Read everything that a snapshot needs of the region, and report nothing yet: see `settle_pinned`."""
+        """Read everything that a snapshot needs of the region. `settle_pinned` reports the problems."""
         manifest = self._manifests.named(pin.manifest_key)
         if manifest is None:
-            self._suspects.add(record, ObjectKind.SNAPSHOT, f"the manifest that it names is wrong: {pin.manifest_key}")
+            self._suspects.add(record, ObjectKind.SNAPSHOT, f"it names a manifest that is wrong: {pin.manifest_key}")
             return
         self._log.read(pin, first=pin.first_position)
         self._log.check_tail(manifest, pin, record=record, kind=ObjectKind.SNAPSHOT)
@@ -88,27 +88,27 @@ class RegionScrub:
             if pin.needs(generation.generation):
                 self._generations.read(generation)
 
-    def run_followed(self, head: Head, pin: RegionPin, *, records: Iterable[str]) -> None:
-        """Read everything that a cursor needs of the region, and report nothing yet: see `settle_pinned`.
+    def run_cursor(self, head: Head, pin: RegionPin, *, records: Iterable[str]) -> None:
+        """Read everything that a cursor needs of the region. `settle_pinned` reports the problems.
 
         Args:
-            records: what says where the cursor stands.
+            records: paths of the records with the cursor's position.
         """
         position, end = pin.first_position, self._later(head).next_position
-        problem = f"it stands at {position}, behind the end of the log" if position > end else ""
-        if position < end and not self._log.reaches(position):
-            problem = f"it stands at {position}, where the log is gone"
+        problem = f"its position {position} is past the end of the log" if position > end else ""
+        if position < end and not self._log.has(position):
+            problem = f"its position is {position}, but there is no entry"
         if not problem:
             self._log.read(head, first=position)
         for record in records if problem else ():
             self._suspects.add(record, ObjectKind.CURSOR, problem)
 
     def settle_pinned(self, *, held: bool) -> None:
-        """What a pin needs is there for as long as the pin is, whatever heads say."""
+        """Report problems if the pin still exists: what it needs must then exist, whatever the heads say."""
         self._suspects.settle_pinned(self._tally, held=held)
 
     def reread(self) -> Manifest | None:
-        """The manifest that the head names by now; None if it can't be read."""
+        """Read the manifest that the head names now; None if it can't be read."""
         try:
             return newest(self.region, self.region.head())[1]
         except (Corrupt, Invalid):
@@ -121,7 +121,7 @@ class RegionScrub:
             return head
 
     def _read_head(self) -> Head | None:
-        self._tally.take()
+        self._tally.count()
         path = head_path(self.region)
         try:
             head = self.region.find_head()
@@ -133,7 +133,7 @@ class RegionScrub:
                 wal_position(found.key) is not None or (published_version(found.key) or 0) > 1
                 for found in self.region.context.objects.list(f"{region_prefix(self.region.id)}/")
             )
-            if used and self._is_lost():
+            if used and self._head_is_missing():
                 self._tally.add(path, ObjectKind.HEAD, "it is gone")
             return None
         if not head.manifest_key.startswith(manifest_prefix(self.region.id)):
@@ -141,24 +141,26 @@ class RegionScrub:
             return None
         return head
 
-    def _is_lost(self) -> bool:
-        """Whether there is no head even now: one that is being made comes before what its region is used for."""
+    def _head_is_missing(self) -> bool:
+        """Whether there is still no head. During the creation of a region, its head is created before its first use."""
         return self.region.find_head() is None
 
     def _check_head(self, head: Head, manifest: Manifest) -> None:
-        """Whether catalog, head and manifest agree."""
+        """Compare catalog, head and manifest."""
         values = tuple((name, value) for name, value in self.region.values if value is not None)
         if manifest.values != values or manifest.spec_id != self.region.spec_id:
-            self._suspects.add(head.manifest_key, ObjectKind.STAGED, "its region values are not those of the catalog")
+            self._suspects.add(
+                head.manifest_key, ObjectKind.STAGED, "its region values differ from those in the catalog"
+            )
         for problem in head_problems(head, manifest):
             self._suspects.add(head_path(self.region), ObjectKind.HEAD, problem, still=while_named(head.manifest_key))
 
     def _read_list(self, manifest: Manifest) -> Setsum | None:
-        """The newest round's list; returns what it says left the log."""
+        """Check the list of the newest round; returns its sum of collected entries."""
         key = manifest.collector_key
         if not key:
             return Setsum.ZERO
-        self._tally.take()
+        self._tally.count()
         try:
             found = read_list(self.region.context, key, setsum=manifest.collector_setsum).round
         except (Corrupt, Invalid) as error:
@@ -170,7 +172,7 @@ class RegionScrub:
             )
             return None
         if (found.region, found.number) != (self.region.id, manifest.collector_round):
-            self._suspects.add(key, ObjectKind.LIST, f"it is of round {found.number} of region {found.region}")
+            self._suspects.add(key, ObjectKind.LIST, f"it is the list of round {found.number} of region {found.region}")
         return found.discarded
 
     def _count_orphans(self, head: Head, manifest: Manifest, listed: Iterable[Listed]) -> None:

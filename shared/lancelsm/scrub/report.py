@@ -1,4 +1,4 @@
-"""What a scrub found."""
+"""The report of a scrub."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class ObjectKind(StrEnum):
     SNAPSHOT = "snapshot"
     CURSOR = "cursor"
     LEASE = "lease"
-    BASE = "base"  # a version of it
+    BASE = "base"  # a version of the base
     BASE_FILE = "base_file"
     DELETION = "deletion"
     INDEX = "index"
     TAG = "tag"
-    FOREIGN = "foreign"  # what nobody of ours put there, where it does harm
+    FOREIGN = "foreign"  # a harmful object that lancelsm did not write
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """An object that is wrong. `path` is its key below the table, of a record `partition/sort`."""
+    """A wrong object or record. `path` is the key relative to the table, or `partition/sort` of a record."""
 
     path: str
     kind: ObjectKind
@@ -44,12 +44,13 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Everything that a scrub found.
+    """The result of a scrub.
 
     Args:
-        checked: how many objects and records were read.
-        orphans: objects of regions that nothing names. A crash leaves them, a collection removes them: no problem.
-        complete: False if the limit ended it.
+        checked: number of objects and records that were read.
+        orphans: number of objects of regions that nothing names. They are no problem: crashes leave them, and
+            collections remove them.
+        complete: False if the limit ended the scrub.
     """
 
     checked: int
@@ -64,16 +65,16 @@ class Report:
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """A report in the making."""
+    """Collects the problems and counts of a report."""
 
-    limit: int | None = None  # of objects
+    limit: int | None = None  # maximum number of objects
     checked: int = 0
     orphans: int = 0
     complete: bool = True
     _problems: dict[Problem, None] = field(default_factory=dict)
 
-    def take(self, objects: int = 1) -> bool:
-        """Whether so many more objects may be read; counts them if so."""
+    def count(self, objects: int = 1) -> bool:
+        """Count objects that will be read; False, without counting, if the limit is reached."""
         if self.limit is not None and self.checked + objects > self.limit:
             self.complete = False
             return False
@@ -84,15 +85,15 @@ class Tally:
         self._problems[Problem(path=path, kind=kind, problem=problem)] = None
 
     def names(self, path: str) -> bool:
-        """Whether something is wrong with what has this path, or one that begins with it."""
+        """Whether there is a problem with this path, or with one that begins with it."""
         return any(problem.path.startswith(path) for problem in self._problems)
 
-    def apart(self) -> Tally:
-        """A tally with what is left of the limit, to be adopted."""
+    def separate(self) -> Tally:
+        """A new tally with the rest of the limit, for `merge`."""
         return Tally(limit=None if self.limit is None else max(0, self.limit - self.checked))
 
-    def adopt(self, other: Tally, *, held: bool) -> None:
-        """Take over what another tally counted, and its problems if what they are about is still held."""
+    def merge(self, other: Tally, *, held: bool) -> None:
+        """Add the counts of another tally, and its problems if `held`: the pin that they are about still exists."""
         self.checked += other.checked
         self.complete &= other.complete
         if held:
@@ -109,10 +110,10 @@ def record_path(key: Key) -> str:
 
 
 def head_path(region: Region) -> str:
-    """The record of a region's head."""
+    """The path of the record of a region's head."""
     return record_path(head_key(region.context.table, region.id))
 
 
 def problem_of(error: LsmError) -> str:
-    """An error as a sentence of a report."""
+    """The text of an error for the report."""
     return error.message

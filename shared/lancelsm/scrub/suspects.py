@@ -1,4 +1,4 @@
-"""What looks wrong in a region: it is held until a head that is read later explains it, or does not."""
+"""Collect suspect objects of a region until a head that is read later explains or confirms them."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from lancelsm.region.manifest import Manifest
 from lancelsm.scrub.report import ObjectKind, Tally
 
 Still = Callable[[Head, Manifest | None], bool]
-"""Whether a problem is one, given a later head and the manifest that this one names: None if it can't be read."""
+"""Whether it is still a problem, given a later head and its manifest; None if the manifest can't be read."""
 
 
 def always(_head: Head, _manifest: Manifest | None) -> bool:
-    """No head explains it."""
+    """A problem with any later head."""
     return True
 
 
 def while_named(key: str) -> Still:
-    """It is wrong while a head names this manifest."""
+    """A problem while the later head names this manifest."""
     return lambda later, _: later.manifest_key == key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspect:
+    """An object that looks wrong."""
+
     path: str
     kind: ObjectKind
     problem: str
@@ -33,7 +35,7 @@ class Suspect:
 
 @dataclass(slots=True)
 class Suspects:
-    """In the order in which they were found. Several threads may add at once."""
+    """Suspect objects in the order in which they were found. Several threads may add at once."""
 
     _found: list[Suspect] = field(default_factory=list)
 
@@ -44,14 +46,14 @@ class Suspects:
         self._found.append(Suspect(path=path, kind=kind, problem=problem, still=still))
 
     def settle(self, tally: Tally, head: Head, manifest: Manifest | None) -> None:
-        """Report those that a later head doesn't explain, and forget all."""
+        """Report suspects that the later head does not explain, then forget all."""
         for one in self._found:
             if one.still(head, manifest):
                 tally.add(one.path, one.kind, one.problem)
         self._found.clear()
 
     def settle_pinned(self, tally: Tally, *, held: bool) -> None:
-        """Report all if the pin that needs the objects is held still, whatever heads say; forget all."""
+        """Report all suspects if the pin that needs them still exists (`held`), then forget all."""
         for one in self._found if held else ():
             tally.add(one.path, one.kind, one.problem)
         self._found.clear()

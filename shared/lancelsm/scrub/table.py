@@ -27,15 +27,15 @@ from lancelsm.errors import Corrupt, Invalid, LsmError
 from lancelsm.history import pins
 from lancelsm.history.pins import Pin, RegionPin
 from lancelsm.history.snapshot import find_snapshot
-from lancelsm.region.catalog import Region, check_there, region_from_record, resolve_region
+from lancelsm.region.catalog import Region, check_not_dropped, region_from_record, resolve_region
 from lancelsm.region.handle import Ports, TableHandle, canonical, open_configured
 from lancelsm.registry import Record, number, text
-from lancelsm.scrub.base import open_version, scrub_facts, scrub_files, scrub_list, scrub_origin, scrub_tags
+from lancelsm.scrub.base import open_version, scrub_facts, scrub_files, scrub_lineage, scrub_list, scrub_tags
 from lancelsm.scrub.region import RegionScrub
 from lancelsm.scrub.report import ObjectKind, Report, Tally, problem_of, record_path
 
 
-def scrub_place(
+def scrub_location(
     uri: str | Path,
     *,
     region: str | None = None,
@@ -44,48 +44,49 @@ def scrub_place(
     storage_options: Mapping[str, str] | None = None,
     ports: Ports | None = None,
 ) -> Report:
-    """As `scrub` of the table at a place, also if its configuration can't be read.
+    """Scrub the table at a location, even if its configuration can't be read.
 
     Raises:
-        Invalid: no table is there; and as `scrub`.
+        Invalid: table not found, or as in `scrub`.
+        Unavailable: a store or the registry did not answer.
     """
     ports = ports or Ports()
     tally = _tally(limit, canonical(uri))
     try:
         handle = open_configured(uri, storage_options=storage_options, ports=ports)
     except (Corrupt, Invalid) as error:
-        place = canonical(uri)
-        base = find_base(uri=place, storage_options=storage_options)
+        location = canonical(uri)
+        base = find_base(uri=location, storage_options=storage_options)
         if base is None or base.facts is None:
             raise
-        problem = "it is gone" if ports.store(place, storage_options).get(CONFIG) is None else problem_of(error)
-        tally.take()
+        problem = "it is gone" if ports.store(location, storage_options).get(CONFIG) is None else problem_of(error)
+        tally.count()
         tally.add(CONFIG, ObjectKind.CONFIG, problem)
         return tally.report()
     return scrub(handle, region=region, at=at, limit=limit)
 
 
 def scrub(handle: TableHandle, *, region: str | None = None, at: str | None = None, limit: int | None = None) -> Report:
-    """Read what a table consists of, and say of each object that is wrong what is wrong with it.
+    """Read all objects and records of a table, and report the problem of each wrong one.
 
     Args:
-        region: only this one, by its id or the start of it, without the base's rows.
-        at: only what this snapshot needs.
-        limit: read so many objects at most, beside the registry's records and the manifests that they name.
+        region: scrub only this region, given by its id or the start of it; leaves out the rows of the base.
+        at: scrub only what this snapshot needs.
+        limit: maximum number of objects to read, besides records of the registry and the manifests that they name.
 
     Raises:
-        Invalid: no such region or snapshot, a limit below 1, or the table was dropped.
+        Invalid: region or snapshot not found, a limit below 1, or the table was dropped.
         Unavailable: a store or the registry did not answer.
     """
     tally = _tally(limit, handle.context.uri)
-    tally.take()  # the configuration
+    tally.count()  # the configuration
     record = _table_record(handle, tally)
-    named = _catalog(handle, tally)
+    named = _scrub_catalog(handle, tally)
     if region is not None:
         named = [resolve_region(named, region, table=handle.context.uri)]
     states = {one.id: RegionScrub(one, handle=handle, tally=tally) for one in named}
     if at is not None:
-        _only(handle, at, states, tally, files=region is None)
+        _scrub_named_snapshot(handle, at, states, tally, files=region is None)
         return tally.report()
     for state in states.values():
         state.run()
@@ -95,7 +96,7 @@ def scrub(handle: TableHandle, *, region: str | None = None, at: str | None = No
     if region is None:
         if record is not None:
             scrub_list(handle, record, tally)
-        _whole(handle, base, states, tally)
+        _scrub_beyond_regions(handle, base, states, tally)
     return tally.report()
 
 
@@ -105,38 +106,42 @@ def _tally(limit: int | None, table: str) -> Tally:
     return Tally(limit=limit)
 
 
-def _only(handle: TableHandle, name: str, states: Mapping[RegionId, RegionScrub], tally: Tally, *, files: bool) -> None:
-    """What one snapshot needs; raises `Invalid` if there is none of this name."""
+def _scrub_named_snapshot(
+    handle: TableHandle, name: str, states: Mapping[RegionId, RegionScrub], tally: Tally, *, files: bool
+) -> None:
+    """Check what one snapshot needs; raises `Invalid` if it does not exist."""
     partition = snapshots(handle.context.table)
-    found = _pins(handle, partition, ObjectKind.SNAPSHOT, tally)
+    found = _read_pins(handle, partition, ObjectKind.SNAPSHOT, tally)
     pin = next((pin for pin in found if pin.name == name and pin.confirmed), None)
     if pin is not None:
-        _snapshot(handle, pin, states, tally, files=files)
-    elif not tally.names(record_path(pin_key(partition, name))):  # of a record that can't be read
+        _scrub_snapshot(handle, pin, states, tally, files=files)
+    elif not tally.names(record_path(pin_key(partition, name))):  # unless its record can't be read
         find_snapshot(handle.context, name)
 
 
-def _whole(handle: TableHandle, base: BaseTable | None, states: Mapping[RegionId, RegionScrub], tally: Tally) -> None:
-    """What no single region has: rows of the base, and what pins need besides."""
+def _scrub_beyond_regions(
+    handle: TableHandle, base: BaseTable | None, states: Mapping[RegionId, RegionScrub], tally: Tally
+) -> None:
+    """Check everything outside of regions: rows of the base, leases, and what pins need."""
     if base is not None:
-        scrub_origin(handle, base, tally)
+        scrub_lineage(handle, base, tally)
         scrub_files(handle, base, tally)
     table = handle.context.table
-    _leases(handle, tally)
-    found = _pins(handle, snapshots(table), ObjectKind.SNAPSHOT, tally)
+    _scrub_leases(handle, tally)
+    found = _read_pins(handle, snapshots(table), ObjectKind.SNAPSHOT, tally)
     kept = [pin for pin in found if pin.confirmed and not pin.clone]
     if base is not None:
         scrub_tags(handle, kept, tally)
     for pin in kept:
-        _snapshot(handle, pin, states, tally, files=base is None or pin.base_version != base.version)
-    for pin in _pins(handle, cursors(table), ObjectKind.CURSOR, tally):
+        _scrub_snapshot(handle, pin, states, tally, files=base is None or pin.base_version != base.version)
+    for pin in _read_pins(handle, cursors(table), ObjectKind.CURSOR, tally):
         if pin.confirmed:
-            _cursor(handle, pin, states)
+            _scrub_cursor(handle, pin, states)
 
 
 def _table_record(handle: TableHandle, tally: Tally) -> Record | None:
-    """The catalog's record of the table."""
-    tally.take()
+    """Read the record of the table in the catalog."""
+    tally.count()
     key = table_key(handle.context.table)
     try:
         record = handle.context.registry.read(key)
@@ -144,13 +149,13 @@ def _table_record(handle: TableHandle, tally: Tally) -> Record | None:
         tally.add(record_path(key), ObjectKind.CATALOG, problem_of(error))
         return None
     if record is None:
-        check_there(handle.context)
+        check_not_dropped(handle.context)
         tally.add(record_path(key), ObjectKind.CATALOG, "the registry does not know the table")
     return record
 
 
-def _catalog(handle: TableHandle, tally: Tally) -> list[Region]:
-    """Regions in the catalog; problems of its records, and regions that are missing there."""
+def _scrub_catalog(handle: TableHandle, tally: Tally) -> list[Region]:
+    """Read the regions in the catalog; report damaged records, and regions that are missing in the catalog."""
     context = handle.context
     partition = region_key(context.table, RegionId("")).partition
     try:
@@ -158,18 +163,18 @@ def _catalog(handle: TableHandle, tally: Tally) -> list[Region]:
     except Corrupt as error:
         tally.add(_path(error) or partition, ObjectKind.CATALOG, problem_of(error))
         return []
-    found = [region for key, record in records if (region := _catalogued(handle, key, record, tally)) is not None]
+    found = [region for key, record in records if (region := _region_of_record(handle, key, record, tally)) is not None]
     known = {region.id for region in found}
     for name in regions_of_table(handle):
         key = region_key(context.table, name)
-        # Read again: a region that was created meanwhile has its record first.
+        # Read again: a new region gets its record before its objects.
         if name not in known and _is_region(handle, name) and not _exists(handle, key):
-            tally.add(record_path(key), ObjectKind.CATALOG, "it is gone, its region is there")
+            tally.add(record_path(key), ObjectKind.CATALOG, "it is gone, but its region exists")
     return found
 
 
-def _catalogued(handle: TableHandle, key: Key, record: Record, tally: Tally) -> Region | None:
-    tally.take()
+def _region_of_record(handle: TableHandle, key: Key, record: Record, tally: Tally) -> Region | None:
+    tally.count()
     path, context = record_path(key), handle.context
     try:
         region = region_from_record(context, RegionId(key.sort), record)
@@ -189,15 +194,15 @@ def _exists(handle: TableHandle, key: Key) -> bool:
 
 
 def _is_region(handle: TableHandle, name: RegionId) -> bool:
-    """Whether a directory below `_mem_wal` is a region's: it has a head or a manifest."""
+    """Whether a directory in `_mem_wal` is that of a region: it has a head or a manifest."""
     context = handle.context
     return _exists(handle, head_key(context.table, name)) or (
         context.objects.get(published_manifest(name, Version(1))) is not None
     )
 
 
-def _leases(handle: TableHandle, tally: Tally) -> None:
-    """The advisory locks: whoever needs one that can't be read removes it."""
+def _scrub_leases(handle: TableHandle, tally: Tally) -> None:
+    """Check the records of leases. A damaged one is harmless: the next process that needs the lease removes it."""
     partition = lease_key(handle.context.table, "").partition
     try:
         records = handle.context.registry.list(partition)
@@ -212,8 +217,8 @@ def _leases(handle: TableHandle, tally: Tally) -> None:
             tally.add(record_path(key), ObjectKind.LEASE, f"it is unreadable: {error!r}")
 
 
-def _pins(handle: TableHandle, partition: str, kind: ObjectKind, tally: Tally) -> list[Pin]:
-    """The pins of one kind that can be read; problems of the records of others."""
+def _read_pins(handle: TableHandle, partition: str, kind: ObjectKind, tally: Tally) -> list[Pin]:
+    """Read the pins of one kind; report records that can't be read."""
     try:
         records = handle.context.registry.list(partition)
     except Corrupt as error:
@@ -234,7 +239,7 @@ def _pins(handle: TableHandle, partition: str, kind: ObjectKind, tally: Tally) -
 
 
 def _is_broken(key: Key, record: Record) -> bool:
-    """Whether it is a pin's record of a region, and none that can be read."""
+    """Whether this is a pin's record of a region that can't be read."""
     try:
         if "#" in key.sort:
             RegionPin.from_record(record)
@@ -243,49 +248,49 @@ def _is_broken(key: Key, record: Record) -> bool:
     return False
 
 
-def _snapshot(
+def _scrub_snapshot(
     handle: TableHandle, pin: Pin, states: Mapping[RegionId, RegionScrub], tally: Tally, *, files: bool = True
 ) -> None:
-    """What a snapshot needs: a version of the base, and of each region its manifest, generations and tail."""
+    """Check what a snapshot needs: a version of the base, and for each region a manifest, generations and the tail."""
     context = handle.context
     for region, needs in sorted(pin.regions.items()):
         if (state := states.get(region)) is not None:
             state.run_pinned(needs, record=_part(handle, pin, region))
             state.settle_pinned(held=pins.held(context, pin))
-    found = tally.apart()  # of what no region has
+    found = tally.separate()  # for everything outside of regions
     if not pin.complete:
         own = record_path(pin_key(pin.partition(context.table), pin.name))
         found.add(own, ObjectKind.SNAPSHOT, "records of its regions are missing")
         for region in states.keys() - pin.regions.keys():
-            text = "it is gone, unless the region is newer than the snapshot"
+            text = "it is gone, or its region is newer than the snapshot"
             found.add(_part(handle, pin, region), ObjectKind.SNAPSHOT, text)
     base = open_version(handle, pin.base_version, found)
     if base is not None and files:
         scrub_files(handle, base, found)
-    tally.adopt(found, held=pins.held(context, pin))
+    tally.merge(found, held=pins.held(context, pin))
 
 
-def _cursor(handle: TableHandle, pin: Pin, states: Mapping[RegionId, RegionScrub]) -> None:
-    """Where a cursor stands there is a log, and all of it from there on."""
+def _scrub_cursor(handle: TableHandle, pin: Pin, states: Mapping[RegionId, RegionScrub]) -> None:
+    """Check that each position of a cursor is in the log, and all entries from there on."""
     context = handle.context
     for region, state in sorted(states.items()):
         needs = pin.of(region)
         if needs is None or state.head is None:
             continue
         records = [_part(handle, pin, region)]
-        if region not in pin.regions:  # then it begins with the first entry
+        if region not in pin.regions:  # it starts at the first entry
             records.append(record_path(pin_key(pin.partition(context.table), pin.name)))
-        state.run_followed(state.head, needs, records=records)
+        state.run_cursor(state.head, needs, records=records)
         now = context.registry.read(region_pin_key(pin.partition(context.table), pin.name, pin.nonce, region))
         moved = needs.version != (0 if now is None else int(now["version"]))
         state.settle_pinned(held=not moved and pins.held(context, pin))
 
 
 def _part(handle: TableHandle, pin: Pin, region: RegionId) -> str:
-    """The record of what a pin needs of a region."""
+    """The path of a pin's record of a region."""
     return record_path(region_pin_key(pin.partition(handle.context.table), pin.name, pin.nonce, region))
 
 
 def _path(error: LsmError) -> str:
-    """The record that an error of the registry names, if it names one."""
+    """The path of the record that an error names; empty if it names none."""
     return str(error.where.get("record") or error.where.get("object") or "")
