@@ -11,7 +11,7 @@ from pathlib import Path
 
 import lancelsm
 from lancelsm.errors import LsmError
-from lancelsm.scrub.table import scrub_place
+from lancelsm.scrub.table import scrub_location
 
 KINDS = {
     "generation": "_mem_wal/*/*_gen_2/data/*.lance",
@@ -43,7 +43,7 @@ def offsets(size: int) -> list[int]:
 def call_and_report(kind: str, offset: int, call: str, location: str) -> Outcome:
     try:
         if call == "scrub":
-            return Outcome(kind=kind, offset=offset, call=call, outcome=REPORT[scrub_place(location).ok])
+            return Outcome(kind=kind, offset=offset, call=call, outcome=REPORT[scrub_location(location).ok])
         if call == "scan":
             lancelsm.open(location).scan(where="n >= 0").to_arrow()
         else:

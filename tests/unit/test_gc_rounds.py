@@ -59,10 +59,10 @@ def test_a_list_of_a_newer_format_is_refused() -> None:
     ("change", "why"),
     [
         ({}, ""),
-        ({"counters": {REGION: 2}}, "does not hold it"),
-        ({"counters": {}}, "does not hold it"),
-        ({"markers": {REGION: 2}}, "marker lags"),
-        ({"markers": {}}, "marker lags"),
+        ({"counters": {REGION: 2}}, "not merged yet"),
+        ({"counters": {}}, "not merged yet"),
+        ({"markers": {REGION: 2}}, "marker is behind"),
+        ({"markers": {}}, "marker is behind"),
         ({"caught_up": {"v": {REGION: 2}}}, "index v has not caught up"),
         ({"caught_up": {"a": {REGION: 3}, "v": {}}}, "index v has not caught up"),
         ({"caught_up": {}}, ""),
@@ -74,7 +74,7 @@ def test_a_generation_can_be_deleted_once_counter_marker_and_every_index_have_pa
     third = {REGION: Generation(3)}
     progress = Progress(version=9, counters=third, markers=third, caught_up={"v": third})
 
-    reason = replace(progress, **change).lacking(REGION, Generation(3))
+    reason = replace(progress, **change).reason_to_keep(REGION, Generation(3))
     assert (why in reason) if why else reason == ""
 
 
@@ -170,7 +170,7 @@ def test_a_bounded_round_of_the_base_takes_lists_then_versions_then_files(monkey
     )
 
     assert [item.number for item in found.round.items] == [9, 10, *range(1, 17)]
-    assert [kept.why for kept in found.kept] == ["a round takes 18 objects: 1 more go with later ones"]
+    assert [kept.why for kept in found.kept] == ["a round takes at most 18 objects; later rounds take 1 more"]
     assert found.worthwhile
 
 

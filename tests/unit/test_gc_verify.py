@@ -142,7 +142,7 @@ def test_a_round_that_skips_the_oldest_generation_is_refused() -> None:
     def without_the_oldest(found: Round) -> Round:
         return replace(found, items=tuple(i for i in found.items if (i.kind, i.number) != (GarbageKind.GENERATION, 1)))
 
-    with pytest.raises(Corrupt, match="from the middle"):
+    with pytest.raises(Corrupt, match="before an older one"):
         verify(table_env, marked_with_change(table_env, without_the_oldest))
 
 
@@ -168,7 +168,7 @@ def test_a_floor_within_a_generation_is_checked_to_the_end_of_that_generation() 
 
 def test_a_round_whose_sum_differs_from_the_log_is_refused() -> None:
     table_env = filled()
-    with pytest.raises(Corrupt, match="not what is there"):
+    with pytest.raises(Corrupt, match="don't have the sum in its list"):
         verify(table_env, marked_with_change(table_env, lambda found: replace(found, discarded=Setsum.of([b"x"]))))
 
 
@@ -274,7 +274,7 @@ def test_a_base_that_was_restored_since_mark_is_corrupt() -> None:
     key = marked(table_env)
     table_env.counter = Generation(1)
 
-    with pytest.raises(Corrupt, match="lacks it"):
+    with pytest.raises(Corrupt, match="does not have it"):
         verify(table_env, key)
 
 
@@ -311,7 +311,7 @@ def test_a_round_must_be_marked_again_if_another_collector_swept_the_log_since()
         table_env.settings = Settings(collect_floor_bytes=1, collect_share_percent=50)
         survey = RegionScope(handle=table_env.handle("second", faulty=False), region=region)
         second = write_list(region.context, survey.mark((), table_env.progress()).round)
-        assert (second.round.number, second.round.standing) == (2, standing)
+        assert (second.round.number, second.round.log_bytes) == (2, standing)
 
         collection.sweep(handle, first)
         with pytest.raises(Contended, match="swept meanwhile"):
@@ -330,7 +330,7 @@ def test_with_an_unreadable_hint_no_published_manifest_may_be_deleted(body: byte
 
     verify(table_env, marked(table_env))
     path = published_manifest(table_env.environment.id, Version(1))
-    with pytest.raises(Corrupt, match="readers of files may start there"):
+    with pytest.raises(Corrupt, match="readers may start there"):
         verify(table_env, marked_with_change(table_env, with_item(GarbageKind.PUBLISHED, path, 1)))
 
 
@@ -346,5 +346,5 @@ def test_a_round_must_be_marked_again_if_a_pin_of_the_log_began_since() -> None:
 
 @pytest.mark.parametrize("key", ["", "_lancelsm/config.json", "_mem_wal/x/gc/nothing"])
 def test_a_key_that_names_no_round_is_refused(key: str) -> None:
-    with pytest.raises(Invalid, match="names no round"):
+    with pytest.raises(Invalid, match="is not a round"):
         verify(filled(), key)

@@ -16,7 +16,7 @@ from lancelsm.common.layout import CONFIG, Position, bitrev64, snapshots
 from lancelsm.errors import Invalid
 from lancelsm.objects import Object
 from lancelsm.region.handle import open_configured
-from lancelsm.scrub.table import scrub, scrub_place
+from lancelsm.scrub.table import scrub, scrub_location
 from lancelsm.table import Table
 from tests.unit.tables import create, levels, row
 
@@ -98,7 +98,7 @@ def test_scrub_of_a_snapshot_reads_what_the_snapshot_needs(tmp_path: Path) -> No
     assert found == needs
     assert not table.scrub().ok
     with pytest.raises(Invalid, match="snapshot not found"):
-        scrub_place(table.uri, at="never")
+        scrub_location(table.uri, at="never")
 
 
 @pytest.mark.parametrize("damage", [None, {"entry_setsum": "zz"}, {"after": None}])
@@ -112,7 +112,7 @@ def test_scrub_of_a_snapshot_names_its_damaged_records(tmp_path: Path, damage: d
     else:
         registry.swap(key, expect={}, change=damage)
 
-    report = scrub_place(table.uri, at="before")
+    report = scrub_location(table.uri, at="before")
 
     named = {problem.path for problem in report.problems}
     assert named == {f"{partition}/{key.sort}", *([f"{partition}/before"] if damage is None else [])}
@@ -230,7 +230,7 @@ def test_a_limit_below_1_is_refused(tmp_path: Path, limit: int, configured: bool
     if not configured:
         (Path(table.uri) / CONFIG).unlink()
 
-    for read in (table.scrub, lambda limit: scrub_place(table.uri, limit=limit)):
+    for read in (table.scrub, lambda limit: scrub_location(table.uri, limit=limit)):
         with pytest.raises(Invalid, match=f"the limit is {limit}") as raised:
             read(limit=limit)
         assert (raised.value.where["field"], raised.value.remedy) == ("limit", "Give 1 or more")

@@ -22,7 +22,7 @@ from lancelsm.common.layout import Key
 from lancelsm.errors import LsmError
 from lancelsm.registry.object import object_key
 from lancelsm.scrub.report import Report
-from lancelsm.scrub.table import scrub_place
+from lancelsm.scrub.table import scrub_location
 
 ARCHIVE = Path(__file__).parents[1] / "fixtures" / "corrupt" / "tree.tar.xz"
 # "doubled" means that a second copy exists under another name.
@@ -300,7 +300,7 @@ def rows_or_error(read: Callable[[str], list[dict[str, Any]]], table: str) -> li
 
 def test_the_undamaged_tree_has_no_problem(tree: Tree) -> None:
     for name in ("table", "other"):
-        report = scrub_place(tree.root / name)
+        report = scrub_location(tree.root / name)
 
         assert report.problems == ()
         assert report.complete
@@ -315,7 +315,7 @@ def test_scrub_names_a_damaged_object_and_its_readers_refuse_it(
     location = tree.copy(tmp_path / "tree")
     damage(location, objects, fault, "")
 
-    report = scrub_place(location / "table")
+    report = scrub_location(location / "table")
     found = rows_or_error(READ_BY[name], str(location / "table"))
 
     expected_path = objects["doubled"] if fault == "doubled" else objects["path"]
@@ -338,7 +338,7 @@ def test_a_flipped_bit_is_named_or_does_no_harm(tree: Tree, tmp_path: Path, name
     location = tree.copy(tmp_path / "tree")
     damage(location, tree.objects[name], "flipped", f"{name} {seed}")
 
-    report = scrub_place(location / "table")
+    report = scrub_location(location / "table")
     found = rows_or_error(READ_BY[name], str(location / "table"))
 
     unharmed = found == tree.rows[READ_BY[name]]

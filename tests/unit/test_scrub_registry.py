@@ -11,7 +11,7 @@ from lancelsm.common.layout import SQLITE
 from lancelsm.errors import Corrupt
 from lancelsm.registry import SwapApplied
 from lancelsm.scrub.report import ObjectKind
-from lancelsm.scrub.table import scrub_place
+from lancelsm.scrub.table import scrub_location
 from lancelsm.table import Table
 from tests.unit.tables import create, row, rows_of
 
@@ -57,7 +57,7 @@ def test_a_damaged_registry_file_is_named_and_refused(tmp_path: Path, fault: str
     if fault != "missing":
         path.write_bytes(bodies[fault])
 
-    assert scrub_place(table.uri).ok == (fault in NO_PROBLEM)
+    assert scrub_location(table.uri).ok == (fault in NO_PROBLEM)
     if fault in NO_PROBLEM:
         assert rows_of(lancelsm.open(table.uri)) == rows
     elif fault in OTHER_ROWS:
