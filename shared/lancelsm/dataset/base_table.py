@@ -208,7 +208,7 @@ def ensure_mem_wal(*, uri: str, sharding: Sharding | None, storage_options: Stor
         Unavailable: the store did not answer.
     """
     base = open_base(uri=uri, storage_options=storage_options)
-    with native_errors("the base can't be given its MemWAL index", table=uri):
+    with native_errors("the MemWAL index of the base can't be created", table=uri):
         dataset = open_dataset(uri=uri, version=base.version, storage_options=storage_options)
         if dataset.mem_wal_index_details() is None:
             if sharding is None:
