@@ -222,7 +222,7 @@ def _fence_lance(region: Region, spec: RegionSpec | None, *, known: bool) -> tup
         if written:
             _append_sentinel(region, manifest)
             return replace(region, spec_id=manifest.spec_id, values=manifest.values), manifest
-    raise Contended("writers of Lance kept claiming the region", remedy="Stop them", **region.where)
+    raise Contended("writers of Lance kept claiming the region", remedy="Stop these writers", **region.where)
 
 
 def _newest_own_manifest(region: Region, *, below: Version) -> Manifest | None:
@@ -263,7 +263,7 @@ def _append_sentinel(region: Region, manifest: Manifest) -> None:
             and (found := objects.get(key)) is not None
         ):
             decode(found.body, position=position, key=key)  # raises if unreadable: retries could never pass the object
-    raise Contended("writers of Lance kept appending to the region", remedy="Stop them", **region.where)
+    raise Contended("writers of Lance kept appending to the region", remedy="Stop these writers", **region.where)
 
 
 def _create_head(region: Region, manifest: Manifest, counter: Generation, *, owner: str) -> None:

@@ -28,7 +28,7 @@ def work_location(stage: str, *, service: Service) -> str:
 
 def outputs(stack: str, *, service: Service, remedy: str = "Deploy it, or name another stage") -> dict[str, str]:
     """Return the outputs of a stack by name. Raises `Invalid` if the stack can't be read."""
-    from botocore.exceptions import ClientError  # noqa: PLC0415 - an extra
+    from botocore.exceptions import ClientError  # noqa: PLC0415 - optional dependency
 
     try:
         (found,) = service("cloudformation").describe_stacks(StackName=stack)["Stacks"]

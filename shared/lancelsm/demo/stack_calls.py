@@ -79,7 +79,7 @@ class Stack:
             Invalid, Unavailable: it can't be started or described.
             LsmError: the execution failed; has its error.
         """
-        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - an extra
+        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - optional dependency
 
         states = self._service("stepfunctions")
         request = json.dumps({"table": table, "engine": engine})

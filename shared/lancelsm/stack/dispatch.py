@@ -202,7 +202,7 @@ class AwsWork:
 
 @contextmanager
 def _aws_errors(doing: str, **where: str) -> Iterator[None]:
-    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - an extra
+    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - optional dependency
 
     try:
         yield

@@ -101,7 +101,7 @@ def keep_in_bucket(lines: Iterator[bytes], *, uri: str) -> str:
     bucket, _, key = path.partition("/")
     if scheme != "s3" or not key:
         raise Invalid("large results can only be stored in S3", remedy="Deploy the stack with a bucket", url=uri)
-    from botocore.config import Config  # noqa: PLC0415 - an extra
+    from botocore.config import Config  # noqa: PLC0415 - optional dependency
     from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
 
     # Signature version 4: links with older signatures don't work for objects encrypted with a KMS key.

@@ -82,13 +82,13 @@ class Telemetry:
 
 @cache
 def _metrics() -> Any:
-    from aws_lambda_powertools.metrics import EphemeralMetrics  # noqa: PLC0415 - an extra
+    from aws_lambda_powertools.metrics import EphemeralMetrics  # noqa: PLC0415 - optional dependency
 
     return EphemeralMetrics
 
 
 @cache
 def _logger() -> Any:
-    from aws_lambda_powertools import Logger  # noqa: PLC0415 - an extra
+    from aws_lambda_powertools import Logger  # noqa: PLC0415 - optional dependency
 
     return Logger(service=os.environ.get("LANCELSM_STACK", "lancelsm"))

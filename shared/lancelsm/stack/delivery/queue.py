@@ -162,7 +162,7 @@ def queue_by_name(name: str, *, clock: Clock) -> SqsQueue:
 
 @contextmanager
 def _translate_errors(queue: str) -> Iterator[None]:
-    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - an extra
+    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - optional dependency
 
     try:
         yield

@@ -141,7 +141,7 @@ def fetch(stage: str, *, service: Service, clock: Clock, ids: Ids) -> Deployment
 
 
 def _call(ask: Callable[..., Any], *arguments: Any) -> Answer:
-    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - an extra
+    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - optional dependency
 
     try:
         answer: Mapping[str, Any] = ask(*arguments)
