@@ -140,7 +140,7 @@ class Append:
         for position in range(state.head.first, state.head.next):
             found = object_at(state, position)
             if found is None or found != state.log[position - 1]:
-                return Violation("committed entry gone", f"{found} at {position}: {state.log}")
+                return Violation("committed entry missing", f"{found} at {position}: {state.log}")
         epochs = [epoch for _, epoch in state.log]
         if epochs != sorted(epochs):
             return Violation("epoch falls", f"{state.log}")

@@ -107,7 +107,7 @@ class Claim:
                 return Violation("two owners of one epoch", f"{state.log}")
         for position, (entry, _, _) in enumerate(state.log, 1):
             if object_at(state, position) != entry:
-                return Violation("committed entry gone", f"{object_at(state, position)} at {position}, not {entry}")
+                return Violation("committed entry missing", f"{object_at(state, position)} at {position}, not {entry}")
         if head.manifest_epoch == head.epoch > 1:
             ours = [entry for entry, epoch, _ in state.log if epoch == head.epoch]
             if not ours or ours[0].kind != "fence":

@@ -62,7 +62,7 @@ class ClonePin:
 
     def violation(self, state: State) -> Violation | None:
         if state.confirmed and not state.stored:
-            return Violation("pinned object gone", "of a confirmed clone")
+            return Violation("pinned object missing", "of a confirmed clone")
         return None
 
     def _collect(self, state: State, call: str, judged: int) -> Iterator[tuple[str, State, tuple[str, int]]]:

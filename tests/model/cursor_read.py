@@ -72,7 +72,7 @@ class CursorRead:
             case "head":
                 early = self.without is Guard.HEAD_AFTER_ENTRY
                 after = state._replace(floor_seen=state.passed, call="entry" if early else "judge")
-                yield Step("reader", "read head", "passed" if state.passed else "stands"), after
+                yield Step("reader", "read head", "passed" if state.passed else "not passed"), after
             case "judge":
                 yield Step("reader", "judge"), self._judged(state)
             case "cursor":

@@ -76,7 +76,7 @@ class CursorSet:
 
     def violation(self, state: State) -> Violation | None:
         if not state.stored and (self.back if state.arrived else state.kept):
-            return Violation("kept entry gone", "of the new position" if state.arrived else "of the old position")
+            return Violation("kept entry missing", "of the new position" if state.arrived else "of the old position")
         if state.arrived and state.setter.call == "refused":
             return Violation("false report", "the setter was refused, but the cursor has moved")
         if state.consumer == "saved elsewhere":
@@ -107,8 +107,8 @@ class CursorSet:
                 yield "read old position", "keeps" if kept else "passed", go("read floor", kept=kept)
             case "read floor":
                 passed = me.passed if self.without is Guard.FLOOR_AFTER else state.passed
-                stands = not self.back or not passed or me.kept or self.without is Guard.KEPT
-                yield "read floor", "passed" if passed else "stands", go("arrive" if stands else "withdraw")
+                kept = not self.back or not passed or me.kept or self.without is Guard.KEPT
+                yield "read floor", "passed" if passed else "not passed", go("arrive" if kept else "withdraw")
             case "arrive":
                 arrived = state if state.arrived else self._arrive(state, me.attempt)
                 yield "arrive", "lost" if arrived is None else "applied", go("done", arrived) if arrived else again()

@@ -110,7 +110,7 @@ class MergeOrder:
             counters = merger.base.counters
             planned = tuple((done, max(done, new)) for done, new in zip(counters, merger.newest, strict=True))
             if any(oldest > done + 1 for oldest, done in zip(merger.oldest, counters, strict=True)):
-                yield Step(name, "plan", "generations gone"), go(state, merger._replace(call="corrupt"))
+                yield Step(name, "plan", "generations missing"), go(state, merger._replace(call="corrupt"))
             elif all(done == new for done, new in planned):
                 yield Step(name, "plan", "nothing to do"), go(state, Merger("done"))
             else:

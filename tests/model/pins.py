@@ -73,7 +73,7 @@ class Pins:
 
     def violation(self, state: State) -> Violation | None:
         if state.holder.relies and not state.stored:
-            return Violation("pinned object gone", f"{state.record}, {state.holder}")
+            return Violation("pinned object missing", f"{state.record}, {state.holder}")
         return None
 
     def _hold(self, state: State) -> Iterator[tuple[Step, State]]:
@@ -95,7 +95,7 @@ class Pins:
             case "check":
                 passed = not state.stored if self.without is Guard.FLOOR else state.dropped
                 following = "failed" if passed else "write" if late else "confirm"
-                yield Step("holder", "read floors", "passed" if passed else "stand"), go(following)
+                yield Step("holder", "read floors", "passed" if passed else "not passed"), go(following)
             case "confirm":
                 blind = self.without is Guard.CONFIRM_AS_WRITTEN
                 if blind or (record is not None and record.version == 1):

@@ -93,7 +93,7 @@ class Pipelining:
         for position in range(state.first, state.next):
             found = objects.get(position)
             if found is None or found.entry != state.log[position - 1]:
-                return Violation("committed entry gone", f"{found} at {position}: {state.log}")
+                return Violation("committed entry missing", f"{found} at {position}: {state.log}")
         written = [entry for entry in state.log if entry in self.entries]
         if written != sorted(written):
             return Violation("order", f"{state.log}, acknowledged {state.acknowledged}")

@@ -150,8 +150,8 @@ class Publication:
     def _read(self, state: State) -> Iterator[tuple[Step, State]]:
         reader, published = state.reader, dict(state.published)
         if reader.call == "hint":
-            begun = Reader("walk", max(published, default=0), state.hint, state.hint)
-            yield Step("reader", "get hint"), state._replace(reader=begun)
+            started = Reader("walk", max(published, default=0), state.hint, state.hint)
+            yield Step("reader", "get hint"), state._replace(reader=started)
         elif reader.call == "walk":
             if reader.at in published:
                 yield (

@@ -101,12 +101,12 @@ class ReaderView:
             left = tuple(item for item in head.generations if item[0] > counter)
             collected = head._replace(generations=left, first=head.replayed + 1)
             yield Step("environment", "collect"), state._replace(head=collected)
-        standing = dict(state.objects)
+        stored = dict(state.objects)
         for position in range(1, head.first):
-            if position not in standing:
-                refilled = tuple(sorted({**standing, position: GARBAGE}.items()))
+            if position not in stored:
+                refilled = tuple(sorted({**stored, position: GARBAGE}.items()))
                 yield Step("environment", f"late put at {position}"), state._replace(objects=refilled)
-            elif standing[position] != GARBAGE:
+            elif stored[position] != GARBAGE:
                 swept = tuple(item for item in state.objects if item[0] != position)
                 yield Step("environment", f"sweep {position}"), state._replace(objects=swept)
         named = {number for number, _ in head.generations}
@@ -150,16 +150,16 @@ class ReaderView:
         pending = [item for item in head.generations if item[0] > base.counter]
         if [number for number, _ in pending] != list(range(base.counter + 1, head.newest + 1)):
             return self._again(state, step, "generations missing", corrupt=reader.views == self.views)
-        value, gone = base.value, False
+        value, missing = base.value, False
         for number, last in pending:
-            gone |= number not in state.kept
+            missing |= number not in state.kept
             value = last
-        standing = dict(state.objects)
-        tail = [standing.get(position) for position in range(head.replayed + 1, head.next)]
-        gone |= None in tail
+        stored = dict(state.objects)
+        tail = [stored.get(position) for position in range(head.replayed + 1, head.next)]
+        missing |= None in tail
         if tail and tail[-1] is not None:
             value = tail[-1]
-        if gone and self.without is not Guard.RETRY_IF_GONE:
+        if missing and self.without is not Guard.RETRY_IF_GONE:
             return self._again(state, step, "an object is missing")
         if tail and GARBAGE in tail and self.without is not Guard.TAIL_SUM:
             return self._again(state, step, "the tail's sum differs")

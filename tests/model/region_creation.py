@@ -91,7 +91,7 @@ class RegionCreation:
             return Violation("false alarm", state.alarm)
         head, reader = state.head, state.reader
         if head is not None and head.manifest not in state.staged:
-            return Violation("manifest gone", f"{head}")
+            return Violation("manifest missing", f"{head}")
         if (head.next - 1 if head else 0) < state.acknowledged:
             return Violation("rows lost", f"{head}, {state.acknowledged} acknowledged")
         if reader.rows is not None and reader.rows < reader.at_least:
@@ -161,10 +161,10 @@ class RegionCreation:
         if reader.call == "first":
             at_least = state.acknowledged
             if heads_first:
-                begun = Reader("second", head=state.head, at_least=at_least)
+                started = Reader("second", head=state.head, at_least=at_least)
             else:
-                begun = Reader("second", catalogued=state.catalogued, at_least=at_least)
-            yield Step("reader", "read heads" if heads_first else "list catalog"), state._replace(reader=begun)
+                started = Reader("second", catalogued=state.catalogued, at_least=at_least)
+            yield Step("reader", "read heads" if heads_first else "list catalog"), state._replace(reader=started)
         elif reader.call == "second":
             catalogued = state.catalogued if heads_first else reader.catalogued
             head = reader.head if heads_first else state.head

@@ -16,11 +16,11 @@ CAUGHT = {
     Guard.OWN_NONCE: (append.SIBLINGS, "committed twice"),
     Guard.DEFINITE_REFUSAL: (append.SIBLINGS, "committed twice"),
     Guard.HEAD_AFTER_OBJECT: (append.SIBLINGS, "acknowledged, not committed"),
-    Guard.HELP_NOT_REPLACE: (append.SIBLINGS, "committed entry gone"),
-    Guard.REPLACE_UNDER_ETAG: (append.TAKEOVER_BY_SIBLINGS, "committed entry gone"),
-    Guard.STOP_AT_NEW_EPOCH: (append.TAKEOVER, "committed entry gone"),
+    Guard.HELP_NOT_REPLACE: (append.SIBLINGS, "committed entry missing"),
+    Guard.REPLACE_UNDER_ETAG: (append.TAKEOVER_BY_SIBLINGS, "committed entry missing"),
+    Guard.STOP_AT_NEW_EPOCH: (append.TAKEOVER, "committed entry missing"),
     Guard.FRESH_HEAD: (append.TAKEOVER, "false alarm"),
-    Guard.COMMIT_BEFORE_SWEEP: (append.SIBLINGS, "committed entry gone"),
+    Guard.COMMIT_BEFORE_SWEEP: (append.SIBLINGS, "committed entry missing"),
     Guard.ACKNOWLEDGE_AFTER_SWAP: (append.SIBLINGS, "acknowledged, not committed"),
 }
 

@@ -7,16 +7,16 @@ import pytest
 from tests.model.cursor_set import CursorSet, Guard
 from tests.model.verdicts import check_broken, check_clean
 
-GONE, FALSE = "kept entry gone", "false report"
+MISSING, FALSE = "kept entry missing", "false report"
 CAUGHT: dict[Guard, tuple[bool, str]] = {  # whether the cursor is set back, and what breaks
-    Guard.NEW_COUNTS: (True, GONE),
-    Guard.OLD_COUNTS: (False, GONE),
-    Guard.KEPT: (True, GONE),
-    Guard.FLOOR_AFTER: (True, GONE),
-    Guard.OLD_AFTER: (True, GONE),
+    Guard.NEW_COUNTS: (True, MISSING),
+    Guard.OLD_COUNTS: (False, MISSING),
+    Guard.KEPT: (True, MISSING),
+    Guard.FLOOR_AFTER: (True, MISSING),
+    Guard.OLD_AFTER: (True, MISSING),
     Guard.ARRIVES_AS_ANNOUNCED: (True, FALSE),
-    Guard.EXPIRED_WITHDRAWN: (True, GONE),
-    Guard.WITHDRAWN_AS_JUDGED: (False, GONE),
+    Guard.EXPIRED_WITHDRAWN: (True, MISSING),
+    Guard.WITHDRAWN_AS_JUDGED: (False, MISSING),
     Guard.HELD: (True, FALSE),
 }
 

@@ -18,7 +18,7 @@ CAUGHT: dict[Enum, tuple[Any, str]] = {
     cursor_read.Guard.CURSOR_AFTER_ENTRY: (CursorRead, "uncommitted change read"),
     cursor_read.Guard.CURSOR_BELOW_FLOOR: (CursorRead, "uncommitted change read"),
     cursor_read.Guard.KEPT_IS_READ: (CursorRead, "kept change refused"),
-    **dict.fromkeys(clone_pin.Guard, (ClonePin, "pinned object gone")),
+    **dict.fromkeys(clone_pin.Guard, (ClonePin, "pinned object missing")),
 }
 
 

@@ -93,9 +93,9 @@ def rebuilt_after_a_crash(_: Path) -> None:
 # Flush
 
 
-def losing_a_row(place: Path) -> None:
+def losing_a_row(path: Path) -> None:
     """The fold of a flush loses a row. A read must still return all rows."""
-    table = tables.create(place)
+    table = tables.create(path)
     table.upsert([row_of(1), row_of(2)])
     fold = flush.fold
 
@@ -111,9 +111,9 @@ def losing_a_row(place: Path) -> None:
 # Merges
 
 
-def base_of_another_table(place: Path) -> None:
+def base_of_another_table(path: Path) -> None:
     """The base carries the id of another table."""
-    table = merge_scenarios.table_with_generations(place)
+    table = merge_scenarios.table_with_generations(path)
     base = table.base()
     metadata = {**base.metadata, "lancelsm.table": "00000000-0000-4000-8000-000000000000"}
     base_rows.commit(base_rows.Base.of(base), changed={}, new=(), metadata=metadata, properties={})
@@ -121,9 +121,9 @@ def base_of_another_table(place: Path) -> None:
         table.merge()
 
 
-def collected_between(place: Path) -> None:
+def collected_between(path: Path) -> None:
     """Another merge and a collection come while heads are read. Then heads no longer list the merged generations."""
-    table = merge_scenarios.table_with_generations(place)
+    table = merge_scenarios.table_with_generations(path)
 
     def read_regions() -> list[planning.RegionPending]:
         found = table.read_regions()

@@ -133,13 +133,13 @@ def replace_entry(table_env: WholeTableEnv, body: bytes) -> None:
     table_env.environment.store.create(key, body)
 
 
-def swapped_generations(place: Path, *, summed: bool = True) -> None:
+def swapped_generations(path: Path, *, summed: bool = True) -> None:
     """The directories of two generations are swapped. If not `summed`, an older release flushed them."""
-    table = merge_scenarios.table_with_generations(place)
+    table = merge_scenarios.table_with_generations(path)
     if not summed:
         table.sums = {of: {at: replace(one, files=None) for at, one in sums.items()} for of, sums in table.sums.items()}
-    first, second = (place / "table" / path for _, path in table.pending[A][:2])
-    away = place / "away"
+    first, second = (path / "table" / name for _, name in table.pending[A][:2])
+    away = path / "away"
     for here, there in ((first, away), (second, first), (away, second)):
         here.rename(there)
     with pytest.raises(Corrupt):
@@ -249,10 +249,10 @@ def fence_raised_during_a_survey(_: Path) -> None:
 def adopted(scenario: Callable[..., None], *arguments: object) -> Scenario:
     """Run a scenario on a table that Lance wrote."""
 
-    def run_on_table(place: Path) -> None:
-        written = place / "written"
+    def run_on_table(path: Path) -> None:
+        written = path / "written"
         adopt_scenarios.lance_wrote(written, unsharded=True)
-        scenario(place, written, *arguments)
+        scenario(path, written, *arguments)
 
     return run_on_table
 

@@ -28,14 +28,14 @@ from tests.simulation.faults import Crash, FakeClock
 from tests.simulation.removal import Edit, fails
 from tests.unit import copies_scenarios
 
-Scenario = Callable[[Table, Path, pytest.MonkeyPatch], None]  # of a table with a snapshot, and a place for others
+Scenario = Callable[[Table, Path, pytest.MonkeyPatch], None]  # gets a table with a snapshot, and a directory
 
 
-def judged_before(table: Table, place: Path, _: pytest.MonkeyPatch) -> None:
-    copies_scenarios.snapshot_judged_before_its_clone_was_pinned_stays(table, place)
+def judged_before(table: Table, path: Path, _: pytest.MonkeyPatch) -> None:
+    copies_scenarios.snapshot_judged_before_its_clone_was_pinned_stays(table, path)
 
 
-def dropped_before_the_pin(table: Table, place: Path, patch: pytest.MonkeyPatch) -> None:
+def dropped_before_the_pin(table: Table, path: Path, patch: pytest.MonkeyPatch) -> None:
     """Before a clone is pinned, a drop of its source writes its marker, finds no clone, closes the table, crashes."""
     begin = clone.pins.begin
 
@@ -47,18 +47,18 @@ def dropped_before_the_pin(table: Table, place: Path, patch: pytest.MonkeyPatch)
 
     patch.setattr(clone.pins, "begin", dropped)
     with pytest.raises(Invalid, match="being dropped"):
-        copies_scenarios.cloned(table, place / "clone")
+        copies_scenarios.cloned(table, path / "clone")
     drop_table(table.uri)
 
 
-def cloned_after_the_check(table: Table, place: Path, patch: pytest.MonkeyPatch) -> None:
+def cloned_after_the_check(table: Table, path: Path, patch: pytest.MonkeyPatch) -> None:
     """A clone is created right after a drop of its source has looked for clones."""
     look = drop._check_no_clones
 
     def looked(*arguments: Any) -> None:
         look(*arguments)
         with pytest.raises(Invalid, match="being dropped"):
-            copies_scenarios.cloned(table, place / "clone")
+            copies_scenarios.cloned(table, path / "clone")
 
     patch.setattr(drop, "_check_no_clones", looked)
     drop_table(table.uri)
@@ -70,21 +70,21 @@ def overtaken_by_another_drop(table: Table, _: Path, patch: pytest.MonkeyPatch) 
 
 def overtaken_by_the_next_drop(table: Table, _: Path, patch: pytest.MonkeyPatch) -> None:
     """A new table at the same location is dropped, too, but that drop has not looked for clones yet."""
-    place = Path(table.uri)
+    path = Path(table.uri)
 
     def overtaken(context: TableContext) -> int:
         patch.undo()
-        drop_table(place, ports=replace(Ports(), clock=FakeClock(context.clock.now() + LEASE_SECONDS + 1)))
-        following = lancelsm.create(place, [{"id": 1, "v": 1}], primary_key="id").config
+        drop_table(path, ports=replace(Ports(), clock=FakeClock(context.clock.now() + LEASE_SECONDS + 1)))
+        following = lancelsm.create(path, [{"id": 1, "v": 1}], primary_key="id").config
         context.objects.create(DROPPING, json.dumps({"table": following.table, "registry": "sqlite"}).encode())
         return drop.delete_objects(context)
 
     patch.setattr(drop, "delete_objects", overtaken)
     with contextlib.suppress(Contended):
-        drop_table(place)
+        drop_table(path)
 
-    delete_table.cancel_drop(open_table(place).context)
-    assert copies_scenarios.values_by_id(lancelsm.open(place)) == {1: 1}
+    delete_table.cancel_drop(open_table(path).context)
+    assert copies_scenarios.values_by_id(lancelsm.open(path)) == {1: 1}
 
 
 DROPPED = """\
