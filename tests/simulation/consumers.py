@@ -54,30 +54,29 @@ class Consumers:
         self._table_env = table_env
         self._met = met
         self.by_cursor: dict[str, Consumer] = {}
-        self.moves: dict[
-            str, list[range]
-        ] = {}  # by cursor: where a set without an answer may have put it, or may still
+        # By cursor: where calls to set it without an answer may have put it, or may still put it.
+        self.moves: dict[str, list[range]] = {}
         self.dropping: set[str] = set()  # cursors whose drop had no answer: they may still disappear
         self.shared: dict[Nonce, Shared] = {}
 
     def consumer(self, name: str) -> Act:
         """Return a consumer that stores its position together with what it read, and saves the cursor when it can."""
 
-        def act(life: str, dice: random.Random) -> None:
+        def act(process: str, dice: random.Random) -> None:
             moves = name in self.moves
             if name in self.dropping:
-                self._drop(life, name)
+                self._drop(process, name)
             elif dice.random() < (0.5 if moves else 0.3):
-                self._set_own(life, name, dice)
+                self._set_own(process, name, dice)
             elif moves:
-                self._inspect(life, name)
+                self._inspect(process, name)
             else:
-                self._go_on(life, name, saves=dice.random() < 0.8)
+                self._go_on(process, name, saves=dice.random() < 0.8)
 
         return act
 
-    def _go_on(self, life: str, name: str, *, saves: bool) -> None:
-        context, consumer = self._table_env.context(life), self.by_cursor.get(name)
+    def _go_on(self, process: str, name: str, *, saves: bool) -> None:
+        context, consumer = self._table_env.context(process), self.by_cursor.get(name)
         if consumer is not None:
             self._check_position(name, consumer)
             changes = Changes(context, ROWS, start={self._table_env.environment.id: consumer.next}, cursor=name)
@@ -85,7 +84,7 @@ class Consumers:
             try:
                 changes = Changes(context, ROWS, start="earliest", cursor=name)
             except Invalid:
-                self._drop(life, name)
+                self._drop(process, name)
                 return
             consumer = self.by_cursor[name] = _consumer_at(self._position_of(changes._pin))
         self._read_on(consumer, changes)
@@ -102,39 +101,38 @@ class Consumers:
             consumer.read.append(change.position)
             consumer.next = changes.positions[change.region]
             self._met["a cursor's consumer has read"] += 1
-        consumer.next = changes.positions[
-            self._table_env.environment.id
-        ]  # past entries without rows, like a cursor that is saved now
+        # Like a cursor that is saved now, the position is past entries without rows.
+        consumer.next = changes.positions[self._table_env.environment.id]
 
     def _check_rows(self, change: Change) -> None:
         read = [(row["k"], row["_op"] == "delete") for row in change.rows.to_pylist()]
         written = rows_of_entry(self._table_env.environment.log[change.position])
         assert read == [(key, dead) for key, _, dead in written], f"{change.position} is {written}, not {read}"
 
-    def _drop(self, life: str, name: str) -> None:
+    def _drop(self, process: str, name: str) -> None:
         """Drop a cursor that is not confirmed: its creator has crashed or is still at work."""
         before = self._record(name)
         self.dropping.add(name)
         try:
-            drop_cursor(self._table_env.context(life), name)
+            drop_cursor(self._table_env.context(process), name)
         except Invalid:
-            self._met["a cursor to drop is gone"] += 1  # it has expired, or another consumer dropped it
+            self._met["a cursor to drop does not exist"] += 1  # it has expired, or another consumer dropped it
         else:
-            gone = before is not None and before.nonce in self.shared and self._record(name) is None
-            self._met["a cursor is dropped that was read"] += gone
+            dropped = before is not None and before.nonce in self.shared and self._record(name) is None
+            self._met["a cursor is dropped that was read"] += dropped
         self.dropping.discard(name)
 
     # Setting
 
-    def _set_own(self, life: str, name: str, dice: random.Random) -> None:
-        pin = self._set(life, name, dice)
+    def _set_own(self, process: str, name: str, dice: random.Random) -> None:
+        pin = self._set(process, name, dice)
         if pin is not None:
             self.moves.pop(name, None)
             self.by_cursor[name] = _consumer_at(self._position_of(pin))
 
-    def _set(self, life: str, name: str, dice: random.Random) -> Pin | None:
+    def _set(self, process: str, name: str, dice: random.Random) -> Pin | None:
         """Set the cursor. Return None if the position was collected or another consumer is creating the cursor."""
-        there, old = self._record(name), self._possible(name)
+        before, old = self._record(name), self._possible(name)
         floor, end = self._ends()
         start = dice.choice(["earliest", "latest", dice.randrange(1, end + 1), dice.randrange(floor, end + 1)])
 
@@ -145,10 +143,10 @@ class Consumers:
             return range(floor, floor_now + 1) if start == "earliest" else range(end, end_now + 1)
 
         try:
-            pin = Table(self._table_env.handle(life)).set_cursor(name, start=start)
+            pin = Table(self._table_env.handle(process)).set_cursor(name, start=start)
         except Invalid as error:
             now = self._record(name)
-            if there is not None and there.confirmed and now is not None and now.nonce == there.nonce:
+            if before is not None and before.confirmed and now is not None and now.nonce == before.nonce:
                 self._met["a set is refused"] += 1
                 if not isinstance(start, int) or start >= min(self._ends()[0], max(span[-1] for span in old)):
                     raise AssertionError(f"{name} can be set to {start}, but: {error}") from error
@@ -157,20 +155,20 @@ class Consumers:
             self._met["a set without an answer"] += 1
             self.moves.setdefault(name, []).append(targets())
             raise
-        self._met["a cursor is set"] += there is not None and there.confirmed
+        self._met["a cursor is set"] += before is not None and before.confirmed
         assert self._position_of(pin) in targets(), (
             f"{name} is set to {start}, {targets()}, but is at {self._position_of(pin)}"
         )
         return pin
 
-    def _inspect(self, life: str, name: str) -> None:
+    def _inspect(self, process: str, name: str) -> None:
         """Read from a cursor that may still move."""
         possible = self._possible(name)
         try:
-            changes = Changes(self._table_env.context(life), ROWS, cursor=name)
+            changes = Changes(self._table_env.context(process), ROWS, cursor=name)
         except Invalid:
             assert name not in self.by_cursor, f"cursor {name} is missing"
-            self._drop(life, name)
+            self._drop(process, name)
             return
         position = self._position_of(changes._pin)
         assert any(position in span for span in possible), f"{name} is at {position}, not in {possible}"
@@ -195,21 +193,21 @@ class Consumers:
 
     # Sharing
 
-    def share(self, life: str, dice: random.Random) -> None:
+    def share(self, process: str, dice: random.Random) -> None:
         """Read from the shared cursor beside other consumers, or set it."""
         if dice.random() >= 0.25:
-            self.read_share(life, limit=dice.choice([1, 2, 100]))
+            self.read_share(process, limit=dice.choice([1, 2, 100]))
             return
-        pin = self._set(life, SHARED, dice)
+        pin = self._set(process, SHARED, dice)
         if pin is not None:
             self._sharers_of(pin)
 
-    def read_share(self, life: str, *, limit: int) -> None:
+    def read_share(self, process: str, *, limit: int) -> None:
         """Read a batch and save. A batch counts once its save has an answer; then no other consumer has any of it."""
         try:
-            changes = Changes(self._table_env.context(life), ROWS, cursor=SHARED, limit=limit)
+            changes = Changes(self._table_env.context(process), ROWS, cursor=SHARED, limit=limit)
         except Invalid:
-            self._drop(life, SHARED)
+            self._drop(process, SHARED)
             return
         shared = self._sharers_of(changes._pin)
         batch = self._read(SHARED, changes)
@@ -228,11 +226,11 @@ class Consumers:
         assert pin is not None
         return self.shared.setdefault(pin.nonce, Shared(self._position_of(pin)))
 
-    def tail(self, life: str, dice: random.Random) -> None:
+    def tail(self, process: str, dice: random.Random) -> None:
         """Read without a cursor. The entries may be collected meanwhile."""
         last = 0
         with suppress(Invalid):
-            for change in Changes(self._table_env.context(life), ROWS, start="earliest"):
+            for change in Changes(self._table_env.context(process), ROWS, start="earliest"):
                 assert last < change.position
                 self._check_rows(change)
                 last = change.position

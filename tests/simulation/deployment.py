@@ -184,9 +184,7 @@ class Deployment:
         return found
 
     def entries(self, region: Region) -> list[list[tuple[int, int | None]]]:
-        """Return keys and values of each entry in the log of a region, without fences. The value of a tombstone is
-        None.
-        """
+        """Return keys and values of each log entry of a region, without fences. The value of a tombstone is None."""
         record = self.records.read(head_key(TABLE, region.id))
         assert record is not None
         found = []

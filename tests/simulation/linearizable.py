@@ -139,9 +139,7 @@ def violation(history: Iterable[Operation], *, loaded: Mapping[Any, Any] | None 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Search:
-    """A step of the search: a bit for each operation that happened, the state after them, their order with the last
-    first.
-    """
+    """A state of the search: a bit for each operation that happened, its result, and the order with the last first."""
 
     done: int
     state: State

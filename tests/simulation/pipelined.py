@@ -115,9 +115,7 @@ Decide = Callable[[PipelinedEnvironment, Call], Fault | None]
 def run_writer(
     run: Run, decide: Decide = lambda environment, call: None, **others: Callable[[PipelinedEnvironment], object]
 ) -> Any:
-    """Open, write and close a writer, with faults and other actors. Then others write, late writes land, and all is
-    audited.
-    """
+    """Run a writer with faults and other actors. Then let others write, land late writes, and audit."""
     with contextlib.redirect_stdout(io.StringIO()):
         environment = run.environment()
         environment.plan = plan = FaultPlan(lambda call: decide(environment, call), clock=environment.schedule.clock)

@@ -51,17 +51,17 @@ def _actors(environment: TableEnvironment, dice: random.Random) -> dict[str, Cal
         own = random.Random(dice.random())
 
         def run() -> None:
-            life, table = name, None
+            process, table = name, None
             for time in range(times):
-                with environment.at(life):
+                with environment.at(process):
                     try:
-                        table = table or environment.table(life)
-                        act(environment, life, table, own)
+                        table = table or environment.table(process)
+                        act(environment, process, table, own)
                     except Crash:
-                        life, table = f"{name}, life {time}", None
+                        process, table = f"{name}, life {time}", None
                     except LsmError as error:
                         if not isinstance(error, PASSING):
-                            raise AssertionError(f"{life} got {error!r}") from error
+                            raise AssertionError(f"{process} got {error!r}") from error
 
         actors[name] = run
 

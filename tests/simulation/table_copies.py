@@ -106,35 +106,35 @@ class TableCopies(TablePins):
             self.started[kind] = f"{self.environment.path}-{kind}-{self.locations}"
         return self.started[kind]
 
-    def _use_clone(self, life: str, table: Table, dice: random.Random) -> None:
+    def _use_clone(self, process: str, table: Table, dice: random.Random) -> None:
         if "drop" in self.started:
-            self._drop_clone(life, table)
+            self._drop_clone(process, table)
         elif not self.clones:
-            self._create_clone(life, table, dice)
+            self._create_clone(process, table, dice)
         elif dice.random() < 0.7:
             ((location, rows),) = self.clones.items()
-            self._work_on_clone(life, location, rows, merges=dice.random() < 0.5)
+            self._work_on_clone(process, location, rows, merges=dice.random() < 0.5)
         else:
             self.started["drop"], _ = self.clones.popitem()
-            self._drop_clone(life, table)
+            self._drop_clone(process, table)
 
-    def _create_clone(self, life: str, table: Table, dice: random.Random) -> None:
+    def _create_clone(self, process: str, table: Table, dice: random.Random) -> None:
         name = self.snapshot_of("c") or self._create_snapshot(table, "c")
         rows = self._read_snapshot(table, name)
         location = self._location("clone")
         with _if_done_already(EXISTS):
-            clone_snapshot(table._handle, name, location, ports=self.ports(life))
+            clone_snapshot(table._handle, name, location, ports=self.ports(process))
         self.clones[location] = rows
         del self.started["clone"]
         self.done["clone"] += 1
-        self._work_on_clone(life, location, rows, merges=False)
+        self._work_on_clone(process, location, rows, merges=False)
         if dice.random() < 0.7:
             del self.shown[name]
             table.drop_snapshot(name)
 
-    def _work_on_clone(self, life: str, location: str, rows: Rows, *, merges: bool) -> None:
+    def _work_on_clone(self, process: str, location: str, rows: Rows, *, merges: bool) -> None:
         """A clone has the rows of the snapshot, even after merges and collections of its source or of itself."""
-        clone = self.open(life, location)
+        clone = self.open(process, location)
         assert rows_of(clone.scan().to_arrow()) == rows, f"the clone {location} does not have the rows {rows}"
         if merges:
             clone.flush()
@@ -142,35 +142,35 @@ class TableCopies(TablePins):
             clone.collect(yes=True, interval_seconds=0)
             assert rows_of(clone.scan().to_arrow()) == rows, f"the clone {location} no longer has the rows {rows}"
 
-    def _drop_clone(self, life: str, table: Table) -> None:
+    def _drop_clone(self, process: str, table: Table) -> None:
         location = self.started["drop"]
         with _if_done_already(MISSING):
-            drop_table(location, ports=self.ports(life))
+            drop_table(location, ports=self.ports(process))
         assert location not in {pin.clone for pin in table.snapshots()}, (
             f"the clone {location} is dropped, but its pin remains"
         )
         del self.started["drop"]
         self.done["drop"] += 1
 
-    def _back_up_and_restore(self, life: str, table: Table, dice: random.Random) -> None:
+    def _back_up_and_restore(self, process: str, table: Table, dice: random.Random) -> None:
         """Back a snapshot up, each time to a new location. Restore it to the same location until that succeeds."""
         name = self.snapshot_of("b") or self._create_snapshot(table, "b")
         rows = self._read_snapshot(table, name)
         if "backup" not in self.started:
             self.locations += 1
             location = f"{self.environment.path}-backup-{self.locations}"
-            back_up(table.at(name), location, ports=self.ports(life))
+            back_up(table.at(name), location, ports=self.ports(process))
             self.started["backup"] = location
         location = self._location("restored")
         with _if_done_already(EXISTS):
-            restore(self.started["backup"], location, ports=self.ports(life))
-        found = rows_of(self.open(life, location).scan().to_arrow())
+            restore(self.started["backup"], location, ports=self.ports(process))
+        found = rows_of(self.open(process, location).scan().to_arrow())
         assert found == rows, f"{found} was restored instead of {rows}"
         self.done["restore"] += 1
         del self.started["backup"], self.started["restored"], self.shown[name]
         table.drop_snapshot(name)
 
-    def _scrub(self, life: str, table: Table, dice: random.Random) -> None:
+    def _scrub(self, process: str, table: Table, dice: random.Random) -> None:
         self._check_scrub(table)
 
     def _check_scrub(self, table: Table) -> None:

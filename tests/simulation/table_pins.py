@@ -73,9 +73,9 @@ class TablePins:
         for name, act, times in (
             ("writer", self._write, 8),
             ("reader", self._read, 4),
-            ("flusher", lambda life, table, _: table.flush(), 5),
-            ("merger 0", lambda life, table, _: table.merge(engine="inprocess"), 4),
-            ("merger 1", lambda life, table, _: table.merge(engine="inprocess"), 2),
+            ("flusher", lambda process, table, _: table.flush(), 5),
+            ("merger 0", lambda process, table, _: table.merge(engine="inprocess"), 4),
+            ("merger 1", lambda process, table, _: table.merge(engine="inprocess"), 2),
             ("collector 0", self._collect, 3),
             ("collector 1", self._collect, 3),
             ("holder", self._use_snapshot, 6),
@@ -86,35 +86,35 @@ class TablePins:
 
     def _repeat(self, name: str, act: Act, times: int, dice: random.Random) -> Callable[[], None]:
         def run() -> None:
-            life, table = name, None
+            process, table = name, None
             for time in range(times):
-                with self.environment.at(life):
+                with self.environment.at(process):
                     try:
                         self.environment.schedule.clock.sleep(dice.choice([0.0, 0.0, 0.1]))
-                        table = table or self.environment.table(life)
-                        act(life, table, dice)
+                        table = table or self.environment.table(process)
+                        act(process, table, dice)
                     except Crash:
-                        life, table = f"{name}, life {time}", None
+                        process, table = f"{name}, life {time}", None
                     except LsmError as error:
                         if not isinstance(error, PASSING):
-                            raise AssertionError(f"{life} got {error!r}") from error
+                            raise AssertionError(f"{process} got {error!r}") from error
 
         return run
 
-    def _write(self, life: str, table: Table, dice: random.Random) -> None:
+    def _write(self, process: str, table: Table, dice: random.Random) -> None:
         chosen = dice.sample(KEYS, dice.choice([1, 1, 2, 3]))
         if dice.random() < 0.3:
-            self.environment.write_by(table, life, delete=chosen)
+            self.environment.write_by(table, process, delete=chosen)
         else:
-            self.environment.write_by(table, life, upsert=chosen)
+            self.environment.write_by(table, process, upsert=chosen)
 
-    def _read(self, life: str, table: Table, dice: random.Random) -> None:
+    def _read(self, process: str, table: Table, dice: random.Random) -> None:
         self.environment.read(table, get=dice.sample(KEYS, 3) if dice.random() < 0.4 else ())
 
-    def _collect(self, life: str, table: Table, dice: random.Random) -> None:
+    def _collect(self, process: str, table: Table, dice: random.Random) -> None:
         table.collect(yes=True, interval_seconds=0)
 
-    def _use_snapshot(self, life: str, table: Table, dice: random.Random) -> None:
+    def _use_snapshot(self, process: str, table: Table, dice: random.Random) -> None:
         name = self.snapshot_of("s")
         if name is None:
             self._create_snapshot(table, "s")
@@ -139,9 +139,7 @@ class TablePins:
         return name
 
     def _read_snapshot(self, table: Table, name: str) -> Rows:
-        """Read a snapshot. Each region has the state of one moment while it was created, and the same state at each
-        read.
-        """
+        """Read a snapshot: each region has the state at one moment of its creation, and the same state at each read."""
         found = rows_of(table.at(name).scan().to_arrow())
         for side in (0, 1):
             part = {key: v for key, v in found.items() if key in keys(side)}
@@ -150,7 +148,7 @@ class TablePins:
         self.shown[name] = found
         return found
 
-    def _consume(self, life: str, table: Table, dice: random.Random) -> None:
+    def _consume(self, process: str, table: Table, dice: random.Random) -> None:
         try:
             changes = table.changes(cursor="consumer", start=dict(self.next) or "earliest")
         except Invalid:

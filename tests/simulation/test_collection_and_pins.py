@@ -72,7 +72,7 @@ def renewed_before_first_deletion(port: str) -> None:
     assert bool(table_env.pinned) == (port == "registry")
 
 
-def test_a_pin_that_is_renewed_before_a_collector_removes_it_counts() -> None:
+def test_an_expired_pin_that_is_renewed_before_its_removal_counts() -> None:
     renewed_before_first_deletion("registry")
 
 
@@ -162,7 +162,7 @@ def test_a_pin_that_is_begun_while_leftovers_are_listed_keeps_its_records() -> N
     pin_scenarios.begun_while_leftovers_are_listed()
 
 
-def test_a_pin_that_expires_before_the_sweep_and_is_renewed_during_it_counts() -> None:
+def test_a_pin_that_expires_before_the_sweep_and_is_renewed_during_the_sweep_counts() -> None:
     pin_scenarios.renewed_during_the_sweep()
 
 
@@ -171,7 +171,7 @@ def test_a_snapshot_from_before_a_round_is_either_confirmed_and_kept_or_not_conf
 
 
 @pytest.mark.parametrize("skew", [-3600.0, 3600.0])
-def test_a_collector_whose_clock_is_an_hour_ahead_may_end_a_pin_and_its_renewal_fails(skew: float) -> None:
+def test_a_collector_clock_that_is_an_hour_off_can_at_most_end_a_pin_and_its_renewal_then_fails(skew: float) -> None:
     table_env = filled()
     pin = table_env.pin("held")
 

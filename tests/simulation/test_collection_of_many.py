@@ -158,53 +158,53 @@ def failing(step: str, region: RegionId, error: LsmError) -> Iterator[None]:
 @pytest.mark.parametrize("step", STEPS)
 def test_an_error_in_one_region_is_raised_after_the_others_are_collected(step: str, path: Path) -> None:
     handle = open_table(path, ports=faulty(FaultPlan()))
-    ours, *others = [region.id for region in regions(handle.context)]
+    failed, *others = [region.id for region in regions(handle.context)]
 
-    with failing(step, ours, Corrupt("a committed entry is gone")), pytest.raises(Corrupt, match="is gone"):
+    with failing(step, failed, Corrupt("a committed entry is gone")), pytest.raises(Corrupt, match="is gone"):
         collection.collect(handle, yes=True, interval_seconds=0)
 
     assert [region for region in others if swept(path, region)] == others
-    assert not swept(path, ours)
+    assert not swept(path, failed)
     assert not (path / "data" / "0000.lance").exists()
     in_one_call(handle)
-    assert swept(path, ours)
+    assert swept(path, failed)
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_region_with_another_active_collector_is_kept_with_the_reason(step: str, path: Path) -> None:
     handle = open_table(path, ports=faulty(FaultPlan()))
-    ours, *others = [region.id for region in regions(handle.context)]
+    failed, *others = [region.id for region in regions(handle.context)]
 
-    with failing(step, ours, Contended("another collector is at work")):
+    with failing(step, failed, Contended("another collector is at work")):
         done = collection.collect(handle, yes=True, interval_seconds=0)
 
     assert [(one.path, one.kind) for one in done.kept if one.why == "another collector is at work"] == [
-        (region_prefix(ours), "round")
+        (region_prefix(failed), "round")
     ]
     assert [region for region in others if swept(path, region)] == others
-    assert not swept(path, ours)
+    assert not swept(path, failed)
 
 
 @pytest.mark.parametrize("error", [Corrupt("a committed entry is gone"), Contended("another collector is at work")])
 @pytest.mark.parametrize("step", STEPS[:4])
 def test_steps_go_on_without_a_region_that_fails(step: str, error: LsmError, path: Path) -> None:
     handle = open_table(path, ports=faulty(FaultPlan()))
-    ours, *others = [region.id for region in regions(handle.context)]
+    failed, *others = [region.id for region in regions(handle.context)]
 
-    with failing(step, ours, error):
+    with failing(step, failed, error):
         marked = collection.mark(handle)
         verified = collection.verify(handle, marked.rounds)
         committed = collection.commit(handle, verified.rounds)
         collection.sweep(handle, committed.rounds)
 
     steps = (marked, verified, committed)
-    assert [one.path for done in steps for one in done.kept if one.why == error.message] == [region_prefix(ours)]
+    assert [one.path for done in steps for one in done.kept if one.why == error.message] == [region_prefix(failed)]
     assert [one for done in steps for one in done.corrupt] == ([error] if isinstance(error, Corrupt) else [])
     assert len(committed.rounds) == len(others) + 1, "the round of the base is missing"
     assert [region for region in others if swept(path, region)] == others
-    assert not swept(path, ours)
+    assert not swept(path, failed)
     in_one_call(handle)
-    assert swept(path, ours)
+    assert swept(path, failed)
 
 
 @pytest.mark.parametrize(
@@ -215,8 +215,8 @@ def test_a_step_without_any_remaining_round_raises_the_error(
     kind: type[LsmError], steps: tuple[str, ...], path: Path
 ) -> None:
     handle = open_table(path, ports=faulty(FaultPlan()))
-    ours = regions(handle.context)[0].id
-    only = [key for key in collection.mark(handle).rounds if key.startswith(region_prefix(ours))]
+    failed = regions(handle.context)[0].id
+    only = [key for key in collection.mark(handle).rounds if key.startswith(region_prefix(failed))]
     only_this_region = mock.patch.object(collection, "all_scopes", lambda handle: scopes_of(handle, only))
     acts: dict[str, Callable[[], Collected]] = {
         "waiting": lambda: collection.mark(handle),
@@ -227,7 +227,7 @@ def test_a_step_without_any_remaining_round_raises_the_error(
     for step in steps:
         with (
             only_this_region,
-            failing(step, ours, kind("this step fails")),
+            failing(step, failed, kind("this step fails")),
             pytest.raises(kind, match="this step fails"),
         ):
             acts[step]()
@@ -252,15 +252,15 @@ def test_a_mark_and_a_dry_run_leave_out_a_region_with_another_active_collector(
     start: Callable[[TableHandle], Collected], path: Path
 ) -> None:
     handle = open_table(path, ports=faulty(FaultPlan()))
-    ours, *others = [region.id for region in regions(handle.context)]
+    failed, *others = [region.id for region in regions(handle.context)]
 
-    with failing("look", ours, Contended("another collector is at work")):
+    with failing("look", failed, Contended("another collector is at work")):
         found = start(handle)
 
-    assert [one.path for one in found.kept if one.why == "another collector is at work"] == [region_prefix(ours)]
+    assert [one.path for one in found.kept if one.why == "another collector is at work"] == [region_prefix(failed)]
     paths = [one.path for one in found.candidates]
     assert [region for region in others if wal_entry(region, Position(1)) in paths] == others
-    assert not [path for path in paths if path.startswith(region_prefix(ours))]
+    assert not [path for path in paths if path.startswith(region_prefix(failed))]
 
 
 def test_a_mark_and_a_dry_run_return_the_committed_rounds_that_wait_for_their_sweep(path: Path) -> None:

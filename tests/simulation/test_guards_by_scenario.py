@@ -297,14 +297,14 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
         ],
         collected_between,
     ),
-    "rows are committed on the counters that they were written on": (
+    "rows are committed only if the counters have not changed since their write": (
         [
             (merging._rows_are_valid, "one.counters == written_on.counters\n        and ", ""),
             (planning.MergePlan.counters, "if not self.holds(present):", "if False:"),
         ],
         partial(merge_scenarios.counter_moves_during_a_merge, step=2),
     ),
-    "rows are committed on the fence that they were written on": (
+    "rows are committed only if the fence has not changed since their write": (
         [(merging._rows_are_valid, "one.fence == written_on.fence\n        and ", "")],
         partial(merge_scenarios.fence_is_raised_during_a_merge, step=2),
     ),
@@ -315,7 +315,7 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
             step=2,
         ),
     ),
-    "rows are committed on the schema that they were written in": (
+    "rows are committed only if the schema has not changed since their write": (
         [
             (
                 merging._rows_are_valid,
@@ -325,7 +325,7 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
         ],
         partial(merge_scenarios.column_is_added_during_a_merge, step=2),
     ),
-    "a merge goes into the table's own base": (
+    "a merge commits only to the base of its own table": (
         [(merging._Merger.open_base, "if found != self.table:", "if False:")],
         base_of_another_table,
     ),
@@ -333,7 +333,7 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
         [(planning.plan_merge, "if counter > region.newest:", "if False:")],
         merge_scenarios.heads_are_older_than_the_base,
     ),
-    "no generation is left out": (
+    "a merge leaves no generation out": (
         [
             (planning.plan_merge, "if missing := [number for number in wanted if number not in listed]:", "if False:"),
             (

@@ -347,7 +347,7 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
         ],
         kept_before_its_removal,
     ),
-    "a manifest is published once it is committed": (
+    "a manifest is published only after its commit": (
         [(commit.commit, "swapped = _swap(", "publish(region, staged, budget=budget); swapped = _swap(")],
         anywhere(commit_scenarios.lost_swap),
     ),

@@ -94,31 +94,31 @@ STAGED = "return item.path == head.manifest_key or item.number > head.manifest_v
 STALE = RegionPin(first_position=Position(3), after=0, through=2, manifest_key="old", manifest_version=3)  # type: ignore[arg-type]
 
 SWEEPS: dict[str, Check] = {
-    "a generation that the manifest names stays": Check(
+    "a generation that the manifest names is kept": Check(
         edits=((NEEDED, GENERATION, "return item.number >= manifest.current_generation"),),
         forged=partial(swept, item(GarbageKind.GENERATION, named_generation, 3)),
     ),
-    "a generation that a flush may be writing stays": Check(
+    "a generation that a flush may be writing is kept": Check(
         edits=((NEEDED, GENERATION, 'return item.path.rpartition("/")[2] in named'),),
         forged=partial(swept, item(GarbageKind.GENERATION, below("00000000_gen_5"), 5)),
     ),
-    "entries from the floor on stay": Check(
+    "entries from the floor on are kept": Check(
         edits=((NEEDED, "return item.number >= manifest.first_position", "return False"),),
         forged=partial(swept, item(GarbageKind.ENTRY, entry(9), 9)),
     ),
-    "the manifest that the head names stays": Check(
+    "the manifest that the head names is kept": Check(
         edits=((NEEDED, STAGED, "return item.number > head.manifest_version"),),
         forged=partial(swept, item(GarbageKind.STAGED, named_manifest, 6)),
     ),
-    "a manifest that may be committed stays": Check(
+    "a manifest that may be committed is kept": Check(
         edits=((NEEDED, STAGED, "return item.path == head.manifest_key"),),
         forged=partial(swept, item(GarbageKind.STAGED, below(f"manifest/staged/7-{NONCE}.binpb"), 7)),
     ),
-    "the newest published manifest stays": Check(
+    "the newest published manifest is kept": Check(
         edits=((NEEDED, "return item.number >= head.manifest_version", "return False"),),
         forged=partial(swept, item(GarbageKind.PUBLISHED, published(6), 6)),
     ),
-    "the list that the manifest names stays": Check(
+    "the list that the manifest names is kept": Check(
         edits=((NEEDED, "return item.path == manifest.collector_key", "return False"),),
         forged=partial(swept, item(GarbageKind.LIST, named_list, 1)),
     ),
@@ -126,19 +126,19 @@ SWEEPS: dict[str, Check] = {
         edits=((NEEDED, "return True  # items of the base don't belong in the list of a region", "return False"),),
         forged=partial(swept, item(GarbageKind.BASE_FILE, below("data/x.lance"), 0)),
     ),
-    "a pin's generations stay": Check(
+    "the generations of a pin are kept": Check(
         edits=((HELD, "return needs.needs(Generation(item.number))", "return False"),),
         forged=partial(swept, item(GarbageKind.GENERATION, below("00000000_gen_2"), 2), STALE),
     ),
-    "a pin's entries stay": Check(
+    "the entries of a pin are kept": Check(
         edits=((HELD, "return item.number >= needs.first_position", "return False"),),
         forged=partial(swept, item(GarbageKind.ENTRY, entry(3), 3), STALE),
     ),
-    "a pin's manifest stays": Check(
+    "the manifest of a pin is kept": Check(
         edits=((HELD, "return item.path == needs.manifest_key", "return False"),),
         forged=partial(swept, item(GarbageKind.STAGED, lambda _: "old", 3), STALE),
     ),
-    "a pin's published manifest stays": Check(
+    "the published manifest of a pin is kept": Check(
         edits=((HELD, "return item.number == needs.manifest_version", "return False"),),
         forged=partial(swept, item(GarbageKind.PUBLISHED, published(3), 3), STALE),
     ),

@@ -146,7 +146,7 @@ class WholeTableActors:
             ("tail", self.consumers.tail, 3, 0.4),
             ("container 0", self._deliver, 6, 0.5),
             ("container 1", self._deliver, 6, 0.5),
-            ("claimer", lambda life, _: self.table_env.take_over(life, OWNER), 1, 0.3),
+            ("claimer", lambda process, _: self.table_env.take_over(process, OWNER), 1, 0.3),
             ("rival", self._take_over, 1, 0.15),
         ):
             if dice.random() < chance:
@@ -157,18 +157,18 @@ class WholeTableActors:
         """Return an actor that runs an operation several times. After a crash it goes on as a new process."""
 
         def run() -> None:
-            life = name
+            process = name
             for time in range(times):
                 self.schedule.clock.sleep(dice.choice([0.0, 0.0, 0.1, 1.0]))
-                with self.table_env.at(life):
+                with self.table_env.at(process):
                     self.table_env.operations += 1
                     try:
-                        act(life, dice)
+                        act(process, dice)
                     except Crash:
-                        life = f"{name}, life {time + 2}"
+                        process = f"{name}, life {time + 2}"
                     except LsmError as error:
                         if not isinstance(error, PASSING):
-                            raise AssertionError(f"{life} got {error!r}") from error
+                            raise AssertionError(f"{process} got {error!r}") from error
 
         return run
 
@@ -177,7 +177,7 @@ class WholeTableActors:
     def _writer(self) -> Act:
         held: list[Head] = []
 
-        def write(life: str, dice: random.Random) -> None:
+        def write(process: str, dice: random.Random) -> None:
             keys = dice.sample(KEYS, dice.choice([1, 1, 1, 2]))
             if dice.random() < 0.1:
                 self.schedule.clock.sleep(2 * HOUR)  # a held head is stale after this
@@ -185,52 +185,52 @@ class WholeTableActors:
             self.met["a stale head"] += head is not None and head.next_position < 1 + max(
                 self.table_env.environment.log
             )
-            held[:] = [self.table_env.put(life, {key: dice.random() < 0.75 for key in keys}, held=head)]
+            held[:] = [self.table_env.put(process, {key: dice.random() < 0.75 for key in keys}, held=head)]
 
         return write
 
-    def _flush(self, life: str, dice: random.Random) -> None:
-        self.table_env.flush(self.table_env.region(life, faulty=True), rows_max=dice.choice([1, 2, 4]))
+    def _flush(self, process: str, dice: random.Random) -> None:
+        self.table_env.flush(self.table_env.region(process, faulty=True), rows_max=dice.choice([1, 2, 4]))
 
-    def _merge(self, life: str, dice: random.Random) -> None:
-        self.table_env.merge(self.table_env.region(life, faulty=True))
+    def _merge(self, process: str, dice: random.Random) -> None:
+        self.table_env.merge(self.table_env.region(process, faulty=True))
 
-    def _optimize(self, life: str, dice: random.Random) -> None:
-        self.table_env.optimize(self.table_env.region(life, faulty=True))
+    def _optimize(self, process: str, dice: random.Random) -> None:
+        self.table_env.optimize(self.table_env.region(process, faulty=True))
 
-    def _collect(self, life: str, dice: random.Random) -> None:
-        self.table_env.collect(life, faulty=True, interval=dice.choice([0.0, 0.0, 0.5]))
+    def _collect(self, process: str, dice: random.Random) -> None:
+        self.table_env.collect(process, faulty=True, interval=dice.choice([0.0, 0.0, 0.5]))
 
-    def _read(self, life: str, dice: random.Random) -> None:
+    def _read(self, process: str, dice: random.Random) -> None:
         match dice.choice(["scan", "scan", "get", "head"]):
             case "scan":
-                self.table_env.scan(life)
+                self.table_env.scan(process)
             case "get":
-                self.table_env.scan(life, keys=dice.sample(KEYS, 2))
+                self.table_env.scan(process, keys=dice.sample(KEYS, 2))
             case _:
-                self.table_env.read_head(life)
+                self.table_env.read_head(process)
 
     def _holder(self, name: str) -> Act:
-        def act(life: str, dice: random.Random) -> None:
+        def act(process: str, dice: random.Random) -> None:
             if name not in self.table_env.held:
                 with self._allowed(Invalid):  # there may be an unconfirmed one, or a drop without an answer was applied
-                    drop_snapshot(self.table_env.handle(life), name)
+                    drop_snapshot(self.table_env.handle(process), name)
                 with self._allowed(Invalid):  # a late write may have taken the name
-                    self.table_env.hold(life, name, ttl_seconds=TTL)
+                    self.table_env.hold(process, name, ttl_seconds=TTL)
                 return
             match dice.choice(["read", "read", "read", "renew", "wait", "drop"]):
                 case "read":
                     with self._expirable(name):
-                        self.table_env.read_held(life, name)
+                        self.table_env.read_held(process, name)
                 case "renew":
                     with self._expirable(name):
-                        self.table_env.renew(life, name, ttl_seconds=TTL)
+                        self.table_env.renew(process, name, ttl_seconds=TTL)
                 case "wait":
                     self.schedule.clock.sleep(dice.choice([TTL / 2, TTL + 301.0]))
                 case _:
                     self.table_env.let_go(name)
                     with self._allowed(Invalid):  # it may have expired
-                        drop_snapshot(self.table_env.handle(life), name)
+                        drop_snapshot(self.table_env.handle(process), name)
 
         return act
 
@@ -250,7 +250,7 @@ class WholeTableActors:
     def _early_seconds(self) -> float:
         """Return by how many seconds a snapshot may end too early.
 
-        The clock of its reader may be fast, or that of a collector, by more than the allowance.
+        The clock of its reader may be fast. The clock of a collector may be fast by more than the allowance.
         """
         skews = self.table_env.skews
         readers = max(0.0, *(seconds for name, seconds in skews.items() if name.startswith("holder")))
@@ -262,9 +262,9 @@ class WholeTableActors:
         with contextlib.suppress(*kinds):
             yield
 
-    def _deliver(self, life: str, dice: random.Random) -> None:
+    def _deliver(self, process: str, dice: random.Random) -> None:
         """Deliver a batch from the oldest message on that is not deleted. Other batches share some of its messages."""
-        done = int(self.table_env.region(life, faulty=True).head().applied_sequences.get("queue", "0"))
+        done = int(self.table_env.region(process, faulty=True).head().applied_sequences.get("queue", "0"))
         first = max(0, min(done, len(self.messages) - 1) - dice.choice([0, 0, 1, 3]))
         batch = self.messages[first : first + dice.randrange(1, 4)]
         sequences = tuple(sequence for sequence, _ in batch)
@@ -273,12 +273,12 @@ class WholeTableActors:
             other != sequences and not set(other).isdisjoint(sequences) for other in self.batches
         )
         self.batches.add(sequences)
-        self.table_env.deliver(life, batch)
+        self.table_env.deliver(process, batch)
 
-    def _take_over(self, life: str, dice: random.Random) -> None:
-        self.table_env.take_over(life, RIVAL)
+    def _take_over(self, process: str, dice: random.Random) -> None:
+        self.table_env.take_over(process, RIVAL)
         for _ in range(2):
-            self.table_env.put(life, {dice.choice(KEYS): True}, owner=RIVAL)
+            self.table_env.put(process, {dice.choice(KEYS): True}, owner=RIVAL)
 
     # Circumstances
 
@@ -307,9 +307,7 @@ class WholeTableActors:
     # The end
 
     def _finish(self) -> None:
-        """Read, flush, merge and collect with a healthy process. Consumers catch up, snapshots hold, then all pins are
-        dropped.
-        """
+        """Finish with a healthy process and check: consumers catch up, snapshots hold, and no object leaks."""
         table_env = self.table_env
         with table_env.at("last"):
             claim(table_env.region("last"), owner=OWNER)

@@ -148,9 +148,7 @@ class WholeTableEnv(TableEnv):
         return done.head
 
     def deliver(self, process: str, messages: Sequence[tuple[int, int]]) -> None:
-        """Deliver a batch of a queue: pairs of sequence and key. For each head that is tried, applied messages are
-        dropped.
-        """
+        """Deliver a batch of pairs of sequence and key. For each head that is tried, drop the applied messages."""
         region = self.region(process, faulty=True)
         sent: list[tuple[int, int]] = []
         calls: list[float] = []
@@ -202,9 +200,7 @@ class WholeTableEnv(TableEnv):
             commit()
 
     def prepare_merge(self, region: Region) -> Callable[[], None] | None:
-        """Read the head, then the base, and write the rows of a merge. Return a function that commits it if it is still
-        valid.
-        """
+        """Read the head, then the base, and write the rows of a merge. Return a function that commits it if valid."""
         _, manifest = newest(region, region.head())
         base = self.base.open_base(uri="memory://t")
         counter = base.counters.get(region.id, Generation(0))
