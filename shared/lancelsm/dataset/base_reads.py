@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancelsm.dataset.base_table import BaseTable
+from lancelsm.dataset.conditions import Condition
 from lancelsm.dataset.native import read_errors
 from lancelsm.record.key import key_column
 
@@ -16,7 +17,7 @@ _UNITS = {"s": "Second", "ms": "Millisecond", "us": "Microsecond", "ns": "Nanose
 
 
 def scan_base(
-    base: BaseTable, *, columns: Sequence[str], where: str | None = None, limit: int | None = None
+    base: BaseTable, *, columns: Sequence[str], where: Condition | None = None, limit: int | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Stream the live rows that match the condition, with these columns in this order.
 
@@ -25,9 +26,9 @@ def scan_base(
         Corrupt: a file is missing or unreadable.
         Unavailable: the store did not answer.
     """
-    with read_errors("the base can't be read", condition=where, columns=base.schema.columns, table=base.uri):
+    with read_errors("the base can't be read", condition=where.text if where else None, table=base.uri):
         yield from base.dataset.scanner(
-            columns=list(columns), filter=where, limit=limit, batch_size=_BATCH_ROWS
+            columns=list(columns), filter=where and where.sql, limit=limit, batch_size=_BATCH_ROWS
         ).to_batches()
 
 

@@ -21,6 +21,7 @@ from lance.fragment import DataFile, FragmentMetadata, write_fragments
 
 from lancelsm.common.setsum import Setsum
 from lancelsm.dataset.bloom import BYTES, build_bloom, is_filterable, may_contain
+from lancelsm.dataset.conditions import Condition
 from lancelsm.dataset.durable import make_durable
 from lancelsm.dataset.fields import Numbering, StoredField, fitted, numbering, stored_fields
 from lancelsm.dataset.native import native_errors, read_errors
@@ -118,7 +119,7 @@ def read_generation(
     uri: str,
     schema: TableSchema,
     columns: Sequence[str] | None = None,
-    where: str | None = None,
+    where: Condition | None = None,
     storage_options: StorageOptions = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read the rows of a generation in stored form: the newest row of each key, with tombstones.
@@ -135,7 +136,7 @@ def read_generation(
         Unavailable: the store did not answer.
     """
     wanted = _projection(schema, columns)
-    with read_errors("the generation can't be read", condition=where, columns=schema.columns, object=uri):
+    with read_errors("the generation can't be read", condition=where.text if where else None, object=uri):
         dataset = _open(uri, storage_options)
         stored = stored_fields(dataset, schema.columns)
         scanner = dataset.scanner(
@@ -276,11 +277,11 @@ def _names(dataset: lance.LanceDataset, stored: _Stored, wanted: pa.Schema) -> l
     return [*names, TOMBSTONE] if TOMBSTONE in dataset.schema.names else names
 
 
-def _pushed(dataset: lance.LanceDataset, stored: _Stored, schema: TableSchema, where: str | None) -> str | None:
+def _pushed(dataset: lance.LanceDataset, stored: _Stored, schema: TableSchema, where: Condition | None) -> str | None:
     """The filter for Lance's scan; None if the generation has other columns or names than the table."""
     if where is None or any(name not in stored or stored[name].name != name for name in schema.names):
         return None
-    return f"({where}) OR {TOMBSTONE}" if TOMBSTONE in dataset.schema.names else where
+    return f"{where.sql} OR {TOMBSTONE}" if TOMBSTONE in dataset.schema.names else where.sql
 
 
 def _in_stored_form(batch: pa.RecordBatch, stored: _Stored, wanted: pa.Schema) -> pa.RecordBatch:

@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-import lance
 import pyarrow as pa
 from lance.commit import CommitConflictError
 
@@ -88,17 +87,14 @@ def native_errors(doing: str, *, reading: Carried | None = None, **where: str) -
 
 
 @contextmanager
-def read_errors(
-    doing: str, *, condition: str | None = None, columns: pa.Schema | None = None, **where: str
-) -> Iterator[None]:
+def read_errors(doing: str, *, condition: str | None = None, **where: str) -> Iterator[None]:
     """Like `native_errors`, for a block that only reads stored files: a failure means damage, not wrong input.
 
     Args:
-        condition: the caller's SQL, if the block applies it: then a failure may be caused by the condition.
-        columns: the columns that the condition may use.
+        condition: the caller's text of a `conditions.Condition`, if the block applies one.
 
     Raises:
-        Invalid: the store denies access; or the condition is not valid SQL over these columns, or fails on a row.
+        Invalid: the store denies access, or the condition fails on a row.
         Corrupt: a file is missing or unreadable. Names the file if Lance does.
         Unavailable: the store did not answer.
     """
@@ -108,8 +104,8 @@ def read_errors(
         raise
     except _DAMAGED as cause:
         error = _read_error(cause, doing, where)
-        if condition is not None and isinstance(error, Corrupt):
-            error = _condition_error(_text(cause), condition, columns, where) or error
+        if condition is not None and _APPLYING.search(text_of(cause)):
+            error = invalid_condition(condition, text_of(cause), **where)
         raise error from cause
     except BaseException as cause:
         if not _is_panic(cause):
@@ -119,7 +115,7 @@ def read_errors(
 
 def translated(cause: Exception, *, doing: str, **where: str) -> LsmError | None:
     """Translate an error of Lance; None if it is not an error of Lance."""
-    text = _text(cause)
+    text = text_of(cause)
     reason = f"{doing}: {text}"
     if isinstance(cause, CommitConflictError) or _CONFLICT.search(text):
         return Contended(reason, **where)
@@ -135,7 +131,7 @@ def translated(cause: Exception, *, doing: str, **where: str) -> LsmError | None
 
 
 def _read_error(cause: Exception, doing: str, where: Mapping[str, str]) -> LsmError:
-    text = _text(cause)
+    text = text_of(cause)
     reason = f"{doing}: {text}"
     if (refused := _access_problem(text, doing, where)) is not None:
         return refused
@@ -155,11 +151,8 @@ def _access_problem(text: str, doing: str, where: Mapping[str, str]) -> Invalid 
     return Invalid(f"{doing}: {text}", **where) if _NO_STORE.search(text) else None
 
 
-def _condition_error(text: str, condition: str, columns: pa.Schema | None, where: Mapping[str, str]) -> Invalid | None:
-    """The error if the condition fails, on a row or when it is planned."""
-    problem = text if _APPLYING.search(text) else _problem_of(condition, columns)
-    if not problem:
-        return None
+def invalid_condition(condition: str, problem: str, **where: str) -> Invalid:
+    """Build the error for a condition that can't be planned, or fails on a row."""
     return Invalid(
         f"the condition {condition!r} can't be applied: {_USER.sub('', problem).rstrip('.')}",
         remedy="Correct it: write text in 'quotes', and a column name that is not a plain word in `backticks`",
@@ -168,20 +161,8 @@ def _condition_error(text: str, condition: str, columns: pa.Schema | None, where
     )
 
 
-def _problem_of(condition: str, columns: pa.Schema | None) -> str:
-    """Why Lance can't plan the condition on an empty dataset, where no file can be damaged; empty if it can."""
-    if columns is None:
-        return ""
-    plain = pa.schema([pa.field(column.name, column.type) for column in columns])
-    try:
-        # Each handle has its own store in memory, which is freed with the handle.
-        lance.write_dataset(plain.empty_table(), "memory://plan").scanner(filter=condition).explain_plan()
-    except (OSError, ValueError, RuntimeError) as cause:
-        return _text(cause)
-    return ""
-
-
-def _text(cause: BaseException) -> str:
+def text_of(cause: BaseException) -> str:
+    """What an error of Lance says, in one line and without positions in its source code."""
     return " ".join(_SOURCE.sub("", str(cause)).split("\n")).strip() or type(cause).__name__
 
 

@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 
 from lancelsm.common.setsum import Setsum
 from lancelsm.dataset.base_reads import rows_of_keys, scan_base
+from lancelsm.dataset.conditions import Condition, read_condition
 from lancelsm.dataset.generation import lookup_generation, read_generation
 from lancelsm.dataset.key_lookup import ABSENT, Indexes, Keys
-from lancelsm.dataset.matching import check_condition, matching
 from lancelsm.errors import Invalid
 from lancelsm.read.view import RegionView, View
 from lancelsm.record.key import key_column, newest
@@ -66,10 +66,9 @@ def scan(
         raise Invalid(f"the limit is {limit}", remedy="Give 0 or more", table=uri)
     if not names:
         raise Invalid("the list of columns is empty", remedy="Name a column; to count rows, a key column", table=uri)
-    if where is not None:
-        check_condition(where, columns=schema.names, table=uri)
+    condition = None if where is None else read_condition(where, columns=schema.columns, table=uri)
     out = pa.schema([schema.columns.field(name).remove_metadata() for name in names])
-    batches = _limited(_rows(view, uri=uri, columns=names, where=where, limit=limit), limit)
+    batches = _limited(_rows(view, uri=uri, columns=names, where=condition, limit=limit), limit)
     return pa.RecordBatchReader.from_batches(out, _shaped(batches, out))
 
 
@@ -126,7 +125,9 @@ def _wanted(schema: TableSchema, columns: Sequence[str] | None, *, uri: str) -> 
     return names
 
 
-def _rows(view: View, *, uri: str, columns: Sequence[str], where: str | None, limit: int | None) -> Iterator[pa.Table]:
+def _rows(
+    view: View, *, uri: str, columns: Sequence[str], where: Condition | None, limit: int | None
+) -> Iterator[pa.Table]:
     """The live rows, with at least these columns."""
     schema = view.base.schema
     levels = [level for region in view.regions for level in _levels(region)]
@@ -144,7 +145,7 @@ def _rows(view: View, *, uri: str, columns: Sequence[str], where: str | None, li
         for rows in _gathered(_read(view, level, uri=uri, columns=wanted, where=where)):
             alive = (above.level_of(rows, schema) == level.number) & ~rows.column(TOMBSTONE).to_numpy()
             live = rows.filter(pa.array(alive)).drop_columns([TOMBSTONE])
-            yield live if where is None else matching(live, where, table=uri)
+            yield live if where is None else where.matching(live, table=uri)
 
 
 class _Newest:
@@ -182,7 +183,7 @@ def _levels(region: RegionView) -> list[_Level]:
 
 
 def _read(
-    view: View, level: _Level, *, uri: str, columns: Sequence[str], where: str | None = None
+    view: View, level: _Level, *, uri: str, columns: Sequence[str], where: Condition | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Read a level in stored form: these columns, the key, `_tombstone`. May skip rows that don't match `where`."""
     schema = view.base.schema

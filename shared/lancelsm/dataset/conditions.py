@@ -1,0 +1,348 @@
+"""Check a caller's condition and prepare it for Lance.
+
+Lance's own parser decides what a condition means. Lance pastes the text behind `SELECT .. WHERE` and ignores what
+follows a complete condition, such as `LIMIT 1`. So Lance gets each condition in parentheses, where such text is an
+error. A small tokenizer comes first. It refuses text that would leave the parentheses, text on which Lance's parser
+panics, and Lance's own row numbers. It casts a literal to the type of the column that the literal is compared with,
+where Lance does not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import StrEnum
+from typing import Final
+
+import lance
+import pyarrow as pa
+
+from lancelsm.dataset.native import invalid_condition, read_errors, text_of
+from lancelsm.errors import Invalid
+from lancelsm.record.values import json_column
+
+# Names that Lance gives to its row numbers and versions, and to no column. They differ between levels of a table.
+_OF_LANCE: Final = frozenset(
+    {"_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version"}
+)
+_COMPARISONS: Final = frozenset({"=", "==", "<>", "!=", "<", "<=", ">", ">="})
+_STARTS: Final = frozenset({"(", "and", "or", "not"})  # what stands before an operand that begins there
+_ENDS: Final = frozenset({")", "and", "or"})
+_TYPED: Final = frozenset({"x", "date", "time", "timestamp", "interval"})  # words that may touch the text after them
+_UNITS: Final = {"s": "Second", "ms": "Millisecond", "us": "Microsecond", "ns": "Nanosecond"}
+_TOKEN: Final = re.compile(
+    r"""(?P<space>\s+|--[^\n]*|/\*.*?\*/)
+    |(?P<text>'(?:[^']|'')*')
+    |(?P<quoted>"(?:[^"]|"")*")
+    |(?P<name>`[^`]*`)
+    |(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)
+    |(?P<word>[^\W\d]\w*)
+    |(?P<symbol><=>|<>|<=|>=|!=|==|::|\|\||[-+*/%<>=(),.\[\]&|^~!])""",
+    re.VERBOSE | re.DOTALL,
+)
+
+
+class _Kind(StrEnum):
+    SPACE = "space"  # or a comment
+    TEXT = "text"
+    QUOTED = "quoted"
+    NAME = "name"
+    NUMBER = "number"
+    WORD = "word"
+    SYMBOL = "symbol"
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    kind: _Kind
+    text: str
+    start: int  # in the condition, from 0
+
+    @property
+    def word(self) -> str:
+        """The text of a word or symbol in lower case; nothing for others."""
+        return self.text.lower() if self.kind in (_Kind.WORD, _Kind.SYMBOL) else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """A condition that Lance can plan: `text` is the caller's, `sql` is what Lance gets."""
+
+    text: str
+    sql: str
+
+    def matching(self, rows: pa.Table, *, table: str) -> pa.Table:
+        """The rows for which the condition is true, in the same order.
+
+        Raises:
+            Invalid: the condition fails on a row.
+        """
+        if rows.num_rows == 0:
+            return rows
+        plain = pa.schema([pa.field(field.name, field.type) for field in rows.schema])
+        with read_errors(f"the condition {self.text!r} can't be applied", condition=self.text, table=table):
+            # Each handle has its own store in memory, which is freed with the handle.
+            dataset = lance.write_dataset(rows.cast(plain), "memory://rows", max_rows_per_file=rows.num_rows)
+            offsets = dataset.scanner(columns=[], filter=self.sql, with_row_id=True).to_table().column("_rowid")
+        return rows.take(offsets)
+
+
+def read_condition(text: str, *, columns: pa.Schema, table: str) -> Condition:
+    """Check a condition, and prepare it for Lance.
+
+    Args:
+        text: SQL in Lance's dialect: text in single quotes, odd column names in backticks. A literal that is compared
+            with a column of dates, times, timestamps, durations, decimals or floats, or with a 64 bit integer, may be
+            written in the form that rows in JSON have. It has the column's type then.
+        columns: what the condition is over.
+        table: its URI, for errors.
+
+    Raises:
+        Invalid: it is no condition over these columns, or more than one. Says where; positions count from 1.
+    """
+    tokens = list(_tokens(text, table))
+    _check_parentheses(tokens, table)
+    _check_names(tokens, columns, table)
+    condition = Condition(text=text, sql=_wrapped(_with_casts(tokens, columns, table)))
+    problem = _problem(condition.sql, columns)
+    if problem:
+        raise _unplanned(text, tokens, problem, columns, table)
+    return condition
+
+
+def _tokens(text: str, table: str) -> Iterator[_Token]:
+    at = 0
+    before: _Token | None = None
+    while at < len(text):
+        found = _TOKEN.match(text, at)
+        if found is None or (found[0] == "/" and text.startswith("/*", at)):
+            raise _refused(_unreadable(text, at), text, at, table)
+        token = _Token(_Kind(str(found.lastgroup)), found[0], at)
+        if (
+            before is not None
+            and before.kind is _Kind.WORD
+            and token.kind in (_Kind.TEXT, _Kind.QUOTED)
+            and before.word not in _TYPED
+        ):
+            raise _refused(f"{before.text}{token.text:.20} is not supported", text, before.start, table)
+        yield token
+        before, at = token, found.end()
+
+
+def _unreadable(text: str, at: int) -> str:
+    if text[at] in "'\"`":
+        return f"the quotation that begins with {text[at]} does not end"
+    if text.startswith("/*", at):
+        return "the comment does not end"
+    if text[at] in "?$:@":
+        return "placeholders are not supported: write the value itself"
+    return f"{text[at]!r} has no meaning in a condition"
+
+
+def _check_parentheses(tokens: Sequence[_Token], table: str) -> None:
+    text = "".join(token.text for token in tokens)
+    open_ones: list[_Token] = []
+    for token in tokens:
+        if token.word == "(":
+            open_ones.append(token)
+        elif token.word == ")":
+            if not open_ones:
+                raise _refused("the parenthesis ) closes none", text, token.start, table)
+            open_ones.pop()
+    if open_ones:
+        raise _refused("the parenthesis ( is not closed", text, open_ones[-1].start, table)
+
+
+def _check_names(tokens: Sequence[_Token], columns: pa.Schema, table: str) -> None:
+    text = "".join(token.text for token in tokens)
+    names = set(columns.names)
+    for token in tokens:
+        if token.kind is _Kind.QUOTED and (name := token.text[1:-1]) in names:
+            raise Invalid(
+                f'"{name}" at position {token.start + 1} is text in a condition, not the column',
+                remedy=f"Write `{name}` for the column, '{name}' for the text",
+                table=table,
+                field=name,
+            )
+        name = token.text.strip("`") if token.kind in (_Kind.WORD, _Kind.NAME) else ""
+        if name.lower() in _OF_LANCE:
+            raise _refused(f"{name} belongs to Lance and is not a column of the table", text, token.start, table)
+
+
+def _with_casts(tokens: Sequence[_Token], columns: pa.Schema, table: str) -> list[_Token]:
+    """The tokens with each literal that needs it cast to the type of the column it is compared with."""
+    text = "".join(token.text for token in tokens)
+    solid = [token for token in tokens if token.kind is not _Kind.SPACE]
+    casts: dict[int, str] = {}  # by where the literal begins; its sign, if any, is replaced with it
+    dropped: set[int] = set()
+
+    def cast(literal: tuple[int, int], field: pa.Field) -> None:
+        parts = solid[literal[0] : literal[1]]
+        sql = _cast("".join(part.text for part in parts), field, text, parts[0].start, table)
+        if sql is not None:
+            casts[parts[0].start] = sql
+            dropped.update(part.start for part in parts[1:])
+
+    for at in range(len(solid)):
+        if at and solid[at - 1].word not in _STARTS:
+            continue
+        column = _column(solid, at, columns)
+        if column is not None:
+            end, field = column
+            for compared in _compared(solid, end):
+                cast(compared, field)
+            continue
+        literal = _literal(solid, at)
+        if literal is not None and _word(solid, literal[1]) in _COMPARISONS:
+            column = _column(solid, literal[1] + 1, columns)
+            if column is not None and _word(solid, column[0]) in _ENDS | {""}:
+                cast(literal, column[1])
+    return [
+        _Token(token.kind, casts.get(token.start, token.text), token.start)
+        for token in tokens
+        if token.start not in dropped
+    ]
+
+
+def _word(solid: Sequence[_Token], at: int) -> str:
+    """The word or symbol at this token; nothing past the end."""
+    return solid[at].word if at < len(solid) else ""
+
+
+def _column(solid: Sequence[_Token], at: int, columns: pa.Schema) -> tuple[int, pa.Field] | None:
+    """The column, or the field of a struct, that is named from this token on, and the token after it."""
+    fields: list[pa.Field] = list(columns)
+    field: pa.Field | None = None
+    while at < len(solid) and solid[at].kind in (_Kind.WORD, _Kind.NAME):
+        name = solid[at].text.strip("`")
+        same = [one for one in fields if one.name == name] or [
+            one for one in fields if one.name.lower() == name.lower()
+        ]
+        if len(same) != 1:
+            return None
+        field, at = same[0], at + 1
+        if _word(solid, at) != ".":
+            return None if _word(solid, at) in ("(", "[") else (at, field)
+        fields, at = list(field.type) if pa.types.is_struct(field.type) else [], at + 1
+    return None
+
+
+def _literal(solid: Sequence[_Token], at: int) -> tuple[int, int] | None:
+    """The literal that begins at this token, as a range of tokens: text, or a number with or without a sign."""
+    start = at
+    if _word(solid, at) in ("-", "+") and at + 1 < len(solid) and solid[at + 1].kind is _Kind.NUMBER:
+        at += 1
+    elif at >= len(solid) or solid[at].kind not in (_Kind.TEXT, _Kind.NUMBER):
+        return None
+    return start, at + 1
+
+
+def _compared(solid: Sequence[_Token], at: int) -> Iterator[tuple[int, int]]:
+    """The literals that a column, which ends before this token, is compared with."""
+    if _word(solid, at) in _COMPARISONS:
+        literal = _literal(solid, at + 1)
+        if literal is not None and _word(solid, literal[1]) in _ENDS | {""}:
+            yield literal
+        return
+    if _word(solid, at) == "not":
+        at += 1
+    if _word(solid, at) == "between":
+        first = _literal(solid, at + 1)
+        if first is not None and _word(solid, first[1]) == "and":
+            yield first
+            last = _literal(solid, first[1] + 1)
+            if last is not None and _word(solid, last[1]) in _ENDS | {""}:
+                yield last
+    elif _word(solid, at) == "in" and _word(solid, at + 1) == "(":
+        at += 2
+        while (item := _literal(solid, at)) is not None and _word(solid, item[1]) in (",", ")"):
+            yield item
+            at = item[1] + 1
+
+
+def _cast(literal: str, field: pa.Field, text: str, start: int, table: str) -> str | None:
+    """SQL for a literal as a value of a column's type; None where Lance reads the literal itself as one."""
+    kind = field.type
+    is_text = literal.startswith("'")
+    if pa.types.is_integer(kind):
+        return f"arrow_cast('{literal}', 'Int64')" if not is_text and literal == str(-(1 << 63)) else None
+    if not (
+        (pa.types.is_floating(kind) and (is_text or kind.bit_width < 64))
+        or pa.types.is_decimal(kind)
+        or pa.types.is_duration(kind)
+        or (pa.types.is_temporal(kind) and is_text)
+    ):
+        return None
+    try:
+        if pa.types.is_duration(kind):
+            value = pa.array([int(literal.strip("'"))], pa.int64()).cast(kind)
+        elif pa.types.is_floating(kind) and not is_text:
+            value = pa.array([float(literal)], pa.float64()).cast(kind)
+        else:
+            given = literal[1:-1].replace("''", "'") if is_text else Decimal(literal)
+            value = json_column([given], pa.field(field.name, kind))
+    except (Invalid, ValueError, ArithmeticError, pa.ArrowInvalid) as error:
+        raise Invalid(
+            f"the condition {text!r} can't be applied: position {start + 1}: {literal:.80} is not a value of column "
+            f"{field.name!r} of type {kind}",
+            remedy="Write the value as rows in JSON have it, without more digits than the column has",
+            redacted="a value in a condition is not one of its column's type",
+            table=table,
+            field=field.name,
+        ) from error
+    return _sql(value, kind)
+
+
+def _sql(value: pa.Array, kind: pa.DataType) -> str:
+    if pa.types.is_decimal(kind):
+        return f"arrow_cast('{value[0].as_py():f}', 'Decimal{kind.bit_width}({kind.precision}, {kind.scale})')"
+    if pa.types.is_floating(kind):
+        return f"arrow_cast('{value.cast(pa.float64())[0].as_py()}', 'Float{kind.bit_width}')"
+    number = pa.int32() if kind.bit_width == 32 else pa.int64()
+    return f"arrow_cast(arrow_cast('{value.cast(number)[0].as_py()}', 'Int{number.bit_width}'), '{_name(kind)}')"
+
+
+def _name(kind: pa.DataType) -> str:
+    """The name of a temporal type in `arrow_cast`."""
+    if pa.types.is_date(kind):
+        return f"Date{kind.bit_width}"
+    if pa.types.is_timestamp(kind):
+        zone = "None" if kind.tz is None else f'Some("{kind.tz}")'
+        return f"Timestamp({_UNITS[kind.unit]}, {zone})"
+    if pa.types.is_time(kind):
+        return f"Time{kind.bit_width}({_UNITS[kind.unit]})"
+    return f"Duration({_UNITS[kind.unit]})"
+
+
+def _wrapped(tokens: Sequence[_Token]) -> str:
+    # Comments are left out: nobody needs to agree with Lance where one ends.
+    return f"({''.join(' ' if one.kind is _Kind.SPACE else one.text for one in tokens)})"
+
+
+def _problem(sql: str, columns: pa.Schema) -> str:
+    """Why Lance can't plan a condition over these columns; empty if it can."""
+    plain = pa.schema([pa.field(column.name, column.type) for column in columns])
+    try:
+        # Each handle has its own store in memory, which is freed with the handle.
+        lance.write_dataset(plain.empty_table(), "memory://plan").scanner(filter=sql).explain_plan()
+    except (OSError, ValueError, RuntimeError) as cause:
+        # Lance's text repeats the whole statement.
+        return re.sub(r"^.*SELECT 1 FROM t WHERE .* \((sql parser error: .*)\)$", r"\1", text_of(cause))
+    return ""
+
+
+def _unplanned(text: str, tokens: Sequence[_Token], problem: str, columns: pa.Schema, table: str) -> Invalid:
+    """The error for a condition that Lance can't plan: it names where text after a complete condition begins."""
+    solid = [token for token in tokens if token.kind is not _Kind.SPACE]
+    found = re.search(r"found: ([^\s)]+)", problem)
+    for at, token in enumerate(solid):
+        complete = [one for one in tokens if one.start < token.start]
+        if at and found and token.text == found[1] and not _problem(_wrapped(complete), columns):
+            return _refused(f"{text[token.start :]!r} follows a complete condition", text, token.start, table)
+    return invalid_condition(text, problem, table=table)
+
+
+def _refused(why: str, text: str, start: int, table: str) -> Invalid:
+    return invalid_condition(text, f"position {start + 1}: {why}", table=table)
