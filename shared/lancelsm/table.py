@@ -18,6 +18,7 @@ from lancelsm.common.settings import Settings
 from lancelsm.compaction.background import Ran, run
 from lancelsm.compaction.maintenance import Engine, Flushed, flush_table, merge_table
 from lancelsm.compaction.merge import Merged
+from lancelsm.dataset.conditions import read_condition
 from lancelsm.errors import Corrupt, Invalid, error_context
 from lancelsm.gc.collect import Collected, collect
 from lancelsm.history.changes import Changes, Start, check_start, first_position
@@ -35,6 +36,7 @@ from lancelsm.history.snapshot import (
     snapshot_view,
 )
 from lancelsm.read import reader
+from lancelsm.read.matching_keys import MatchingKeys
 from lancelsm.read.result import Rows, with_first_batch
 from lancelsm.read.status import TableStatus, read_status
 from lancelsm.read.view import View, take_view
@@ -48,7 +50,8 @@ from lancelsm.routing.route import route
 from lancelsm.scrub.report import Report
 from lancelsm.scrub.table import scrub
 from lancelsm.wal.claim import claim, seal
-from lancelsm.wal.region_writer import RegionWriters
+from lancelsm.wal.entry import Draft
+from lancelsm.wal.region_writer import NextDraft, RegionWriters
 from lancelsm.wal.writer import Writer
 
 T = TypeVar("T")
@@ -119,9 +122,11 @@ class Table:
             return self._append(upserts(data, schema=self._schema, on_duplicate=on_duplicate))
 
     def delete(self, keys: Any = None, *, where: str | None = None) -> Committed:
-        """Delete rows by key, or every row that matches a condition now. Return as `upsert` does.
+        """Delete rows by key, or every row that matches a condition. Return as `upsert` does.
 
-        Deleting a key that has no row is not an error.
+        Deleting a key that has no row is not an error. With a condition, each region loses exactly the rows that match
+        right before its entry: a row that another writer changes meanwhile is checked again. Regions are independent:
+        if one fails, `regions_done` in the error names those that are done.
 
         Args:
             keys: the key columns, in the same forms as the data of `upsert`; plain values for a key of one column.
@@ -139,7 +144,7 @@ class Table:
         if (keys is None) == (where is None):
             raise Invalid("delete needs either keys or where, not both", table=self.uri)
         if where is not None:
-            keys = self.scan(columns=self._schema.primary_key, where=where).to_arrow()
+            return self._delete_matching(where)
         with error_context(table=self.uri):
             return self._append(deletes(keys, schema=self._schema))
 
@@ -495,12 +500,26 @@ class Table:
 
         return pa.RecordBatchReader.from_batches(stream.schema, batches())
 
-    def _append(self, rows: pa.Table) -> Committed:
+    def _delete_matching(self, where: str) -> Committed:
+        def read(view: View) -> tuple[View, pa.Table]:
+            return view, reader.scan(view, uri=self.uri, columns=self._schema.primary_key, where=where).read_all()
+
+        view, keys = self._read_with_retry(read, lambda: regions(self._context))
+        condition = read_condition(where, columns=self._schema.columns, table=self.uri)
+        ends = {found.region: found.end for found in view.regions}
+
+        def next_draft(region: Region, tombstones: pa.Table) -> Callable[[Head], Draft | None]:
+            return MatchingKeys(region, self._schema, condition, tombstones, end=ends.get(region.id)).delete_after
+
+        with error_context(table=self.uri):
+            return self._append(deletes(keys, schema=self._schema), next_draft=next_draft)
+
+    def _append(self, rows: pa.Table, *, next_draft: NextDraft | None = None) -> Committed:
         with self._lock:
             if self._writers is None:
                 self._writers = RegionWriters(self._target, owner=self._owner)
         try:
-            return self._writers.append_all(route(rows, self._target.regions))
+            return self._writers.append_all(route(rows, self._target.regions), next_draft=next_draft)
         except Corrupt:
             check_not_dropped(self._context)
             raise

@@ -17,6 +17,7 @@ import lancelsm
 from lancelsm.dataset.conditions import read_condition
 from lancelsm.errors import Invalid
 from lancelsm.table import Table
+from lancelsm.wal import slot
 
 COLUMNS = pa.schema([("id", pa.int64()), ("state", pa.string()), ("d", pa.date32()), ("dec", pa.decimal128(10, 2))])
 ROWS = [{"id": number, "state": "old", "d": None, "dec": None} for number in range(10)]
@@ -199,3 +200,54 @@ def test_a_condition_on_any_value_selects_the_same_rows_at_every_level(kind: pa.
                 level: sorted(table.scan(where=where).to_arrow()["id"].to_pylist()) for level, table in tables.items()
             }
             assert found == dict.fromkeys(tables, wanted), where
+
+
+def rivals(place: Path, monkeypatch: pytest.MonkeyPatch, *writes: Any) -> Table:
+    """A table whose next put of an entry comes after these writes of another handle."""
+    rows = [{"id": number, "state": "old"} for number in range(8)]
+    rival = lancelsm.create(place / "t", rows[:4], primary_key="id")
+    rival.upsert(rows[4:])
+    waiting = list(writes)
+    put = slot.put_entry
+
+    def late(*arguments: Any, **more: Any) -> Any:
+        if waiting:
+            write = waiting.pop(0)
+            with monkeypatch.context() as patch:
+                patch.setattr(slot, "put_entry", put)
+                write(rival)
+        return put(*arguments, **more)
+
+    table = lancelsm.open(place / "t")
+    monkeypatch.setattr(slot, "put_entry", late)
+    return table
+
+
+def states(table: Table) -> dict[int, str]:
+    return {row["id"]: row["state"] for row in table.scan().to_arrow().to_pylist()}
+
+
+def test_a_row_that_changes_before_the_entry_of_a_delete_is_checked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = rivals(
+        tmp_path,
+        monkeypatch,
+        lambda rival: rival.upsert([{"id": 1, "state": "paid"}, {"id": 6, "state": "paid"}]),
+        lambda rival: rival.upsert([{"id": 9, "state": "old"}, {"id": 6, "state": "old"}, {"id": 2, "state": "paid"}]),
+        lambda rival: rival.delete([3]),
+    )
+
+    deleted = table.delete(where="state = 'old'")
+
+    table.flush()  # compares the rows of each entry with their sum
+    assert states(table) == {1: "paid", 2: "paid"}
+    assert deleted.rows == 6  # 0, 4, 5, 6, 7 and 9; another handle deleted 3
+
+
+def test_a_delete_that_no_row_matches_any_more_appends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = rivals(tmp_path, monkeypatch, lambda rival: rival.upsert([{"id": 1, "state": "paid"}]))
+
+    deleted = table.delete(where="id = 1 AND state = 'old'")
+
+    assert (deleted.rows, deleted.entries, states(table)[1]) == (0, (), "paid")

@@ -263,7 +263,7 @@ def _pinned_region(region: Region, needs: RegionPin, base: BaseTable) -> RegionV
     entries = tail(region, needs, staged.manifest)
     if entries is None:
         raise Corrupt("the log of a snapshot was collected", **region.where, position=needs.first_position)
-    return region_view(region, staged.manifest, entries, base)
+    return region_view(region, staged.manifest, entries, base, end=needs)
 
 
 def _record_needs(handle: TableHandle, pin: Pin) -> Pin | None:

@@ -19,7 +19,7 @@ from lancelsm.region.catalog import Region, TableContext
 from lancelsm.region.compare_and_swap import ensure_unused, newest
 from lancelsm.region.manifest import FlushedGeneration, Manifest
 from lancelsm.wal.entry import Entry
-from lancelsm.wal.replay import stored_rows, tail
+from lancelsm.wal.replay import LogEnd, stored_rows, tail
 
 _TRIES = 5
 
@@ -34,6 +34,7 @@ class RegionView:
     manifest: Manifest
     counter: Generation  # the newest generation that the base holds
     tail: pa.Table  # newest row of each key, in stored form
+    end: LogEnd  # where the tail ends
 
     @property
     def generations(self) -> list[FlushedGeneration]:
@@ -74,7 +75,9 @@ def take_view(context: TableContext, regions: Callable[[], Sequence[Region]], re
         problem = _problem(found, base, context)
         if not problem:
             reads = [read for read in found if isinstance(read, _Read)]
-            return View(base=base, regions=tuple(region_view(r.region, r.manifest, r.entries, base) for r in reads))
+            return View(
+                base=base, regions=tuple(region_view(r.region, r.manifest, r.entries, base, end=r.end) for r in reads)
+            )
     raise Corrupt(
         problem,
         remedy="If the registry is an older copy, stop all writers, then: "
@@ -88,6 +91,7 @@ class _Read:
     region: Region
     manifest: Manifest
     entries: list[Entry]
+    end: LogEnd
 
 
 class _Absent:
@@ -106,7 +110,7 @@ def _read(region: Region) -> _Read | _Absent | _Overtaken:
     entries = tail(region, head, manifest)
     if entries is None:
         return _Overtaken()
-    return _Read(region=region, manifest=manifest, entries=entries)
+    return _Read(region=region, manifest=manifest, entries=entries, end=head)
 
 
 def _without_head(region: Region) -> _Absent | _Overtaken:
@@ -147,8 +151,10 @@ def mismatch(manifest: Manifest, base: BaseTable) -> str:
     )
 
 
-def region_view(region: Region, manifest: Manifest, entries: Sequence[Entry], base: BaseTable) -> RegionView:
-    """Build the part of one region from the entries after the manifest's replay point."""
+def region_view(
+    region: Region, manifest: Manifest, entries: Sequence[Entry], base: BaseTable, *, end: LogEnd
+) -> RegionView:
+    """Build the part of one region from the entries between the manifest's replay point and the end of the log."""
     with error_context(**region.where):
         tables = [stored_rows(entry, base.schema) for entry in entries if entry.summary.rows]
     rows = pa.concat_tables(tables) if tables else base.schema.stored.empty_table()
@@ -157,4 +163,5 @@ def region_view(region: Region, manifest: Manifest, entries: Sequence[Entry], ba
         manifest=manifest,
         counter=base.counters.get(region.id, Generation(0)),
         tail=fold(rows, base.schema.primary_key).rows,
+        end=end,
     )

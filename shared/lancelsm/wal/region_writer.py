@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 
 import pyarrow as pa
 
@@ -35,6 +36,10 @@ def find_or_create_region(target: WriteTarget, values: RegionValues) -> Region:
     return create_region(target.context, spec_id=target.regions.spec_id, values=values, owner=target.owner)
 
 
+NextDraft = Callable[[Region, pa.Table], Callable[[Head], Draft | None]]
+"""Given a region and its rows: what to append at a head, or None if there is nothing to append."""
+
+
 class RegionWriter:
     """Append to one region: one entry at a time or, for an exclusive owner, several in flight. Thread-safe.
 
@@ -47,7 +52,7 @@ class RegionWriter:
     def __init__(
         self, region: Region, target: WriteTarget, *, owner: str, previous_owners: tuple[str, ...], depth: int
     ) -> None:
-        self._region = region
+        self.region = region
         self._settings = target.settings
         self._owner = owner
         self._previous_owners = previous_owners
@@ -66,13 +71,13 @@ class RegionWriter:
         if self._pipeline is None:
             then(self.append(rows))
             return
-        encoded = draft(rows, at=self._region.context.clock.now())
+        encoded = draft(rows, at=self.region.context.clock.now())
         self._wait_for_base(self._pipeline.head)
         future = self._pipeline.submit(encoded)
         future.add_done_callback(lambda done: then(done.exception() or self._entry(done.result())))
 
     def _entry(self, summary: Summary) -> CommittedEntry:
-        return CommittedEntry(region=self._region.id, position=summary.position, rows=summary.rows)
+        return CommittedEntry(region=self.region.id, position=summary.position, rows=summary.rows)
 
     def append(self, rows: pa.Table) -> CommittedEntry:
         """Append rows as one entry. If the base lags, wait first.
@@ -82,7 +87,7 @@ class RegionWriter:
 
         Raises also the errors of `wal.append.append` and `wal.claim.claim`.
         """
-        encoded = draft(rows, at=self._region.context.clock.now())
+        encoded = draft(rows, at=self.region.context.clock.now())
         entry = self.append_after(lambda _: encoded)
         assert entry is not None
         return entry
@@ -91,11 +96,11 @@ class RegionWriter:
         """Call `wal.append.append_after`; if the base lags, wait first. Return None if there was nothing to append."""
         with self._lock:
             if self._unclaimed:
-                self._held = claim(self._region, owner=self._owner, held_by=(*self._previous_owners, self._owner))
+                self._held = claim(self.region, owner=self._owner, held_by=(*self._previous_owners, self._owner))
                 self._unclaimed = False
             self._held = self._wait_for_base(self._held)
             try:
-                outcome = append_after(self._region, next_draft, owner=self._owner, held=self._held)
+                outcome = append_after(self.region, next_draft, owner=self._owner, held=self._held)
             except BaseException:
                 self._held = None
                 raise
@@ -111,22 +116,22 @@ class RegionWriter:
             self._pipeline.close()
         with self._lock, suppress(Fenced, Invalid):  # claimed by another owner, sealed or dropped meanwhile
             self._held = None
-            claim_held(self._region, owner=self._previous_owners[-1], held_by=(self._owner,))
+            claim_held(self.region, owner=self._previous_owners[-1], held_by=(self._owner,))
 
     def _wait_for_base(self, held: Head | None) -> Head:
         """Apply backpressure if the base lags; return a head for the next append."""
         slow, stop = self._settings.pending_generations_slow, self._settings.pending_generations_stop
         if held is None or held.pending_generations >= slow:
-            held = self._region.head()
+            held = self.region.head()
         pending = held.pending_generations
         if pending >= stop:
             raise Unavailable(
                 f"{pending} generations wait to be merged",
-                remedy=f"Merge them: lancelsm merge {self._region.context.uri}",
-                **self._region.where,
+                remedy=f"Merge them: lancelsm merge {self.region.context.uri}",
+                **self.region.where,
             )
         if pending >= slow:
-            self._region.context.clock.sleep((pending - slow + 1) / (stop - slow))
+            self.region.context.clock.sleep((pending - slow + 1) / (stop - slow))
         return held
 
 
@@ -178,24 +183,31 @@ class RegionWriters:
         if failure is not None:
             raise failure
 
-    def append_all(self, parts: Iterable[Routed]) -> Committed:
+    def append_all(self, parts: Iterable[Routed], *, next_draft: NextDraft | None = None) -> Committed:
         """Append the rows of each region, regions in parallel.
 
+        Args:
+            next_draft: what to append to a region at a head, instead of the rows. See `wal.append.append_after`.
+
         Raises: the first error, after all regions are done. Its `rows_in_other_regions` counts the rows that other
-        regions acknowledged.
+        regions acknowledged, and its `regions_done` names these regions.
         """
-        outcomes = self._target.context.each(self._append, list(parts))
+        outcomes = self._target.context.each(partial(self._append, next_draft=next_draft), list(parts))
         entries = [outcome for outcome in outcomes if isinstance(outcome, CommittedEntry)]
         for outcome in outcomes:
             if isinstance(outcome, LsmError):
-                others = sum(entry.rows for entry in entries)
-                outcome.where |= {"rows_in_other_regions": others} if others else {}
+                if entries:
+                    outcome.where["rows_in_other_regions"] = sum(entry.rows for entry in entries)
+                    outcome.where["regions_done"] = ", ".join(entry.region for entry in entries)
                 raise outcome
         return committed(entries)
 
-    def _append(self, part: Routed) -> CommittedEntry | LsmError:
+    def _append(self, part: Routed, *, next_draft: NextDraft | None) -> CommittedEntry | LsmError | None:
         try:
-            return self.of(part.values).append(part.rows)
+            writer = self.of(part.values)
+            if next_draft is None:
+                return writer.append(part.rows)
+            return writer.append_after(next_draft(writer.region, part.rows))
         except LsmError as error:
             return error
 

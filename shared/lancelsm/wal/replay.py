@@ -53,13 +53,24 @@ def tail(region: Region, end: LogEnd, manifest: Manifest) -> list[Entry] | None:
         Unavailable: the store did not answer.
     """
     _check_consistent(region, end, manifest)
-    positions = range(manifest.replay_after + 1, end.next_position)
+    return entries_between(region, first=Position(manifest.replay_after + 1), sum_before=manifest.entry_setsum, end=end)
+
+
+def entries_between(region: Region, *, first: Position, sum_before: Setsum, end: LogEnd) -> list[Entry] | None:
+    """Return the entries from position `first` up to the end of the log, in order.
+
+    Args:
+        sum_before: the sum of all entries before `first`, as a manifest or an earlier head recorded it.
+
+    Returns and raises like `tail`.
+    """
+    positions = range(first, end.next_position)
     if not positions:
         return []
     try:
         entries = region.context.each(lambda position: _entry(region, Position(position)), positions)
         total = sum((entry.summary.entry_setsum for entry in entries), start=Setsum())
-        if total != end.entry_setsum - manifest.entry_setsum:
+        if total != end.entry_setsum - sum_before:
             raise _sum_mismatch(region, entries)
         return entries
     except Corrupt as error:
@@ -137,7 +148,7 @@ def _sum_mismatch(region: Region, entries: Sequence[Entry]) -> Corrupt:
     first, last = entries[0].summary.position, entries[-1].summary.position
     one = first == last
     return Corrupt(
-        "the entries after the replay point don't have the sum that was committed, though each is intact by itself",
+        "the entries don't have the sum that was committed, though each is intact by itself",
         remedy="One of them was replaced, or the head is wrong: compare them with a backup and restore what differs",
         **region.where,
         position=first if one else f"{first}..{last}",
