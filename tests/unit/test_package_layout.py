@@ -1,0 +1,58 @@
+"""The layout of the package: few entries at the top, and names that mean one thing."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+LIBRARY = ROOT / "shared" / "lancelsm"
+SOURCES = [
+    path
+    for top in (LIBRARY, ROOT / "local")
+    for path in top.rglob("*.py")
+    if not {"generated", "__pycache__"} & set(path.parts)
+]
+# The same thing in two layers: the command of a package, what a package does to the base, and so on.
+SAME_THING = {
+    "base": {"gc", "scrub"},
+    "changes": {"cli", "history"},
+    "compaction": {"cli", "compaction"},
+    "cost": {"cli", "cost"},
+    "doctor": {"cli", "doctor"},
+    "gc": {"cli", "gc"},
+    "inspection": {"cli", "scrub"},
+    "open": {"objects", "registry"},
+    "optimize": {"compaction", "dataset"},
+    "redrive": {"cli", "delivery"},
+    "region": {"region", "scrub"},
+    "scrub": {"cli", "scrub"},
+    "table": {"lancelsm", "scrub"},
+}
+
+
+def test_the_top_of_the_package_has_few_entries_and_the_package_few_folders() -> None:
+    entries = [path for path in LIBRARY.iterdir() if path.name != "__pycache__"]
+    folders = [path for path in LIBRARY.rglob("*") if path.is_dir() and path.name != "__pycache__"]
+
+    assert len(entries) <= 24
+    assert len(folders) <= 30
+
+
+def test_modules_share_a_name_only_if_they_are_the_same_thing_in_two_layers() -> None:
+    found: dict[str, set[str]] = defaultdict(set)
+    for path in SOURCES:
+        found[path.parent.name if path.stem == "__init__" else path.stem].add(path.parent.name)
+
+    assert {name: folders for name, folders in found.items() if len(folders) > 1} == SAME_THING
+
+
+def test_no_two_public_classes_share_a_name() -> None:
+    found: dict[str, list[Path]] = defaultdict(list)
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found[node.name].append(path)
+
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
