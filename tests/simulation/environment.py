@@ -87,14 +87,12 @@ class Environment:
     manifest_keys: dict[Version, str] = field(default_factory=dict)
     manifest_bodies: dict[Version, bytes] = field(default_factory=dict)
     writers: dict[int, str] = field(default_factory=dict)  # number -> owner
-    floors: dict[int, Position] = field(
-        default_factory=dict
-    )  # number -> highest position acknowledged before its write
+    # number -> highest position that was acknowledged before its write
+    floors: dict[int, Position] = field(default_factory=dict)
     acknowledged: dict[int, Position] = field(default_factory=dict)
     raised: dict[int, BaseException] = field(default_factory=dict)
-    commits: dict[str, BaseException | None] = field(
-        default_factory=dict
-    )  # manifest commits, each with a tag of its own
+    # errors of manifest commits by their tag
+    commits: dict[str, BaseException | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.ids = SeededIds(repr(self.schedule))

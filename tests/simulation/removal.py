@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import inspect
 import sys
 import textwrap
@@ -14,8 +16,10 @@ from types import FunctionType
 import pytest
 
 from lancelsm.errors import LsmError
+from tests.simulation import marks
 
-Edit = tuple[Callable[..., object], str, str]  # a function, its text, the text without the guard
+TextEdit = tuple[Callable[..., object], str, str]  # a function, its text, the text without the guard
+Edit = TextEdit | marks.Edit
 Scenario = Callable[[Path], object]  # gets a directory of its own
 
 
@@ -32,8 +36,8 @@ class Check:
     behind: tuple[Edit, ...] = ()
 
 
-def carries_weight(check: Check) -> None:
-    """The forged input is refused, and accepted without the check.
+def check_is_needed(check: Check) -> None:
+    """Assert that the forged input is refused, and accepted without the check.
 
     If there are checks behind it, both kinds of checks refuse the input alone.
     """
@@ -99,9 +103,38 @@ def with_and_without(
 
 def remove_all(patch: pytest.MonkeyPatch, edits: Iterable[Edit]) -> None:
     """Like `remove`, for several texts in several functions."""
-    edits = list(edits)
+    remove_marked(patch, [edit for edit in edits if isinstance(edit, marks.Edit)])
+    edits = [edit for edit in edits if not isinstance(edit, marks.Edit)]
     for function in dict.fromkeys(function for function, _, _ in edits):
         remove(patch, function, {text: instead for of, text, instead in edits if of is function})
+
+
+def remove_marked(patch: pytest.MonkeyPatch, edits: Iterable[marks.Edit]) -> None:
+    """Replace functions of the library by copies with these edits, wherever they are used."""
+    functions: dict[tuple[str, str | None, str], tuple[ast.FunctionDef, list[tuple[int, marks.Edit]]]] = {}
+    for edit in edits:
+        mark = marks.find_mark(edit.mark)
+        owner, tree = marks.function_at(mark)
+        _, lines = functions.setdefault((mark.module, owner, tree.name), (tree, []))
+        lines.append((mark.line, edit))
+    for (name, owner, _), (tree, lines) in functions.items():
+        module = importlib.import_module(name)
+        body: list[ast.stmt] = [marks.edited(tree, lines)]
+        code = compile(ast.Module(body=body, type_ignores=[]), str(module.__file__), "exec")
+        made: dict[str, object] = {}
+        exec(code, vars(module), made)
+        if owner is None:
+            _replace_everywhere(patch, getattr(module, tree.name), made[tree.name])
+        else:
+            patch.setattr(getattr(module, owner), tree.name, made[tree.name])
+
+
+def _replace_everywhere(patch: pytest.MonkeyPatch, old: object, new: object) -> None:
+    ours = [module for name, module in sys.modules.items() if name.startswith(("lancelsm", "tests."))]
+    for module in ours:
+        for attribute, value in list(vars(module).items()):
+            if value is old:
+                patch.setattr(module, attribute, new)
 
 
 def remove(patch: pytest.MonkeyPatch, function: Callable[..., object], changes: Mapping[str, str]) -> None:

@@ -31,7 +31,7 @@ from tests.simulation.collecting import TableEnv, filled
 from tests.simulation.environment import raised
 from tests.simulation.faults import Call, FaultPlan
 from tests.simulation.memory_base import in_place_of_lance
-from tests.simulation.removal import Check, Edit, carries_weight, fails
+from tests.simulation.removal import Check, Edit, check_is_needed, fails
 from tests.simulation.whole_table_env import WholeTableEnv, at_each_call
 
 NONCE = "0" * 32
@@ -147,7 +147,7 @@ SWEEPS: dict[str, Check] = {
 
 @pytest.mark.parametrize("guard", SWEEPS)
 def test_the_sweep_deletes_a_needed_item_without_the_guard(guard: str) -> None:
-    carries_weight(SWEEPS[guard])
+    check_is_needed(SWEEPS[guard])
 
 
 # Scenarios

@@ -14,7 +14,7 @@ from lancelsm.gc import collect as collection
 from lancelsm.gc.lists import GarbageItem, GarbageKind, Round, encode, write_list
 from lancelsm.region import config as configs
 from tests.simulation.memory_base import in_place_of_lance
-from tests.simulation.removal import Check, carries_weight
+from tests.simulation.removal import Check, check_is_needed
 from tests.simulation.whole_table_env import WholeTableEnv
 
 VERIFY = verify_base.verify_base
@@ -193,4 +193,4 @@ GUARDS: dict[str, Check] = {
 
 @pytest.mark.parametrize("guard", GUARDS)
 def test_a_forged_round_is_refused_by_its_check_and_accepted_without_it(guard: str) -> None:
-    carries_weight(GUARDS[guard])
+    check_is_needed(GUARDS[guard])

@@ -40,7 +40,7 @@ from lancelsm.region.manifest import Manifest
 from lancelsm.wal.entry import encode
 from tests.simulation.collecting import TableEnv, filled
 from tests.simulation.environment import a_nonce, row
-from tests.simulation.removal import Check, carries_weight
+from tests.simulation.removal import Check, check_is_needed
 
 Verify = Callable[[], None]  # verifies a forged round
 
@@ -463,7 +463,7 @@ GUARDS: dict[str, Check] = {
 
 @pytest.mark.parametrize("guard", GUARDS)
 def test_a_forged_round_is_refused_by_its_check_and_accepted_without_it(guard: str) -> None:
-    carries_weight(GUARDS[guard])
+    check_is_needed(GUARDS[guard])
 
 
 def test_every_check_of_the_verifier_has_a_forged_round() -> None:
