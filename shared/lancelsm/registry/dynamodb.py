@@ -48,10 +48,10 @@ _INCONCLUSIVE = (408, 429)  # proxies send them: the request may have been appli
 class DynamoRegistry:
     """Records in the DynamoDB table `name`.
 
-    A swap is one conditional UpdateItem and a deletion is one DeleteItem. Each is sent attempt, since an attempt
-    without an answer may be applied later, and callers can recognise their own write. So a timeout, a dropped
-    connection or a server error gives `SwapUnknown` at attempt. A throttled attempt certainly changed nothing: it is
-    retried until the budget is spent; then `Unavailable` is raised, and nothing was written.
+    A swap is one conditional UpdateItem and a deletion is one DeleteItem. Each is sent once, since an attempt without
+    an answer may be applied later, and callers can recognise their own write. So a timeout, a dropped connection or a
+    server error gives `SwapUnknown` at once. A throttled attempt certainly changed nothing: it is retried until the
+    budget is spent; then `Unavailable` is raised, and nothing was written.
 
     Args:
         name: the name of the DynamoDB table.
@@ -128,7 +128,7 @@ class DynamoRegistry:
     def _write(
         self, action: str, call: Callable[..., Any], key: Key, request: dict[str, Any]
     ) -> SwapApplied | SwapLost | SwapUnknown:
-        """Send a conditional write attempt; retry only if it certainly was not applied."""
+        """Send a conditional write once; repeat it only if it certainly was not applied."""
         request = request | {
             "TableName": self._name,
             "Key": {"pk": {"S": key.partition}, "sk": {"S": key.sort}},

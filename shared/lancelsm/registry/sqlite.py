@@ -3,7 +3,8 @@
 SQLite runs with a write-ahead log and `synchronous=FULL`: a swap costs one sync (a rollback journal costs three), and
 readers don't wait for writers. SQLite before 3.51.3 can lose committed pages when a checkpoint runs concurrently with a
 commit that restarts the log (sqlite.org/wal.html#walresetbug), and Python ships with older versions. So automatic
-checkpoints are off. `TRUNCATE` matches the write lock while it copies, which blocks commits.
+checkpoints are off. When the log is long, a swap runs a `TRUNCATE` checkpoint. That holds the write lock while it
+copies, so no commit runs at the same time.
 """
 
 from __future__ import annotations
@@ -233,9 +234,7 @@ class SqliteRegistry:
                 path=self._path,
             )
         if _BAD_TEXT in str(error):
-            return Corrupt(
-                f"the registry matches an unreadable record: {error}", remedy=repair_remedy(""), path=self._path
-            )
+            return Corrupt(f"the registry has an unreadable record: {error}", remedy=repair_remedy(""), path=self._path)
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             return Corrupt(
                 f"the registry can't be read: {error}",
@@ -264,7 +263,7 @@ def _fields(key: Key, text: str) -> Record:
         return check_record(json.loads(text))
     except (ValueError, TypeError) as error:
         raise Corrupt(
-            f"the registry matches an unreadable record: {error}",
+            f"the registry has an unreadable record: {error}",
             remedy=repair_remedy(key.partition),
             record=f"{key.partition}/{key.sort}",
         ) from error

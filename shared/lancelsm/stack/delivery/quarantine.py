@@ -1,10 +1,11 @@
 """Dead letters: rows that can never be applied, the reason, and where the region's log was when they were quarantined.
 
-{"format", "reason": the error document, "queue", "id", "sequence": of the delivery} and one of three forms:
+A dead letter is {"format", "reason": the error document, "queue", "id", "sequence": of the delivery} and one of these:
 
 * "table", "region", "position", "entry_setsum", "whole": whether these are all rows of the message, "message": a
-message of the write queue with only these rows, "inbox": the inbox with the message's object. * "body": the text of a
-message that can't be decoded. * "object" and "inbox": the object with that text, if the text is too large.
+  message of the write queue with only these rows, and "inbox": the inbox with the object of that message;
+* "body": the text of a message that can't be decoded;
+* "object" and "inbox": the object with that text, if the text is too large.
 
 Entries from `position` on are newer than the rows. `entry_setsum` is the sum of the entries before `position`; with it
 a redrive proves that it read every newer entry.
