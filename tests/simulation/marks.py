@@ -138,8 +138,13 @@ def marks() -> tuple[Mark, ...]:
     return tuple(mark for path in sorted(LIBRARY.rglob("*.py")) for mark in _marks_in(path))
 
 
+@cache
+def _text(path: Path) -> str:
+    return path.read_text()  # once: an editor may change the file while tests run
+
+
 def _marks_in(path: Path) -> Iterator[Mark]:
-    text = path.read_text()
+    text = _text(path)
     if "# guard: " not in text:
         return
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -155,7 +160,7 @@ def find_mark(name: str) -> Mark:
 
 def function_at(mark: Mark) -> tuple[str | None, ast.FunctionDef]:
     """Return the function or method with this mark, and the name of its class."""
-    for one in ast.parse(mark.path.read_text()).body:
+    for one in ast.parse(_text(mark.path)).body:
         inside: Sequence[ast.stmt] = one.body if isinstance(one, ast.ClassDef) else [one]
         for function in inside:
             if isinstance(function, ast.FunctionDef) and function.lineno <= mark.line <= (function.end_lineno or 0):
@@ -171,7 +176,10 @@ def edited(tree: ast.FunctionDef, edits: Sequence[tuple[int, Edit]]) -> ast.Func
 
 
 def _marked(tree: ast.FunctionDef, line: int) -> Part:
-    """The outermost part that begins on this line. An operand of a longer chain counts, and not the chain."""
+    """The outermost part that begins on this line, or an operand if it begins a condition of several lines.
+
+    If several operands of a condition are on one line, it is the last one.
+    """
     for part in _parts(tree):
         if _line(part.node) != line:
             continue
@@ -179,6 +187,9 @@ def _marked(tree: ast.FunctionDef, line: int) -> Part:
             continue
         if isinstance(part.parent, ast.comprehension) and part.field == "target":
             return Part(part.parent.iter, part.parent, "iter", None)
+        if isinstance(part.node, ast.BoolOp) and isinstance(part.parent, ast.stmt):
+            last = len(part.node.values) - 1
+            return Part(part.node.values[last], part.node, "values", last)
         return part
     raise AssertionError(f"nothing begins on line {line} of {tree.name}")
 

@@ -17,18 +17,18 @@ import pytest
 
 from lancelsm.admin.rebuild import rebuild
 from lancelsm.compaction import flush
-from lancelsm.compaction import merge as merging
 from lancelsm.compaction import plan as planning
 from lancelsm.dataset import base_rows
 from lancelsm.errors import Corrupt
-from lancelsm.region import catalog, head
-from lancelsm.wal import claim, pipeline, region_writer, slot
+from lancelsm.region import catalog
+from lancelsm.wal import claim
 from tests.simulation import append_scenarios, claim_scenarios, region_creation_scenarios
 from tests.simulation.environment import OWNER, RIVAL, Environment, raised
 from tests.simulation.faults import CRASH_BEFORE, FAIL_BEFORE, Call, FaultPlan, MemoryRegistry
+from tests.simulation.marks import Edit, changed, moved, without
 from tests.simulation.memory_base import in_place_of_lance
 from tests.simulation.pipelined import run_pipelined_actors
-from tests.simulation.removal import Edit, Scenario, anywhere, with_and_without
+from tests.simulation.removal import Scenario, anywhere, with_and_without
 from tests.simulation.whole_table_env import WholeTableEnv
 from tests.unit import balance_scenarios, merge_scenarios, tables, writer_scenarios
 from tests.unit.merge_environment import A, row
@@ -138,108 +138,79 @@ def collected_between(path: Path) -> None:
     table.check()
 
 
-SEALED = "if head.status is RegionState.SEALED:"
-ONLY_CLAIM = (catalog.check_writable, SEALED, "if False:")
-
 GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
     # Append
     "an entry without a nonce is left alone": (
-        [(slot.resolve_conflict, "or other.nonce is None or ", "or ")],
+        [without("entry without a nonce is left alone")],
         anywhere(append_scenarios.foreign_or_damaged_entry),
     ),
     "a damaged entry is left alone": (
-        [(slot.resolve_conflict, " or not other.sound:", ":")],
+        [without("damaged entry is left alone")],
         anywhere(append_scenarios.foreign_or_damaged_entry),
     ),
     "an entry of a higher epoch is from a writer without the registry": (
-        [
-            (slot.resolve_conflict, "if other is not None and other.summary.epoch > epoch:", "if False:"),
-            (head.appended, " or any(e.epoch != head.epoch for e in entries):", ":"),
-        ],
+        [without("entry of a higher epoch is foreign"), without("entries are of the epoch of the head")],
         anywhere(claim_scenarios.entry_of_a_higher_epoch),
     ),
     "a later refusal of the store proves nothing about an earlier put": (
-        [
-            (
-                slot.put_entry,
-                "except (Unavailable, Invalid) as error:\n        if maybe_written:",
-                "except (Unavailable, Invalid) as error:\n        if False:",
-            )
-        ],
+        [without("refusal proves nothing about an earlier put")],
         anywhere(append_scenarios.refusal_after_an_unanswered_put),
     ),
     "an applied sequence never decreases": (
-        [(head.LogTotals.after, "max(applied.get(queue, sequence), sequence, key=int)", "sequence")],
+        [without("applied sequence never decreases")],
         anywhere(append_scenarios.batches_out_of_order),
     ),
     "sequences are compared as numbers": (
-        [(head.LogTotals.after, "sequence, key=int)", "sequence)")],
+        [without("sequences are compared as numbers")],
         anywhere(append_scenarios.batches_out_of_order),
     ),
     "a sealed region accepts no rows": (
-        [ONLY_CLAIM, (catalog.check_writable, "if head.owner != owner:", "if head.owner not in (owner, ''):")],
+        [without("sealed region takes no rows"), without("only the owner appends")],
         anywhere(claim_scenarios.sealed_region),
     ),
     "a sealed region is not claimed": (
-        [
-            (claim._swap_epoch, SEALED, "if False:"),
-            (head.claimed, '{"epoch": head.epoch, "status": RegionState.OPEN.value}', '{"epoch": head.epoch}'),
-        ],
+        [without("sealed region is not claimed"), without("claim swaps on the status")],
         anywhere(claim_scenarios.sealed_region),
     ),
     "a sealed region is not created again": (
-        [(claim._exists, "check_writable(region, head, owner=head.owner)", "pass")],
+        [without("sealed region is not created again")],
         anywhere(region_creation_scenarios.sealed_region),
     ),
     # Creation
     "a region is in the catalog before it has a head": (
-        [
-            (claim.create_region, "    add_to_catalog(region, budget=budget)\n", ""),
-            (
-                claim.create_region,
-                "owner=owner), budget=budget)\n",
-                "owner=owner), budget=budget)\n    add_to_catalog(region, budget=budget)\n",
-            ),
-        ],
+        [moved("region is in the catalog before it has a head", by=3)],
         created_after_a_crash,
     ),
     "a region's first manifest is published before it has a head": (
-        [
-            (claim.create_region, "        publish(region, staged, budget=budget)\n", ""),
-            (
-                claim.create_region,
-                "owner=owner), budget=budget)\n",
-                "owner=owner), budget=budget)\n    publish(region, staged, budget=budget)\n",
-            ),
-        ],
+        [moved("manifest is published before the region has a head", out=1, by=2)],
         rebuilt_after_a_crash,
     ),
     "a region whose head is lost is not created again": (
-        [(claim.create_region, "ensure_unused(region)", "pass")],
+        [without("region with a lost head is not created again")],
         anywhere(partial(region_creation_scenarios.lost_head, without_hint=True)),
     ),
     "a region that another process created meanwhile has not lost its head": (
-        [(claim.create_region, "        if _exists(region):  # another", "        if False:  # another")],
+        [without("region of another creator is used")],
         anywhere(region_creation_scenarios.stalled_creator),
     ),
     # Claim
     "a claim with a lost reply is recognised by its owner": (
-        [(claim._swap_epoch, "now.epoch == head.epoch + 1 and now.owner == owner", "now.epoch == head.epoch + 1")],
+        [without("own claim has the own owner")],
         claimed_after_a_rival,
     ),
     "a claim with a lost reply is recognised by its epoch": (
-        [(claim._swap_epoch, "now.epoch == head.epoch + 1 and now.owner == owner", "now.owner == owner")],
+        [without("own claim has the next epoch")],
         claimed_without_an_answer,
     ),
     "a claimer checks that it still owns the region": (
         [
-            (claim.finish_claim, "check_writable(region, head, owner=owner)", "pass"),
-            (claim._fence, "check_writable(region, head, owner=owner)", "pass"),
+            without("claimer owns the region after its commit"),
+            without("claimer owns the region after each fence"),
         ],
         anywhere(claim_scenarios.two_claims),
     ),
     "a claim checks the sum of the log": (
-        [(claim.claim, "head = _verified_head(region, held_by=held_by)", "head = region.head()")],
+        [changed("claim checks the sum of the log", "region.head()")],
         partial(
             balance_scenarios.first_wrong_entry_is_named,
             fault=balance_scenarios.flip,
@@ -247,116 +218,82 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
         ),
     ),
     "a claim checks the counts of the head": (
-        [(claim._check_counts, "if getattr(head, name) != getattr(totals, name):", "if False:")],
+        [without("claim checks the counts of the head")],
         partial(balance_scenarios.claim_compares_totals_with_the_head, field="wal_rows"),
     ),
     "a region is claimed from its previous owners only": (
-        [(claim._swap_epoch, "if held_by and head.owner not in held_by:", "if False:")],
+        [without("region is claimed from its previous owners")],
         writer_scenarios.exclusive_writer_loses_its_region,
     ),
     "an exclusive writer releases its regions": (
-        [
-            (
-                region_writer.RegionWriter.release,
-                "claim_held(self._region, owner=self._previous_owners[-1], held_by=(self._owner,))",
-                "pass",
-            )
-        ],
+        [without("region release")],
         writer_scenarios.exclusive_writer_releases_its_regions,
     ),
     # Pipeline
     "entries are committed in order": (
         [
-            (
-                pipeline.Pipeline._committable,
-                "list(takewhile(lambda item: item.written is not None, self._in_flight))",
-                "[item for item in self._in_flight if item.written is not None]",
-            ),
-            (head.appended, "if [e.position for e in entries] != list(expected) or", "if"),
+            changed("entries in order", "[item for item in self._in_flight if item.written is not None]"),
+            without("entries follow the head"),
         ],
         partial(pipelined_seeds, 79),
     ),
     "when an entry is given up, all later ones fail": (
-        [(pipeline.Pipeline._fail, "failed.append(self._in_flight.pop())", "failed.append(self._in_flight.popleft())")],
+        [changed("all later entries fail", "failed.append(self._in_flight.popleft())")],
         partial(pipelined_seeds, 65),
     ),
     # Flush
     "a flush checks that no row of its entries is lost": (
-        [(flush._folded, "if kept + row_setsum(folded.superseded) != replayed:", "if False:")],
+        [without("flush loses no row")],
         losing_a_row,
     ),
     # Merge
     "heads are read before the base": (
-        [
-            (merging.merge_generations, "        pending = list(read_regions())\n", ""),
-            (
-                merging.merge_generations,
-                "objects=objects)\n        plan =",
-                "objects=objects)\n        pending = list(read_regions())\n        plan =",
-            ),
-        ],
+        [moved("heads are read before the base", by=1)],
         collected_between,
     ),
-    "rows are committed only if the counters have not changed since their write": (
-        [
-            (merging._rows_are_valid, "one.counters == written_on.counters\n        and ", ""),
-            (planning.MergePlan.counters, "if not self.holds(present):", "if False:"),
-        ],
+    "rows are committed on the counters that they were written on": (
+        [without("rows fit the counters"), without("plan holds for the counters")],
         partial(merge_scenarios.counter_moves_during_a_merge, step=2),
     ),
-    "rows are committed only if the fence has not changed since their write": (
-        [(merging._rows_are_valid, "one.fence == written_on.fence\n        and ", "")],
+    "rows are committed on the fence that they were written on": (
+        [without("rows fit the fence")],
         partial(merge_scenarios.fence_is_raised_during_a_merge, step=2),
     ),
     "a fence that a restored base no longer shows still counts": (
-        [(merging._rows_are_valid, "[*passed, base]", "[base]")],
+        [without("fence of a version in between counts", instead=[])],
         partial(
             merge_scenarios.fence_is_hidden_during_a_merge,
             step=2,
         ),
     ),
-    "rows are committed only if the schema has not changed since their write": (
-        [
-            (
-                merging._rows_are_valid,
-                "and one.schema.columns.equals(written_on.schema.columns, check_metadata=True)",
-                "",
-            )
-        ],
+    "rows are committed on the schema that they were written in": (
+        [without("rows fit the schema")],
         partial(merge_scenarios.column_is_added_during_a_merge, step=2),
     ),
-    "a merge commits only to the base of its own table": (
-        [(merging._Merger.open_base, "if found != self.table:", "if False:")],
+    "a merge goes into the table's own base": (
+        [without("merge goes into its own base")],
         base_of_another_table,
     ),
     "heads that are older than the base are read again": (
-        [(planning.plan_merge, "if counter > region.newest:", "if False:")],
+        [without("heads older than the base are read again")],
         merge_scenarios.heads_are_older_than_the_base,
     ),
-    "a merge leaves no generation out": (
+    "no generation is left out": (
         [
-            (planning.plan_merge, "if missing := [number for number in wanted if number not in listed]:", "if False:"),
-            (
-                planning.plan_merge,
-                "tuple((number, listed[number]) for number in wanted)",
+            without("no generation is missing"),
+            changed(
+                "no generation is left out",
                 "tuple((number, listed[number]) for number in wanted if number in listed)",
             ),
         ],
         merge_scenarios.restored_base_lacks_its_next_generation,
     ),
     "newer generations win in a merge": (
-        [(merging._newest_first, "reversed(region.generations)", "region.generations")],
+        [changed("newer generation wins in a merge", "region.generations")],
         merge_scenarios.newest_row_of_each_key_is_merged_once,
     ),
     "rows that a merge replaces are looked up again after a conflict": (
-        [
-            (merging._carry_out, "        hidden = _hide(merger, delta, base)\n", ""),
-            (
-                merging._carry_out,
-                "    base = planned\n",
-                "    base = planned\n    hidden = _hide(merger, delta, base)\n",
-            ),
-        ],
+        [moved("replaced rows are looked up after each conflict", out=1, by=-1)],
         partial(
             merge_scenarios.another_tool_commits_during_a_merge,
             step=3,

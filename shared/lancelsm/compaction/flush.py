@@ -44,7 +44,7 @@ Write = Callable[[str, pa.Table, Setsum], Stored]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushPlan:
-    """What one flush will write. Valid only while the manifest has the same replay point."""
+    """What one flush will write. Valid only while the manifest has the same replay point and generation number."""
 
     generation: Generation
     after: Position  # the last position that is already in a generation
@@ -64,7 +64,7 @@ class FlushPlan:
 def plan_flush(manifest: Manifest, entries: Sequence[Entry], *, rows_max: int, bytes_max: int) -> FlushPlan | None:
     """Take entries from the start of the tail up to either limit, but always at least one entry with rows.
 
-    Returns None if the tail holds no rows: fences alone are not flushed.
+    Return None if the tail holds no rows: fences alone are not flushed.
     """
     rows = size = taken = 0
     for entry in entries:
@@ -113,7 +113,7 @@ def flush(
         stored = write(generation_path(region.id, name), rows, row_sum)
     except LsmError:
         # If another flush has taken the number, this directory is an orphan, and a sweep may already have deleted it.
-        if _is_dead(region, plan):
+        if _is_dead(region, plan):  # guard: superseded flush raises no error
             return None
         raise
     totals = plan.at_end
@@ -136,7 +136,7 @@ def flush(
 
 
 def _is_dead(region: Region, plan: FlushPlan) -> bool:
-    """Whether another flush took the plan's generation."""
+    """Return whether another flush took the generation number or the entries of the plan."""
     _, manifest = newest(region, region.head())
     return (manifest.current_generation, manifest.replay_after) != (plan.generation, plan.after)
 
@@ -151,7 +151,10 @@ def _planned(region: Region, *, rows_max: int, bytes_max: int) -> FlushPlan | No
 
 
 def _folded(region: Region, schema: TableSchema, plan: FlushPlan) -> tuple[pa.Table, Setsum]:
-    """The newest row of each key, with tombstones, and their setsum. Checks that replayed = kept + superseded."""
+    """Return the newest row of each key, tombstones included, and their setsum.
+
+    Raises `Corrupt` unless the sum of the entries is the sum of kept and superseded rows.
+    """
     tables, replayed = [], Setsum()
     for entry in plan.entries:
         if entry.summary.rows:
@@ -161,7 +164,7 @@ def _folded(region: Region, schema: TableSchema, plan: FlushPlan) -> tuple[pa.Ta
             replayed += row_setsum(table) if entry.row_setsum is None else entry.row_setsum
     folded = fold(pa.concat_tables(tables).combine_chunks(), schema.primary_key)
     kept = row_setsum(folded.rows)
-    if kept + row_setsum(folded.superseded) != replayed:
+    if kept + row_setsum(folded.superseded) != replayed:  # guard: flush loses no row
         raise Corrupt(
             "the rows of the log don't have the sum that its entries declare",
             remedy=f"Find and restore the entry: lancelsm inspect entries {region.context.uri} --region {region.id}",

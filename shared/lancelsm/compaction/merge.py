@@ -77,7 +77,7 @@ class _Merger:
         """Open the newest base; raises `Corrupt` if it belongs to another table."""
         base = open_base(uri=self.uri, storage_options=self.storage_options)
         found = base.facts.table if base.facts else None
-        if found != self.table:
+        if found != self.table:  # guard: merge goes into its own base
             raise Corrupt(
                 f"the base belongs to table {found}, not to {self.table}: the table was dropped and created again, or "
                 "another tool replaced the base",
@@ -125,7 +125,7 @@ def merge_generations(
     for attempt in range(ATTEMPTS):
         if attempt:
             clock.sleep(_FIRST_WAIT_S * 2**attempt * ids.uniform())
-        pending = list(read_regions())
+        pending = list(read_regions())  # guard: heads are read before the base
         base = repair_markers(base=merger.open_base(), objects=objects)
         plan = plan_merge(pending, base.counters, table=uri)
         if plan is None:
@@ -154,12 +154,15 @@ def merge_generations(
 
 
 def _attempt(merger: _Merger, plan: MergePlan, planned: BaseTable) -> Merged | None:
-    """Run `_carry_out`. Also None if it failed after another merge, since a collection may have deleted generations."""
+    """Commit the plan; None if the merge must be planned again.
+
+    That is also the case if reading failed after another merge: a collection may have deleted the generations.
+    """
     try:
         return _carry_out(merger, plan, planned)
     except (Corrupt, Invalid):
         newest = merger.open_base()
-        if (newest.counters, newest.fence) == (planned.counters, planned.fence):
+        if (newest.counters, newest.fence) == (planned.counters, planned.fence):  # guard: collected inputs replan
             raise
         return None
 
@@ -171,7 +174,7 @@ def _carry_out(merger: _Merger, plan: MergePlan, planned: BaseTable) -> Merged |
     base = planned
     for _ in range(ATTEMPTS):
         delta = Delta(merge_base=MergeBase(base=Base.of(base), schema=base.schema), parts=delta.parts)
-        hidden = _hide(merger, delta, base)
+        hidden = _hide(merger, delta, base)  # guard: replaced rows are looked up after each conflict
         outcome = _commit(merger, plan, base, hidden, new)
         if isinstance(outcome, CommittedVersion):
             return _merged(plan, planned, delta, hidden, outcome.version)
@@ -196,7 +199,7 @@ def _merged(plan: MergePlan, planned: BaseTable, delta: Delta, hidden: Iterable[
 
 
 def _rows_are_valid(merger: _Merger, written_on: BaseTable, base: BaseTable) -> bool:
-    """Whether rows written on one version may be committed on another.
+    """Return whether rows written on one version may be committed on another.
 
     A raised fence means that a sweep deletes unreferenced files, so the written rows may be gone. A restored base has
     its old fence again, so this function checks every version in between too.
@@ -205,13 +208,15 @@ def _rows_are_valid(merger: _Merger, written_on: BaseTable, base: BaseTable) -> 
     if len(between) > _VERSIONS_READ:
         return False
     try:
-        passed = [open_base(uri=base.uri, version=one, storage_options=merger.storage_options) for one in between]
+        passed = [  # guard: fence of a version in between counts
+            open_base(uri=base.uri, version=one, storage_options=merger.storage_options) for one in between
+        ]
     except Invalid:  # a version was cleaned up, so its fence is unknown
         return False
     return all(
-        one.counters == written_on.counters
-        and one.fence == written_on.fence
-        and one.schema.columns.equals(written_on.schema.columns, check_metadata=True)
+        one.counters == written_on.counters  # guard: rows fit the counters
+        and one.fence == written_on.fence  # guard: rows fit the fence
+        and one.schema.columns.equals(written_on.schema.columns, check_metadata=True)  # guard: rows fit the schema
         for one in [*passed, base]
     )
 
@@ -246,7 +251,7 @@ def _newest_first(region: RegionPlan, uri: str) -> tuple[Source, ...]:
             key=path,
             sums=region.sums.get(number),
         )
-        for number, path in reversed(region.generations)
+        for number, path in reversed(region.generations)  # guard: newer generation wins in a merge
     )
 
 
@@ -276,7 +281,7 @@ def _hide(merger: _Merger, delta: Delta, base: BaseTable) -> list[Hidden]:
 
 
 def _fragments_to_look_up(delta: Delta, base: BaseTable) -> frozenset[int]:
-    """The fragments to search by an index on the key; the others are scanned."""
+    """Return the fragments to search by an index on the key; the others are scanned."""
     if len(base.schema.primary_key) != 1:
         return frozenset()
     covered = base_rows.indexed_fragments(delta.merge_base.base, base.schema.primary_key[0])
@@ -290,7 +295,7 @@ def _fragments_to_look_up(delta: Delta, base: BaseTable) -> frozenset[int]:
 def _commit(
     merger: _Merger, plan: MergePlan, base: BaseTable, hidden: Iterable[Hidden], new: Iterable[NewFragment]
 ) -> CommittedVersion | Preempted | None:
-    """Try to commit once; None if there was no answer."""
+    """Send one commit; None if there was no answer."""
     target = {region.region: region.through for region in plan.regions}
     changed = {one.fragment: one.metadata or _hide_all(merger, base, one.fragment) for one in hidden}
     written = {f"{MERGED}{region}": str(upto) for region, upto in plan.counters(base.counters).items()}

@@ -59,25 +59,25 @@ class RegionPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergePlan:
-    """Valid while the counter of every planned region is still `after`."""
+    """The generations to merge. The plan is valid while the counter of every planned region is still `after`."""
 
     regions: tuple[RegionPlan, ...]
 
     def holds(self, counters: Mapping[RegionId, Generation]) -> bool:
-        """Whether the counters of all planned regions are unchanged."""
+        """Return whether the counters of all planned regions are unchanged."""
         return all(counters.get(region.region, 0) == region.after for region in self.regions)
 
     def reached(self, counters: Mapping[RegionId, Generation]) -> bool:
-        """Whether these counters are exactly those that this merge commits for its regions."""
+        """Return whether these counters are exactly those that this merge commits for its regions."""
         return all(counters.get(region.region, 0) == region.through for region in self.regions)
 
     def counters(self, present: Mapping[RegionId, Generation]) -> dict[RegionId, Generation]:
-        """All counters after the commit. Other regions keep theirs; no counter decreases.
+        """Return all counters after the commit. Other regions keep theirs; no counter decreases.
 
         Raises:
             ValueError: the plan does not hold for `present`.
         """
-        if not self.holds(present):
+        if not self.holds(present):  # guard: plan holds for the counters
             raise ValueError("a counter moved since the plan was made")
         return {**present, **{region.region: region.through for region in self.regions}}
 
@@ -107,11 +107,11 @@ def plan_merge(
     planned = []
     for region in sorted(pending, key=lambda found: found.region):
         counter = counters.get(region.region, Generation(0))
-        if counter > region.newest:
+        if counter > region.newest:  # guard: heads older than the base are read again
             return StaleHeads(region.region)
         listed = dict(region.generations)
         wanted = [Generation(number) for number in range(counter + 1, region.newest + 1)]
-        if missing := [number for number in wanted if number not in listed]:
+        if missing := [number for number in wanted if number not in listed]:  # guard: no generation is missing
             raise Corrupt(
                 f"generations {counter + 1} to {region.newest} must be merged, the manifest does not list {missing}",
                 remedy="Restore the base to a version whose next generation still exists, or restore the manifest from "
@@ -120,14 +120,14 @@ def plan_merge(
                 region=region.region,
             )
         if wanted:
-            generations = tuple((number, listed[number]) for number in wanted)
+            generations = tuple((number, listed[number]) for number in wanted)  # guard: no generation is left out
             plan = RegionPlan(region=region.region, after=counter, generations=generations, sums=region.sums)
             planned.append(plan)
     return MergePlan(regions=tuple(planned)) if planned else None
 
 
 def index_pays(*, keys: int, rows: int, key_bytes: float) -> bool:
-    """Whether lookups in a key index are cheaper than a scan of the key column.
+    """Return whether lookups in a key index are cheaper than a scan of the key column.
 
     Random keys soon touch most pages of the index, and each page is one request of about 64 KB. A scan is sequential.
 

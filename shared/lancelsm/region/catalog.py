@@ -136,7 +136,7 @@ def regions(context: TableContext) -> list[Region]:
         Invalid: the table was dropped.
     """
     found = context.registry.list(region_key(context.table, RegionId("")).partition)
-    if not found and context.registry.read(table_key(context.table)) is None:
+    if not found and context.registry.read(table_key(context.table)) is None:  # guard: lost registry is not empty
         check_not_dropped(context)
         raise Corrupt(
             "the registry does not know the table",
@@ -224,13 +224,13 @@ def check_writable(region: Region, head: Head, *, owner: str) -> None:
         Invalid: the region is sealed.
         Fenced: another owner holds the region.
     """
-    if head.status is RegionState.SEALED:
+    if head.status is RegionState.SEALED:  # guard: sealed region takes no rows
         raise Invalid(
             "the region is sealed: it accepts no more rows",
             remedy="Leave out the rows of this region: it stays sealed",
             **region.where,
         )
-    if head.owner != owner:
+    if head.owner != owner:  # guard: only the owner appends
         raise Fenced(
             f"the region is held by {head.owner!r} in epoch {head.epoch}, not by {owner!r}",
             remedy=f"Stop this writer, or take over: lancelsm region claim {region.context.uri} --region {region.id}",

@@ -69,16 +69,18 @@ def commit(region: Region, transition: Transition) -> CommittedManifest | Supers
         proposed = transition(current.manifest)
         if isinstance(proposed, Superseded):
             return proposed
-        _ensure_published(region, current, budget=budget)  # before its successor is published: readers stop at a hole
+        # Publish a manifest before its successor: readers stop at a hole.
+        _ensure_published(region, current, budget=budget)  # guard: manifest is published before its successor
         if proposed == current.manifest:
             return CommittedManifest(manifest=proposed, head=head)
         version = Version(current.manifest.version + 1)
-        if _is_taken(region, head, version):
+        if _is_taken(region, head, version):  # guard: foreign manifest stops a commit
             continue
         staged = stage(region, replace(proposed, version=version), after=current.manifest, budget=budget)
         swapped = _swap(region, head, staged, budget=budget)
         if swapped is not None:
-            with suppress(Unavailable):  # else the next committer publishes it
+            # If this fails, the next committer publishes it.
+            with suppress(Unavailable):  # guard: manifest is published after its commit
                 publish(region, staged, budget=budget)
             return CommittedManifest(manifest=staged.manifest, head=swapped)
     raise Contended(
@@ -124,7 +126,7 @@ def stage(
         Unavailable: the store did not answer.
     """
     broken = manifests.violations(after, manifest)
-    if broken:
+    if broken:  # guard: manifest breaks no invariant
         raise Corrupt(f"manifest {manifest.version} would break invariants: {'; '.join(broken)}", **region.where)
     key = staged_manifest(region.id, manifest.version, region.context.ids.nonce())
     body = manifests.encode(manifest) if body is None else body
@@ -239,12 +241,12 @@ def _swap(region: Region, head: Head, staged: Staged, *, budget: Budget) -> Head
             if isinstance(outcome, Head):
                 return outcome
             now = region.head_after(outcome)
-            if now.manifest_key == staged.key:
+            if now.manifest_key == staged.key:  # guard: own manifest is recognised by its key
                 return now
             if now.manifest_version == manifest.version:
                 return None
             if now.manifest_version > manifest.version:
-                return now if _was_published(region, staged) else None
+                return now if _was_published(region, staged) else None  # guard: own manifest is recognised if published
         except (Unavailable, Invalid) as error:  # the outcome of the swap is still unknown
             cause = error
     raise Ambiguous(
@@ -263,7 +265,7 @@ def _was_published(region: Region, staged: Staged) -> bool:
             remedy="Run the command again: it detects whether the first run succeeded",
             **region.where,
         )
-    return found.body == staged.body
+    return found.body == staged.body  # guard: published manifest of another committer is recognised
 
 
 def _raise_hint(region: Region, version: Version) -> None:
@@ -275,8 +277,8 @@ def _raise_hint(region: Region, version: Version) -> None:
     if found is None:
         put_once(objects, key, body, attempts=range(2))
         return
-    if decode_hint(found.body) < version:
-        objects.replace(key, body, expect=found.etag)
+    if decode_hint(found.body) < version:  # guard: hint only rises
+        objects.replace(key, body, expect=found.etag)  # guard: hint rises under its ETag
 
 
 def decode_hint(body: bytes) -> int:

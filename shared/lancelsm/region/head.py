@@ -76,7 +76,11 @@ class LogTotals:
         for entry in entries:
             applied = dict(totals.applied_sequences)
             for queue, sequence in entry.applied_sequences.items():
-                applied[queue] = max(applied.get(queue, sequence), sequence, key=int)
+                applied[queue] = max(
+                    applied.get(queue, sequence),  # guard: applied sequence never decreases
+                    sequence,
+                    key=int,  # guard: sequences are compared as numbers
+                )
             for _ in range(len(applied) - _MAX_QUEUES):
                 del applied[min(applied.keys() - entry.applied_sequences.keys(), key=lambda queue: int(applied[queue]))]
             totals = LogTotals(
@@ -226,11 +230,17 @@ def appended(head: Head, entries: Sequence[Summary], *, nonce: Nonce, at: float)
         ValueError: the entries do not follow this head in its epoch (a bug of the caller).
     """
     expected = range(head.next_position, head.next_position + len(entries))
-    if [e.position for e in entries] != list(expected) or any(e.epoch != head.epoch for e in entries):
+    if (
+        [e.position for e in entries] != list(expected)  # guard: entries follow the head
+        or any(e.epoch != head.epoch for e in entries)  # guard: entries are of the epoch of the head
+    ):
         raise ValueError(f"entries {[(e.position, e.epoch) for e in entries]} do not follow {head}")
     totals = head.totals.after(entries)
     return Swap(
-        expect={"epoch": head.epoch, "next_position": head.next_position},
+        expect={
+            "epoch": head.epoch,  # guard: append swaps on the epoch
+            "next_position": head.next_position,  # guard: append swaps on the position
+        },
         change={
             "next_position": head.next_position + len(entries),
             "entry_setsum": totals.entry_setsum.hex(),
@@ -246,7 +256,10 @@ def appended(head: Head, entries: Sequence[Summary], *, nonce: Nonce, at: float)
 def claimed(head: Head, *, owner: str, nonce: Nonce) -> Swap:
     """Start a new epoch for `owner`. The swap depends on the epoch only; else a busy appender would starve it."""
     return Swap(
-        expect={"epoch": head.epoch, "status": RegionState.OPEN.value},
+        expect={
+            "epoch": head.epoch,  # guard: claim swaps on the epoch
+            "status": RegionState.OPEN.value,  # guard: claim swaps on the status
+        },
         change={"epoch": head.epoch + 1, "owner": owner, "nonce": nonce},
     )
 
@@ -254,7 +267,10 @@ def claimed(head: Head, *, owner: str, nonce: Nonce) -> Swap:
 def sealed(head: Head, *, nonce: Nonce) -> Swap:
     """End appends, claims and creation permanently. The new epoch fences appends in flight."""
     return Swap(
-        expect={"epoch": head.epoch, "status": RegionState.OPEN.value},
+        expect={
+            "epoch": head.epoch,  # guard: seal swaps on the epoch
+            "status": RegionState.OPEN.value,
+        },
         change={"epoch": head.epoch + 1, "owner": NO_OWNER, "status": RegionState.SEALED.value, "nonce": nonce},
     )
 
@@ -272,7 +288,7 @@ def manifest_swapped(
 ) -> Swap:
     """Name the next manifest. The swap depends on the manifest version only: it does not conflict with appends."""
     return Swap(
-        expect={"manifest_version": head.manifest_version},
+        expect={"manifest_version": head.manifest_version},  # guard: manifest commit swaps on the version
         change={
             "manifest_version": version,
             "manifest_key": key,

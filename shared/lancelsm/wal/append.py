@@ -59,9 +59,9 @@ def append_after(
     head = held or region.head()
     for _ in budget.attempts():
         check_writable(region, head, owner=owner)
-        if head.manifest_epoch < head.epoch:
+        if head.manifest_epoch < head.epoch:  # guard: claim is finished before an append
             head = finish_claim(region, head, owner=owner)
-        draft = next_draft(head)
+        draft = next_draft(head)  # guard: draft is made for every new head
         if draft is None:
             return head
         outcome = try_slot(region, draft, head, budget=budget)

@@ -53,7 +53,7 @@ def create_region(context: TableContext, *, spec_id: int, values: RegionValues, 
     if _exists(region):
         return region
     budget = context.budget()
-    add_to_catalog(region, budget=budget)
+    add_to_catalog(region, budget=budget)  # guard: region is in the catalog before it has a head
     first = Manifest(
         region=region.id,
         spec_id=spec_id,
@@ -62,11 +62,12 @@ def create_region(context: TableContext, *, spec_id: int, values: RegionValues, 
         epoch=Epoch(1),
     )
     try:
-        ensure_unused(region)
+        ensure_unused(region)  # guard: region with a lost head is not created again
         staged = stage(region, first, after=None, budget=budget)
-        publish(region, staged, budget=budget)
+        publish(region, staged, budget=budget)  # guard: manifest is published before the region has a head
     except Corrupt:
-        if _exists(region):  # another creator was faster, and the region was written to since
+        # Another creator was faster, and the region was written to since.
+        if _exists(region):  # guard: region of another creator is used
             return region
         raise
     create_head(region, derived_head(region, staged, (), epoch=first.epoch, owner=owner), budget=budget)
@@ -128,7 +129,7 @@ def add_to_catalog(region: Region, *, budget: Budget) -> None:
 def _exists(region: Region) -> bool:
     head = region.find_head()
     if head is not None:
-        check_writable(region, head, owner=head.owner)
+        check_writable(region, head, owner=head.owner)  # guard: sealed region is not created again
     return head is not None
 
 
@@ -152,7 +153,7 @@ def claim(region: Region, *, owner: str, held_by: tuple[str, ...] = ()) -> Head:
     A crash at any line leaves the old epoch, or the new epoch with a claim that the next append of the owner finishes.
     """
     heads.check_owner(owner)
-    head = _verified_head(region, held_by=held_by)
+    head = _verified_head(region, held_by=held_by)  # guard: claim checks the sum of the log
     return finish_claim(region, _swap_epoch(region, head, owner=owner, held_by=held_by), owner=owner)
 
 
@@ -181,7 +182,7 @@ def _verified_head(region: Region, *, held_by: tuple[str, ...]) -> Head:
 def _check_counts(region: Region, head: Head, totals: LogTotals) -> None:
     """Raise `Corrupt` if the head counts other numbers of rows or bytes than manifest and log."""
     for name in ("wal_rows", "wal_bytes"):
-        if getattr(head, name) != getattr(totals, name):
+        if getattr(head, name) != getattr(totals, name):  # guard: claim checks the counts of the head
             raise Corrupt(
                 f"{name} is {getattr(head, name)} in the head, {getattr(totals, name)} in manifest and log",
                 remedy=f"Stop all writers, then: lancelsm registry rebuild {region.context.uri}",
@@ -202,7 +203,7 @@ def finish_claim(region: Region, head: Head, *, owner: str) -> Head:
         Invalid: the region was sealed meanwhile.
         Contended, Unavailable, Ambiguous, Corrupt: for the same reasons as in `claim`.
     """
-    while head.manifest_epoch < head.epoch:
+    while head.manifest_epoch < head.epoch:  # guard: every claim is finished
         epoch = head.epoch
         head = _fence(region, head, owner=owner, through=max(_highest_object(region), head.next_position))
         if head.epoch == epoch:
@@ -210,7 +211,7 @@ def finish_claim(region: Region, head: Head, *, owner: str) -> Head:
             committed = commit(region, partial(manifests.with_epoch, epoch=epoch, last_seen=last_seen))
             assert isinstance(committed, CommittedManifest)
             head = committed.head
-            check_writable(region, head, owner=owner)
+            check_writable(region, head, owner=owner)  # guard: claimer owns the region after its commit
     return head
 
 
@@ -227,7 +228,7 @@ def _fence(region: Region, head: Head, *, owner: str, through: Position) -> Head
             raise contended(region, head.next_position)
         else:
             head = outcome
-        check_writable(region, head, owner=owner)
+        check_writable(region, head, owner=owner)  # guard: claimer owns the region after each fence
     return head
 
 
@@ -263,19 +264,22 @@ def seal(region: Region) -> Head:
 def _swap_epoch(region: Region, head: Head, *, owner: str, held_by: tuple[str, ...]) -> Head:
     context = region.context
     for _ in context.budget().attempts():
-        if head.status is RegionState.SEALED:
+        if head.status is RegionState.SEALED:  # guard: sealed region is not claimed
             raise Invalid(
                 "the region is sealed: it can't have an owner any more",
                 remedy="Do not claim it: flush and merge need no owner",
                 **region.where,
             )
-        if held_by and head.owner not in held_by:
+        if held_by and head.owner not in held_by:  # guard: region is claimed from its previous owners
             check_writable(region, head, owner=held_by[-1])
         outcome = region.swap(heads.claimed(head, owner=owner, nonce=context.ids.nonce()))
         if isinstance(outcome, Head):
             return outcome
         now = region.head_after(outcome)
-        if now.epoch == head.epoch + 1 and now.owner == owner:
+        if (
+            now.epoch == head.epoch + 1  # guard: own claim has the next epoch
+            and now.owner == owner  # guard: own claim has the own owner
+        ):
             return now  # our own swap with a lost reply, or one of a writer with the same owner, who shares the epoch
         head = now
     raise Ambiguous(
@@ -288,4 +292,7 @@ def _swap_epoch(region: Region, head: Head, *, owner: str, held_by: tuple[str, .
 def _highest_object(region: Region) -> Position:
     """Return the highest position that has an object; 0 if the log is empty."""
     listed = region.context.objects.list(wal_prefix(region.id))
-    return max((wal_position(item.key) or Position(0) for item in listed), default=Position(0))
+    return max(  # guard: fences reach the highest object
+        (wal_position(item.key) or Position(0) for item in listed),
+        default=Position(0),
+    )

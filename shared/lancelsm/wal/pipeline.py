@@ -137,7 +137,7 @@ class Pipeline:
     def _committable(self) -> list[_InFlight]:
         """Return the entries that are written, up to the first one that is not."""
         with self._change:
-            return list(takewhile(lambda item: item.written is not None, self._in_flight))
+            return list(takewhile(lambda item: item.written is not None, self._in_flight))  # guard: entries in order
 
     def _commit_or_fail(self, ready: list[_InFlight]) -> None:
         try:
@@ -202,7 +202,7 @@ class Pipeline:
             left = [item for item in self._in_flight if item in items]
             failed: list[_InFlight] = []
             while left and (not failed or failed[-1] is not left[0]):
-                failed.append(self._in_flight.pop())
+                failed.append(self._in_flight.pop())  # guard: all later entries fail
             self._change.notify_all()
         for item in reversed(failed):
             item.done.set_exception(error if item in left else self._earlier_entry_failed(item))

@@ -116,7 +116,7 @@ class RegionWriter:
             self._pipeline.close()
         with self._lock, suppress(Fenced, Invalid):  # claimed by another owner, sealed or dropped meanwhile
             self._held = None
-            claim_held(self.region, owner=self._previous_owners[-1], held_by=(self._owner,))
+            claim_held(self.region, owner=self._previous_owners[-1], held_by=(self._owner,))  # guard: region release
 
     def _wait_for_base(self, held: Head | None) -> Head:
         """Apply backpressure if the base lags; return a head for the next append."""

@@ -79,16 +79,16 @@ def put_entry(region: Region, entry: Encoded, *, budget: Budget, fencing: bool =
             if replacing is None:
                 outcome = objects.create(key, entry.body)
             else:
-                outcome = objects.replace(key, entry.body, expect=replacing)
+                outcome = objects.replace(key, entry.body, expect=replacing)  # guard: entry is replaced under its ETag
             if isinstance(outcome, Written):
                 return None
-            maybe_written |= isinstance(outcome, WriteUnknown)
+            maybe_written |= isinstance(outcome, WriteUnknown)  # guard: put without an answer is remembered
             found = read_slot(region, position)
             if found is None:
                 if not maybe_written:
                     return region.head()
                 replacing = None  # our put has not arrived yet: send the same bytes again, with the same nonce
-            elif found.entry is not None and found.entry.nonce == entry.nonce:
+            elif found.entry is not None and found.entry.nonce == entry.nonce:  # guard: nonce is compared after the put
                 _check_ours(region, found.entry, entry)
                 return None
             else:
@@ -97,7 +97,7 @@ def put_entry(region: Region, entry: Encoded, *, budget: Budget, fencing: bool =
                     return result
                 replacing = found.etag
     except (Unavailable, Invalid) as error:
-        if maybe_written:
+        if maybe_written:  # guard: refusal proves nothing about an earlier put
             raise ambiguous(region, position, "the store gave no conclusive answer") from error
         raise
     if maybe_written:
@@ -115,14 +115,16 @@ def resolve_conflict(
     """
     position, epoch = entry.summary.position, entry.summary.epoch
     other = found.entry
-    if other is not None and other.summary.epoch < epoch:
+    if (
+        other is not None and other.summary.epoch < epoch  # guard: only an entry of an older epoch is replaced
+    ):
         return None
     fresh = region.head()
-    if fresh.next_position > position:
+    if fresh.next_position > position:  # guard: position is compared before another entry is committed
         return resolve_outcome(region, entry) if maybe_written else fresh
-    if fresh.epoch != epoch:
+    if fresh.epoch != epoch:  # guard: epoch is compared before another entry is committed
         return fresh  # a concurrent claim: our entry can't be committed here any more
-    if other is not None and other.summary.epoch > epoch:
+    if other is not None and other.summary.epoch > epoch:  # guard: entry of a higher epoch is foreign
         raise Corrupt(
             f"the log holds an entry of epoch {other.summary.epoch}, but the head is in epoch {epoch}: "
             "a writer does not use the registry",
@@ -130,9 +132,13 @@ def resolve_conflict(
             **region.where,
             position=position,
         )
-    if other is None or other.nonce is None or not other.sound:
+    if (
+        other is None
+        or other.nonce is None  # guard: entry without a nonce is left alone
+        or not other.sound  # guard: damaged entry is left alone
+    ):
         # The object was read before a head whose claim is unfinished, so no append of this epoch wrote it.
-        if fencing and fresh.manifest_epoch < epoch:
+        if fencing and fresh.manifest_epoch < epoch:  # guard: only an unfinished claim replaces unknown objects
             return None
         raise Corrupt(
             "the object at the next position of the log is not an entry that this release writes",
@@ -157,9 +163,9 @@ def _commit(region: Region, entry: Encoded, head: Head, *, budget: Budget) -> Ap
             if isinstance(outcome, Head):
                 return Appended(summary=entry.summary, head=outcome)
             now = region.head_after(outcome)
-            if now.next_position > position:
+            if now.next_position > position:  # guard: position is compared after a lost swap
                 return resolve_outcome(region, entry)
-            if now.epoch != entry.summary.epoch:
+            if now.epoch != entry.summary.epoch:  # guard: epoch is compared after a lost swap
                 return now  # a concurrent claim: our object can't be committed any more
             head = now
         except (Unavailable, Invalid) as error:  # the outcome of the swap is still unknown
@@ -201,8 +207,8 @@ def resolve_outcome(region: Region, entry: Encoded) -> Appended | Head:
     position = entry.summary.position
     found = read_slot(region, position)
     # The head is read after the object: a late put may have refilled a collected slot.
-    head = region.head()
-    if head.first_position > position:
+    head = region.head()  # guard: head is read after the object
+    if head.first_position > position:  # guard: floor is compared before the acknowledgement
         raise ambiguous(region, position, f"the log was collected below {head.first_position} meanwhile")
     if found is None:
         raise Corrupt(
@@ -212,7 +218,10 @@ def resolve_outcome(region: Region, entry: Encoded) -> Appended | Head:
             position=position,
             object=wal_entry(region.id, position),
         )
-    if found.entry is not None and found.entry.nonce == entry.nonce:
+    if (
+        found.entry is not None
+        and found.entry.nonce == entry.nonce  # guard: nonce is compared before the acknowledgement
+    ):
         _check_ours(region, found.entry, entry)
         return Appended(summary=entry.summary, head=head)
     return head
@@ -221,7 +230,7 @@ def resolve_outcome(region: Region, entry: Encoded) -> Appended | Head:
 def _check_ours(region: Region, found: Entry, entry: Encoded) -> None:
     """Raise `Corrupt` if the object with our nonce does not have the sum that the head would record."""
     position = entry.summary.position
-    if found.summary.entry_setsum != entry.summary.entry_setsum:
+    if found.summary.entry_setsum != entry.summary.entry_setsum:  # guard: own entry has its sum
         raise Corrupt(
             "the entry was damaged while it was written",
             remedy=f"Take the region over: lancelsm region claim {region.context.uri} --region {region.id}",
