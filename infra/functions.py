@@ -45,7 +45,7 @@ _TABLES, _WORK, _QUEUE = "LANCELSM_TABLES", "LANCELSM_WORK", "LANCELSM_QUEUE_URL
 
 
 def _lance(description: str, *, seconds: int, local_seconds: int, environment: tuple[str, ...]) -> Shape:
-    """The shape of a function that loads Lance."""
+    """Return the shape of a function that loads Lance."""
     memory = 3008  # the most that a new account allows
     return Shape(
         description=description,

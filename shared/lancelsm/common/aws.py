@@ -48,7 +48,7 @@ def no_retry_config(read_seconds: int = 20) -> Any:
 
 
 def one_thread_transfer(part_bytes: int) -> Any:
-    """The configuration of an upload to S3 in parts of so many bytes, one after the other."""
+    """Return the configuration of an upload to S3 in parts of this size, one after the other."""
     from boto3.s3.transfer import TransferConfig
 
     return TransferConfig(use_threads=False, multipart_threshold=part_bytes, multipart_chunksize=part_bytes)

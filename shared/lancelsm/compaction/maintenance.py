@@ -27,7 +27,7 @@ from lancelsm.region.handle import TableHandle, check_base
 from lancelsm.region.lease import lease
 from lancelsm.region.manifest import Manifest
 
-BASE = "base"  # the lease of a process that rewrites the base
+BASE = "base"  # the name of the lease that a process holds while it merges, optimizes, collects or drops the base
 Engine = Literal["auto", "inprocess", "spark"]
 
 
@@ -60,8 +60,8 @@ def flush_table(handle: TableHandle, *, region: str | None = None) -> list[Flush
 
     Raises:
         Invalid: region not found.
-        Corrupt: as in `compaction.flush.flush`; or the columns of the base differ from the table's.
-        Contended, Ambiguous, Unavailable: as in `compaction.flush.flush`.
+        Corrupt: for the reasons of `compaction.flush.flush`; or the columns of the base differ from the table's.
+        Contended, Ambiguous, Unavailable: for the reasons of `compaction.flush.flush`.
     """
     write = _writing(handle)
     wanted = regions(handle.context) if region is None else select_regions(handle.context, region)
@@ -120,8 +120,8 @@ def merge_table(handle: TableHandle, *, engine: Engine = "auto") -> Merged:
 
     Raises:
         Invalid: unknown engine.
-        Contended: another process holds the lease of the base, or as in `compaction.merge.merge_generations`.
-        Ambiguous, Unavailable, Corrupt: as in `compaction.merge.merge_generations`.
+        Contended: another process holds the lease of the base, or keeps changing the base.
+        Ambiguous, Unavailable, Corrupt: for the reasons of `compaction.merge.merge_generations`.
     """
     context = handle.context
     with error_context(table=context.uri), lease(context, BASE):
@@ -184,7 +184,7 @@ def _writing(handle: TableHandle) -> Write:
 
 
 def _manifests(handle: TableHandle) -> list[tuple[Region, Manifest]]:
-    """Every region that has a head, with the manifest that the head names now."""
+    """Return every region that has a head, with the manifest that the head names now."""
     found = with_heads(handle.context, regions(handle.context))
     named = handle.context.each(lambda pair: newest(*pair)[1], found)
     return [(region, manifest) for (region, _), manifest in zip(found, named, strict=True)]
@@ -253,7 +253,7 @@ def _runner(handle: TableHandle, engine: Engine) -> TaskRunner:
 
 
 def _report(region: Region, through: Generation) -> None:
-    """Record in the head what is merged, for backpressure and schedules. Advisory: a slowed writer reads it again."""
+    """Record in the head what is merged, for backpressure and schedules. Advisory, so a lost swap is not repeated."""
     head = region.find_head()
     if head is None:
         return

@@ -16,7 +16,7 @@ _SMALL_SHARE = 4  # a fragment is small below 1/4 of the target size of compacti
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimized:
-    """What one call did.
+    """What one optimization did.
 
     Args:
         fragments_removed, fragments_added: by compaction; 0 if it wasn't due.
@@ -52,7 +52,7 @@ def optimize_base(
     base = open_base(uri=uri, storage_options=storage_options)
     extended, removed, added = extend_indexes(base), 0, 0
     if compaction_is_due(base, small_fragments, deleted_share):
-        # Lance only joins fragments that the same indexes cover; joining resets the catch-up of these indexes.
+        # Lance joins only fragments that the same indexes cover. After that these indexes must catch up again.
         removed, added = compact(open_base(uri=uri, storage_options=storage_options))
         extended |= extend_indexes(open_base(uri=uri, storage_options=storage_options))
     newest = open_base(uri=uri, storage_options=storage_options)
@@ -65,7 +65,7 @@ def optimize_base(
 
 
 def compaction_is_due(base: BaseTable, small_fragments: int, deleted_share: float) -> bool:
-    """Whether the base has at least that many small fragments or that share of hidden rows."""
+    """Return whether the base has at least that many small fragments or that share of hidden rows."""
     small = sum(fragment.rows < TARGET_ROWS // _SMALL_SHARE for fragment in base.fragments)
     hidden = sum(fragment.deleted_rows for fragment in base.fragments)
     return small >= small_fragments or (hidden > 0 and hidden >= deleted_share * (base.rows + hidden))

@@ -96,7 +96,7 @@ def _attempt(function: Callable[[Item], Result], item: Item) -> Result | LsmErro
 
 
 def _reason(cause: Exception) -> str:
-    """The error of lancelsm in the worker's traceback, else the first line."""
+    """Return the error of lancelsm in the traceback of the worker, else the first line."""
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("lancelsm.errors.")]
     return [*errors, *lines, "no reason given"][0]

@@ -267,7 +267,7 @@ def _grouped(addresses: list[npt.NDArray[np.uint64]], flags: list[Flags]) -> tup
 
 
 def _winning_keys(delta: Delta) -> tuple[pa.ChunkedArray, Flags]:
-    """Each key of the delta once, and whether its newest row is a tombstone."""
+    """Return each key of the delta once, and whether its newest row is a tombstone."""
     keys, dead = [], []
     for part in delta.parts:
         own, tombstones = _keys_and_tombstones(delta.merge_base, part.source)
@@ -292,7 +292,7 @@ def _key_schema(schema: TableSchema) -> pa.Schema:
 
 
 def _live_rows(merge_base: MergeBase, part: Part) -> Iterator[pa.RecordBatch]:
-    """The live rows of a part in the base's columns. Sums all rows meanwhile if the sum of the files is unknown."""
+    """Yield the live rows of a part in the columns of the base. If the files have no known sum, also sum all rows."""
     wins, start = _wins(part), 0
     columns, sums = merge_base.schema.columns, part.source.sums
     with _Summing(sums.rows if sums and sums.files is None else None) as summing:

@@ -81,7 +81,7 @@ def get(view: View, keys: pa.Table, *, uri: str, columns: Sequence[str] | None =
     Returns:
         One row per key that exists, in no order.
 
-    Raises the same errors as `scan`.
+    Raises: the same errors as `scan`.
     """
     schema = view.base.schema
     names = _wanted(schema, columns, uri=uri)
@@ -112,7 +112,7 @@ def get(view: View, keys: pa.Table, *, uri: str, columns: Sequence[str] | None =
 
 
 def _wanted(schema: TableSchema, columns: Sequence[str] | None, *, uri: str) -> list[str]:
-    """The columns to return; raises `Invalid` for an unknown or repeated column."""
+    """Return the names of the columns to return; raise `Invalid` for an unknown or repeated column."""
     if isinstance(columns, str):
         raise Invalid(f"columns is the text {columns!r}", remedy=f"Give a list: [{columns!r}]", table=uri)
     names = schema.names if columns is None else list(columns)
@@ -128,7 +128,7 @@ def _wanted(schema: TableSchema, columns: Sequence[str] | None, *, uri: str) -> 
 def _rows(
     view: View, *, uri: str, columns: Sequence[str], where: Condition | None, limit: int | None
 ) -> Iterator[pa.Table]:
-    """The live rows, with at least these columns."""
+    """Yield the live rows, with at least these columns."""
     schema = view.base.schema
     levels = [level for region in view.regions for level in _levels(region)]
     read = _with_key(schema, columns)
@@ -149,7 +149,7 @@ def _rows(
 
 
 class _Newest:
-    """The newest level of every key above the base."""
+    """Knows the newest level of every key above the base."""
 
     def __init__(self, keys: Keys, levels: Indexes) -> None:
         self._keys = keys
@@ -166,13 +166,13 @@ class _Newest:
         return cls(Keys(_keys(known, schema)), known.column(_LEVEL).to_numpy())
 
     def level_of(self, rows: pa.Table, schema: TableSchema) -> Indexes:
-        """The newest level that has the key of each row; `ABSENT` if no level above the base has it."""
+        """Return the newest level that has the key of each row; `ABSENT` if no level above the base has it."""
         found = self._keys.find(_keys(rows, schema))
         return np.where(found == ABSENT, ABSENT, self._levels[found])
 
 
 def _levels(region: RegionView) -> list[_Level]:
-    """The levels of a region above the base, oldest first."""
+    """Return the levels of a region above the base, oldest first."""
     levels = [
         _Level(number=g.generation, path=region.path(g), bloom_setsum=g.folded.bloom_setsum if g.folded else None)
         for g in region.generations
@@ -239,5 +239,5 @@ def _keys(rows: pa.Table, schema: TableSchema) -> pa.ChunkedArray:
 
 
 def _among(rows: pa.Table, others: pa.Table, schema: TableSchema) -> pa.Array:
-    """Flags of the rows whose key is among those of the others."""
+    """Return a flag per row: whether the other rows have its key."""
     return pc.is_in(key_column(rows, schema.primary_key), value_set=key_column(others, schema.primary_key))

@@ -1,4 +1,4 @@
-"""Hand the rows of one read to pyarrow, polars, duckdb and pandas."""
+"""Return the rows of one read to pyarrow, polars, duckdb and pandas."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class Rows:
         return self._stream
 
     def to_polars(self) -> Any:
-        """A polars DataFrame; needs polars."""
+        """Return a polars DataFrame; polars must be installed."""
         import polars
 
         return polars.from_arrow(self.to_arrow())
 
     def to_pandas(self) -> Any:
-        """A pandas DataFrame; needs pandas."""
+        """Return a pandas DataFrame; pandas must be installed."""
         return self.to_arrow().to_pandas()
 
 

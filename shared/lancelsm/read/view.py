@@ -42,7 +42,7 @@ class RegionView:
         return [g for g in self.manifest.generations if g.generation > self.counter]
 
     def path(self, generation: FlushedGeneration) -> str:
-        """The path of a generation, relative to the table."""
+        """Return the path of a generation, relative to the table."""
         return generation_path(self.region, generation.path)
 
 
@@ -127,7 +127,7 @@ def _without_head(region: Region) -> _Absent | _Overtaken:
 
 
 def _problem(found: Sequence[_Read | _Absent | _Overtaken], base: BaseTable, context: TableContext) -> str:
-    """Why these reads are not one view; empty if they are. Reading everything again may solve it."""
+    """Return why these reads are not one view; empty if they are. Reading everything again may solve it."""
     if base.facts is None or base.facts.table != context.table:
         return "the base belongs to another table: another tool has overwritten it"
     for read in found:
@@ -139,7 +139,7 @@ def _problem(found: Sequence[_Read | _Absent | _Overtaken], base: BaseTable, con
 
 
 def mismatch(manifest: Manifest, base: BaseTable) -> str:
-    """Why a manifest and the base that was read after it don't belong together; empty if they do."""
+    """Return why a manifest and the base that was read after it don't belong together; empty if they do."""
     counter = base.counters.get(manifest.region, 0)
     kept = {g.generation for g in manifest.generations}
     missing = [g for g in range(counter + 1, manifest.newest + 1) if g not in kept]
