@@ -37,7 +37,7 @@ from lancelsm.region.lease import lease
 from lancelsm.registry import Fields, Record, SwapApplied
 
 _FILE = re.compile(r"data/[^/]+\.lance|_deletions/[^/]+\.(arrow|bin)")
-_VERSIONS_MIN = 16  # not worth a round below, since a round adds a version
+_VERSIONS_MIN = 16  # a round must delete at least so many versions or any file, since it adds a version itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ def survey_base(handle: TableHandle, pins: Iterable[Pin]) -> MarkedRound:
     files = ("data/", "_deletions/")
     listed = [one for prefix in files for one in list_objects(context, prefix) if _FILE.fullmatch(one.key)]
     # Read the base after the listing: the listed files were written before a higher fence is raised.
-    base = handle.read_base()
+    base = handle.read_base()  # guard: files are listed before the fence is read
     versions = stored_versions(uri=context.uri, storage_options=options)
     tagged = frozenset(tags(uri=context.uri, storage_options=options).values())
     named = _files_named_by(handle, (one.version for one in versions))
@@ -121,7 +121,7 @@ def mark_base(
         tagged: versions with a tag, which Lance does not remove.
     """
     young = [one.version for one in versions if one.committed + keep_seconds >= now]
-    pinned = _pinned(pins)
+    pinned = _pinned(pins)  # guard: mark keeps pinned versions
     oldest = max(floor.version, min([base.version, *young]))
     items, kept = [], []
     for one in versions:
@@ -131,7 +131,7 @@ def mark_base(
         if one.version in pinned:
             pin = pinned[one.version]
             kept.append(Kept(path=path, kind=GarbageKind.BASE_VERSION, why=f"{pin.kind} {pin.name} needs it"))
-        elif one.version in tagged:
+        elif one.version in tagged:  # guard: mark keeps tagged versions
             kept.append(Kept(path=path, kind=GarbageKind.BASE_VERSION, why="it is tagged"))
         else:
             why = f"it is older than the versions to keep, which begin at {oldest}"
@@ -152,18 +152,19 @@ def mark_base(
 
 
 def mark_in_base(handle: TableHandle, pins: Iterable[Pin]) -> MarkedRound:
-    """Like `survey_base`, but under the lease of the base; raises `Contended` while another process holds it."""
+    """Call `survey_base` under the lease of the base; raise `Contended` while another process holds it."""
     with lease(handle.context, BASE):
         return survey_base(handle, pins)
 
 
 def commit_base(handle: TableHandle, key: str) -> bool:
-    """Raise the fence of the base, then the floor in the catalog. Returns False if another round came first.
+    """Raise the fence of the base, then the floor in the catalog. Return False if another round came first.
 
     Raises:
         Contended: other processes kept changing the base, or a merge is running.
         Ambiguous: the registry gave no conclusive answer; retry.
-        Unavailable, Corrupt: as in `verify_base`.
+        Corrupt: the list, the base or the record of the table is missing, wrong or belongs to something else.
+        Unavailable: the store or the registry did not answer; retry.
     """
     context = handle.context
     listed, record_key = find_base_list(handle, key), table_key(context.table)
@@ -174,7 +175,7 @@ def commit_base(handle: TableHandle, key: str) -> bool:
     number = listed.round.number
     if read_floor(handle).round < number:
         with lease(context, BASE):
-            _raise_fence(handle, listed.round.fence)
+            _raise_fence(handle, listed.round.fence)  # guard: fence is raised before files are deleted
     change: Fields = {
         "base_floor": listed.round.floor,
         "base_round": number,
@@ -186,9 +187,9 @@ def commit_base(handle: TableHandle, key: str) -> bool:
         floor = _floor_of(record)
         if floor.key == key:
             return True
-        if floor.round != number - 1:
+        if floor.round != number - 1:  # guard: base round follows the last one
             return False
-        expect: Fields = {"base_round": record.get("base_round")}
+        expect: Fields = {"base_round": record.get("base_round")}  # guard: base round swaps on the last one
         recorded = {**change, "base_committed": ceil(context.clock.now())}
         if isinstance(context.registry.swap(record_key, expect=expect, change=recorded), SwapApplied):
             return True
@@ -196,7 +197,7 @@ def commit_base(handle: TableHandle, key: str) -> bool:
 
 
 def confirm_base(handle: TableHandle, key: str) -> Sweep:
-    """Like `sweep.confirm_region`, for a round of the base."""
+    """Check that a round of the base is committed, and return its sweep. Counterpart of `sweep.confirm_region`."""
     floor = read_floor(handle)
     if floor.key != key:
         if (round_number(key) or 0) > floor.round:
@@ -223,9 +224,9 @@ def sweep_base(handle: TableHandle, floor: Floor, tagged: Iterable[str], pins: S
         return sweep_nothing(pins)
     found = listed.round
     _drop_tags(handle, tagged, pins)
-    pinned = _pinned(pins)
+    pinned = _pinned(pins)  # guard: sweep keeps pinned versions
     base = handle.read_base()
-    if base.fence < found.fence:
+    if base.fence < found.fence:  # guard: sweep needs the fence of its round
         raise Corrupt(
             "the base was restored to a version before the fence of this round",
             remedy="Nothing was deleted. Mark a new round",
@@ -234,7 +235,7 @@ def sweep_base(handle: TableHandle, floor: Floor, tagged: Iterable[str], pins: S
         )
     versions = [i for i in found.items if i.kind is GarbageKind.BASE_VERSION and i.number not in pinned]
     removed = clean_versions(uri=context.uri, versions=[i.number for i in versions], storage_options=options)
-    named = files_in_use(handle, found.items)
+    named = files_in_use(handle, found.items)  # guard: sweep keeps files that versions name
     files = [
         i
         for i in found.items
@@ -245,7 +246,10 @@ def sweep_base(handle: TableHandle, floor: Floor, tagged: Iterable[str], pins: S
 
 
 def waiting_base(handle: TableHandle, pins: Sequence[Pin]) -> Waiting | None:
-    """Like `sweep.waiting_region`, for the base. Also None if the base was restored to a version before the fence."""
+    """Return the committed round of the base that waits for its sweep; None if only pinned objects are left of it.
+
+    Also None if the base was restored to a version before the fence: the sweep would refuse the round.
+    """
     context, floor = handle.context, read_floor(handle)
     listed = find_base_list(handle, floor.key, setsum=floor.setsum) if floor.key else None
     if listed is None or handle.read_base().fence < listed.round.fence:
@@ -264,12 +268,15 @@ def waiting_base(handle: TableHandle, pins: Sequence[Pin]) -> Waiting | None:
     if not left:
         return None
     kept = _kept(listed.round, pinned)
-    since = max(floor.committed, listed.round.marked)
+    since = max(
+        floor.committed,  # guard: interval of a base round starts at its commit
+        listed.round.marked,
+    )
     return Waiting(key=listed.key, since=since, items=tuple(left), kept=kept)
 
 
 def _pinned(pins: Iterable[Pin]) -> dict[int, Pin]:
-    """Versions of the base that pins need, with one of the pins."""
+    """Return the versions of the base that pins need, each with one of its pins."""
     return {pin.base_version: pin for pin in pins if pin.base_version is not None}
 
 
@@ -282,12 +289,12 @@ def _kept(found: Round, pinned: Mapping[int, Pin]) -> tuple[Kept, ...]:
 
 
 def find_base_list(handle: TableHandle, key: str, *, setsum: Setsum | None = None) -> RoundList | None:
-    """Like `lists.find_list`, for the base."""
+    """Read the list of a round of the base; None if a later round is committed. Raises: see `lists.find_list`."""
     return find_list(handle.context, key, newest=lambda: read_floor(handle).round, setsum=setsum)
 
 
 def _raise_fence(handle: TableHandle, fence: int) -> None:
-    """Commit a version of the base that only raises the fence; does nothing if the fence is high enough."""
+    """Commit a version of the base that only raises the fence. Do nothing if the fence is high enough."""
     unanswered: Unavailable | None = None
     for _ in handle.context.budget().attempts():
         base = handle.read_base()
@@ -310,7 +317,7 @@ def _raise_fence(handle: TableHandle, fence: int) -> None:
 
 def _drop_tags(handle: TableHandle, tagged: Iterable[str], pins: Iterable[Pin]) -> None:
     """Remove tags of pins that no longer exist. A pin is recorded before its tag, and tags were listed before pins."""
-    held = {tag_of(pin.nonce) for pin in pins}
+    held = {tag_of(pin.nonce) for pin in pins}  # guard: tags of pins stay
     prefix = tag_of(Nonce(""))
     for tag in tagged:
         if tag.startswith(prefix) and tag not in held:
@@ -322,7 +329,7 @@ def _versions(handle: TableHandle) -> tuple[StoredVersion, ...]:
 
 
 def files_in_use(handle: TableHandle, items: Iterable[GarbageItem]) -> frozenset[str]:
-    """Files that any existing version names now. Empty, without reads, if none of the items is a file of the base.
+    """Return the files that any existing version names now. Read nothing if no item is a file of the base.
 
     Raises:
         Contended, Corrupt, Unavailable: see `dataset.cleanup.named_files`.
@@ -352,7 +359,7 @@ def _record(handle: TableHandle) -> Record:
 
 
 def read_floor(handle: TableHandle) -> Floor:
-    """Read the floor from the catalog; raises `Corrupt` if the registry has no record of the table."""
+    """Read the floor from the catalog; raise `Corrupt` if the registry has no record of the table."""
     return _floor_of(_record(handle))
 
 

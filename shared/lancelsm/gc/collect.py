@@ -60,9 +60,12 @@ class Collected:
 
 
 def step_document(done: Collected) -> dict[str, Any]:
-    """{"round": [key], "phase", "candidates", "bytes", "kept", "deleted", "failure"}. Four of them are numbers, since a
-    state machine has no room for every path. `failure` is {"Error", "Cause"} of the first corrupt scope, in the form of
-    a failed step; {} if there is none."""
+    """Return the result of one step as the document that a state machine passes on.
+
+    {"round": [key], "phase", "candidates", "bytes", "kept", "deleted", "failure"}. `candidates`, `bytes`, `kept` and
+    `deleted` are numbers, since a state machine has no room for every path. `failure` is {"Error", "Cause"} of the
+    first corrupt scope, in the form of a failed step; {} if no scope is corrupt.
+    """
     return {
         "round": list(done.rounds),
         "phase": done.phase,
@@ -83,8 +86,8 @@ def collect(handle: TableHandle, *, yes: bool, interval_seconds: float | None = 
     """Collect objects that are no longer needed, as far as the interval allows.
 
     Args:
-        yes: False is a dry run: it reports what a round would delete, what waits for its sweep, and what stays and why.
-            It writes nothing.
+        yes: False is a dry run. It writes nothing, and reports what a round would delete, what waits for its sweep, and
+            what stays and why.
         interval_seconds: time between the commit of a round and its sweep, for readers that began before the commit. By
             default the table's setting. Earlier rounds are swept if the interval has passed. A new round is swept by a
             later call, unless the interval is 0.
@@ -160,7 +163,8 @@ def verify(handle: TableHandle, rounds: Iterable[str]) -> Collected:
         The rounds that passed.
 
     Raises:
-        Corrupt: no round passed, and one deletes something that is needed, or sums do not balance. Names the object.
+        Corrupt: no round passed, and one deletes something that is needed, or sums do not balance. The error names the
+            object.
         Contended: no round passed, since others came first: start again with `mark`.
         Invalid: a round takes too much of the log, or is not a round of this table.
         Unavailable: retry.
@@ -225,7 +229,7 @@ class _Runner:
     def each(
         self, act: Callable[[CollectionScope], T], scopes: Collection[CollectionScope]
     ) -> dict[CollectionScope, T]:
-        """Run `act` for all scopes; returns the results of those that succeeded."""
+        """Run `act` for all scopes; return the results of those that succeeded."""
 
         def attempt(scope: CollectionScope) -> T | Contended | Corrupt:
             try:
@@ -254,7 +258,7 @@ class _Runner:
                     raise error
 
     def step_result(self, found: Collected, *kinds: type[Contended | Corrupt]) -> Collected:
-        """Add the errors of corrupt scopes to a result. If it has no round, raises as `raise_first` does."""
+        """Add the errors of corrupt scopes to a result. If it has no round, raise the first error of these kinds."""
         if not found.rounds:
             self.raise_first(*kinds)
         return replace(found, corrupt=tuple(error for error in self._errors if isinstance(error, Corrupt)))
@@ -270,7 +274,7 @@ class _Runner:
 def _verify_all(
     handle: TableHandle, runner: _Runner, rounds: Mapping[CollectionScope, str]
 ) -> Mapping[CollectionScope, str]:
-    """Verify rounds; returns those that passed. A pin that is created after this read is seen by the sweep."""
+    """Verify rounds; return those that passed. The sweep sees a pin that is created after this read."""
     if not rounds:
         return rounds
     pins, progress = read_pins(handle.context), read_progress(handle)
@@ -280,7 +284,7 @@ def _verify_all(
 
 
 def _commit_all(runner: _Runner, rounds: Mapping[CollectionScope, str]) -> dict[CollectionScope, str]:
-    """Commit rounds; returns those that are committed."""
+    """Commit rounds; return those that are committed."""
     done = runner.each(lambda scope: scope.commit(rounds[scope]), rounds)
     for scope, ours in done.items():
         if not ours:

@@ -1,7 +1,6 @@
 """Commit a round: the new manifest drops the generations and names the list, and the head gets the floor of the log.
 
-After the commit no process can begin to need what the list has: a pin that is being created either fails, or the sweep
-sees it.
+After the commit no new pin can need an object of the list unseen: its creation fails, or the sweep sees the pin.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def commit_round(region: Region, key: str) -> CommittedManifest | Superseded:
 
 
 def after_round(manifest: Manifest, listed: RoundList, *, at: float) -> Manifest | Superseded:
-    """The manifest after a round that is committed at this time, in Unix seconds. No I/O."""
+    """Return the manifest after a round that is committed at this time, in Unix seconds. No I/O."""
     directories = {
         item.path.rpartition("/")[2] for item in listed.round.items if item.kind is GarbageKind.GENERATION
     }  # includes orphans, which no manifest names

@@ -124,7 +124,7 @@ def read_list(context: TableContext, key: str, *, setsum: Setsum | None = None) 
 def find_list(
     context: TableContext, key: str, *, newest: Callable[[], int], setsum: Setsum | None = None
 ) -> RoundList | None:
-    """Like `read_list`, but returns None if a later round is committed: that one deletes earlier lists.
+    """Call `read_list`, but return None if a later round is committed: its sweep deletes earlier lists.
 
     Args:
         newest: reads the number of the newest committed round.
@@ -138,7 +138,7 @@ def find_list(
 
 
 def encode(found: Round) -> bytes:
-    """Encode a list; equal values give equal bytes."""
+    """Encode a list. Equal values give equal bytes."""
     message = pb.Round(
         format=FORMAT,
         region=uuid.UUID(found.region).bytes if found.region else b"",
@@ -157,7 +157,7 @@ def encode(found: Round) -> bytes:
 
 
 def decode(body: bytes, *, key: str) -> Round:
-    """Inverse of `encode`; raises the same errors as `read_list`."""
+    """Decode a list, the inverse of `encode`. Raises: the same errors as `read_list`."""
     try:
         message = pb.Round.FromString(body)
         if message.format > FORMAT:

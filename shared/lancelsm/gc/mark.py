@@ -50,7 +50,7 @@ class Progress:
     caught_up: Mapping[str, Mapping[RegionId, Generation]]
 
     def reason_to_keep(self, region: RegionId, generation: Generation) -> str:
-        """Why a generation must stay; empty if base, marker and all indexes have it."""
+        """Return why a generation must stay; empty if base, marker and all indexes have it."""
         if generation > self.counters.get(region, 0):
             return "it is not merged yet"
         if generation > self.markers.get(region, 0):
@@ -113,7 +113,7 @@ class MarkedRound:
 
 
 def log_end(manifest: Manifest, pins: Iterable[Pin]) -> Position:
-    """The first position that the round can't take: not flushed, pinned, or beyond the maximum number of items."""
+    """Return the first position that the round can't take: not flushed, pinned, or beyond the maximum of items."""
     ends = [needs.first_position for pin in pins if (needs := pin.of(manifest.region)) is not None]
     return Position(
         max(
@@ -124,7 +124,7 @@ def log_end(manifest: Manifest, pins: Iterable[Pin]) -> Position:
 
 
 def summed_from(manifest: Manifest) -> Position:
-    """The first position in the region's sums. In an adopted region sums start after the entries that Lance flushed."""
+    """Return the first position in the sums of the region. If it was adopted, they start after what Lance flushed."""
     if all(g.folded for g in manifest.generations):
         return Position(1)
     ours = [g.folded.first for g in manifest.generations if g.folded]
@@ -132,7 +132,7 @@ def summed_from(manifest: Manifest) -> Position:
 
 
 def log_objects(region: RegionId, listed: Iterable[Listed]) -> dict[Position, int]:
-    """Sizes of the objects of the log among the listed objects, by position."""
+    """Return the sizes of the objects of the log among the listed objects, by position."""
     inside = (found for found in listed if found.key.startswith(wal_prefix(region)))
     return {position: found.size for found in inside if (position := wal_position(found.key)) is not None}
 
@@ -175,7 +175,7 @@ class _Marking:
         return items
 
     def _floor(self) -> tuple[Position, Setsum]:
-        """The new floor of the log, and the sum of all entries below it."""
+        """Return the new floor of the log, and the sum of all entries below it."""
         survey, manifest = self._survey, self._survey.manifest
         floor, end, taken = manifest.first_position, log_end(manifest, survey.pins), 0
         discarded, known = survey.discarded, summed_from(manifest)
@@ -228,7 +228,7 @@ class _Marking:
                 yield self._generation(name, number, sizes[name], why)
 
     def _leaves(self, one: FlushedGeneration) -> bool:
-        """Whether a generation can be deleted now. If not, all later ones stay too."""
+        """Return whether a generation can be deleted now. If not, all later ones stay too."""
         last = one.folded.last if one.folded else summed_from(self._survey.manifest) - 1
         why = self._survey.progress.reason_to_keep(self._region, one.generation) or self._generation_pin(one.generation)
         if not why and last >= self.floor:
@@ -250,7 +250,7 @@ class _Marking:
         )
 
     def _entries(self) -> Iterator[GarbageItem]:
-        """Objects of the log below the floor, without the oldest and the newest fence, which stop Lance's own writers.
+        """Yield objects of the log below the floor, but not the oldest and the newest fence: they stop Lance's writers.
 
         Objects below the old floor that a pin needs are left out too: a round of these could not be swept.
         """
@@ -304,7 +304,7 @@ class _Marking:
 
 
 def passed_lists(lists: Iterable[Listed], *, newest: int, named: str) -> list[GarbageItem]:
-    """Lists of earlier rounds and of rounds that were never committed, oldest first: all but the newest round's.
+    """Return all lists but that of the newest round, oldest first: their rounds are finished or were never committed.
 
     Args:
         newest: the number of the newest committed round.
@@ -318,7 +318,7 @@ def passed_lists(lists: Iterable[Listed], *, newest: int, named: str) -> list[Ga
 
 
 def bounded(path: str, items: Sequence[GarbageItem]) -> tuple[list[GarbageItem], list[Kept]]:
-    """As many items as one round takes, and a note about the rest, which later rounds find again."""
+    """Return as many items as one round takes, and why the rest stays. Later rounds find the rest again."""
     left = len(items) - ITEMS_MAX
     why = f"a round takes at most {ITEMS_MAX} objects; later rounds take {left} more"
     return list(items[:ITEMS_MAX]), [Kept(path=path, kind="round", why=why)] if left > 0 else []

@@ -24,25 +24,25 @@ class CollectionScope(Protocol):
 
     @property
     def path(self) -> str:
-        """The path, relative to the table."""
+        """The path of the scope, relative to the table."""
 
     def waiting(self, pins: Sequence[Pin]) -> Waiting | None:
-        """The committed round that waits for its sweep, or None."""
+        """Return the committed round that waits for its sweep, or None."""
 
     def look(self, pins: Sequence[Pin], progress: Progress) -> MarkedRound:
         """Decide what a round would delete now."""
 
     def mark(self, pins: Sequence[Pin], progress: Progress) -> MarkedRound:
-        """Like `look`, for a round that will be committed; raises `Contended` while another process works there."""
+        """Decide a round that will be committed; raise `Contended` while another process works there."""
 
     def verify(self, key: str, pins: Sequence[Pin], progress: Progress) -> None:
         """Verify the round whose list has this key."""
 
     def commit(self, key: str) -> bool:
-        """Commit the round; False if another round came first."""
+        """Commit the round; return False if another round came first."""
 
     def confirm(self, key: str) -> Sweep:
-        """Check that the round is committed; returns its sweep, to be called with pins that are read afterwards."""
+        """Check that the round is committed. Return its sweep, to be called with pins that are read afterwards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -118,13 +118,13 @@ class BaseScope:
 
 
 def all_scopes(handle: TableHandle) -> list[CollectionScope]:
-    """The scopes of all regions with a head, and of the base."""
+    """Return the scopes of all regions with a head, and of the base."""
     created = [region for region, _ in with_heads(handle.context, regions(handle.context))]
     return [*(_region_scope(handle, region, count=len(created)) for region in created), BaseScope(handle=handle)]
 
 
 def scopes_of(handle: TableHandle, rounds: Sequence[str]) -> dict[CollectionScope, str]:
-    """The scopes of rounds, which are given by the keys of their lists.
+    """Return the scopes of rounds, which are given by the keys of their lists.
 
     Raises:
         Invalid: a key is not that of a round of this table.
@@ -157,6 +157,6 @@ def _scope_of(handle: TableHandle, key: str, *, count: int) -> CollectionScope:
 
 
 def _region_scope(handle: TableHandle, region: Region, *, count: int) -> RegionScope:
-    """The scope of a region. With several scopes at once, each gets its share of the threads."""
+    """Return the scope of a region. With several scopes at once, each gets its share of the threads."""
     context = replace(region.context, parallel=max(1, region.context.parallel // count))
     return RegionScope(handle=handle, region=replace(region, context=context))

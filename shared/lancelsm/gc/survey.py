@@ -77,7 +77,7 @@ def _survey(
 def list_objects(context: TableContext, prefix: str) -> list[Listed]:
     """List objects. If the listing fails in the middle, return the objects found before that.
 
-    Collection concludes nothing from objects that are not listed. So a listing that always fails does not block it.
+    A collection concludes nothing from objects that are not listed. So a listing that always fails does not block it.
     """
     found: list[Listed] = []
     try:
@@ -90,7 +90,7 @@ def list_objects(context: TableContext, prefix: str) -> list[Listed]:
 
 
 def discarded(context: TableContext, manifest: Manifest) -> Setsum:
-    """The sum of the entries that earlier rounds took from the log."""
+    """Return the sum of the entries that earlier rounds took from the log."""
     if not manifest.collector_key:
         return Setsum.ZERO
     return read_list(context, manifest.collector_key, setsum=manifest.collector_setsum).round.discarded

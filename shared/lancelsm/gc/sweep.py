@@ -1,4 +1,4 @@
-"""Sweep: delete what a committed round lists. Only this module calls the deletion of stores and registries.
+"""Sweep: delete what a committed round lists. Only this module calls `ObjectStore.delete` on the objects of a table.
 
 A sweep checks that the manifest of the round is committed and published, then reads all pins, then deletes. One read of
 the pins serves all rounds that were confirmed before it. What a pin needs stays; a later round finds it by its rank. A
@@ -73,7 +73,7 @@ def confirm_region(region: Region, key: str) -> Sweep:
 
 
 def sweep_nothing(_: Sequence[Pin]) -> Swept:
-    """The sweep of a round that other processes have finished."""
+    """Delete nothing: the sweep of a round that other processes have finished."""
     return Swept(deleted=0)
 
 
@@ -98,7 +98,7 @@ def sweep_region(region: Region, head: Head, manifest: Manifest, pins: Sequence[
 
 
 def waiting_region(region: Region, pins: Sequence[Pin]) -> Waiting | None:
-    """The committed round that waits for its sweep; None if only objects that pins keep are left of it.
+    """Return the committed round that waits for its sweep; None if only objects that pins keep are left of it.
 
     Raises:
         Corrupt, Unavailable: see `sweep_region`.
@@ -127,7 +127,7 @@ def _named_list(region: Region, manifest: Manifest) -> RoundList | None:
 
 
 def expire_pins(context: TableContext, *, skew_seconds: float, removed: list[Pin] | None = None) -> tuple[Pin, ...]:
-    """Remove expired pins; returns the pins that count.
+    """Remove expired pins; return the pins that count.
 
     An expired pin counts until its record is removed by a compare-and-swap. If its holder renewed it meanwhile, or the
     registry does not answer, it still counts.
@@ -166,7 +166,7 @@ def has_expired(pin: Pin, *, now: float, skew_seconds: float) -> bool:
 
 
 def sweep_leftovers(context: TableContext) -> int:
-    """Remove records of regions without a pin; returns their number. A new pin writes its own record first."""
+    """Remove the records of regions whose pin is gone; return their number. A new pin writes its own record first."""
     left: list[Key] = []
     for partition in (snapshots(context.table), cursors(context.table)):
         records = context.registry.list(partition)
@@ -188,7 +188,7 @@ def _sweep_leftover(context: TableContext, key: Key) -> bool:
 
 
 def delete_all(context: TableContext, keys: Sequence[str]) -> None:
-    """Delete objects in large batches; raises `Unavailable`, after which some may be deleted."""
+    """Delete objects in large batches. After `Unavailable`, some of them may be deleted."""
     for start in range(0, len(keys), BATCH):
         context.objects.delete(keys[start : start + BATCH])
 

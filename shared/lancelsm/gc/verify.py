@@ -31,14 +31,14 @@ _NUMBER = re.compile(r"[0-9]+")
 
 
 def verify_region(region: Region, key: str, *, pins: Sequence[Pin], progress: Progress, settings: Settings) -> None:
-    """Check the round whose list has this key; returns if it may be committed.
+    """Check the round whose list has this key. Return if it may be committed, else raise.
 
     Args:
         pins, progress: read after the list was written. They may be older than the head that is read here: the sweep
-            reads all pins again, and sees newer ones; and what the base has only grows.
+            reads all pins again, and sees newer ones; and the base never loses generations that it has.
 
     Raises:
-        Corrupt: the round would delete something that is needed, or sums do not balance. Names the object.
+        Corrupt: the round would delete something that is needed, or sums do not balance. The error names the object.
         Contended: another round, its sweep, or a pin came first: mark a new round.
         Invalid: the round takes more of the log than one round may.
         Unavailable: a store or the registry did not answer.
@@ -204,7 +204,7 @@ class _Check:
         return read_list(self._region.context, key, setsum=self._manifest.collector_setsum).round.discarded
 
     def _summed(self, position: Position) -> tuple[Setsum, int, bool]:
-        """Sum and size of a committed entry, from its bytes, and whether it declares this sum or no sum."""
+        """Return sum and size of a committed entry, from its bytes, and whether it declares this sum or no sum."""
         key = wal_entry(self._region.id, position)
         found = self._region.context.objects.get(key)
         if found is None:
@@ -290,7 +290,7 @@ class _Check:
 
 
 def _summed_from(manifest: Manifest) -> int:
-    """The first position in the sums of the manifest."""
+    """Return the first position in the sums of the manifest."""
     for index, g in enumerate(manifest.generations):
         if g.folded is not None:
             return g.folded.first if index else 1
@@ -298,7 +298,7 @@ def _summed_from(manifest: Manifest) -> int:
 
 
 def _bounds(manifest: Manifest) -> dict[Position, Setsum]:
-    """Positions at which the sum of the log is known, with the sum of the log through that position."""
+    """Return the positions at which the sum of the log is known, each with the sum of the log through it."""
     folded = [g.folded for g in manifest.generations if g.folded is not None]
     total = manifest.collected_entries
     bounds = {Position(folded[0].first - 1 if folded else manifest.replay_after): total}
