@@ -332,7 +332,7 @@ class Table:
 
     @contextmanager
     def holding_snapshot(self, name: str, ttl: str | float | None = None) -> Iterator[Table]:
-        """Take a snapshot, refresh it while the context lasts, and drop it at the end. Yield the table at the snapshot.
+        """Create a snapshot, refresh it inside the `with` block, and drop it at the end. Yield the table at the snapshot.
 
         Raises:
             Invalid: the name is taken or not valid, or `ttl` is `never`; at the end also: the snapshot was lost.
@@ -346,7 +346,7 @@ class Table:
             yield Table(self._handle, owner=self._owner, at=pin)
 
     def at(self, name: str) -> Table:
-        """Return the table at a snapshot. Raises `Invalid` if there is no such snapshot or it has expired."""
+        """Return the table at a snapshot. Raise `Invalid` if the snapshot is not found or has expired."""
         pin = find_snapshot(self._context, name)
         check_readable(self._context, pin)
         return Table(self._handle, owner=self._owner, at=pin)
@@ -435,7 +435,7 @@ class Table:
         return regions(self._context)
 
     def region(self, identity: str) -> Region:
-        """Find the region by its id or the start of it. Raises `Invalid` if no region or several regions match."""
+        """Find the region by its id or the start of it. Raise `Invalid` if no region or several regions match."""
         return resolve_region(regions(self._context), identity, table=self.uri)
 
     def claim(self, region: Region, *, owner: str | None = None) -> Head:

@@ -192,14 +192,13 @@ def _usable_spec(spec: RegionSpec | None, found: Sequence[Manifest]) -> RegionSp
 
 
 def _fence_lance(region: Region, spec: RegionSpec | None, *, known: bool) -> tuple[Region, Manifest]:
-    """Fence the writer of Lance that holds the region: write a manifest with the next epoch, then a sentinel in the
-    log.
+    """Fence the writer of Lance that holds the region: write a manifest with the next epoch, then a sentinel.
 
-    From then on the manifest is ours. Its sums start at zero, since nobody knows the sums of what Lance flushed before.
+    From then on the manifest is ours. Its sums start at zero, since the sums of what Lance flushed are unknown.
 
     Args:
         known: the table was a lancelsm table before, so the region may have been collected. Lance's writer does not
-            keep how far. The head has this, or without a head our newest manifest.
+            keep the floor and the number of the round. They are in the head or, without a head, in our newest manifest.
     """
     for _ in region.context.budget().attempts():
         found = newest_published(region)

@@ -210,7 +210,7 @@ def _check_not_dropped(store: ObjectStore, handle: TableHandle, lineage: CloneLi
 
 
 def _undo_create(table: TableHandle) -> None:
-    """Delete the configuration of a clone whose files are no longer pinned, so that nobody opens it as a table.
+    """Delete the configuration of a clone whose files are no longer pinned, so that it can't be opened as a table.
 
     The deletion runs under the marker file of a drop. Do nothing if the configuration belongs to another table now, or
     if a drop of the clone is running: the drop deletes the configuration unless it is refused.

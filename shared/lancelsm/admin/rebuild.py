@@ -1,8 +1,9 @@
 """Rebuild a registry: derive heads from storage when the registry was lost or restored from an old backup.
 
-A backup of a head is never used. With all writers stopped, the newest published manifest and the entries after it tell
-what was acknowledged: every acknowledged entry is an object, and entries were committed in order of positions and
-epochs. A staged manifest proves nothing, since its swap may have failed. Model: tests/model/registry_rebuild.py.
+With all writers stopped, the newest published manifest and the entries after it show what was acknowledged: every
+acknowledged entry is an object, and entries were committed in order of positions and epochs. A staged manifest proves
+nothing, since its swap may have failed. Only if a head is left and names a newer one, that one is used: its committer
+crashed before it published it. No sum or position of a head is used. Model: tests/model/registry_rebuild.py.
 """
 
 from __future__ import annotations

@@ -200,7 +200,7 @@ class Changes:
         raise _collected(region, region.head(), start)
 
     def _first(self, region: Region, head: Head, ends: Collection[Position]) -> Position:
-        """The start of the stream in a region. A position in `start` takes precedence over that of the cursor."""
+        """Return the start of the stream in a region. A position in `start` has priority over that of the cursor."""
         if isinstance(self._start, Mapping) and region.id in self._start:
             return first_position(region, head, self._start)
         needs = None if self._pin is None else self._pin.of(region.id)
@@ -226,7 +226,8 @@ def committed(
     missing or damaged entry.
 
     Args:
-        kept: whether a pin keeps all these positions; called after the entries were read, if they are below the floor.
+        kept: returns whether a pin keeps all these positions. Called after the entries were read, if they are below the
+            floor.
 
     Returns:
         The entries; None if the log was collected past the first position.
@@ -339,14 +340,14 @@ def _is_position(start: object) -> bool:
 
 
 def first_position(region: Region, head: Head, start: Start) -> Position:
-    """The first position of a stream in a region.
+    """Return the first position of a stream in a region.
 
     Args:
         start: if it names regions, `check_start` must have accepted it.
 
     Raises:
-        Invalid: `start` has none of the forms of `Start`, is past the end of the log, or is a time of which entries
-            may be collected.
+        Invalid: `start` has none of the forms of `Start`, is past the end of the log, or is a time after which entries
+            may have been collected.
     """
     if isinstance(start, Mapping):
         start = start.get(region.id, Position(1))
@@ -369,7 +370,8 @@ def _at(region: Region, head: Head, moment: float) -> Position:
     """Find the first entry that was written at or after a moment, by the clocks of the writers, which may differ.
 
     Raises:
-        Invalid: it may be collected: no remaining entry is older than the moment, and neither is the newest round.
+        Invalid: that entry may be collected: no remaining entry is older than the moment, and the newest round was
+            committed after it.
     """
     low, high = head.first_position, head.next_position
     while low < high:

@@ -47,17 +47,17 @@ def create_cursor(context: TableContext, name: str, *, start: Start) -> Pin:
 
 
 def list_cursors(context: TableContext) -> list[Pin]:
-    """All cursors, ordered by name."""
+    """Return all cursors, ordered by name."""
     return [pin for pin in pins_of(context.registry.list(cursors(context.table))) if pin.confirmed]
 
 
 def find_cursor(context: TableContext, name: str) -> Pin | None:
-    """Find the cursor of this name; None if there is none."""
+    """Find the cursor of this name; None if it does not exist."""
     return next((pin for pin in list_cursors(context) if pin.name == name), None)
 
 
 def keeps(context: TableContext, pin: Pin, region: RegionId, position: Position) -> bool:
-    """Whether the record of a cursor keeps the log of a region from this position on, as of now."""
+    """Return whether the record of a cursor keeps the log of a region from this position on, as of now."""
     found = find_cursor(context, pin.name)
     needs = found.of(region) if found is not None and found.nonce == pin.nonce else None
     return needs is not None and needs.first_position <= position
@@ -109,7 +109,7 @@ def set_cursor(context: TableContext, name: str, *, start: Start, only: RegionId
         only: move an existing cursor in this region only. By default all regions are moved, and a cursor that does not
             exist is created.
 
-    Raises the same errors as `create_cursor`. After `Invalid` the cursor is unchanged.
+    Raises: the same errors as `create_cursor`. After `Invalid` the cursor is unchanged.
 
     After a crash at any line the cursor is at its old or at its new positions. Consumers that read from it before can't
     save it any more.
@@ -173,7 +173,7 @@ def _try_move(context: TableContext, before: Pin, start: Start, only: RegionId |
 
 
 def _is_kept(context: TableContext, moving: Pin, now: Pin, only: RegionId | None) -> bool:
-    """Whether no entry that the new positions need was collected: no floor has passed them, or the old ones kept it.
+    """Return whether all entries that the new positions need are kept: no floor passed them, or the old ones kept them.
 
     Args:
         now: the old cursor, read after the new positions were written.
@@ -264,7 +264,7 @@ def _unknown(context: TableContext, name: str) -> Invalid:
 
 
 def _starts(context: TableContext, start: Start, before: Pin | None = None) -> dict[RegionId, RegionPin]:
-    """Positions by `start`. Raises `Invalid` if one is below the floor and before the cursor's old position."""
+    """Return the positions that `start` gives. Raise `Invalid` if one is below the floor and before the old one."""
     found = {}
     for region, head in with_heads(context, regions(context)):
         position = start(region, head)

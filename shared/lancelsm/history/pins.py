@@ -2,11 +2,12 @@
 
 A pin is one record, plus one record per region of what it needs there. Its creator writes these records, then reads the
 committed floors (`first_position` and `collector_round` of each head, `base_floor` in the catalog), and confirms the
-pin only if no floor has passed what it needs. The collector commits floors, then reads all pins, then deletes. Whatever
-stalls, at least one of the two sees the other. A floor may pass a confirmed pin later; what the pin needs still stays.
+pin only if no floor has passed what it needs. The collector commits floors, then reads all pins, then deletes. Even if a
+process stalls, at least one of the two sees the other. A floor may pass a confirmed pin later; what the pin needs stays
+even then.
 
-An unconfirmed pin always expires, even if it should later have no expiry. So after a crash it keeps objects only for a
-limited time. Model: tests/model/pins.py.
+An unconfirmed pin always expires, even if it will never expire once it is confirmed. So after a crash it keeps objects
+only for a limited time. Model: tests/model/pins.py.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ class PinIdentity:
     clone: str = ""
 
     def partition(self, table: TableId) -> str:
-        """The partition of its records."""
+        """Return the partition of its records."""
         return cursors(table) if self.kind == "cursor" else snapshots(table)
 
 
@@ -148,7 +149,7 @@ class Pin(PinIdentity):
     replaces: Nonce | None = None
 
     def of(self, region: RegionId) -> RegionPin | None:
-        """What the pin needs of a region; None if nothing."""
+        """Return what the pin needs of a region; None if nothing."""
         found = self.regions.get(region)
         return RegionPin(first_position=_START) if found is None and self.kind == "cursor" else found
 
@@ -201,9 +202,9 @@ def pins_of(records: Iterable[tuple[Key, Record]]) -> list[Pin]:
 
 
 def named(context: TableContext, kind: str, name: str) -> PinIdentity | None:
-    """Find the pin of this name, also one that is being created, in order to drop it, even if records are damaged.
+    """Find the pin of this name in order to drop it, even if it is unconfirmed or its record is damaged.
 
-    The nonce is empty if the record can't be read. In this case a tag still keeps the files of a clone.
+    If the record can't be read, the nonce is empty. The files of a clone are then still kept by a tag.
     """
     key = pin_key(snapshots(context.table) if kind == "snapshot" else cursors(context.table), name)
     try:
@@ -222,7 +223,7 @@ def named(context: TableContext, kind: str, name: str) -> PinIdentity | None:
 
 
 def _nonce(record: Record) -> Nonce:
-    """The nonce in a pin's own record; empty if it has none."""
+    """Return the nonce in a pin's own record; empty if it has none."""
     nonce = record.get("nonce")
     return Nonce(nonce if isinstance(nonce, str) else "")
 
@@ -248,7 +249,7 @@ def create_pin(
     Args:
         record_needs: reads the table, writes what the pin needs of it, and returns the pin with its needs; None if
             something that it needs is gone.
-        undo: removes what `record_needs` and this function wrote, by `abandon`.
+        undo: calls `abandon`, and removes what else `record_needs` wrote.
         ttl_seconds: time to live from the confirmation on, unless the pin is renewed; None for no expiry.
 
     Returns:
@@ -339,7 +340,7 @@ def _pin_region(context: TableContext, pin: Pin, region: RegionId, needs: Region
 
 
 def overtaken(context: TableContext, pin: Pin) -> bool:
-    """Whether a committed floor has passed what the pin needs. Call it after the records of the pin are written."""
+    """Return whether a committed floor has passed what the pin needs. Call it after its records are written."""
     record = context.registry.read(table_key(context.table)) or {}
     if pin.base_version is not None and int(record.get("base_floor", 0)) > pin.base_version:
         return True
@@ -403,9 +404,9 @@ def forget(context: TableContext, pin: PinIdentity) -> None:
 
 
 def abandon(context: TableContext, pin: PinIdentity) -> bool:
-    """Like `forget`, for a creator that does not know whether the pin was confirmed: a confirmed pin stays.
+    """Remove the records of a pin unless it is confirmed: then other processes may already rely on it.
 
-    Other processes may already rely on it.
+    For a creator that does not know whether its pin was confirmed. Raises: the same errors as `forget`.
 
     Returns:
         Whether the pin is removed.
@@ -448,18 +449,18 @@ def discard_regions(context: TableContext, pin: PinIdentity) -> None:
 
 
 def held(context: TableContext, pin: PinIdentity) -> bool:
-    """Whether the pin still exists. If so, nothing that it needs was collected before this call."""
+    """Return whether the pin still exists. If so, nothing that it needs was collected before this call."""
     record = context.registry.read(pin_key(pin.partition(context.table), pin.name))
     return record is not None and _nonce(record) == pin.nonce
 
 
 def expiry(context: TableContext, ttl_seconds: float | None) -> float | None:
-    """The expiry of a pin with this time to live from now on; None for never."""
+    """Return the expiry of a pin with this time to live from now on; None for never."""
     return None if ttl_seconds is None else context.clock.now() + ttl_seconds
 
 
 def is_of(own: Record | None, key: Key) -> bool:
-    """Whether a record of a region belongs to the pin with this own record, or to its new positions during a move.
+    """Return whether a record of a region belongs to the pin with this own record, or to its new positions in a move.
 
     The nonce in the key decides, as it does when pins are read.
     """

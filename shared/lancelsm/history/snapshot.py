@@ -116,7 +116,7 @@ def drop_snapshot(handle: TableHandle, name: str) -> None:
 
 
 def list_snapshots(context: TableContext) -> list[Pin]:
-    """All confirmed snapshots, ordered by name. Includes expired ones that no collector has removed yet."""
+    """Return all confirmed snapshots, ordered by name, including expired ones that no collector has removed yet."""
     return [pin for pin in pins_of(context.registry.list(snapshots(context.table))) if pin.confirmed]
 
 
@@ -147,7 +147,7 @@ def find_snapshot(context: TableContext, name: str) -> Pin:
 def holding_snapshot(handle: TableHandle, name: str, *, ttl_seconds: float) -> Iterator[Pin]:
     """Hold a snapshot in a `with` block: create it, renew it by a thread, and drop it at the end.
 
-    Raises the same errors as `create_snapshot`. At the end of the block it raises the error of a failed renewal.
+    Raises: the same errors as `create_snapshot`; at the end of the block, the error of a failed renewal.
     """
     pin = create_snapshot(handle, name, ttl_seconds=ttl_seconds)
     stop, failures = threading.Event(), []
@@ -210,7 +210,7 @@ def snapshot_errors(context: TableContext, pin: Pin) -> Iterator[None]:
 
 
 def check_readable(context: TableContext, pin: Pin) -> None:
-    """Raise `Invalid` if a snapshot was dropped or has expired, even if it is not collected yet."""
+    """Raise `Invalid` if a snapshot was dropped or has expired, even if no collector has removed it yet."""
     if pin.clone:
         raise Invalid(
             "this snapshot only keeps files of a clone, it is not a view of the table",
@@ -232,7 +232,7 @@ def check_readable(context: TableContext, pin: Pin) -> None:
 
 
 def tag_of(nonce: Nonce) -> str:
-    """The tag of the version of the base that a pin needs."""
+    """Return the tag of the version of the base that a pin needs."""
     return f"lancelsm.pin.{nonce}"
 
 
@@ -246,7 +246,7 @@ def _kept_for_clone(handle: TableHandle, pin: PinIdentity) -> Invalid:
 
 
 def _not_found(context: TableContext, name: str, *, needed: bool = True) -> Invalid:
-    """The error for a missing snapshot. `needed`: the caller wants to use it, not to drop it."""
+    """Build the error for a missing snapshot. `needed`: the caller wants to use it, not to drop it."""
     see = f"See lancelsm snapshot list {context.uri}"
     return Invalid(
         "snapshot not found; it may have been dropped or have expired",

@@ -265,7 +265,7 @@ def claimed(head: Head, *, owner: str, nonce: Nonce) -> Swap:
 
 
 def sealed(head: Head, *, nonce: Nonce) -> Swap:
-    """End appends, claims and creation permanently. The new epoch fences appends in flight."""
+    """Refuse appends and claims of the region permanently. The new epoch fences appends in flight."""
     return Swap(
         expect={
             "epoch": head.epoch,  # guard: seal swaps on the epoch

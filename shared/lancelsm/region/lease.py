@@ -1,4 +1,4 @@
-"""Leases: advisory locks in the registry that save two processes from doing the same work. Safety needs no lease.
+"""Leases: advisory locks in the registry that save two processes from doing the same work. No guarantee needs them.
 
 A holder may stall until its lease has expired, and then continue: its commit still has its own precondition.
 """
@@ -53,7 +53,7 @@ def _take(context: TableContext, key: Key, holder: Nonce, name: str) -> int:
         try:
             found = _read(context, key)
         except Corrupt:
-            context.registry.discard(key)  # safe, since leases are advisory; else nobody could take it again
+            context.registry.discard(key)  # safe, since leases are advisory; else no process could take it again
             continue
         left = found.expires - context.clock.now() if found and found.holder else 0.0
         held = 0 < left <= LEASE_SECONDS + _SKEW_SECONDS

@@ -1,4 +1,4 @@
-"""Marker files at the location of a table: the origin of a copy, or the fact that the table is being dropped.
+"""Marker files at the location of a table: the source of a copy, or the fact that the table is being dropped.
 
 Each marker names the `table` and its `registry`, so that an unfinished copy or drop can be dropped.
 """

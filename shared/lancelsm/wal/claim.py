@@ -233,7 +233,7 @@ def _fence(region: Region, head: Head, *, owner: str, through: Position) -> Head
 
 
 def seal(region: Region) -> Head:
-    """End the region for writes, permanently: appends, claims and creation are refused.
+    """End the region for writes, permanently: it can't be appended to, claimed or created again.
 
     Flush, merge and garbage collection continue. Sealing a sealed region again is safe, and finishes an interrupted
     seal.

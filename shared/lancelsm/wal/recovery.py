@@ -6,7 +6,7 @@ one failed. Or the log has a hole, and the objects above it were acknowledged. A
 proves neither. But each of these proves that the log continued, and then no head is derived, since new entries would
 take the positions of acknowledged ones:
 
-* the present head or the manifest records a committed position above the end,
+* the current head or the manifest records a committed position above the end,
 * a fence above the end: a fence is put only when everything below it is committed,
 * an entry of Lance's writer above the end: that writer puts one entry after the other and replays what it finds,
 * an object above the end that can't be decoded: no put of ours leaves one there.
