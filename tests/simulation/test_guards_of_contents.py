@@ -14,22 +14,13 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
-from lancelsm import registry
-from lancelsm.admin import adopt
 from lancelsm.common.layout import Epoch, Key, Position, wal_entry
-from lancelsm.compaction import merge as merging
-from lancelsm.compaction import tasks
-from lancelsm.dataset import adoption, generation
 from lancelsm.errors import Corrupt, Invalid, LsmError
 from lancelsm.gc import base, sweep
-from lancelsm.gc.verify_base import verify_base
 from lancelsm.history import changes, snapshot
 from lancelsm.history.pins import Pin
 from lancelsm.objects import PreconditionFailed, WriteUnknown, Written
-from lancelsm.region import compare_and_swap as commit
 from lancelsm.region.catalog import TableContext
-from lancelsm.region.head import sealed
-from lancelsm.wal import append, replay, slot
 from lancelsm.wal.claim import seal
 from lancelsm.wal.entry import draft, encode
 from tests.interop import adopt_scenarios as adopted_from_lance
@@ -37,8 +28,9 @@ from tests.simulation import collected_table, commit_scenarios
 from tests.simulation.append_scenarios import damaged
 from tests.simulation.environment import Environment, a_nonce, raised
 from tests.simulation.faults import Call, FaultPlan, MemoryRegistry
+from tests.simulation.marks import Edit, changed, moved, without
 from tests.simulation.memory_base import in_place_of_lance
-from tests.simulation.removal import Edit, Scenario, anywhere, with_and_without
+from tests.simulation.removal import Scenario, anywhere, with_and_without
 from tests.simulation.situations import half_claim
 from tests.simulation.whole_table_env import QUEUE, ROWS, WholeTableEnv
 from tests.unit import adopt_scenarios, generations, merge_scenarios
@@ -261,124 +253,99 @@ READ = "generation.read_generation"
 
 GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
     "messages that are applied by now are dropped for every new head": (
-        [
-            (append.append_after, "    for _ in budget", "    first = next_draft(head)\n    for _ in budget"),
-            (append.append_after, "        draft = next_draft(head)\n", "        draft = first\n"),
-        ],
+        [moved("draft is made for every new head", out=1, by=-1)],
         delivered_twice,
     ),
     "a seal never gets an epoch that is taken": (
-        [(sealed, '{"epoch": head.epoch, "status": RegionState.OPEN.value}', '{"status": RegionState.OPEN.value}')],
+        [without("seal swaps on the epoch")],
         sealed_in_another_epoch,
     ),
     "a floor never decreases": (
-        [(registry.apply_swap, "if isinstance(old, int) and (not isinstance(new, int) or new < old):", "if False:")],
+        [without("floor never decreases")],
         lower_floor,
     ),
     "an entry with our nonce must have our sum": (
-        [(slot._check_ours, "if found.summary.entry_setsum != entry.summary.entry_setsum:", "if False:")],
+        [without("own entry has its sum")],
         damaged_put,
     ),
     "a change stream checks the sum of each entry": (
-        [(changes._sound, "if not (entry.sound or entry.nonce is None):", "if False:")],
+        [without("change stream checks entries")],
         damaged_change,
     ),
     "the sum of a tail is checked": (
-        [(replay.tail, "if total != end.entry_setsum - manifest.entry_setsum:", "if False:")],
+        [without("sum of a tail is checked")],
         replaced_entry_of_a_snapshot,
     ),
     "a flush checks the number of rows of its generation": (
-        [(generation.check_generation, "if found != rows:", "if False:")],
+        [without("flush checks the number of rows")],
         generations.check_notices_lost_and_changed_rows,
     ),
     "a flush checks the sum of the rows of its generation": (
-        [(generation.check_generation, "if total != setsum:", "if False:")],
+        [without("flush checks the sum of rows")],
         generations.check_notices_lost_and_changed_rows,
     ),
     "a merge checks the sum of the files of a generation": (
-        [(tasks._check_files, "if source.sums is not None and source.sums.files is not None:", "if False:")],
+        [without("merge checks the sum of files")],
         swapped_generations,
     ),
     "a merge checks the sum of the rows of a generation": (
-        [(tasks._check_rows, "if source.sums is not None and found != source.sums.rows:", "if False:")],
+        [without("merge checks the sum of rows")],
         partial(swapped_generations, summed=False),
     ),
     "a merge checks that a generation has each key once": (
-        [(tasks._folded, "if ((firsts >= start) & ~wins).any():", "if False:")],
+        [without("generation has each key once")],
         merge_scenarios.generation_holds_a_key_twice,
     ),
     "a snapshot is renewed only by its own holder": (
-        [(snapshot._renewed, "if found.nonce != pin.nonce:", "if False:")],
+        [without("snapshot is renewed by its holder")],
         partial(name_taken_again, renew),
     ),
     "a snapshot is read only by its own holder": (
-        [(snapshot.check_readable, 'if record is None or record["nonce"] != pin.nonce:', "if record is None:")],
+        [without("snapshot is read by its holder")],
         partial(name_taken_again, check),
     ),
     "a snapshot that has expired is not read": (
-        [
-            (
-                snapshot.check_readable,
-                'if record["expires"] != pins.NEVER and float(record["expires"]) <= context.clock.now():',
-                "if False:",
-            )
-        ],
+        [without("expired snapshot is not read")],
         expired_snapshot,
     ),
     "files of the base are listed before the fence is read": (
-        [
-            (base.survey_base, "    listed = [", "    base = handle.read_base()\n    listed = ["),
-            (base.survey_base, "    base = handle.read_base()\n    versions", "    versions"),
-            (verify_base, "if found.fence != newest.fence + 1:", "if False:"),
-        ],
+        [moved("files are listed before the fence is read", by=-1), without("verified fence is the next one")],
         fence_raised_during_a_survey,
     ),
     "a snapshot without the records of all regions is not opened": (
-        [(snapshot.find_snapshot, "if pin.complete:", "if True:")],
+        [without("incomplete snapshot is not opened", instead=True)],
         incomplete_snapshot,
     ),
     "a snapshot is kept by a swap and not only by a read": (
-        [
-            (
-                snapshot._renewed,
-                "return pins.update_pin(context, replace(found, expires=expires() if expires else found.expires))",
-                "return found",
-            )
-        ],
+        [changed("snapshot is kept by a swap", "found")],
         kept_before_its_removal,
     ),
-    "a manifest is published only after its commit": (
-        [(commit.commit, "swapped = _swap(", "publish(region, staged, budget=budget); swapped = _swap(")],
+    "a manifest is published once it is committed": (
+        [moved("manifest is published after its commit", out=1, by=-2)],
         anywhere(commit_scenarios.lost_swap),
     ),
     "no manifest breaks an invariant": (
-        [(commit.stage, "if broken:", "if False:")],
+        [without("manifest breaks no invariant")],
         anywhere(commit_scenarios.broken_invariant),
     ),
     "a version that is published outside the registry stops a commit": (
-        [(commit.commit, "if _is_taken(region, head, version):", "if False:")],
+        [without("foreign manifest stops a commit")],
         anywhere(commit_scenarios.foreign_published_manifest),
     ),
     "a merge whose inputs were collected is planned again": (
-        [
-            (
-                merging._attempt,
-                "if (newest.counters, newest.fence) == (planned.counters, planned.fence):",
-                "if True:",
-            )
-        ],
+        [without("collected inputs replan", instead=True)],
         partial(collected_table.overtaken_merge, READ),
     ),
     "Lance's writer is fenced before its entries are counted": (
-        [(adopt._fence_lance, "epoch=Epoch(manifest.epoch + 1)", "epoch=manifest.epoch")],
+        [without("writer of Lance is fenced")],
         adopted_from_lance.lance_is_fenced_before_its_entries_count,
     ),
     "Lance's cleanup is switched off": (
-        [(adoption.take_over, "if automatic:", "if False:")],
+        [without("automatic cleanup is switched off")],
         adopted_from_lance.adoption_turns_automatic_cleanup_off,
     ),
     "counters come from Lance's marker": (
-        [(adoption.take_over, "{**counters, **facts.metadata()}", "facts.metadata()")],
+        [without("counters come from the marker of Lance", instead={})],
         adopted(adopt_scenarios.counters_come_from_lances_marker),
     ),
 }

@@ -9,16 +9,15 @@ from unittest import mock
 import pytest
 
 from lancelsm.common.layout import RegionId, round_list
-from lancelsm.gc import base, verify_base
+from lancelsm.gc import base
 from lancelsm.gc import collect as collection
 from lancelsm.gc.lists import GarbageItem, GarbageKind, Round, encode, write_list
 from lancelsm.region import config as configs
+from tests.simulation.marks import without
 from tests.simulation.memory_base import in_place_of_lance
 from tests.simulation.removal import Check, check_is_needed
 from tests.simulation.whole_table_env import WholeTableEnv
 
-VERIFY = verify_base.verify_base
-WHY_NOT = verify_base._why_not
 NEWEST = 3  # version of the base
 
 
@@ -121,71 +120,72 @@ def a_list(of: int) -> str:
     return f"_lancelsm/gc/{of}-{'0' * 32}.binpb"
 
 
-FLOOR = "if not floor.version <= found.floor <= newest.version:"
-NAMED = 're.fullmatch(rf"_lancelsm/gc/{item.number}-[0-9a-f]{{32}}\\.binpb", item.path)'
-OVER = ((WHY_NOT, "if item.number > floor.round else", "if False else"),)
+LATER_LISTS = (without("verifier keeps lists of later base rounds", instead=""),)
 
 GUARDS: dict[str, Check] = {
     "the number of the round is the next one": Check(
-        edits=((VERIFY, " or listed.round.number != floor.round + 1", ""),),
+        edits=(without("verified base round is the next one"),),
         forged=partial(forged, number=2),
     ),
     "the round is a round of the base": Check(
-        edits=((VERIFY, " or listed.round.region is not None:", ":"),),
+        edits=(without("verified round is of the base"),),
         forged=partial(forged, region=RegionId("00000000-0000-4000-8000-000000000000")),
     ),
     "the fence is the next one": Check(
-        edits=((VERIFY, "if found.fence != newest.fence + 1:", "if False:"),),
+        edits=(without("verified fence is the next one"),),
         forged=partial(forged, fence=0),
     ),
     "the floor does not fall": Check(
-        edits=((VERIFY, FLOOR, "if not found.floor <= newest.version:"),),
+        edits=(without("verified base floor does not fall"),),
         forged=fallen_floor,
     ),
     "the floor is an existing version": Check(
-        edits=((VERIFY, FLOOR, "if not floor.version <= found.floor:"),),
+        edits=(without("verified base floor is a version"),),
         forged=partial(forged, floor=NEWEST + 1),
     ),
     "the base belongs to the table": Check(
-        edits=((VERIFY, "check_base(newest, handle.config)", "pass"),),
+        edits=(without("verified base is of the table"),),
         forged=partial(forged, change=overwrite),
     ),
     "versions from the floor on stay": Check(
-        edits=((WHY_NOT, "if item.number >= found.floor:", "if False:"),),
+        edits=(without("verifier keeps versions from the floor on"),),
         forged=partial(forged, version(2), floor=2),
     ),
     "the path of a version has its number": Check(
-        edits=((WHY_NOT, 'return "" if item.path == f"version {item.number}" else', 'return "" if True else'),),
+        edits=(without("path of a version has its number", instead=""),),
         forged=partial(forged, (GarbageKind.BASE_VERSION, "version 2", 1)),
     ),
     "only files with rows are deleted": Check(
-        edits=((WHY_NOT, "if _ROWS.fullmatch(item.path) else", "if True else"),),
+        edits=(without("only files with rows are deleted", instead=""),),
         forged=partial(forged, (GarbageKind.BASE_FILE, "_indices/1/page.lance", 0)),
     ),
     "a file that a version names stays": Check(
-        edits=((VERIFY, "if item.kind is GarbageKind.BASE_FILE and item.path in named:", "if False:"),),
+        edits=(without("verifier keeps named files"),),
         forged=partial(forged, (GarbageKind.BASE_FILE, "data/first.lance", 0)),
     ),
     "a list is in the directory of lists of the base": Check(
-        edits=((WHY_NOT, f"if not {NAMED}:", "if False:"),),
+        edits=(without("path of a base list has its round"),),
         forged=partial(forged, (GarbageKind.LIST, "_lancelsm/config.json", 0)),
     ),
     "the path of a list has the number of its round": Check(
-        edits=((WHY_NOT, NAMED, 'item.path.startswith("_lancelsm/gc/")'),),
+        edits=(without("path of a base list has its round"),),
         forged=partial(forged, (GarbageKind.LIST, a_list(1), 0)),
     ),
-    "a list of a later round stays": Check(edits=OVER, forged=partial(forged, (GarbageKind.LIST, a_list(4), 4))),
-    "a round does not delete its own list": Check(edits=OVER, forged=own_list),
+    "a list of a later round stays": Check(
+        edits=LATER_LISTS,
+        forged=partial(forged, (GarbageKind.LIST, a_list(4), 4)),
+    ),
+    "a round does not delete its own list": Check(edits=LATER_LISTS, forged=own_list),
     "the list that the catalog names stays": Check(
-        edits=((WHY_NOT, "if item.path == floor.key:", "if False:"),),
+        edits=(without("verifier keeps the list in the catalog"),),
         forged=named_list,
     ),
     "a round of the base deletes no object of a region": Check(
-        edits=((WHY_NOT, 'return "it does not belong to the base"', 'return ""'),),
+        edits=(without("base round has items of the base only", instead=""),),
         forged=partial(forged, (GarbageKind.ENTRY, "_mem_wal/x/wal/1.arrow", 1)),
     ),
     "a pinned version stays": Check(
-        edits=((VERIFY, "if pin.base_version in removed:", "if False:"),),
+        edits=(without("verifier keeps pinned versions"),),
         forged=partial(forged, version(NEWEST), floor=NEWEST + 1, change=hold_older_version),
     ),
 }

@@ -211,7 +211,7 @@ def _fence_lance(region: Region, spec: RegionSpec | None, *, known: bool) -> tup
             manifest = replace(
                 manifest,
                 version=Version(manifest.version + 1),
-                epoch=Epoch(manifest.epoch + 1),
+                epoch=Epoch(manifest.epoch + 1),  # guard: writer of Lance is fenced
                 values=manifest.values or _values_of_single_region(spec),
                 first_position=ours.first_position if ours else manifest.first_position,
                 collector_round=ours.collector_round if ours else 0,

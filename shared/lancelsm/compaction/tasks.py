@@ -144,7 +144,7 @@ def _folded(merge_base: MergeBase, sources: tuple[Source, ...]) -> tuple[Part, .
     for source, (own, tombstones) in zip(sources, columns, strict=True):
         firsts = first[start : start + len(own)]
         wins = firsts == np.arange(start, start + len(own))
-        if ((firsts >= start) & ~wins).any():
+        if ((firsts >= start) & ~wins).any():  # guard: generation has each key once
             raise Corrupt("a generation has the same key twice", region=source.region, object=source.uri)
         dead = int((wins & tombstones).sum())
         parts.append(
@@ -346,7 +346,7 @@ def _check_rows(merge_base: MergeBase, source: Source) -> None:
     """Sum the columns as they were flushed: the base may have dropped a column since, or changed its type."""
     options = dict(merge_base.base.storage_options)
     found = own_row_setsum(uri=source.uri, schema=merge_base.schema, storage_options=options)
-    if source.sums is not None and found != source.sums.rows:
+    if source.sums is not None and found != source.sums.rows:  # guard: merge checks the sum of rows
         raise Corrupt(
             "the rows of a generation differ from those that were flushed",
             remedy="Nothing was merged. Restore it from a copy of the bucket; lancelsm scrub names every wrong object",
@@ -359,7 +359,7 @@ def _check_files(merge_base: MergeBase, sources: Iterable[Source]) -> None:
     """Compare the files of generations with the sums that their flushes recorded, if there are any."""
     objects = open_store(merge_base.base.uri, dict(merge_base.base.storage_options))
     for source in sources:
-        if source.sums is not None and source.sums.files is not None:
+        if source.sums is not None and source.sums.files is not None:  # guard: merge checks the sum of files
             with error_context(region=source.region):
                 check_files(objects, source.key, source.sums.files)
 

@@ -56,12 +56,14 @@ def take_over(adoptable: Adoptable, facts: BaseFacts) -> None:
         Unavailable: the store did not answer.
     """
     base = adoptable.base
-    counters = {f"{MERGED}{region}": str(number) for region, number in adoptable.markers.items()}
+    counters = {  # guard: counters come from the marker of Lance
+        f"{MERGED}{region}": str(number) for region, number in adoptable.markers.items()
+    }
     write_facts(base, {**counters, **facts.metadata()})
     with native_errors("automatic cleanup can't be switched off", table=base.uri):
         dataset = open_dataset(uri=base.uri, version=None, storage_options=base.storage_options)
         automatic = [name for name in dataset.config() if name.startswith(_CLEANUP)]
-        if automatic:
+        if automatic:  # guard: automatic cleanup is switched off
             dataset.delete_config_keys(automatic)
 
 

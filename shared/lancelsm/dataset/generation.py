@@ -108,9 +108,9 @@ def check_generation(
     for batch in read_generation(uri=uri, schema=schema, storage_options=storage_options):
         found += batch.num_rows
         total += row_setsum(batch)
-    if found != rows:
+    if found != rows:  # guard: flush checks the number of rows
         raise Corrupt(f"the generation has {found} rows, but {rows} were written", object=uri)
-    if total != setsum:
+    if total != setsum:  # guard: flush checks the sum of rows
         raise Corrupt("the rows of the generation differ from those that were written", object=uri)
 
 

@@ -259,7 +259,7 @@ def _sound(stored: Object | None, *, position: Position, key: str) -> Entry:
     if stored is None:
         raise Corrupt("a committed entry is gone")
     entry = decode(stored.body, position=position, key=key)
-    if not (entry.sound or entry.nonce is None):
+    if not (entry.sound or entry.nonce is None):  # guard: change stream checks entries
         raise Corrupt("a committed entry is damaged")
     return entry
 

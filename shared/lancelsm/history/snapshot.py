@@ -84,10 +84,12 @@ def _renewed(handle: TableHandle, pin: Pin, expires: Callable[[], float | None] 
     context = handle.context
     for _ in context.budget().attempts():
         found = find_snapshot(context, pin.name)
-        if found.nonce != pin.nonce:
+        if found.nonce != pin.nonce:  # guard: snapshot is renewed by its holder
             raise _not_found(context, pin.name)
         with suppress(Contended):
-            return pins.update_pin(context, replace(found, expires=expires() if expires else found.expires))
+            return pins.update_pin(  # guard: snapshot is kept by a swap
+                context, replace(found, expires=expires() if expires else found.expires)
+            )
     raise Contended("other processes kept changing the snapshot", remedy="Retry", table=context.uri, snapshot=pin.name)
 
 
@@ -133,11 +135,14 @@ def find_snapshot(context: TableContext, name: str) -> Pin:
         pin = next((pin for pin in list_snapshots(context) if pin.name == name), None)
         if pin is None:
             raise _not_found(context, name)
-        if pin.complete:
+        if pin.complete:  # guard: incomplete snapshot is not opened
             return pin
         # Records that are missing in one listing may have been written during it. All were written before the second
         # listing; and if the pin still exists after that, none was removed. So then a record was lost.
-        if pin.nonce == incomplete and pins.held(context, pin):
+        if (
+            pin.nonce == incomplete  # guard: incomplete snapshot is listed again
+            and pins.held(context, pin)  # guard: missing snapshot is not incomplete
+        ):
             raise Corrupt("records of the snapshot are missing", remedy="Drop it", table=context.uri, snapshot=name)
         incomplete = pin.nonce
     raise Contended("the snapshot kept changing", remedy="Retry", table=context.uri, snapshot=name)
@@ -204,7 +209,7 @@ def snapshot_errors(context: TableContext, pin: Pin) -> Iterator[None]:
     try:
         yield
     except (Corrupt, Invalid, Unavailable) as error:
-        if not pins.held(context, pin):
+        if not pins.held(context, pin):  # guard: missing snapshot is not damage
             raise _not_found(context, pin.name) from error
         raise
 
@@ -219,9 +224,13 @@ def check_readable(context: TableContext, pin: Pin) -> None:
             snapshot=pin.name,
         )
     record = context.registry.read(pin_key(snapshots(context.table), pin.name))
-    if record is None or record["nonce"] != pin.nonce:
+    if (
+        record is None or record["nonce"] != pin.nonce  # guard: snapshot is read by its holder
+    ):
         raise _not_found(context, pin.name)
-    if record["expires"] != pins.NEVER and float(record["expires"]) <= context.clock.now():
+    if (  # guard: expired snapshot is not read
+        record["expires"] != pins.NEVER and float(record["expires"]) <= context.clock.now()
+    ):
         raise Invalid(
             "the snapshot has expired",
             remedy=f"If no collection has removed it yet: lancelsm snapshot refresh {context.uri} --name {pin.name} "
@@ -270,9 +279,9 @@ def _record_needs(handle: TableHandle, pin: Pin) -> Pin | None:
     """Record what the pin needs of the table now, and tag the base; None if that version was cleaned up meanwhile."""
     context = handle.context
     base, needs = _state(handle)
-    needed = pins.pin_regions(context, pin, needs)
+    needed = pins.pin_regions(context, pin, needs)  # guard: needs are recorded before the floors are read
     try:
-        tag_version(
+        tag_version(  # guard: version of a snapshot is tagged
             uri=context.uri, version=base.version, tag=tag_of(pin.nonce), storage_options=handle.storage_options
         )
     except VersionGone:
@@ -289,7 +298,7 @@ def _state(handle: TableHandle) -> tuple[BaseTable, Mapping[RegionId, RegionPin]
         base = handle.read_base()
         check_base(base, handle.config)
         problem = next(filter(None, (mismatch(manifest, base) for _, manifest in named)), "")
-        if not problem:
+        if not problem:  # guard: base of a snapshot matches its heads
             return base, {manifest.region: _needs(head, manifest, base) for head, manifest in named}
     raise Corrupt(
         problem, remedy="Scan the table: the error of the scan says how to repair it", table=handle.context.uri

@@ -103,7 +103,7 @@ def apply_swap(key: Key, record: Record | None, *, expect: Fields | None, change
         return None
     for field in NEVER_DECREASE:
         old, new = record.get(field), change.get(field, record.get(field))
-        if isinstance(old, int) and (not isinstance(new, int) or new < old):
+        if isinstance(old, int) and (not isinstance(new, int) or new < old):  # guard: floor never decreases
             raise Corrupt(
                 f"{field} would decrease from {old} to {new}",
                 remedy="The registry is older than its table: run `lancelsm registry rebuild` with all writers stopped",

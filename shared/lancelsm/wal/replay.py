@@ -70,13 +70,13 @@ def entries_between(region: Region, *, first: Position, sum_before: Setsum, end:
     try:
         entries = region.context.each(lambda position: _entry(region, Position(position)), positions)
         total = sum((entry.summary.entry_setsum for entry in entries), start=Setsum())
-        if total != end.entry_setsum - sum_before:
+        if total != end.entry_setsum - sum_before:  # guard: sum of a tail is checked
             raise _sum_mismatch(region, entries)
         return entries
     except Corrupt as error:
         problem = error
     # The head must be read after the objects: below its floor, objects may be gone or replaced by late puts.
-    if region.head().first_position > positions.start:
+    if region.head().first_position > positions.start:  # guard: collected tail is not damage
         return None
     raise problem
 
