@@ -21,7 +21,7 @@ class Input:
 
     Args:
         columns: the columns to return, in this order; default all.
-        where: SQL: text in 'quotes', odd column names in `backticks`.
+        where: SQL: text in 'quotes', special column names in `backticks`.
         limit: return at most this many rows.
         count: only count the rows.
         at: the name of a snapshot; default the current state.

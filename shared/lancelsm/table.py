@@ -332,7 +332,7 @@ class Table:
 
     @contextmanager
     def holding_snapshot(self, name: str, ttl: str | float | None = None) -> Iterator[Table]:
-        """Create a snapshot, refresh it inside the `with` block, and drop it at the end. Yield the table at the snapshot.
+        """Create a snapshot, refresh it in the `with` block, and drop it at the end. Yield the table at the snapshot.
 
         Raises:
             Invalid: the name is taken or not valid, or `ttl` is `never`; at the end also: the snapshot was lost.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from lancelsm.common.committed import Committed
 
 commands = typer.Typer()
-_SQL = "text in 'quotes', odd column names in `backticks`"
+_SQL = "text in 'quotes', special column names in `backticks`"
 _Key = Annotated[
     str | None,
     typer.Option("--key", metavar="JSON", help="An object of the key columns, or the value if the key is one column."),

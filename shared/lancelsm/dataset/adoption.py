@@ -49,7 +49,7 @@ def read_adoptable(*, uri: str, objects: ObjectStore, storage_options: StorageOp
 def take_over(adoptable: Adoptable, facts: BaseFacts) -> None:
     """Write the table's facts into the base, and counters derived from the markers, as one version.
 
-    Also switches automatic cleanup off: with it any commit may delete files that readers need.
+    Also turns automatic clean-up off: with it, any commit may delete files that readers need.
 
     Raises:
         Contended: another process committed first; nothing was written.
@@ -60,7 +60,7 @@ def take_over(adoptable: Adoptable, facts: BaseFacts) -> None:
         f"{MERGED}{region}": str(number) for region, number in adoptable.markers.items()
     }
     write_facts(base, {**counters, **facts.metadata()})
-    with native_errors("automatic cleanup can't be switched off", table=base.uri):
+    with native_errors("automatic clean-up can't be turned off", table=base.uri):
         dataset = open_dataset(uri=base.uri, version=None, storage_options=base.storage_options)
         automatic = [name for name in dataset.config() if name.startswith(_CLEANUP)]
         if automatic:  # guard: automatic cleanup is switched off
@@ -68,7 +68,7 @@ def take_over(adoptable: Adoptable, facts: BaseFacts) -> None:
 
 
 def write_facts(base: BaseTable, facts: Mapping[str, str]) -> None:
-    """Write schema metadata into the base as one version; raises the same errors as `take_over`."""
+    """Write schema metadata into the base as one version. Raises: the same errors as `take_over`."""
     metadata = {**base.metadata, **facts}
     outcome = commit(Base.of(base), changed={}, new=(), metadata=metadata, properties={})
     if isinstance(outcome, Preempted):

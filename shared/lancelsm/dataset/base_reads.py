@@ -19,7 +19,7 @@ _UNITS = {"s": "Second", "ms": "Millisecond", "us": "Microsecond", "ns": "Nanose
 def scan_base(
     base: BaseTable, *, columns: Sequence[str], where: Condition | None = None, limit: int | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Stream the live rows that match the condition, with these columns in this order.
+    """Yield the live rows that match the condition, with these columns in this order.
 
     Raises:
         Invalid: a column is unknown, or the condition is not valid SQL over the table's columns.
@@ -39,7 +39,7 @@ def rows_of_keys(base: BaseTable, keys: pa.Table, *, columns: Sequence[str]) -> 
         keys: the key columns; at least one row, all distinct.
         columns: must include the key columns.
 
-    Raises the same errors as `scan_base`.
+    Raises: the same errors as `scan_base`.
     """
     # The filter is SQL: when Lance converts an Arrow expression, it loses columns of many types, key or not.
     wanted = " AND ".join(f"`{name}` IN ({', '.join(_literals(keys.column(name)))})" for name in keys.column_names)
@@ -50,7 +50,7 @@ def rows_of_keys(base: BaseTable, keys: pa.Table, *, columns: Sequence[str]) -> 
 
 
 def _literals(column: pa.ChunkedArray) -> list[str]:
-    """The distinct values of a key column as literals of Lance's SQL."""
+    """Return the distinct values of a key column as literals of Lance's SQL."""
     kind, values = column.type, pc.unique(column)
     if pa.types.is_boolean(kind):
         return ["true" if value else "false" for value in values.to_pylist()]

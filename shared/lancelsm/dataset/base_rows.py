@@ -54,7 +54,10 @@ class Base:
         return cls(uri=base.uri, version=base.version, table=table, storage_options=options)
 
     def open(self) -> lance.LanceDataset:
-        """Open it with Lance. Raises as `open_base` does, and `Corrupt` if it belongs to another table."""
+        """Open the version with Lance.
+
+        Raises: the same errors as `open_base`, and `Corrupt` if it belongs to another table.
+        """
         dataset = open_dataset(uri=self.uri, version=self.version, storage_options=dict(self.storage_options))
         found = (dataset.schema.metadata or {}).get(TABLE.encode(), b"").decode()
         if found != self.table:
@@ -85,7 +88,7 @@ class Preempted:
 
 
 def indexed_fragments(base: Base, column: str) -> frozenset[int]:
-    """Ids of the fragments that a BTREE index on `column` covers; empty without such an index."""
+    """Return the ids of the fragments that a BTREE index on `column` covers; empty without such an index."""
     with read_errors("the base's indexes can't be read", table=base.uri):
         return frozenset(
             fragment
@@ -112,7 +115,7 @@ def scan(base: Base, columns: Sequence[str], fragments: Iterable[int]) -> Iterat
 def look_up(
     base: Base, column: str, keys: Iterable[pa.Array], fragments: Iterable[int]
 ) -> Iterator[npt.NDArray[np.uint64]]:
-    """Find live rows by the index on `column`: yields the addresses of the rows whose key is in each run of `keys`.
+    """Find live rows by the index on `column`. For each run of `keys`, yield the addresses of the rows with its keys.
 
     Args:
         keys: sorted runs without nulls. Neighbouring keys share index pages: 10,000 contiguous keys cost as much as 100
@@ -169,7 +172,7 @@ def hide_rows(base: Base, rows: Mapping[int, Offsets]) -> dict[int, str | None]:
 
 
 def hide_all_rows(base: Base, fragment: Fragment, *, objects: ObjectStore, nonce: Nonce) -> str:
-    """Write a deletion file that hides every row of a fragment; returns the fragment that names it.
+    """Write a deletion file that hides every row of a fragment. Return the fragment that names it.
 
     Lance's own call writes no file in this case, and its `Merge` refuses a list of fragments without this one.
 

@@ -164,7 +164,7 @@ def create_base(
     index, which `ensure_mem_wal` adds.
     """
     declared = declare_primary_key(columns, tuple(primary_key)).with_metadata(facts.metadata())
-    # Automatic cleanup is off: with it any commit of any tool may delete files that readers and snapshots need.
+    # Automatic clean-up is off: with it any commit of any tool may delete files that readers and snapshots need.
     carried = Carried(_declared(batch, declared) for batch in rows)
     with first_version("the base can't be written", at=uri, table=uri, reading=carried):
         lance.write_dataset(
@@ -180,10 +180,9 @@ def create_base(
 
 @contextmanager
 def first_version(doing: str, *, at: str, table: str, reading: Carried | None = None) -> Iterator[None]:
-    """Like `native_errors`, for a call in which Lance creates a dataset at a location that was free before.
+    """Translate errors of a call in which Lance creates a dataset at a location that was free before.
 
-    Raises:
-        Contended: another process has created a dataset there.
+    Raises: the same errors as `native_errors`, but `Contended` if another process has created a dataset there.
     """
     try:
         with native_errors(doing, table=table, reading=reading):
@@ -270,7 +269,7 @@ def open_base(*, uri: str, version: int | None = None, storage_options: StorageO
 
 
 def find_base(*, uri: str, storage_options: StorageOptions = None) -> BaseTable | None:
-    """Like `open_base`, but returns None if there is no dataset."""
+    """Open the newest version of a base; None if there is no dataset. Raises: the same errors as `open_base`."""
     try:
         return open_base(uri=uri, storage_options=storage_options)
     except Invalid as error:
@@ -284,7 +283,7 @@ def no_dataset(uri: str) -> Invalid:
 
 
 def open_dataset(*, uri: str, version: int | None, storage_options: StorageOptions) -> lance.LanceDataset:
-    """Open a base as a Lance dataset; raises the same errors as `open_base`."""
+    """Open a base as a Lance dataset. Raises: the same errors as `open_base`."""
     try:
         with read_errors("the base can't be opened", table=uri, object=f"{uri}/_versions"):
             return lance.dataset(uri, version=version, storage_options=_options(storage_options))

@@ -28,7 +28,7 @@ _U64 = npt.NDArray[np.uint64]
 
 
 def is_filterable(key: pa.Schema) -> bool:
-    """Whether Lance hashes the values of every column of this key."""
+    """Return whether Lance hashes the values of every column of this key."""
     return all(field.type in _TYPES for field in key)
 
 
@@ -50,7 +50,7 @@ def build_bloom(keys: pa.Table) -> bytes:
 
 
 def may_contain(bloom: bytes, keys: pa.Table) -> npt.NDArray[np.bool_]:
-    """One flag per key: False means that the key is surely not among those that `bloom` was built from.
+    """Return one flag per key: False means that the key is certainly not one from which `bloom` was built.
 
     All flags are True if the key is not filterable or the filter has another size.
     """
@@ -62,7 +62,7 @@ def may_contain(bloom: bytes, keys: pa.Table) -> npt.NDArray[np.bool_]:
 
 
 def _bit_positions(hashes: _U64) -> npt.NDArray[np.int64]:
-    """Eight bit positions per hash, relative to the start of the filter: one in each word of the block."""
+    """Return eight bit positions per hash, from the start of the filter: one in each word of the block."""
     blocks = ((hashes >> np.uint64(32)) * np.uint64(_BLOCKS)) >> np.uint64(32)
     low = hashes.astype(np.uint32)
     within = (low[:, None] * _SALTS[None, :]) >> np.uint32(27)
@@ -71,7 +71,7 @@ def _bit_positions(hashes: _U64) -> npt.NDArray[np.int64]:
 
 
 def _hashes(keys: pa.RecordBatch) -> _U64:
-    """SipHash-1-3 of each row. Each column adds a null flag and the value, as Rust's `Hash` does."""
+    """Return SipHash-1-3 of each row. Each column adds a null flag and the value, as Rust's `Hash` does."""
     parts: list[Any] = []
     for column in keys.columns:
         if column.type in _FIXED:
@@ -104,7 +104,7 @@ def _joined(parts: list[Any], rows: int) -> pa.Array:
 
 
 def _siphash_1_3(messages: pa.Array) -> _U64:
-    """SipHash-1-3 with zero keys of each large binary message.
+    """Return SipHash-1-3 with zero keys of each large binary message.
 
     Processes one 8-byte word of all messages at a time. Messages are sorted, the longest first, so that the unfinished
     ones are always a prefix.
@@ -149,7 +149,7 @@ def _words_at(flat: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64]) -> _U6
 
 
 def _round(v: list[_U64]) -> None:
-    """One SipRound, in place."""
+    """Compute one SipRound in place."""
     v[0] += v[1]
     v[1][:] = _rotated(v[1], 13) ^ v[0]
     v[0][:] = _rotated(v[0], 32)

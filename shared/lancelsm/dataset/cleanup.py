@@ -56,7 +56,7 @@ def stored_versions(*, uri: str, storage_options: StorageOptions = None) -> tupl
 
 
 def named_files(*, uri: str, version: int, storage_options: StorageOptions = None) -> frozenset[str]:
-    """Data and deletion files that a version names, as keys relative to the table.
+    """Return the data and deletion files that a version names, as keys relative to the table.
 
     Raises:
         Contended: the version was removed after it was listed. A newer version that was not listed may name its files.
@@ -73,14 +73,14 @@ def named_files(*, uri: str, version: int, storage_options: StorageOptions = Non
 
 
 def searched_indexes(base: BaseTable) -> frozenset[str]:
-    """Names of the indexes over rows of this version."""
+    """Return the names of the indexes over rows of this version."""
     with read_errors("the base's indexes can't be read", table=base.uri):
         names = {index.name for index in base.dataset.describe_indices()}
     return frozenset(name for name in names - {MEM_WAL_INDEX} if not name.startswith(_LANCE_PREFIX))
 
 
 def clean_versions(*, uri: str, versions: Collection[int], storage_options: StorageOptions = None) -> int:
-    """Remove versions of the base, and the files that only they name; returns how many versions were removed.
+    """Remove versions of the base, and the files that only they name. Return how many versions were removed.
 
     Lance never removes the newest version, a tagged version, or a file that a remaining version names. It also removes
     files that no version names if they are older than 7 days.

@@ -28,7 +28,7 @@ _OF_LANCE: Final = frozenset(
     {"_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version"}
 )
 _COMPARISONS: Final = frozenset({"=", "==", "<>", "!=", "<", "<=", ">", ">="})
-_STARTS: Final = frozenset({"(", "and", "or", "not"})  # what stands before an operand that begins there
+_STARTS: Final = frozenset({"(", "and", "or", "not"})  # an operand may begin after these
 _ENDS: Final = frozenset({")", "and", "or"})
 _TYPED: Final = frozenset({"x", "date", "time", "timestamp", "interval"})  # words that may touch the text after them
 _UNITS: Final = {"s": "Second", "ms": "Millisecond", "us": "Microsecond", "ns": "Nanosecond"}
@@ -62,7 +62,7 @@ class _Token:
 
     @property
     def word(self) -> str:
-        """The text of a word or symbol in lower case; nothing for others."""
+        """The text of a word or symbol in lower case; empty for other tokens."""
         return self.text.lower() if self.kind in (_Kind.WORD, _Kind.SYMBOL) else ""
 
 
@@ -74,7 +74,7 @@ class Condition:
     sql: str
 
     def matching(self, rows: pa.Table, *, table: str) -> pa.Table:
-        """The rows for which the condition is true, in the same order.
+        """Return the rows for which the condition is true, in the same order.
 
         Raises:
             Invalid: the condition fails on a row.
@@ -93,14 +93,15 @@ def read_condition(text: str, *, columns: pa.Schema, table: str) -> Condition:
     """Check a condition, and prepare it for Lance.
 
     Args:
-        text: SQL in Lance's dialect: text in single quotes, odd column names in backticks. A literal that is compared
-            with a column of dates, times, timestamps, durations, decimals or floats, or with a 64 bit integer, may be
-            written in the form that rows in JSON have. It has the column's type then.
-        columns: what the condition is over.
+        text: SQL in Lance's dialect: text in single quotes, and backticks around a column name that is not a plain
+            word. If a literal is compared with a column of dates, times, timestamps, durations, decimals, floats or
+            64 bit integers, it may be written as in JSON rows, and gets the type of the column.
+        columns: the columns that the condition may use.
         table: its URI, for errors.
 
     Raises:
-        Invalid: it is no condition over these columns, or more than one. Says where; positions count from 1.
+        Invalid: the text is not a condition over these columns, or has more text after one. The error names the
+            position, counted from 1.
     """
     tokens = list(_tokens(text, table))
     _check_parentheses(tokens, table)
@@ -172,7 +173,7 @@ def _check_names(tokens: Sequence[_Token], columns: pa.Schema, table: str) -> No
 
 
 def _with_casts(tokens: Sequence[_Token], columns: pa.Schema, table: str) -> list[_Token]:
-    """The tokens with each literal that needs it cast to the type of the column it is compared with."""
+    """Return the tokens, with a cast around each literal that Lance does not read as a value of its column."""
     text = "".join(token.text for token in tokens)
     solid = [token for token in tokens if token.kind is not _Kind.SPACE]
     casts: dict[int, str] = {}  # by where the literal begins; its sign, if any, is replaced with it
@@ -207,12 +208,12 @@ def _with_casts(tokens: Sequence[_Token], columns: pa.Schema, table: str) -> lis
 
 
 def _word(solid: Sequence[_Token], at: int) -> str:
-    """The word or symbol at this token; nothing past the end."""
+    """Return the word or symbol at this token; empty past the end."""
     return solid[at].word if at < len(solid) else ""
 
 
 def _column(solid: Sequence[_Token], at: int, columns: pa.Schema) -> tuple[int, pa.Field] | None:
-    """The column, or the field of a struct, that is named from this token on, and the token after it."""
+    """Return the column or field of a struct that the tokens from here on name, and the index after them."""
     fields: list[pa.Field] = list(columns)
     field: pa.Field | None = None
     while at < len(solid) and solid[at].kind in (_Kind.WORD, _Kind.NAME):
@@ -230,7 +231,7 @@ def _column(solid: Sequence[_Token], at: int, columns: pa.Schema) -> tuple[int, 
 
 
 def _literal(solid: Sequence[_Token], at: int) -> tuple[int, int] | None:
-    """The literal that begins at this token, as a range of tokens: text, or a number with or without a sign."""
+    """Return the literal that begins at this token, as a range of tokens: text, or a number with or without a sign."""
     start = at
     if _word(solid, at) in ("-", "+") and at + 1 < len(solid) and solid[at + 1].kind is _Kind.NUMBER:
         at += 1
@@ -240,7 +241,7 @@ def _literal(solid: Sequence[_Token], at: int) -> tuple[int, int] | None:
 
 
 def _compared(solid: Sequence[_Token], at: int) -> Iterator[tuple[int, int]]:
-    """The literals that a column, which ends before this token, is compared with."""
+    """Yield the literals with which the column before this token is compared."""
     if _word(solid, at) in _COMPARISONS:
         literal = _literal(solid, at + 1)
         if literal is not None and _word(solid, literal[1]) in _ENDS | {""}:
@@ -263,7 +264,7 @@ def _compared(solid: Sequence[_Token], at: int) -> Iterator[tuple[int, int]]:
 
 
 def _cast(literal: str, field: pa.Field, text: str, start: int, table: str) -> str | None:
-    """SQL for a literal as a value of a column's type; None where Lance reads the literal itself as one."""
+    """Return SQL that gives a literal the type of a column; None if Lance itself reads the literal so."""
     kind = field.type
     is_text = literal.startswith("'")
     if pa.types.is_integer(kind):
@@ -305,7 +306,7 @@ def _sql(value: pa.Array, kind: pa.DataType) -> str:
 
 
 def _name(kind: pa.DataType) -> str:
-    """The name of a temporal type in `arrow_cast`."""
+    """Return the name of a temporal type in `arrow_cast`."""
     if pa.types.is_date(kind):
         return f"Date{kind.bit_width}"
     if pa.types.is_timestamp(kind):
@@ -317,12 +318,12 @@ def _name(kind: pa.DataType) -> str:
 
 
 def _wrapped(tokens: Sequence[_Token]) -> str:
-    # Comments are left out: nobody needs to agree with Lance where one ends.
+    # Comments are left out, so it does not matter where Lance thinks that a comment ends.
     return f"({''.join(' ' if one.kind is _Kind.SPACE else one.text for one in tokens)})"
 
 
 def _problem(sql: str, columns: pa.Schema) -> str:
-    """Why Lance can't plan a condition over these columns; empty if it can."""
+    """Return why Lance can't plan a condition over these columns; empty if it can."""
     plain = pa.schema([pa.field(column.name, column.type) for column in columns])
     try:
         # Each handle has its own store in memory, which is freed with the handle.
@@ -334,7 +335,7 @@ def _problem(sql: str, columns: pa.Schema) -> str:
 
 
 def _unplanned(text: str, tokens: Sequence[_Token], problem: str, columns: pa.Schema, table: str) -> Invalid:
-    """The error for a condition that Lance can't plan: it names where text after a complete condition begins."""
+    """Build the error for a condition that Lance can't plan. It names where text after a complete condition begins."""
     solid = [token for token in tokens if token.kind is not _Kind.SPACE]
     found = re.search(r"found: ([^\s)]+)", problem)
     for at, token in enumerate(solid):

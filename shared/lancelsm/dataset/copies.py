@@ -91,7 +91,7 @@ def write_copy(
 
 
 def read_copy(*, uri: str, columns: pa.Schema, storage_options: StorageOptions = None) -> Iterator[pa.RecordBatch]:
-    """Stream the rows of a copy; raises `Corrupt` or `Unavailable`, and `Invalid` if there is no copy."""
+    """Yield the rows of a copy. Raise `Invalid` if there is no copy, else `Corrupt` or `Unavailable`."""
     dataset = open_dataset(uri=uri, version=None, storage_options=storage_options)
     with read_errors("the copy can't be read", table=uri):
         yield from dataset.scanner(columns=list(columns.names), batch_size=_BATCH_ROWS).to_batches()

@@ -37,7 +37,7 @@ def every_row(rows: int) -> bytes:
 
 
 def arrow_problem(body: bytes, *, rows: int, hidden: int) -> str:
-    """Check a deletion file in Arrow's file format; returns the problem, or an empty string.
+    """Check a deletion file in Arrow's file format. Return the problem, or an empty string.
 
     Args:
         rows: number of rows in the fragment, hidden rows included.
@@ -60,7 +60,7 @@ def arrow_problem(body: bytes, *, rows: int, hidden: int) -> str:
 
 
 def _sizes(body: bytes) -> Iterator[int]:
-    """The memory that an Arrow file declares: size of each batch, and of each compressed buffer in it.
+    """Yield the sizes of memory that an Arrow file declares: of each batch, and of each compressed buffer in it.
 
     pyarrow does not check every size: it skips those in the footer, and the null bitmap if there are no nulls. Field
     numbers are those of Arrow's flatbuffers `Footer`, `Message` and `RecordBatch`.
@@ -94,7 +94,7 @@ def _structs(data: bytes, table: int, number: int, form: str) -> Iterator[tuple[
 
 
 def _field(data: bytes, table: int, number: int) -> int:
-    """The position of a field of a flatbuffer table; 0 if the table lacks it."""
+    """Return the position of a field of a flatbuffer table; 0 if the table lacks it."""
     (back,) = struct.unpack_from("<i", data, table)
     (size,) = struct.unpack_from("<H", data, table - back)
     slot = 4 + 2 * number

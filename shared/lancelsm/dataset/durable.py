@@ -10,7 +10,7 @@ from lancelsm.objects.open import local_path
 
 
 def make_durable(uri: str) -> None:
-    """Sync every file and directory of a local dataset, and its parent directory. Does nothing for an object store.
+    """Sync every file and directory of a local dataset, and its parent directory. Do nothing for an object store.
 
     Skips lancelsm's own directory, whose files are synced when they are written. Opening and closing the registry's
     SQLite file here would also release all locks that this process holds on it.

@@ -162,13 +162,13 @@ def lookup_generation(
 
     Args:
         keys: a table with the key columns, in the table's types.
-        columns: as in `read_generation`.
+        columns: the same as in `read_generation`.
         bloom_setsum: setsum of the bloom filter as it was written; not checked if None.
 
     Raises:
-        Corrupt: as in `read_generation`; or the bloom filter is not the one that was flushed, so that it may exclude
-            existing keys; or the key index points to rows with other keys.
-        Invalid, Unavailable: as in `read_generation`.
+        Corrupt: for the reasons of `read_generation`; or the bloom filter is not the one that was flushed, so that it
+            may exclude existing keys; or the key index points to rows with other keys.
+        Invalid, Unavailable: for the reasons of `read_generation`.
     """
     wanted = _projection(schema, columns)
     keys = keys.select(list(schema.primary_key)).cast(schema.key)
@@ -264,7 +264,7 @@ def _renumbered(fragment: FragmentMetadata, numbers: Numbering) -> FragmentMetad
 
 
 def _projection(schema: TableSchema, columns: Sequence[str] | None) -> pa.Schema:
-    """The part of `schema.stored` with these columns, the key and `_tombstone`."""
+    """Return the part of `schema.stored` with these columns, the key and `_tombstone`."""
     if unknown := set(columns or ()) - set(schema.names):
         raise Invalid(f"the table has no column {min(unknown)!r}", field=min(unknown))
     names = schema.names if columns is None else {*columns, *schema.primary_key}
@@ -272,13 +272,13 @@ def _projection(schema: TableSchema, columns: Sequence[str] | None) -> pa.Schema
 
 
 def _names(dataset: lance.LanceDataset, stored: _Stored, wanted: pa.Schema) -> list[str]:
-    """Names of the wanted columns in the generation. Generations of Lance before release 9 have no `_tombstone`."""
+    """Return the wanted columns by their names in the generation. Before Lance 9, generations have no `_tombstone`."""
     names = [stored[field.name].name for field in wanted if field.name in stored]
     return [*names, TOMBSTONE] if TOMBSTONE in dataset.schema.names else names
 
 
 def _pushed(dataset: lance.LanceDataset, stored: _Stored, schema: TableSchema, where: Condition | None) -> str | None:
-    """The filter for Lance's scan; None if the generation has other columns or names than the table."""
+    """Return the filter for Lance's scan; None if the generation has other columns or names than the table."""
     if where is None or any(name not in stored or stored[name].name != name for name in schema.names):
         return None
     return f"{where.sql} OR {TOMBSTONE}" if TOMBSTONE in dataset.schema.names else where.sql
@@ -322,7 +322,7 @@ def _take(dataset: lance.LanceDataset, stored: _Stored, wanted: pa.Schema, offse
 
 
 def _is_among(numbers: pa.Array, among: npt.NDArray[np.uint64]) -> pa.Array:
-    """Like `is_in` with a sorted set, but without hashing the set for every batch."""
+    """Return which numbers are among a sorted set. Unlike `is_in`, this does not hash the set for every batch."""
     values = numbers.to_numpy(zero_copy_only=False)
     at = np.minimum(np.searchsorted(among, values), len(among) - 1)
     return pa.array(among[at] == values)

@@ -30,7 +30,7 @@ class Keys:
         return self._count
 
     def find(self, wanted: pa.ChunkedArray) -> Indexes:
-        """The index of each wanted key in this set, or `ABSENT`.
+        """Return the index of each wanted key in this set, or `ABSENT`.
 
         Look up many keys per call: unless keys are integers, each call hashes the whole set again.
 

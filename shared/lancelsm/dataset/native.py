@@ -88,7 +88,7 @@ def native_errors(doing: str, *, reading: Carried | None = None, **where: str) -
 
 @contextmanager
 def read_errors(doing: str, *, condition: str | None = None, **where: str) -> Iterator[None]:
-    """Like `native_errors`, for a block that only reads stored files: a failure means damage, not wrong input.
+    """Translate errors of a block that only reads stored files: a failure means damage, not wrong input.
 
     Args:
         condition: the caller's text of a `conditions.Condition`, if the block applies one.
@@ -142,7 +142,7 @@ def _read_error(cause: Exception, doing: str, where: Mapping[str, str]) -> LsmEr
 
 
 def _access_problem(text: str, doing: str, where: Mapping[str, str]) -> Invalid | None:
-    """The error if the location can't be accessed at all."""
+    """Return the error if the location can't be accessed at all."""
     if _REFUSED.search(text):
         remedy = "Check the credentials and their permissions on the table's prefix"
         return Invalid(f"{doing}: {text}", remedy=remedy, **where)
@@ -162,17 +162,17 @@ def invalid_condition(condition: str, problem: str, **where: str) -> Invalid:
 
 
 def text_of(cause: BaseException) -> str:
-    """What an error of Lance says, in one line and without positions in its source code."""
+    """Return the text of an error of Lance in one line, without positions in its source code."""
     return " ".join(_SOURCE.sub("", str(cause)).split("\n")).strip() or type(cause).__name__
 
 
 def _is_panic(cause: BaseException) -> bool:
-    """Whether Lance's Rust code panicked, usually over damaged bytes."""
+    """Return whether Lance's Rust code panicked, usually because of damaged bytes."""
     return type(cause).__name__ == "PanicException"
 
 
 def _corrupt(reason: str, **where: str) -> Corrupt:
-    """Name the object: the one of the caller, else the file that Lance names, else the data of the base."""
+    """Build the error. It names the object of the caller, else the file that Lance names, else the data of the base."""
     found = _FILE.search(reason)
     if "object" not in where and "table" in where:
         where["object"] = found[0] if found else f"{where['table']}/data"

@@ -6,11 +6,11 @@ from lancelsm.dataset.base_table import BaseTable, open_dataset
 from lancelsm.dataset.native import native_errors
 
 TARGET_ROWS = 1_048_576
-_HIDDEN_SHARE = 0.1  # a fragment with a larger share of hidden rows is rewritten, whatever its size
+_HIDDEN_SHARE = 0.1  # a fragment with a larger share of hidden rows is rewritten, even if it is large
 
 
 def compact(base: BaseTable) -> tuple[int, int]:
-    """Rewrite small fragments as larger ones without hidden rows; returns (fragments removed, fragments added).
+    """Rewrite small fragments as larger ones without hidden rows. Return (fragments removed, fragments added).
 
     Raises:
         Contended: the base changed since this version.
@@ -27,7 +27,7 @@ def compact(base: BaseTable) -> tuple[int, int]:
 
 
 def extend_indexes(base: BaseTable) -> bool:
-    """Make every index cover all rows, and so catch up with the markers; returns whether the base changed.
+    """Make every index cover all rows, and so catch up with the markers. Return whether the base changed.
 
     Raises:
         Contended: the base changed since this version.

@@ -85,7 +85,7 @@ def find_rows(*, files: LanceFileSession, values: pa.Array) -> pa.Array | None:
 
 
 def index_problem(*, files: LanceFileSession, values: pa.Array, exact: bool) -> str | None:
-    """Read the whole index and compare it with these keys; returns the problem as a clause, or None.
+    """Read the whole index and compare it with these keys. Return the problem as a clause, or None.
 
     Args:
         values: the keys of the generation's rows in order, in the form of `lancelsm.record.key.key_column`.
@@ -125,6 +125,6 @@ def _may_hold(page: dict[str, Any], wanted: pa.Array) -> bool:
 
 
 def _runs(flags: list[bool]) -> list[tuple[int, int]]:
-    """Half-open ranges of consecutive True values."""
+    """Return the half-open ranges of consecutive True values."""
     edges = np.flatnonzero(np.diff(np.array([False, *flags, False]).astype(np.int8)))
     return [(int(first), int(last)) for first, last in edges.reshape(-1, 2)]

@@ -89,7 +89,7 @@ def examine_generation(
 
 
 def own_row_setsum(*, uri: str, schema: TableSchema, storage_options: StorageOptions = None) -> Setsum:
-    """Sum the rows of a generation over its own columns; raises the same errors as `read_generation`."""
+    """Sum the rows of a generation over its own columns. Raises: the same errors as `read_generation`."""
     stored = _as_stored(uri, schema, storage_options)
     batches = read_generation(uri=uri, schema=stored, storage_options=storage_options)
     return sum((row_setsum(batch) for batch in batches), start=Setsum.ZERO)
@@ -97,7 +97,7 @@ def own_row_setsum(*, uri: str, schema: TableSchema, storage_options: StorageOpt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseDirectory:
-    """A table directory with files of a base: that of the table itself, or of a table of which it is a clone.
+    """A table directory with files of a base: that of the table, or that of the table from which it was cloned.
 
     Args:
         prefix: prefix of the paths in reports; empty for the table's own directory.
@@ -130,12 +130,12 @@ class _File:
 
 
 def shared_directories(base: BaseTable) -> dict[int | None, str]:
-    """URIs of the tables whose files a version shares, by the id that the version uses."""
+    """Return the URIs of the tables whose files a version shares, by the id that the version uses."""
     return {number: one.path for number, one in base.dataset.base_paths().items() if one.is_dataset_root}
 
 
 def examine_base(base: BaseTable, *, directories: BaseDirectories) -> Iterator[tuple[str, Wrong | None]]:
-    """Read and check every fragment, then look for repeated keys. Yields (path, problem or None).
+    """Read and check every fragment, then look for repeated keys. Yield (path, problem or None).
 
     Raises:
         Unavailable: the store did not answer.
@@ -154,7 +154,7 @@ def examine_base(base: BaseTable, *, directories: BaseDirectories) -> Iterator[t
 
 
 def examine_indexes(base: BaseTable, *, directories: BaseDirectories) -> Iterator[Wrong | None]:
-    """Read every index of a version; yields a problem or None for each, and a problem if the MemWAL index is missing.
+    """Read every index of a version. Yield a problem or None for each, and a problem if the MemWAL index is missing.
 
     Does not check whether an index finds the right rows: Lance stores no checksum of an index.
 
@@ -200,7 +200,7 @@ def _segment(base: BaseTable, directory: BaseDirectory, prefix: str, written: in
 
 
 def _as_stored(uri: str, schema: TableSchema, storage_options: StorageOptions) -> TableSchema:
-    """The schema of a generation itself: its own columns, and its own names of the key columns."""
+    """Return the schema of a generation itself: its own columns, and its own names of the key columns."""
     columns = open_base(uri=uri, storage_options=storage_options).schema.columns
     own = pa.schema([column for column in columns if column.name != TOMBSTONE])
     ids = {field_id(column): column.name for column in own}
@@ -249,7 +249,7 @@ def _filter(bloom: bytes | None, keys: pa.Table, exact: bool) -> list[Wrong]:
 def _fragment(
     base: BaseTable, fragment: LanceFragment, directories: BaseDirectories
 ) -> tuple[pa.Array | None, Wrong | None]:
-    """Check a fragment; returns the keys of its live rows, or the wrong file."""
+    """Check a fragment. Return the keys of its live rows, or the wrong file."""
     metadata = fragment.metadata
     data, deletions = _files(metadata, directories)
     for file, written in data:
@@ -277,7 +277,7 @@ def _fragment(
 
 
 def _deletion_problem(base: BaseTable, file: _File, metadata: FragmentMetadata) -> str:
-    """Check the deletion file of a fragment; returns the problem, or an empty string.
+    """Check the deletion file of a fragment. Return the problem, or an empty string.
 
     This must come before Lance reads the file: a file that declares too much memory makes Lance end the whole process.
     """
@@ -310,7 +310,7 @@ def _wrong_file(base: BaseTable, metadata: FragmentMetadata, directories: BaseDi
 def _files(
     metadata: FragmentMetadata, directories: BaseDirectories
 ) -> tuple[list[tuple[_File, int | None]], _File | None]:
-    """The data files of a fragment, each with the size that was written, and its deletion file."""
+    """Return the data files of a fragment, each with the size that was written, and its deletion file."""
     data = [
         (_File(directory, f"data/{file.path}"), file.file_size_bytes)
         for file in metadata.files

@@ -35,7 +35,7 @@ def tag_version(*, uri: str, version: int, tag: str, storage_options: StorageOpt
 
 
 def tags(*, uri: str, storage_options: StorageOptions = None) -> dict[str, int]:
-    """All tags with their versions."""
+    """Return all tags with their versions."""
     dataset = open_dataset(uri=uri, version=None, storage_options=storage_options)
     left = _TRIES
     while True:

@@ -28,7 +28,7 @@ class BaseVersion:
 
 
 def base_versions(*, uri: str, newest: int, storage_options: StorageOptions = None) -> list[BaseVersion]:
-    """The newest versions of a base, oldest first.
+    """Return the newest versions of a base, oldest first.
 
     Args:
         newest: number of versions; each costs a few reads.

@@ -2,9 +2,9 @@
 
 A pin is one record, plus one record per region of what it needs there. Its creator writes these records, then reads the
 committed floors (`first_position` and `collector_round` of each head, `base_floor` in the catalog), and confirms the
-pin only if no floor has passed what it needs. The collector commits floors, then reads all pins, then deletes. Even if a
-process stalls, at least one of the two sees the other. A floor may pass a confirmed pin later; what the pin needs stays
-even then.
+pin only if no floor has passed what it needs. The collector commits floors, then reads all pins, then deletes. Even if
+a process stalls, at least one of the two sees the other. A floor may pass a confirmed pin later; what the pin needs
+stays even then.
 
 An unconfirmed pin always expires, even if it will never expire once it is confirmed. So after a crash it keeps objects
 only for a limited time. Model: tests/model/pins.py.

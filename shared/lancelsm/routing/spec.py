@@ -142,7 +142,7 @@ def to_json(spec: RegionSpec) -> dict[str, Any]:
 
 
 def from_json(document: Mapping[str, Any]) -> RegionSpec:
-    """The inverse of `to_json`; raise `Invalid` for other data."""
+    """Convert data that `to_json` returned to a spec; raise `Invalid` for other data."""
     try:
         return RegionSpec(
             spec_id=int(document["spec_id"]), fields=tuple(_field_from_json(field) for field in document["fields"])

@@ -39,7 +39,7 @@ def type_name(kind: pa.DataType) -> str:
 
 
 def arrow_type(name: str) -> pa.DataType:
-    """The inverse of `type_name`; raise `Invalid` for an unknown name."""
+    """Return the type with this name, the inverse of `type_name`; raise `Invalid` for an unknown name."""
     match = _TIMESTAMP.fullmatch(name)
     if match:
         return pa.timestamp(match[1], match[2])

@@ -89,7 +89,7 @@ def scrub_facts(handle: TableHandle, base: BaseTable, states: Iterable[RegionScr
 
 
 def _mismatch(handle: TableHandle, state: RegionScrub) -> str:
-    """Read a region and the base again, in this order; why they don't match, or an empty string.
+    """Read a region and the base again, in this order. Return why they don't match, or an empty string.
 
     Merges and collections may come between the reads, so only a mismatch that persists is a problem.
     """
@@ -120,7 +120,7 @@ def scrub_list(handle: TableHandle, record: Record, tally: Tally) -> None:
 
 
 def scrub_lineage(handle: TableHandle, base: BaseTable, tally: Tally) -> None:
-    """Check the lineage marker file of a clone. By it a drop of the clone finds what the source keeps for it."""
+    """Check the lineage marker file of a clone. A drop of the clone finds the pin in the source by this file."""
     tally.count()
     try:
         lineage = read_lineage(handle.context.objects)
@@ -151,7 +151,7 @@ def scrub_files(handle: TableHandle, base: BaseTable, tally: Tally) -> None:
 
 
 def _wrong(examined: Iterable[Wrong | None], tally: Tally) -> Iterator[Wrong]:
-    """The problems, until the limit of objects is reached."""
+    """Yield the problems, until the limit of objects is reached."""
     for found in examined:
         if found is not None:
             yield found
@@ -160,7 +160,7 @@ def _wrong(examined: Iterable[Wrong | None], tally: Tally) -> Iterator[Wrong]:
 
 
 def scrub_tags(handle: TableHandle, held: Iterable[Pin], tally: Tally) -> None:
-    """Check the tags on versions that snapshots need. By these tags Lance's own clean-up keeps the versions.
+    """Check the tags on versions that snapshots need. Lance's own clean-up keeps a version because of its tag.
 
     A snapshot has its tag before it is confirmed and until its record is deleted. The pin of a clone does not: when the
     clone is dropped, its tag is removed first.
@@ -179,7 +179,7 @@ def scrub_tags(handle: TableHandle, held: Iterable[Pin], tally: Tally) -> None:
 
 
 def _directories(handle: TableHandle, base: BaseTable) -> BaseDirectories:
-    """The directories with files of a version, and the sizes of their files now."""
+    """Return the directories with files of a version, and the sizes of their files now."""
     own = BaseDirectory(uri=base.uri, prefix="", sizes=_sizes(handle.context.objects))
     shared: dict[int | None, BaseDirectory] = {
         number: BaseDirectory(uri=uri, prefix=f"{uri}/", sizes=_sizes(open_store(uri, handle.storage_options)))
@@ -193,7 +193,7 @@ def _sizes(objects: ObjectStore) -> dict[str, int]:
 
 
 def _exists(handle: TableHandle, base: BaseTable) -> bool:
-    """Whether the version still exists."""
+    """Return whether the version still exists."""
     try:
         open_base(uri=handle.context.uri, version=base.version, storage_options=handle.storage_options)
     except VersionGone:
@@ -204,11 +204,11 @@ def _exists(handle: TableHandle, base: BaseTable) -> bool:
 
 
 def _kind(path: str) -> ObjectKind:
-    """The kind of a file of the base, or of the directory of an index, by its parent directory."""
+    """Return the kind of a file of the base, or of the directory of an index, by its parent directory."""
     return _KINDS.get(path.rpartition("/")[0].rpartition("/")[2], ObjectKind.BASE)
 
 
 def _fits(handle: TableHandle, base: BaseTable) -> bool:
-    """Whether the configuration has the columns and the primary key of the base."""
+    """Return whether the configuration has the columns and the primary key of the base."""
     ours, theirs = handle.config.schema, base.schema
     return ours.primary_key == theirs.primary_key and ours.columns.equals(theirs.columns.remove_metadata())

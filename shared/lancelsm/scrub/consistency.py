@@ -15,12 +15,12 @@ _SAME = ("first_position", "current_generation", "collector_round")
 
 
 def manifest_problems(manifest: Manifest) -> list[str]:
-    """Violations of the invariants of a single manifest."""
+    """Return the violations of the invariants of a single manifest."""
     return manifests.violations(None, manifest)
 
 
 def head_problems(head: Head, manifest: Manifest) -> list[str]:
-    """Contradictions between a head and the manifest that it names."""
+    """Return the contradictions between a head and the manifest that it names."""
     found = [
         f"{name} is {getattr(head, name)}, but {getattr(manifest, name)} in the manifest"
         for name in _SAME
@@ -42,7 +42,7 @@ def head_problems(head: Head, manifest: Manifest) -> list[str]:
 
 
 def tail_problems(head: Head, manifest: Manifest, entries: Sequence[Summary]) -> list[str]:
-    """Check that head = manifest + entries after the replay point, except for the setsum of the entries."""
+    """Return how head and manifest + entries after the replay point differ, except in the setsum of the entries."""
     counted = manifest.totals.after(entries)
     found = [
         f"{name} is {getattr(head, name)}, but {getattr(counted, name)} by manifest and log"
@@ -57,7 +57,7 @@ def tail_problems(head: Head, manifest: Manifest, entries: Sequence[Summary]) ->
 
 
 def ranges(manifest: Manifest, *, first: Position, discarded: Setsum) -> Iterator[tuple[Position, Position, Setsum]]:
-    """The ranges of the log from `first` through the replay point, with the expected setsum of each.
+    """Yield the ranges of the log from `first` through the replay point, with the expected setsum of each.
 
     Args:
         discarded: setsum of the entries below `first`; the first range may have begun there.
@@ -77,6 +77,6 @@ def ranges(manifest: Manifest, *, first: Position, discarded: Setsum) -> Iterato
 
 
 def epoch_falls(entries: Mapping[Position, Summary]) -> list[Position]:
-    """Positions whose entry has an older epoch than the entry before."""
+    """Return the positions whose entry has an older epoch than the entry before."""
     ordered = sorted(entries)
     return [b for a, b in pairwise(ordered) if entries[b].epoch < entries[a].epoch]

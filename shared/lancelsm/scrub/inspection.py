@@ -101,7 +101,7 @@ def find_manifest(region: Region) -> ManifestFound:
 
 
 def find_entries(region: Region) -> list[EntryFound]:
-    """Read all objects in the log of a region, by position; raises the same errors as `find_manifest`."""
+    """Read all objects in the log of a region, by position. Raises: the same errors as `find_manifest`."""
     head, manifest = newest(region, region.head())
     listed = region.context.objects.list(wal_prefix(region.id))
     positions = sorted(position for item in listed if (position := wal_position(item.key)) is not None)
@@ -115,7 +115,7 @@ def find_generations(region: Region, *, merged: Generation) -> list[GenerationFo
     Args:
         merged: the counter of the region in the base.
 
-    Raises the same errors as `find_manifest`.
+    Raises: the same errors as `find_manifest`.
     """
     _, manifest = newest(region, region.head())
     prefix = f"{region_prefix(region.id)}/"

@@ -34,7 +34,7 @@ class LogScrub:
     _entries: dict[Position, Summary | None] = field(default_factory=dict)  # None: missing or damaged
 
     def has(self, position: Position) -> bool:
-        """Whether there is an object at this position."""
+        """Return whether there is an object at this position."""
         return self.region.context.objects.get(wal_entry(self.region.id, position)) is not None
 
     def read(self, end: LogEnd, *, first: Position) -> None:
@@ -66,7 +66,7 @@ class LogScrub:
     def check_tail(
         self, manifest: Manifest, end: LogEnd, *, record: str, kind: ObjectKind, still: Still = always
     ) -> bool:
-        """Whether all entries after the replay point were read and have the sum in `end`.
+        """Return whether all entries after the replay point were read and have the sum in `end`.
 
         Args:
             record: path of the record with `end`. If all entries are intact, this record may be the wrong one.
@@ -114,7 +114,7 @@ class LogScrub:
         return position, entry.summary
 
     def _check_range(self, first: Position, last: Position, wanted: Setsum) -> bool | None:
-        """Whether these entries have the expected sum; None if some were not read."""
+        """Return whether these entries have the expected sum; None if some were not read."""
         found = [self._entries.get(Position(p)) for p in range(first, last + 1)]
         if None in found:
             return None
@@ -131,12 +131,12 @@ class LogScrub:
 
 
 def _while_kept(position: Position) -> Still:
-    """A problem while no later head has a floor above this position."""
+    """Return the condition for a problem that counts until a later head has its floor above this position."""
     return lambda later, _: later.first_position <= position
 
 
 def _entry_problem(entry: Entry) -> str:
-    """Check an entry by itself; returns the problem, or an empty string. Entries of Lance's writer declare no sums."""
+    """Check an entry by itself. Return the problem, or an empty string. Entries of Lance's writer declare no sums."""
     if entry.nonce is not None and not entry.sound:
         return "its bytes don't have the sum that it declares"
     if entry.row_setsum is not None:

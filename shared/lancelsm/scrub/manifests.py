@@ -61,7 +61,7 @@ class ManifestScrub:
                 self._suspect(head_path(self.region), ObjectKind.HEAD, newer, head)
 
     def _check_hint(self, head: Head) -> int:
-        """Check the hint; returns its version, or the newest version if the hint is wrong."""
+        """Check the hint. Return its version, or the newest version if the hint is wrong."""
         current, key = head.manifest_version, version_hint(self.region.id)
         self.tally.count()
         start, problem = self._read_hint()
@@ -72,7 +72,7 @@ class ManifestScrub:
         return current if problem or start is None else start
 
     def _read_hint(self) -> tuple[int | None, str]:
-        """The version at which Lance's readers start, or the problem with the hint."""
+        """Return the version at which Lance's readers start, or the problem with the hint."""
         objects, first = self.region.context.objects, Version(1)
         hint = objects.get(version_hint(self.region.id))
         if hint is None:  # readers start at version 1: a crash may come before its hint

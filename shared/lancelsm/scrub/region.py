@@ -104,7 +104,7 @@ class RegionScrub:
             self._suspects.add(record, ObjectKind.CURSOR, problem)
 
     def settle_pinned(self, *, held: bool) -> None:
-        """Report problems if the pin still exists: what it needs must then exist, whatever the heads say."""
+        """Report problems if the pin still exists: what it needs must then exist, even if no head names it."""
         self._suspects.settle_pinned(self._tally, held=held)
 
     def reread(self) -> Manifest | None:
@@ -142,7 +142,7 @@ class RegionScrub:
         return head
 
     def _head_is_missing(self) -> bool:
-        """Whether there is still no head. During the creation of a region, its head is created before its first use."""
+        """Return whether there is still no head. A region that is being created gets its head before its first use."""
         return self.region.find_head() is None
 
     def _check_head(self, head: Head, manifest: Manifest) -> None:
@@ -156,7 +156,7 @@ class RegionScrub:
             self._suspects.add(head_path(self.region), ObjectKind.HEAD, problem, still=while_named(head.manifest_key))
 
     def _read_list(self, manifest: Manifest) -> Setsum | None:
-        """Check the list of the newest round; returns its sum of collected entries."""
+        """Check the list of the newest round. Return its sum of collected entries."""
         key = manifest.collector_key
         if not key:
             return Setsum.ZERO

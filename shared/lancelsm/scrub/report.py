@@ -85,15 +85,15 @@ class Tally:
         self._problems[Problem(path=path, kind=kind, problem=problem)] = None
 
     def names(self, path: str) -> bool:
-        """Whether there is a problem with this path, or with one that begins with it."""
+        """Return whether there is a problem with this path, or with one that begins with it."""
         return any(problem.path.startswith(path) for problem in self._problems)
 
     def separate(self) -> Tally:
-        """A new tally with the rest of the limit, for `merge`."""
+        """Return a new tally with the rest of the limit, for `merge`."""
         return Tally(limit=None if self.limit is None else max(0, self.limit - self.checked))
 
     def merge(self, other: Tally, *, held: bool) -> None:
-        """Add the counts of another tally, and its problems if `held`: the pin that they are about still exists."""
+        """Add the counts of another tally; and its problems, if the pin that they are about still exists (`held`)."""
         self.checked += other.checked
         self.complete &= other.complete
         if held:
@@ -110,10 +110,10 @@ def record_path(key: Key) -> str:
 
 
 def head_path(region: Region) -> str:
-    """The path of the record of a region's head."""
+    """Return the path of the record of a region's head."""
     return record_path(head_key(region.context.table, region.id))
 
 
 def problem_of(error: LsmError) -> str:
-    """The text of an error for the report."""
+    """Return the text of an error for the report."""
     return error.message

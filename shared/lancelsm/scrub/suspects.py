@@ -10,16 +10,16 @@ from lancelsm.region.manifest import Manifest
 from lancelsm.scrub.report import ObjectKind, Tally
 
 Still = Callable[[Head, Manifest | None], bool]
-"""Whether it is still a problem, given a later head and its manifest; None if the manifest can't be read."""
+"""Returns whether a suspect is still a problem, given a later head and its manifest (None: it can't be read)."""
 
 
 def always(_head: Head, _manifest: Manifest | None) -> bool:
-    """A problem with any later head."""
+    """Count a problem with any later head."""
     return True
 
 
 def while_named(key: str) -> Still:
-    """A problem while the later head names this manifest."""
+    """Return the condition for a problem that counts while the later head names this manifest."""
     return lambda later, _: later.manifest_key == key
 
 

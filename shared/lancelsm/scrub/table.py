@@ -47,7 +47,7 @@ def scrub_location(
     """Scrub the table at a location, even if its configuration can't be read.
 
     Raises:
-        Invalid: table not found, or as in `scrub`.
+        Invalid: table, region or snapshot not found, a limit below 1, or the table was dropped.
         Unavailable: a store or the registry did not answer.
     """
     ports = ports or Ports()
@@ -109,7 +109,7 @@ def _tally(limit: int | None, table: str) -> Tally:
 def _scrub_named_snapshot(
     handle: TableHandle, name: str, states: Mapping[RegionId, RegionScrub], tally: Tally, *, files: bool
 ) -> None:
-    """Check what one snapshot needs; raises `Invalid` if it does not exist."""
+    """Check what one snapshot needs; raise `Invalid` if it does not exist."""
     partition = snapshots(handle.context.table)
     found = _read_pins(handle, partition, ObjectKind.SNAPSHOT, tally)
     pin = next((pin for pin in found if pin.name == name and pin.confirmed), None)
@@ -194,7 +194,7 @@ def _exists(handle: TableHandle, key: Key) -> bool:
 
 
 def _is_region(handle: TableHandle, name: RegionId) -> bool:
-    """Whether a directory in `_mem_wal` is that of a region: it has a head or a manifest."""
+    """Return whether a directory in `_mem_wal` is that of a region: it has a head or a manifest."""
     context = handle.context
     return _exists(handle, head_key(context.table, name)) or (
         context.objects.get(published_manifest(name, Version(1))) is not None
@@ -239,7 +239,7 @@ def _read_pins(handle: TableHandle, partition: str, kind: ObjectKind, tally: Tal
 
 
 def _is_broken(key: Key, record: Record) -> bool:
-    """Whether this is a pin's record of a region that can't be read."""
+    """Return whether this is a pin's record of a region that can't be read."""
     try:
         if "#" in key.sort:
             RegionPin.from_record(record)
@@ -287,10 +287,10 @@ def _scrub_cursor(handle: TableHandle, pin: Pin, states: Mapping[RegionId, Regio
 
 
 def _part(handle: TableHandle, pin: Pin, region: RegionId) -> str:
-    """The path of a pin's record of a region."""
+    """Return the path of a pin's record of a region."""
     return record_path(region_pin_key(pin.partition(handle.context.table), pin.name, pin.nonce, region))
 
 
 def _path(error: LsmError) -> str:
-    """The path of the record that an error names; empty if it names none."""
+    """Return the path of the record that an error names; empty if it names no record."""
     return str(error.where.get("record") or error.where.get("object") or "")

@@ -1,6 +1,6 @@
 """Estimate the cost of a deployment without writes from the resources in its templates.
 
-A resource type without a rule here is `Invalid`, so nobody adds a resource to the stacks without a look at its price.
+A resource type without a rule here raises `Invalid`, so each new resource of the stacks needs a rule for its price.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _scheduled(properties: Properties) -> Inventory | str:
 
 
 def _filter(properties: Properties) -> Inventory | str:
-    """A metric filter is free while no line matches, unless it has a default value for lines that don't match."""
+    """Return no cost: a filter is free while no line matches, unless it has a default value for other lines."""
     transformations = properties.get("MetricTransformations", ())
     return "DefaultValue" if any("DefaultValue" in one for one in transformations) else Inventory()
 

@@ -190,7 +190,7 @@ def _flushed_and_merged(work: Workload, settings: Settings, maintenance: _Mainte
 
 
 def _collected(work: Workload, settings: Settings, maintenance: _Maintenance) -> Iterator[CostItem]:
-    """Merges start a round in each span of twice the interval; a round reads every kept version of the base."""
+    """Yield the cost of rounds. Merges start one in each span of twice the interval; it reads all kept versions."""
     part, merges = "collect", maintenance.merges
     rounds = min(merges, MONTH_SECONDS / (2 * settings.collect_interval_seconds))
     kept = merges * settings.keep_versions_seconds / MONTH_SECONDS
@@ -219,7 +219,7 @@ def _flushed(flushes: float, *, generations: float, entries: float, kilobytes: f
 def _merged(
     in_function: float, *, jobs: float, job_rows: float, generations: float, kilobytes: float
 ) -> Iterator[CostItem]:
-    """The cost of merges: `kilobytes` in the function, `job_rows` in jobs."""
+    """Yield the cost of merges: `kilobytes` in the function, `job_rows` in jobs."""
     part, merges = "merge", in_function + jobs
     if in_function:
         yield from _invocations(part, "merger", in_function, kilobytes / in_function)
@@ -247,7 +247,7 @@ def _logs(invocations: float) -> CostItem:
 
 
 def usd_per_million_rows(work: Workload, items: Iterable[CostItem]) -> dict[str, float]:
-    """US dollars per million rows until they are acknowledged, merged, and collected, without fixed monthly costs."""
+    """Return US dollars per million rows until they are acknowledged, merged and collected, without fixed costs."""
     millions = work.rows / 1e6
     moved = [item for item in items if item.price != prices.METRIC]
     after = {"acknowledged": ("flush", "merge", "collect"), "merged": ("collect",), "collected": ()}
