@@ -3,7 +3,7 @@
 #   ARGS='...'          passed on: demo, demo-aws, test, test-rest, simulate, bench, lock, synth, deploy
 #   STAGE=prod          synth, bootstrap, deploy, destroy, asl (default: dev)
 #   SECONDS=600         stress: for how long (default: 60)
-#   CDK_OUT=DIR         synth, bootstrap, deploy, destroy: where what is synthesized lies (default: cdk.out)
+#   CDK_OUT=DIR         synth, bootstrap, deploy, destroy: the directory of the synthesized stacks (default: cdk.out)
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
@@ -37,13 +37,13 @@ demo: .venv/demo.stamp ## run a year of flights through the whole pipeline (ARGS
 demo-aws: .venv/demo.stamp node_modules/.package-lock.json ## run the same through both stacks, on an emulated AWS (GATEWAY_PORT=4566)
 	@$(BIN)/python -m local.server start
 	@[ -e $(DEPLOYED) ] || { \
-		echo "Deploying to it; .local/deploy.log tells how it goes"; \
+		echo "Deploying to it; see .local/deploy.log for the progress"; \
 		$(LOCAL_AWS) $(MAKE) bootstrap deploy STAGE=local >.local/deploy.log 2>&1 && touch $(DEPLOYED); \
 	} || { cat .local/deploy.log; exit 1; }
 	@$(LOCAL_AWS) $(BIN)/lancelsm demo --stage local $(ARGS)
-	@echo "in a shell that has:"
+	@echo "To use these commands, set in your shell:"
 	@echo "  export $(LOCAL_AWS)"
-	@echo "The emulated AWS goes on: 'make local-down' ends it."
+	@echo "The emulated AWS keeps running: 'make local-down' stops it."
 
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --durations 10
 
@@ -83,10 +83,10 @@ bootstrap: synth ## create what the CDK itself needs in an account and region, o
 deploy: synth ## deploy both stacks to the account of your AWS credentials (ARGS='-c bucket=NAME')
 	@$(CDK) deploy --all --app $(CDK_OUT) --require-approval $(if $(filter local,$(STAGE)),never,broadening)
 	@echo
-	@echo "lancelsm is deployed (stage $(STAGE)). Make a table in the bucket and the registry above:"
+	@echo "lancelsm is deployed (stage $(STAGE)). Create a table in the bucket and the registry above:"
 	@echo "  echo '{\"id\": 1, \"total\": 9.5}' > orders.jsonl"
 	@echo "  $(BIN)/lancelsm init s3://BUCKET/tables/orders --schema orders.jsonl --primary-key id --registry REGISTRYNAME"
-	@echo "Then send it rows, and read them, with the AWS CLI (its version 1 takes no --cli-binary-format and needs none):"
+	@echo "Then send rows to it and read them with the AWS CLI (version 1 has no --cli-binary-format and does not need it):"
 	@echo "  aws lambda invoke --function-name lancelsm-$(STAGE)-ingest --cli-binary-format raw-in-base64-out \\"
 	@echo "    --payload '{\"table\": \"orders\", \"upserts\": [{\"id\": 1, \"total\": 9.5}]}' /dev/stdout"
 	@echo "  aws lambda invoke --function-name lancelsm-$(STAGE)-query --cli-binary-format raw-in-base64-out \\"
@@ -99,9 +99,9 @@ local: node_modules/.package-lock.json ## deploy both stacks on this machine, in
 	@$(BIN)/python -m local.server start
 	@$(LOCAL_AWS) $(MAKE) bootstrap deploy STAGE=local
 	@touch $(DEPLOYED)
-	@echo "Each of these in a shell that has:"
+	@echo "To use these commands, set in your shell:"
 	@echo "  export $(LOCAL_AWS)"
-	@echo "'make local-down' ends it. docs/local.md says what is emulated, and what is not."
+	@echo "'make local-down' stops it. docs/local.md says what is emulated, and what is not."
 
 local-down: ## stop the emulated AWS; what was deployed there is lost
 	@$(BIN)/python -m local.server stop
@@ -130,11 +130,11 @@ clean: ## remove everything that make created
 	candidates='$(or $(PYTHON),python3.13 python3.12 python3.11 python3)'; \
 	for python in $$candidates; do \
 		if "$$python" -c "$$fits" 2>/dev/null; then \
-			echo "making .venv with $$("$$python" --version)"; \
+			echo "creating .venv with $$("$$python" --version)"; \
 			"$$python" -m venv --clear .venv && touch $@; exit; \
 		fi; \
 	done; \
-	echo "lancelsm needs Python 3.11, 3.12 or 3.13, which none of these starts: $$candidates" >&2; \
+	echo "lancelsm needs Python 3.11, 3.12 or 3.13, but none of these is one: $$candidates" >&2; \
 	echo "Name one with PYTHON=/path/to/python" >&2; exit 1
 
 .venv/build.stamp: requirements/build.txt | .venv/venv.stamp
@@ -165,6 +165,6 @@ node_modules/.package-lock.json: package.json package-lock.json .venv/aws.stamp
 	@touch $@
 
 .venv/spark35.stamp: requirements/spark35.txt .venv/dev.stamp
-	@echo "installing Spark 3.5 beside the other"
+	@echo "installing Spark 3.5 beside Spark 4"
 	@$(LOCKED) --target .venv/spark35 --upgrade -r requirements/spark35.txt
 	@touch $@
