@@ -11,6 +11,7 @@ import lance
 import pyarrow as pa
 import pytest
 
+from lancelsm.dataset.conditions import read_condition
 from lancelsm.dataset.fields import numbering
 from lancelsm.dataset.generation import check_generation, lookup_generation, read_generation, write_generation
 from lancelsm.errors import Corrupt, Invalid
@@ -19,8 +20,10 @@ from lancelsm.record.schema import FIELD_ID, TOMBSTONE, TableSchema
 from tests.unit.generations import ORDERS, check_notices_lost_and_changed_rows, field, stored_rows, table_schema, write
 
 
-def read(uri: str, schema: TableSchema, **options: Any) -> list[dict[str, Any]]:
-    return [row for batch in read_generation(uri=uri, schema=schema, **options) for row in batch.to_pylist()]
+def read(uri: str, schema: TableSchema, *, where: str = "", **options: Any) -> list[dict[str, Any]]:
+    condition = read_condition(where, columns=schema.columns, table=uri) if where else None
+    batches = read_generation(uri=uri, schema=schema, where=condition, **options)
+    return [row for batch in batches for row in batch.to_pylist()]
 
 
 def test_rows_are_read_back_in_order_with_their_tombstones(tmp_path: Path) -> None:
