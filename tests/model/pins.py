@@ -2,7 +2,7 @@
 
 The state before a round needs the object, the state after it does not. A holder records a pin of the state that it saw,
 reads the committed floor and confirms the pin. After the pin has expired, the holder renews it before it relies on it
-again. Several collectors mark, commit, read all pins, and delete. Any process may stop at any line and go on much
+again. Several collectors mark, commit, read all pins, and delete. Any process may stop at any line and continue much
 later.
 """
 

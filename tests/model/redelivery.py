@@ -1,7 +1,7 @@
 """Deliver a group of a FIFO queue again in other batches, and redrive its dead letters: docs/design.md, "AWS".
 
 A container receives the visible messages of one group, from the first one on, unless messages of the group are in
-flight. A container whose time ran out goes on while another one has the same messages. Each container decides under a
+flight. A container whose time ran out continues while another one has the same messages. Each container decides under a
 head which messages are new, writes dead letters for rejected rows, appends, and reports which messages it applied. A
 container that takes no more steps has crashed. An append is one step that succeeds if its head is still current
 (tests/model/append.py has its parts); its reply may be lost. At any time the redriver looks for newer rows from the
@@ -144,7 +144,7 @@ class Redelivery:
 
     def _append(self, state: State, mine: Container) -> Iterator[tuple[tuple[str, str], Container, State]]:
         failed = mine._replace(call="report")
-        if self.without is Guard.LATER_WAIT:  # the others go on without the first
+        if self.without is Guard.LATER_WAIT:  # the others continue without the first
             failed = mine._replace(call="decide", left=mine.left[1:], failed=(*mine.failed, mine.left[0]))
         yield ("append", "refused"), failed, state
         if mine.head != len(state.log) + 1:

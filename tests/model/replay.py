@@ -1,8 +1,8 @@
 """Replay a path through a model's state graph with the real code, and compare after every step.
 
 For each actor of the model, the function that it models runs in a greenlet of its own. It stops before each call of a
-port. The model's step decides which actor goes on and how its call ends. After the step, storage and the results of the
-actors must be the same as in the model, and the next call of each actor must be the next call in the model.
+port. The model's step decides which actor continues and how its call ends. After the step, storage and the results of
+the actors must be the same as in the model, and the next call of each actor must be the next call in the model.
 
 One step of a model may be several calls of the code. The driver knows which calls these are; they are answered at once.
 """

@@ -30,7 +30,7 @@ Act = Callable[[str, random.Random], object]
 
 @dataclass
 class Consumer:
-    """The state of a consumer: the entries that it has read, and the position from which it goes on."""
+    """The state of a consumer: the entries that it has read, and the position from which it continues."""
 
     start: Position  # where its cursor was created or set
     next: Position

@@ -1,7 +1,7 @@
 """Run several actors, one at a time, in an order that a seed decides.
 
 An actor is a plain function that uses the ports. Each port call and each sleep is a switch point: the actor stops
-there, and the schedule chooses the actor that goes on. Time is virtual: it moves when the chosen actor was asleep.
+there, and the schedule chooses the actor that continues. Time is virtual: it moves when the chosen actor was asleep.
 
     schedule = Schedule(seed)
     store = ScheduledStore(MemoryStore(), schedule)
@@ -36,7 +36,7 @@ class Outcome:
 
 
 class Schedule:
-    """Chooses the actor that goes on at each switch point: from `choices` first, then by `seed`.
+    """Chooses the actor that continues at each switch point: from `choices` first, then by `seed`.
 
     The attribute `choices` records all choices for a replay.
     """
@@ -105,7 +105,7 @@ class Schedule:
             candidates.append(min(asleep, key=lambda name: (self._wakes[name], name)))
         if len(self.choices) < len(self._given):
             chosen = self._given[len(self.choices)]
-            assert chosen in candidates, f"{chosen} can't go on at choice {len(self.choices)}: {candidates}"
+            assert chosen in candidates, f"{chosen} can't continue at choice {len(self.choices)}: {candidates}"
         else:
             chosen = self._random.choice(candidates)
         self.choices.append(chosen)
@@ -114,7 +114,7 @@ class Schedule:
 
 
 class ScheduledClock(FakeClock):
-    """Virtual time. A sleep lets other actors go on."""
+    """Virtual time. A sleep lets other actors continue."""
 
     def __init__(self, schedule: Schedule) -> None:
         super().__init__()

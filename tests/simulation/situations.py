@@ -117,7 +117,7 @@ OTHERS: dict[str, Callable[[Environment, Region], object]] = {
 
 
 def run(situation: Situation, plan_for: Callable[[Environment], FaultPlan]) -> tuple[Environment, BaseException | None]:
-    """Run the operation under a plan, let others go on, audit. Return the environment and the operation's error."""
+    """Run the operation under a plan, let others continue, audit. Return the environment and the operation's error."""
     with contextlib.redirect_stdout(io.StringIO()):
         environment = Environment()
         prepared = situation.prepare(environment)

@@ -118,7 +118,7 @@ def _take_over(environment: TableEnvironment, name: str, table: Table, dice: ran
 
 
 def _commit_to_base(environment: TableEnvironment, name: str, table: Table, dice: random.Random) -> None:
-    """Open the base with pylance, let other actors go on, then try a commit."""
+    """Open the base with pylance, let other actors continue, then try a commit."""
     environment.schedule.switch()
     dataset = lance.dataset(environment.path)
     environment.schedule.switch()

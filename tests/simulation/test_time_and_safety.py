@@ -2,7 +2,7 @@
 
 The history of appends, reads and heads of each run is checked for linearizability. Each snapshot shows the state at its
 creation. The consumer of each cursor gets every entry once and in order. Objects that are needed are kept, all others
-are deleted. An operation is one call of storage, registry or base: between any two of them any actor may go on.
+are deleted. An operation is one call of storage, registry or base: between any two of them any actor may continue.
 """
 
 from __future__ import annotations

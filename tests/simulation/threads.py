@@ -1,4 +1,4 @@
-"""Locks, conditions and a thread pool inside a schedule: instead of blocking, an actor lets others go on.
+"""Locks, conditions and a thread pool inside a schedule: instead of blocking, an actor lets others continue.
 
 threads = Threads(schedule)
 with threads.replacing(module):               # a module that imports `threading` and `ThreadPoolExecutor`

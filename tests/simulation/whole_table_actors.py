@@ -154,7 +154,7 @@ class WholeTableActors:
         return actors
 
     def _repeat(self, name: str, act: Act, times: int, dice: random.Random) -> Callable[[], None]:
-        """Return an actor that runs an operation several times. After a crash it goes on as a new process."""
+        """Return an actor that runs an operation several times. After a crash it continues as a new process."""
 
         def run() -> None:
             process = name

@@ -113,7 +113,7 @@ def test_a_reader_whose_cursor_was_dropped_does_not_read_below_the_floor(table):
 
 
 def test_a_consumer_that_commits_positions_with_its_rows_reads_each_change_once_despite_crashes(table, tmp_path):
-    """The stream goes on from the consumer's own positions; the cursor only keeps the entries it may still need."""
+    """The stream continues from the consumer's own positions; the cursor only keeps the entries it may still need."""
     seed = "exactly once"
     print(f"seed {seed!r}")
     chance = random.Random(seed)

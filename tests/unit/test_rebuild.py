@@ -182,7 +182,7 @@ def test_rows_acknowledged_under_an_older_copy_of_the_registry_never_count_as_me
         path.write_bytes(content)
     behind = lancelsm.open(location)
 
-    # When a writer goes on, and a flush of its rows needs a generation number that is taken
+    # When a writer continues, and a flush of its rows needs a generation number that is taken
     behind.upsert([row(3)])
     with pytest.raises(Corrupt, match=r"older copy.*region adopt"):
         behind.flush()

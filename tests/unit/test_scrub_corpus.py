@@ -1,7 +1,7 @@
 """Damage every kind of object of a table in every way: scrub names the object, and its readers refuse it.
 
-The table is in `fixtures/corrupt`, which documents how it was created. Where scrub names nothing, or readers go on, the
-dictionaries below say why.
+The table is in `fixtures/corrupt`, which documents how it was created. Where scrub names nothing, or readers continue,
+the dictionaries below say why.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ OTHER_ROWS = {
     ("catalog", "missing"): OLDER_REGISTRY,
     ("cursor", "missing"): "a consumer without its cursor starts from the beginning",
     ("cursor of a region", "stale"): OLDER_REGISTRY,
-    ("cursor of a region", "foreign"): "its consumer goes on from the other position",
+    ("cursor of a region", "foreign"): "its consumer continues from the other position",
     ("base deletion", "stale"): UNSUMMED,
     ("base deletion", "foreign"): UNSUMMED,
     ("key index", "stale"): "an index without a key hides the key, and it has no checksum",
