@@ -536,12 +536,12 @@ class Table:
         if self._at is not None:
             check_readable(self._context, self._at)
             with error_context(table=self.uri, snapshot=self._at.name), snapshot_errors(self._context, self._at):
-                return read(self._pinned)
+                return read(self._pinned)  # guard: read of a snapshot takes no newer view
         with error_context(table=self.uri):
             view = take_view(self._context, list_regions, self._handle.read_base)
             try:
                 return read(view)
-            except Corrupt:
+            except Corrupt:  # guard: reader takes a new view after a collection
                 return read(take_view(self._context, list_regions, self._handle.read_base))
 
 

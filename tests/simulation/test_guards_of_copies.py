@@ -25,7 +25,8 @@ from lancelsm.region.handle import Ports, open_table
 from lancelsm.region.lease import LEASE_SECONDS
 from lancelsm.table import Table
 from tests.simulation.faults import Crash, FakeClock
-from tests.simulation.removal import Edit, fails
+from tests.simulation.marks import Edit, moved, without
+from tests.simulation.removal import fails
 from tests.unit import copies_scenarios
 
 Scenario = Callable[[Table, Path, pytest.MonkeyPatch], None]  # gets a table with a snapshot, and a directory
@@ -87,47 +88,33 @@ def overtaken_by_the_next_drop(table: Table, _: Path, patch: pytest.MonkeyPatch)
     assert copies_scenarios.values_by_id(lancelsm.open(path)) == {1: 1}
 
 
-DROPPED = """\
-    if context.objects.get(DROPPING) is not None:
-        pins.forget(context, made)
-        raise Invalid("the table is being dropped", remedy="Clone another table", table=context.uri, snapshot=pin.name)
-"""
-BEGUN = '    try:\n        made = pins.begin(context, "snapshot", lineage.pin)\n'
-LOOK = "_check_no_clones(context, storage_options)\n"
-
 GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
     "a snapshot is kept when its clone is pinned": (
-        [(clone._pin_base_version, "    ensure_kept(handle, pin)\n", "")],
+        [without("snapshot is kept when its clone is pinned")],
         judged_before,
     ),
     "a table that is being dropped is not cloned": (
-        [(clone._pin_base_version, "if context.objects.get(DROPPING) is not None:", "if False:")],
+        [without("dropped table is not cloned")],
         dropped_before_the_pin,
     ),
     "a clone is pinned before it looks for a drop of its source": (
-        [
-            (clone._pin_base_version, DROPPED, ""),
-            (clone._pin_base_version, BEGUN, DROPPED.replace("        pins.forget(context, made)\n", "") + BEGUN),
-        ],
+        [moved("dropped table is not cloned", by=-3)],
         dropped_before_the_pin,
     ),
     "a drop is recorded before it looks for clones": (
-        [
-            (drop_table, "        marker = ", f"        {LOOK}        marker = "),
-            (drop_table, f"            {LOOK}", "            pass\n"),
-        ],
+        [moved("drop is recorded before it looks for clones", by=-2)],
         cloned_after_the_check,
     ),
     "each part of a snapshot is appended to a clone once": (
-        [(clone._draft_if_missing, "if number <= head.applied(_QUEUE):", "if False:")],
+        [without("part of a snapshot is appended once")],
         partial(copies_scenarios.stalled_clone_adds_no_older_row, stalls_at=1),
     ),
     "a drop goes on only while its marker exists": (
-        [(delete_table._delete, 'if marker is None or marker["table"] != context.table:', "if False:")],
+        [without("drop goes on only while its marker exists")],
         overtaken_by_another_drop,
     ),
     "a drop goes on only while the marker is its own": (
-        [(delete_table._delete, ' or marker["table"] != context.table:', ":")],
+        [without("drop goes on only while the marker is its own")],
         overtaken_by_the_next_drop,
     ),
 }

@@ -9,7 +9,6 @@ from unittest import mock
 
 import pytest
 
-from lancelsm import registry
 from lancelsm.common.layout import Position, head_key, wal_entry
 from lancelsm.errors import Contended, Invalid
 from lancelsm.gc import collect as collection
@@ -20,9 +19,10 @@ from lancelsm.region.catalog import TableContext
 from lancelsm.region.handle import open_table
 from tests.simulation.environment import TABLE
 from tests.simulation.faults import Call, FaultPlan
+from tests.simulation.marks import Edit, changed, moved, without
 from tests.simulation.pin_scenarios import with_two_regions
 from tests.simulation.read_scenarios import check_changes, merge_and_collect, put_late_entries, with_pending_generations
-from tests.simulation.removal import Edit, Scenario, with_and_without
+from tests.simulation.removal import Scenario, with_and_without
 from tests.simulation.whole_table_env import ROWS, WholeTableEnv
 from tests.unit import cursor_scenarios, tables
 
@@ -249,122 +249,89 @@ def region_created_after_the_stream(path: Path) -> None:
 
 GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
     "a cursor that was confirmed without an answer stays": (
-        [(pins._end, 'if record.get("confirmed") and not confirmed:', "if False:")],
+        [without("confirmed pin stays")],
         with_two_regions(cursor_scenarios.confirmed_cursor_stays_if_the_reply_was_lost),
     ),
     "a setter sets the cursor that another process has just created": (
-        [(cursor.set_cursor, 'if pins.named(context, "cursor", name) is None:', "if True:")],
+        [without("cursor of another creator is set", instead=True)],
         with_two_regions(cursor_scenarios.cursor_created_during_a_set_is_set_too),
     ),
     "a dropped cursor keeps nothing": (
-        [
-            (
-                cursor.keeps,
-                "return needs is not None and needs.first_position <= position",
-                "return needs is None or needs.first_position <= position",
-            )
-        ],
+        [without("dropped cursor keeps nothing", instead=True)],
         dropped_cursor,
     ),
     "a cursor keeps the log from its position on": (
-        [
-            (
-                cursor.keeps,
-                "return needs is not None and needs.first_position <= position",
-                "return needs is not None",
-            )
-        ],
+        [without("cursor keeps from its position on")],
         moved_cursor,
     ),
     "entries that a cursor keeps are read below the floor": (
-        [(changes.committed, " and not kept():", ":")],
+        [without("kept entries are read below the floor")],
         passed_cursor,
     ),
     "a cursor is read after the entries that it keeps": (
-        [
-            (changes.committed, "    found = region", "    keeping = kept()\n    found = region"),
-            (changes.committed, " and not kept():", " and not keeping:"),
-        ],
+        [moved("head and cursor are read after the entries", by=1)],
         dropped_before_the_entries_are_read,
     ),
     "a save never moves a cursor back": (
-        [
-            (cursor.save_cursor, "if position < _position(pin, region):", "if False:"),
-            (registry.apply_swap, "if isinstance(old, int) and (not isinstance(new, int) or new < old):", "if False:"),
-        ],
+        [without("save never moves a cursor back"), without("floor never decreases")],
         cursor_saved_back,
     ),
     "a cursor does not begin before the log": (
-        [
-            (cursor._starts, "if position < head.first_position and", "if False and"),
-            (pins.overtaken, "head.first_position > needs.first_position or bool(collected)", "bool(collected)"),
-        ],
+        [without("cursor does not begin before the log"), without("cursor is confirmed against the floors")],
         cursor_below_the_log,
     ),
     "the new position of a cursor that is set counts": (
-        [(pins.pins_of, "if record.get(NEXT):", "if False:")],
+        [without("new position of a moved cursor counts")],
         collected_before_it_arrives,
     ),
     "the old position of a cursor that is set counts": (
         [
-            (
-                pins.pins_of,
-                "found.append(_pin(kind, name, record,",
-                "record.get(NEXT) or found.append(_pin(kind, name, record,",
+            changed(
+                "old position of a moved cursor counts",
+                "record.get(NEXT) or found.append("
+                '_pin(kind, name, record, parts.get((name, str(record.get("nonce"))), {})))',
             )
         ],
         withdrawn_announcement,
     ),
     "a cursor does not arrive after its announcement was withdrawn": (
-        [(cursor.finish_move, "expect=witness", "expect={}")],
+        [without("withdrawn announcement does not arrive", instead={})],
         arrives_too_late,
     ),
     "an announcement is not withdrawn after the cursor has arrived": (
-        [(cursor.cancel_move, "expect=witness", "expect={}")],
+        [without("announcement is not withdrawn after the arrival", instead={})],
         arrives_before_it_is_withdrawn,
     ),
     "an announcement is withdrawn before it stops counting": (
-        [
-            (
-                sweep.expire_pins,
-                "except (Contended, Unavailable):\n                counting.append(pin)",
-                "except (Contended, Unavailable):\n                pass",
-            )
-        ],
+        [without("announcement counts until it is withdrawn")],
         arrives_before_it_is_withdrawn,
     ),
     "a cursor that is set in one region is not saved in another one meanwhile": (
-        [(cursor._try_move, "_block_saves(context, now, except_in=only)", "pass")],
+        [without("saves fail while one region is set")],
         saved_before("finish_move"),
     ),
     "a cursor arrives only where nothing was collected": (
-        [(cursor._is_kept, "return head is None or new >= min(head.first_position, old)", "return True")],
+        [without("cursor arrives where nothing is collected", instead=True)],
         set_back_to_swept_entries,
     ),
     "the old position of a cursor is read after the new one is announced": (
-        [(cursor._try_move, "_is_kept(context, moving, now, only)", "_is_kept(context, moving, before, only)")],
+        [moved("old position is read after the new one is announced", out=1, by=-2)],
         set_back_to_swept_entries,
     ),
     "a cursor keeps its position in regions where it is not set": (
-        [(cursor._is_kept, "if only not in (None, region.id):", "if False:")],
+        [without("cursor keeps its position where it is not set")],
         saved_before("start_move"),
     ),
     "a save checks that the cursor is still the same": (
-        [(cursor.save_cursor, "if moved and not pins.held(context, pin):", "if False:")],
+        [without("saved cursor is the same")],
         saved_by_a_reader_of_the_old_cursor,
     ),
     "a cursor keeps all entries of a region that it has no record of": (
-        [
-            (
-                pins.Pin.of,
-                'RegionPin(first_position=_START) if found is None and self.kind == "cursor" else found',
-                "found",
-            )
-        ],
+        [without("cursor keeps regions without a record")],
         region_created_after_the_cursor,
     ),
     "a stream reads all entries of a region that is created after its start": (
-        [(changes.Changes._first, "if self._started:", "if False:")],
+        [without("new region is read from its start")],
         region_created_after_the_stream,
     ),
 }

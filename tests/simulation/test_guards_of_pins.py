@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from lancelsm import table
 from lancelsm.errors import Contended
 from lancelsm.history import pins, snapshot
 from tests.simulation.collecting import filled
 from tests.simulation.environment import raised
 from tests.simulation.faults import CRASH_BEFORE, FaultPlan
+from tests.simulation.marks import Edit, changed, moved, without
 from tests.simulation.pin_scenarios import expires_before_any_call_of_a_read, with_two_regions
 from tests.simulation.read_scenarios import (
     create_and_read_snapshot,
     overtaken_before_any_call,
     with_pending_generations,
 )
-from tests.simulation.removal import Edit, Scenario, anywhere, with_and_without
+from tests.simulation.removal import Scenario, anywhere, with_and_without
 from tests.simulation.whole_table_env import at_each_call
 from tests.unit import pin_scenarios
 
@@ -62,73 +62,58 @@ def _crashed_at(at: int) -> FaultPlan:
 
 
 NEWER_IF_GONE = """\
-            try:
-                return read(self._pinned)
-            except Corrupt:
-                return read(take_view(self._context, list_regions, self._handle.read_base))
+try:
+    return read(self._pinned)
+except Corrupt:
+    return read(take_view(self._context, list_regions, self._handle.read_base))
 """
 
 GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
     "a removed pin is not confirmed": (
-        [(pins.update_pin, '{"version": following.version, "nonce": pin.nonce}', "{}")],
+        [without("removed pin is not confirmed", instead={})],
         removed_before_it_is_confirmed,
     ),
     "removing a pin leaves another pin with its name alone": (
-        [
-            (pins._end, "if record is None or _nonce(record) != pin.nonce:", "if record is None:"),
-            (pins._end, ', "nonce": record.get("nonce")}', "}"),
-        ],
+        [without("later pin of the name stays"), without("pin is deleted under its nonce")],
         removed_twice,
     ),
     "a snapshot is recorded before the floors are read": (
         [
-            (snapshot._record_needs, "pins.pin_regions(context, pin, needs)", "needs"),
-            (
-                pins.create_pin,
-                "return confirm(",
-                "return pin_regions(context, recorded, recorded.regions) and confirm(",
+            changed("needs are recorded before the floors are read", "needs"),
+            changed(
+                "confirmed needs have records",
+                "pin_regions(context, recorded, recorded.regions)"
+                " and confirm(context, recorded, ttl_seconds=ttl_seconds)",
             ),
         ],
         anywhere(overtaken_before_any_call, create_and_read_snapshot),
     ),
     "a pin that a floor has passed is not confirmed": (
-        [(pins.create_pin, "recorded is not None and not overtaken(context, recorded)", "recorded is not None")],
+        [without("overtaken pin is not confirmed")],
         anywhere(overtaken_before_any_call, create_and_read_snapshot),
     ),
     "the base of a snapshot matches its heads": (
-        [(snapshot._state, "if not problem:", "if True:")],
+        [without("base of a snapshot matches its heads", instead=True)],
         anywhere(overtaken_before_any_call, create_and_read_snapshot),
     ),
     "a missing snapshot is not reported as damage": (
-        [(snapshot.snapshot_errors, "if not pins.held(context, pin):", "if False:")],
+        [without("missing snapshot is not damage")],
         anywhere(expires_before_any_call_of_a_read),
     ),
     "the own record of a pin is deleted first": (
-        [
-            (
-                pins._end,
-                "    key = pin_key(partition, pin.name)\n",
-                "    key = pin_key(partition, pin.name)\n    discard_regions(context, pin)\n",
-            )
-        ],
+        [moved("own record of a pin is deleted first", out=2, by=-1)],
         crash_during_a_drop,
     ),
     "a snapshot whose records are incomplete in one listing is listed again": (
-        [(snapshot.find_snapshot, "pin.nonce == incomplete and ", "")],
+        [without("incomplete snapshot is listed again")],
         with_two_regions(pin_scenarios.listing_lacks_records_of_a_snapshot),
     ),
     "a missing snapshot is not reported as incomplete": (
-        [(snapshot.find_snapshot, " and pins.held(context, pin):", ":")],
+        [without("missing snapshot is not incomplete")],
         with_two_regions(pin_scenarios.snapshot_is_dropped_while_listings_lack_records),
     ),
     "a read of a snapshot never takes a newer view": (
-        [
-            (
-                table.Table._read_with_retry,
-                "            return read(self._pinned)\n",
-                NEWER_IF_GONE,
-            )
-        ],
+        [changed("read of a snapshot takes no newer view", NEWER_IF_GONE)],
         anywhere(expires_before_any_call_of_a_read),
     ),
 }

@@ -8,15 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from lancelsm import table
 from lancelsm.common.layout import head_key, region_key, table_key
 from lancelsm.errors import Corrupt
-from lancelsm.history import changes
-from lancelsm.read import reader, view
-from lancelsm.region import catalog
 from lancelsm.region import config as configs
-from lancelsm.wal import replay
 from tests.simulation.environment import TABLE
+from tests.simulation.marks import Edit, changed, moved, without
 from tests.simulation.read_scenarios import (
     create_and_read_snapshot,
     merge_and_collect,
@@ -26,21 +22,9 @@ from tests.simulation.read_scenarios import (
     scan,
     with_pending_generations,
 )
-from tests.simulation.removal import Edit, Scenario, anywhere, fails
+from tests.simulation.removal import Scenario, anywhere, fails
 from tests.simulation.whole_table_env import WholeTableEnv
 from tests.unit import read_scenarios
-
-OBJECTS_THEN_HEAD = """\
-    found = region.context.each(region.context.objects.get, keys)
-    # Read the head after the entries, before using them: a late put may have refilled a collected slot.
-    if region.head().first_position > positions[0] and not kept():
-"""
-HEAD_THEN_OBJECTS = """\
-    floor = region.head().first_position
-    found = region.context.each(region.context.objects.get, keys)
-    if floor > positions[0] and not kept():
-"""
-
 
 # Lost objects and records
 
@@ -94,67 +78,63 @@ def test_a_read_that_is_overtaken_before_any_call_shows_one_moment(read: Callabl
 
 GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
     "heads are read before the base of a view": (
-        [
-            (
-                view.take_view,
-                "found = context.each(_read, regions())\n        base = read_base()",
-                "base = read_base()\n        found = context.each(_read, regions())",
-            ),
-            (view.mismatch, "if counter <= manifest.newest and not missing:", "if counter <= manifest.newest:"),
-        ],
+        [moved("base is read after the heads", by=-1), without("generations that the base lacks are listed")],
         anywhere(overtaken_before_any_call, scan),
     ),
     "a counter is at most the newest generation of the heads": (
-        [(view.mismatch, "if counter <= manifest.newest and not missing:", "if not missing:")],
+        [without("counter is in the heads")],
         anywhere(overtaken_before_any_call, scan),
     ),
     "every generation that the base lacks is listed": (
-        [(view.mismatch, "if counter <= manifest.newest and not missing:", "if counter <= manifest.newest:")],
+        [without("generations that the base lacks are listed")],
         base_restored_too_far_back,
     ),
     "a view checks the table id of the base": (
-        [(view._problem, "if base.facts is None or base.facts.table != context.table:", "if False:")],
+        [without("base of a view is of the table")],
         base_overwritten,
     ),
-    "a region whose head is lost is not empty": ([(view._without_head, "if not written:", "if True:")], lost_head),
+    "a region whose head is lost is not empty": (
+        [without("region with a lost head is not empty", instead=True)],
+        lost_head,
+    ),
     "a table whose registry is lost is not empty": (
-        [(catalog.regions, "if not found and context.registry.read(table_key(context.table)) is None:", "if False:")],
+        [without("lost registry is not empty")],
         lost_registry,
     ),
     "a newer row hides a row of the base even if it fails the condition": (
-        [(reader._rows, "yield rows.filter(pa.array(above.level_of(rows, schema) == ABSENT))", "yield rows")],
+        [changed("newer row hides a row of the base", "yield rows")],
         read_scenarios.older_row_does_not_reappear,
     ),
     "a newer row hides a row of a generation even if it fails the condition": (
-        [(reader._rows, "(above.level_of(rows, schema) == level.number) & ", "")],
+        [without("newer row hides a row of a generation")],
         read_scenarios.older_row_does_not_reappear,
     ),
     "a key is looked up at the newest level first": (
-        [(reader.get, "reversed(_levels(region))", "_levels(region)")],
+        [changed("newest level is looked up first", "_levels(region)")],
         read_scenarios.newest_level_with_a_key_wins,
     ),
     "a key that was found is not looked up again": (
-        [(reader.get, "missing = missing.filter(pc.invert(_among(missing, rows, schema)))", "pass")],
+        [without("found key is not looked up")],
         read_scenarios.newest_level_with_a_key_wins,
     ),
     "changes are proven by a head": (
-        [(changes.committed, "if region.head().first_position > positions[0] and not kept():", "if False:")],
+        [without("changes are proven by a head")],
         anywhere(overtaken_before_any_call, read_changes),
     ),
     "changes are proven by a head that is read after them": (
-        [(changes.committed, OBJECTS_THEN_HEAD, HEAD_THEN_OBJECTS)],
+        [moved("head and cursor are read after the entries", by=1)],
         anywhere(overtaken_before_any_call, read_changes),
     ),
     "the base of a view matches its heads": (
-        [(view.take_view, "if not problem:", "if True:")],
+        [without("base of a view matches its heads", instead=True)],
         anywhere(overtaken_before_any_call, scan),
     ),
     "a collected tail is not reported as damage": (
-        [(replay.tail, "if region.head().first_position > positions.start:", "if False:")],
+        [without("collected tail is not damage")],
         anywhere(overtaken_before_any_call, scan),
     ),
     "a reader takes a new view after a collection": (
-        [(table.Table._read_with_retry, "except Corrupt:", "except OSError:")],
+        [without("reader takes a new view after a collection")],
         anywhere(overtaken_before_any_call, scan),
     ),
 }

@@ -17,21 +17,20 @@ from lancelsm.common.layout import Position, generation_path, published_manifest
 from lancelsm.common.setsum import Setsum
 from lancelsm.common.settings import Settings
 from lancelsm.errors import Contended
-from lancelsm.gc import base, lists, mark, survey, sweep
+from lancelsm.gc import base, sweep
 from lancelsm.gc import collect as collection
-from lancelsm.gc import commit as committing
 from lancelsm.gc.commit import commit_round
 from lancelsm.gc.lists import GarbageItem, GarbageKind, Round, read_list, write_list
-from lancelsm.history import pins, snapshot
+from lancelsm.history import pins
 from lancelsm.history.pins import RegionPin
-from lancelsm.region import manifest as manifests
 from lancelsm.region.compare_and_swap import newest
 from tests.simulation import collection_scenarios, pin_scenarios
 from tests.simulation.collecting import TableEnv, filled
 from tests.simulation.environment import raised
 from tests.simulation.faults import Call, FaultPlan
+from tests.simulation.marks import Edit, changed, without
 from tests.simulation.memory_base import in_place_of_lance
-from tests.simulation.removal import Check, Edit, check_is_needed, fails
+from tests.simulation.removal import Check, check_is_needed, fails
 from tests.simulation.whole_table_env import WholeTableEnv, at_each_call
 
 NONCE = "0" * 32
@@ -88,58 +87,55 @@ def published(version: int) -> Callable[[TableEnv], str]:
     return lambda table_env: published_manifest(table_env.environment.id, version)  # type: ignore[arg-type]
 
 
-NEEDED, HELD = sweep._is_needed, sweep._holds
-GENERATION = 'return item.path.rpartition("/")[2] in named or item.number >= manifest.current_generation'
-STAGED = "return item.path == head.manifest_key or item.number > head.manifest_version"
 STALE = RegionPin(first_position=Position(3), after=0, through=2, manifest_key="old", manifest_version=3)  # type: ignore[arg-type]
 
 SWEEPS: dict[str, Check] = {
-    "a generation that the manifest names is kept": Check(
-        edits=((NEEDED, GENERATION, "return item.number >= manifest.current_generation"),),
+    "a generation that the manifest names stays": Check(
+        edits=(without("sweep keeps generations of the manifest"),),
         forged=partial(swept, item(GarbageKind.GENERATION, named_generation, 3)),
     ),
-    "a generation that a flush may be writing is kept": Check(
-        edits=((NEEDED, GENERATION, 'return item.path.rpartition("/")[2] in named'),),
+    "a generation that a flush may be writing stays": Check(
+        edits=(without("sweep keeps generations in flight"),),
         forged=partial(swept, item(GarbageKind.GENERATION, below("00000000_gen_5"), 5)),
     ),
-    "entries from the floor on are kept": Check(
-        edits=((NEEDED, "return item.number >= manifest.first_position", "return False"),),
+    "entries from the floor on stay": Check(
+        edits=(without("sweep keeps the log", instead=False),),
         forged=partial(swept, item(GarbageKind.ENTRY, entry(9), 9)),
     ),
-    "the manifest that the head names is kept": Check(
-        edits=((NEEDED, STAGED, "return item.number > head.manifest_version"),),
+    "the manifest that the head names stays": Check(
+        edits=(without("sweep keeps the manifest of the head"),),
         forged=partial(swept, item(GarbageKind.STAGED, named_manifest, 6)),
     ),
-    "a manifest that may be committed is kept": Check(
-        edits=((NEEDED, STAGED, "return item.path == head.manifest_key"),),
+    "a manifest that may be committed stays": Check(
+        edits=(without("sweep keeps manifests in flight"),),
         forged=partial(swept, item(GarbageKind.STAGED, below(f"manifest/staged/7-{NONCE}.binpb"), 7)),
     ),
-    "the newest published manifest is kept": Check(
-        edits=((NEEDED, "return item.number >= head.manifest_version", "return False"),),
+    "the newest published manifest stays": Check(
+        edits=(without("sweep keeps the newest published manifest", instead=False),),
         forged=partial(swept, item(GarbageKind.PUBLISHED, published(6), 6)),
     ),
-    "the list that the manifest names is kept": Check(
-        edits=((NEEDED, "return item.path == manifest.collector_key", "return False"),),
+    "the list that the manifest names stays": Check(
+        edits=(without("sweep keeps the list of the manifest", instead=False),),
         forged=partial(swept, item(GarbageKind.LIST, named_list, 1)),
     ),
     "the sweep of a region leaves items of the base alone": Check(
-        edits=((NEEDED, "return True  # items of the base don't belong in the list of a region", "return False"),),
+        edits=(without("sweep of a region keeps the base", instead=False),),
         forged=partial(swept, item(GarbageKind.BASE_FILE, below("data/x.lance"), 0)),
     ),
-    "the generations of a pin are kept": Check(
-        edits=((HELD, "return needs.needs(Generation(item.number))", "return False"),),
+    "a pin's generations stay": Check(
+        edits=(without("sweep keeps pinned generations", instead=False),),
         forged=partial(swept, item(GarbageKind.GENERATION, below("00000000_gen_2"), 2), STALE),
     ),
-    "the entries of a pin are kept": Check(
-        edits=((HELD, "return item.number >= needs.first_position", "return False"),),
+    "a pin's entries stay": Check(
+        edits=(without("sweep keeps pinned entries", instead=False),),
         forged=partial(swept, item(GarbageKind.ENTRY, entry(3), 3), STALE),
     ),
-    "the manifest of a pin is kept": Check(
-        edits=((HELD, "return item.path == needs.manifest_key", "return False"),),
+    "a pin's manifest stays": Check(
+        edits=(without("sweep keeps pinned staged manifests", instead=False),),
         forged=partial(swept, item(GarbageKind.STAGED, lambda _: "old", 3), STALE),
     ),
-    "the published manifest of a pin is kept": Check(
-        edits=((HELD, "return item.number == needs.manifest_version", "return False"),),
+    "a pin's published manifest stays": Check(
+        edits=(without("sweep keeps pinned published manifests", instead=False),),
         forged=partial(swept, item(GarbageKind.PUBLISHED, published(3), 3), STALE),
     ),
 }
@@ -276,111 +272,87 @@ def pinned(first_position: int = 9) -> None:
     assert table_env.audit().collector_round == 1
 
 
-YOUNG = "if interval > max(0.0, now - one.since)"
-SINCE = "max(manifest.collector_committed, listed.round.marked)"
-
 SCENARIOS: dict[str, tuple[list[Edit], Callable[[], None]]] = {
     "the second of two rounds with the same number is superseded": (
-        [(manifests.collected, "manifest.collector_round != round_number - 1 or ", "")],
+        [without("committed round is the next one")],
         second_of_two_rounds,
     ),
     "a round is committed only in its own region": (
-        [(committing.commit_round, "if listed.round.region != region.id:", "if False:")],
+        [without("round is committed in its region")],
         list_of_another_region,
     ),
     "a round that was just committed waits": (
-        [
-            (
-                collection.collect,
-                "swept = _sweep_all(handle, runner, committed) if interval <= 0 else {}",
-                "swept = _sweep_all(handle, runner, committed)",
-            )
-        ],
+        [without("round waits after its commit", instead=True)],
         collection_scenarios.round_within_its_interval,
     ),
     "a round waits until its interval has passed": (
-        [(collection.collect, YOUNG, "if False")],
+        [without("round waits until its interval has passed", instead={})],
         collection_scenarios.commit_without_its_time,
     ),
     "the interval starts at the commit": (
-        [(sweep.waiting_region, SINCE, "listed.round.marked")],
+        [without("interval starts at the commit")],
         collection_scenarios.late_commit,
     ),
     "the interval of a round of the base starts at the commit": (
-        [(base.waiting_base, "max(floor.committed, listed.round.marked)", "listed.round.marked")],
+        [without("interval of a base round starts at its commit")],
         collection_scenarios.late_commit_of_the_base,
     ),
     "the interval starts at the mark if no commit time is recorded": (
-        [(sweep.waiting_region, SINCE, "manifest.collector_committed")],
+        [without("interval starts at the mark without a commit time")],
         collection_scenarios.commit_without_its_time,
     ),
     "a pin that is not confirmed counts": (
-        [
-            (
-                sweep.expire_pins,
-                "for pin in read_pins(context):",
-                "for pin in (one for one in read_pins(context) if one.confirmed):",
-            )
-        ],
+        [changed("unconfirmed pin counts", "(pin for pin in read_pins(context) if pin.confirmed)")],
         confirmed_after_the_sweep,
     ),
     "a pin is confirmed against the floor of the base": (
-        [
-            (pins.overtaken, 'int(record.get("base_floor", 0)) > pin.base_version', "False"),
-            (snapshot._record_needs, "tag_version(", "dict("),
-        ],
+        [without("pin is confirmed against the floor of the base"), without("version of a snapshot is tagged")],
         base_swept_before_any_call,
     ),
     "the second of two rounds of the base with the same number is superseded": (
-        [(base.commit_base, "if floor.round != number - 1:", "if False:")],
+        [without("base round follows the last one")],
         second_of_two_rounds_of_the_base,
     ),
     "a round of the base is committed only as the successor of the round before its mark": (
-        [(base.commit_base, '{"base_round": record.get("base_round")}', "{}")],
+        [without("base round swaps on the last one", instead={})],
         two_committers_of_the_base,
     ),
     "mark keeps the generations of a pin": (
-        [(mark._Marking._generation_pin, "if needs is not None and needs.needs(number):", "if False:")],
+        [without("mark keeps the generations of a pin")],
         pinned,
     ),
     "mark keeps the log of a pin": (
-        [
-            (
-                mark.log_end,
-                "if (needs := pin.of(manifest.region)) is not None]",
-                "if (needs := pin.of(manifest.region)) is None]",
-            )
-        ],
+        [without("mark keeps the log of a pin", instead=[])],
         partial(pinned, 3),
     ),
     "mark keeps the manifests of a pin": (
         [
-            (mark._Marking._manifests, "if found.key in keys:", "if False:"),
-            (mark._Marking._manifests, "if published in versions:", "if False:"),
+            without("mark keeps the staged manifest of a pin"),
+            without("mark keeps the published manifest of a pin"),
         ],
         pinned,
     ),
     "only a committed round is swept": (
-        [(sweep.confirm_region, "if done.manifest.collector_key != key:", "if False:")],
+        [without("only a committed round is swept")],
         collection_scenarios.round_that_is_not_committed,
     ),
     "a list must be the one that was committed": (
-        [(lists.read_list, "if setsum is not None and read != setsum:", "if False:")],
+        [without("list is the committed one")],
         collection_scenarios.changed_list,
     ),
     "a missing list of an older round is not reported": (
-        [(lists.find_list, "if newest() > (round_number(key) or 0):", "if False:")],
+        [without("list of an older round may be gone")],
         partial(
             collection_scenarios.another_operation_before_any_call,
             "collects, merges, collects",
         ),
     ),
     "the objects of a failed listing still count": (
-        [(survey.list_objects, "if not found:", "if True:")],
+        [without("objects of a failed listing count", instead=True)],
         collection_scenarios.failing_listings,
     ),
     "the record of a pin is read again before its leftovers are removed": (
-        [(sweep._sweep_leftover, "if not is_of(own, key):", "if True:")],
+        [without("leftover has no pin", instead=True)],
         pin_scenarios.begun_while_leftovers_are_listed,
     ),
 }

@@ -15,10 +15,7 @@ from functools import partial
 import pytest
 
 from lancelsm.common.layout import Position
-from lancelsm.compaction import flush
-from lancelsm.gc import base, collect, mark, survey, sweep
-from lancelsm.gc.verify_base import verify_base
-from lancelsm.history import cursor, pins
+from lancelsm.history import pins
 from lancelsm.history.pins import Pin, RegionPin
 from lancelsm.wal.claim import claim
 from tests.simulation import collection_scenarios, pin_scenarios
@@ -26,17 +23,13 @@ from tests.simulation.collecting import TableEnv
 from tests.simulation.collection_faults import run, small
 from tests.simulation.environment import OWNER, raised
 from tests.simulation.faults import Call, FaultPlan
+from tests.simulation.marks import Edit, changed, without
 from tests.simulation.memory_base import in_place_of_lance
-from tests.simulation.removal import Edit, fails
+from tests.simulation.removal import fails
 from tests.simulation.whole_table_actors import run_whole_table_actors
 from tests.simulation.whole_table_env import WholeTableEnv, at_each_call
 
-EXPIRE = "expire_pins(handle.context, skew_seconds=handle.settings.skew_allowance_seconds, removed=runner.removed)"
-READ_PINS = f"counting = {EXPIRE}"
-PINS = "_split(region, listed.round.items, head, manifest, pins)"
-EARLY_PINS = PINS.replace("pins)", "[pin for pin in pins if pin.created < listed.round.marked])")
 DAY = 86_400.0
-HELD_TAGS = "held = {tag_of(pin.nonce) for pin in pins}"
 
 
 def late_merge_before_any_call() -> None:
@@ -143,113 +136,93 @@ def test_a_cursor_from_before_a_collection_is_kept_or_not_confirmed_whenever_it_
     late_cursor_before_any_call()
 
 
-# guard: (the removed texts, a seed that finds the violation soon or a scenario)
+EARLY_PINS = "[pin for pin in pins if pin.created < listed.round.marked]"
+
+# guard: (its removal, a seed that finds the violation soon or a scenario)
 GUARDS: dict[str, tuple[list[Edit], int | Callable[[], None]]] = {
     "pins are read before the sweep": (
-        [(collect._sweep_all, READ_PINS, "counting = ()")],
+        [without("pins are read before the sweep", instead=())],
         pin_scenarios.snapshot_from_before_the_round,
     ),
     "pins are read after the floors are committed": (
-        [(sweep.sweep_region, PINS, EARLY_PINS)],
+        [
+            changed(
+                "pins are read after the floors are committed",
+                f"_split(region, listed.round.items, head, manifest, {EARLY_PINS})",
+            )
+        ],
         pin_scenarios.snapshot_from_before_the_round,
     ),
     "objects that a pin holds are kept": (
-        [(sweep._split, "[pin for pin, needed in needs if _holds(needed, item)]", "[]")],
+        [without("held objects are kept", instead=[])],
         pin_scenarios.snapshot_from_before_the_round,
     ),
     "an expired pin is removed before it stops counting": (
-        [
-            (
-                sweep.expire_pins,
-                "if not isinstance(context.registry.delete(key, expect=witness), SwapApplied):",
-                "if False:",
-            )
-        ],
+        [without("expired pin counts until it is removed")],
         pin_scenarios.renewed_during_the_sweep,
     ),
     "an expired pin is removed only if it is the one that was judged": (
-        [(sweep.expire_pins, '{"version": pin.version, "nonce": pin.nonce}', '{"nonce": pin.nonce}')],
+        [without("renewed pin is not removed")],
         pin_scenarios.renewed_during_the_sweep,
     ),
     "the allowance for clocks is added to the expiry of a pin": (
-        [(sweep.has_expired, "pin.expires + skew_seconds < now", "pin.expires < now")],
+        [changed("clocks may differ", "pin.expires is not None and pin.expires < now")],
         pin_scenarios.clock_ahead_within_the_allowance,
     ),
-    "only merged generations are deleted": (
-        [(mark._Marking._leaves, "self._survey.progress.reason_to_keep(self._region, one.generation) or ", "")],
-        0,
-    ),
-    "a generation is deleted after its entries": ([(mark._Marking._leaves, "last >= self.floor", "False")], 0),
+    "only merged generations are deleted": ([without("only merged generations leave")], 0),
+    "a generation is deleted after its entries": ([without("mark takes entries before their generation")], 0),
     "an orphan generation is deleted only if its number is taken": (
-        [(mark._Marking._generations, "if number >= manifest.current_generation:", "if False:")],
+        [without("mark keeps generations in flight")],
         0,
     ),
-    "a staged manifest is deleted only if its version is taken": (
-        [(mark._Marking._manifests, "staged <= head.manifest_version and ", "")],
-        9,
-    ),
-    "the manifest that the head names is kept": (
-        [(mark._Marking._manifests, " and found.key != head.manifest_key", "")],
-        0,
-    ),
+    "a staged manifest is deleted only if its version is taken": ([without("mark keeps manifests in flight")], 9),
+    "the manifest that the head names is kept": ([without("mark keeps the manifest of the head")], 0),
     "published manifests from the hint on are kept": (
-        [(mark._Marking._manifests, "min(self._survey.hint, head.manifest_version)", "head.manifest_version")],
+        [without("mark keeps published manifests from the hint on")],
         18,
     ),
-    "a list is deleted only if its round is over": ([(mark.passed_lists, "number <= newest and ", "")], 1),
+    "a list is deleted only if its round is over": ([without("mark keeps lists of later rounds")], 1),
     "the oldest and the newest fence are kept": (
-        [(mark._Marking._entries, "{*fences[:1], *fences[-1:]}", "set()")],
+        [without("oldest and newest fence stay", instead=set())],
         fences_of_a_collected_log,
     ),
     "an overtaken survey is not reported as damage": (
-        [(survey.contended_if_overtaken, "if region.head().collector_round != head.collector_round:", "if False:")],
+        [without("overtaken survey is not damage")],
         another_collection_before_any_call,
     ),
     "files of the base are deleted only if no version names them": (
-        [
-            (
-                base.sweep_base,
-                "i.kind is GarbageKind.BASE_FILE and i.path not in named",
-                "i.kind is GarbageKind.BASE_FILE",
-            )
-        ],
+        [without("sweep keeps files that versions name", instead=frozenset())],
         late_merge_before_any_call,
     ),
     "the fence of the base is raised before files are deleted": (
-        [
-            (base.commit_base, "_raise_fence(handle, listed.round.fence)", "pass"),
-            (base.sweep_base, "if base.fence < found.fence:", "if False:"),
-        ],
+        [without("fence is raised before files are deleted"), without("sweep needs the fence of its round")],
         late_merge_before_any_call,
     ),
     "versions of the base that pins need are kept": (
         [
-            (base.mark_base, "_pinned(pins)", "{}"),
-            (base.mark_base, "if one.version in tagged:", "if False:"),
-            (verify_base, "for pin in pins:", "for pin in ():"),
-            (base.sweep_base, " and i.number not in pinned]", "]"),
-            (base._drop_tags, HELD_TAGS, "held = set()"),
+            without("mark keeps pinned versions", instead={}),
+            without("mark keeps tagged versions"),
+            without("verifier reads the pins of the base"),
+            without("sweep keeps pinned versions", instead={}),
+            without("tags of pins stay", instead=set()),
         ],
         held_old_version,
     ),
     "a pin is confirmed against the rounds": (
-        [(pins.overtaken, " or bool(collected)", "")],
+        [without("pin is confirmed against the rounds")],
         pin_scenarios.snapshot_from_before_the_round,
     ),
     "a cursor is confirmed against the floors": (
-        [(pins.overtaken, "head.first_position > needs.first_position or bool(collected)", "bool(collected)")],
+        [without("cursor is confirmed against the floors")],
         late_cursor_before_any_call,
     ),
-    "a cursor is saved only by the consumer that read from it": (
-        [(cursor._move, "outcome.record is None or outcome.record.get(SAVER) != saver", "outcome.record is None")],
-        9,
-    ),
+    "a cursor is saved only by the consumer that read from it": ([without("cursor is saved by its consumer")], 9),
     "a cursor is saved under its version": (
-        [(cursor._move, 'expect={"version": version} if version else None', "expect={} if version else None")],
+        [changed("cursor is saved under its version", "{} if version else None")],
         9,
     ),
     "a superseded flush raises no error": (
-        [(flush.flush, "if _is_dead(region, plan):", "if False:")],
+        [without("superseded flush raises no error")],
         partial(collection_scenarios.superseded_flush, "read back"),
     ),
 }

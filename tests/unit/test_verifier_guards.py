@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-import textwrap
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -40,11 +39,10 @@ from lancelsm.region.manifest import Manifest
 from lancelsm.wal.entry import encode
 from tests.simulation.collecting import TableEnv, filled
 from tests.simulation.environment import a_nonce, row
+from tests.simulation.marks import changed, marks, without
 from tests.simulation.removal import Check, check_is_needed
 
 Verify = Callable[[], None]  # verifies a forged round
-
-CHECK = verify._Check
 
 
 def in_table_env(table_env: TableEnv, change: Callable[[Round], Round]) -> Verify:
@@ -267,195 +265,156 @@ def another_region() -> Verify:
 
 NONCE = "0" * 32
 NEITHER_END = (
-    (
-        CHECK.log,
-        "min(position for position in bounds if position >= floor - 1)",
+    changed(
+        "floor is within known sums",
         "min((position for position in bounds if position >= floor - 1), default=Position(floor - 1))",
     ),
-    (CHECK.log, "if taken != bounds[Position(boundary)]:", "if taken != bounds.get(Position(boundary), taken):"),
+    without("log is what was flushed"),
 )
-ANY_NAME = ((CHECK.items, "if not self._is_named_as(item, name):", "if False:"),)
+ANY_NAME = (without("item has the name of its kind"),)
 
 GUARDS: dict[str, Check] = {
     "an item is below the directory of the region": Check(
-        edits=((CHECK.items, "if not item.path.startswith(prefix) or ", "if "),),
+        edits=(without("item is below the region"),),
         behind=ANY_NAME,
         forged=partial(outside, GarbageKind.ENTRY, "_lancelsm/config.json", 1),
     ),
     "a path does not leave the directory of the region": Check(
-        edits=((CHECK.items, ' or ".." in item.path:', ":"),),
+        edits=(without("path does not leave the region"),),
         behind=ANY_NAME,
         forged=partial(below, GarbageKind.GENERATION, "../other/00000000_gen_1", 1),
     ),
     "the manifest that the head names stays": Check(
-        edits=(
-            (
-                CHECK.items,
-                "{self._head.manifest_key, self._manifest.collector_key}",
-                "{self._manifest.collector_key}",
-            ),
-        ),
+        edits=(without("verifier keeps the manifest of the head"),),
         forged=named_manifest,
     ),
     "the list that the manifest names stays": Check(
-        edits=((CHECK.items, "{self._head.manifest_key, self._manifest.collector_key}", "{self._head.manifest_key}"),),
+        edits=(without("verifier keeps the list of the manifest"),),
         forged=named_list,
     ),
     "the path of a generation has its number": Check(
-        edits=(
-            (
-                CHECK._is_named_as,
-                'return re.fullmatch(rf"[0-9a-f]{{8}}_gen_{item.number}", name) is not None',
-                "return True",
-            ),
-        ),
+        edits=(without("path of a generation has its number", instead=True),),
         forged=under_another_number,
     ),
     "the path of an entry has its position": Check(
-        edits=((CHECK._is_named_as, 'return name == f"wal/{digits}.arrow"', "return True"),),
+        edits=(without("path of an entry has its position", instead=True),),
         forged=partial(entry, 9, 1),
     ),
     "the path of a staged manifest has its version": Check(
-        edits=(
-            (
-                CHECK._is_named_as,
-                'return re.fullmatch(rf"manifest/staged/{item.number}-[0-9a-f]{{32}}\\.binpb", name) is not None',
-                "return True",
-            ),
-        ),
+        edits=(without("path of a staged manifest has its version", instead=True),),
         forged=partial(below, GarbageKind.STAGED, f"manifest/staged/6-{NONCE}.binpb", 1),
     ),
     "the path of a published manifest has its version": Check(
-        edits=((CHECK._is_named_as, 'return name == f"manifest/{digits}.binpb"', "return True"),),
+        edits=(without("path of a published manifest has its version", instead=True),),
         forged=partial(published, 5, hint=5, number=1),
     ),
     "the path of a list has the number of its round": Check(
-        edits=(
-            (
-                CHECK._is_named_as,
-                'return re.fullmatch(rf"gc/{item.number}-[0-9a-f]{{32}}\\.binpb", name) is not None',
-                "return True",
-            ),
-        ),
+        edits=(without("path of a list has its round", instead=True),),
         forged=partial(below, GarbageKind.LIST, f"gc/1-{NONCE}.binpb", 0),
     ),
     "a round of a region deletes no object of the base": Check(
-        edits=((CHECK._is_named_as, "return False", "return True"),),
+        edits=(without("round of a region keeps the base", instead=True),),
         forged=partial(below, GarbageKind.BASE_FILE, "data/x.lance", 0),
     ),
     "entries from the floor on stay": Check(
-        edits=((CHECK.items, "if item.kind is GarbageKind.ENTRY and item.number >= self._round.floor:", "if False:"),),
+        edits=(without("verifier keeps the log"),),
         forged=partial(entry, 9, 9),
     ),
     "a staged manifest of a later version stays": Check(
-        edits=(
-            (
-                CHECK.items,
-                "if item.kind is GarbageKind.STAGED and item.number > self._head.manifest_version:",
-                "if False:",
-            ),
-        ),
+        edits=(without("verifier keeps manifests in flight"),),
         forged=partial(below, GarbageKind.STAGED, f"manifest/staged/6-{NONCE}.binpb", 6),
     ),
     "published manifests stay from the hint on": Check(
-        edits=((CHECK.items, "min(hint, self._head.manifest_version)", "self._head.manifest_version"),),
+        edits=(without("verifier keeps published manifests from the hint on"),),
         forged=partial(published, 4, hint=3),
     ),
     "the newest published manifest stays whatever the hint says": Check(
-        edits=((CHECK.items, "min(hint, self._head.manifest_version)", "hint"),),
+        edits=(without("verifier keeps the newest published manifest"),),
         forged=partial(published, 5, hint=9),
     ),
     "a pinned published manifest stays": Check(
-        edits=(
-            (CHECK.items, "if published or item.path == needs.manifest_key:", "if item.path == needs.manifest_key:"),
-        ),
+        edits=(without("verifier keeps pinned published manifests"),),
         forged=partial(pinned, GarbageKind.PUBLISHED),
     ),
     "a pinned staged manifest stays": Check(
-        edits=((CHECK.items, "if published or item.path == needs.manifest_key:", "if published:"),),
+        edits=(without("verifier keeps pinned staged manifests"),),
         forged=partial(pinned, GarbageKind.STAGED),
     ),
     "a list of a later round stays": Check(
-        edits=(
-            (
-                CHECK.items,
-                "if item.kind is GarbageKind.LIST and item.number > self._manifest.collector_round:",
-                "if False:",
-            ),
-        ),
+        edits=(without("verifier keeps lists of later rounds"),),
         forged=partial(below, GarbageKind.LIST, f"gc/1-{NONCE}.binpb", 1),
     ),
     "the base is not ahead of the head": Check(
-        edits=((CHECK.generations, "if counter >= self._manifest.current_generation and ", "if False and "),),
+        edits=(without("base is not ahead of the head"),),
         forged=ahead,
     ),
     "a generation that a flush may be writing stays": Check(
-        edits=((CHECK.generations, "if item.number >= self._manifest.current_generation:", "if False:"),),
+        edits=(without("verifier keeps generations in flight"),),
         forged=partial(below, GarbageKind.GENERATION, "00000000_gen_5", 5),
     ),
     "a pinned generation stays": Check(
-        edits=((CHECK.generations, "if needs.after < item.number <= needs.through:", "if False:"),),
+        edits=(without("verifier keeps pinned generations"),),
         forged=partial(pinned, GarbageKind.GENERATION),
     ),
     "the base contains each deleted generation": Check(
-        edits=((CHECK.generations, "[progress.counters, progress.markers, ", "[progress.markers, "),),
+        edits=(without("base has each deleted generation"),),
         forged=partial(lagging, "counter"),
     ),
     "Lance's marker has passed each deleted generation": Check(
-        edits=((CHECK.generations, "[progress.counters, progress.markers, ", "[progress.counters, "),),
+        edits=(without("marker has each deleted generation"),),
         forged=partial(lagging, "marker"),
     ),
     "every index contains each deleted generation": Check(
-        edits=((CHECK.generations, ", *progress.caught_up.values()]", "]"),),
+        edits=(without("every index has each deleted generation"),),
         forged=partial(lagging, "index"),
     ),
     "the oldest generations are deleted first": Check(
-        edits=((CHECK.generations, "if leaving != sorted(leaving, reverse=True):", "if False:"),),
+        edits=(without("oldest generations are deleted first"),),
         forged=from_the_middle,
     ),
     "the floor of the log does not fall": Check(
-        edits=((CHECK.log, "if not manifest.first_position <= floor <= ", "if not floor <= "),),
+        edits=(without("verified floor does not fall"),),
         forged=partial(floor, 0),
     ),
     "the floor is not past the replay point": Check(
-        edits=((CHECK.log, " <= floor <= manifest.replay_after + 1:", " <= floor:"),),
+        edits=(without("verified floor is not past the replay point"),),
         behind=NEITHER_END,
         forged=partial(floor, 11),
     ),
     "the pinned log stays": Check(
-        edits=((CHECK.log, "if manifest.first_position < floor and needs.first_position < floor:", "if False:"),),
+        edits=(without("verifier keeps the pinned log"),),
         forged=pinned_log,
     ),
     "the list has the sum of its entries up to a floor inside a generation": Check(
-        edits=((CHECK.log, "if position == floor and taken != self._round.discarded:", "if False:"),),
+        edits=(without("list has the sum up to its floor"),),
         forged=partial(floor, 4, through=2),
     ),
     "the list has the sum of its entries up to the end of a generation": Check(
-        edits=((CHECK.log, "if floor == boundary + 1 and taken != self._round.discarded:", "if False:"),),
+        edits=(without("list has the sum up to a boundary"),),
         forged=partial(floor, 5, through=2),
     ),
     "the log is what was flushed": Check(
-        edits=((CHECK.log, "if taken != bounds[Position(boundary)]:", "if False:"),),
+        edits=(without("log is what was flushed"),),
         forged=another_entry,
     ),
     "a generation is deleted after its entries": Check(
-        edits=((CHECK._parts, "if g.path in listed and last >= floor:", "if False:"),),
+        edits=(without("verifier takes entries before their generation"),),
         forged=partial(floor, 3, generations=True),
     ),
     "generations and collected entries add up to the log": Check(
-        edits=((CHECK._parts, "if total != manifest.entry_setsum:", "if False:"),),
+        edits=(without("generations add up to the log"),),
         forged=unbalanced,
     ),
     "a round takes no more than a share of a large log": Check(
-        edits=((CHECK._share, "if size * 100 > log_bytes * settings.collect_share_percent:", "if False:"),),
+        edits=(without("round takes a share of the log"),),
         forged=whole_log,
     ),
     "the number of the round is the next one": Check(
-        edits=((verify.verify_region, "manifest.collector_round + 1 != listed.round.number or ", ""),),
+        edits=(without("verified round is the next one"),),
         forged=another_round,
     ),
     "the round is a round of the region": Check(
-        edits=((verify.verify_region, " or listed.round.region != region.id:", ":"),),
+        edits=(without("verified round is of the region"),),
         forged=another_region,
     ),
 }
@@ -466,30 +425,34 @@ def test_a_forged_round_is_refused_by_its_check_and_accepted_without_it(guard: s
     check_is_needed(GUARDS[guard])
 
 
-def test_every_check_of_the_verifier_has_a_forged_round() -> None:
-    texts = [text.removeprefix("if ").strip(": ") for g in GUARDS.values() for _, text, _ in (*g.edits, *g.behind)]
-    functions = (verify.verify_region, CHECK.items, CHECK.generations, CHECK.log, CHECK._parts, CHECK._share)
-    checks = [check for function in functions for check in conditions(function)]
+def test_every_check_of_the_verifier_is_marked() -> None:
+    source = inspect.getsource(verify)
+    marked = {mark.line for mark in marks() if str(mark.path) == verify.__file__}
 
-    left = [check for check in checks if not any(text in check or check in text for text in texts)]
+    left = [
+        ast.unparse(check)
+        for first, last, check in conditions(ast.parse(source))
+        if marked.isdisjoint(range(first, last + 1))
+    ]
     assert left == [
         "record is None",  # without these two, nothing can be checked
         "named is None",
-        "item.path in needed",  # `needed` is edited where it is computed
-        "min(one.get(self._region.id, 0) for one in known) < item.number",  # `known` is edited where it is computed
+        "item.path in needed",  # `needed` has the marks
+        "min((one.get(self._region.id, 0) for one in known)) < item.number",  # `known` has the marks
         "size * 100 <= self._round.log_bytes * settings.collect_share_percent",  # only decides which error is raised
     ]
 
 
-def conditions(function: Callable[..., object]) -> list[str]:
-    """Return the conditions under which a function refuses a round."""
-    source = textwrap.dedent(inspect.getsource(function))
+def conditions(tree: ast.Module) -> list[tuple[int, int, ast.expr]]:
+    """Return the conditions under which the verifier refuses a round, with their first and last lines."""
 
     def refuses(node: ast.stmt) -> bool:
         return isinstance(node, ast.Raise) or (
             isinstance(node, ast.Expr)
-            and bool(re.match(r"self\._(refuse|overtaken|unbalanced|not_there)\(", ast.unparse(node)))
+            and bool(re.match(r"self\._(refuse|overtaken|unbalanced|wrong_sum)\(", ast.unparse(node)))
         )
 
-    found = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.If) and any(map(refuses, node.body))]
-    return [str(ast.get_source_segment(source, node.test)) for node in found]
+    checks = ("verify_region", "items", "generations", "log", "_parts", "_share")
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in checks]
+    found = [node for function in functions for node in ast.walk(function) if isinstance(node, ast.If)]
+    return [(node.lineno, node.test.end_lineno or 0, node.test) for node in found if any(map(refuses, node.body))]

@@ -187,8 +187,8 @@ def _pin_base_version(handle: TableHandle, pin: Pin, lineage: CloneLineage, loca
     except Invalid as error:
         raise Contended("another call is creating the clone", remedy="Clone again", table=location) from error
     made = pins.update_pin(context, replace(made, base_version=pin.base_version, clone=location))
-    ensure_kept(handle, pin)
-    if context.objects.get(DROPPING) is not None:
+    ensure_kept(handle, pin)  # guard: snapshot is kept when its clone is pinned
+    if context.objects.get(DROPPING) is not None:  # guard: dropped table is not cloned
         pins.forget(context, made)
         raise Invalid("the table is being dropped", remedy="Clone another table", table=context.uri, snapshot=pin.name)
     tag_version(uri=context.uri, version=pin.base_version, tag=lineage.tag, storage_options=handle.storage_options)
@@ -240,7 +240,7 @@ def _append(table: TableHandle, view: View, *, source: TableHandle) -> None:
 
 
 def _draft_if_missing(number: int, rows: pa.Table, head: Head, *, at: float) -> Draft | None:
-    if number <= head.applied(_QUEUE):
+    if number <= head.applied(_QUEUE):  # guard: part of a snapshot is appended once
         return None
     return draft(rows, applied_sequences={_QUEUE: str(number)}, at=at)
 

@@ -76,7 +76,8 @@ def drop_table(uri: str | Path, *, storage_options: Mapping[str, str] | None = N
         marker = json.dumps({"table": table, "registry": kind}).encode()
         if put_once(store, DROPPING, marker, attempts=range(2)) is None:
             raise Unavailable("the drop could not be begun", remedy="Drop it again", table=location)
-        if store.get(CONFIG) is not None:  # else an earlier call checked this before it deleted the configuration
+        # If the configuration is gone, an earlier call has made this check.
+        if store.get(CONFIG) is not None:  # guard: drop is recorded before it looks for clones
             _check_no_clones(context, storage_options)
         delete_config(context)
         if lineage is not None:

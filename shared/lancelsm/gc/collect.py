@@ -114,12 +114,18 @@ def collect(handle: TableHandle, *, yes: bool, interval_seconds: float | None = 
     found = runner.each(lambda scope: scope.waiting(pins), all_scopes(handle))
     waiting = {scope: one for scope, one in found.items() if one is not None}
     now = handle.context.clock.now()
-    young = {scope: one for scope, one in waiting.items() if interval > max(0.0, now - one.since)}
+    young = {  # guard: round waits until its interval has passed
+        scope: one for scope, one in waiting.items() if interval > max(0.0, now - one.since)
+    }
     due = _sweep_all(handle, runner, {scope: one.key for scope, one in waiting.items() if scope not in young})
     free = [scope for scope in found if scope not in waiting or scope in due]
     marked = runner.each(lambda scope: _write_round(handle, scope.mark(pins, progress)), free)
     committed = _commit_all(runner, _verify_all(handle, runner, _rounds(marked)))
-    swept = _sweep_all(handle, runner, committed) if interval <= 0 else {}
+    swept = (
+        _sweep_all(handle, runner, committed)
+        if interval <= 0  # guard: round waits after its commit
+        else {}
+    )
     sweep_leftovers(handle.context)
     runner.raise_first(Corrupt)
     return runner.result(
@@ -299,7 +305,9 @@ def _sweep_all(
     if not rounds:
         return {}
     confirmed = runner.each(lambda scope: scope.confirm(rounds[scope]), rounds)
-    counting = expire_pins(handle.context, skew_seconds=handle.settings.skew_allowance_seconds, removed=runner.removed)
+    counting = expire_pins(  # guard: pins are read before the sweep
+        handle.context, skew_seconds=handle.settings.skew_allowance_seconds, removed=runner.removed
+    )
     return runner.each(lambda scope: confirmed[scope](counting), confirmed)
 
 

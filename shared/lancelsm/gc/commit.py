@@ -28,7 +28,7 @@ def commit_round(region: Region, key: str) -> CommittedManifest | Superseded:
     listed = find_list(region.context, key, newest=lambda: region.head().collector_round)
     if listed is None:
         return Superseded(why="a later round is committed")
-    if listed.round.region != region.id:
+    if listed.round.region != region.id:  # guard: round is committed in its region
         raise Corrupt("the list is that of another region", **region.where, object=key)
 
     def transition(manifest: Manifest) -> Manifest | Superseded:

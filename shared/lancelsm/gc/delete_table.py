@@ -79,7 +79,9 @@ def _delete(context: TableContext, keys: Sequence[str]) -> None:
     """Delete objects in batches; before each, check that the marker file still says that this table is dropped."""
     for start in range(0, len(keys), BATCH):
         marker = read_marker(context.objects, DROPPING)
-        if marker is None or marker["table"] != context.table:
+        if (  # guard: drop goes on only while its marker exists
+            marker is None or marker["table"] != context.table  # guard: drop goes on only while the marker is its own
+        ):
             raise Contended(
                 "another process has finished the drop",
                 remedy="Look at the location: a table there was created since",

@@ -116,7 +116,7 @@ def read_list(context: TableContext, key: str, *, setsum: Setsum | None = None) 
     if found is None:
         raise Corrupt("the list of a round is gone", remedy="Mark a new one", table=context.uri, object=key)
     read = Setsum.of_item(found.body)
-    if setsum is not None and read != setsum:
+    if setsum is not None and read != setsum:  # guard: list is the committed one
         raise Corrupt("the list of a round is not the one that was committed", table=context.uri, object=key)
     return RoundList(key=key, setsum=read, round=decode(found.body, key=key))
 
@@ -132,7 +132,7 @@ def find_list(
     try:
         return read_list(context, key, setsum=setsum)
     except Corrupt:
-        if newest() > (round_number(key) or 0):
+        if newest() > (round_number(key) or 0):  # guard: list of an older round may be gone
             return None
         raise
 

@@ -114,7 +114,9 @@ class MarkedRound:
 
 def log_end(manifest: Manifest, pins: Iterable[Pin]) -> Position:
     """Return the first position that the round can't take: not flushed, pinned, or beyond the maximum of items."""
-    ends = [needs.first_position for pin in pins if (needs := pin.of(manifest.region)) is not None]
+    ends = [  # guard: mark keeps the log of a pin
+        needs.first_position for pin in pins if (needs := pin.of(manifest.region)) is not None
+    ]
     return Position(
         max(
             manifest.first_position,
@@ -219,7 +221,7 @@ class _Marking:
             sizes.pop(one.path, None)
         numbers = [(number, name) for name in sizes if (number := generation_number(name)) is not None]
         for number, name in sorted(numbers):
-            if number >= manifest.current_generation:
+            if number >= manifest.current_generation:  # guard: mark keeps generations in flight
                 self._keep(generation_path(self._region, name), GarbageKind.GENERATION, "a flush may be writing it")
             elif pinned := self._generation_pin(number):
                 self._keep(generation_path(self._region, name), GarbageKind.GENERATION, pinned)
@@ -230,8 +232,11 @@ class _Marking:
     def _leaves(self, one: FlushedGeneration) -> bool:
         """Return whether a generation can be deleted now. If not, all later ones stay too."""
         last = one.folded.last if one.folded else summed_from(self._survey.manifest) - 1
-        why = self._survey.progress.reason_to_keep(self._region, one.generation) or self._generation_pin(one.generation)
-        if not why and last >= self.floor:
+        why = (
+            self._survey.progress.reason_to_keep(self._region, one.generation)  # guard: only merged generations leave
+            or self._generation_pin(one.generation)
+        )
+        if not why and last >= self.floor:  # guard: mark takes entries before their generation
             why = f"its entries are still in the log, up to position {last}"
         if why:
             self._keep(generation_path(self._region, one.path), GarbageKind.GENERATION, why)
@@ -240,7 +245,7 @@ class _Marking:
     def _generation_pin(self, number: Generation) -> str:
         for pin in self._survey.pins:
             needs = pin.of(self._region)
-            if needs is not None and needs.needs(number):
+            if needs is not None and needs.needs(number):  # guard: mark keeps the generations of a pin
                 return f"{_named(pin)} needs it"
         return ""
 
@@ -259,7 +264,7 @@ class _Marking:
         end = min([self.floor, *needs])
         sizes = log_objects(self._region, survey.listed)
         fences = [at for at, entry in sorted(survey.entries.items()) if at < self.floor and entry and entry.fence]
-        stay = {*fences[:1], *fences[-1:]}
+        stay = {*fences[:1], *fences[-1:]}  # guard: oldest and newest fence stay
         committed = range(survey.manifest.first_position, self.floor)
         for position in sorted({*(at for at in sizes if at < end), *committed}):
             key = wal_entry(self._region, Position(position))
@@ -281,15 +286,22 @@ class _Marking:
             if not found.key.startswith(manifest_prefix(self._region)):
                 continue
             staged, published = staged_version(found.key), published_version(found.key)
-            if staged is not None and staged <= head.manifest_version and found.key != head.manifest_key:
-                if found.key in keys:
+            if (
+                staged is not None
+                and staged <= head.manifest_version  # guard: mark keeps manifests in flight
+                and found.key != head.manifest_key  # guard: mark keeps the manifest of the head
+            ):
+                if found.key in keys:  # guard: mark keeps the staged manifest of a pin
                     self._keep(found.key, GarbageKind.STAGED, "a snapshot needs it")
                 else:
                     yield _item(
                         GarbageKind.STAGED, found, staged, "the head names another manifest, and its version is used"
                     )
-            elif published is not None and published < min(self._survey.hint, head.manifest_version):
-                if published in versions:
+            elif published is not None and published < min(
+                self._survey.hint,  # guard: mark keeps published manifests from the hint on
+                head.manifest_version,
+            ):
+                if published in versions:  # guard: mark keeps the published manifest of a pin
                     self._keep(found.key, GarbageKind.PUBLISHED, "a snapshot needs it")
                 else:
                     yield _item(GarbageKind.PUBLISHED, found, published, "Lance's readers start at a later version")
@@ -313,7 +325,10 @@ def passed_lists(lists: Iterable[Listed], *, newest: int, named: str) -> list[Ga
     numbers = sorted((number, found.key, found) for found in lists if (number := round_number(found.key)) is not None)
     why = "its round is finished, or was never committed"
     return [
-        _item(GarbageKind.LIST, one, number, why) for number, key, one in numbers if number <= newest and key != named
+        _item(GarbageKind.LIST, one, number, why)
+        for number, key, one in numbers
+        if number <= newest  # guard: mark keeps lists of later rounds
+        and key != named
     ]
 
 

@@ -43,7 +43,7 @@ def contended_if_overtaken(region: Region, head: Head) -> Iterator[None]:
     try:
         yield
     except Corrupt as error:
-        if region.head().collector_round != head.collector_round:
+        if region.head().collector_round != head.collector_round:  # guard: overtaken survey is not damage
             raise Contended("another round came first", remedy="Mark a new one", **region.where) from error
         raise
 
@@ -84,7 +84,7 @@ def list_objects(context: TableContext, prefix: str) -> list[Listed]:
         for line in context.objects.list(prefix):
             found.append(line)  # noqa: PERF402 - keep what came before a failure
     except Unavailable:
-        if not found:
+        if not found:  # guard: objects of a failed listing count
             raise
     return found
 

@@ -65,7 +65,7 @@ def confirm_region(region: Region, key: str) -> Sweep:
     """
     done = commit(region, lambda manifest: manifest)  # publishes the manifest before anything is deleted
     assert isinstance(done, CommittedManifest)
-    if done.manifest.collector_key != key:
+    if done.manifest.collector_key != key:  # guard: only a committed round is swept
         if (round_number(key) or 0) > done.manifest.collector_round:
             raise Invalid("the round is not committed", remedy="Commit it first", **region.where, object=key)
         return sweep_nothing
@@ -90,7 +90,9 @@ def sweep_region(region: Region, head: Head, manifest: Manifest, pins: Sequence[
     context, listed = region.context, _named_list(region, manifest)
     if listed is None:
         return sweep_nothing(pins)
-    deletable, kept = _split(region, listed.round.items, head, manifest, pins)
+    deletable, kept = _split(  # guard: pins are read after the floors are committed
+        region, listed.round.items, head, manifest, pins
+    )
     directories = [f"{item.path}/" for item in deletable if item.kind is GarbageKind.GENERATION]
     context.each(partial(delete_below, context), directories)
     delete_all(context, [item.path for item in deletable if item.kind is not GarbageKind.GENERATION])
@@ -113,7 +115,10 @@ def waiting_region(region: Region, pins: Sequence[Pin]) -> Waiting | None:
     present = {*names, *(name.partition("/")[0] for name in names)}
     left = tuple(item for item in deletable if item.path.removeprefix(prefix) in present)
     # Earlier releases recorded only the time of the mark, not that of the commit.
-    since = max(manifest.collector_committed, listed.round.marked)
+    since = max(
+        manifest.collector_committed,  # guard: interval starts at the commit
+        listed.round.marked,  # guard: interval starts at the mark without a commit time
+    )
     return Waiting(key=listed.key, since=since, items=left, kept=tuple(kept)) if left else None
 
 
@@ -140,7 +145,7 @@ def expire_pins(context: TableContext, *, skew_seconds: float, removed: list[Pin
     """
     counting: list[Pin] = []
     removed = [] if removed is None else removed
-    for pin in read_pins(context):
+    for pin in read_pins(context):  # guard: unconfirmed pin counts
         if not has_expired(pin, now=context.clock.now(), skew_seconds=skew_seconds):
             counting.append(pin)
             continue
@@ -148,13 +153,18 @@ def expire_pins(context: TableContext, *, skew_seconds: float, removed: list[Pin
             try:
                 cancel_move(context, pin)
             except (Contended, Unavailable):
-                counting.append(pin)
+                counting.append(pin)  # guard: announcement counts until it is withdrawn
             else:
                 removed.append(pin)
             continue
         key = pin_key(pin.partition(context.table), pin.name)
-        witness: Fields = {"version": pin.version, "nonce": pin.nonce}
-        if not isinstance(context.registry.delete(key, expect=witness), SwapApplied):
+        witness: Fields = {
+            "version": pin.version,  # guard: renewed pin is not removed
+            "nonce": pin.nonce,
+        }
+        if not isinstance(  # guard: expired pin counts until it is removed
+            context.registry.delete(key, expect=witness), SwapApplied
+        ):
             counting.append(pin)
         else:
             removed.append(pin)
@@ -162,7 +172,7 @@ def expire_pins(context: TableContext, *, skew_seconds: float, removed: list[Pin
 
 
 def has_expired(pin: Pin, *, now: float, skew_seconds: float) -> bool:
-    return pin.expires is not None and pin.expires + skew_seconds < now
+    return pin.expires is not None and pin.expires + skew_seconds < now  # guard: clocks may differ
 
 
 def sweep_leftovers(context: TableContext) -> int:
@@ -181,7 +191,7 @@ def sweep_leftovers(context: TableContext) -> int:
 def _sweep_leftover(context: TableContext, key: Key) -> bool:
     # Read again: a listing is not a snapshot, and it may have passed the key of the pin before the pin was created.
     own = context.registry.read(pin_key(key.partition, key.sort.partition("#")[0]))
-    if not is_of(own, key):
+    if not is_of(own, key):  # guard: leftover has no pin
         context.registry.discard(key)
         return True
     return False
@@ -226,7 +236,7 @@ def _split(
                 **region.where,
                 object=item.path,
             )
-        holders = [pin for pin, needed in needs if _holds(needed, item)]
+        holders = [pin for pin, needed in needs if _holds(needed, item)]  # guard: held objects are kept
         if holders:
             kept.append(Kept(path=item.path, kind=item.kind, why=f"{holders[0].kind} {holders[0].name} needs it"))
         else:
@@ -237,26 +247,33 @@ def _split(
 def _is_needed(item: GarbageItem, head: Head, manifest: Manifest, named: set[str]) -> bool:
     match item.kind:
         case GarbageKind.GENERATION:
-            return item.path.rpartition("/")[2] in named or item.number >= manifest.current_generation
+            return (
+                item.path.rpartition("/")[2] in named  # guard: sweep keeps generations of the manifest
+                or item.number >= manifest.current_generation  # guard: sweep keeps generations in flight
+            )
         case GarbageKind.ENTRY:
-            return item.number >= manifest.first_position
+            return item.number >= manifest.first_position  # guard: sweep keeps the log
         case GarbageKind.STAGED:
-            return item.path == head.manifest_key or item.number > head.manifest_version
+            return (
+                item.path == head.manifest_key  # guard: sweep keeps the manifest of the head
+                or item.number > head.manifest_version  # guard: sweep keeps manifests in flight
+            )
         case GarbageKind.PUBLISHED:
-            return item.number >= head.manifest_version
+            return item.number >= head.manifest_version  # guard: sweep keeps the newest published manifest
         case GarbageKind.LIST:
-            return item.path == manifest.collector_key
-    return True  # items of the base don't belong in the list of a region
+            return item.path == manifest.collector_key  # guard: sweep keeps the list of the manifest
+    # Items of the base don't belong in the list of a region.
+    return True  # guard: sweep of a region keeps the base
 
 
 def _holds(needs: RegionPin, item: GarbageItem) -> bool:
     match item.kind:
         case GarbageKind.GENERATION:
-            return needs.needs(Generation(item.number))
+            return needs.needs(Generation(item.number))  # guard: sweep keeps pinned generations
         case GarbageKind.ENTRY:
-            return item.number >= needs.first_position
+            return item.number >= needs.first_position  # guard: sweep keeps pinned entries
         case GarbageKind.STAGED:
-            return item.path == needs.manifest_key
+            return item.path == needs.manifest_key  # guard: sweep keeps pinned staged manifests
         case GarbageKind.PUBLISHED:
-            return item.number == needs.manifest_version
+            return item.number == needs.manifest_version  # guard: sweep keeps pinned published manifests
     return False

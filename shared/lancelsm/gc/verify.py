@@ -55,7 +55,11 @@ def verify_region(region: Region, key: str, *, pins: Sequence[Pin], progress: Pr
     manifest = manifests.decode(named.body, key=head.manifest_key)
     if manifest.collector_key == key:
         return  # already verified and committed
-    if listed is None or manifest.collector_round + 1 != listed.round.number or listed.round.region != region.id:
+    if (
+        listed is None
+        or manifest.collector_round + 1 != listed.round.number  # guard: verified round is the next one
+        or listed.round.region != region.id  # guard: verified round is of the region
+    ):
         raise Contended("another round came first", remedy="Mark a new one", **region.where)
     with contended_if_overtaken(region, head):
         check = _Check(region, listed.round, head, manifest, pins)
@@ -78,33 +82,51 @@ class _Check:
     def items(self) -> None:
         """Check that each item has the name of its kind and number, is below its rank, and is not in use."""
         hint = self._hint()
-        needed = {self._head.manifest_key, self._manifest.collector_key}
+        needed = {
+            self._head.manifest_key,  # guard: verifier keeps the manifest of the head
+            self._manifest.collector_key,  # guard: verifier keeps the list of the manifest
+        }
         prefix = f"_mem_wal/{self._region.id}/"
         for item in self._round.items:
-            if not item.path.startswith(prefix) or ".." in item.path:
+            if (
+                not item.path.startswith(prefix)  # guard: item is below the region
+                or ".." in item.path  # guard: path does not leave the region
+            ):
                 self._refuse(item, "it is outside of the region")
             name = item.path.removeprefix(prefix)
             if item.path in needed:
                 self._refuse(item, "the head or the manifest names it")
-            if not self._is_named_as(item, name):
+            if not self._is_named_as(item, name):  # guard: item has the name of its kind
                 self._refuse(item, f"it is not {item.kind.value} {item.number}")
-            if item.kind is GarbageKind.ENTRY and item.number >= self._round.floor:
+            if item.kind is GarbageKind.ENTRY and item.number >= self._round.floor:  # guard: verifier keeps the log
                 self._refuse(item, f"it is not below the floor {self._round.floor}")
-            if item.kind is GarbageKind.STAGED and item.number > self._head.manifest_version:
+            if (  # guard: verifier keeps manifests in flight
+                item.kind is GarbageKind.STAGED and item.number > self._head.manifest_version
+            ):
                 self._refuse(item, "its version is not used yet")
-            if item.kind is GarbageKind.PUBLISHED and item.number >= min(hint, self._head.manifest_version):
+            if item.kind is GarbageKind.PUBLISHED and item.number >= min(
+                hint,  # guard: verifier keeps published manifests from the hint on
+                self._head.manifest_version,  # guard: verifier keeps the newest published manifest
+            ):
                 self._refuse(item, "Lance's readers may start there")
             for pin, needs in self._needs:
                 published = item.kind is GarbageKind.PUBLISHED and item.number == needs.manifest_version
-                if published or item.path == needs.manifest_key:
+                if (
+                    published  # guard: verifier keeps pinned published manifests
+                    or item.path == needs.manifest_key  # guard: verifier keeps pinned staged manifests
+                ):
                     self._overtaken(item, pin)
-            if item.kind is GarbageKind.LIST and item.number > self._manifest.collector_round:
+            if (  # guard: verifier keeps lists of later rounds
+                item.kind is GarbageKind.LIST and item.number > self._manifest.collector_round
+            ):
                 self._refuse(item, "its round may still be committed")
 
     def generations(self, progress: Progress) -> None:
         """Check that the base has the listed generations, the oldest first, and that orphans have a used number."""
         counter = progress.counters.get(self._region.id, 0)
-        if counter >= self._manifest.current_generation and counter >= self._region.head().current_generation:
+        if (  # guard: base is not ahead of the head
+            counter >= self._manifest.current_generation and counter >= self._region.head().current_generation
+        ):
             raise Corrupt(
                 "the base has merged more generations than the region's head has",
                 remedy="Run `lancelsm registry rebuild` with all writers stopped",
@@ -114,18 +136,22 @@ class _Check:
             item.path.rpartition("/")[2]: item for item in self._round.items if item.kind is GarbageKind.GENERATION
         }
         for name, item in listed.items():
-            if item.number >= self._manifest.current_generation:
+            if item.number >= self._manifest.current_generation:  # guard: verifier keeps generations in flight
                 self._refuse(item, "a flush may be writing it")
             for pin, needs in self._needs:
-                if needs.after < item.number <= needs.through:
+                if needs.after < item.number <= needs.through:  # guard: verifier keeps pinned generations
                     self._overtaken(item, pin)
             if all(g.path != name for g in self._manifest.generations):
                 continue
-            known = [progress.counters, progress.markers, *progress.caught_up.values()]
+            known = [
+                progress.counters,  # guard: base has each deleted generation
+                progress.markers,  # guard: marker has each deleted generation
+                *progress.caught_up.values(),  # guard: every index has each deleted generation
+            ]
             if min(one.get(self._region.id, 0) for one in known) < item.number:
                 self._refuse(item, "the base, Lance's marker or an index does not have it")
         leaving = [g.path in listed for g in self._manifest.generations]
-        if leaving != sorted(leaving, reverse=True):
+        if leaving != sorted(leaving, reverse=True):  # guard: oldest generations are deleted first
             raise Corrupt(
                 "the round would delete a generation before an older one", **self._region.where, object=self._path()
             )
@@ -136,10 +162,14 @@ class _Check:
         If not, the error names the first damaged entry, or the range if no single entry is damaged.
         """
         manifest, floor = self._manifest, self._round.floor
-        if not manifest.first_position <= floor <= manifest.replay_after + 1:
+        if not (
+            manifest.first_position  # guard: verified floor does not fall
+            <= floor
+            <= manifest.replay_after + 1  # guard: verified floor is not past the replay point
+        ):
             self._unbalanced(f"the floor {floor} is not between {manifest.first_position} and the replay point")
         for pin, needs in self._needs:
-            if manifest.first_position < floor and needs.first_position < floor:
+            if manifest.first_position < floor and needs.first_position < floor:  # guard: verifier keeps the pinned log
                 raise Contended(
                     f"{pin.kind} {pin.name} needs the log from {needs.first_position} on",
                     remedy="Mark a new round",
@@ -147,19 +177,19 @@ class _Check:
                 )
         taken, size, bounds = self._discarded(), 0, _bounds(manifest)
         begin = _summed_from(manifest)
-        boundary = min(position for position in bounds if position >= floor - 1)
+        boundary = min(position for position in bounds if position >= floor - 1)  # guard: floor is within known sums
         positions = [Position(at) for at in range(manifest.first_position, boundary + 1)]
         summed = self._region.context.each(self._summed, positions)
         for position, (entry_sum, entry_bytes, sound) in zip(positions, summed, strict=True):
-            if position == floor and taken != self._round.discarded:
+            if position == floor and taken != self._round.discarded:  # guard: list has the sum up to its floor
                 self._wrong_sum("the entries that the round takes don't have the sum in its list", position - 1)
             if not sound:
                 self._damaged.append(position)
             taken = taken + entry_sum if position >= begin else taken
             size += entry_bytes if position < floor else 0
-        if floor == boundary + 1 and taken != self._round.discarded:
+        if floor == boundary + 1 and taken != self._round.discarded:  # guard: list has the sum up to a boundary
             self._wrong_sum("the entries that the round takes don't have the sum in its list", boundary)
-        if taken != bounds[Position(boundary)]:
+        if taken != bounds[Position(boundary)]:  # guard: log is what was flushed
             self._wrong_sum(f"the log through position {boundary} is not what was flushed", boundary)
         self._parts(floor)
         self._share(size, settings)
@@ -171,17 +201,17 @@ class _Check:
         total = manifest.collected_entries
         for g in manifest.generations:
             last = g.folded.last if g.folded else _summed_from(manifest) - 1
-            if g.path in listed and last >= floor:
+            if g.path in listed and last >= floor:  # guard: verifier takes entries before their generation
                 self._unbalanced(f"the round would delete generation {g.generation}, but not its entries")
             total += g.folded.entry_setsum if g.folded else Setsum.ZERO
-        if total != manifest.entry_setsum:
+        if total != manifest.entry_setsum:  # guard: generations add up to the log
             self._unbalanced("generations and collected entries don't add up to the log at the replay point")
 
     def _share(self, size: int, settings: Settings) -> None:
         if size <= settings.collect_floor_bytes:
             return
         log_bytes = sum(found.size for found in self._region.context.objects.list(f"_mem_wal/{self._region.id}/wal/"))
-        if size * 100 > log_bytes * settings.collect_share_percent:
+        if size * 100 > log_bytes * settings.collect_share_percent:  # guard: round takes a share of the log
             what = f"the round takes {size} of the {log_bytes} bytes of the log"
             if size * 100 <= self._round.log_bytes * settings.collect_share_percent:
                 raise Contended(
@@ -232,16 +262,22 @@ class _Check:
         digits = format(item.number, "064b")[::-1]
         match item.kind:
             case GarbageKind.GENERATION:
-                return re.fullmatch(rf"[0-9a-f]{{8}}_gen_{item.number}", name) is not None
+                return (  # guard: path of a generation has its number
+                    re.fullmatch(rf"[0-9a-f]{{8}}_gen_{item.number}", name) is not None
+                )
             case GarbageKind.ENTRY:
-                return name == f"wal/{digits}.arrow"
+                return name == f"wal/{digits}.arrow"  # guard: path of an entry has its position
             case GarbageKind.STAGED:
-                return re.fullmatch(rf"manifest/staged/{item.number}-[0-9a-f]{{32}}\.binpb", name) is not None
+                return (  # guard: path of a staged manifest has its version
+                    re.fullmatch(rf"manifest/staged/{item.number}-[0-9a-f]{{32}}\.binpb", name) is not None
+                )
             case GarbageKind.PUBLISHED:
-                return name == f"manifest/{digits}.binpb"
+                return name == f"manifest/{digits}.binpb"  # guard: path of a published manifest has its version
             case GarbageKind.LIST:
-                return re.fullmatch(rf"gc/{item.number}-[0-9a-f]{{32}}\.binpb", name) is not None
-        return False
+                return (  # guard: path of a list has its round
+                    re.fullmatch(rf"gc/{item.number}-[0-9a-f]{{32}}\.binpb", name) is not None
+                )
+        return False  # guard: round of a region keeps the base
 
     def _path(self) -> str:
         return f"_mem_wal/{self._region.id}/gc/{self._round.number}"

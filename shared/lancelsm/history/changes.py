@@ -206,7 +206,7 @@ class Changes:
         needs = None if self._pin is None else self._pin.of(region.id)
         if needs is not None:
             return needs.first_position
-        if self._started:
+        if self._started:  # guard: new region is read from its start
             return Position(1)  # the region was created after the start: yield all of it
         start = self._start
         if isinstance(start, int) and any(end >= start for end in ends):
@@ -239,9 +239,11 @@ def committed(
     if not positions:
         return []
     keys = [wal_entry(region.id, Position(position)) for position in positions]
-    found = region.context.each(region.context.objects.get, keys)
+    found = region.context.each(region.context.objects.get, keys)  # guard: head and cursor are read after the entries
     # Read the head after the entries, before using them: a late put may have refilled a collected slot.
-    if region.head().first_position > positions[0] and not kept():
+    if (  # guard: changes are proven by a head
+        region.head().first_position > positions[0] and not kept()  # guard: kept entries are read below the floor
+    ):
         return None
     entries: list[Entry] = []
     for position, key, stored in zip(positions, keys, found, strict=True):

@@ -60,7 +60,9 @@ def keeps(context: TableContext, pin: Pin, region: RegionId, position: Position)
     """Return whether the record of a cursor keeps the log of a region from this position on, as of now."""
     found = find_cursor(context, pin.name)
     needs = found.of(region) if found is not None and found.nonce == pin.nonce else None
-    return needs is not None and needs.first_position <= position
+    return (  # guard: dropped cursor keeps nothing
+        needs is not None and needs.first_position <= position  # guard: cursor keeps from its position on
+    )
 
 
 def save_cursor(
@@ -85,7 +87,7 @@ def save_cursor(
     After a crash each region is at its old or at its new position.
     """
     for region, position in positions.items():
-        if position < _position(pin, region):
+        if position < _position(pin, region):  # guard: save never moves a cursor back
             raise Invalid(
                 f"position {position} is before the cursor",
                 remedy=f"To move it back: lancelsm cursor set {context.uri} --name {pin.name} --start {position} "
@@ -97,7 +99,7 @@ def save_cursor(
     moved = {region: position for region, position in positions.items() if position != _position(pin, region)}
     saver = consumer or context.ids.nonce()
     saved = context.each(lambda item: _move(context, pin, *item, saver=saver), list(moved.items()))
-    if moved and not pins.held(context, pin):
+    if moved and not pins.held(context, pin):  # guard: saved cursor is the same
         raise _moved(context, pin)
     return replace(pin, regions={**pin.regions, **dict(zip(moved, saved, strict=True))})
 
@@ -135,7 +137,7 @@ def set_cursor(context: TableContext, name: str, *, start: Start, only: RegionId
         try:
             return create_cursor(context, name, start=start)
         except Invalid:
-            if pins.named(context, "cursor", name) is None:
+            if pins.named(context, "cursor", name) is None:  # guard: cursor of another creator is set
                 raise
             # Another process created it first.
     raise Contended(
@@ -154,10 +156,10 @@ def _try_move(context: TableContext, before: Pin, start: Start, only: RegionId |
     try:
         needs = pins.pin_regions(context, moving, _starts(context, target, before))
         moving = replace(moving, regions=needs)
-        now = find_cursor(context, before.name)
+        now = find_cursor(context, before.name)  # guard: old position is read after the new one is announced
         if now is not None and now.nonce == before.nonce and _is_kept(context, moving, now, only):
             if only is not None:
-                _block_saves(context, now, except_in=only)
+                _block_saves(context, now, except_in=only)  # guard: saves fail while one region is set
             moved = finish_move(context, moving)
             with suppress(LsmError):  # else a collection removes them
                 pins.discard_regions(context, before)
@@ -181,10 +183,10 @@ def _is_kept(context: TableContext, moving: Pin, now: Pin, only: RegionId | None
 
     def is_kept(region: Region) -> bool:
         new, old = _position(moving, region.id), _position(now, region.id)
-        if only not in (None, region.id):
+        if only not in (None, region.id):  # guard: cursor keeps its position where it is not set
             return new == old
         head = region.find_head()
-        return head is None or new >= min(head.first_position, old)
+        return head is None or new >= min(head.first_position, old)  # guard: cursor arrives where nothing is collected
 
     return all(context.each(is_kept, regions(context)))
 
@@ -229,7 +231,11 @@ def finish_move(context: TableContext, moving: Pin) -> Pin:
     Raises the same errors as `history.pins.update_pin`.
     """
     pin = replace(moving, version=moving.version + 1, confirmed=True, expires=None, replaces=None)
-    witness: Fields = {"version": moving.version, "nonce": moving.replaces, pins.NEXT: moving.nonce}
+    witness: Fields = {  # guard: withdrawn announcement does not arrive
+        "version": moving.version,
+        "nonce": moving.replaces,
+        pins.NEXT: moving.nonce,
+    }
     change: Fields = {"version": pin.version, "nonce": pin.nonce, pins.NEXT: None, pins.NEXT_EXPIRES: None}
     pins.change_record(context, pin, expect=witness, change=change)
     return pin
@@ -240,7 +246,11 @@ def cancel_move(context: TableContext, moving: Pin) -> None:
 
     Raises the same errors as `history.pins.update_pin`.
     """
-    witness: Fields = {"version": moving.version, "nonce": moving.replaces, pins.NEXT: moving.nonce}
+    witness: Fields = {  # guard: announcement is not withdrawn after the arrival
+        "version": moving.version,
+        "nonce": moving.replaces,
+        pins.NEXT: moving.nonce,
+    }
     # The nonce does not change, but it must be compared: all other fields are the same after `finish_move`.
     change: Fields = {"version": moving.version + 1, "nonce": moving.replaces, pins.NEXT: None, pins.NEXT_EXPIRES: None}
     pins.change_record(context, moving, expect=witness, change=change)
@@ -268,7 +278,9 @@ def _starts(context: TableContext, start: Start, before: Pin | None = None) -> d
     found = {}
     for region, head in with_heads(context, regions(context)):
         position = start(region, head)
-        if position < head.first_position and (before is None or position < _position(before, region.id)):
+        if (  # guard: cursor does not begin before the log
+            position < head.first_position and (before is None or position < _position(before, region.id))
+        ):
             raise Invalid(
                 f"the log was collected below position {head.first_position}",
                 remedy="Start there or later, or at earliest",
@@ -293,14 +305,20 @@ def _move(context: TableContext, pin: Pin, region: RegionId, position: Position,
     for _ in context.budget().attempts():
         wanted = RegionPin(first_position=position, version=version + 1)
         change = {**wanted.to_record(nonce=pin.nonce), SAVER: saver}
-        outcome = context.registry.swap(key, expect={"version": version} if version else None, change=change)
+        outcome = context.registry.swap(
+            key,
+            expect={"version": version} if version else None,  # guard: cursor is saved under its version
+            change=change,
+        )
         if isinstance(outcome, SwapApplied):
             return wanted
         if isinstance(outcome, SwapUnknown):
             continue
         if outcome.record == change:
             return wanted
-        if outcome.record is None or outcome.record.get(SAVER) != saver:
+        if (
+            outcome.record is None or outcome.record.get(SAVER) != saver  # guard: cursor is saved by its consumer
+        ):
             raise _moved(context, pin)
         version = int(outcome.record["version"])
     raise Unavailable("the cursor could not be saved", remedy="Save it again", table=context.uri, cursor=pin.name)

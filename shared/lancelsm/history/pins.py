@@ -151,7 +151,11 @@ class Pin(PinIdentity):
     def of(self, region: RegionId) -> RegionPin | None:
         """Return what the pin needs of a region; None if nothing."""
         found = self.regions.get(region)
-        return RegionPin(first_position=_START) if found is None and self.kind == "cursor" else found
+        return (
+            RegionPin(first_position=_START)
+            if found is None and self.kind == "cursor"  # guard: cursor keeps regions without a record
+            else found
+        )
 
     def to_record(self) -> dict[str, Value]:
         return {
@@ -193,8 +197,10 @@ def pins_of(records: Iterable[tuple[Key, Record]]) -> list[Pin]:
             heads[name] = (_KINDS[key.partition[0]], record)
     found = []
     for name, (kind, record) in heads.items():
-        found.append(_pin(kind, name, record, parts.get((name, str(record.get("nonce"))), {})))
-        if record.get(NEXT):
+        found.append(  # guard: old position of a moved cursor counts
+            _pin(kind, name, record, parts.get((name, str(record.get("nonce"))), {}))
+        )
+        if record.get(NEXT):  # guard: new position of a moved cursor counts
             following = {**record, "nonce": record[NEXT], "expires": record.get(NEXT_EXPIRES, 0), "confirmed": 0}
             moving = _pin(kind, name, following, parts.get((name, str(record[NEXT])), {}))
             found.append(replace(moving, replaces=Nonce(str(record["nonce"]))))
@@ -267,8 +273,10 @@ def create_pin(
         pin = begin(context, kind, name)
         try:
             recorded = record_needs(pin)
-            if recorded is not None and not overtaken(context, recorded):
-                return confirm(context, recorded, ttl_seconds=ttl_seconds)
+            if (
+                recorded is not None and not overtaken(context, recorded)  # guard: overtaken pin is not confirmed
+            ):
+                return confirm(context, recorded, ttl_seconds=ttl_seconds)  # guard: confirmed needs have records
         except BaseException:
             with suppress(LsmError):
                 undo(pin)
@@ -342,7 +350,9 @@ def _pin_region(context: TableContext, pin: Pin, region: RegionId, needs: Region
 def overtaken(context: TableContext, pin: Pin) -> bool:
     """Return whether a committed floor has passed what the pin needs. Call it after its records are written."""
     record = context.registry.read(table_key(context.table)) or {}
-    if pin.base_version is not None and int(record.get("base_floor", 0)) > pin.base_version:
+    if (  # guard: pin is confirmed against the floor of the base
+        pin.base_version is not None and int(record.get("base_floor", 0)) > pin.base_version
+    ):
         return True
 
     def passed(region: Region) -> bool:
@@ -350,7 +360,10 @@ def overtaken(context: TableContext, pin: Pin) -> bool:
         if needs is None or head is None:
             return needs is not None and region.id in pin.regions
         collected = needs.manifest_key and head.collector_round != needs.collector_round
-        return head.first_position > needs.first_position or bool(collected)
+        return (
+            head.first_position > needs.first_position  # guard: cursor is confirmed against the floors
+            or bool(collected)  # guard: pin is confirmed against the rounds
+        )
 
     return any(context.each(passed, regions(context)))
 
@@ -374,7 +387,12 @@ def update_pin(context: TableContext, following: Pin) -> Pin:
         Unavailable: the registry did not answer.
     """
     pin = replace(following, version=following.version + 1)
-    change_record(context, pin, expect={"version": following.version, "nonce": pin.nonce}, change=pin.to_record())
+    change_record(
+        context,
+        pin,
+        expect={"version": following.version, "nonce": pin.nonce},  # guard: removed pin is not confirmed
+        change=pin.to_record(),
+    )
     return pin
 
 
@@ -425,12 +443,20 @@ def _end(context: TableContext, pin: PinIdentity, *, confirmed: bool) -> bool:
                 raise
             context.registry.discard(key)  # a damaged record can't be compared, and no pin can be read while it exists
             return True
-        if record is None or _nonce(record) != pin.nonce:
-            discard_regions(context, pin)
+        if (
+            record is None or _nonce(record) != pin.nonce  # guard: later pin of the name stays
+        ):
+            discard_regions(context, pin)  # guard: own record of a pin is deleted first
             return True
-        if record.get("confirmed") and not confirmed:
+        if record.get("confirmed") and not confirmed:  # guard: confirmed pin stays
             return False
-        context.registry.delete(key, expect={"version": record.get("version"), "nonce": record.get("nonce")})
+        context.registry.delete(
+            key,
+            expect={
+                "version": record.get("version"),
+                "nonce": record.get("nonce"),  # guard: pin is deleted under its nonce
+            },
+        )
     raise Contended(f"other processes kept changing the {pin.kind}", remedy="Drop it again", table=context.uri)
 
 

@@ -88,7 +88,7 @@ def get(view: View, keys: pa.Table, *, uri: str, columns: Sequence[str] | None =
     read = _with_key(schema, names)
     missing, found = keys, []
     for region in view.regions:
-        for level in reversed(_levels(region)):
+        for level in reversed(_levels(region)):  # guard: newest level is looked up first
             if missing.num_rows == 0:
                 break
             if level.tail is not None:
@@ -103,7 +103,7 @@ def get(view: View, keys: pa.Table, *, uri: str, columns: Sequence[str] | None =
                     storage_options=view.base.storage_options,
                 )
             if rows.num_rows:
-                missing = missing.filter(pc.invert(_among(missing, rows, schema)))
+                missing = missing.filter(pc.invert(_among(missing, rows, schema)))  # guard: found key is not looked up
                 found.append(rows.filter(pc.invert(rows.column(TOMBSTONE))))
     if missing.num_rows:
         found.append(rows_of_keys(view.base, missing, columns=read))
@@ -138,12 +138,15 @@ def _rows(
     above = _Newest.of(view, levels, uri=uri)
     base = scan_base(view.base, columns=read, where=where)
     for rows in _gathered(base):
-        yield rows.filter(pa.array(above.level_of(rows, schema) == ABSENT))
+        yield rows.filter(pa.array(above.level_of(rows, schema) == ABSENT))  # guard: newer row hides a row of the base
     # A condition may use any column, so rows that it is applied to need all columns.
     wanted = schema.names if where is not None else read
     for level in levels:
         for rows in _gathered(_read(view, level, uri=uri, columns=wanted, where=where)):
-            alive = (above.level_of(rows, schema) == level.number) & ~rows.column(TOMBSTONE).to_numpy()
+            alive = (
+                (above.level_of(rows, schema) == level.number)  # guard: newer row hides a row of a generation
+                & ~rows.column(TOMBSTONE).to_numpy()
+            )
             live = rows.filter(pa.array(alive)).drop_columns([TOMBSTONE])
             yield live if where is None else where.matching(live, table=uri)
 

@@ -71,9 +71,9 @@ def take_view(context: TableContext, regions: Callable[[], Sequence[Region]], re
     for _ in range(_TRIES):
         next(waits, None)  # after the budget, try again without waiting: this process may have stalled
         found = context.each(_read, regions())
-        base = read_base()
+        base = read_base()  # guard: base is read after the heads
         problem = _problem(found, base, context)
-        if not problem:
+        if not problem:  # guard: base of a view matches its heads
             reads = [read for read in found if isinstance(read, _Read)]
             return View(
                 base=base, regions=tuple(region_view(r.region, r.manifest, r.entries, base, end=r.end) for r in reads)
@@ -120,7 +120,7 @@ def _without_head(region: Region) -> _Absent | _Overtaken:
         ensure_unused(region)
     except Corrupt:
         written = True
-    if not written:
+    if not written:  # guard: region with a lost head is not empty
         return _Absent()
     region.head()  # raises, unless the head was created meanwhile
     return _Overtaken()
@@ -128,7 +128,7 @@ def _without_head(region: Region) -> _Absent | _Overtaken:
 
 def _problem(found: Sequence[_Read | _Absent | _Overtaken], base: BaseTable, context: TableContext) -> str:
     """Return why these reads are not one view; empty if they are. Reading everything again may solve it."""
-    if base.facts is None or base.facts.table != context.table:
+    if base.facts is None or base.facts.table != context.table:  # guard: base of a view is of the table
         return "the base belongs to another table: another tool has overwritten it"
     for read in found:
         if isinstance(read, _Overtaken):
@@ -143,7 +143,10 @@ def mismatch(manifest: Manifest, base: BaseTable) -> str:
     counter = base.counters.get(manifest.region, 0)
     kept = {g.generation for g in manifest.generations}
     missing = [g for g in range(counter + 1, manifest.newest + 1) if g not in kept]
-    if counter <= manifest.newest and not missing:
+    if (
+        counter <= manifest.newest  # guard: counter is in the heads
+        and not missing  # guard: generations that the base lacks are listed
+    ):
         return ""
     return (
         f"the base has merged region {manifest.region} through generation {counter}, but its manifest lists "

@@ -195,7 +195,10 @@ def collected(
     if manifest.collector_key == key:
         return manifest
     leaving = [g for g in manifest.generations if g.path in paths]
-    if manifest.collector_round != round_number - 1 or len(leaving) != len(paths):
+    if (
+        manifest.collector_round != round_number - 1  # guard: committed round is the next one
+        or len(leaving) != len(paths)
+    ):
         return Superseded(
             why=f"planned round {round_number}, but the manifest is after round {manifest.collector_round}"
         )
