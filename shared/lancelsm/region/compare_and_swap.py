@@ -170,7 +170,7 @@ def ensure_unused(region: Region) -> None:
 
 
 def _load_named(region: Region, head: Head, *, budget: Budget) -> tuple[Head, Staged]:
-    """The same as `newest`, with the bytes of the manifest."""
+    """Read the manifest that the head names, with its bytes. If it was swept meanwhile, read a new head first."""
     for _ in budget.attempts():
         staged = load(region, head.manifest_key)
         if staged is not None:

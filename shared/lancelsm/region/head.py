@@ -137,7 +137,7 @@ class Head:
         )
 
     def applied(self, queue: str) -> int:
-        """The highest sequence number of a queue that the log has; 0 if the log has no rows from it."""
+        """Return the highest sequence number of a queue that is in the log; 0 if the log has no rows from it."""
         return int(self.applied_sequences.get(queue, 0))
 
     @property

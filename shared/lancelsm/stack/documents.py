@@ -30,18 +30,18 @@ Document = dict[str, Any]
 
 
 def committed(done: Committed) -> Document:
-    """{"rows", "entries": [{"region", "position", "rows"}]}."""
+    """Return {"rows", "entries": [{"region", "position", "rows"}]}."""
     return {"rows": done.rows, "entries": [asdict(entry) for entry in done.entries]}
 
 
 def flushed(done: Iterable[Flushed]) -> Document:
-    """{"generations": [{"region", "generation", "rows", "path"}]}."""
+    """Return {"generations": [{"region", "generation", "rows", "path"}]}."""
     found = [{"region": one.region, "generation": one.generation, "rows": one.rows, "path": one.path} for one in done]
     return {"generations": found}
 
 
 def merged(done: Merged) -> Document:
-    """{"merged": [{"region", "generation"}], "rows_upserted", "rows_deleted", "base_version"}."""
+    """Return {"merged": [{"region", "generation"}], "rows_upserted", "rows_deleted", "base_version"}."""
     return {
         "merged": generations(done.moved),
         "rows_upserted": done.rows_upserted,
@@ -51,12 +51,12 @@ def merged(done: Merged) -> Document:
 
 
 def optimized(done: Optimized) -> Document:
-    """{"fragments_removed", "fragments_added", "indexes_extended", "base_version"}."""
+    """Return {"fragments_removed", "fragments_added", "indexes_extended", "base_version"}."""
     return asdict(done)
 
 
 def collected(done: Collected) -> Document:
-    """{"round": [key], "phase", "candidates": [{"path", "kind", "bytes", "why"}], "kept": [...], "deleted"}."""
+    """Return {"round": [key], "phase", "candidates": [{"path", "kind", "bytes", "why"}], "kept": [...], "deleted"}."""
     return {
         "round": list(done.rounds),
         "phase": done.phase,
@@ -67,13 +67,13 @@ def collected(done: Collected) -> Document:
 
 
 def scrubbed(report: Report) -> Document:
-    """{"ok", "checked", "complete", "problems": [{"path", "kind", "problem"}]}; incomplete if a limit was reached."""
+    """Return {"ok", "checked", "complete": no limit was reached, "problems": [{"path", "kind", "problem"}]}."""
     problems = [asdict(one) for one in report.problems]
     return {"ok": report.ok, "checked": report.checked, "complete": report.complete, "problems": problems}
 
 
 def snapshot(pin: Pin) -> Document:
-    """{"name", "created", "expires", "base_version", "clone"}: times in ISO 8601; `expires` is null for never."""
+    """Return {"name", "created", "expires": null for never, "base_version", "clone"}, with times in ISO 8601."""
     return {
         "name": pin.name,
         "created": _moment(pin.created),
@@ -84,18 +84,18 @@ def snapshot(pin: Pin) -> Document:
 
 
 def cursor(pin: Pin) -> Document:
-    """{"name", "created", "positions": [{"region", "position"}]}."""
+    """Return {"name", "created", "positions": [{"region", "position"}]}."""
     positions = [{"region": region, "position": one.first_position} for region, one in sorted(pin.regions.items())]
     return {"name": pin.name, "created": _moment(pin.created), "positions": positions}
 
 
 def behind(lag: CursorLag) -> Document:
-    """{"behind": entries, "since"}: `since` is when the oldest entry was written, null if unknown."""
+    """Return {"behind": entries, "since": when the oldest of them was written, null if unknown}."""
     return {"behind": lag.entries, "since": None if lag.since is None else _moment(lag.since)}
 
 
 def region_owners(regions: Iterable[tuple[Region, Head]], spec: RegionSpec | None) -> Document:
-    """{"regions": [{"region", "epoch", "owner", "status", "values"}]}."""
+    """Return {"regions": [{"region", "epoch", "owner", "status", "values"}]}."""
     found = [
         {
             "region": region.id,
