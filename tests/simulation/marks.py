@@ -1,7 +1,9 @@
 """Find the guards that comments mark in the library, and change the syntax tree of a function at a mark.
 
-A comment `# guard: NAME` stands at the end of the line on which its guard begins. That is a statement, or an operand or
-argument on a line of its own. Names are unique in the library. `removal` runs the changed functions.
+A comment `# guard: NAME` stands at the end of the line on which its guard begins: a statement, or a part of an
+expression on a line of its own. Names are unique in the library. `without`, `moved` and `changed` name a mark, and
+`removal` runs the functions after these changes. So a test names no function and no text of the library, except in
+`changed`.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    """A change of the code at one mark: gets the function, and the part of it that is marked."""
+    """A change of the code at one mark. `act` gets the tree of the function, and the marked part of it."""
 
     mark: str
     act: Callable[[ast.FunctionDef, Part], None]
@@ -47,7 +49,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A node of a syntax tree, and where its parent has it: `index` if the field is a list."""
+    """A node of a syntax tree, with its parent, the field there, and the index if that field is a list."""
 
     node: ast.AST
     parent: ast.AST
@@ -77,10 +79,17 @@ def without(mark: str, *, instead: object = ...) -> Edit:
     """Remove a guard.
 
     Args:
-        instead: a constant. By default the condition of an `if` becomes False, a `while` runs at most once, a `for` and
-            any other statement is dropped, and so are an operand, an element, an argument, an entry of a dict, a
-            condition of a comprehension, and an `except`. Else this constant replaces the expression: the condition,
-            the iterable, the value that is assigned or returned, or the marked expression itself.
+        instead: a constant that replaces the marked expression, or the expression of the marked statement: the
+            condition of `if` and `while`, the iterable of `for`, or the value that is returned or assigned.
+
+    Without `instead`, the guard is removed by what is marked:
+
+    * `if`, and the condition of a conditional expression: it is never true
+    * `while`: the body runs at most once
+    * `except`: the error is raised
+    * any other statement: it is dropped
+    * an operand of `and`, `or`, `&`, `|`, the first or last term of a comparison of three, an element, an argument, an
+      entry of a dict, a condition of a comprehension: it is dropped
     """
     if instead is ...:
         return Edit(mark=mark, act=_drop)
@@ -88,9 +97,9 @@ def without(mark: str, *, instead: object = ...) -> Edit:
 
 
 def changed(mark: str, code: str) -> Edit:
-    """Replace a guard by other code: statements, or an expression as `without` does. Use it only if nothing else fits.
+    """Replace what is marked by other code: by statements, or by an expression as in `without`.
 
-    The code names what the function names, so it is the only edit that a rename in the library breaks.
+    Use it only if nothing else fits: the code contains names of the library, so a rename there breaks it.
     """
 
     def change(tree: ast.FunctionDef, part: Part) -> None:
@@ -106,11 +115,11 @@ def changed(mark: str, code: str) -> Edit:
 
 
 def moved(mark: str, by: int, *, out: int = 0) -> Edit:
-    """Move a statement by some statements of its block: down, or up if `by` is negative.
+    """Move the marked statement past the next `by` statements of its block, or past earlier ones if `by` is negative.
 
     Args:
-        out: how many blocks it leaves. Then `by` counts from the statement that has the block: 1 is right after it, -1
-            is right before it.
+        out: the number of blocks that the statement leaves first. Then 1 is right after the statement that it was in,
+            and -1 right before that statement.
     """
 
     def move(tree: ast.FunctionDef, part: Part) -> None:
@@ -134,7 +143,7 @@ def moved(mark: str, by: int, *, out: int = 0) -> Edit:
 
 @cache
 def marks() -> tuple[Mark, ...]:
-    """All marks of the library."""
+    """Return all marks of the library."""
     return tuple(mark for path in sorted(LIBRARY.rglob("*.py")) for mark in _marks_in(path))
 
 
@@ -153,6 +162,7 @@ def _marks_in(path: Path) -> Iterator[Mark]:
 
 
 def find_mark(name: str) -> Mark:
+    """Return the only mark with this name."""
     found = [mark for mark in marks() if mark.name == name]
     assert len(found) == 1, f"{len(found)} guards have the mark {name!r}"
     return found[0]
@@ -176,9 +186,10 @@ def edited(tree: ast.FunctionDef, edits: Sequence[tuple[int, Edit]]) -> ast.Func
 
 
 def _marked(tree: ast.FunctionDef, line: int) -> Part:
-    """The outermost part that begins on this line, or an operand if it begins a condition of several lines.
+    """Return the outermost part that begins on this line.
 
-    If several operands of a condition are on one line, it is the last one.
+    The first operand of an expression of several lines counts, and not the expression. Several operands of a condition
+    may be on one line; then the last one counts.
     """
     for part in _parts(tree):
         if _line(part.node) != line:
@@ -195,7 +206,7 @@ def _marked(tree: ast.FunctionDef, line: int) -> Part:
 
 
 def _parts(parent: ast.AST) -> Iterator[Part]:
-    """All nodes below this one, each before those inside it."""
+    """Yield all nodes below this one, each before the nodes inside it."""
     for field, value in ast.iter_fields(parent):
         several = isinstance(value, list)
         for index, node in enumerate(value if several else [value]):

@@ -1,25 +1,20 @@
-"""Remove a guard from the source of a function. A guard that is reworded there must be reworded in its table."""
+"""Run scenarios on the real code without some of its guards, which comments mark (see `marks`)."""
 
 from __future__ import annotations
 
 import ast
 import importlib
-import inspect
 import sys
-import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import FunctionType
 
 import pytest
 
 from lancelsm.errors import LsmError
-from tests.simulation import marks
+from tests.simulation.marks import Edit, edited, find_mark, function_at
 
-TextEdit = tuple[Callable[..., object], str, str]  # a function, its text, the text without the guard
-Edit = TextEdit | marks.Edit
 Scenario = Callable[[Path], object]  # gets a directory of its own
 
 
@@ -53,7 +48,7 @@ def check_is_needed(check: Check) -> None:
 def accepts(judged: Callable[[], None], edits: Iterable[Edit]) -> bool:
     """Return whether the input passes without these checks."""
     with pytest.MonkeyPatch.context() as patch:
-        remove_all(patch, edits)
+        remove(patch, edits)
         try:
             judged()
         except (LsmError, ValueError):
@@ -69,7 +64,7 @@ def anywhere(scenario: Callable[..., object], *arguments: object) -> Scenario:
 def fails(edits: Iterable[Edit], scenario: Callable[[], object]) -> bool:
     """Return whether a scenario fails without these guards."""
     with pytest.MonkeyPatch.context() as patch:
-        remove_all(patch, edits)
+        remove(patch, edits)
         try:
             scenario()
         except (AssertionError, ValueError, KeyError, OSError, LsmError, pytest.fail.Exception):
@@ -101,32 +96,23 @@ def with_and_without(
     return passes, fails_without
 
 
-def remove_all(patch: pytest.MonkeyPatch, edits: Iterable[Edit]) -> None:
-    """Like `remove`, for several texts in several functions."""
-    remove_marked(patch, [edit for edit in edits if isinstance(edit, marks.Edit)])
-    edits = [edit for edit in edits if not isinstance(edit, marks.Edit)]
-    for function in dict.fromkeys(function for function, _, _ in edits):
-        remove(patch, function, {text: instead for of, text, instead in edits if of is function})
-
-
-def remove_marked(patch: pytest.MonkeyPatch, edits: Iterable[marks.Edit]) -> None:
+def remove(patch: pytest.MonkeyPatch, edits: Iterable[Edit]) -> None:
     """Replace functions of the library by copies with these edits, wherever they are used."""
-    functions: dict[tuple[str, str | None, str], tuple[ast.FunctionDef, list[tuple[int, marks.Edit]]]] = {}
+    functions: dict[tuple[str, str | None, str], tuple[ast.FunctionDef, list[tuple[int, Edit]]]] = {}
     for edit in edits:
-        mark = marks.find_mark(edit.mark)
-        owner, tree = marks.function_at(mark)
+        mark = find_mark(edit.mark)
+        owner, tree = function_at(mark)
         _, lines = functions.setdefault((mark.module, owner, tree.name), (tree, []))
         lines.append((mark.line, edit))
-    for (name, owner, _), (tree, lines) in functions.items():
+    for (name, owner, function), (tree, lines) in functions.items():
         module = importlib.import_module(name)
-        body: list[ast.stmt] = [marks.edited(tree, lines)]
-        code = compile(ast.Module(body=body, type_ignores=[]), str(module.__file__), "exec")
+        body: list[ast.stmt] = [edited(tree, lines)]
         made: dict[str, object] = {}
-        exec(code, vars(module), made)
+        exec(compile(ast.Module(body=body, type_ignores=[]), str(module.__file__), "exec"), vars(module), made)
         if owner is None:
-            _replace_everywhere(patch, getattr(module, tree.name), made[tree.name])
+            _replace_everywhere(patch, getattr(module, function), made[function])
         else:
-            patch.setattr(getattr(module, owner), tree.name, made[tree.name])
+            patch.setattr(getattr(module, owner), function, made[function])
 
 
 def _replace_everywhere(patch: pytest.MonkeyPatch, old: object, new: object) -> None:
@@ -135,25 +121,3 @@ def _replace_everywhere(patch: pytest.MonkeyPatch, old: object, new: object) -> 
         for attribute, value in list(vars(module).items()):
             if value is old:
                 patch.setattr(module, attribute, new)
-
-
-def remove(patch: pytest.MonkeyPatch, function: Callable[..., object], changes: Mapping[str, str]) -> None:
-    """Replace texts in the source of a function or method, wherever it is used. It contains each text exactly once."""
-    assert isinstance(function, FunctionType)
-    source = textwrap.dedent(inspect.getsource(function))
-    for text, instead in changes.items():
-        assert source.count(text) == 1, f"{function.__qualname__} has {text!r} {source.count(text)} times"
-        source = source.replace(text, instead)
-    made: dict[str, object] = {}
-    known = inspect.unwrap(function).__globals__
-    code = "from __future__ import annotations\n" + source
-    exec(compile(code, f"{function.__name__} without a guard", "exec"), known, made)
-    owner, _, name = function.__qualname__.rpartition(".")
-    if owner:
-        patch.setattr(known[owner], name, made[name])
-        return
-    ours = [module for name, module in sys.modules.items() if name.startswith(("lancelsm", "tests."))]
-    for module in ours:
-        for attribute, value in list(vars(module).items()):
-            if value is function:
-                patch.setattr(module, attribute, made[name])
