@@ -112,7 +112,7 @@ class Table:
             Fenced: another owner holds a region. Nothing was written to that region; other regions may have committed
                 their rows.
             Ambiguous: the rows of one region may or may not be written. Read, then decide.
-            Contended, Unavailable: nothing was written to that region. Retry.
+            Contended, Unavailable: nothing was written to that region. Retry; if generations wait to be merged, merge.
             Corrupt: the log or the head of a region is damaged. No row of that region was acknowledged.
 
         After a crash at any line, readers see either all rows of the call in a region or none.

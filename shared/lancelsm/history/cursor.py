@@ -209,7 +209,7 @@ def start_move(context: TableContext, cursor: Pin) -> Pin:
     Returns:
         The pin for the new positions, without records of regions yet.
 
-    Raises the same errors as `history.pins.update_pin`.
+    Raises: the same errors as `history.pins.update_pin`.
     """
     moving = replace(
         cursor,
@@ -228,7 +228,7 @@ def start_move(context: TableContext, cursor: Pin) -> Pin:
 def finish_move(context: TableContext, moving: Pin) -> Pin:
     """Make the new positions the cursor's. A collection may remove the records of the old ones.
 
-    Raises the same errors as `history.pins.update_pin`.
+    Raises: the same errors as `history.pins.update_pin`.
     """
     pin = replace(moving, version=moving.version + 1, confirmed=True, expires=None, replaces=None)
     witness: Fields = {  # guard: withdrawn announcement does not arrive
@@ -244,7 +244,7 @@ def finish_move(context: TableContext, moving: Pin) -> Pin:
 def cancel_move(context: TableContext, moving: Pin) -> None:
     """Keep a cursor at its old positions. A collection removes the records of the new ones.
 
-    Raises the same errors as `history.pins.update_pin`.
+    Raises: the same errors as `history.pins.update_pin`.
     """
     witness: Fields = {  # guard: announcement is not withdrawn after the arrival
         "version": moving.version,

@@ -62,7 +62,7 @@ def entries_between(region: Region, *, first: Position, sum_before: Setsum, end:
     Args:
         sum_before: the sum of all entries before `first`, as a manifest or an earlier head recorded it.
 
-    Returns and raises like `tail`.
+    Returns and Raises: the same as `tail`.
     """
     positions = range(first, end.next_position)
     if not positions:

@@ -168,7 +168,7 @@ class _Attempt:
     def append(self) -> int:
         """Append the rows without newer rows and return their number.
 
-        Raises the same errors as `wal.append.append_after`.
+        Raises: the same errors as `wal.append.append_after`.
         """
         dead_letter = self._dead_letter
         writer = RegionWriter(self._region, self._target, owner=self._target.owner, previous_owners=(), depth=1)

@@ -71,7 +71,7 @@ def stored_rows(given: RowsInput, *, handle: TableHandle, inbox: Inbox) -> pa.Ta
 def write(rows: pa.Table, *, handle: TableHandle, seconds: float) -> Document:
     """Append rows in stored form, one entry per region, regions in parallel.
 
-    Raises the same errors as `Table.upsert`.
+    Raises: the same errors as `Table.upsert`.
     """
     target = handle.target()
     context = replace(target.context, budget_seconds=min(seconds, target.context.budget_seconds))

@@ -32,7 +32,7 @@ class Tables:
     def open(self, table: str, *, fresh: bool = False) -> TableHandle:
         """Open a table by name or URI.
 
-        Raises the same errors as `open_configured`, and `Invalid` if it is not below the root.
+        Raises: the same errors as `open_configured`, and `Invalid` if it is not below the root.
         """
         uri = table_uri(table, root=self._root)
         now = self.ports.clock.monotonic()
