@@ -68,6 +68,7 @@ def test_one_table_is_piped_into_another(orders: Path, as_json: Json) -> None:
     assert json.loads(written)["rows"] == as_json("scan", other, "--count")["count"] == 3
 
 
+@pytest.mark.rest
 def test_a_reader_that_closes_the_pipe_early_causes_no_error(orders: Path, as_json: Json) -> None:
     many_rows(orders, as_json)
 
@@ -82,6 +83,7 @@ def test_a_reader_that_closes_the_pipe_early_causes_no_error(orders: Path, as_js
     assert (scan.wait(), errors) == (141, b"")
 
 
+@pytest.mark.rest
 def test_an_interrupted_command_prints_no_error(orders: Path, as_json: Json) -> None:
     many_rows(orders, as_json)
 

@@ -220,6 +220,7 @@ def test_rows_that_could_not_be_printed_do_not_move_the_cursor(run, as_json, ord
     assert [row["id"] for row in run("tail", orders, "--cursor", "sink", "--output", "json").rows] == [4]
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("options", [[], ["--cursor", "sink"]])
 def test_tail_with_follow_prints_new_rows(as_json, orders, options):
     tail = [*COMMAND, "tail", str(orders), "--follow", "--limit", "2", "--output", "json"]

@@ -128,6 +128,7 @@ def test_a_read_is_retried_until_it_is_answered(store, stub, event):
     assert stub.count("GET", "t/k") == 3
 
 
+@pytest.mark.rest
 def test_a_read_without_an_answer_gives_up_after_its_budget(store, stub, clock):
     stub.script["GET", "t/k"] = [500] * 10_000
 

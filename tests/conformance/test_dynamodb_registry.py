@@ -121,6 +121,7 @@ def test_a_read_is_retried_until_it_is_answered(registry, proxy, event):
     assert (proxy.count("GetItem"), proxy.count("Query")) == (3, 3)
 
 
+@pytest.mark.rest
 def test_a_read_without_an_answer_gives_up_after_its_budget(registry, proxy, clock):
     proxy.script["GetItem"] = ["500"] * 10_000
 

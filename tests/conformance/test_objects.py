@@ -181,6 +181,7 @@ def test_racing_threads_lose_no_replace(store):
     assert sum(tries.values()) >= race.STEPS * len(NAMES)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("backend", between_processes(OBJECTS))
 def test_of_racing_processes_one_creates(backend, described):
     description = described(backend)

@@ -205,12 +205,14 @@ def test_swaps_of_different_fields_do_not_conflict(registry):
     assert registry.read(race.RECORD) == dict.fromkeys(NAMES, race.STEPS)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("backend", between_processes(REGISTRIES))
 def test_of_racing_processes_one_creates(backend, described):
     description = described(backend)
     assert_one_winner_each(opened_registry(description), race.by_processes("create_each_record", description, NAMES))
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("backend", between_processes(REGISTRIES))
 def test_racing_processes_lose_no_swap(backend, described):
     description = described(backend)
@@ -221,6 +223,7 @@ def test_racing_processes_lose_no_swap(backend, described):
     assert opened_registry(description).read(race.RECORD) == {"n": race.STEPS * len(NAMES)}
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("backend", between_processes(REGISTRIES))
 def test_processes_that_swap_different_fields_do_not_conflict(backend, described):
     description = described(backend)

@@ -52,6 +52,7 @@ def metrics(log: str) -> list[dict[str, Any]]:
     return [line for line in lines if "_aws" in line]
 
 
+@pytest.mark.rest
 def test_a_claim_a_flush_and_a_merge_work_in_the_cloud(cloud: Deployment, tmp_path: Path) -> None:
     table = cloud.table("pipeline")
     table.upsert([{"id": 0, "state": "sent"}])
@@ -77,6 +78,7 @@ def test_a_claim_a_flush_and_a_merge_work_in_the_cloud(cloud: Deployment, tmp_pa
         assert line["table"] == "s3://lake/tables/pipeline"
 
 
+@pytest.mark.rest
 def test_a_result_too_large_for_an_answer_is_returned_as_a_link(cloud: Deployment, tmp_path: Path) -> None:
     table = cloud.table("wide", regions=None)
     rows = [{"id": key, "state": f"{key:09d}" * 100} for key in range(12_000)]
@@ -104,6 +106,7 @@ def test_an_error_is_returned_as_its_kind_and_document(cloud: Deployment, tmp_pa
     assert wrong.document["field"] == "colour"
 
 
+@pytest.mark.rest
 def test_no_value_of_a_row_is_logged(cloud: Deployment, tmp_path: Path) -> None:
     cloud.table("secrets")
     secret = "a-secret-value"
@@ -129,6 +132,7 @@ def test_a_function_without_a_required_setting_fails_when_it_starts(cloud: Deplo
     assert "LANCELSM_WORK" in missing.document["message"]
 
 
+@pytest.mark.rest
 def test_a_killed_flush_is_finished_by_the_next_flush(cloud: Deployment, tmp_path: Path) -> None:
     table = cloud.table("killed", settings={"flush_rows": 1})
     for order in ORDERS:

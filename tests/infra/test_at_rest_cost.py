@@ -22,6 +22,7 @@ def stage(request: pytest.FixtureRequest, all_stacks: Mapping[str, Stacks]) -> t
     return request.param, [stacks.state, stacks.pipeline]
 
 
+@pytest.mark.rest
 def test_the_cost_of_a_stage_at_rest_follows_from_its_templates(stage: tuple[str, list[dict[str, Any]]]) -> None:
     name, templates = stage
 

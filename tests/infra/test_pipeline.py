@@ -73,6 +73,7 @@ def test_a_missing_layer_is_named_with_the_remedy(tmp_path: Path) -> None:
         synthesized(tmp_path, stage="dev", layers=str(tmp_path / "none"))
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("change", ["other", "absent", "more"])
 def test_an_archive_with_other_code_than_the_functions_is_refused(change: str, tmp_path: Path) -> None:
     for name in ("lean", "lance", "spark"):
@@ -97,6 +98,7 @@ def test_functions_that_only_use_the_log_have_the_lean_layer(prod: Stacks) -> No
         assert layers[layer["Ref"]]["LayerName"] == f"lancelsm-prod-{SHAPES[name].layer}"
 
 
+@pytest.mark.rest
 def test_routing_by_expressions_needs_one_more_layer_where_rows_are_routed(tmp_path: Path, layers: Path) -> None:
     routed = synthesized(tmp_path, stage="dev", layers=str(layers), expression="true")
     assert {name: len(one["Layers"]) for name, one in routed.functions().items()} == {
@@ -258,6 +260,7 @@ def _followers(states: Any) -> list[str]:
     return here + [name for one in states.values() for name in _followers(one)]
 
 
+@pytest.mark.rest
 def test_merges_start_collections_unless_the_context_disables_it(prod: Stacks, tmp_path: Path) -> None:
     without = synthesized(tmp_path, stage="local", collect="off")
 

@@ -118,6 +118,7 @@ def _as_list(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else value
 
 
+@pytest.mark.rest
 def test_a_customer_key_encrypts_everything_and_is_granted_through_the_services_only(tmp_path: Path) -> None:
     arn = "arn:aws:kms:us-east-1:111111111111:key/6b2c1f0e-3d52-4a4e-9a55-0d4a3a0f5c11"
     encrypted = synthesized(tmp_path, stage="local", kms_key=arn)

@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
 import lancelsm
 from lancelsm.common.layout import Position, wal_entry
 from lancelsm.table import Table
@@ -58,6 +60,7 @@ def scrubbed(deployment: Deployment, table: Table) -> Mapping[str, Any]:
     return found
 
 
+@pytest.mark.rest
 def test_merges_start_collections_and_reads_stay_the_same(deployment: Deployment) -> None:
     # Given a table with a file of a crashed merge and a snapshot that expires at once
     columns = [{"id": key, "v": 0} for key in range(8)]
@@ -91,6 +94,7 @@ def test_merges_start_collections_and_reads_stay_the_same(deployment: Deployment
     assert rows(table) == {**expected, 0: 99}
 
 
+@pytest.mark.rest
 def test_merges_within_one_time_span_start_one_collection_that_waits_for_its_end(deployment: Deployment) -> None:
     # Given a table whose time span for collections is ten years
     table = deployment.table("patient", [{"id": 0, "v": 0}], settings={"collect_interval_seconds": 10 * 365 * 86_400})
@@ -104,6 +108,7 @@ def test_merges_within_one_time_span_start_one_collection_that_waits_for_its_end
     assert generations(table) != set()
 
 
+@pytest.mark.rest
 def test_objects_of_a_snapshot_are_kept_until_it_is_dropped(deployment: Deployment) -> None:
     # Given a snapshot of a table with rows in the log and in a generation
     table = deployment.table("pinned", [{"id": key, "v": 0} for key in range(8)], settings={"keep_versions_seconds": 1})
@@ -130,6 +135,7 @@ def test_objects_of_a_snapshot_are_kept_until_it_is_dropped(deployment: Deployme
     assert scrubbed(deployment, table)["ok"]
 
 
+@pytest.mark.rest
 def test_a_collection_with_a_damaged_region_collects_the_others_and_fails_as_corrupt(
     deployment: Deployment,
 ) -> None:

@@ -178,6 +178,7 @@ def test_an_error_is_a_response_to_a_url_call_and_is_raised_by_an_invocation(sta
         stack.call(stack.ingest, event)
 
 
+@pytest.mark.rest
 def test_rejected_rows_go_to_the_dead_letter_queue_and_redrive_appends_them(
     stack: Stack, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -224,6 +225,7 @@ def _redriven(stack: Stack, capsys: pytest.CaptureFixture[str], *options: str) -
     return sorted(one["verdict"] for one in json.loads(capsys.readouterr().out)["dead_letters"])
 
 
+@pytest.mark.rest
 def test_a_message_for_a_fenced_region_is_delayed_and_delivered_again(stack: Stack) -> None:
     # Given a region that belongs to another owner
     table = lancelsm.open(stack.uri)

@@ -101,6 +101,7 @@ def test_each_key_keeps_its_order_under_concurrent_containers(
     assert rows(table) == dict.fromkeys(keys, versions - 1)
 
 
+@pytest.mark.rest
 def test_messages_delivered_again_in_other_batches_are_applied_once(deployment: Deployment) -> None:
     # Given six messages of a region; the first three were applied, but the reply was lost
     table = deployment.table("recut", COLUMNS)
@@ -125,6 +126,7 @@ def test_messages_delivered_again_in_other_batches_are_applied_once(deployment: 
     assert deployment.waiting() == 0
 
 
+@pytest.mark.rest
 def test_parallel_calls_with_overlapping_batches_apply_each_message_once(deployment: Deployment) -> None:
     # Given eight messages of two regions
     table = deployment.table("overlapping", COLUMNS, regions="bucket(id, 2)")

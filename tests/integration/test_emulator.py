@@ -161,6 +161,7 @@ def test_a_release_without_a_patched_name_is_refused(monkeypatch: pytest.MonkeyP
         install.check()
 
 
+@pytest.mark.rest
 def test_a_directory_has_only_one_emulator(aws: Emulator, tmp_path: Path) -> None:
     with emulator(tmp_path), pytest.raises(Invalid, match="an emulator runs in"):
         server.start(tmp_path, port=1)
@@ -183,6 +184,7 @@ def test_a_function_fails_with_the_class_and_the_stack_trace_of_its_exception(aw
     assert "in handler" in error["stackTrace"][0]
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     ("event", "kind"),
     [({"exit": 1}, "Runtime.ExitError"), ({"sleep": 30}, "Sandbox.Timedout")],
@@ -254,6 +256,7 @@ def test_a_url_presigned_by_a_function_is_read_without_credentials(aws: Emulator
         assert answer.read() == b"may be read"
 
 
+@pytest.mark.rest
 def test_a_state_machine_retries_and_catches_by_kind_of_error(aws: Emulator, function: str) -> None:
     # Given a task that is retried twice on Contended, then caught by that name
     machine = machine_of(
@@ -307,6 +310,7 @@ def test_a_state_machine_invokes_only_functions_that_its_role_allows(aws: Emulat
     assert "not authorized to perform: lambda:InvokeFunction" in execution["cause"]
 
 
+@pytest.mark.rest
 def test_a_group_is_redelivered_in_order_and_does_not_block_others(aws: Emulator, function: str) -> None:
     # Given two groups of three messages; A1 fails twice
     sqs = aws.client("sqs")
@@ -349,6 +353,7 @@ def test_a_mapping_delivers_nothing_if_the_function_may_not_receive(aws: Emulato
     assert "sqs:ReceiveMessage" in last
 
 
+@pytest.mark.rest
 def test_a_schedule_delivers_only_where_its_role_allows(aws: Emulator) -> None:
     # Given two queues, a role that may send to the second, and a schedule for each queue
     sqs, scheduler = aws.client("sqs"), aws.client("scheduler")
@@ -372,6 +377,7 @@ def test_a_schedule_delivers_only_where_its_role_allows(aws: Emulator) -> None:
     assert not sqs.receive_message(QueueUrl=queues["closed"]).get("Messages")
 
 
+@pytest.mark.rest
 @pytest.mark.spark
 def test_a_job_runs_under_its_role_with_its_archive(aws: Emulator, application: str, job_role: str) -> None:
     # When a job is submitted twice with one client token
@@ -386,6 +392,7 @@ def test_a_job_runs_under_its_role_with_its_archive(aws: Emulator, application: 
     assert gzip.decompress(kept).decode().splitlines() == ["role job", "sum 33"]
 
 
+@pytest.mark.rest
 @pytest.mark.spark
 def test_a_state_machine_waits_for_a_job_and_fails_if_it_fails(aws: Emulator, application: str, job_role: str) -> None:
     machine = job_machine(aws, "failing", application, job_role, "fail")
@@ -397,6 +404,7 @@ def test_a_state_machine_waits_for_a_job_and_fails_if_it_fails(aws: Emulator, ap
     assert (cause["State"], "ValueError: as asked" in cause["StateDetails"]) == ("FAILED", True)
 
 
+@pytest.mark.rest
 @pytest.mark.spark
 def test_stopping_an_execution_cancels_its_job_and_ends_its_processes(
     aws: Emulator, application: str, job_role: str

@@ -85,6 +85,7 @@ def invoke_and_die(containers: Runtime, event: object, killer: Killer) -> None:
     assert ended.value.kind == ("Sandbox.Timedout" if killer.moment == "timeout" else "Runtime.ExitError")
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("moment", ["before", "after", "late", "timeout"])
 def test_a_writer_killed_at_its_swap_loses_and_duplicates_nothing(
     deployment: Deployment, tmp_path: Path, moment: Moment
@@ -112,6 +113,7 @@ def test_a_writer_killed_at_its_swap_loses_and_duplicates_nothing(
     assert rows(table) == dict.fromkeys(range(3), 2)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("moment", ["before", "after", "late"])
 def test_a_flush_killed_at_its_commit_is_completed_once_by_the_next(
     deployment: Deployment, tmp_path: Path, moment: Moment
@@ -151,6 +153,7 @@ class Stalling(Proxy):
         return super().begin(action, body)
 
 
+@pytest.mark.rest
 def test_a_swap_that_lands_after_another_applied_its_message_is_lost(deployment: Deployment, tmp_path: Path) -> None:
     # Given a container that stalls between its entry and the swap
     table = deployment.table("stalled", COLUMNS)

@@ -48,6 +48,7 @@ def queried(deployment: Deployment, table: Table) -> dict[int, int]:
     return {row["id"]: row["v"] for row in deployment.invoke("query", {"table": table.uri})["rows"]}
 
 
+@pytest.mark.rest
 def test_a_merge_succeeds_after_a_failed_and_a_cancelled_job(deployment: Deployment) -> None:
     # Given a merge whose first job fails because another merge holds the lease
     table = pending(deployment, "retried")

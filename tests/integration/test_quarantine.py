@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from lancelsm import cli
 from lancelsm.common.clock import SystemClock
@@ -86,6 +87,7 @@ def redrive(deployment: Deployment, *options: str) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.rest
 def test_rejected_rows_in_a_batch_are_quarantined_and_redriven_unless_superseded(deployment: Deployment) -> None:
     # Given a batch with two rejected rows in the middle, and a newer row for one of their keys after them
     table = deployment.table("poison", COLUMNS)
@@ -113,6 +115,7 @@ def test_rejected_rows_in_a_batch_are_quarantined_and_redriven_unless_superseded
     assert deployment.waiting("DeadLetterUrl") == 0
 
 
+@pytest.mark.rest
 def test_redrive_drops_a_row_whose_newer_row_is_already_merged(deployment: Deployment) -> None:
     # Given a quarantined row, and a newer row of its key that is merged into the base
     table = deployment.table("old", COLUMNS)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.integration.deployment import Deployment, rows, until
 
 
+@pytest.mark.rest
 def test_a_pipeline_destroyed_and_deployed_again_loses_no_row(deployment: Deployment) -> None:
     # Given rows in the base, in a generation, in the log and in the queue
     table = deployment.table("redeployed", [{"id": 0, "v": 0}])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pyarrow as pa
+import pytest
 
 from lancelsm.common.layout import wal_entry
 from lancelsm.record.normalize import upserts
@@ -36,6 +37,7 @@ def failed(answer: dict[str, list[dict[str, str]]]) -> set[str]:
     return {one["itemIdentifier"] for one in answer["batchItemFailures"]}
 
 
+@pytest.mark.rest
 def test_messages_for_a_fenced_region_wait_until_it_is_given_back(deployment: Deployment) -> None:
     # Given a region that another owner has claimed since the writers last read its head
     table = deployment.table("fenced", COLUMNS)
@@ -61,6 +63,7 @@ def test_messages_for_a_fenced_region_wait_until_it_is_given_back(deployment: De
     assert until(deployment.waiting, lambda remaining: remaining == 0) == 0
 
 
+@pytest.mark.rest
 def test_messages_of_a_stuck_region_wait_and_other_regions_continue(deployment: Deployment) -> None:
     # Given a region with an unreadable object at its next position
     table = deployment.table("stuck", COLUMNS, regions="bucket(id, 2)")

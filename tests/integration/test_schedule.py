@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from lancelsm.common.clock import SystemClock, SystemIds
 from lancelsm.common.layout import TableId
 from lancelsm.registry.dynamodb import DynamoRegistry
@@ -18,6 +20,7 @@ def marked(deployment: Deployment, table: Table) -> bool:
     return any(table_id == TableId(table.config.table) for table_id, *_ in registry.dirty())
 
 
+@pytest.mark.rest
 def test_a_written_table_is_flushed_and_merged_and_then_nothing_runs(deployment: Deployment) -> None:
     # Given a table without writes
     table = deployment.table("scheduled", [{"id": 0, "v": 0}], settings=AT_ONCE)

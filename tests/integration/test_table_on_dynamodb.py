@@ -77,6 +77,7 @@ def test_every_level_is_written_and_read(storage_options: dict[str, str]) -> Non
     assert other.get([1, 2]).to_pylist() == [{"id": 1, "state": "sent"}]
 
 
+@pytest.mark.rest
 def test_processes_share_an_epoch_and_lose_no_row(storage_options: dict[str, str]) -> None:
     # Given a table of one region
     uri = "s3://lake/shared"

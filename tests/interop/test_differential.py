@@ -94,6 +94,7 @@ def counters(table: Table) -> dict[RegionId, Generation]:
     return {one.region: Generation(one.merged_generation) for one in table.status().regions}
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("shape", SHAPES)
 def test_lance_reads_what_lancelsm_wrote_after_every_step(tmp_path: Path, shape: str, seed: int) -> None:
@@ -129,6 +130,7 @@ def read_by_lances_writer(table: Table, copy: Path, work: Work) -> None:
     shutil.rmtree(copy)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("shape", ["unsharded", "composite"])
 def test_lances_markers_follow_our_counters(tmp_path: Path, shape: str, seed: int) -> None:
@@ -169,6 +171,7 @@ def key_metadata(dataset: lance.LanceDataset, name: str) -> dict[bytes, bytes]:
     return dataset.schema.field(name).metadata or {}
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("routing", ["unsharded", "spec 0"])
 def test_lancelsm_reads_and_continues_what_lance_wrote(tmp_path: Path, routing: str, seed: int) -> None:

@@ -86,6 +86,7 @@ def apply_with_lance(uri: str, live: list[dict[str, Any]], dead: list[int]) -> N
         lance.dataset(uri).merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(rows)
 
 
+@pytest.mark.rest
 @settings(max_examples=25)
 @given(Steps, st.integers(1, 4))
 def test_any_sequence_of_generations_and_merges_equals_lances_own_upserts(

@@ -64,6 +64,7 @@ def by_lance(column, schemas, **field):
     return evaluate_sharding_spec(batch, spec, schemas[column.type]).column(0)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("kind", HASHED, ids=str)
 @few
 @given(data=st.data())

@@ -26,6 +26,7 @@ def test_a_cursor_that_is_set_has_one_position_and_keeps_its_entries(back: bool,
     check_clean(CursorSet(back=back), states=states)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("guard", Guard, ids=lambda guard: guard.name.lower())
 def test_a_promise_breaks_without_the_guard(guard: Guard) -> None:
     back, kind = CAUGHT[guard]

@@ -22,11 +22,13 @@ CAUGHT: dict[Enum, tuple[Any, str]] = {
 }
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(("model", "states"), [(CursorRead(), 71), (ClonePin(), 62)], ids=["cursor", "clone"])
 def test_a_protocol_keeps_its_promises_in_every_interleaving(model: Model[Any], states: int) -> None:
     check_clean(model, states=states)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     "guard", CAUGHT, ids=lambda guard: f"{guard.__module__.rpartition('.')[2]}-{guard.name.lower()}"
 )

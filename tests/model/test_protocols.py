@@ -127,6 +127,7 @@ def _name(guard: Enum) -> str:
     return f"{type(guard).__module__.rpartition('.')[2]}-{guard.name.lower()}"
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(("model", "states"), CLEAN.values(), ids=CLEAN)
 def test_a_protocol_keeps_its_promises_in_every_interleaving(model: Model[Any], states: int) -> None:
     check_clean(model, states=states)
@@ -138,6 +139,7 @@ def test_a_protocol_keeps_its_promises_in_a_larger_model(model: Model[Any], stat
     check_clean(model, states=states)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("guard", GUARDS, ids=_name)
 def test_a_promise_breaks_without_the_guard(guard: Enum) -> None:
     model, kind = CAUGHT[guard]

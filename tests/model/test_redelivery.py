@@ -38,6 +38,7 @@ CAUGHT = {
 }
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(("model", "states"), CLEAN.values(), ids=CLEAN)
 def test_delivery_keeps_its_promises_in_every_interleaving(model: Redelivery, states: int) -> None:
     check_clean(model, states=states)

@@ -98,6 +98,7 @@ LONG = {
 }
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(("case", "edges"), REPLAYS.values(), ids=REPLAYS)
 def test_the_code_takes_every_step_of_its_model(case: Replay, edges: int) -> None:
     assert case.run() == edges
@@ -222,6 +223,7 @@ FLAWS: dict[str, tuple[object, str, Callable[[Original], Original], Replay]] = {
 }
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("flaw", FLAWS)
 def test_replay_finds_flawed_code(flaw: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module, name, spoil, case = FLAWS[flaw]

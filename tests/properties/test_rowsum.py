@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -71,6 +72,7 @@ def test_the_sum_does_not_depend_on_order_chunks_or_slices(table, random):
     assert row_setsum(table.select(table.schema.names[::-1])) == row_setsum(table)
 
 
+@pytest.mark.rest
 @given(tables(), st.sampled_from([pa.int8(), pa.string(), pa.list_(pa.int8())]))
 def test_an_added_null_column_does_not_change_the_sum(table, kind):
     added = pa.field("added", kind, metadata={FIELD_ID: b"1000"})

@@ -321,6 +321,7 @@ class Reference(RuleBasedStateMachine):
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 
 
+@pytest.mark.rest
 def test_a_table_behaves_like_a_dict() -> None:
     profile = settings(max_examples=16, stateful_step_count=16, suppress_health_check=QUIET)
     run_state_machine_as_test(Reference, settings=profile)

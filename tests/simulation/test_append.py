@@ -23,6 +23,7 @@ def test_an_append_takes_a_create_and_a_swap_and_without_a_held_head_also_a_read
     assert [(call.port, call.method) for call in fresh] == [("registry", "read"), *((c.port, c.method) for c in held)]
 
 
+@pytest.mark.one_case
 @situations
 def test_one_fault_at_any_call_neither_loses_nor_duplicates_a_row(situation):
     kinds = {type(error) for _, error in one_fault_each(situation)}
@@ -30,6 +31,7 @@ def test_one_fault_at_any_call_neither_loses_nor_duplicates_a_row(situation):
     assert {type(None), Crash} <= kinds
 
 
+@pytest.mark.one_case
 @situations
 def test_an_outage_from_any_call_on_raises_unavailable_or_ambiguous(situation):
     kinds = {type(error) for _, error in outages(situation)}
@@ -37,6 +39,7 @@ def test_an_outage_from_any_call_on_raises_unavailable_or_ambiguous(situation):
     assert {Unavailable, Ambiguous} <= kinds
 
 
+@pytest.mark.one_case
 @situations
 def test_another_operation_between_any_two_calls_neither_loses_nor_duplicates_a_row(situation):
     kinds = {type(error) for _, error in interruptions(situation)}
@@ -51,6 +54,7 @@ def test_another_operation_after_an_unanswered_write_neither_loses_nor_duplicate
     assert kinds <= {type(None), Fenced, Invalid, Ambiguous}
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("block", range(8))
 def test_concurrent_actors_neither_lose_nor_duplicate_rows(block):
     for seed in range(block * 50, block * 50 + 50):

@@ -17,6 +17,7 @@ from tests.simulation.situations import CLAIMS, calls, half_claim, interruptions
 situations = pytest.mark.parametrize("situation", CLAIMS.values(), ids=list(CLAIMS))
 
 
+@pytest.mark.one_case
 @situations
 def test_after_one_fault_at_any_call_the_next_process_can_write_or_finds_the_region_sealed(situation):
     for environment, error in one_fault_each(situation):
@@ -27,6 +28,7 @@ def test_after_one_fault_at_any_call_the_next_process_can_write_or_finds_the_reg
             assert sealed
 
 
+@pytest.mark.one_case
 @situations
 def test_an_outage_from_any_call_on_raises_unavailable_or_ambiguous(situation):
     kinds = {type(error) for _, error in outages(situation)}
@@ -34,6 +36,7 @@ def test_an_outage_from_any_call_on_raises_unavailable_or_ambiguous(situation):
     assert {Unavailable, Ambiguous} <= kinds
 
 
+@pytest.mark.one_case
 @situations
 def test_another_operation_between_any_two_calls_leaves_one_owner_and_a_complete_log(situation):
     kinds = {type(error) for _, error in interruptions(situation)}

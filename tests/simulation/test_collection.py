@@ -70,6 +70,7 @@ def _collected_once(table_env: TableEnv) -> TableEnv:
     return table_env
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_a_fault_at_any_call_loses_nothing_that_is_needed_and_a_second_collector_finishes(situation: str) -> None:
     make = SITUATIONS[situation]
@@ -81,6 +82,7 @@ def test_a_fault_at_any_call_loses_nothing_that_is_needed_and_a_second_collector
                 assert error is None or isinstance(error, (Crash, Unavailable, Ambiguous, Contended)), error
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("other", OTHERS)
 def test_another_operation_before_any_call_loses_nothing(other: str) -> None:
     collection_scenarios.another_operation_before_any_call(other)
@@ -191,6 +193,7 @@ def test_chroma_5191_and_5207_repeating_any_step_changes_nothing() -> None:
             table_env.audit()
 
 
+@pytest.mark.rest
 def test_chroma_4834_two_concurrent_collectors_leave_the_same_objects_as_one() -> None:
     alone = filled()
     alone.collect()
@@ -246,6 +249,7 @@ def run_collection_actors(seed: int) -> None:
         finish(table_env)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("first", range(0, 200, 50))
 def test_concurrent_actors_under_faults_lose_nothing_that_is_needed(first: int) -> None:
     for seed in range(first, first + 50):

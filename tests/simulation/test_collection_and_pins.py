@@ -166,6 +166,7 @@ def test_a_pin_that_expires_before_the_sweep_and_is_renewed_during_the_sweep_cou
     pin_scenarios.renewed_during_the_sweep()
 
 
+@pytest.mark.rest
 def test_a_snapshot_from_before_a_round_is_either_confirmed_and_kept_or_not_confirmed() -> None:
     pin_scenarios.snapshot_from_before_the_round()
 

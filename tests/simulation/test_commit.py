@@ -36,11 +36,13 @@ def test_one_fault_at_any_call_commits_once_or_never():
     assert kinds <= {type(None), Crash, Unavailable, Ambiguous}
 
 
+@pytest.mark.one_case
 def test_an_outage_from_any_call_on_raises_unavailable_or_ambiguous():
     kinds = {type(error) for _, error in outages(SITUATION)}
     assert kinds == {type(None), Unavailable, Ambiguous}
 
 
+@pytest.mark.rest
 def test_another_operation_between_any_two_calls_commits_once_or_never():
     for _, error in interruptions(SITUATION, before=(None, FAIL_AFTER, FAIL_BEFORE, late(3), late(99))):
         assert error is None or isinstance(error, (Ambiguous, Unavailable))

@@ -141,6 +141,7 @@ def _run(seed: int) -> Delivery:
         return delivery
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("block", range(3))
 def test_no_row_is_lost_or_duplicated_or_replaced_by_an_older_one(block):
     for seed in range(block * 10, block * 10 + 10):

@@ -94,6 +94,7 @@ GUARDS: dict[str, tuple[Edit, Callable[[], None]]] = {
 }
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("guard", GUARDS)
 def test_the_log_breaks_without_the_guard(guard: str) -> None:
     edit, scenario = GUARDS[guard]

@@ -144,6 +144,7 @@ def test_a_scenario_passes_with_all_guards(scenario: Scenario, act: Callable[[Sc
     act(scenario)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("guard", GUARDS)
 def test_the_scenario_fails_without_its_guard(guard: str, act: Callable[[Scenario], None]) -> None:
     edits, scenario = GUARDS[guard]

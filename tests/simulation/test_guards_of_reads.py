@@ -71,6 +71,7 @@ def lost_registry(_: Path) -> None:
         check_corrupt(table_env)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("read", [scan, create_and_read_snapshot, read_changes, read_changes_with_a_cursor])
 def test_a_read_that_is_overtaken_before_any_call_shows_one_moment(read: Callable[[WholeTableEnv], None]) -> None:
     overtaken_before_any_call(read)
@@ -145,6 +146,7 @@ def test_a_scenario_passes_with_all_guards(scenario: Scenario, tmp_path: Path) -
     scenario(tmp_path)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("guard", GUARDS)
 def test_the_scenario_fails_without_its_guard(guard: str, tmp_path: Path) -> None:
     edits, scenario = GUARDS[guard]

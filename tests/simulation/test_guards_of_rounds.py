@@ -375,6 +375,7 @@ def test_a_scenario_passes_with_all_guards(scenario: Callable[[], None]) -> None
     scenario()
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("guard", SCENARIOS)
 def test_the_scenario_fails_without_its_guard(guard: str) -> None:
     edits, scenario = SCENARIOS[guard]

@@ -228,6 +228,7 @@ GUARDS: dict[str, tuple[list[Edit], int | Callable[[], None]]] = {
 }
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("guard", GUARDS)
 def test_a_seed_or_scenario_fails_without_the_guard(guard: str) -> None:
     edits, known = GUARDS[guard]

@@ -173,6 +173,7 @@ def test_slatedb_1625_and_1857_a_failed_flush_moves_no_replay_point_and_blocks_n
         assert ranges(environment) == [(1, 2)]
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("rows", range(1, 8))
 def test_slatedb_1607_and_chroma_4772_a_generation_of_any_size_ends_at_the_end_of_an_entry(
     rows: int, tmp_path: Path
@@ -341,6 +342,7 @@ def test_chroma_4888_and_6701_a_merge_that_always_loses_is_contended_and_one_wit
 # Reads and creation
 
 
+@pytest.mark.rest
 def test_chroma_5781_a_read_beside_a_flush_and_a_merge_shows_one_moment(tmp_path: Path) -> None:
     read_beside_a_merge(tmp_path)
 
@@ -375,6 +377,7 @@ def read_beside_a_merge(path: Path) -> None:
                 environment.read(environment.table("victim"))
 
 
+@pytest.mark.rest
 def test_chroma_6344_and_6733_racing_creators_create_one_table(tmp_path: Path) -> None:
     with TableEnvironment(tmp_path / "alone") as alone:
         alone.create("creator", loaded=KEYS[:3])

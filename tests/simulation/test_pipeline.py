@@ -51,6 +51,7 @@ def test_one_swap_advances_the_head_past_several_entries():
     assert max(swaps) < 16
 
 
+@pytest.mark.rest
 @depths
 def test_one_fault_at_any_call_neither_loses_nor_duplicates_nor_reorders_a_row(depth):
     kinds: set[type] = set()
@@ -64,6 +65,7 @@ def test_one_fault_at_any_call_neither_loses_nor_duplicates_nor_reorders_a_row(d
     assert {Crash, Unavailable, Contended} <= kinds
 
 
+@pytest.mark.rest
 @depths
 def test_an_outage_of_one_port_from_any_call_on_raises_the_matching_error(depth):
     kinds: set[type] = set()
@@ -107,6 +109,7 @@ def interrupted(environment: PipelinedEnvironment, now: Call, at: Call, other, f
     return None
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("block", range(3))
 def test_concurrent_operations_and_faults_keep_every_promise(block):
     for seed in range(block * 100, block * 100 + 100):

@@ -27,6 +27,7 @@ def run_seeds(seeds: range, path: Path) -> None:
             run_table_actors(seed, path / str(seed))
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("first", range(0, 12, 3))
 def test_every_read_shows_one_moment_and_no_acknowledged_row_is_lost(first: int, tmp_path: Path) -> None:
     run_seeds(range(first, first + 3), tmp_path)
@@ -40,6 +41,7 @@ def test_every_read_shows_one_moment_and_no_acknowledged_row_is_lost_in_many_mor
     run_seeds(range(first, first + 50), tmp_path)
 
 
+@pytest.mark.rest
 def test_the_same_seed_makes_the_same_calls_with_the_same_faults(tmp_path: Path) -> None:
     first, second = (run_table_actors(7, tmp_path / name / "table") for name in ("first", "second"))
 
@@ -84,6 +86,7 @@ def _without_precondition() -> AbstractContextManager[Any]:
     return mock.patch.object(manifests, "flushed", added)
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("broken", [_ignores_moved_counters, _hides_nothing, _without_precondition])
 def test_concurrent_actors_break_the_table_without_the_guard(broken: Any, tmp_path: Path) -> None:
     with broken(), pytest.raises((AssertionError, ValueError)):

@@ -62,6 +62,7 @@ def faults_of(call: Call) -> tuple[Fault, ...]:
     return WRITE_FAULTS if call.method in WRITING | seam.COLLECTING_WRITES | {"delete"} else READ_FAULTS
 
 
+@pytest.mark.rest
 def test_after_a_fault_at_any_call_for_the_base_the_next_collection_finishes(
     tmp_path: Path,
 ) -> None:
@@ -87,6 +88,7 @@ def _is_for_the_base(call: Call) -> bool:
     return call.port == "lance" or not re.search("_mem_wal|^H#", call.key)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("at", ["generation.read_generation", "base_rows.write_rows", "base_rows.commit"])
 def test_a_merge_that_another_merge_and_a_collection_overtook_plans_again(at: str, tmp_path: Path) -> None:
     overtaken_merge(at, tmp_path)

@@ -12,6 +12,7 @@ from lancelsm.errors import Corrupt
 from tests.simulation.table_copies import run_table_copies
 
 
+@pytest.mark.rest
 def test_copies_are_complete_and_stay_complete_and_scrub_finds_no_problem(tmp_path: Path) -> None:
     done: Counter[str] = Counter()
     for seed in range(3):
@@ -28,6 +29,7 @@ def test_copies_are_complete_and_stay_complete_in_many_more_seeds(first: int, tm
         run_table_copies(seed, tmp_path / f"table{seed}")
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     ("module", "functions"),
     [

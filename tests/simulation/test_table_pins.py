@@ -9,6 +9,7 @@ import pytest
 from tests.simulation.table_pins import run_table_pins
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("seed", range(4))
 def test_reads_show_one_moment_pins_hold_and_the_base_lacks_no_file(seed: int, tmp_path: Path) -> None:
     assert len(run_table_pins(seed, tmp_path / "table").environment.plan.calls) > 500

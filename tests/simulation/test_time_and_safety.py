@@ -34,6 +34,7 @@ def operations(seeds: Iterable[int]) -> int:
     return sum(run_whole_table_actors(seed).calls for seed in seeds)
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("block", range(OFTEN))
 def test_every_result_is_right(block: int) -> None:
     assert operations(range(block * SEEDS, (block + 1) * SEEDS)) >= OPERATIONS
@@ -65,6 +66,7 @@ class Sharers(WholeTableActors):
         return {name: self._repeat(name, *act, random.Random(self.dice.random())) for name, act in acts.items()}
 
 
+@pytest.mark.rest
 def test_consumers_that_create_set_save_and_drop_cursors_get_right_results() -> None:
     met: Counter[str] = Counter()
     for seed in range(2 * SEEDS):
@@ -165,6 +167,7 @@ RARE = {
 }
 
 
+@pytest.mark.rest
 def test_a_few_seeds_cover_every_fault_and_every_circumstance() -> None:
     met: Counter[str] = Counter()
     for seed in range(SEEDS):

@@ -364,6 +364,7 @@ def test_chroma_6658_two_handles_that_create_the_same_region_both_succeed(tmp_pa
 # Threads and tasks
 
 
+@pytest.mark.rest
 def test_chroma_4936_every_thread_ends_with_the_object_that_started_it(tmp_path: Path) -> None:
     create(tmp_path, regions="bucket(id, 4)")
     _use(tmp_path / "table", 0)  # the first use starts threads of Lance itself

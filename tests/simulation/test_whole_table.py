@@ -159,6 +159,7 @@ def sampled(found: Iterable[Call]) -> list[tuple[Call, Fault]]:
     return chosen
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("step", OFTEN)
 def test_a_fault_at_any_call_neither_loses_nor_duplicates_nor_revives_a_row(step: str, tmp_path: Path) -> None:
     start = before(step, tmp_path / "start")
@@ -189,6 +190,7 @@ def interrupt(
         environment.recover("recoverer")
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("step", BESIDE)
 def test_another_operation_before_any_call_has_only_its_own_effect(step: str, tmp_path: Path) -> None:
     start = before(step, tmp_path / "start")

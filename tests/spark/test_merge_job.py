@@ -91,6 +91,7 @@ def submit_job(job: JobArguments, tmp_path: Path) -> subprocess.CompletedProcess
     )
 
 
+@pytest.mark.rest
 def test_a_submitted_job_merges_and_stores_its_result(tmp_path: Path) -> None:
     table = pending(tmp_path)
     job = planned_job(tmp_path, table=table)
@@ -104,6 +105,7 @@ def test_a_submitted_job_merges_and_stores_its_result(tmp_path: Path) -> None:
     assert rows_of(table) == MERGED
 
 
+@pytest.mark.rest
 def test_a_failed_job_reports_its_error_by_exit_code_log_and_file(tmp_path: Path) -> None:
     job = planned_job(tmp_path, table=pending(tmp_path))
     missing = JobArguments(table=str(tmp_path / "nothing"), plan=job.plan, result=job.result)
@@ -137,6 +139,7 @@ main(sys.argv[2:])
 """
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_after_an_attempt_killed_at_its_commit_the_next_one_succeeds(
     tmp_path: Path, moment: str, session: None

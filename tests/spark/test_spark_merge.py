@@ -90,6 +90,7 @@ def test_a_task_that_spark_gives_up_is_unavailable(spark: Spark) -> None:
         spark.map(unavailable, [1])
 
 
+@pytest.mark.rest
 def test_a_session_can_use_the_java_from_pip(tmp_path: Path) -> None:
     """It needs a new process, since a session keeps the Java that it started with."""
     script = (

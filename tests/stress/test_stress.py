@@ -33,6 +33,7 @@ from tests.stress.stream import (
 SEED = 20_261_128
 
 
+@pytest.mark.rest
 def test_all_actors_read_correct_rows_while_processes_are_killed(tmp_path: Path) -> None:
     done = stress(tmp_path / "run", seed=SEED, seconds=60.0)
 
@@ -127,6 +128,7 @@ ACTORS = {
 }
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("loses_rows", [False, True], ids=["complete table", "table that loses rows"])
 @pytest.mark.parametrize("actor", ACTORS)
 def test_every_actor_notices_lost_rows(actor: str, loses_rows: bool, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return lance_wrote(tmp_path_factory.mktemp("lance") / "table", unsharded=True)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("fault", [CRASH_BEFORE, CRASH_AFTER, FAIL_BEFORE, FAIL_AFTER], ids=lambda fault: fault.kind)
 def test_an_adoption_interrupted_at_any_call_is_finished_by_the_next_one(
     tmp_path: Path, written: Path, fault: Any
@@ -261,6 +262,7 @@ def test_an_adopted_table_without_a_region_spec_is_read_flushed_and_merged_but_n
     assert rows_of(table) == ROWS
 
 
+@pytest.mark.rest
 def test_setting_the_region_spec_can_be_repeated_after_a_crash_at_any_write(tmp_path: Path) -> None:
     location = lance_wrote(tmp_path / "table")
     adopt(location)

@@ -48,6 +48,7 @@ def objects(table: Table) -> list[str]:
     return sorted(key for key in keys if not key.startswith("_lancelsm/registry"))
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("written", [False, True])
 @pytest.mark.parametrize("use", USES)
 def test_every_use_of_a_dropped_table_says_that_it_was_dropped(table: Table, use: str, written: bool) -> None:
@@ -62,6 +63,7 @@ def test_every_use_of_a_dropped_table_says_that_it_was_dropped(table: Table, use
     assert raised.value.where["table"] == table.uri
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("written", [False, True])
 @pytest.mark.parametrize("use", USES)
 def test_every_use_of_a_replaced_table_says_so_and_leaves_the_new_table_alone(

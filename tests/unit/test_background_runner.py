@@ -53,6 +53,7 @@ def test_until_idle_flushes_and_merges_everything_due_or_not(tmp_path: Path) -> 
     assert rows_of(table) == [row(key) for key in range(10)]
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     ("seconds", "expected"),
     [(50, (1, 0, 0)), (70, (0, 1, 0)), (1000, (0, 0, 1))],

@@ -63,6 +63,7 @@ from tests.unit.balance_scenarios import (
 from tests.unit.tables import create, faulty, generation_paths, row, rows_of
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("operation", LOG_READERS)
 @pytest.mark.parametrize("fault", FIRST_WRONG)
 def test_every_reader_of_the_log_names_the_first_wrong_entry(tmp_path: Path, fault: Fault, operation: str) -> None:
@@ -418,6 +419,7 @@ DAMAGES = {
 }
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
 def test_a_merge_refuses_a_generation_whose_files_changed_since_its_flush(tmp_path: Path, damage: Damage) -> None:
     table, first, second = flushed_twice(tmp_path)

@@ -44,6 +44,7 @@ def region_per_key(tmp_path: Path) -> Table:
     return create_table(tmp_path / "t", regions="identity(id)")
 
 
+@pytest.mark.rest
 def test_a_cursor_reads_each_change_once_while_collections_run(table):
     read: list[int] = []
     for step in range(6):
@@ -112,6 +113,7 @@ def test_a_reader_whose_cursor_was_dropped_does_not_read_below_the_floor(table):
         list(changes)
 
 
+@pytest.mark.rest
 def test_a_consumer_that_commits_positions_with_its_rows_reads_each_change_once_despite_crashes(table, tmp_path):
     """The stream continues from the consumer's own positions; the cursor only keeps the entries it may still need."""
     seed = "exactly once"
@@ -274,6 +276,7 @@ def test_many_fences_in_a_row_do_not_end_a_stream(table):
     assert values_in(table.changes()) == [0, 1]
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("start", [2, "latest"])
 def test_a_set_of_a_cursor_that_fails_at_any_call_leaves_the_old_or_the_new_position(tmp_path, start):
     source = create_table(tmp_path / "source")

@@ -178,6 +178,7 @@ def at_each_level(place: Path, kind: pa.DataType) -> dict[str, Table]:
     return tables
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("kind", VALUES, ids=str)
 def test_a_condition_on_any_value_selects_the_same_rows_at_every_level(kind: pa.DataType, tmp_path: Path) -> None:
     tables = at_each_level(tmp_path, kind)

@@ -93,6 +93,7 @@ def states(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return found
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("name", STEPS)
 def test_a_put_refused_although_no_object_exists_is_retried_or_raised(states, tmp_path, name):
     done = Conflicts()

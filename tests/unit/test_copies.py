@@ -209,6 +209,7 @@ def each_crash(do: Callable[[int, Ports], Any], *, step: int = 1) -> None:
             do(attempt, faulty(FaultPlan(), process=f"repeated-{attempt}", clock=later))
 
 
+@pytest.mark.rest
 def test_a_clone_interrupted_at_any_call_is_no_table_until_the_same_call_finishes_it(source, tmp_path):
     def clone(attempt: int, ports: Ports) -> None:
         location = tmp_path / f"clone-{attempt}"
@@ -330,6 +331,7 @@ def test_a_dropped_table_is_gone_and_its_directory_can_be_used_again(source):
     assert values_by_id(again) == {1: 1}
 
 
+@pytest.mark.rest
 def test_a_drop_interrupted_at_any_call_is_finished_by_the_same_call_before_a_create_succeeds(
     source_directory, tmp_path
 ):

@@ -137,6 +137,7 @@ def test_a_flush_sends_the_requests_that_are_charged(server: Server, entries: in
     assert sent == requests.FLUSH + requests.FLUSH_ENTRY * entries
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("generations", [1, 4])
 def test_a_merge_sends_the_requests_that_are_charged(server: Server, generations: int) -> None:
     counted = CountedTable(server)
@@ -163,6 +164,7 @@ class StoppedClock(SystemClock):
         return self._moment
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(("old", "young"), [(7, 1), (8, 2)])
 def test_a_collection_sends_the_requests_that_are_charged(server: Server, old: int, young: int) -> None:
     counted, cycles = CountedTable(server), 0

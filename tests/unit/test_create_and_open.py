@@ -67,6 +67,7 @@ def is_complete(location: Path) -> bool:
     return rows_of(table) == [row(1), *(row(key, "b") for key in range(2, 8))]
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("fault", [CRASH_BEFORE, CRASH_AFTER, DENY, FAIL_BEFORE, FAIL_AFTER, late(2), late(1_000_000)])
 def test_the_same_call_finishes_the_creation_of_a_table_that_was_interrupted_anywhere(
     tmp_path: Path, interrupted: Path, calls: list[Call], fault: Fault

@@ -65,6 +65,7 @@ def region_record_of(table: Table, partition: str) -> Key:
     return next(key for key, _ in context_of(table).registry.list(partition) if "#" in key.sort)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -95,6 +96,7 @@ def test_a_head_with_a_wrong_field_is_corrupt_and_can_be_rebuilt(table: Table, f
     assert rows_of(table) == NEWEST
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("fields", NOT_RECORDS)
 @pytest.mark.parametrize("of", [head_key, region_key])
 def test_an_unreadable_record_of_a_region_is_corrupt_and_can_be_rebuilt(
@@ -123,6 +125,7 @@ def test_an_unreadable_lease_can_be_taken(table: Table, fields: str) -> None:
     assert table.scrub().ok
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("field", ["nonce", "version", "confirmed", "clone", "created"])
 @pytest.mark.parametrize("value", [..., [], -1], ids=["missing", "list", "another type"])
 def test_a_snapshot_with_a_wrong_field_is_corrupt_and_can_be_dropped(table: Table, field: str, value: object) -> None:
@@ -139,6 +142,7 @@ def test_a_snapshot_with_a_wrong_field_is_corrupt_and_can_be_dropped(table: Tabl
     assert rows_of(table) == NEWEST
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("fields", NOT_RECORDS)
 @pytest.mark.parametrize("part", [False, True], ids=["pin record", "region record"])
 @pytest.mark.parametrize("kind", ["snapshot", "cursor"])

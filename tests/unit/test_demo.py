@@ -44,6 +44,7 @@ def keys(rows: pa.Table) -> set[tuple[object, ...]]:
     return {by_key(row) for row in rows.select(data.KEY).to_pylist()}
 
 
+@pytest.mark.rest
 def test_the_data_set_keeps_its_types_nulls_and_keys(flights: pa.Table) -> None:
     assert flights.schema.equals(data.COLUMNS)
     assert flights.num_rows == len(keys(flights)) == 336_776
@@ -101,6 +102,7 @@ def test_no_flight_is_both_upserted_and_deleted(some_flights: pa.Table) -> None:
     assert upserted.isdisjoint(set().union(*(keys(day.deletes) for day in year)))
 
 
+@pytest.mark.rest
 def test_the_demo_ends_with_the_flights_that_flew(some_flights: pa.Table, tmp_path: Path) -> None:
     console = silent_console()
 

@@ -142,6 +142,7 @@ def run(aws: FakeStack, some_flights: pa.Table, *, console: Console | None = Non
     )
 
 
+@pytest.mark.rest
 def test_the_demo_ends_with_the_flights_that_flew_in_the_deployed_table(some_flights: pa.Table, tmp_path: Path) -> None:
     aws, console = FakeStack(tmp_path), Console(file=io.StringIO())
 
@@ -157,6 +158,7 @@ def test_the_demo_ends_with_the_flights_that_flew_in_the_deployed_table(some_fli
     assert f"{shown.flown:,} flown" in console.file.getvalue()
 
 
+@pytest.mark.rest
 def test_the_first_merge_runs_where_the_state_machine_decides_and_the_last_on_spark(
     some_flights: pa.Table, tmp_path: Path
 ) -> None:
@@ -167,12 +169,14 @@ def test_the_first_merge_runs_where_the_state_machine_decides_and_the_last_on_sp
     assert (aws.engines, shown.merges) == (["auto", "spark"], 2)
 
 
+@pytest.mark.rest
 def test_the_demo_waits_for_rows_that_become_visible_late(some_flights: pa.Table, tmp_path: Path) -> None:
     aws = FakeStack(tmp_path, reads=4)
 
     assert run(aws, some_flights).flown == flown(some_flights).num_rows
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(("losing", "found"), [("upsert", "other rows"), ("delete", "instead of")])
 def test_a_deployment_that_loses_rows_fails_the_demo(
     losing: str, found: str, some_flights: pa.Table, tmp_path: Path
@@ -181,6 +185,7 @@ def test_a_deployment_that_loses_rows_fails_the_demo(
         run(FakeStack(tmp_path, losing=losing), some_flights)
 
 
+@pytest.mark.rest
 def test_a_flush_that_fails_temporarily_is_retried(some_flights: pa.Table, tmp_path: Path) -> None:
     aws = FakeStack(tmp_path)
     aws.faults = [Contended("another flush"), Contended("another flush")]
@@ -196,6 +201,7 @@ def test_a_flush_that_is_refused_ends_the_demo(some_flights: pa.Table, tmp_path:
         run(aws, some_flights)
 
 
+@pytest.mark.rest
 def test_a_failed_merge_reports_its_cause(some_flights: pa.Table, tmp_path: Path) -> None:
     aws = FakeStack(tmp_path)
     aws.failure = {"status": "FAILED", "error": "Corrupt", "cause": "a generation is gone"}

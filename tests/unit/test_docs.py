@@ -159,6 +159,7 @@ def test_every_make_target_that_a_page_shows_exists(page: Path) -> None:
     assert named <= targets
 
 
+@pytest.mark.one_case
 @pages
 def test_every_command_that_a_page_shows_exists_with_its_options(page: Path) -> None:
     for text in shown(page):
@@ -196,6 +197,7 @@ def test_the_design_has_every_section_that_the_code_cites() -> None:
     assert not [name for name in sorted(cited) if not any(found.startswith(name) for found in headings(DESIGN))]
 
 
+@pytest.mark.rest
 def test_the_example_of_time_prints_the_output_on_the_page() -> None:
     blocks = FENCE.findall((ROOT / "docs" / "time.md").read_text())
     (example,) = (text for language, text in blocks if language == "python")

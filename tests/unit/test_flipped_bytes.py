@@ -58,6 +58,7 @@ def outcomes(location: Path) -> Iterator[Outcome]:
             path.write_bytes(body)
 
 
+@pytest.mark.rest
 def test_a_flipped_byte_gives_rows_or_corrupt_and_scrub_always_reports(tmp_path: Path) -> None:
     create_table(tmp_path / "table")
 
@@ -123,6 +124,7 @@ def test_a_failed_read_is_corrupt_unless_the_store_reports_another_cause(
     assert caught.value.__cause__ is native
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("condition", ["nope = 1", "id = = 1", "arrow_cast(id, 'Nope') = 1", "id"])
 def test_a_condition_that_cannot_be_planned_is_invalid(tmp_path: Path, condition: str) -> None:
     create_table(tmp_path / "table")

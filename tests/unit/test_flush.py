@@ -170,6 +170,7 @@ def test_appends_continue_while_a_flush_writes(tmp_path: Path, monkeypatch: pyte
     assert [one.rows for one in table.flush()] == [2]
 
 
+@pytest.mark.rest
 def test_a_flush_that_crashes_at_any_call_is_done_by_the_next_one(tmp_path: Path) -> None:
     table = create(tmp_path)
     written = [row(0)]

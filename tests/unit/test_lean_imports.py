@@ -22,6 +22,7 @@ def modules(name: str) -> list[str]:
     return [f"lancelsm.{name}", *(f"lancelsm.{name}.{found.name}" for found in pkgutil.iter_modules([str(folder)]))]
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("name", LEAN)
 def test_a_lean_module_imports_without_heavy_packages(name: str) -> None:
     # pyarrow imports numpy if it is installed, so the script hides the heavy packages instead.

@@ -78,6 +78,7 @@ def test_later_generations_are_merged_onto_earlier_ones(tmp_path: Path) -> None:
     assert (merged.generations, merged.rows_upserted, merged.rows_deleted) == (1, 1, 2)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("rows", [4, 70_000, 200_000])
 def test_a_fragment_may_lose_every_row(tmp_path: Path, rows: int) -> None:
     table = Environment(tmp_path, rows=[row(key, 0) for key in range(rows + 1)], per_fragment=rows)
@@ -283,6 +284,7 @@ def test_a_slower_merger_with_older_heads_lowers_no_counter(tmp_path: Path, step
     assert table.base().counters == {A: 2, B: 1}
 
 
+@pytest.mark.one_case
 @Step
 @pytest.mark.parametrize("change", ["append", "delete", "update", "compact"])
 def test_after_a_commit_of_another_tool_a_merge_repeats_the_lookup_and_keeps_its_written_rows(

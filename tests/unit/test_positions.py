@@ -52,6 +52,7 @@ def test_a_stream_from_the_earliest_begins_at_the_floor_of_the_log_when_it_is_re
     assert values_in(table.changes()) == [3]
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("fences", [1, 3])
 def test_positions_of_a_consumer_stay_valid_after_a_save_if_only_fences_follow(table, fences):
     """A collection that races the save deletes no entry at which the consumer may still start."""
@@ -118,6 +119,7 @@ def test_a_stream_from_one_position_starts_at_the_end_of_regions_that_are_shorte
         values_in(by_id.changes(start=dict.fromkeys((one.id for one in by_id.regions()), Position(3))))
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("start", ["earliest", "latest", "now", {}])
 def test_a_region_created_after_a_stream_began_is_streamed_from_its_first_entry(by_id, start):
     by_id.upsert([{"id": 1, "v": 1}])

@@ -16,10 +16,12 @@ from tests.unit.read_scenarios import (
 from tests.unit.tables import COLUMNS, create, row, rows_of
 
 
+@pytest.mark.rest
 def test_the_newest_level_that_has_a_key_wins(tmp_path: Path) -> None:
     newest_level_with_a_key_wins(tmp_path)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize(
     ("where", "expected"),

@@ -27,6 +27,7 @@ def run(*command: str, directory: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.rest
 def test_the_python_example_equals_the_file_and_prints_the_shown_output(tmp_path: Path) -> None:
     example = ROOT / "examples" / "quickstart.py"
     (shown,) = blocks("python")
@@ -51,6 +52,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return directory, run("bash", "-euo", "pipefail", "-c", shown, directory=directory)
 
 
+@pytest.mark.rest
 def test_the_shell_example_prints_the_row_last(shell: tuple[Path, str]) -> None:
     _, printed = shell
 

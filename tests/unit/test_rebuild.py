@@ -102,6 +102,7 @@ def test_the_registry_of_a_table_without_regions_can_be_rebuilt(tmp_path: Path) 
     assert rows_of(table) == [row(1), row(2)]
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("seed", range(6))
 def test_rebuilds_between_random_steps_lose_no_acknowledged_row_and_duplicate_none(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
@@ -445,6 +446,7 @@ def test_a_truncated_entry_at_the_end_was_never_acknowledged(tmp_path: Path) -> 
     assert rows_of(table) == [row(1), row(2)]
 
 
+@pytest.mark.rest
 def test_a_rebuild_that_crashed_at_any_call_is_finished_by_the_next_rebuild(tmp_path: Path) -> None:
     table = create(tmp_path, regions="bucket(id, 2)")
     table.upsert([row(key) for key in range(6)])
@@ -553,6 +555,7 @@ def test_a_rebuild_replaces_an_unreadable_table_record(tmp_path: Path, registry:
 RECORDS = {"head": head_key, "catalog": region_key}
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("registry", ["sqlite", "object"])
 @pytest.mark.parametrize("kind", RECORDS)
 @pytest.mark.parametrize("damage", ["another type", "a field is missing", "truncated"])

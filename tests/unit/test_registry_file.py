@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ALL_OPERATIONS = """
 import sys
 from pathlib import Path
@@ -76,6 +78,7 @@ os._exit(9)
 """
 
 
+@pytest.mark.rest
 def test_every_operation_on_a_table_opens_the_registry_file_only_through_sqlite(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", ALL_OPERATIONS, str(tmp_path)], capture_output=True, text=True, check=False
@@ -84,6 +87,7 @@ def test_every_operation_on_a_table_opens_the_registry_file_only_through_sqlite(
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
+@pytest.mark.rest
 def test_writes_of_a_process_that_dropped_and_recreated_a_table_are_visible_to_others(tmp_path: Path) -> None:
     command = [sys.executable, "-c", RECREATE, str(tmp_path / "t")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

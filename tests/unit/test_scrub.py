@@ -34,6 +34,7 @@ def filled(path: Path, **options: Any) -> Table:
     return table
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("registry", ["sqlite", "object"])
 def test_an_intact_table_has_no_problem_at_any_level(tmp_path: Path, registry: str) -> None:
     table = filled(tmp_path, registry=registry)
@@ -48,6 +49,7 @@ def test_a_table_without_rows_has_no_problem(tmp_path: Path) -> None:
     assert create(tmp_path).scrub().ok
 
 
+@pytest.mark.rest
 def test_a_collected_table_has_no_problem(tmp_path: Path) -> None:
     table = filled(tmp_path)
     for _ in range(2):
@@ -80,6 +82,7 @@ def test_scrub_of_one_region_reads_no_other(tmp_path: Path) -> None:
         table.scrub(region="ffffffff")
 
 
+@pytest.mark.rest
 def test_scrub_of_a_snapshot_reads_what_the_snapshot_needs(tmp_path: Path) -> None:
     table = filled(tmp_path)
     table.snapshot("before")
@@ -101,6 +104,7 @@ def test_scrub_of_a_snapshot_reads_what_the_snapshot_needs(tmp_path: Path) -> No
         scrub_location(table.uri, at="never")
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("damage", [None, {"entry_setsum": "zz"}, {"after": None}])
 def test_scrub_of_a_snapshot_names_its_damaged_records(tmp_path: Path, damage: dict[str, str | None] | None) -> None:
     table = filled(tmp_path)
@@ -118,6 +122,7 @@ def test_scrub_of_a_snapshot_names_its_damaged_records(tmp_path: Path, damage: d
     assert named == {f"{partition}/{key.sort}", *([f"{partition}/before"] if damage is None else [])}
 
 
+@pytest.mark.rest
 def test_intact_indexes_of_every_kind_have_no_problem_and_damaged_ones_are_named(tmp_path: Path) -> None:
     kinds = {"n": ("BTREE", "BITMAP", "ZONEMAP", "BLOOMFILTER"), "text": ("INVERTED", "NGRAM"), "tags": ("LABEL_LIST",)}
     near = {"id": list(range(300)), "n": list(range(300)), "text": [f"word {n}" for n in range(300)]}
@@ -160,6 +165,7 @@ def test_a_limit_ends_the_scrub_of_a_table(tmp_path: Path) -> None:
     assert report.checked < full.checked
 
 
+@pytest.mark.rest
 def test_a_limit_ends_the_scrub_of_a_snapshot(tmp_path: Path) -> None:
     table = create(tmp_path)
     for number in range(8):

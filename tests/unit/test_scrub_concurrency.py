@@ -71,6 +71,7 @@ def before(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, act: Callabl
     monkeypatch.setattr(module, name, acting)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("act", [flush_merge_clean, drop])
 @pytest.mark.parametrize(
     ("module", "name", "times"),
@@ -100,6 +101,7 @@ def test_objects_that_are_swept_while_scrub_reads_them_are_no_problem(
     assert report.problems == ()
 
 
+@pytest.mark.rest
 def test_region_and_base_are_read_again_until_they_are_consistent(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,6 +111,7 @@ def test_region_and_base_are_read_again_until_they_are_consistent(
     assert table.scrub().problems == ()
 
 
+@pytest.mark.rest
 def test_a_version_of_the_base_that_is_removed_between_listing_and_reading_is_no_problem(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,6 +254,7 @@ def test_a_region_that_is_created_and_written_while_its_head_is_read_is_no_probl
     assert report.problems == ()
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("kind", ["snapshot", "cursor"])
 def test_a_pin_that_is_dropped_while_its_regions_are_read_is_no_problem(table: Table, kind: str) -> None:
     table.set_cursor("mine")

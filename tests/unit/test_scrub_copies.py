@@ -53,6 +53,7 @@ def test_a_clone_has_no_problem_before_and_after_it_is_written(source: Table, tm
     assert source.scrub().problems == ()
 
 
+@pytest.mark.rest
 def test_a_clone_of_a_clone_has_no_problem(source: Table, tmp_path: Path) -> None:
     clone = clone_of(source, tmp_path / "clone")
     clone.upsert([row(3, "own")])
@@ -81,6 +82,7 @@ def flip(path: Path) -> None:
     path.write_bytes(body)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     ("folder", "damage"),
     [
@@ -128,6 +130,7 @@ def write_damaged(path: Path, fault: str, *, stale: bytes, foreign: bytes) -> No
         path.write_bytes(bodies[fault])
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_damaged_lineage_marker_of_a_clone_is_named_and_its_drop_is_refused(
     source: Table, tmp_path: Path, fault: str
@@ -151,6 +154,7 @@ def test_a_damaged_lineage_marker_of_a_clone_is_named_and_its_drop_is_refused(
             drop_table(clone.uri)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("pattern", [BACKUP, "rows/*/data/*", "rows/*/_versions/*.manifest"])
 def test_a_restore_of_a_damaged_backup_never_returns_other_rows(

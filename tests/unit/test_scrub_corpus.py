@@ -298,6 +298,7 @@ def rows_or_error(read: Callable[[str], list[dict[str, Any]]], table: str) -> li
         return error
 
 
+@pytest.mark.rest
 def test_the_undamaged_tree_has_no_problem(tree: Tree) -> None:
     for name in ("table", "other"):
         report = scrub_location(tree.root / name)
@@ -306,6 +307,7 @@ def test_the_undamaged_tree_has_no_problem(tree: Tree) -> None:
         assert report.complete
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault != "flipped"])
 @pytest.mark.parametrize("name", READ_BY)
 def test_scrub_names_a_damaged_object_and_its_readers_refuse_it(
@@ -332,6 +334,7 @@ def test_scrub_names_a_damaged_object_and_its_readers_refuse_it(
         assert isinstance(found, LsmError), found
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("seed", range(FLIPS))
 @pytest.mark.parametrize("name", READ_BY)
 def test_a_flipped_bit_is_named_or_does_no_harm(tree: Tree, tmp_path: Path, name: str, seed: int) -> None:

@@ -34,6 +34,7 @@ def body_of(table: Table) -> bytes:
     return (Path(table.uri) / SQLITE).read_bytes()
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("fault", ["missing", "cut", "empty", "stale", "foreign", "doubled", *FLIPS])
 def test_a_damaged_registry_file_is_named_and_refused(tmp_path: Path, fault: str) -> None:
     table = filled(tmp_path, "ours")

@@ -88,6 +88,7 @@ def deliver(location: Path, queue: str, value: int) -> None:
         writers.of(part.values).append_after(lambda _, encoded=encoded: encoded)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("call", ["find_base", "open_dataset", "open_base", "commit", "ensure_mem_wal"])
 def test_a_stalled_clone_call_leaves_the_base_of_a_used_clone_alone(source, location, before, call):
     before(copies, call, lambda: finish_and_use(source, location))
@@ -99,6 +100,7 @@ def test_a_stalled_clone_call_leaves_the_base_of_a_used_clone_alone(source, loca
     assert lancelsm.open(location).scrub().problems == ()
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("queues", [1, 4, 5])
 def test_a_stalled_clone_call_appends_no_row_again_however_many_queues_deliver(source, location, before, queues):
     def others() -> None:
@@ -114,6 +116,7 @@ def test_a_stalled_clone_call_appends_no_row_again_however_many_queues_deliver(s
     assert values(location) == dict.fromkeys(KEYS, queues - 1)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("call", ["_pin_base_version", "share_base", "register_table", "_append", "_count"])
 def test_cloning_fails_if_the_clone_is_dropped_meanwhile(source, location, before, call):
     def others() -> None:

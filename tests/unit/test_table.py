@@ -64,6 +64,7 @@ VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
 }
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("name", VALUES)
 def test_every_value_is_read_unchanged_from_every_level(tmp_path: Path, name: str) -> None:
     kind, values = VALUES[name]
@@ -125,6 +126,7 @@ def test_a_row_of_ten_megabytes_is_read_unchanged(tmp_path: Path) -> None:
         assert rows_of(table) == [row(1, value), row(2)], level
 
 
+@pytest.mark.rest
 def test_two_thousand_columns_are_read_unchanged(tmp_path: Path) -> None:
     names = [f"c{i}" for i in range(2000)]
     table = create(tmp_path, pa.schema([(name, pa.int32()) for name in names]), primary_key="c7")
@@ -156,6 +158,7 @@ KEYS: dict[pa.DataType, list[Any]] = {
 NOT_SUPPORTED_BY_LANCE = {kind for kind in KEYS if kind not in (pa.int32(), pa.int64(), pa.string(), pa.binary())}
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("key", [("k",), ("k", "n")], ids=["alone", "composite"])
 @pytest.mark.parametrize("kind", KEYS, ids=str)
 def test_every_key_type_is_written_found_and_deleted_at_every_level(
@@ -188,6 +191,7 @@ def test_every_key_type_is_written_found_and_deleted_at_every_level(
         assert table.get(removed).num_rows == 0
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("name", ["level", "_level", "value", "ids", "values", "select", "A", "é", "a b", "_score"])
 def test_a_key_column_may_have_any_name_that_lance_allows(tmp_path: Path, name: str) -> None:
     columns = pa.schema([pa.field("a", pa.int64()), pa.field(name, pa.string())])
@@ -425,6 +429,7 @@ def test_create_refuses_the_location_of_another_table(tmp_path: Path) -> None:
     assert rows_of(lancelsm.open(tmp_path / "table")) == [row(1)]
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("location", ["file", "file/table"])
 def test_create_refuses_a_location_that_is_a_file_or_below_one(tmp_path: Path, location: str) -> None:
     (tmp_path / "file").write_text("")

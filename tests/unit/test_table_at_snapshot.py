@@ -25,6 +25,7 @@ def values(table: Table, **how: Any) -> dict[int, int]:
     return by_key(table.scan(**how).to_arrow())
 
 
+@pytest.mark.rest
 def test_rows_at_a_snapshot_stay_the_same_while_the_table_is_written_merged_and_collected(table):
     table.snapshot("monday", "1h")
     at = lancelsm.open(table.uri, at="monday")

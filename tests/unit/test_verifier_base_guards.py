@@ -191,6 +191,7 @@ GUARDS: dict[str, Check] = {
 }
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("guard", GUARDS)
 def test_a_forged_round_is_refused_by_its_check_and_accepted_without_it(guard: str) -> None:
     check_is_needed(GUARDS[guard])

@@ -108,6 +108,7 @@ def test_many_threads_share_entries_and_each_keeps_its_own_order(tmp_path: Path)
     assert rows_of(table) == [row(n, "29") for n in range(BUSY)] + [row(1000 + n) for n in range(BUSY)]
 
 
+@pytest.mark.rest
 def test_many_threads_upsert_through_one_table(tmp_path: Path) -> None:
     table = create(tmp_path, regions="identity(id)")
 
