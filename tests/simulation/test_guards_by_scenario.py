@@ -195,11 +195,11 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
     ),
     # Claim
     "a claim with a lost reply is recognised by its owner": (
-        [without("own claim has the own owner")],
+        [without("claim with a lost reply has our owner")],
         claimed_after_a_rival,
     ),
     "a claim with a lost reply is recognised by its epoch": (
-        [without("own claim has the next epoch")],
+        [without("claim with a lost reply has the next epoch")],
         claimed_without_an_answer,
     ),
     "a claimer checks that it still owns the region": (

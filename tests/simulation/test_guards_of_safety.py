@@ -170,7 +170,7 @@ GUARDS: dict[str, tuple[list[Edit], int | Callable[[], None]]] = {
         pin_scenarios.clock_ahead_within_the_allowance,
     ),
     "only merged generations are deleted": ([without("only merged generations leave")], 0),
-    "a generation is deleted after its entries": ([without("mark takes entries before their generation")], 0),
+    "a generation is deleted after its entries": ([without("mark keeps generations with entries")], 0),
     "an orphan generation is deleted only if its number is taken": (
         [without("mark keeps generations in flight")],
         0,
@@ -202,7 +202,7 @@ GUARDS: dict[str, tuple[list[Edit], int | Callable[[], None]]] = {
         [
             without("mark keeps pinned versions", instead={}),
             without("mark keeps tagged versions"),
-            without("verifier reads the pins of the base"),
+            without("verifier checks the pins of the base"),
             without("sweep keeps pinned versions", instead={}),
             without("tags of pins stay", instead=set()),
         ],

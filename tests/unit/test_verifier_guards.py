@@ -398,7 +398,7 @@ GUARDS: dict[str, Check] = {
         forged=another_entry,
     ),
     "a generation is deleted after its entries": Check(
-        edits=(without("verifier takes entries before their generation"),),
+        edits=(without("verifier keeps generations with entries"),),
         forged=partial(floor, 3, generations=True),
     ),
     "generations and collected entries add up to the log": Check(

@@ -162,7 +162,7 @@ def _attempt(merger: _Merger, plan: MergePlan, planned: BaseTable) -> Merged | N
         return _carry_out(merger, plan, planned)
     except (Corrupt, Invalid):
         newest = merger.open_base()
-        if (newest.counters, newest.fence) == (planned.counters, planned.fence):  # guard: collected inputs replan
+        if (newest.counters, newest.fence) == (planned.counters, planned.fence):  # guard: failed merge is replanned
             raise
         return None
 

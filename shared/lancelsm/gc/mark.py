@@ -236,7 +236,7 @@ class _Marking:
             self._survey.progress.reason_to_keep(self._region, one.generation)  # guard: only merged generations leave
             or self._generation_pin(one.generation)
         )
-        if not why and last >= self.floor:  # guard: mark takes entries before their generation
+        if not why and last >= self.floor:  # guard: mark keeps generations with entries
             why = f"its entries are still in the log, up to position {last}"
         if why:
             self._keep(generation_path(self._region, one.path), GarbageKind.GENERATION, why)

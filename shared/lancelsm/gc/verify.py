@@ -201,7 +201,7 @@ class _Check:
         total = manifest.collected_entries
         for g in manifest.generations:
             last = g.folded.last if g.folded else _summed_from(manifest) - 1
-            if g.path in listed and last >= floor:  # guard: verifier takes entries before their generation
+            if g.path in listed and last >= floor:  # guard: verifier keeps generations with entries
                 self._unbalanced(f"the round would delete generation {g.generation}, but not its entries")
             total += g.folded.entry_setsum if g.folded else Setsum.ZERO
         if total != manifest.entry_setsum:  # guard: generations add up to the log

@@ -65,7 +65,7 @@ def verify_base(handle: TableHandle, key: str, *, pins: Iterable[Pin]) -> None:
                 object=item.path,
             )
     removed = {item.number for item in found.items if item.kind is GarbageKind.BASE_VERSION}
-    for pin in pins:  # guard: verifier reads the pins of the base
+    for pin in pins:  # guard: verifier checks the pins of the base
         if pin.base_version in removed:  # guard: verifier keeps pinned versions
             what = f"{pin.kind} {pin.name} needs version {pin.base_version} of the base"
             raise Contended(what, remedy="Mark a new round", table=context.uri)

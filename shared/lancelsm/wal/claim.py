@@ -277,8 +277,8 @@ def _swap_epoch(region: Region, head: Head, *, owner: str, held_by: tuple[str, .
             return outcome
         now = region.head_after(outcome)
         if (
-            now.epoch == head.epoch + 1  # guard: own claim has the next epoch
-            and now.owner == owner  # guard: own claim has the own owner
+            now.epoch == head.epoch + 1  # guard: claim with a lost reply has the next epoch
+            and now.owner == owner  # guard: claim with a lost reply has our owner
         ):
             return now  # our own swap with a lost reply, or one of a writer with the same owner, who shares the epoch
         head = now
