@@ -31,7 +31,7 @@ from lancelsm.history.snapshot import (
     find_snapshot,
     holding_snapshot,
     list_snapshots,
-    renew_snapshot,
+    refresh_snapshot,
     snapshot_errors,
     snapshot_view,
 )
@@ -317,7 +317,7 @@ class Table:
             Contended, Unavailable: the snapshot was not refreshed. Retry before it expires.
         """
         self._check_writable()
-        return renew_snapshot(self._handle, name, ttl_seconds=self._time_to_live(ttl))
+        return refresh_snapshot(self._handle, name, ttl_seconds=self._time_to_live(ttl))
 
     def drop_snapshot(self, name: str) -> None:
         """Drop a snapshot. The next collection may delete what only the snapshot kept.

@@ -13,7 +13,7 @@ from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Corrupt, Invalid
 from lancelsm.region import manifest as manifests
 from lancelsm.region.head import LogTotals, Summary
-from lancelsm.region.manifest import FlushedGeneration, Folded, Manifest, Superseded, violations
+from lancelsm.region.manifest import FlushedGeneration, FlushedRange, Manifest, Superseded, violations
 
 FIRST = Manifest(
     region=RegionId("d00cc65e-1b58-41a4-a929-5096334c8657"), spec_id=1, values=(), version=Version(1), epoch=Epoch(1)
@@ -48,7 +48,7 @@ def apply(manifest, step):
         first, last = manifest.replay_after + 1, manifest.replay_after + size
         entries = [entry(position) for position in range(first, last + 1)]
         totals = manifest.totals.after(entries)
-        folded = Folded(
+        folded = FlushedRange(
             first=Position(first),
             last=Position(last),
             entry_setsum=totals.entry_setsum - manifest.entry_setsum,

@@ -18,7 +18,7 @@ from lancelsm.common.layout import Generation, Position, generation_path
 from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Contended, Corrupt, LsmError
 from lancelsm.history.pins import Pin
-from lancelsm.history.snapshot import create_snapshot, renew_snapshot
+from lancelsm.history.snapshot import create_snapshot, refresh_snapshot
 from lancelsm.read.view import View
 from lancelsm.record.schema import TableSchema
 from lancelsm.region.catalog import Region, TableContext, regions
@@ -279,7 +279,7 @@ class WholeTableEnv(TableEnv):
             self._note(Read, process, held.called, held.answered, rows=found)
 
     def renew(self, process: str, name: str, *, ttl_seconds: float) -> None:
-        pin = renew_snapshot(self.handle(process), name, ttl_seconds=ttl_seconds)
+        pin = refresh_snapshot(self.handle(process), name, ttl_seconds=ttl_seconds)
         self._forget(name)
         self.held[name].pin = pin
         self.pinned.append(pin)

@@ -46,7 +46,7 @@ def test_a_save_in_another_region_during_a_set_of_a_cursor_is_kept_or_refused(
 
 @pytest.mark.parametrize("start", [earliest, refused])
 def test_a_cursor_created_during_a_set_is_set_too_or_stays_if_the_set_is_refused(
-    handle: TableHandle, monkeypatch: pytest.MonkeyPatch, start: cursors.Start
+    handle: TableHandle, monkeypatch: pytest.MonkeyPatch, start: cursors.PositionAt
 ) -> None:
     find, created = cursors.find_cursor, []
 

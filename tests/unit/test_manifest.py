@@ -13,7 +13,7 @@ from lancelsm.generated.lance import table_pb2 as lance
 from lancelsm.generated.lancelsm.v1 import manifest_pb2 as pb
 from lancelsm.region import manifest as manifests
 from lancelsm.region.head import LogTotals
-from lancelsm.region.manifest import FlushedGeneration, Folded, Manifest, Superseded, violations
+from lancelsm.region.manifest import FlushedGeneration, FlushedRange, Manifest, Superseded, violations
 
 REGION = RegionId("d00cc65e-1b58-41a4-a929-5096334c8657")
 FIRST = Manifest(region=REGION, spec_id=1, values=(("bucket", b"\3\0\0\0"),), version=Version(1), epoch=Epoch(1))
@@ -24,7 +24,7 @@ def sums(first, last):
 
 
 def generation(number, first, last):
-    folded = Folded(
+    folded = FlushedRange(
         first=Position(first), last=Position(last), entry_setsum=sums(first, last), row_setsum=Setsum.of([b"r"])
     )
     return FlushedGeneration(

@@ -24,7 +24,7 @@ from lancelsm.history.snapshot import (
     find_snapshot,
     holding_snapshot,
     list_snapshots,
-    renew_snapshot,
+    refresh_snapshot,
     snapshot_view,
 )
 from lancelsm.read import reader
@@ -220,7 +220,7 @@ def test_a_renewal_before_the_collector_deletes_the_snapshot_keeps_it(handle, cl
 
     def read_then_renew(context):
         found = read(context)
-        renew_snapshot(handle, "monday", ttl_seconds=60)
+        refresh_snapshot(handle, "monday", ttl_seconds=60)
         return found
 
     monkeypatch.setattr(sweep, "read_pins", read_then_renew)
@@ -236,7 +236,7 @@ def test_a_renewal_after_the_collector_deleted_the_snapshot_fails(handle, clock)
     assert sweep.expire_pins(handle.context, skew_seconds=SKEW) == ()
 
     for renew in (
-        lambda: renew_snapshot(handle, "monday", ttl_seconds=60),
+        lambda: refresh_snapshot(handle, "monday", ttl_seconds=60),
         lambda: ensure_kept(handle, pin),
         lambda: snapshot_view(handle, pin),
     ):
@@ -251,11 +251,11 @@ def test_two_concurrent_renewals_both_succeed(handle, monkeypatch):
     def step_after_another(context, following):
         if not raced:
             raced.append(following)
-            renew_snapshot(handle, "monday", ttl_seconds=600)
+            refresh_snapshot(handle, "monday", ttl_seconds=600)
         return step(context, following)
 
     monkeypatch.setattr(pins, "update_pin", step_after_another)
-    renewed = renew_snapshot(handle, "monday", ttl_seconds=6000)
+    renewed = refresh_snapshot(handle, "monday", ttl_seconds=6000)
 
     assert list_snapshots(handle.context) == [renewed]
     assert renewed.version == raced[0].version + 2

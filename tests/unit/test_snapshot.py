@@ -21,7 +21,7 @@ from lancelsm.history.snapshot import (
     find_snapshot,
     holding_snapshot,
     list_snapshots,
-    renew_snapshot,
+    refresh_snapshot,
     snapshot_view,
     tag_of,
 )
@@ -88,7 +88,7 @@ def test_a_dropped_snapshot_leaves_nothing_and_its_name_is_free(handle):
 
 def test_a_renewed_snapshot_expires_later(handle):
     pin = create_snapshot(handle, "monday", ttl_seconds=60)
-    renewed = renew_snapshot(handle, "monday", ttl_seconds=3600)
+    renewed = refresh_snapshot(handle, "monday", ttl_seconds=3600)
 
     assert renewed.expires > pin.expires
     assert list_snapshots(handle.context) == [renewed]
@@ -102,7 +102,7 @@ def test_a_snapshot_that_the_collector_removed_cannot_be_renewed_dropped_or_read
         handle.context.objects.delete([item.key])
 
     for act in (
-        lambda: renew_snapshot(handle, "monday", ttl_seconds=60),
+        lambda: refresh_snapshot(handle, "monday", ttl_seconds=60),
         lambda: drop_snapshot(handle, "monday"),
         lambda: snapshot_view(handle, pin),
     ):

@@ -64,8 +64,8 @@ def merge(
         if not merged.generations:
             return f"Nothing to merge: base version {merged.base_version} has all flushed rows"
         return (
-            f"Merged {counted(merged.generations, 'generation')} of {counted(len(merged.moved), 'region')} into base "
-            f"version {merged.base_version}: {counted(merged.rows_upserted, 'row')} upserted, "
+            f"Merged {counted(merged.generations, 'generation')} of {counted(len(merged.merged_now), 'region')} into "
+            f"base version {merged.base_version}: {counted(merged.rows_upserted, 'row')} upserted, "
             f"{merged.rows_deleted:,} deleted"
         )
 

@@ -24,7 +24,7 @@ from lancelsm.region import manifest as manifests
 from lancelsm.region.catalog import Region
 from lancelsm.region.compare_and_swap import commit, newest
 from lancelsm.region.head import LogTotals
-from lancelsm.region.manifest import FlushedGeneration, Folded, Manifest, Superseded
+from lancelsm.region.manifest import FlushedGeneration, FlushedRange, Manifest, Superseded
 from lancelsm.wal.entry import Entry
 from lancelsm.wal.replay import stored_rows, tail
 
@@ -122,7 +122,7 @@ def flush(
         path=name,
         rows=rows.num_rows,
         bytes=stored.bytes,
-        folded=Folded(
+        folded=FlushedRange(
             first=Position(plan.after + 1),
             last=plan.through,
             entry_setsum=totals.entry_setsum - plan.before.entry_setsum,

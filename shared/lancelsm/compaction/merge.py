@@ -47,7 +47,7 @@ class Merged:
 
     Args:
         regions: the newest merged generation of every region with one, also of merges by other processes.
-        moved: the newest merged generation of each region that this call merged.
+        merged_now: the newest merged generation of each region that this call merged.
         generations: number of generations that this call merged; 0 if none was pending.
         rows_upserted: live rows written to the base.
         rows_deleted: base rows that tombstones hid.
@@ -55,7 +55,7 @@ class Merged:
     """
 
     regions: Mapping[RegionId, Generation]
-    moved: Mapping[RegionId, Generation]
+    merged_now: Mapping[RegionId, Generation]
     generations: int
     rows_upserted: int
     rows_deleted: int
@@ -131,7 +131,7 @@ def merge_generations(
         if plan is None:
             return Merged(
                 regions=base.counters,
-                moved={},
+                merged_now={},
                 generations=0,
                 rows_upserted=0,
                 rows_deleted=0,
@@ -190,7 +190,7 @@ def _carry_out(merger: _Merger, plan: MergePlan, planned: BaseTable) -> Merged |
 def _merged(plan: MergePlan, planned: BaseTable, delta: Delta, hidden: Iterable[Hidden], version: int) -> Merged:
     return Merged(
         regions=plan.counters(planned.counters),
-        moved={region.region: region.through for region in plan.regions},
+        merged_now={region.region: region.through for region in plan.regions},
         generations=sum(len(region.generations) for region in plan.regions),
         rows_upserted=delta.live,
         rows_deleted=sum(one.dead for one in hidden),

@@ -24,10 +24,10 @@ SAVER = "saver"  # field of a region's record: the consumer that wrote it
 
 _TRIES = 5
 
-Start = Callable[[Region, Head], Position]
+PositionAt = Callable[[Region, Head], Position]
 
 
-def create_cursor(context: TableContext, name: str, *, start: Start) -> Pin:
+def create_cursor(context: TableContext, name: str, *, start: PositionAt) -> Pin:
     """Create a cursor; `start` gives its position in each region.
 
     Raises:
@@ -104,7 +104,7 @@ def save_cursor(
     return replace(pin, regions={**pin.regions, **dict(zip(moved, saved, strict=True))})
 
 
-def set_cursor(context: TableContext, name: str, *, start: Start, only: RegionId | None = None) -> Pin:
+def set_cursor(context: TableContext, name: str, *, start: PositionAt, only: RegionId | None = None) -> Pin:
     """Move a cursor to other positions, also backwards as far as the logs are kept.
 
     Args:
@@ -145,7 +145,7 @@ def set_cursor(context: TableContext, name: str, *, start: Start, only: RegionId
     )
 
 
-def _try_move(context: TableContext, before: Pin, start: Start, only: RegionId | None) -> Pin | None:
+def _try_move(context: TableContext, before: Pin, start: PositionAt, only: RegionId | None) -> Pin | None:
     """Try to move the cursor; None if a collection or a save came in between, and the caller must retry."""
 
     def target(region: Region, head: Head) -> Position:
@@ -273,7 +273,7 @@ def _unknown(context: TableContext, name: str) -> Invalid:
     return Invalid("cursor not found", remedy=f"See lancelsm cursor list {context.uri}", table=context.uri, cursor=name)
 
 
-def _starts(context: TableContext, start: Start, before: Pin | None = None) -> dict[RegionId, RegionPin]:
+def _starts(context: TableContext, start: PositionAt, before: Pin | None = None) -> dict[RegionId, RegionPin]:
     """Return the positions that `start` gives. Raise `Invalid` if one is below the floor and before the old one."""
     found = {}
     for region, head in with_heads(context, regions(context)):

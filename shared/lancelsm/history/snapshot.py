@@ -58,7 +58,7 @@ def create_snapshot(handle: TableHandle, name: str, *, ttl_seconds: float | None
     )
 
 
-def renew_snapshot(handle: TableHandle, name: str, *, ttl_seconds: float | None) -> Pin:
+def refresh_snapshot(handle: TableHandle, name: str, *, ttl_seconds: float | None) -> Pin:
     """Give a snapshot a new time to live from now on; None for no expiry.
 
     Raises:
@@ -75,7 +75,7 @@ def ensure_kept(handle: TableHandle, pin: Pin) -> Pin:
     """Swap the record of a snapshot, so that a collector which found it expired fails to remove it.
 
     Everything that collectors delete from now on was decided by pins that they read after the start of this call.
-    Raises: the same errors as `renew_snapshot`.
+    Raises: the same errors as `refresh_snapshot`.
     """
     return _renewed(handle, pin, None)
 

@@ -38,7 +38,7 @@ _NEVER_DECREASE = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Folded:
+class FlushedRange:
     """The entries from which a generation was flushed, `first` through `last`, and the sums that prove it."""
 
     first: Position
@@ -57,7 +57,7 @@ class FlushedGeneration:
     path: str  # directory name below the region
     rows: int | None  # as stored, tombstones included
     bytes: int | None
-    folded: Folded | None = None
+    folded: FlushedRange | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -372,7 +372,7 @@ def _generation_message(g: FlushedGeneration) -> pb.FlushedGeneration:
 def _generation_value(message: pb.FlushedGeneration) -> FlushedGeneration:
     folded = None
     if message.last_position:
-        folded = Folded(
+        folded = FlushedRange(
             first=Position(message.first_position),
             last=Position(message.last_position),
             entry_setsum=_sum(message.entry_setsum),

@@ -43,7 +43,7 @@ def flushed(done: Iterable[Flushed]) -> Document:
 def merged(done: Merged) -> Document:
     """Return {"merged": [{"region", "generation"}], "rows_upserted", "rows_deleted", "base_version"}."""
     return {
-        "merged": generations(done.moved),
+        "merged": generations(done.merged_now),
         "rows_upserted": done.rows_upserted,
         "rows_deleted": done.rows_deleted,
         "base_version": done.base_version,
