@@ -84,6 +84,7 @@ PURE = frozenset(
         "fields.fitted",
         "fields.numbering",
         "fields.stored_fields",
+        "literals.literals",
         "native.invalid_condition",
         "native.native_errors",
         "native.read_errors",

@@ -9,11 +9,11 @@ import pyarrow.compute as pc
 
 from lancelsm.dataset.base_table import BaseTable
 from lancelsm.dataset.conditions import Condition
+from lancelsm.dataset.literals import literals
 from lancelsm.dataset.native import read_errors
 from lancelsm.record.key import key_column
 
 _BATCH_ROWS = 65_536
-_UNITS = {"s": "Second", "ms": "Millisecond", "us": "Microsecond", "ns": "Nanosecond"}
 
 
 def scan_base(
@@ -42,34 +42,13 @@ def rows_of_keys(base: BaseTable, keys: pa.Table, *, columns: Sequence[str]) -> 
     Raises: the same errors as `scan_base`.
     """
     # The filter is SQL: when Lance converts an Arrow expression, it loses columns of many types, key or not.
-    wanted = " AND ".join(f"`{name}` IN ({', '.join(_literals(keys.column(name)))})" for name in keys.column_names)
+    wanted = " AND ".join(
+        f"`{name}` IN ({', '.join(literals(pc.unique(keys.column(name))))})" for name in keys.column_names
+    )
     with read_errors("the base can't be read", table=base.uri):
         found: pa.Table = base.dataset.scanner(columns=list(columns), filter=wanted).to_table()
     # With several key columns, the condition also matches combinations that are not in `keys`.
     return found if keys.num_columns == 1 else found.filter(_among(found.select(keys.column_names), keys))
-
-
-def _literals(column: pa.ChunkedArray) -> list[str]:
-    """Return the distinct values of a key column as literals of Lance's SQL."""
-    kind, values = column.type, pc.unique(column)
-    if pa.types.is_boolean(kind):
-        return ["true" if value else "false" for value in values.to_pylist()]
-    if pa.types.is_integer(kind):
-        return [_integer(value) for value in values.to_pylist()]
-    if pa.types.is_date32(kind):
-        return [f"arrow_cast(arrow_cast({value}, 'Int32'), 'Date32')" for value in values.cast(pa.int32()).to_pylist()]
-    if pa.types.is_timestamp(kind):
-        zone = "None" if kind.tz is None else f'Some("{kind.tz}")'
-        name = f"Timestamp({_UNITS[kind.unit]}, {zone})"
-        return [f"arrow_cast({_integer(value)}, '{name}')" for value in values.cast(pa.int64()).to_pylist()]
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return ["'" + value.replace("'", "''") + "'" for value in values.to_pylist()]
-    return [f"X'{value.hex()}'" for value in values.to_pylist()]
-
-
-def _integer(value: int) -> str:
-    # Lance parses the digits before the sign, so the smallest integer would become a float.
-    return str(value) if value != -(1 << 63) else f"arrow_cast('{value}', 'Int64')"
 
 
 def _among(rows: pa.Table, keys: pa.Table) -> pa.Array:

@@ -19,6 +19,7 @@ from typing import Final
 import lance
 import pyarrow as pa
 
+from lancelsm.dataset.literals import literals
 from lancelsm.dataset.native import invalid_condition, read_errors, text_of
 from lancelsm.errors import Invalid
 from lancelsm.record.values import json_column
@@ -31,7 +32,6 @@ _COMPARISONS: Final = frozenset({"=", "==", "<>", "!=", "<", "<=", ">", ">="})
 _STARTS: Final = frozenset({"(", "and", "or", "not"})  # an operand may begin after these
 _ENDS: Final = frozenset({")", "and", "or"})
 _TYPED: Final = frozenset({"x", "date", "time", "timestamp", "interval"})  # words that may touch the text after them
-_UNITS: Final = {"s": "Second", "ms": "Millisecond", "us": "Microsecond", "ns": "Nanosecond"}
 _TOKEN: Final = re.compile(
     r"""(?P<space>\s+|--[^\n]*|/\*.*?\*/)
     |(?P<text>'(?:[^']|'')*')
@@ -268,7 +268,7 @@ def _cast(literal: str, field: pa.Field, text: str, start: int, table: str) -> s
     kind = field.type
     is_text = literal.startswith("'")
     if pa.types.is_integer(kind):
-        return f"arrow_cast('{literal}', 'Int64')" if not is_text and literal == str(-(1 << 63)) else None
+        return literals(pa.array([int(literal)], pa.int64()))[0] if not is_text and literal == str(-(1 << 63)) else None
     if not (
         (pa.types.is_floating(kind) and (is_text or kind.bit_width < 64))
         or pa.types.is_decimal(kind)
@@ -293,28 +293,7 @@ def _cast(literal: str, field: pa.Field, text: str, start: int, table: str) -> s
             table=table,
             field=field.name,
         ) from error
-    return _sql(value, kind)
-
-
-def _sql(value: pa.Array, kind: pa.DataType) -> str:
-    if pa.types.is_decimal(kind):
-        return f"arrow_cast('{value[0].as_py():f}', 'Decimal{kind.bit_width}({kind.precision}, {kind.scale})')"
-    if pa.types.is_floating(kind):
-        return f"arrow_cast('{value.cast(pa.float64())[0].as_py()}', 'Float{kind.bit_width}')"
-    number = pa.int32() if kind.bit_width == 32 else pa.int64()
-    return f"arrow_cast(arrow_cast('{value.cast(number)[0].as_py()}', 'Int{number.bit_width}'), '{_name(kind)}')"
-
-
-def _name(kind: pa.DataType) -> str:
-    """Return the name of a temporal type in `arrow_cast`."""
-    if pa.types.is_date(kind):
-        return f"Date{kind.bit_width}"
-    if pa.types.is_timestamp(kind):
-        zone = "None" if kind.tz is None else f'Some("{kind.tz}")'
-        return f"Timestamp({_UNITS[kind.unit]}, {zone})"
-    if pa.types.is_time(kind):
-        return f"Time{kind.bit_width}({_UNITS[kind.unit]})"
-    return f"Duration({_UNITS[kind.unit]})"
+    return literals(value)[0]
 
 
 def _wrapped(tokens: Sequence[_Token]) -> str:
