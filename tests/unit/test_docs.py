@@ -231,3 +231,13 @@ def test_the_page_of_functions_shows_every_function() -> None:
     files = {source.stem for source in (ROOT / "functions").glob("*.py")}
 
     assert set(re.findall(r"^\| `(\w+)` \|", inputs, re.MULTILINE)) == files - {"gc_round"} | {"gc"}
+
+
+def test_every_state_and_error_kind_that_a_runbook_names_exists() -> None:
+    machines = [json.loads(path.read_text()) for path in (ROOT / "infra" / "workflows").glob("*.json")]
+    known = {name for machine in machines for name in machine["States"]}
+    known |= {one.__name__ for one in errors.LsmError.__subclasses__()}
+    for page in (ROOT / "docs" / "runbooks").glob("*.md"):
+        named = {text for text in inline(page) if re.fullmatch(r"[A-Z][A-Za-z]+", text)}
+
+        assert named <= known, page.name
