@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from lancelsm.admin.clone import Copied, facts_of
 from lancelsm.admin.create import begin_copy, check_free, ensure_base, register_table
+from lancelsm.common.json_text import parse_json
 from lancelsm.common.layout import BACKUP, RESTORED, TableId, table_id
 from lancelsm.common.setsum import Setsum
 from lancelsm.dataset.base_reads import scan_base
@@ -233,7 +234,7 @@ def read_backup(store: ObjectStore, *, uri: str) -> Backup:
             table=uri,
         )
     try:
-        document = json.loads(found.body)
+        document = parse_json(found.body)
         if document["format"] > FORMAT:
             raise Invalid("a newer release wrote this backup", remedy="Install a newer lancelsm", table=uri)
         backup = Backup(**document)

@@ -111,7 +111,9 @@ def check_free(store: ObjectStore, *, uri: str, marker: str = "") -> None:
 def _check_outside(uri: str) -> None:
     """Raise `Invalid` for a path inside a table: dropping that table may delete what is created inside it."""
     path = local_path(uri)
-    for parent in () if path is None else path.resolve().parents:
+    if path is not None and os.path.islink(path) and not os.path.exists(path):
+        raise Invalid("the location is a link to nothing", remedy="Create its target, or remove the link", table=uri)
+    for parent in () if path is None else Path(os.path.realpath(path)).parents:
         if os.path.exists(parent / CONFIG):  # False if we have no permission to read the directory
             raise Invalid(f"the location is inside the table at {parent}", remedy="Choose another location", table=uri)
 

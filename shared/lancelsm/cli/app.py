@@ -25,7 +25,7 @@ from lancelsm.cli.session import OutputOption, StorageOptions, remember
 app = typer.Typer(
     help="A log-structured merge tree in front of Lance tables: durable upserts in, consistent reads out.",
     epilog="Exit codes: 0 success, 1 invalid, 2 usage, 3 contended or fenced, 4 corrupt, 5 ambiguous, 6 unavailable, "
-    "130 interrupted. LANCELSM_TRACEBACK=1 prints the traceback of an error.",
+    "130 interrupted, 141 stdout closed. LANCELSM_TRACEBACK=1 prints the traceback of an error.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

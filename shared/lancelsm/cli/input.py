@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -13,8 +12,9 @@ import pyarrow as pa
 
 from lancelsm.cli.session import console
 from lancelsm.common.committed import Committed
+from lancelsm.common.json_text import parse_json
 from lancelsm.common.settings import Settings
-from lancelsm.errors import LsmError, error_context
+from lancelsm.errors import Invalid, LsmError, error_context
 from lancelsm.record.files import read_file, read_ndjson
 from lancelsm.record.normalize import deletes, upserts
 from lancelsm.stack.query import key_rows
@@ -75,7 +75,7 @@ def key_row(table: Table, text: str) -> pa.Table:
     """
     schema = table.config.schema
     try:
-        value: Any = json.loads(text)
+        value: Any = parse_json(text)
     except ValueError:
         value = text  # a word without quotes
     kind = schema.key.field(0).type
@@ -94,7 +94,7 @@ def _from_stdin(columns: pa.Schema, *, bytes_max: int) -> Iterator[pa.Table]:
     """Read JSON lines as they arrive. An error says how many lines were read before the failed part."""
     lines: list[bytes] = []
     size = before = 0
-    for line in sys.stdin.buffer:
+    for line in _stdin_lines():
         lines.append(line)
         size += len(line)
         if size >= bytes_max or len(lines) >= ROWS_AT_ONCE:
@@ -103,6 +103,13 @@ def _from_stdin(columns: pa.Schema, *, bytes_max: int) -> Iterator[pa.Table]:
             lines, size = [], 0
     if lines:
         yield _part(lines, columns, before)
+
+
+def _stdin_lines() -> Iterator[bytes]:
+    try:
+        yield from sys.stdin.buffer
+    except OSError as error:
+        raise Invalid(f"stdin can't be read: {error.strerror}", remedy="Give a file, or rows on stdin") from error
 
 
 def _part(lines: list[bytes], columns: pa.Schema, before: int) -> pa.Table:

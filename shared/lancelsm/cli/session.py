@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
     from lancelsm.region.handle import TableHandle
     from lancelsm.table import Table
 
-_BROKEN_PIPE = 141  # the exit code that a shell reports for a program ended by SIGPIPE
 _LINE_BREAK = re.compile(r"(?<!\n)\n(?!\n)")  # a single line break; typer wraps paragraphs of help itself
+_MOST = (1 << 63) - 1
 _MARKUP = re.compile(r"\[(?=[a-z#/@])")  # rich would take it for a tag and drop it
 _WIDE = 1 << 15  # the width without a terminal, so that nothing wraps
 
@@ -117,7 +116,7 @@ def remember(context: typer.Context, output: OutputOption = None, storage_option
 def command(app: typer.Typer, name: str, *, example: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a function as a command. Its docstring is the help; its first parameter is the session.
 
-    The command also takes the shared options. It ends quietly when the reader of its output closes the pipe.
+    The command also takes the shared options. A number of more than 64 bits is wrong usage.
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
@@ -128,13 +127,10 @@ def command(app: typer.Typer, name: str, *, example: str) -> Callable[[Callable[
                 json=context.meta.get("output") is Output.JSON,
                 storage_options=pairs(context.meta["storage_option"], option="--storage-option") or None,
             )
-            try:
-                function(session, **arguments)
-                sys.stdout.flush()
-            except BrokenPipeError as error:
-                # The interpreter flushes stdout again when it exits; this must not fail.
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-                raise typer.Exit(_BROKEN_PIPE) from error
+            for option, value in arguments.items():
+                if isinstance(value, int) and not -_MOST - 1 <= value <= _MOST:
+                    raise typer.BadParameter(f"{value} is not in the range of 64 bits", param_hint=option)
+            function(session, **arguments)
 
         shared = inspect.signature(remember, eval_str=True).parameters
         own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]

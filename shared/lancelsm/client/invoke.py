@@ -5,11 +5,11 @@ Each outcome is a value, since only the caller knows whether its call may be rep
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lancelsm.common.json_text import parse_json
 from lancelsm.errors import Ambiguous, Invalid, LsmError, Unavailable
 
 Document = dict[str, Any]
@@ -116,7 +116,7 @@ class Functions:
 def _parse_reply(reply: Mapping[str, Any], body: bytes, name: str) -> Response:
     """Classify a reply of Lambda."""
     try:
-        document = json.loads(body)
+        document = parse_json(body)
     except ValueError as error:
         return NoResponse(cause=f"{name} answered with invalid JSON: {error}")
     if "FunctionError" not in reply:
@@ -133,7 +133,7 @@ def _parse_reply(reply: Mapping[str, Any], body: bytes, name: str) -> Response:
 def _error(kind: str, message: str) -> LsmError:
     """Decode the error that a function raised."""
     try:
-        document = dict(json.loads(message)["error"])
+        document = dict(parse_json(message)["error"])
     except (ValueError, TypeError, KeyError):
         return _KINDS[kind](message)
     text, remedy = str(document.pop("message", "")), str(document.pop("remedy", ""))

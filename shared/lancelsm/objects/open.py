@@ -8,10 +8,12 @@ from urllib.parse import unquote, urlsplit
 
 from lancelsm.errors import Invalid
 from lancelsm.objects import ObjectStore
+from lancelsm.objects.location import check_location
 
 
 def local_path(uri: str | Path) -> Path | None:
     """Return the directory of a path or a `file://` URL; None for any other URL."""
+    uri = check_location(uri)
     if isinstance(uri, Path) or "://" not in uri:
         return Path(uri)
     parts = urlsplit(uri)
@@ -19,7 +21,7 @@ def local_path(uri: str | Path) -> Path | None:
         return None
     if parts.netloc not in ("", "localhost"):
         raise Invalid("a file URL can't name a host", remedy="Write file:///path", url=uri)
-    return Path(unquote(parts.path))
+    return Path(check_location(unquote(parts.path)))
 
 
 def open_store(uri: str | Path, storage_options: Mapping[str, str] | None = None) -> ObjectStore:

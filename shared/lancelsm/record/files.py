@@ -6,8 +6,8 @@ columns are present and fit.
 
 from __future__ import annotations
 
-import json
 import math
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator
 from decimal import Decimal
 from functools import partial
@@ -17,6 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lancelsm.common.json_text import parse_json
 from lancelsm.errors import Invalid
 from lancelsm.record.casts import attempt
 from lancelsm.record.values import json_column
@@ -70,12 +71,12 @@ def read_ndjson(lines: Iterable[bytes], *, schema: pa.Schema | None) -> pa.Table
     """Read one JSON object per line (see `json_rows`); skip blank lines. Raise `Invalid` with the line number."""
     rows = []
     exact = schema is not None and _has_decimal(schema)
-    decoder = json.JSONDecoder(parse_float=Decimal if exact else _finite)
     for number, line in enumerate(lines, start=1):
-        if not line.strip():
+        text = line.removeprefix(BOM_UTF8) if number == 1 else line
+        if not text.strip():
             continue
         try:
-            row = decoder.decode(line.decode())
+            row = parse_json(text, parse_float=Decimal if exact else _finite)
         except ValueError as error:
             raise Invalid(f"line {number} is not JSON in UTF-8: {error}", line=number) from error
         if not isinstance(row, dict):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from lancelsm.common.clock import Budget, Clock, Ids
+from lancelsm.common.json_text import parse_json
 from lancelsm.common.layout import RegionId, RegionValues, TableId, head_key, region_key, table_key
 from lancelsm.errors import Corrupt, Fenced, Invalid, error_context
 from lancelsm.objects import ObjectStore
@@ -199,7 +200,7 @@ class Directory:
 def region_from_record(context: TableContext, region: RegionId, record: Record) -> Region:
     """Decode a catalog record of a region; raise `Corrupt` if it is unreadable."""
     try:
-        fields = json.loads(str(record["values"]))
+        fields = parse_json(str(record["values"]))
         values = tuple((str(name), None if value is None else bytes.fromhex(value)) for name, value in fields)
         return Region(context=context, id=region, spec_id=int(record["spec_id"]), values=values)
     except (KeyError, ValueError, TypeError) as error:

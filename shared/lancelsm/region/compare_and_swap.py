@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from lancelsm.common.clock import Budget
+from lancelsm.common.json_text import parse_json
 from lancelsm.common.layout import Version, published_manifest, staged_manifest, version_hint
 from lancelsm.errors import Ambiguous, Contended, Corrupt, Invalid, LsmError, Unavailable, error_context
 from lancelsm.objects import put_once
@@ -284,6 +285,6 @@ def _raise_hint(region: Region, version: Version) -> None:
 def decode_hint(body: bytes) -> int:
     """Decode the version in a hint; 0 if it is unreadable, as in Lance."""
     try:
-        return int(json.loads(body)["version"])
+        return int(parse_json(body)["version"])
     except (ValueError, KeyError, TypeError, OverflowError):
         return 0

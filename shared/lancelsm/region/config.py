@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from lancelsm.common.clock import Budget
+from lancelsm.common.json_text import parse_json
 from lancelsm.common.layout import CONFIG, TableId
 from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
 from lancelsm.objects import ObjectStore, PreconditionFailed, Written, put_once
@@ -70,7 +71,7 @@ def decode(body: bytes, *, uri: str) -> Config:
         Corrupt: it is unreadable.
     """
     try:
-        document = json.loads(body)
+        document = parse_json(body)
         if document["format"] > FORMAT:
             raise Invalid(
                 f"the table has format {document['format']}, this release reads up to {FORMAT}",

@@ -15,6 +15,7 @@ from lancelsm.common.clock import Clock, Ids, SystemClock, SystemIds
 from lancelsm.common.layout import CONFIG, table_key
 from lancelsm.errors import Corrupt, Invalid, Unavailable, error_context
 from lancelsm.objects import ObjectStore
+from lancelsm.objects.location import absolute
 from lancelsm.objects.open import local_path, open_store
 from lancelsm.record.schema import TableSchema
 from lancelsm.region import config as configs
@@ -180,7 +181,7 @@ def check_base(base: BaseTable, config: Config) -> None:
 def canonical(uri: str | Path) -> str:
     """Return the canonical form of a location: an absolute path or a URL, without a trailing slash."""
     path = local_path(uri)
-    return str(uri).rstrip("/") if path is None else str(path.absolute())
+    return str(uri).rstrip("/") if path is None else str(absolute(path))
 
 
 def add_table_to_catalog(table: TableHandle) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
+from lancelsm.common.json_text import parse_json
 from lancelsm.common.layout import Epoch, Generation, Nonce, Position, Version
 from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Corrupt, Invalid
@@ -194,7 +195,7 @@ def _value(record: Record, name: str) -> Any:
 
 
 def _sequences(document: str) -> dict[str, str]:
-    sequences = json.loads(document)
+    sequences = parse_json(document)
     if not isinstance(sequences, dict) or not all(
         isinstance(one, str) and one.isdecimal() for one in sequences.values()
     ):

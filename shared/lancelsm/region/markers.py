@@ -5,8 +5,7 @@ Each marker names the `table` and its `registry`, so that an unfinished copy or 
 
 from __future__ import annotations
 
-import json
-
+from lancelsm.common.json_text import parse_json
 from lancelsm.errors import Corrupt
 from lancelsm.objects import ObjectStore
 
@@ -22,7 +21,7 @@ def read_marker(store: ObjectStore, key: str) -> dict[str, str] | None:
 def decode_marker(body: bytes, key: str) -> dict[str, str]:
     """Decode the bytes of a marker file; raise `Corrupt` if they are not a marker."""
     try:
-        marker = json.loads(body)
+        marker = parse_json(body)
     except ValueError:
         marker = None
     if (

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from urllib.parse import quote, unquote
 
 from lancelsm.common.clock import Budget, Clock, Ids
+from lancelsm.common.json_text import parse_json
 from lancelsm.common.layout import REGISTRY_OBJECTS, Key, Nonce
 from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
 from lancelsm.objects import ETag, ObjectStore, PreconditionFailed, WriteUnknown, Written
@@ -174,7 +175,7 @@ class ObjectRegistry:
         if found is None:
             return None
         try:
-            document = json.loads(found.body)
+            document = parse_json(found.body)
             if not isinstance(document, dict):
                 raise TypeError("it is not a map")
             if number(document, "format", least=1) > FORMAT:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from lancelsm.common.json_text import parse_json
 from lancelsm.common.layout import LOCK, Key
 from lancelsm.errors import Corrupt, Invalid, LsmError, Unavailable
 from lancelsm.objects.posix import locked, locks_work, make_directory, sync_directory, to_lsm_error
@@ -260,7 +261,7 @@ def _read(connection: sqlite3.Connection, key: Key) -> Record | None:
 
 def _fields(key: Key, text: str) -> Record:
     try:
-        return check_record(json.loads(text))
+        return check_record(parse_json(text))
     except (ValueError, TypeError) as error:
         raise Corrupt(
             f"the registry has an unreadable record: {error}",

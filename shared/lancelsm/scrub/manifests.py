@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lancelsm.common.json_text import parse_json
 from lancelsm.common.layout import Version, published_manifest, published_version, staged_version, version_hint
 from lancelsm.errors import Corrupt, Invalid
 from lancelsm.objects import Listed
@@ -79,7 +79,7 @@ class ManifestScrub:
             exists = objects.get(published_manifest(self.region.id, first)) is not None
             return (first, "") if exists else (None, "it is gone")
         try:
-            return int(json.loads(hint.body)["version"]), ""
+            return int(parse_json(hint.body)["version"]), ""
         except (ValueError, KeyError, TypeError, OverflowError):
             return None, "it is unreadable"
 

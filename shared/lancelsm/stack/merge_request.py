@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from lancelsm.common.clock import Budget, SystemClock, SystemIds
+from lancelsm.common.json_text import parse_json
 from lancelsm.common.layout import Generation, RegionId
 from lancelsm.compaction.maintenance import Engine, choose_engine, pending_merge
 from lancelsm.compaction.merge import Merged
@@ -59,7 +60,7 @@ class MergeRequest:
     def from_json(cls, body: bytes) -> MergeRequest:
         """Decode `to_json`. Raises `Invalid` for another format, `Corrupt` if the text is not a plan."""
         try:
-            fields: dict[str, Any] = json.loads(body)
+            fields: dict[str, Any] = parse_json(body)
             if (known := fields.pop("format")) != FORMAT:
                 raise Invalid(f"the plan has format {known!r}, this release reads {FORMAT}", remedy="Plan again")
             spans = tuple(Span(**span) for span in fields.pop("regions"))
@@ -146,7 +147,7 @@ def _token(table: str, spans: tuple[Span, ...], execution: str) -> str:
 
 def _result(body: bytes) -> dict[str, Any]:
     try:
-        document: dict[str, Any] = json.loads(body)
+        document: dict[str, Any] = parse_json(body)
         known = document.pop("format")
     except (ValueError, KeyError, AttributeError) as error:
         raise Corrupt(f"the result of a merge is unreadable: {error!r}", remedy="Start the merge again") from error

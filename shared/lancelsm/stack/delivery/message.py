@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from lancelsm.common.json_text import parse_json
 from lancelsm.common.layout import RegionId, RegionValues, TableId
 from lancelsm.errors import Invalid, Unavailable
 from lancelsm.objects.keys import check_key
@@ -86,7 +87,7 @@ def decode(text: str) -> Message:
 def read_document(text: str, *, what: str, newest: int) -> dict[str, Any]:
     """Decode a JSON object with a format that this release knows. Raises the same errors as `decode`."""
     try:
-        document = json.loads(text)
+        document = parse_json(text)
         version = document["format"]
         if not isinstance(version, int) or isinstance(version, bool):
             raise TypeError("format is not a number")

@@ -20,6 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from lancelsm.common.json_text import parse_json
 from lancelsm.common.layout import Nonce, Position
 from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Invalid, LsmError
@@ -106,7 +107,7 @@ def quarantine_rows(
         "entry_setsum": head.entry_setsum.hex(),
         "whole": whole,
         "inbox": inbox.uri,
-        "message": json.loads(encode(alone)),
+        "message": parse_json(encode(alone)),
     }
     _put(dead_letter, delivery, error, contents=stream.hex(), source=source, dead_letters=dead_letters)
 
@@ -143,7 +144,7 @@ def describe_dead_letter(body: str) -> tuple[str, str]:
     Both are empty if it has none: the queue itself moves messages there unchanged after too many receives.
     """
     try:
-        document = json.loads(body)
+        document = parse_json(body)
         return str(document["id"]), str(document["reason"]["message"])
     except (KeyError, TypeError, ValueError, RecursionError):
         return "", ""

@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 
+from lancelsm.common.json_text import parse_json
 from lancelsm.errors import Invalid, LsmError, error_context
 from lancelsm.objects.keys import check_key
 from lancelsm.record.files import json_rows
@@ -102,7 +103,7 @@ def _answer(status: int, document: Mapping[str, Any]) -> Document:
 def _body(event: Document) -> Document:
     text = event.get("body") or ""
     try:
-        document = json.loads(_base64(text) if event.get("isBase64Encoded") else text)
+        document = parse_json(_base64(text) if event.get("isBase64Encoded") else text)
     except (ValueError, RecursionError) as error:
         raise Invalid("the body is not JSON") from error
     if not isinstance(document, dict):

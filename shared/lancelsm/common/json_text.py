@@ -1,0 +1,22 @@
+"""Parse JSON so that every text that is not JSON fails in one way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+
+def parse_json(text: object, *, parse_float: Callable[[str], Any] | None = None) -> Any:
+    """Parse JSON. A byte-order mark before it is ignored.
+
+    Raises:
+        ValueError: it is not JSON in UTF-8, or is nested too deeply for Python.
+    """
+    given = text.decode() if isinstance(text, bytes) else text
+    if not isinstance(given, str):  # a record may have anything after damage
+        raise ValueError(f"{type(text).__name__} is not text")
+    try:
+        return json.loads(given.removeprefix("\ufeff"), parse_float=parse_float)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None

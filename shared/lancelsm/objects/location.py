@@ -1,0 +1,49 @@
+"""Check the location of a table as a caller gives it: a path or a URL."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from lancelsm.errors import Invalid
+
+# Lance can't name files with control characters. Lone surrogates stand for bytes that are not UTF-8.
+_FORBIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def check_location(uri: object) -> str | Path:
+    """Return the location if it can be one.
+
+    Raises:
+        Invalid: it is not text or a path, is empty, or has characters that no table's files can have.
+    """
+    if not isinstance(uri, str | Path):
+        raise Invalid(
+            f"a location is a path or a URL, not {type(uri).__name__}",
+            remedy="Give text or a pathlib.Path",
+            field="uri",
+        )
+    text = str(uri)
+    if not text:
+        raise Invalid("the location is empty", remedy="Give a path, or . for the current directory", field="uri")
+    if found := _FORBIDDEN.search(text):
+        raise Invalid(
+            f"the location {text!r} has the character {found[0]!r}",
+            remedy="Use a location without control characters, in UTF-8",
+            field="uri",
+        )
+    if isinstance(uri, str) and "://" in uri:
+        try:
+            parts = urlsplit(uri)
+        except ValueError as error:
+            raise Invalid(f"{uri!r} is not a URL: {error}", field="uri") from error
+        if not parts.scheme or not (parts.netloc or parts.path):
+            raise Invalid(f"{uri!r} is not a URL of a table", remedy="Give a path, or s3://bucket/path", field="uri")
+    return uri
+
+
+def absolute(path: Path) -> Path:
+    """Return the absolute path. `..` goes to the parent of what a symbolic link points to, as for other programs."""
+    return Path(os.path.realpath(path)) if ".." in path.parts else path.absolute()
