@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from lancelsm.admin.clone import Copied, facts_of
 from lancelsm.admin.create import begin_copy, check_free, ensure_base, register_table
+from lancelsm.common.formats import check_format
 from lancelsm.common.json_text import parse_json
 from lancelsm.common.layout import BACKUP, RESTORED, TableId, table_id
 from lancelsm.common.setsum import Setsum
@@ -36,7 +37,7 @@ from lancelsm.registry.open import default_registry
 from lancelsm.routing.spec import parse_regions
 from lancelsm.table import Table
 
-FORMAT = 1
+FORMAT = 2
 
 _TTL = "1h"  # of the snapshot that a backup reads; it is refreshed meanwhile
 
@@ -223,7 +224,7 @@ def read_backup(store: ObjectStore, *, uri: str) -> Backup:
     """Read `backup.json`.
 
     Raises:
-        Invalid: there is no backup, the backup was not finished, or a newer release wrote it.
+        Invalid: there is no backup, the backup was not finished, a newer release wrote it, or its sums are SHA3-256.
         Corrupt: the file is unreadable.
     """
     found = store.get(BACKUP)
@@ -235,8 +236,8 @@ def read_backup(store: ObjectStore, *, uri: str) -> Backup:
         )
     try:
         document = parse_json(found.body)
-        if document["format"] > FORMAT:
-            raise Invalid("a newer release wrote this backup", remedy="Install a newer lancelsm", table=uri)
+        remedy = "Restore it with the release that wrote it, export the rows, and load them into a new table"
+        check_format(document["format"], newest=FORMAT, what="backup", remedy=remedy, table=uri)
         backup = Backup(**document)
         backup.table_schema()
     except (ValueError, KeyError, TypeError, pa.ArrowException, OSError) as error:

@@ -55,7 +55,7 @@ def test_a_configuration_survives_encoding_with_field_ids_and_region_spec(config
 def test_the_configuration_is_json_that_can_be_read_without_lance() -> None:
     document = json.loads(configs.encode(CONFIGURATION))
 
-    assert document["format"] == 1
+    assert document["format"] == 2
     assert document["primary_key"] == ["at", "id"]
     assert (document["table"], document["registry"], document["owner"]) == (CONFIGURATION.table, "object", "stack")
     assert document["settings"] == {"flush_rows": "7"}
@@ -67,7 +67,7 @@ def test_a_newer_format_is_refused_before_other_fields_are_read() -> None:
     assert raised.value.where["table"] == "t"
 
 
-@pytest.mark.parametrize("body", [b"", b"{}", b"[]", b'{"format": 1}', b'{"format": "1"}', b"\xff", b"null"])
+@pytest.mark.parametrize("body", [b"", b"{}", b"[]", b'{"format": 2}', b'{"format": "2"}', b"\xff", b"null"])
 def test_an_unreadable_configuration_is_corrupt_and_named(body: bytes) -> None:
     with pytest.raises(Corrupt) as error:
         configs.decode(body, uri="t")

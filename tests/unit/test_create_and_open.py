@@ -225,9 +225,9 @@ def test_a_base_of_a_newer_release_is_refused_and_the_error_says_what_to_install
     table = create(tmp_path)
     base = open_base(uri=table.uri)
     assert base.facts is not None
-    write_facts(base, replace(base.facts, format=2).metadata())
+    write_facts(base, replace(base.facts, format=3).metadata())
 
-    with pytest.raises(Invalid, match=r"format 2.*Install a newer lancelsm"):
+    with pytest.raises(Invalid, match=r"format 3.*Install a newer lancelsm"):
         lancelsm.open(table.uri)
 
 

@@ -538,7 +538,7 @@ def test_messages_for_a_region_whose_head_has_a_newer_format_wait():
     deployment.deliver()
     key = head_key(TABLE, deployment.region(7).id)
     deployment.send([(7, 2)], sequence=2)
-    deployment.records.swap(key, expect={"format": 1}, change={"format": 2})
+    deployment.records.swap(key, expect={"format": 2}, change={"format": 3})
 
     (outcome,) = deployment.deliver()
 
@@ -592,7 +592,7 @@ def test_messages_for_a_table_of_a_newer_format_wait():
     deployment = Deployment(buckets=1)
     deployment.send([(7, 1)], sequence=1)
     found = deployment.store.get(configs.CONFIG)
-    changed = json.loads(found.body) | {"format": 2}
+    changed = json.loads(found.body) | {"format": 3}
     deployment.store.replace(configs.CONFIG, json.dumps(changed).encode(), expect=found.etag)
 
     (outcome,) = deployment.deliver(tables=deployment.container("older", faulty=False))

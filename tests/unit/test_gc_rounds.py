@@ -52,7 +52,7 @@ def test_bytes_that_are_not_a_list_are_corrupt(body: bytes) -> None:
 
 def test_a_list_of_a_newer_format_is_refused() -> None:
     with pytest.raises(Invalid, match="Install a newer"):
-        lists.decode(lists.encode(ROUND).replace(b"\x08\x01", b"\x08\x02", 1), key="x")
+        lists.decode(lists.encode(ROUND).replace(b"\x08\x02", b"\x08\x03", 1), key="x")
 
 
 @pytest.mark.parametrize(

@@ -65,8 +65,8 @@ def test_a_head_is_decoded_from_its_record_which_is_small_and_flat():
 
 
 def test_a_head_of_a_newer_format_is_invalid():
-    with pytest.raises(Invalid, match=r"format 2, this release reads up to 1.*newer lancelsm"):
-        heads.from_record({**heads.to_record(HEAD), "format": 2})
+    with pytest.raises(Invalid, match=r"format 3, this release reads up to 2.*newer lancelsm"):
+        heads.from_record({**heads.to_record(HEAD), "format": 3})
 
 
 @pytest.mark.parametrize(

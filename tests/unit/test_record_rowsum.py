@@ -5,15 +5,20 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import struct
+import sys
 
 import lance
+import numpy as np
 import pyarrow as pa
 import pytest
+import xxhash
 
 from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Invalid
-from lancelsm.record.rowsum import row_items, row_setsum
+from lancelsm.record import rowsum
+from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import FIELD_ID, TOMBSTONE
+from lancelsm.record.words import ARROW, INTS, arithmetic, with_numpy
 
 
 def column(name, kind, number, **options):
@@ -25,10 +30,52 @@ def one(kind, values, number=1):
 
 
 def items(table, **options):
-    return [bytes(item) for item in row_items(table, **options)]
+    """Return the sum of each row alone."""
+    return [row_setsum(table.slice(row, 1), **options).digest() for row in range(table.num_rows)]
 
 
-def test_a_row_is_encoded_as_documented():
+WORD = 2**64 - 1
+GOLDEN = 0x9E3779B97F4A7C15
+ALL = [ARROW, INTS, with_numpy(np)]
+
+
+def mix(word):
+    word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 & WORD
+    word = (word ^ (word >> 27)) * 0x94D049BB133111EB & WORD
+    return word ^ (word >> 31)
+
+
+def documented(*values):
+    """Return the sum of one row by the formulas of the documentation, from the id and the value of each column.
+
+    A value is its width and its bits, or bytes.
+    """
+
+    def seeds(number, width):
+        first = mix(((number << 8) + width) * GOLDEN & WORD)
+        return first, mix(first ^ GOLDEN)
+
+    def words(value):
+        if len(value) > 32:
+            return struct.unpack("<QQ", xxhash.xxh3_128(value).digest())
+        padded = struct.unpack("<4Q", value.ljust(32, b"\0"))
+        factors = [[mix((8 * lane + i + 1) * GOLDEN & WORD) | 1 for i in range(4)] for lane in (1, 2)]
+        return [len(value) + sum(mix(w * f & WORD) for w, f in zip(padded, by, strict=True)) & WORD for by in factors]
+
+    sums = list(seeds(-2, 0))
+    for number, value in values:
+        width, (first, second) = (0, words(value)) if isinstance(value, bytes) else (value[0], [value[1]] * 2)
+        one, two = seeds(number, width)
+        sums[0] += mix(first ^ one)
+        sums[1] += mix((second ^ two) * GOLDEN + 1 & WORD)
+    first, second = (total & WORD for total in sums)
+    columns = struct.unpack("<4I", struct.pack("<QQ", mix(first), mix(second ^ (2 * first & WORD))))
+    return Setsum.of_columns(columns).digest()
+
+
+@pytest.mark.parametrize("on", ALL, ids=["arrow", "ints", "numpy"])
+def test_a_row_is_hashed_as_documented(on, monkeypatch):
+    monkeypatch.setattr(rowsum, "arithmetic", lambda rows: on)
     inner = pa.struct([column("y", pa.int16(), 5), column("x", pa.string(), 4)])
     schema = pa.schema(
         [
@@ -37,6 +84,12 @@ def test_a_row_is_encoded_as_documented():
             column("inner", inner, 3),
             column("numbers", pa.list_(column("item", pa.int8(), 9)), 8),
             column("texts", pa.list_(column("item", pa.string(), 11)), 10),
+            column("long", pa.string(), 12),
+            column("large", pa.uint64(), 13),
+            column("small", pa.float16(), 14),
+            column("flag", pa.bool_(), 15),
+            column("amount", pa.decimal128(5, 1), 16),
+            column("absent", pa.date32(), 17),
             pa.field(TOMBSTONE, pa.bool_()),
         ]
     )
@@ -46,21 +99,52 @@ def test_a_row_is_encoded_as_documented():
         "inner": {"y": 3, "x": None},
         "numbers": [1, None, 2],
         "texts": ["ab", ""],
+        "long": "x" * 33,
+        "large": 2**64 - 1,
+        "small": 1.5,
+        "flag": True,
+        "amount": decimal.Decimal("-0.5"),
         TOMBSTONE: True,
     }
 
     (item,) = items(pa.Table.from_pylist([row], schema=schema))
 
-    assert item == b"".join(
-        [
-            struct.pack("<iQi", 1, 4, -2),
-            struct.pack("<iQ", 3, 14) + struct.pack("<iQh", 5, 2, 3),
-            struct.pack("<iQ", 7, 2) + "é".encode(),
-            struct.pack("<iQ", 8, 14) + struct.pack("<QB3B2b", 3, 1, 1, 0, 1, 1, 2),
-            struct.pack("<iQ", 10, 27) + struct.pack("<QBQ2sQ", 2, 0, 2, b"ab", 0),
-            struct.pack("<iQB", -1, 1, 1),
-        ]
+    assert item == documented(
+        (1, (4, 2**32 - 2)),
+        (3, struct.pack("<iQh", 5, 2, 3)),
+        (7, "é".encode()),
+        (8, struct.pack("<QB3B2b", 3, 1, 1, 0, 1, 1, 2)),
+        (10, struct.pack("<QBQ2sQ", 2, 0, 2, b"ab", 0)),
+        (12, b"x" * 33),
+        (13, (8, 2**64 - 1)),
+        (14, (2, int.from_bytes(struct.pack("<e", 1.5), "little"))),
+        (15, (1, 1)),
+        (16, (-5).to_bytes(16, "little", signed=True)),
+        (-1, (1, 1)),
     )
+
+
+@pytest.mark.parametrize("on", ALL, ids=["arrow", "ints", "numpy"])
+def test_values_of_each_length_are_hashed_as_documented(on, monkeypatch):
+    monkeypatch.setattr(rowsum, "arithmetic", lambda rows: on)
+    values = [bytes(range(1, length + 1)) for length in range(70)]
+    # Beside a value of zeros: words of zeros add nothing, but the length does.
+    values += [bytes(length) for length in range(34)]
+
+    rows = one(pa.binary(), values)
+
+    assert items(rows) == [documented((1, value)) for value in values]
+    assert len(set(items(rows))) == len(values) - 1  # both have b""
+    assert row_setsum(rows) == sum((Setsum.from_digest(item) for item in items(rows)), Setsum.ZERO)
+
+
+def test_numpy_is_used_only_if_it_is_loaded(monkeypatch):
+    assert arithmetic(1000) is with_numpy(np)
+    assert arithmetic(1) is INTS
+
+    monkeypatch.setitem(sys.modules, "numpy", None)
+
+    assert arithmetic(1000) is ARROW
 
 
 def test_a_tombstone_changes_the_sum_and_a_tombstone_column_of_false_does_not():
@@ -156,7 +240,10 @@ def test_a_row_has_the_same_item_alone_and_among_other_rows(kind, values):
     assert [items(table.slice(row, 1))[0] for row in range(len(values))] == alone
     assert items(table.slice(1)) == alone[1:]
     assert items(pa.concat_tables([table.slice(1), table.slice(0, 1)])) == [*alone[1:], alone[0]]
-    assert [bytes(item) for batch in table.to_batches(max_chunksize=2) for item in row_items(batch)] == alone
+    for rows, expected in ((table, alone), (table.slice(1), alone[1:]), (pa.concat_tables([table] * 5), alone * 5)):
+        total = sum((Setsum.from_digest(item) for item in expected), Setsum.ZERO)
+        assert row_setsum(rows) == total
+        assert sum((row_setsum(batch) for batch in rows.to_batches(max_chunksize=2)), Setsum.ZERO) == total
 
 
 def test_the_payload_of_nan_changes_the_item():
@@ -179,7 +266,8 @@ def test_the_sum_depends_on_the_field_id_and_not_on_the_name():
 def test_rows_of_several_slices_have_the_sum_of_their_rows():
     rows = one(pa.int32(), range(20_000))
 
-    assert row_setsum(rows) == Setsum.of(items(rows)) == sum((row_setsum(b) for b in rows.to_batches(999)), Setsum())
+    assert row_setsum(rows) == sum((row_setsum(b) for b in rows.to_batches(999)), Setsum())
+    assert row_setsum(rows) == sum((row_setsum(b) for b in rows.to_batches(5)), Setsum())
 
 
 def test_rows_read_back_from_lance_keep_their_sum(tmp_path):

@@ -679,8 +679,8 @@ def test_a_limit_counts_live_rows(tmp_path: Path, limit: int) -> None:
 def test_a_configuration_of_a_newer_release_is_refused_and_the_error_says_what_to_install(tmp_path: Path) -> None:
     table = create(tmp_path)
     path = Path(table.uri) / CONFIG
-    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
+    path.write_text(path.read_text().replace('"format": 2', '"format": 3'))
 
-    with pytest.raises(Invalid, match="format 2, this release reads up to 1") as error:
+    with pytest.raises(Invalid, match="format 3, this release reads up to 2") as error:
         lancelsm.open(table.uri)
     assert "newer lancelsm" in error.value.remedy

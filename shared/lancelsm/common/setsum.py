@@ -1,7 +1,8 @@
 """Setsum: a checksum of a multiset that does not depend on order and can be added and subtracted.
 
-Lost, duplicated or changed data gives a sum that does not balance (wal3, "Setsum"). An item is hashed with SHA3-256.
-The hash is eight little-endian 32-bit columns; each column is added modulo its own prime.
+Lost, duplicated or changed data gives a sum that does not balance (wal3, "Setsum"). An item is hashed with xxh3_128.
+The hash is four little-endian 32-bit columns; each column is added modulo its own prime. A setsum finds damage, not
+forgery: xxh3 is not a cryptographic hash.
 """
 
 from __future__ import annotations
@@ -9,23 +10,14 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Iterable
-from hashlib import sha3_256
-from itertools import islice
 from typing import ClassVar, Final, final
+
+from xxhash import xxh3_128, xxh3_128_digest
 
 from lancelsm.errors import Corrupt
 
-PRIMES: Final = (
-    4294967291,
-    4294967279,
-    4294967231,
-    4294967197,
-    4294967189,
-    4294967161,
-    4294967143,
-    4294967111,
-)
-_CHUNK = 4096
+PRIMES: Final = (4294967291, 4294967279, 4294967231, 4294967197)
+_BYTES: Final = 4 * len(PRIMES)
 _HEX = frozenset("0123456789abcdef")
 
 
@@ -41,7 +33,7 @@ class Setsum:
     _digest: bytes
 
     def __init__(self) -> None:
-        object.__setattr__(self, "_digest", bytes(32))
+        object.__setattr__(self, "_digest", bytes(_BYTES))
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a Setsum is immutable: {name}")
@@ -54,28 +46,28 @@ class Setsum:
 
     @classmethod
     def of(cls, items: Iterable[bytes | memoryview]) -> Setsum:
-        """Return the sum of these items; duplicates count. Keeps 4096 hashes in memory at a time."""
-        totals = [0] * 8
-        hashes = (sha3_256(item).digest() for item in items)
-        while chunk := b"".join(islice(hashes, _CHUNK)):
-            columns = _columns(chunk)
-            for i in range(8):
-                totals[i] += sum(columns[i::8])
-        return _reduced(totals)
+        """Return the sum of these items; duplicates count."""
+        columns = _columns(b"".join([xxh3_128_digest(item) for item in items]))
+        return _reduced(sum(columns[column :: len(PRIMES)]) for column in range(len(PRIMES)))
 
     @classmethod
     def of_item(cls, *pieces: bytes | memoryview) -> Setsum:
         """Return the sum of one item, given in pieces that are concatenated without framing."""
-        digest = sha3_256()
+        digest = xxh3_128()
         for piece in pieces:
             digest.update(piece)
         return _reduced(_columns(digest.digest()))
 
     @classmethod
+    def of_columns(cls, totals: Iterable[int]) -> Setsum:
+        """Return the sum of items whose hashes have these totals of each 32-bit column."""
+        return _reduced(totals)
+
+    @classmethod
     def from_digest(cls, digest: bytes) -> Setsum:
         """The inverse of `digest`; raise `Corrupt` if the length is wrong or a column is not below its prime."""
-        if len(digest) != 32:
-            raise Corrupt(f"a setsum has 32 bytes, not {len(digest)}")
+        if len(digest) != _BYTES:
+            raise Corrupt(f"a setsum has {_BYTES} bytes, not {len(digest)}")
         for column, prime in zip(_columns(digest), PRIMES, strict=True):
             if column >= prime:
                 raise Corrupt(f"setsum {digest.hex()}: column {column} is not below {prime}")
@@ -83,17 +75,17 @@ class Setsum:
 
     @classmethod
     def from_hex(cls, text: str) -> Setsum:
-        """The inverse of `hex`; raise `Corrupt` if the text is not the 64 lower-case hex digits of a digest."""
-        if len(text) != 64 or not _HEX.issuperset(text):
-            raise Corrupt(f"a setsum has 64 lower-case hex digits, not {text[:80]!r}")
+        """The inverse of `hex`; raise `Corrupt` if the text is not the 32 lower-case hex digits of a digest."""
+        if len(text) != 2 * _BYTES or not _HEX.issuperset(text):
+            raise Corrupt(f"a setsum has {2 * _BYTES} lower-case hex digits, not {text[:80]!r}")
         return cls.from_digest(bytes.fromhex(text))
 
     def digest(self) -> bytes:
-        """Return 32 bytes: eight little-endian columns."""
+        """Return 16 bytes: four little-endian columns."""
         return self._digest
 
     def hex(self) -> str:
-        """Return 64 lower-case hex digits."""
+        """Return 32 lower-case hex digits."""
         return self._digest.hex()
 
     def __add__(self, other: Setsum) -> Setsum:

@@ -17,6 +17,7 @@ import lance
 import pyarrow as pa
 from lance.dataset import Index
 
+from lancelsm.common.formats import TABLE_FORMAT
 from lancelsm.common.layout import Generation, RegionId, TableId
 from lancelsm.dataset.durable import make_durable
 from lancelsm.dataset.native import Carried, native_errors, read_errors
@@ -54,7 +55,7 @@ class BaseFacts:
     registry: str
     owner: str
     regions: str
-    format: int = 1
+    format: int = TABLE_FORMAT
 
     def metadata(self) -> dict[str, str]:
         return {

@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from google.protobuf.message import DecodeError
 
+from lancelsm.common.formats import check_format
 from lancelsm.common.layout import RegionId, round_list, round_number
 from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Corrupt, Invalid, Unavailable
@@ -20,7 +21,7 @@ from lancelsm.generated.lancelsm.v1 import round_pb2 as pb
 from lancelsm.objects import put_once
 from lancelsm.region.catalog import TableContext
 
-FORMAT = 1
+FORMAT = 2
 
 
 class GarbageKind(StrEnum):
@@ -160,12 +161,7 @@ def decode(body: bytes, *, key: str) -> Round:
     """Decode a list, the inverse of `encode`. Raises: the same errors as `read_list`."""
     try:
         message = pb.Round.FromString(body)
-        if message.format > FORMAT:
-            raise Invalid(
-                f"the list has format {message.format}, this release reads up to {FORMAT}",
-                remedy="Install a newer lancelsm",
-                object=key,
-            )
+        check_format(message.format, newest=FORMAT, what="list", object=key)
         return Round(
             region=RegionId(str(uuid.UUID(bytes=message.region))) if message.region else None,
             number=message.round,

@@ -1,33 +1,48 @@
-"""Encode rows to canonical bytes, and compute the setsum of rows from them.
+"""Hash rows, and compute the setsum of rows from the hashes.
 
-A row is encoded as its non-null values by field id. So the order of columns and added null columns do not change it. A
-value is encoded without its type, so offset widths, dictionaries and views do not change it either. Chunks, slices and
-the order of rows do not matter. Arrow kernels encode whole columns; only the hashing visits each row.
+A row is hashed as its non-null values by field id. So the order of columns and added null columns do not change it. A
+value is hashed without its type, so offset widths, dictionaries and views do not change it either. Chunks, slices and
+the order of rows do not matter. Kernels hash whole columns (`record.words`); Python visits each value above 32 bytes.
 
-    row     = value*                 of the non-null columns, by ascending id; then TRUE_TOMBSTONE for a tombstone
-    value   = id (i32) length (u64) bytes                      all numbers little-endian
-    bytes   = fixed width: as in memory, bool one byte | text, binary: as is | dictionary: of its value
-            | struct: value* of its non-null children, by ascending id
-            | list: count (u64) flag (u8) markers item*        of the non-null items; map: a list of pairs
-    markers = one byte an item, 1 = not null                   absent with flag 0 = no item is null
+    row    = mix(A1), mix(A2 ^ 2 * A1)      A1, A2 = a constant + the sum of its values, modulo 2**64
+    value  = mix(v1 ^ s1), mix((v2 ^ s2) * GOLDEN + 1)      null = 0; s1, s2 = seeds of the field id and the width
+    v1, v2 = number, time or bool of at most 8 bytes: its bits, twice; other values have the width 0
+           | at most 32 bytes: length + sum of mix(word * K1[i]), and of mix(word * K2[i]); zeros fill the last word
+           | longer: both halves of xxh3_128
+    mix    = the finaliser of splitmix64
+
+K1, K2 are odd constants, one for each word. A tombstone is a bool with the id -1, which is null if it is false.
+
+Values other than numbers have canonical bytes:
+
+    record = id (i32) length (u64) bytes                        all numbers little-endian
+    bytes  = fixed width: as in memory, bool one byte | text, binary: as is | dictionary: of its value
+           | struct: record* of its non-null children, by ascending id
+           | list: count (u64) flag (u8) markers item*          of the non-null items; map: a list of pairs
+    markers = one byte an item, 1 = not null                    absent with flag 0 = no item is null
     item    = bytes, after its length (u64) unless its width is fixed
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 from struct import pack
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from xxhash import xxh3_128_digest
 
 from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Invalid
-from lancelsm.record.schema import TOMBSTONE, field_id
+from lancelsm.record.schema import FIELD_ID, TOMBSTONE, field_id
+from lancelsm.record.words import WORD, Arithmetic, Words, arithmetic, mixed
 
-TRUE_TOMBSTONE: Final = pack("<iQB", -1, 1, 1)
+_SHORT: Final = 32
+_GOLDEN: Final = 0x9E3779B97F4A7C15
+_WORD_FACTORS: Final = tuple(
+    tuple(mixed((8 * lane + index + 1) * _GOLDEN & WORD) | 1 for index in range(_SHORT // 8)) for lane in (1, 2)
+)
 
 _BYTES: Final = pa.large_binary()
 _EMPTY: Final = pa.scalar(b"", _BYTES)
@@ -40,17 +55,14 @@ _BYTES_KINDS: Final = (
     pa.types.is_binary_view,
 )
 _LIST_KINDS: Final = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list, pa.types.is_map)
+_TOMBSTONE: Final = pa.field(TOMBSTONE, pa.bool_(), metadata={FIELD_ID: "-1"})
+_WORDS: Final = {1: pa.uint8(), 2: pa.uint16(), 4: pa.uint32(), 8: pa.uint64()}
 _SLICE_ROWS: Final = 8192
 _SLICE_BYTES: Final = 32 << 20
 
 
 def row_setsum(rows: pa.Table | pa.RecordBatch, *, schema: pa.Schema | None = None) -> Setsum:
-    """Return the setsum of these rows; see `row_items` for the arguments."""
-    return Setsum.of(row_items(rows, schema=schema))
-
-
-def row_items(rows: pa.Table | pa.RecordBatch, *, schema: pa.Schema | None = None) -> Iterator[memoryview]:
-    """Yield the canonical bytes of each row, in order.
+    """Return the setsum of these rows.
 
     Args:
         rows: columns in any order. `_tombstone` is included where it is true, and needs no field id.
@@ -64,21 +76,104 @@ def row_items(rows: pa.Table | pa.RecordBatch, *, schema: pa.Schema | None = Non
     columns = [name for name in rows.schema.names if name != TOMBSTONE]
     if unknown := [name for name in columns if name not in fields]:
         raise Invalid(f"column {unknown[0]!r} has no Lance field id", field=unknown[0])
-    columns.sort(key=lambda name: field_id(fields[name]))
+    on, totals = arithmetic(rows.num_rows), [0] * 4
+    half = on.constant(0xFFFFFFFF)
     step = max(1, min(_SLICE_ROWS, _SLICE_BYTES * rows.num_rows // max(1, rows.nbytes)))
     for start in range(0, rows.num_rows, step):
-        part = rows.slice(start, step)
-        pieces = [piece for name in columns for piece in _tagged(_whole(part.column(name)), fields[name])]
-        if TOMBSTONE in part.schema.names:
-            tombstones = _whole(part.column(TOMBSTONE))
-            pieces.append(pc.if_else(tombstones, pa.scalar(TRUE_TOMBSTONE, _BYTES), _EMPTY))
-        yield from _views(_joined(pieces, part.num_rows))
+        hashes = _hashes(on, rows.slice(start, step), [fields[name] for name in columns])
+        halves = [part for word in hashes for part in (on.both(word, half), on.shift_right(word, on.constant(32)))]
+        totals = [total + on.total(part) for total, part in zip(totals, halves, strict=True)]
+    return Setsum.of_columns(totals)
+
+
+def _hashes(on: Arithmetic, rows: pa.Table | pa.RecordBatch, fields: list[pa.Field]) -> tuple[Words, Words]:
+    """Return both words of the hash of each row."""
+    sums = [on.load(pa.repeat(pa.scalar(seed, pa.uint64()), rows.num_rows)) for seed in _seeds(-2, 0)]
+    for hashed in _columns(on, rows, fields):
+        sums = [on.add(total, words) for total, words in zip(sums, hashed, strict=True)]
+    first, second = sums
+    return on.mix(first), on.mix(on.xor(second, on.multiply(first, on.constant(2))))
+
+
+def _columns(on: Arithmetic, rows: pa.Table | pa.RecordBatch, fields: list[pa.Field]) -> Iterator[tuple[Words, Words]]:
+    """Yield both words of the hashes of each column, 0 for null."""
+    for field in fields:
+        yield _hashed(on, _plain(_whole(rows.column(field.name))), field)
+    if TOMBSTONE in rows.schema.names and (tombstones := _whole(rows.column(TOMBSTONE))).true_count:
+        yield _hashed(on, pc.if_else(tombstones, tombstones, pa.scalar(None, pa.bool_())), _TOMBSTONE)
+
+
+def _hashed(on: Arithmetic, column: pa.Array, field: pa.Field) -> tuple[Words, Words]:
+    width = _number_width(column.type)
+    first, second = (_bits(on, column),) * 2 if width else _bytes(on, values(column, field))
+    one, two = _seeds(field_id(field), width)
+    first = on.mix(on.xor(first, on.constant(one)))
+    second = on.multiply(on.xor(second, on.constant(two)), on.constant(_GOLDEN))
+    second = on.mix(on.add(second, on.constant(1)))
+    if column.null_count == 0:
+        return first, second
+    valid = _bits(on, column.is_valid())
+    return on.multiply(first, valid), on.multiply(second, valid)
+
+
+def _seeds(number: int, width: int) -> tuple[int, int]:
+    """Return the two seeds of the values of one width in the column with this field id."""
+    one = mixed((number << 8 | width) * _GOLDEN & WORD)
+    return one, mixed(one ^ _GOLDEN)
+
+
+def _bits(on: Arithmetic, column: pa.Array) -> Words:
+    """Return the bits of each value of at most 8 bytes; anything for null."""
+    kind = column.type
+    raw = column.cast(pa.uint8()) if pa.types.is_boolean(kind) else column.view(_WORDS[_number_width(kind)])
+    raw = raw if raw.type == pa.uint64() else raw.cast(pa.uint64())
+    return on.load(pa.Array.from_buffers(pa.uint64(), len(raw), [None, raw.buffers()[1]], offset=raw.offset))
+
+
+def _bytes(on: Arithmetic, column: pa.LargeBinaryArray) -> tuple[Words, Words]:
+    """Return two words for each value; anything for null. A value is short or long by its own length alone."""
+    lengths = pc.binary_length(column).fill_null(0)
+    is_long = pc.greater(lengths, _SHORT)
+    longs = is_long.true_count
+    if longs == 0:
+        return _short(on, column, lengths)
+    rows = pc.indices_nonzero(is_long)
+    if longs == len(column):
+        return _long(on, column, rows)
+    is_short = pc.invert(is_long)
+    short = _short(on, column.filter(is_short), lengths.filter(is_short))
+    order = pc.array_sort_indices(pa.concat_arrays([pc.indices_nonzero(is_short), rows]))
+    first, second = (on.gathered(few, many, order) for few, many in zip(short, _long(on, column, rows), strict=True))
+    return first, second
+
+
+def _short(on: Arithmetic, column: pa.LargeBinaryArray, lengths: pa.Array) -> tuple[Words, Words]:
+    words = -(-max(1, pc.max(lengths).as_py()) // 8)  # words of zeros add nothing
+    zeros = pa.scalar(bytes(8 * words), _BYTES)
+    padded = pc.binary_slice(pc.binary_join_element_wise(column.fill_null(b""), zeros, _EMPTY), 0, 8 * words)
+    flat = pa.Array.from_buffers(pa.uint64(), len(column) * words, [None, padded.buffers()[2]])
+    sums = [_bits(on, lengths)] * 2
+    for index, word in enumerate(on.transposed(flat, words)):
+        sums = [
+            on.add(total, on.mix(on.multiply(word, on.constant(factors[index]))))
+            for total, factors in zip(sums, _WORD_FACTORS, strict=True)
+        ]
+    return sums[0], sums[1]
+
+
+def _long(on: Arithmetic, column: pa.LargeBinaryArray, rows: pa.Array) -> tuple[Words, Words]:
+    ends, body = _ends(column), memoryview(column.buffers()[2])
+    spans = zip(ends.take(rows).to_pylist(), ends.take(pc.add(rows, 1)).to_pylist(), strict=True)
+    digests = b"".join([xxh3_128_digest(body[start:end]) for start, end in spans])
+    flat = pa.Array.from_buffers(pa.uint64(), 2 * len(rows), [None, pa.py_buffer(digests)])
+    first, second = on.transposed(flat, 2)
+    return first, second
 
 
 def values(column: pa.Array, field: pa.Field) -> pa.Array:
     """Return the canonical bytes of each value of a column as large_binary; null for null.
 
-    Only the ids of `field` and of its children are used. Raises `Invalid` for the same reasons as `row_items`.
+    Only the ids of `field` and of its children are used. Raises `Invalid` for the same reasons as `row_setsum`.
     """
     column = _plain(column)
     kind = column.type
@@ -224,6 +319,13 @@ def _width(kind: pa.DataType) -> int | None:
     return kind.bit_width // 8 if fixed else None
 
 
+def _number_width(kind: pa.DataType) -> int:
+    """Return the number of bytes of a number, time or bool of at most 8 bytes; 0 for any other type."""
+    width = _width(kind)
+    hashed_as_bytes = pa.types.is_decimal(kind) or pa.types.is_fixed_size_binary(kind)
+    return 0 if width not in _WORDS or hashed_as_bytes else width
+
+
 def _is_bytes(kind: pa.DataType) -> bool:
     return any(is_kind(kind) for is_kind in _BYTES_KINDS)
 
@@ -247,11 +349,3 @@ def _plain(column: pa.Array) -> pa.Array:
     while isinstance(column, pa.ExtensionArray | pa.DictionaryArray):
         column = column.storage if isinstance(column, pa.ExtensionArray) else column.dictionary_decode()
     return column
-
-
-def _views(items: pa.LargeBinaryArray) -> Iterator[memoryview]:
-    _, ends, body = items.buffers()
-    ends = memoryview(ends).cast("B").cast("q")[items.offset : items.offset + len(items) + 1]
-    body = memoryview(b"" if body is None else body).cast("B")
-    for start, end in pairwise(ends):
-        yield body[start:end]

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from lancelsm.common.clock import Budget
+from lancelsm.common.formats import TABLE_FORMAT, check_format
 from lancelsm.common.json_text import parse_json
 from lancelsm.common.layout import CONFIG, TableId
 from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
@@ -19,7 +20,7 @@ from lancelsm.record.schema import TableSchema
 from lancelsm.routing import spec as region_specs
 from lancelsm.routing.spec import RegionSpec
 
-FORMAT = 1
+FORMAT = TABLE_FORMAT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,17 +68,12 @@ def decode(body: bytes, *, uri: str) -> Config:
     """Decode a configuration.
 
     Raises:
-        Invalid: a newer release wrote it.
+        Invalid: a newer release wrote it, or its sums are SHA3-256.
         Corrupt: it is unreadable.
     """
     try:
         document = parse_json(body)
-        if document["format"] > FORMAT:
-            raise Invalid(
-                f"the table has format {document['format']}, this release reads up to {FORMAT}",
-                remedy="Install a newer lancelsm",
-                table=uri,
-            )
+        check_format(document["format"], newest=FORMAT, what="table", table=uri)
         columns = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(document["schema"]["arrow"])))
         return Config(
             table=TableId(document["table"]),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from lancelsm.common import settings as setting
 from lancelsm.common.clock import Clock, Ids, SystemClock, SystemIds
+from lancelsm.common.formats import check_format
 from lancelsm.common.layout import CONFIG, table_key
 from lancelsm.errors import Corrupt, Invalid, Unavailable, error_context
 from lancelsm.objects import ObjectStore
@@ -147,7 +148,7 @@ def check_base(base: BaseTable, config: Config) -> None:
     """Check that the base records the same facts as the configuration.
 
     Raises:
-        Invalid: a newer release wrote the base.
+        Invalid: a newer release wrote the base, or its sums are SHA3-256.
         Corrupt: another tool has overwritten the base, or the configuration differs from the facts in the base.
     """
     facts = base.facts
@@ -158,12 +159,7 @@ def check_base(base: BaseTable, config: Config) -> None:
             table=base.uri,
             version=base.version,
         )
-    if facts.format > configs.FORMAT:
-        raise Invalid(
-            f"the table has format {facts.format}, this release reads up to {configs.FORMAT}",
-            remedy="Install a newer lancelsm",
-            table=base.uri,
-        )
+    check_format(facts.format, newest=configs.FORMAT, what="table", table=base.uri)
     expected = {"registry": config.registry, "owner": config.owner}
     if config.regions is not None:  # an adopted table gets its spec in the base before the configuration
         expected["regions"] = configs.regions_text(config.regions)

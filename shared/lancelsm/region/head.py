@@ -13,13 +13,14 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
+from lancelsm.common.formats import check_format
 from lancelsm.common.json_text import parse_json
 from lancelsm.common.layout import Epoch, Generation, Nonce, Position, Version
 from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Corrupt, Invalid
 from lancelsm.registry import Fields, Record, Value, number, text
 
-FORMAT = 1
+FORMAT = 2
 NO_OWNER = ""  # the owner of a sealed region
 _NO_EPOCH = Epoch(0)
 _OWNER_MAX_LENGTH = 100
@@ -159,16 +160,12 @@ def from_record(record: Record) -> Head:
     """Decode a head.
 
     Raises:
-        Invalid: a newer release wrote it.
+        Invalid: a newer release wrote it, or its sums are SHA3-256.
         Corrupt: a field is missing or unreadable.
     """
     stored_format = record.get("format")
-    if isinstance(stored_format, int) and stored_format > FORMAT:
-        raise Invalid(
-            f"the head has format {stored_format}, this release reads up to {FORMAT}",
-            remedy="Install a newer lancelsm",
-            field="format",
-        )
+    if isinstance(stored_format, int):
+        check_format(stored_format, newest=FORMAT, what="head", field="format")
     try:
         values = {f.name: _value({"dirty": "", **record}, _stored_name(f.name)) for f in fields(Head)}
         values["status"] = RegionState(str(record["status"]))

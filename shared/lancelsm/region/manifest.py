@@ -14,13 +14,14 @@ from itertools import pairwise
 
 from google.protobuf.message import DecodeError
 
+from lancelsm.common.formats import check_format
 from lancelsm.common.layout import Epoch, Generation, Position, RegionId, Version
 from lancelsm.common.setsum import Setsum
-from lancelsm.errors import Corrupt, Invalid
+from lancelsm.errors import Corrupt
 from lancelsm.generated.lancelsm.v1 import manifest_pb2 as pb
 from lancelsm.region.head import LogTotals
 
-FORMAT = 1
+FORMAT = 2
 _NO_POSITION = Position(0)  # before the first entry
 _FIRST_POSITION = Position(1)
 _FIRST_GENERATION = Generation(1)
@@ -309,16 +310,11 @@ def decode(body: bytes, *, key: str) -> Manifest:
 
     Raises:
         Corrupt: the bytes are not a manifest.
-        Invalid: a newer release wrote it.
+        Invalid: a newer release wrote it, or its sums are SHA3-256.
     """
     try:
         message = pb.Manifest.FromString(body)
-        if message.format > FORMAT:
-            raise Invalid(
-                f"the manifest has format {message.format}, this release reads up to {FORMAT}",
-                remedy="Install a newer lancelsm",
-                object=key,
-            )
+        check_format(message.format, newest=FORMAT, what="manifest", object=key)
         return _manifest_value(message)
     except (DecodeError, ValueError, Corrupt) as error:
         raise Corrupt(f"not a manifest: {error}", object=key) from error

@@ -20,6 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from lancelsm.common.formats import check_format
 from lancelsm.common.json_text import parse_json
 from lancelsm.common.layout import Nonce, Position
 from lancelsm.common.setsum import Setsum
@@ -39,7 +40,7 @@ from lancelsm.stack.delivery.message import (
 from lancelsm.stack.delivery.queue import Delivery, Outgoing, Queue
 from lancelsm.stack.delivery.table_cache import Inbox
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,12 +117,14 @@ def read_dead_letter(body: str) -> DeadLetter:
     """Decode a dead letter of `quarantine_rows`.
 
     Raises:
-        Invalid: it is another form, whose position in the log is unknown.
+        Invalid: it is another form, whose position in the log is unknown, or its sums are SHA3-256.
         Unavailable: a newer release wrote it.
     """
     document = read_document(body, what="dead letter", newest=FORMAT)
+    remedy = "Write its rows again, or delete it"
+    check_format(document["format"], newest=FORMAT, what="dead letter", remedy=remedy)
     if "position" not in document:
-        raise Invalid("its position in the log is unknown", remedy="Write its rows again, or delete it")
+        raise Invalid("its position in the log is unknown", remedy=remedy)
     try:
         return DeadLetter(
             reason=str(document["reason"]["message"]),
