@@ -345,6 +345,29 @@ def test_a_region_of_another_owner_is_not_claimed(target):
     assert in_log(target) == [1, 4]
 
 
+def test_an_entry_whose_position_another_writer_took_fails_as_contended(target):
+    with pipeline_of(target) as pipeline:
+        first = pipeline.submit(entry(1)).result(SECONDS)
+        append(region_of(target), entry(2), owner="alone")
+        error = pipeline.submit(entry(3)).exception(SECONDS)
+        pipeline.submit(entry(4)).result(SECONDS)
+
+    assert isinstance(error, Contended)
+    assert error.where["position"] == first.position + 1
+    assert in_log(target) == [1, 2, 4]
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_an_entry_records_when_its_writer_got_the_rows(target, depth):
+    target.context.clock.advance(5)
+    with Writer(target, pipeline_depth=depth) as writer:
+        (committed,) = writer.upsert(row(1)).entries
+
+    key = wal_entry(committed.region, committed.position)
+    found = decode(target.context.objects.get(key).body, position=committed.position, key=key)
+    assert found.at == target.context.clock.now()
+
+
 def test_a_writer_that_lost_its_region_never_claims_it_again(target):
     with failing(Fenced, Writer(target, pipeline_depth=2)) as writer:
         writer.upsert(row(1))

@@ -218,10 +218,11 @@ def test_an_invalid_batch_is_refused_at_once_and_the_others_are_written(tmp_path
     table = create(tmp_path)
     with table.writer() as writer:
         writer.submit([row(1)])
-        with pytest.raises(Invalid):
+        with pytest.raises(Invalid) as raised:
             writer.submit([{"id": "x", "v": "a"}])
         writer.submit([row(2)])
 
+    assert raised.value.where["table"] == table.uri
     assert rows_of(table) == [row(1), row(2)]
 
 
