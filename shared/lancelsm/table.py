@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 import pyarrow as pa
 
 from lancelsm.admin.create import create_table
+from lancelsm.common.checked import checked
 from lancelsm.common.committed import Committed
 from lancelsm.common.duration import time_to_live
 from lancelsm.common.settings import Settings
@@ -95,12 +96,13 @@ class Table:
 
     # Writing
 
+    @checked
     def upsert(self, data: Any, *, on_duplicate: Literal["last", "error"] = "last") -> Committed:
         """Write whole rows by primary key. Return when they are durable and visible to every new read.
 
         Args:
-            data: anything with `__arrow_c_stream__` (Arrow, polars, pandas), a mapping of columns, or a list of dicts.
-                Columns match the table's schema; key columns are not null.
+            data: anything with `__arrow_c_stream__` (Arrow, polars, pandas), a mapping of columns, one dict, or a list
+                of dicts. Columns match the table's schema; key columns are not null.
             on_duplicate: if `data` has a key several times: `last` keeps the last row, `error` raises `Invalid`.
 
         Returns:
@@ -121,6 +123,7 @@ class Table:
         with error_context(table=self.uri):
             return self._append(upserts(data, schema=self._schema, on_duplicate=on_duplicate))
 
+    @checked
     def delete(self, keys: Any = None, *, where: str | None = None) -> Committed:
         """Delete rows by key, or every row that matches a condition. Return as `upsert` does.
 
@@ -129,7 +132,8 @@ class Table:
         if one fails, `regions_done` in the error names those that are done.
 
         Args:
-            keys: the key columns, in the same forms as the data of `upsert`; plain values for a key of one column.
+            keys: the key columns, in the same forms as the data of `upsert`; plain values for a key of one column,
+                tuples for a key of several. A tuple is then one key, a list is many.
             where: a condition, see `scan`.
 
         Returns:
@@ -148,6 +152,7 @@ class Table:
         with error_context(table=self.uri):
             return self._append(deletes(keys, schema=self._schema))
 
+    @checked
     def writer(self, *, pipeline_depth: int = 1, exclusive: bool = False) -> Writer:
         """Return a context that groups many small writes from many callers into few entries; see `Writer`.
 
@@ -164,6 +169,7 @@ class Table:
 
     # Reading
 
+    @checked
     def scan(self, *, columns: Sequence[str] | None = None, where: str | None = None, limit: int | None = None) -> Rows:
         """Read every live row as of now. All rows acknowledged before the call are included.
 
@@ -187,6 +193,7 @@ class Table:
 
         return self._read_with_retry(read, lambda: regions(self._context))
 
+    @checked
     def get(self, keys: Any, *, columns: Sequence[str] | None = None) -> pa.Table:
         """Read the live rows of these keys as of now, in no particular order. Keys without a row are left out.
 
@@ -220,6 +227,7 @@ class Table:
         self._check_writable()
         return flush_table(self._handle)
 
+    @checked
     def merge(self, *, engine: Engine = "auto") -> Merged:
         """Merge all generations into the base.
 
@@ -236,6 +244,7 @@ class Table:
         self._check_writable()
         return merge_table(self._handle, engine=engine)
 
+    @checked
     def run(self, *, until_idle: bool = True, engine: Engine = "auto") -> Ran:
         """Flush, merge and optimize the table.
 
@@ -251,6 +260,7 @@ class Table:
         self._check_writable()
         return run(self._handle, until_idle=until_idle, engine=engine)
 
+    @checked
     def collect(self, *, yes: bool = False, interval_seconds: float | None = None) -> Collected:
         """Delete objects that are no longer needed. By default only list them, with what is kept and why.
 
@@ -270,6 +280,7 @@ class Table:
         with error_context(table=self.uri):
             return collect(self._handle, yes=yes, interval_seconds=interval_seconds)
 
+    @checked
     def scrub(self, *, region: str | None = None, limit: int | None = None) -> Report:
         """Read everything that the table consists of and name every damaged object. At a snapshot: what it needs.
 
@@ -286,6 +297,7 @@ class Table:
 
     # Snapshots
 
+    @checked
     def snapshot(self, name: str, ttl: str | float | None = None) -> Pin:
         """Keep the table as it is now under a name. All rows acknowledged before the call are included.
 
@@ -309,6 +321,7 @@ class Table:
         """List every snapshot by name, including expired ones that no collection has removed yet."""
         return list_snapshots(self._context)
 
+    @checked
     def refresh_snapshot(self, name: str, ttl: str | float | None = None) -> Pin:
         """Let a snapshot expire `ttl` from now.
 
@@ -319,6 +332,7 @@ class Table:
         self._check_writable()
         return refresh_snapshot(self._handle, name, ttl_seconds=self._time_to_live(ttl))
 
+    @checked
     def drop_snapshot(self, name: str) -> None:
         """Drop a snapshot. The next collection may delete what only the snapshot kept.
 
@@ -330,6 +344,7 @@ class Table:
         self._check_writable()
         drop_snapshot(self._handle, name)
 
+    @checked
     @contextmanager
     def holding_snapshot(self, name: str, ttl: str | float | None = None) -> Iterator[Table]:
         """Create a snapshot, refresh it in the `with` block, and drop it at the end. Yield the table at the snapshot.
@@ -345,6 +360,7 @@ class Table:
         with holding_snapshot(self._handle, name, ttl_seconds=seconds) as pin:
             yield Table(self._handle, owner=self._owner, at=pin)
 
+    @checked
     def at(self, name: str) -> Table:
         """Return the table at a snapshot. Raise `Invalid` if the snapshot is not found or has expired."""
         pin = find_snapshot(self._context, name)
@@ -353,6 +369,7 @@ class Table:
 
     # Changes
 
+    @checked
     def changes(
         self,
         *,
@@ -391,6 +408,7 @@ class Table:
         """List every cursor by name."""
         return list_cursors(self._context)
 
+    @checked
     def set_cursor(self, name: str, *, start: Start = "earliest", region: str | None = None) -> Pin:
         """Create a cursor, or move it forward or back, in all regions or in one.
 
@@ -409,6 +427,7 @@ class Table:
         only = None if region is None else self.region(region).id
         return set_cursor(self._context, name, start=lambda one, head: first_position(one, head, start), only=only)
 
+    @checked
     def drop_cursor(self, name: str) -> None:
         """Drop a cursor. What only the cursor kept may be collected.
 
@@ -434,10 +453,12 @@ class Table:
         """List every region in the catalog."""
         return regions(self._context)
 
+    @checked
     def region(self, identity: str) -> Region:
         """Find the region by its id or the start of it. Raise `Invalid` if no region or several regions match."""
         return resolve_region(regions(self._context), identity, table=self.uri)
 
+    @checked
     def claim(self, region: Region, *, owner: str | None = None) -> Head:
         """Take a region for `owner`, by default for the table's ordinary writers. The previous owner is fenced.
 
@@ -450,6 +471,7 @@ class Table:
         self._check_writable()
         return claim(region, owner=owner or self.config.owner)
 
+    @checked
     def seal(self, region: Region) -> Head:
         """End a region for writes, permanently. Flush, merge and collection of the region continue to work.
 
@@ -545,6 +567,7 @@ class Table:
                 return read(take_view(self._context, list_regions, self._handle.read_base))
 
 
+@checked
 def create(
     uri: str | Path,
     data_or_schema: Any,
@@ -592,6 +615,7 @@ def create(
     )
 
 
+@checked
 def open(  # noqa: A001 - read as lancelsm.open
     uri: str | Path,
     *,

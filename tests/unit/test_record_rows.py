@@ -7,6 +7,7 @@ import math
 import struct
 import subprocess
 import sys
+import uuid
 from decimal import Decimal
 
 import numpy as np
@@ -120,7 +121,7 @@ COLUMNS = [
     ([ROWS[0], 7], "row 1 is a int, not a dict"),
     ("text", "can't be read from str"),
     (7, "can't be read from int"),
-    (ROWS[0], "'id' is a int, not a sequence of values .* or rows as a list of dicts"),
+    ({**ROWS[0], "name": ["a", "b"]}, "'id' is a int, not a sequence of values .* or rows as a list of dicts"),
     (pa.table([[1], [1]], names=["id", "id"]), "duplicate column 'id'"),
     (pa.array([1, 2]), "can't be read as Arrow"),
 ]
@@ -143,7 +144,7 @@ def test_rows_with_other_columns_are_refused(data, message):
         ([{"id": 1, "name": "a"}], "'name' is not a key column"),
         ([1, None], "'id' is null in row 1"),
         ([1, "x"], "row 1: 'x' is not a value of int64"),
-        ("abc", "can't be read from str"),
+        ("abc", "row 0: 'abc' is not a value of int64"),
         (pa.table({"id": [1], "price": [1.0]}), "'price' is not a key column"),
     ],
     ids=str,
@@ -158,8 +159,55 @@ def test_a_composite_key_needs_all_its_columns():
 
     with pytest.raises(Invalid, match="'b' is missing"):
         deletes([{"a": 1}], schema=schema)
-    with pytest.raises(Invalid, match="not a dict"):
-        deletes([1], schema=schema)
+    for keys in ([1], (1,), (1, 2, 3), [(1, 2), (1,)], [[(1, 2)]]):
+        with pytest.raises(Invalid, match="one value for each of the columns a, b"):
+            deletes(keys, schema=schema)
+    for keys in (1, "ab", pa.array([1])):
+        with pytest.raises(Invalid, match="a key has the columns a, b"):
+            deletes(keys, schema=schema)
+
+
+@pytest.mark.parametrize(
+    "keys", [(1, 2), [(1, 2)], [[1, 2]], {"a": 1, "b": 2}, {"a": [1], "b": [2]}, [{"a": 1, "b": 2}]]
+)
+def test_a_composite_key_is_a_tuple_or_a_dict(keys):
+    rows = deletes(keys, schema=schema_of(("a", "b"), a=pa.int8(), b=pa.int8()))
+
+    assert rows.select(["a", "b"]).to_pylist() == [{"a": 1, "b": 2}]
+
+
+@pytest.mark.parametrize("keys", [7, [7], (7,), {7}, iter([7]), {"id": 7}, {"id": [7]}, np.int64(7), np.array([7])])
+def test_a_key_of_one_column_is_a_plain_value_or_a_dict(keys):
+    assert deletes(keys, schema=schema_of(("id",), id=pa.int64())).column("id").to_pylist() == [7]
+
+
+ONE = {"id": 1, "tags": ["a"], "of": {"x": 1}}
+
+
+@pytest.mark.parametrize("data", [ONE, [ONE], {"id": [1], "tags": [["a"]], "of": [{"x": 1}]}])
+def test_a_dict_is_one_row_if_its_sequences_are_values_of_nested_columns(data):
+    schema = schema_of(("id",), id=pa.int64(), tags=pa.list_(pa.string()), of=pa.struct([("x", pa.int64())]))
+
+    assert upserts(data, schema=schema).select(schema.names).to_pylist() == [ONE]
+    assert inferred(data).to_pylist() == [ONE]
+
+
+def test_a_dict_that_could_be_a_row_or_columns_is_refused():
+    schema = schema_of(("id",), id=pa.int64(), tags=pa.list_(pa.string()))
+
+    with pytest.raises(Invalid, match="could be one row or columns"):
+        upserts({"tags": ["a"]}, schema=schema)
+
+
+def test_a_uuid_is_text_or_sixteen_bytes():
+    value = uuid.UUID("12345678-1234-5678-1234-567812345678")
+    schema = schema_of(("id",), id=pa.string(), raw=pa.binary(16), more=pa.binary())
+    row = upserts({"id": value, "raw": value, "more": value}, schema=schema).to_pylist()[0]
+
+    assert (row["id"], row["raw"], row["more"]) == (str(value), value.bytes, value.bytes)
+    assert deletes(value, schema=schema).column("id").to_pylist() == [str(value)]
+    with pytest.raises(Invalid, match="is not a value of int64"):
+        deletes(value, schema=ORDERS)
 
 
 INSTANT = dt.datetime(2020, 1, 2, 3, 4, 5, 6, tzinfo=dt.UTC)

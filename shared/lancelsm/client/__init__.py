@@ -23,6 +23,7 @@ from lancelsm.client.encoding import LARGE_BYTES, EncodedRows, Op, encode_rows, 
 from lancelsm.client.invoke import Answered, Document, Failed, Functions, NoResponse, NotStarted, Response, Service
 from lancelsm.client.large_payloads import Fetch, fetch_rows, put, work_location
 from lancelsm.common import aws
+from lancelsm.common.checked import checked
 from lancelsm.common.clock import Budget, Clock, Ids, SystemClock, SystemIds
 from lancelsm.common.committed import Committed, CommittedEntry
 from lancelsm.errors import Ambiguous, Invalid, Unavailable
@@ -62,6 +63,7 @@ class Client:
     applied.
     """
 
+    @checked
     def __init__(
         self,
         *,
@@ -94,6 +96,7 @@ class Client:
         self._closed = threading.Event()
         self._sender: threading.Thread | None = None
 
+    @checked
     def upsert(self, table: str, rows: Any) -> None:
         """Buffer whole rows, to be sent through the queue. Return when they are buffered or sent.
 
@@ -107,6 +110,7 @@ class Client:
         """
         self._take(table, rows, "upsert")
 
+    @checked
     def delete(self, table: str, keys: Any) -> None:
         """Buffer deletes, like `upsert`. `keys` are dicts or Arrow data with only the key columns."""
         self._take(table, keys, "delete")
@@ -133,6 +137,7 @@ class Client:
     ) -> None:
         self.close()
 
+    @checked
     def write(self, table: str, rows: Any = (), *, deletes: Any = ()) -> Committed:
         """Write without the queue. Return when the rows are durable and visible to every read that starts afterwards.
 
@@ -165,6 +170,7 @@ class Client:
         entries = [CommittedEntry(**entry) for entry in document["entries"]]
         return Committed(rows=document["rows"], entries=tuple(entries))
 
+    @checked
     def query(
         self,
         table: str,
@@ -201,6 +207,7 @@ class Client:
             return self._fetch(document["url"])
         return cast("list[dict[str, Any]]", document["rows"])
 
+    @checked
     def count(self, table: str, *, where: str | None = None, at: str | None = None) -> int:
         """Count the rows that match a condition, now or in the snapshot `at`. Raises the same errors as `query`."""
         return int(self._read(table, {"where": where, "count": True, "at": at})["count"])

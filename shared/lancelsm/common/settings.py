@@ -14,6 +14,8 @@ from typing import Any
 from lancelsm.errors import Invalid, error_context
 
 _PREFIX = "LANCELSM_"
+_MOST_SECONDS = 100 * 365 * 86_400  # as `duration` allows
+_MOST = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +85,18 @@ def parse_settings(values: Mapping[str, object]) -> dict[str, Any]:
             number = kinds[name](value)
         except (TypeError, ValueError, OverflowError) as error:
             raise _invalid_value(name, value, kinds[name]) from error
-        if not number > 0 or (isinstance(value, float) and number != value):
+        if not 0 < number <= _most(name) or (isinstance(value, float) and number != value) or isinstance(value, bool):
             raise _invalid_value(name, value, kinds[name])
         numbers[name] = number
     return numbers
 
 
+def _most(name: str) -> int:
+    return _MOST_SECONDS if name.endswith("_seconds") else _MOST
+
+
 def _invalid_value(name: str, value: object, kind: type[Any]) -> Invalid:
     whole = "whole " if kind is int else ""
-    return Invalid(f"setting {name} is {value!r}", remedy=f"Give a {whole}number above 0", field=name)
+    return Invalid(
+        f"setting {name} is {value!r}", remedy=f"Give a {whole}number above 0, up to {_most(name):,}", field=name
+    )

@@ -11,10 +11,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Annotated
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lancelsm.common.checked import checked
 from lancelsm.common.layout import Epoch, Position, RegionId, wal_entry
 from lancelsm.errors import Corrupt, Invalid, error_context
 from lancelsm.history import cursor as cursors
@@ -30,7 +32,7 @@ from lancelsm.wal.replay import stored_rows
 OPERATION = "_op"
 UPSERT, DELETE = "upsert", "delete"
 
-Start = str | int | float | Mapping[RegionId, Position]
+Start = Annotated[str | int | float | Mapping[RegionId, Position], "checked by check_start"]
 """`earliest`, `latest`, a position, a time in Unix seconds as a float, or the next position of each region."""
 
 _TRIES = 5
@@ -113,6 +115,7 @@ class Changes:
         """
         return self._ahead
 
+    @checked
     def save(self, *, fences: bool = False) -> None:
         """Move the cursor past the changes that were yielded.
 
@@ -332,7 +335,8 @@ def check_start(context: TableContext, start: Start) -> None:
 
 def _check_form(start: object, *, table: str) -> None:
     moment = isinstance(start, float) and start >= 0  # excludes NaN
-    if start not in ("earliest", "latest") and not moment and not _is_position(start):
+    is_name = isinstance(start, str) and start in ("earliest", "latest")
+    if not is_name and not moment and not _is_position(start):
         remedy = "Give earliest, latest, a position of 1 or more, or a time in Unix seconds as a float of 0 or more"
         raise Invalid(f"a stream can't start at {start!r}", remedy=remedy, table=table, field="start")
 

@@ -13,6 +13,7 @@ from lancelsm.errors import Invalid
 from lancelsm.record.casts import cast_column, without_views
 from lancelsm.record.key import fold, last_of_key, newest
 from lancelsm.record.schema import TableSchema
+from lancelsm.record.shapes import is_row, key_rows, listed
 from lancelsm.record.values import column
 
 _PANDAS_INDEX: Final = re.compile(r"__index_level_\d+__")
@@ -24,8 +25,8 @@ def upserts(data: Any, *, schema: TableSchema, on_duplicate: Literal["last", "er
 
     Args:
         data: anything with `__arrow_c_stream__` or `__arrow_c_array__` (pyarrow, polars, pandas), a mapping of
-            columns, or an iterable of mappings, one per row. It must have exactly the columns of the table, in any
-            order.
+            columns, an iterable of mappings, one per row, or one row. It must have exactly the columns of the table, in
+            any order.
         on_duplicate: "last": the last row of each key wins. "error": a duplicate key is refused.
 
     Returns:
@@ -38,7 +39,7 @@ def upserts(data: Any, *, schema: TableSchema, on_duplicate: Literal["last", "er
     """
     if on_duplicate not in ("last", "error"):
         raise Invalid(f"on_duplicate is {on_duplicate!r}", remedy="Give 'last' or 'error'")
-    rows = _stored(_columns(data), schema=schema, names=schema.names, tombstone=False)
+    rows = _stored(_columns(data, schema=schema), schema=schema, names=schema.names, tombstone=False)
     if on_duplicate == "error":
         _check_distinct(rows, schema)
         return rows
@@ -50,14 +51,17 @@ def deletes(keys: Any, *, schema: TableSchema) -> pa.Table:
 
     Args:
         keys: the same forms as the data of `upserts`, with only the key columns; for a single key column also its plain
-            values.
+            values, or one value; for several key columns also tuples of their values, or one tuple.
 
     Raises:
         Invalid: for the same reasons as in `upserts`.
     """
-    if len(schema.primary_key) == 1:
-        keys = _plain_keys(keys, schema.primary_key[0])
-    rows = _stored(_columns(keys), schema=schema, names=list(schema.primary_key), tombstone=True)
+    rows = _stored(
+        _columns(key_rows(keys, schema.primary_key), schema=schema),
+        schema=schema,
+        names=list(schema.primary_key),
+        tombstone=True,
+    )
     return newest(rows, schema.primary_key)
 
 
@@ -117,20 +121,10 @@ def _check_distinct(rows: pa.Table, schema: TableSchema) -> None:
     raise Invalid(f"duplicate key {key} in rows {first} and {last[first]}", field=schema.primary_key[0], row=first)
 
 
-def _plain_keys(keys: Any, name: str) -> Any:
-    """Convert plain values of a single key column to a column; return other forms unchanged."""
-    if isinstance(keys, pa.Array | pa.ChunkedArray) and not pa.types.is_struct(keys.type):
-        return {name: keys}
-    if hasattr(keys, "to_frame"):  # a series of polars or pandas has values, not rows
-        return {name: keys}
-    if _is_arrow(keys) or isinstance(keys, Mapping | str | bytes) or not isinstance(keys, Iterable):
-        return keys
-    values = list(keys)
-    return values if not values or isinstance(values[0], Mapping) else {name: values}
-
-
-def _columns(data: Any) -> Mapping[str, _Column] | None:
+def _columns(data: Any, *, schema: TableSchema | None = None) -> Mapping[str, _Column] | None:
     """Return the columns by name; None for an empty iterable, which has no columns."""
+    if isinstance(data, Mapping) and is_row(data, None if schema is None else schema.columns):
+        data = [data]
     if isinstance(data, Mapping):
         return {str(name): _column(name, values) for name, values in data.items()}
     if _is_arrow(data) or type(data).__module__.partition(".")[0] == "pandas":
@@ -139,7 +133,7 @@ def _columns(data: Any) -> Mapping[str, _Column] | None:
         raise Invalid(
             f"rows can't be read from {type(data).__name__}", remedy="Give Arrow data, columns, or rows as dicts"
         )
-    return _row_columns(list(data))
+    return _row_columns(listed(data))
 
 
 def _table_columns(table: pa.Table) -> dict[str, _Column]:
@@ -180,7 +174,7 @@ def _column(name: str, values: Any) -> _Column:
             remedy="Give columns of values, or rows as a list of dicts",
             field=name,
         )
-    return list(values)
+    return listed(values)
 
 
 def _is_arrow(data: Any) -> bool:

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from lancelsm.errors import Invalid
 from lancelsm.record.casts import attempt, converted, kind_of
+from lancelsm.record.shapes import without_uuids
 
 # Doubles of at least this size round to infinity.
 _ROUNDS_TO_INFINITY: Final = {16: 65520.0, 32: 3.4028235677973366e38}
@@ -34,6 +35,7 @@ def column(values: Sequence[Any], field: pa.Field) -> pa.Array:
         Invalid: a value has another kind or does not fit, or a null is not allowed by `field` or a nested field. The
             error names column and row.
     """
+    values = without_uuids(values, field.type)
     _check_types(values, field.type, field, range(len(values)))
     array = attempt(values, lambda part: pa.array(part, _wide(field.type)), field)
     return converted(array, field)
@@ -100,7 +102,9 @@ def _acceptance(kind: pa.DataType) -> Callable[[type], bool]:
         return lambda given: issubclass(given, dt.date) and not issubclass(given, dt.datetime)
     family = _family(kind)
     if family == "list":
-        return lambda given: issubclass(given, list | tuple) or hasattr(given, "__array__")
+        return lambda given: (
+            issubclass(given, list | tuple) or (hasattr(given, "__array__") and hasattr(given, "__iter__"))
+        )
     accepted = _ACCEPTED.get(family, ())
     return lambda given: issubclass(given, accepted)
 

@@ -1,0 +1,107 @@
+"""Recognise the forms of rows and keys that callers give: one row or columns, one key or many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+
+from lancelsm.errors import Invalid
+
+_MOST_ROWS = 1 << 31
+
+
+def is_row(data: Mapping[Any, Any], columns: pa.Schema | None) -> bool:
+    """Return whether a mapping is one row, not columns.
+
+    It is a row if no value is a sequence, or if every sequence belongs to a nested column.
+
+    Args:
+        columns: of the table; None if they are inferred: then a mapping with a sequence and another value is a row.
+
+    Raises:
+        Invalid: it could be both.
+    """
+    sequences = [name for name, value in data.items() if is_sequence(value)]
+    if not sequences:
+        return bool(data)
+    mixed = len(sequences) < len(data)
+    if columns is None:
+        return mixed
+    known = [columns.field(name).type for name in sequences if name in columns.names]
+    if len(known) < len(sequences) or not all(map(pa.types.is_nested, known)):
+        return False
+    if not mixed:
+        raise Invalid(
+            f"the dict with {', '.join(map(str, sequences))} could be one row or columns",
+            remedy="Give a list of dicts, one per row",
+            field=str(sequences[0]),
+        )
+    return True
+
+
+def key_rows(keys: Any, names: Sequence[str]) -> Any:
+    """Convert keys without column names to columns; return other forms unchanged."""
+    if hasattr(keys, "to_frame") or (
+        isinstance(keys, pa.Array | pa.ChunkedArray) and not pa.types.is_struct(keys.type)
+    ):
+        return _one_column(keys, names)
+    if hasattr(keys, "__arrow_c_stream__") or hasattr(keys, "__arrow_c_array__") or isinstance(keys, Mapping):
+        return keys
+    if not is_sequence(keys):
+        return [keys] if keys is None else _one_column([keys], names)
+    if isinstance(keys, tuple) and len(names) > 1:
+        keys = [keys]
+    values = listed(keys)
+    if not values or isinstance(values[0], Mapping):
+        return values
+    if len(names) == 1:
+        return {names[0]: values}
+    for row, value in enumerate(values):
+        if not isinstance(value, tuple | list) or len(value) != len(names):
+            raise Invalid(
+                f"key {row} is not one value for each of the columns {', '.join(names)}",
+                remedy="Give keys as dicts, or as tuples with the values in this order",
+                row=row,
+            )
+    return {name: [value[at] for value in values] for at, name in enumerate(names)}
+
+
+def is_sequence(value: Any) -> bool:
+    """Return whether a value has values: a list, tuple, array, set or iterator. Text, bytes and mappings do not."""
+    if isinstance(value, str | bytes | bytearray | memoryview | Mapping | type):
+        return False
+    shape = getattr(value, "shape", None)
+    return isinstance(value, Iterable) and shape != ()  # a numpy scalar has an empty shape
+
+
+def listed(values: Iterable[Any]) -> list[Any]:
+    """Return the values as a list; raise `Invalid` if they are more than a call can have, or can't be read."""
+    if isinstance(values, Sequence) and len(values) > _MOST_ROWS:
+        raise Invalid(f"{len(values)} rows are too many for one call", remedy="Give them in parts")
+    try:
+        return list(values)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise Invalid(f"rows can't be read from {type(values).__name__}: {error}") from error
+
+
+def without_uuids(values: Sequence[Any], kind: pa.DataType) -> Sequence[Any]:
+    """Return the values with each `uuid.UUID` as text, or as 16 bytes for a binary column."""
+    if not any(isinstance(value, UUID) for value in values):
+        return values
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return [str(value) if isinstance(value, UUID) else value for value in values]
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or kind == pa.binary(16):
+        return [value.bytes if isinstance(value, UUID) else value for value in values]
+    return values
+
+
+def _one_column(values: Any, names: Sequence[str]) -> Any:
+    if len(names) > 1:
+        raise Invalid(
+            f"a key has the columns {', '.join(names)}",
+            remedy="Give keys as dicts, or as tuples with the values in order",
+        )
+    return {names[0]: values}
