@@ -456,6 +456,20 @@ def test_a_generation_without_a_file_sum_is_checked_by_its_rows(
         table.merge(engine="inprocess")
 
 
+def test_a_generation_without_a_file_sum_is_checked_over_the_columns_that_it_was_flushed_with(tmp_path: Path) -> None:
+    columns = numbered(pa.schema([*SCHEMA.columns, pa.field("dropped", pa.int64())]))
+    wide = TableSchema(columns=columns, primary_key=SCHEMA.primary_key)
+    rows = upserts([{**row(1), "dropped": 7}], schema=wide)
+    uri, sums = str(tmp_path / "generation"), Sums(rows=row_setsum(rows), files=None)
+    write_generation(uri=uri, rows=rows, schema=wide, data_storage_version="2.1")
+    merge_base = tasks.MergeBase(base=Base(uri=str(tmp_path), version=1), schema=SCHEMA)
+    source = tasks.Source(region=RegionId("r"), generation=Generation(1), uri=uri, key="generation", sums=sums)
+
+    (part,) = tasks.fold_delta(merge_base, (source,))
+    (batch,) = tasks._live_rows(merge_base, part)
+    assert batch.to_pylist() == [row(1)]
+
+
 def test_the_row_sum_covers_every_batch_of_a_large_generation(tmp_path: Path) -> None:
     keys = pa.array(range(30_000))
     rows = upserts(pa.table({"id": keys, "v": keys.cast(pa.string())}), schema=SCHEMA)
