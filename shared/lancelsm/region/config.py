@@ -76,16 +76,30 @@ def decode(body: bytes, *, uri: str) -> Config:
         check_format(document["format"], newest=FORMAT, what="table", table=uri)
         columns = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(document["schema"]["arrow"])))
         return Config(
-            table=TableId(document["table"]),
-            registry=document["registry"],
-            owner=document["owner"],
-            schema=TableSchema(columns=columns, primary_key=tuple(document["primary_key"])),
-            schema_version=document["schema"]["version"],
+            table=TableId(_text(document, "table")),
+            registry=_text(document, "registry"),
+            owner=_text(document, "owner"),
+            schema=TableSchema(columns=columns, primary_key=_primary_key(document, columns)),
+            schema_version=int(document["schema"]["version"]),
             regions=None if document["regions"] is None else region_specs.from_json(document["regions"]),
-            settings=document["settings"],
+            settings={name: _text(document["settings"], name) for name in document["settings"]},
         )
-    except (ValueError, KeyError, TypeError, AttributeError, OSError, pa.ArrowException) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError, pa.ArrowException) as error:
         raise Corrupt(f"the table's configuration is unreadable: {error!r}", table=uri, object=CONFIG) from error
+
+
+def _text(document: Mapping[str, object], name: str) -> str:
+    value = document[name]
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{name} is {value!r}")
+    return value
+
+
+def _primary_key(document: Mapping[str, Any], columns: pa.Schema) -> tuple[str, ...]:
+    names = tuple(document["primary_key"])
+    if not names or not set(names) <= set(columns.names) or len(set(names)) < len(names):
+        raise ValueError(f"primary_key is {document['primary_key']!r}")
+    return names
 
 
 def read(objects: ObjectStore, *, uri: str) -> Config | None:

@@ -147,7 +147,7 @@ def from_json(document: Mapping[str, Any]) -> RegionSpec:
         return RegionSpec(
             spec_id=int(document["spec_id"]), fields=tuple(_field_from_json(field) for field in document["fields"])
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise Invalid(
             f"the region spec of the table is not supported: {error!r}", remedy="Install a newer lancelsm"
         ) from error
