@@ -323,6 +323,11 @@ def test_a_wrong_number_of_arguments_is_a_type_error(template: Path, wrong: Call
         wrong(lancelsm.open(template))
 
 
+def test_an_array_without_a_dimension_is_no_list(template: Path) -> None:
+    with pytest.raises(lancelsm.Invalid, match="columns is of type ndarray"):
+        lancelsm.open(template).scan(columns=np.array("id"))  # type: ignore[arg-type]
+
+
 def sample(examples: int, check: Callable[[st.DataObject], None]) -> None:
     @settings(max_examples=examples)
     @given(st.data())

@@ -171,7 +171,8 @@ def _any_of(checks: Sequence[_Check], value: Any) -> Any:
 
 
 def _list(item: _Check | None, value: Any) -> list[Any]:
-    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+    is_scalar = getattr(value, "shape", None) == ()  # an array of numpy without a dimension can't be read
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable) or is_scalar:
         raise _Refused("a list")
     if isinstance(value, Sequence) and len(value) > _MOST_ITEMS:
         raise _Refused("a shorter list")
