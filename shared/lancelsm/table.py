@@ -146,7 +146,9 @@ class Table:
         """
         self._check_writable()
         if (keys is None) == (where is None):
-            raise Invalid("delete needs either keys or where, not both", table=self.uri)
+            raise Invalid(
+                "delete needs keys or a condition, and not both", remedy="Give one of keys and where", table=self.uri
+            )
         if where is not None:
             return self._delete_matching(where)
         with error_context(table=self.uri):

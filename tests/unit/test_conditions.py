@@ -64,6 +64,20 @@ def test_a_condition_with_more_than_a_condition_is_refused_with_the_position(tex
     assert raised.value.where["table"] == "t"
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["\"state\" = 'old'", "\"State\" <> 'old'", "id = 1 AND \"stat\" <> 'x'", '"stat" IS NULL', "\"stat\" IN ('x')"],
+)
+def test_a_column_name_in_double_quotes_is_refused_since_lance_reads_text(text: str) -> None:
+    with pytest.raises(Invalid, match="is text in a condition, not a column"):
+        read_condition(text, columns=COLUMNS, table="t")
+
+
+@pytest.mark.parametrize("text", ['state = "old"', '"old" = state', 'state IN ("old")'])
+def test_text_in_double_quotes_is_text(text: str) -> None:
+    assert read_condition(text, columns=COLUMNS, table="t")
+
+
 @pytest.mark.parametrize("level", ["log", "base"])
 def test_a_refused_condition_deletes_nothing(tmp_path: Path, level: str) -> None:
     table = lancelsm.create(tmp_path / "t", ROWS if level == "base" else COLUMNS, primary_key="id")

@@ -30,6 +30,7 @@ _OF_LANCE: Final = frozenset(
 )
 _COMPARISONS: Final = frozenset({"=", "==", "<>", "!=", "<", "<=", ">", ">="})
 _STARTS: Final = frozenset({"(", "and", "or", "not"})  # an operand may begin after these
+_PREDICATES: Final = frozenset({"in", "between", "like", "ilike", "is", "not"})
 _ENDS: Final = frozenset({")", "and", "or"})
 _TYPED: Final = frozenset({"x", "date", "time", "timestamp", "interval"})  # words that may touch the text after them
 _TOKEN: Final = re.compile(
@@ -158,18 +159,31 @@ def _check_parentheses(tokens: Sequence[_Token], table: str) -> None:
 
 def _check_names(tokens: Sequence[_Token], columns: pa.Schema, table: str) -> None:
     text = "".join(token.text for token in tokens)
-    names = set(columns.names)
-    for token in tokens:
-        if token.kind is _Kind.QUOTED and (name := token.text[1:-1]) in names:
-            raise Invalid(
-                f'"{name}" at position {token.start + 1} is text in a condition, not the column',
-                remedy=f"Write `{name}` for the column, '{name}' for the text",
-                table=table,
-                field=name,
-            )
+    solid = [token for token in tokens if token.kind is not _Kind.SPACE]
+    names = {name.lower() for name in columns.names}
+    for at, token in enumerate(solid):
+        if token.kind is _Kind.QUOTED:
+            name = token.text[1:-1]
+            # Standard SQL reads a column here. Lance reads text, so the condition would silently be wrong.
+            if name.lower() in names or _is_compared_as_column(solid, at, columns):
+                raise Invalid(
+                    f'"{name}" at position {token.start + 1} is text in a condition, not a column',
+                    remedy=f"Write `{name}` for the column, '{name}' for the text",
+                    table=table,
+                    field=name,
+                )
         name = token.text.strip("`") if token.kind in (_Kind.WORD, _Kind.NAME) else ""
         if name.lower() in _OF_LANCE:
             raise _refused(f"{name} belongs to Lance and is not a column of the table", text, token.start, table)
+
+
+def _is_compared_as_column(solid: Sequence[_Token], at: int, columns: pa.Schema) -> bool:
+    """Return whether text in double quotes is where a column is expected: on the left, and not compared with one."""
+    if at and solid[at - 1].word not in _STARTS:
+        return False
+    if _word(solid, at + 1) in _COMPARISONS:
+        return _column(solid, at + 2, columns) is None
+    return _word(solid, at + 1) in _PREDICATES
 
 
 def _with_casts(tokens: Sequence[_Token], columns: pa.Schema, table: str) -> list[_Token]:
@@ -308,8 +322,9 @@ def _problem(sql: str, columns: pa.Schema) -> str:
         # Each handle has its own store in memory, which is freed with the handle.
         lance.write_dataset(plain.empty_table(), "memory://plan").scanner(filter=sql).explain_plan()
     except (OSError, ValueError, RuntimeError) as cause:
-        # Lance's text repeats the whole statement.
-        return re.sub(r"^.*SELECT 1 FROM t WHERE .* \((sql parser error: .*)\)$", r"\1", text_of(cause))
+        # Lance's text repeats the whole statement, and lists its own row numbers among the columns.
+        problem = re.sub(r"^.*SELECT 1 FROM t WHERE .* \((sql parser error: .*)\)$", r"\1", text_of(cause))
+        return re.sub(rf", (?:{'|'.join(_OF_LANCE)})\b", "", problem)
     return ""
 
 
@@ -320,9 +335,11 @@ def _unplanned(text: str, tokens: Sequence[_Token], problem: str, columns: pa.Sc
     for at, token in enumerate(solid):
         complete = [one for one in tokens if one.start < token.start]
         if at and found and token.text == found[1] and not _problem(_wrapped(complete), columns):
-            return _refused(f"{text[token.start :]!r} follows a complete condition", text, token.start, table)
+            why = f"{text[token.start :]!r} follows a complete condition"
+            remedy = "Give one condition and nothing else; the number of rows is the option limit of a scan"
+            return _refused(why, text, token.start, table, remedy=remedy)
     return invalid_condition(text, problem, table=table)
 
 
-def _refused(why: str, text: str, start: int, table: str) -> Invalid:
-    return invalid_condition(text, f"position {start + 1}: {why}", table=table)
+def _refused(why: str, text: str, start: int, table: str, *, remedy: str = "") -> Invalid:
+    return invalid_condition(text, f"position {start + 1}: {why}", remedy=remedy, table=table)

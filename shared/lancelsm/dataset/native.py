@@ -151,11 +151,11 @@ def _access_problem(text: str, doing: str, where: Mapping[str, str]) -> Invalid 
     return Invalid(f"{doing}: {text}", **where) if _NO_STORE.search(text) else None
 
 
-def invalid_condition(condition: str, problem: str, **where: str) -> Invalid:
+def invalid_condition(condition: str, problem: str, *, remedy: str = "", **where: str) -> Invalid:
     """Build the error for a condition that can't be planned, or fails on a row."""
     return Invalid(
         f"the condition {condition!r} can't be applied: {_USER.sub('', problem).rstrip('.')}",
-        remedy="Correct it: write text in 'quotes', and a column name that is not a plain word in `backticks`",
+        remedy=remedy or "Write text in 'quotes', and a column name that is not a plain word in `backticks`",
         redacted="the condition can't be applied",
         **where,
     )
