@@ -20,7 +20,7 @@ from lancelsm.dataset import cleanup
 from lancelsm.dataset.base_rows import Preempted
 from lancelsm.dataset.cleanup import StoredVersion
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, Unavailable
-from lancelsm.gc import base, lists, mark
+from lancelsm.gc import base, lists, mark, sweep
 from lancelsm.gc.base import Floor, mark_base
 from lancelsm.gc.lists import GarbageItem, GarbageKind, Round
 from lancelsm.gc.mark import Progress
@@ -243,6 +243,10 @@ def test_a_collection_keeps_all_rows_and_reports_what_it_deleted(tmp_path: Path)
     table.upsert([row(9)])
 
     marked = table.collect()
+    generations = {one.path: one.bytes for one in marked.candidates if one.kind == GarbageKind.GENERATION}
+    files = {path: [file for file in (Path(table.uri) / path).rglob("*") if file.is_file()] for path in generations}
+    assert generations == {path: sum(file.stat().st_size for file in found) for path, found in files.items()}
+    assert len(generations) == 4
     swept = table.collect(yes=True, interval_seconds=0)
 
     assert (marked.phase, marked.deleted, swept.phase) == ("marked", 0, "swept")
@@ -251,6 +255,64 @@ def test_a_collection_keeps_all_rows_and_reports_what_it_deleted(tmp_path: Path)
     assert any("from position 5 on" in kept.why for kept in swept.kept)
     assert table.scan().to_arrow().num_rows == 5
     assert table.collect(yes=True, interval_seconds=0).phase == "idle"
+    assert table.collect().phase == "marked"
+
+
+def test_a_region_without_a_merge_is_collected(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    for key in range(4):
+        table.upsert([row(key)])
+        table.flush()
+
+    swept = table.collect(yes=True, interval_seconds=0)
+
+    assert GarbageKind.GENERATION not in {one.kind for one in swept.candidates}
+    assert (swept.phase, swept.deleted) == ("swept", len(swept.candidates))
+    assert table.scan().to_arrow().num_rows == 4
+
+
+def test_files_of_rows_and_of_deletions_that_no_version_names_are_collected(tmp_path: Path) -> None:
+    table = lancelsm.create(tmp_path / "table", [row(1), row(2)], primary_key="id")
+    table.delete([1])
+    table.run()
+    orphans = []
+    for directory in ("data", "_deletions"):
+        named = next((Path(table.uri) / directory).iterdir())
+        orphans.append(named.with_stem(f"{named.stem}0"))
+        orphans[-1].write_bytes(named.read_bytes())
+
+    swept = table.collect(yes=True, interval_seconds=0)
+
+    found = {one.path for one in swept.candidates if one.kind == GarbageKind.BASE_FILE}
+    assert found == {str(path.relative_to(table.uri)) for path in orphans}
+    assert not any(path.exists() for path in orphans)
+    assert table.scan().to_arrow().to_pylist() == [row(2)]
+
+
+def test_a_collection_that_only_removes_an_expired_snapshot_reports_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = create(tmp_path)
+    table.upsert([row(1)])
+    table.snapshot("monday", "1h")
+    monkeypatch.setattr(sweep, "has_expired", lambda *_, **__: True)
+
+    swept = table.collect(yes=True)
+
+    assert (swept.phase, swept.deleted, [one.path for one in swept.candidates]) == ("swept", 1, ["monday"])
+
+
+def test_a_listing_that_fails_is_reported_after_its_objects_are_deleted() -> None:
+    def listing(prefix: str) -> Iterator[Listed]:
+        yield Listed(key=f"{prefix}a", size=1)
+        raise Unavailable("the store is down", remedy="Retry")
+
+    deleted: list[str] = []
+    context: Any = SimpleNamespace(objects=SimpleNamespace(list=listing, delete=deleted.extend))
+
+    with pytest.raises(Unavailable, match="the store is down"):
+        sweep.delete_below(context, "x/")
+    assert deleted == ["x/a"]
 
 
 @pytest.mark.parametrize("yes", [False, True])
