@@ -26,6 +26,7 @@ from lancelsm.gc.lists import GarbageItem, GarbageKind, Round
 from lancelsm.gc.mark import Progress
 from lancelsm.history.pins import Pin
 from lancelsm.objects import Listed
+from lancelsm.region.handle import open_table
 from tests.simulation.memory_base import in_place_of_lance
 from tests.simulation.whole_table_env import WholeTableEnv
 from tests.unit.tables import create, row
@@ -287,6 +288,38 @@ def test_files_of_rows_and_of_deletions_that_no_version_names_are_collected(tmp_
     assert found == {str(path.relative_to(table.uri)) for path in orphans}
     assert not any(path.exists() for path in orphans)
     assert table.scan().to_arrow().to_pylist() == [row(2)]
+
+
+def test_a_sweep_of_the_base_refuses_a_list_that_was_not_committed(tmp_path: Path) -> None:
+    table = lancelsm.create(tmp_path / "table", [row(1)], primary_key="id")
+    orphan = Path(table.uri) / "data" / "orphan.lance"
+    orphan.write_bytes(b"rows")
+    table.collect(yes=True, interval_seconds=3600)
+    handle = open_table(table.uri)
+    committed = base.read_floor(handle)
+    path = Path(table.uri) / committed.key
+    path.write_bytes(lists.encode(replace(lists.decode(path.read_bytes(), key=""), marked=1.0)))
+
+    with pytest.raises(Corrupt, match="not the one that was committed"):
+        base.sweep_base(handle, committed, (), ())
+    assert orphan.exists()
+
+
+def test_a_sweep_of_the_base_removes_no_pinned_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    items = tuple(
+        GarbageItem(kind=GarbageKind.BASE_VERSION, path=f"version {one}", number=one, bytes=0, why="") for one in (3, 4)
+    )
+    found = lists.RoundList(key="k", setsum=Setsum.ZERO, round=replace(ROUND, region=None, fence=4, items=items))
+    monkeypatch.setattr(base, "find_base_list", lambda *_, **__: found)
+    removed: list[int] = []
+    monkeypatch.setattr(base, "clean_versions", lambda *, versions, **_: removed.extend(versions) or len(removed))
+    handle: Any = SimpleNamespace(
+        context=SimpleNamespace(uri="t"), storage_options=None, read_base=lambda: SimpleNamespace(fence=4, version=9)
+    )
+
+    swept = base.sweep_base(handle, Floor(version=5, round=3, key="k", setsum=Setsum.ZERO), (), [pin_of_version(4)])
+
+    assert (removed, swept.deleted, [one.path for one in swept.kept]) == ([3], 1, ["version 4"])
 
 
 def test_a_collection_that_only_removes_an_expired_snapshot_reports_it(
