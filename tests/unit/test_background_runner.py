@@ -53,6 +53,16 @@ def test_until_idle_flushes_and_merges_everything_due_or_not(tmp_path: Path) -> 
     assert rows_of(table) == [row(key) for key in range(10)]
 
 
+def test_a_run_counts_the_compactions_of_the_base(tmp_path: Path) -> None:
+    table = create(tmp_path, settings={"optimize_small_fragments": 2})
+    ran = []
+    for key in range(3):
+        table.upsert([row(key)])
+        ran.append(table.run(engine="inprocess").compactions)
+
+    assert ran == [0, 1, 1]
+
+
 @pytest.mark.one_case
 @pytest.mark.parametrize(
     ("seconds", "expected"),

@@ -240,6 +240,23 @@ def test_a_few_keys_are_found_by_the_index_and_by_a_scan_of_fragments_that_it_do
     assert (merged.rows_upserted, merged.rows_deleted) == (1, 2)
 
 
+def test_each_key_is_looked_up_in_the_index_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    look_up, looked_up = base_rows.look_up, []
+
+    def recorded(base: Any, column: str, runs: list[pa.Array], fragments: Any) -> Any:
+        looked_up.extend(run.to_pylist() for run in runs)
+        return look_up(base, column, runs, fragments)
+
+    monkeypatch.setattr(base_rows, "look_up", recorded)
+    table = indexed(tmp_path)
+    table.flush(A, [row(key, 1) for key in (8, 7)], deleted=[60_000])
+
+    table.merge()
+
+    table.check()
+    assert looked_up == [[7, 8], [60_000]]
+
+
 def test_many_keys_are_found_by_a_scan_even_with_an_index(tmp_path: Path) -> None:
     table = indexed(tmp_path)
     table.flush(A, [row(key, 1) for key in range(0, 100_002, 10)])
