@@ -23,12 +23,13 @@ from lancelsm.table import Table
 from tests.unit.tables import NEWEST, by_key, three_levels
 
 NOT_RECORDS = ["[]", "{", '{"version": null}']
-REGISTRIES = ["sqlite", "object"]
+# How a field is decoded does not depend on the registry; how a record is read does.
+in_both_registries = pytest.mark.parametrize("table", ["sqlite", "object"], indirect=True)
 
 
-@pytest.fixture(params=REGISTRIES)
+@pytest.fixture
 def table(tmp_path: Path, request: pytest.FixtureRequest) -> Table:
-    return three_levels(tmp_path / "table", registry=request.param)
+    return three_levels(tmp_path / "table", registry=getattr(request, "param", "sqlite"))
 
 
 def context_of(table: Table) -> TableContext:
@@ -65,29 +66,14 @@ def region_record_of(table: Table, partition: str) -> Key:
     return next(key for key, _ in context_of(table).registry.list(partition) if "#" in key.sort)
 
 
-@pytest.mark.one_case
 @pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("next_position", "4"),
-        ("next_position", 0),
-        ("next_position", 2**63),
-        ("epoch", "x"),
-        ("epoch", -1),
-        ("manifest_version", "2"),
-        ("manifest_version", True),
-        ("manifest_key", 7),
-        ("source", "[]"),
-        ("source", '{"queue": 7}'),
-        ("status", "ajar"),
-        ("format", ...),
-        ("format", 0),
-        ("format", "2"),
-    ],
+    ("of", "field", "value"),
+    [(head_key, "epoch", "x"), (region_key, "spec_id", "x"), (region_key, "values", "{"), (region_key, "values", ...)],
 )
-def test_a_head_with_a_wrong_field_is_corrupt_and_can_be_rebuilt(table: Table, field: str, value: object) -> None:
-    context = context_of(table)
-    change(table, head_key(context.table, table.regions()[0].id), **{field: value})
+def test_a_record_of_a_region_with_a_wrong_field_is_corrupt_and_can_be_rebuilt(
+    table: Table, of: Callable[..., Key], field: str, value: object
+) -> None:
+    change(table, of(context_of(table).table, table.regions()[0].id), **{field: value})
 
     with pytest.raises(Corrupt, match="registry rebuild"):
         rows_of(table)
@@ -97,14 +83,10 @@ def test_a_head_with_a_wrong_field_is_corrupt_and_can_be_rebuilt(table: Table, f
 
 
 @pytest.mark.one_case
-@pytest.mark.parametrize("fields", NOT_RECORDS)
+@in_both_registries
 @pytest.mark.parametrize("of", [head_key, region_key])
-def test_an_unreadable_record_of_a_region_is_corrupt_and_can_be_rebuilt(
-    table: Table, of: Callable[..., Key], fields: str
-) -> None:
-    context = context_of(table)
-    key = of(context.table, table.regions()[0].id)
-    write(table, key, fields)
+def test_an_unreadable_record_of_a_region_is_corrupt_and_can_be_rebuilt(table: Table, of: Callable[..., Key]) -> None:
+    write(table, of(context_of(table).table, table.regions()[0].id), "[]")
 
     with pytest.raises(Corrupt, match="registry rebuild"):
         rows_of(table)
@@ -113,6 +95,7 @@ def test_an_unreadable_record_of_a_region_is_corrupt_and_can_be_rebuilt(
     assert rows_of(table) == NEWEST
 
 
+@in_both_registries
 @pytest.mark.parametrize("fields", [*NOT_RECORDS, '{"holder": "a", "expires": "5", "version": "1"}'])
 def test_an_unreadable_lease_can_be_taken(table: Table, fields: str) -> None:
     context = context_of(table)
@@ -127,7 +110,7 @@ def test_an_unreadable_lease_can_be_taken(table: Table, fields: str) -> None:
 
 @pytest.mark.one_case
 @pytest.mark.parametrize("field", ["nonce", "version", "confirmed", "clone", "created"])
-@pytest.mark.parametrize("value", [..., [], -1], ids=["missing", "list", "another type"])
+@pytest.mark.parametrize("value", [..., -1], ids=["missing", "another type"])
 def test_a_snapshot_with_a_wrong_field_is_corrupt_and_can_be_dropped(table: Table, field: str, value: object) -> None:
     table.snapshot("monday", "never")
     change(table, pin_key(snapshots(context_of(table).table), "monday"), **{field: value})
@@ -142,17 +125,15 @@ def test_a_snapshot_with_a_wrong_field_is_corrupt_and_can_be_dropped(table: Tabl
     assert rows_of(table) == NEWEST
 
 
-@pytest.mark.one_case
-@pytest.mark.parametrize("fields", NOT_RECORDS)
 @pytest.mark.parametrize("part", [False, True], ids=["pin record", "region record"])
 @pytest.mark.parametrize("kind", ["snapshot", "cursor"])
-def test_a_pin_with_an_unreadable_record_can_be_dropped(table: Table, kind: str, part: bool, fields: str) -> None:
+def test_a_pin_with_an_unreadable_record_can_be_dropped(table: Table, kind: str, part: bool) -> None:
     partition = (snapshots if kind == "snapshot" else cursors)(context_of(table).table)
     make = {"snapshot": table.snapshot, "cursor": table.set_cursor}[kind]
     make("broken")
     key = region_record_of(table, partition) if part else pin_key(partition, "broken")
     make("intact")
-    write(table, key, fields)
+    write(table, key, "[]")
 
     with pytest.raises(Corrupt, match=r"Drop the snapshot or cursor"):
         table.collect(yes=True)

@@ -71,8 +71,25 @@ def test_a_head_of_a_newer_format_is_invalid():
 
 @pytest.mark.parametrize(
     "change",
-    [{"owner": None}, {"status": "ajar"}, {"entry_setsum": "00"}, {"source": "{"}, {"merged": None}],
-    ids=["absent text", "status", "sum", "source", "absent number"],
+    [
+        {"owner": None},
+        {"merged": None},
+        {"format": None},
+        {"status": "ajar"},
+        {"entry_setsum": "00"},
+        {"manifest_key": 7},
+        {"source": "{"},
+        {"source": "[]"},
+        {"source": '{"queue": 7}'},
+        {"epoch": "4"},
+        {"epoch": -1},
+        {"manifest_version": True},
+        {"next_position": 0},
+        {"next_position": 2**63},
+        {"format": 0},
+        {"format": "2"},
+    ],
+    ids=str,
 )
 def test_an_unreadable_record_is_corrupt(change):
     record = {name: value for name, value in {**heads.to_record(HEAD), **change}.items() if value is not None}
