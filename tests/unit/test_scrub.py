@@ -12,12 +12,17 @@ import pyarrow as pa
 import pytest
 
 import lancelsm
-from lancelsm.common.layout import CONFIG, Position, bitrev64, snapshots
+from lancelsm.common.layout import CONFIG, Position, bitrev64, published_manifest, snapshots
+from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Invalid
 from lancelsm.objects import Object
+from lancelsm.region.catalog import regions
+from lancelsm.region.compare_and_swap import newest
 from lancelsm.region.handle import open_configured
+from lancelsm.region.manifest import encode
 from lancelsm.scrub.table import scrub, scrub_location
 from lancelsm.table import Table
+from lancelsm.wal.entry import decode
 from tests.unit.tables import create, levels, row
 
 
@@ -80,6 +85,38 @@ def test_scrub_of_one_region_reads_no_other(tmp_path: Path) -> None:
     assert not table.scrub(region=second.id[:8]).ok
     with pytest.raises(Invalid, match="region not found"):
         table.scrub(region="ffffffff")
+
+
+@pytest.mark.parametrize("of", ["bytes", "rows"])
+def test_an_entry_that_declares_another_sum_is_named(tmp_path: Path, of: str) -> None:
+    table = create(tmp_path)
+    table.upsert([row(1)])
+    path = next((tmp_path / "table" / "_mem_wal").glob("*/wal/*.arrow"))
+    entry = decode(path.read_bytes(), position=Position(1), key="")
+    declared = entry.summary.entry_setsum if of == "bytes" else entry.row_setsum
+    assert declared is not None
+    path.write_bytes(path.read_bytes().replace(declared.hex().encode(), Setsum.ZERO.hex().encode()))
+
+    (found,) = table.scrub().problems
+    assert (found.path, found.problem) == (
+        str(path.relative_to(table.uri)),
+        f"its {of} don't have the sum that it declares",
+    )
+
+
+def test_a_manifest_that_breaks_an_invariant_is_named(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    table.upsert([row(1)])
+    table.flush()
+    region = regions(open_configured(table.uri).context)[0]
+    head = region.head()
+    manifest = newest(region, head)[1]
+    body = encode(replace(manifest, collected_entries=Setsum.of([b"another entry"])))
+    for key in (head.manifest_key, published_manifest(region.id, head.manifest_version)):
+        (Path(table.uri) / key).write_bytes(body)
+
+    found = {found.path: found.problem for found in table.scrub().problems}
+    assert "do not add up to the sum at the replay point" in found[head.manifest_key]
 
 
 @pytest.mark.rest
