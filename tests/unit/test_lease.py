@@ -49,6 +49,16 @@ class Environment:
         return str(record["holder"]) if record else ""
 
 
+def test_each_change_of_a_lease_raises_its_version() -> None:
+    environment, versions = Environment(), []
+    for name in ("a", "b"):
+        with lease(environment.process(name), "base"):
+            versions.append((environment.registry.read(lease_key(TABLE, "base")) or {})["version"])
+        versions.append((environment.registry.read(lease_key(TABLE, "base")) or {})["version"])
+
+    assert versions == [1, 2, 3, 4]
+
+
 def test_a_held_lease_keeps_other_processes_away() -> None:
     environment = Environment()
     with lease(environment.process("a"), "base"):
