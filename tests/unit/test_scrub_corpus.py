@@ -27,7 +27,8 @@ from lancelsm.scrub.table import scrub_location
 ARCHIVE = Path(__file__).parents[1] / "fixtures" / "corrupt" / "tree.tar.xz"
 # "doubled" means that a second copy exists under another name.
 FAULTS = ("missing", "cut", "flipped", "stale", "foreign", "doubled")
-FLIPS = 3
+# Without a check of scrub that notices flipped bits at all, seed 1 fails too.
+SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (0, 2))]
 
 
 def scan(table: str, **options: Any) -> list[dict[str, Any]]:
@@ -335,7 +336,7 @@ def test_scrub_names_a_damaged_object_and_its_readers_refuse_it(
 
 
 @pytest.mark.one_case
-@pytest.mark.parametrize("seed", range(FLIPS))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", READ_BY)
 def test_a_flipped_bit_is_named_or_does_no_harm(tree: Tree, tmp_path: Path, name: str, seed: int) -> None:
     location = tree.copy(tmp_path / "tree")
