@@ -23,11 +23,17 @@ FROZEN = ("9.0.1", "12.0.0", "14.0.2")  # releases of pylance that wrote the tre
 
 
 def make_table(
-    uri: Path | str, columns: pa.Schema, primary_key: Sequence[str], rows: pa.Table | None = None, **mem_wal: Any
+    uri: Path | str,
+    columns: pa.Schema,
+    primary_key: Sequence[str],
+    rows: pa.Table | None = None,
+    version: str | None = None,
+    **mem_wal: Any,
 ) -> lance.LanceDataset:
     """Create a base with a primary key, rows and a MemWAL index. `mem_wal` is passed to `initialize_mem_wal`."""
     declared = declare_primary_key(columns, tuple(primary_key))
-    dataset = lance.write_dataset(rows.cast(declared) if rows else declared.empty_table(), str(uri), schema=declared)
+    data = rows.cast(declared) if rows else pa.RecordBatchReader.from_batches(declared, [])  # of any type
+    dataset = lance.write_dataset(data, str(uri), schema=declared, data_storage_version=version)
     dataset.initialize_mem_wal(**mem_wal)
     return dataset
 

@@ -80,7 +80,6 @@ PURE = frozenset(
         "conditions.read_condition",
         "deletions.arrow_problem",
         "deletions.every_row",
-        "fields.check_storable",
         "fields.fitted",
         "fields.numbering",
         "fields.stored_fields",

@@ -20,6 +20,7 @@ from lancelsm.dataset.base_table import REGIONS, BaseFacts
 from lancelsm.errors import Contended, Corrupt, Invalid, error_context
 from lancelsm.objects import PreconditionFailed, Written
 from lancelsm.read.status import read_status
+from lancelsm.record.admission import check_columns
 from lancelsm.record.key import check_primary_key
 from lancelsm.region import config as configs
 from lancelsm.region import manifest as manifests
@@ -66,8 +67,8 @@ def adopt(
         read, flushed, merged and sealed, but takes no rows until `set_regions`.
 
     Raises:
-        Invalid: no such table is there, it has no primary key, or it is a lancelsm table that Lance's writer did not
-            change.
+        Invalid: no such table is there, it has no primary key or a column that a table can't have
+            (`record.admission`), or it is a lancelsm table that Lance's writer did not change.
         Corrupt: an entry or a manifest is unreadable, or the log has a hole.
         Contended: a writer of Lance kept claiming a region.
         Unavailable: a store or the registry did not answer. Run it again.
@@ -83,7 +84,9 @@ def adopt(
     check_free(store, uri=location)
     adoptable = read_adoptable(uri=location, objects=store, storage_options=storage_options)
     schema = adoptable.base.schema
-    check_primary_key(schema)
+    with error_context(table=location):
+        check_primary_key(schema)
+        check_columns(schema.columns, file_version=adoptable.base.data_storage_version)
     facts = adoptable.base.facts or BaseFacts(
         table=table_id(ports.ids.nonce()),
         registry=registry or default_registry(location),

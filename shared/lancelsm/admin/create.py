@@ -21,11 +21,11 @@ from lancelsm.common.layout import CLONE, CONFIG, DROPPING, RESTORED, TableId, t
 from lancelsm.common.setsum import Setsum
 from lancelsm.dataset.base_reads import scan_base
 from lancelsm.dataset.base_table import BaseFacts, BaseTable, Sharding, create_base, ensure_mem_wal, find_base
-from lancelsm.dataset.fields import check_storable
 from lancelsm.dataset.scrub_reads import shared_directories
 from lancelsm.errors import Corrupt, Invalid, Unavailable, error_context
 from lancelsm.objects import ObjectStore, put_once
 from lancelsm.objects.open import local_path
+from lancelsm.record.admission import check_columns, declared
 from lancelsm.record.key import check_primary_key, unsupported_by_lance
 from lancelsm.record.normalize import inferred, upserts
 from lancelsm.record.rowsum import row_setsum
@@ -191,12 +191,12 @@ def register_table(
 def _schema_and_data(data_or_schema: Any, primary_key: Sequence[str]) -> tuple[TableSchema, Any]:
     """Check the schema of a new table. Return it with the field ids that Lance will assign, and the rows, if any."""
     data = None if isinstance(data_or_schema, pa.Schema) else inferred(data_or_schema)
-    columns = (data_or_schema if data is None else data.schema).remove_metadata()
+    columns = declared((data_or_schema if data is None else data.schema).remove_metadata())
     check_names(columns)
     check_primary_key(TableSchema(columns=columns, primary_key=tuple(primary_key)))
-    check_storable(columns)
-    declared = declare_primary_key(columns, tuple(primary_key))
-    schema = TableSchema(columns=numbered(declared), primary_key=tuple(primary_key))
+    check_columns(columns)
+    numbers = numbered(declare_primary_key(columns, tuple(primary_key)))
+    schema = TableSchema(columns=numbers, primary_key=tuple(primary_key))
     foreign = unsupported_by_lance(schema)
     if foreign:
         warnings.warn(

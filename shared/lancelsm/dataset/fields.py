@@ -14,7 +14,7 @@ import lance
 import pyarrow as pa
 from lance.schema import LanceSchema
 
-from lancelsm.errors import Corrupt, Invalid
+from lancelsm.errors import Corrupt
 from lancelsm.record.schema import FIELD_ID, TOMBSTONE, TableSchema, field_id
 
 TRUE_IDS = {b"lancelsm.fields": b"numbered as in the base"}  # in the schema metadata of generations of lancelsm
@@ -37,29 +37,6 @@ class Numbering:
     def is_fresh(self) -> bool:
         """Whether both numberings are equal, which is the case until columns of the base are changed."""
         return all(old == new for old, new in self.ids.items())
-
-
-def check_storable(columns: pa.Schema) -> None:
-    """Raise `Invalid` unless Lance stores each of these columns without changing its type."""
-    for column in columns:
-        try:
-            kept = LanceSchema.from_pyarrow(pa.schema([column])).to_pyarrow().field(0)
-        except ValueError as cause:
-            what = f"Lance can't store column {column.name!r} of type {column.type}"
-            raise Invalid(what, field=column.name) from cause
-        changed = kept.type != column.type and not isinstance(column.type, pa.BaseExtensionType)
-        if changed or _has_empty_struct(column.type):
-            raise Invalid(
-                f"Lance can't store column {column.name!r} of type {column.type}",
-                remedy="Use text or binary instead of a view type, and structs with at least one field",
-                field=column.name,
-            )
-
-
-def _has_empty_struct(kind: pa.DataType) -> bool:
-    if pa.types.is_struct(kind) and kind.num_fields == 0:
-        return True
-    return any(_has_empty_struct(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def numbering(schema: TableSchema) -> Numbering:

@@ -27,13 +27,13 @@ from lancelsm.dataset.fields import Numbering, StoredField, fitted, numbering, s
 from lancelsm.dataset.native import native_errors, read_errors
 from lancelsm.dataset.pk_index import find_rows, write_pk_index
 from lancelsm.errors import Corrupt, Invalid
+from lancelsm.record.admission import OLD_FILE_VERSIONS
 from lancelsm.record.key import key_column
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TOMBSTONE, TableSchema
 
 _BLOOM = "bloom_filter.bin"
 _ROW = "_rowid"  # in a dataset of one fragment: the offset of the row, counting masked rows
-_OLD_FORMATS = frozenset({"legacy", "0.1", "2.0"})
 _ROWS_BY_NUMBER = 1000
 
 StorageOptions = Mapping[str, str] | None
@@ -208,7 +208,7 @@ def _open(uri: str, storage_options: StorageOptions) -> lance.LanceDataset:
 
 
 def _format(data_storage_version: str) -> str:
-    return "2.1" if data_storage_version in _OLD_FORMATS else data_storage_version
+    return "2.1" if data_storage_version in OLD_FILE_VERSIONS else data_storage_version
 
 
 def _files(uri: str, storage_options: StorageOptions) -> LanceFileSession:
