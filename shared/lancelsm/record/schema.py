@@ -8,13 +8,14 @@ last column (lance-memwal, "WAL Entry", as written by Lance 14).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 
 import pyarrow as pa
 
 from lancelsm.errors import Invalid
+from lancelsm.record.admission import children
 
 TOMBSTONE = "_tombstone"
 FIELD_ID = b"lance:field_id"
@@ -26,11 +27,23 @@ PRIMARY_KEY_POSITION = b"lance-schema:unenforced-primary-key:position"
 class TableSchema:
     """Columns with Lance's field ids, and the columns of the primary key in key order.
 
-    `columns` is the schema of the base without schema metadata. Every field, nested ones included, has `FIELD_ID`.
+    `columns` is the schema of the base without schema metadata. Every field has `FIELD_ID`, nested ones included, but
+    for those in a fixed_size_list.
     """
 
     columns: pa.Schema
     primary_key: tuple[str, ...]
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, TableSchema)
+            and self.primary_key == other.primary_key
+            and self.columns == other.columns  # ignores metadata, which Lance changes, and with it the ids
+            and list(_ids(self.columns)) == list(_ids(other.columns))
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.columns, self.primary_key))
 
     @property
     def names(self) -> list[str]:
@@ -54,6 +67,13 @@ def field_id(field: pa.Field) -> int:
     if value is None:
         raise Invalid(f"column {field.name!r} has no Lance field id", field=field.name)
     return int(value)
+
+
+def _ids(fields: Iterable[pa.Field]) -> Iterator[bytes | None]:
+    """Yield the id of each field and of the fields inside it."""
+    for field in fields:
+        yield (field.metadata or {}).get(FIELD_ID)
+        yield from _ids(children(field.type))
 
 
 def check_names(columns: pa.Schema) -> None:
@@ -97,8 +117,6 @@ def _numbered(field: pa.Field, ids: Iterator[int]) -> pa.Field:
     elif pa.types.is_map(kind):
         next(ids)  # the struct of key and value
         kind = pa.map_(_numbered(kind.key_field, ids), _numbered(kind.item_field, ids), kind.keys_sorted)
-    elif pa.types.is_fixed_size_list(kind) and pa.types.is_nested(kind.value_type):
-        kind = pa.list_(_numbered(kind.value_field, ids), kind.list_size)
     elif pa.types.is_large_list(kind):
         kind = pa.large_list(_numbered(kind.value_field, ids))
     elif pa.types.is_list(kind):
