@@ -213,6 +213,7 @@ def test_a_uuid_is_text_or_sixteen_bytes():
 INSTANT = dt.datetime(2020, 1, 2, 3, 4, 5, 6, tzinfo=dt.UTC)
 CLOCK = INSTANT.replace(tzinfo=None)
 EPOCH = dt.datetime.fromtimestamp(0, dt.UTC).replace(tzinfo=None)
+NANOSECONDS = pd.Timestamp("2020-01-02T03:04:05.123456789")
 INNER = pa.struct(
     [pa.field("x", pa.int8(), metadata={FIELD_ID: "8"}), pa.field("y", pa.string(), metadata={FIELD_ID: "9"})]
 )
@@ -275,6 +276,19 @@ PYTHON_MISFITS = [
     (pa.map_(pa.string(), pa.int8()), [("a", 1, 2)]),
     (pa.map_(pa.string(), pa.int8()), {"a": "b"}),
     (pa.null(), 1),
+    (pa.float64(), np.uint64(2**64 - 1)),
+    (pa.float32(), np.uint32(2**32 - 1)),
+    (pa.list_(items(pa.float64())), [np.uint64(2**64 - 1)]),
+    (pa.list_(items(pa.float64()), 1), np.array([2**64 - 1], np.uint64)),
+    (pa.int64(), np.uint64(2**63)),
+    (pa.timestamp("us"), NANOSECONDS),
+    (pa.struct([pa.field("x", pa.timestamp("us"), metadata={FIELD_ID: "8"})]), {"x": NANOSECONDS}),
+    (pa.list_(items(pa.timestamp("ms"))), [NANOSECONDS]),
+    (pa.duration("us"), pd.Timedelta(1, "ns")),
+    (pa.timestamp("ns"), pd.NaT),
+    (pa.duration("ns"), pd.NaT),
+    (pa.struct([pa.field("x", pa.int8(), nullable=False, metadata={FIELD_ID: "8"})]), {"x": None}),
+    (pa.map_(pa.string(), pa.field("value", pa.int8(), nullable=False)), {"a": None}),
 ]
 
 
@@ -449,6 +463,9 @@ UNCHANGED = {
     "time": (pa.time32("ms"), [dt.time(1, 2, 3, 4000)]),
     "duration": (pa.duration("us"), [dt.timedelta(microseconds=1)]),
     "null": (pa.null(), [None]),
+    "nanoseconds of pandas": (pa.list_(items(pa.timestamp("ns"))), [[NANOSECONDS, None], None]),
+    "duration of pandas": (pa.map_(pa.string(), pa.duration("ns")), [[("a", pd.Timedelta(1, "ns"))]]),
+    "unsigned numbers": (pa.list_(items(pa.float64())), [[np.uint64(2**53), np.uint8(255), 1.5]]),
     "10 MB": (pa.string(), ["x" * 10_000_000]),
 }
 
@@ -465,6 +482,35 @@ def test_a_value_is_stored_unchanged(name):
     assert repr(rows["v"].to_pylist()) == repr(expected.to_pylist())
     again = upserts(rows.drop_columns([TOMBSTONE]), schema=schema)
     assert row_setsum(again) == row_setsum(rows)
+
+
+def test_a_null_struct_may_have_fields_that_must_not_be_null() -> None:
+    kind = pa.struct([pa.field("x", pa.int8(), nullable=False, metadata={FIELD_ID: "8"})])
+    schema = schema_of(id=pa.int64(), v=kind)
+    given = pa.StructArray.from_arrays(
+        [pa.array([1, None], pa.int8())], fields=list(kind), mask=pa.array([False, True])
+    )
+
+    for values in ([{"x": 1}, None], given, pa.array([{"x": 1}, None], pa.struct([("x", pa.int8())]))):
+        rows = upserts({"id": [1, 2], "v": values}, schema=schema)
+        assert rows["v"].to_pylist() == [{"x": 1}, None]
+        assert rows["v"].chunk(0).field(0).null_count == 0
+        assert rows.cast(rows.schema).equals(rows), "Arrow can cast it"
+
+
+def test_a_dictionary_with_a_null_value_is_stored_without_it() -> None:
+    schema = schema_of(id=pa.int64(), v=pa.dictionary(pa.int32(), pa.string()))
+    values = pa.DictionaryArray.from_arrays(pa.array([1, 0], pa.int8()), pa.array(["a", None]))
+
+    rows = upserts({"id": [1, 2], "v": values}, schema=schema)
+
+    assert rows["v"].null_count == 1
+    assert rows["v"].to_pylist() == [None, "a"]
+    with pytest.raises(Invalid, match="'v' is null in row 0"):
+        upserts(
+            {"id": [1, 2], "v": values},
+            schema=schema_of(nullable=False, id=pa.int64(), v=schema.columns.field("v").type),
+        )
 
 
 def test_2000_columns_are_accepted():

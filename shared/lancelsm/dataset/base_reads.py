@@ -11,6 +11,7 @@ from lancelsm.dataset.base_table import BaseTable
 from lancelsm.dataset.conditions import Condition
 from lancelsm.dataset.literals import literals
 from lancelsm.dataset.native import read_errors
+from lancelsm.record.casts import as_schema
 from lancelsm.record.key import key_column
 
 _BATCH_ROWS = 65_536
@@ -27,9 +28,10 @@ def scan_base(
         Unavailable: the store did not answer.
     """
     with read_errors("the base can't be read", condition=where.text if where else None, table=base.uri):
-        yield from base.dataset.scanner(
+        for batch in base.dataset.scanner(
             columns=list(columns), filter=where and where.sql, limit=limit, batch_size=_BATCH_ROWS
-        ).to_batches()
+        ).to_batches():
+            yield as_schema(batch, pa.schema([base.schema.columns.field(name) for name in batch.schema.names]))
 
 
 def rows_of_keys(base: BaseTable, keys: pa.Table, *, columns: Sequence[str]) -> pa.Table:

@@ -23,6 +23,7 @@ from lancelsm.dataset.durable import make_durable
 from lancelsm.dataset.native import Carried, native_errors, read_errors
 from lancelsm.errors import Contended, Invalid
 from lancelsm.generated.lance.table_pb2 import MemWalIndexDetails
+from lancelsm.record.casts import as_type
 from lancelsm.record.schema import FIELD_ID, TableSchema, declare_primary_key
 
 TABLE = "lancelsm.table"
@@ -303,7 +304,7 @@ def _options(storage_options: StorageOptions) -> dict[str, str] | None:
 def _declared(batch: pa.RecordBatch, declared: pa.Schema) -> pa.RecordBatch:
     if batch.schema.names != declared.names:
         raise Invalid(f"the rows have the columns {batch.schema.names}, but the table has {declared.names}")
-    arrays = [column.cast(wanted.type) for column, wanted in zip(batch.columns, declared, strict=True)]
+    arrays = [as_type(column, wanted.type) for column, wanted in zip(batch.columns, declared, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=declared)
 
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 from lancelsm.dataset.literals import literals
 from lancelsm.dataset.native import invalid_condition, read_errors, text_of
 from lancelsm.errors import Invalid
+from lancelsm.record.casts import as_schema
 from lancelsm.record.values import json_column
 
 # Names that Lance gives to its row numbers and versions, and to no column. They differ between levels of a table.
@@ -85,7 +86,7 @@ class Condition:
         plain = pa.schema([pa.field(field.name, field.type) for field in rows.schema])
         with read_errors(f"the condition {self.text!r} can't be applied", condition=self.text, table=table):
             # Each handle has its own store in memory, which is freed with the handle.
-            dataset = lance.write_dataset(rows.cast(plain), "memory://rows", max_rows_per_file=rows.num_rows)
+            dataset = lance.write_dataset(as_schema(rows, plain), "memory://rows", max_rows_per_file=rows.num_rows)
             offsets = dataset.scanner(columns=[], filter=self.sql, with_row_id=True).to_table().column("_rowid")
         return rows.take(offsets)
 

@@ -28,6 +28,7 @@ from lancelsm.dataset.native import native_errors, read_errors
 from lancelsm.dataset.pk_index import find_rows, write_pk_index
 from lancelsm.errors import Corrupt, Invalid
 from lancelsm.record.admission import OLD_FILE_VERSIONS
+from lancelsm.record.casts import as_type, nulls
 from lancelsm.record.key import key_column
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TOMBSTONE, TableSchema
@@ -293,9 +294,9 @@ def _in_stored_form(batch: pa.RecordBatch, stored: _Stored, wanted: pa.Schema) -
             arrays.append(batch.column(TOMBSTONE))
         elif field.name in stored:
             held = stored[field.name]
-            arrays.append(fitted(batch.column(held.name), held, field))
+            arrays.append(as_type(fitted(batch.column(held.name), held, field), field.type))
         else:
-            arrays.append(pa.nulls(batch.num_rows, field.type))
+            arrays.append(nulls(batch.num_rows, field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=wanted)
 
 

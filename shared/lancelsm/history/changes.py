@@ -22,6 +22,7 @@ from lancelsm.errors import Corrupt, Invalid, error_context
 from lancelsm.history import cursor as cursors
 from lancelsm.history.pins import Pin
 from lancelsm.objects import Object
+from lancelsm.record.casts import as_schema
 from lancelsm.record.schema import TOMBSTONE, TableSchema
 from lancelsm.region.catalog import Region, TableContext, regions, with_heads
 from lancelsm.region.compare_and_swap import newest
@@ -436,5 +437,5 @@ def _to_change_rows(stored: pa.Table, schema: TableSchema) -> pa.Table:
     """Convert rows from stored form to the form of `Change.rows`."""
     operation = pc.if_else(stored.column(TOMBSTONE), DELETE, UPSERT)
     columns = pa.schema([field.with_nullable(True).remove_metadata() for field in schema.columns])
-    plain = stored.select(schema.names).cast(columns)
+    plain = as_schema(stored.select(schema.names), columns)
     return plain.append_column(OPERATION, operation)

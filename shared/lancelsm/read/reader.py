@@ -23,6 +23,7 @@ from lancelsm.dataset.generation import lookup_generation, read_generation
 from lancelsm.dataset.key_lookup import ABSENT, Indexes, Keys
 from lancelsm.errors import Invalid
 from lancelsm.read.view import RegionView, View
+from lancelsm.record.casts import as_schema
 from lancelsm.record.key import key_column, newest
 from lancelsm.record.schema import TOMBSTONE, TableSchema
 
@@ -108,7 +109,7 @@ def get(view: View, keys: pa.Table, *, uri: str, columns: Sequence[str] | None =
     if missing.num_rows:
         found.append(rows_of_keys(view.base, missing, columns=read))
     out = pa.schema([schema.columns.field(name).remove_metadata() for name in names])
-    return pa.concat_tables([out.empty_table(), *(rows.select(names).cast(out) for rows in found)])
+    return pa.concat_tables([out.empty_table(), *(as_schema(rows.select(names), out) for rows in found)])
 
 
 def _wanted(schema: TableSchema, columns: Sequence[str] | None, *, uri: str) -> list[str]:
@@ -226,7 +227,7 @@ def _limited(tables: Iterable[pa.Table], limit: int | None) -> Iterator[pa.Table
 
 
 def _shaped(tables: Iterable[pa.Table], out: pa.Schema) -> Iterator[pa.RecordBatch]:
-    return chain.from_iterable(table.select(out.names).cast(out).to_batches() for table in tables)
+    return chain.from_iterable(as_schema(table.select(out.names), out).to_batches() for table in tables)
 
 
 def _with_key(schema: TableSchema, columns: Sequence[str]) -> list[str]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancelsm.errors import Invalid
-from lancelsm.record.casts import cast_column, without_views
+from lancelsm.record.casts import cast_column, nulls, without_views
 from lancelsm.record.key import fold, last_of_key, newest
 from lancelsm.record.schema import TableSchema
 from lancelsm.record.shapes import is_row, key_rows, listed
@@ -103,7 +103,7 @@ def _stored(given: Mapping[str, _Column] | None, *, schema: TableSchema, names: 
     arrays = []
     for field in schema.columns:
         if field.name not in names:
-            arrays.append(pa.nulls(rows, field.type))
+            arrays.append(nulls(rows, field.type))
             continue
         needed = field.with_nullable(False) if field.name in schema.primary_key else field
         values = given[field.name]

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from lancelsm.errors import Invalid
 from lancelsm.record.admission import children
+from lancelsm.record.casts import as_column, nulls
 
 TOMBSTONE = "_tombstone"
 FIELD_ID = b"lance:field_id"
@@ -138,10 +139,9 @@ def conform(rows: pa.Table, schema: TableSchema) -> pa.Table:
     for field in stored:
         index = by_id.get((field.metadata or {}).get(FIELD_ID), by_name.get(field.name))
         if index is not None:
-            column = rows.column(index)
-            columns.append(column if column.type == field.type else column.cast(field.type))
+            columns.append(as_column(rows.column(index), field.type))
         elif field.name == TOMBSTONE:
             columns.append(pa.repeat(False, rows.num_rows))
         else:
-            columns.append(pa.nulls(rows.num_rows, field.type))
+            columns.append(nulls(rows.num_rows, field.type))
     return pa.Table.from_arrays(columns, schema=stored)
