@@ -7,13 +7,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
+import lancelsm
 from lancelsm.common.layout import Generation
 from lancelsm.compaction.spark import Spark
 from lancelsm.errors import Corrupt, Unavailable
 from tests.unit.merge_environment import A, B, Environment, row
+from tests.unit.test_values import INSIDE, kept
+from tests.unit.value_levels import Model, check_reads, columns_of, rows_of
 
 pytestmark = pytest.mark.spark
 
@@ -53,6 +57,21 @@ def test_executors_use_an_index_of_the_base(tmp_path: Path, spark: Spark) -> Non
 
     environment.check()
     assert (merged.rows_upserted, merged.rows_deleted) == (1, 1)
+
+
+def test_executors_keep_values_of_every_type(tmp_path: Path, spark: Spark) -> None:
+    columns = columns_of([INSIDE[inside](kind) for inside in INSIDE for kind in kept(inside)])
+    random, model = Random("spark"), Model()
+    first = rows_of(columns, range(8), random)
+    table = lancelsm.create(tmp_path / "table", first, primary_key="id")
+    table.upsert(second := rows_of(columns, range(4, 12), random))
+    for rows in (first, second):
+        model.write(rows)
+    table.flush()
+
+    assert table.merge(engine="spark").rows_upserted == 8
+
+    check_reads(table, model, "base")
 
 
 def test_an_error_in_an_executor_keeps_its_kind(tmp_path: Path, spark: Spark) -> None:

@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from lancelsm.errors import Invalid
-from lancelsm.record.files import read_file, read_ndjson
+from lancelsm.record.files import json_rows, read_file, read_ndjson
 from lancelsm.record.normalize import upserts
 from lancelsm.record.schema import FIELD_ID, TableSchema
 
@@ -229,6 +229,43 @@ def test_json_reads_types_that_it_lacks_from_text():
             "day": "x",
         }
     )
+
+
+MISFITS_IN_JSON = [
+    (pa.time64("us"), "12:00:00.123456789"),
+    (pa.time64("ns"), "12:00:00.1234567890"),
+    (pa.time64("ns"), "12:00:00.0000000001"),
+    (pa.time64("ns"), "12:00.5"),
+    (pa.time64("ns"), "12:00:00Z"),
+    (pa.time32("s"), 43200),
+    (pa.timestamp("us"), "2020-01-01T00:00:00.123456789"),
+    (pa.timestamp("us"), 5),
+    (pa.timestamp("us"), "+2020-13-01T00:00:00"),
+    (pa.timestamp("us"), "+12020-01-01"),
+    (pa.timestamp("s"), "+12020-01-01T00:00:00.5"),
+    (pa.timestamp("s", "UTC"), "+12020-01-01T00:00:00"),
+    (pa.timestamp("s"), "+12020-01-01T00:00:00Z"),
+    (pa.timestamp("ns"), "+12020-01-01T00:00:00"),
+    (pa.date32(), "+99999999-01-01"),
+    (pa.date32(), "-12020-02-30"),
+    (pa.date32(), "-44-03-15"),
+    (pa.duration("s"), "5"),
+    (pa.duration("s"), 1.5),
+    (pa.duration("s"), True),
+    (pa.duration("s"), 2**63),
+]
+
+
+@pytest.mark.parametrize(("kind", "value"), MISFITS_IN_JSON, ids=str)
+@pytest.mark.parametrize("nested", [False, True], ids=["column", "nested"])
+def test_a_value_in_json_that_does_not_fit_is_refused_with_its_row(kind, value, nested):
+    column = pa.struct([("x", pa.list_(kind))]) if nested else kind
+    rows = [{"v": None}, {"v": {"x": [None, value]} if nested else value}]
+
+    with pytest.raises(Invalid) as raised:
+        json_rows(rows, schema=pa.schema([("v", column)]))
+
+    assert raised.value.where == {"field": "v", "row": 1}
 
 
 def test_a_row_of_10_mb_is_read_from_text(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -13,17 +15,17 @@ import pytest
 
 import lancelsm
 from lancelsm.admin.adopt import adopt
-from lancelsm.admin.clone import clone_snapshot
-from lancelsm.backup import back_up, restore
-from lancelsm.compaction.optimize import optimize_base
 from lancelsm.errors import Invalid
 from lancelsm.record.admission import declared, refusal
-from lancelsm.region.handle import open_table
+from lancelsm.record.casts import storage_type
+from lancelsm.record.export import write_file
+from lancelsm.record.files import read_file
+from lancelsm.record.schema import FIELD_ID, TableSchema, numbered
 from lancelsm.table import Table
 from tests.interop import lance_oracle as oracle
-from tests.unit.arrow_values import EVERYWHERE, EXTENSIONS, FIXED, NEVER, array, exact
+from tests.unit.arrow_values import EVERYWHERE, EXTENSIONS, FIXED, NEVER
+from tests.unit.value_levels import KEY, Model, check_levels, check_reads, columns_of, rows_of
 
-KEY: Final = pa.field("id", pa.int64(), nullable=False)
 INSIDE: Final[dict[str, Callable[[pa.DataType], pa.DataType]]] = {
     "alone": lambda kind: kind,
     "struct": lambda kind: pa.struct([pa.field("f", kind), pa.field("g", pa.int8())]),
@@ -56,89 +58,44 @@ def refused(inside: str) -> list[pa.DataType]:
             return [*NEVER, *EXTENSIONS, pa.null()]
 
 
-def rows_of_all(columns: pa.Schema, keys: range, random: Random) -> pa.Table:
-    values = [array(column.type, len(keys), random, nullable=column.nullable) for column in list(columns)[1:]]
-    return pa.Table.from_arrays([pa.array(keys, pa.int64()), *values], schema=columns)
-
-
-class Model:
-    """The rows that a table must have, as exact values by key."""
-
-    def __init__(self) -> None:
-        self.rows: dict[int, dict[str, Any]] = {}
-
-    def write(self, rows: pa.Table) -> None:
-        self.rows.update(self.of(rows))
-
-    def of(self, rows: pa.Table) -> dict[int, dict[str, Any]]:
-        columns = {name: exact(rows.column(name)) for name in rows.schema.names if name != "id"}
-        return {key: {name: column[at] for name, column in columns.items()} for at, key in enumerate(exact(rows["id"]))}
-
-    def check(self, found: pa.Table, columns: pa.Schema, what: str, keys: set[int] | None = None) -> None:
-        expected = {key: row for key, row in self.rows.items() if keys is None or key in keys}
-        rows = self.of(found)
-        assert rows.keys() == expected.keys(), what
-        for column in columns:
-            assert found.schema.field(column.name).type == column.type, f"{what}: {column.name}"
-        for key, row in rows.items():
-            for name, value in row.items():
-                assert value == expected[key][name], f"{what}: {name} of type {columns.field(name).type}, row {key}"
-
-
-def check_reads(table: Table, model: Model, what: str) -> None:
-    model.check(table.scan().to_arrow(), table.schema, f"{what}, scan")
-    model.check(table.get({"id": sorted(model.rows)}), table.schema, f"{what}, get")
-    model.check(table.scan(where="id < 5").to_arrow(), table.schema, f"{what}, where", {k for k in model.rows if k < 5})
-
-
-def check_levels(table: Table, directory: Path, batches: list[pa.Table], model: Model) -> None:
-    """Write each batch, and compare all reads at each level, in copies and in the change stream."""
-    for number, rows in enumerate(batches):
-        table.upsert(rows)
-        model.write(rows)
-        check_reads(table, model, f"log {number}")
-        if number != 1:
-            table.flush()
-            check_reads(table, model, f"generation {number}")
-        if number > 2:
-            table.merge(engine="inprocess")
-            check_reads(table, model, f"base {number}")
-    table.snapshot("now", "never")
-    check_reads(table.at("now"), model, "snapshot")
-    clone_snapshot(open_table(table.uri), "now", directory / "clone")
-    check_reads(lancelsm.open(directory / "clone"), model, "clone")
-    changed = Model()
-    for change in table.changes():
-        changed.write(change.rows.select(table.schema.names))
-    assert {key: model.rows[key] for key in changed.rows} == changed.rows, "change stream"
-    optimize_base(uri=table.uri, small_fragments=2, deleted_share=0.01)
-    check_reads(table, model, "optimized base")
-    back_up(table, directory / "backup")
-    restore(directory / "backup", directory / "restored")
-    check_reads(lancelsm.open(directory / "restored"), model, "restored backup")
-
-
-def columns_of(kinds: list[pa.DataType], **options: Any) -> pa.Schema:
-    return pa.schema([KEY, *(pa.field(f"v{number}", kind, **options) for number, kind in enumerate(kinds))])
-
-
 @pytest.mark.one_case
 @pytest.mark.parametrize("given", ["schema", "rows"])
 @pytest.mark.parametrize("inside", INSIDE)
 def test_values_of_every_type_are_kept_at_every_level(tmp_path: Path, inside: str, given: str) -> None:
     columns = columns_of([INSIDE[inside](kind) for kind in kept(inside)])
     random = Random(f"{inside} {given}")
-    batches = [rows_of_all(columns, range(at, at + 12), random) for at in (0, 6, 12, 3, 0)]
+    batches = [rows_of(columns, range(at, at + 12), random) for at in (0, 6, 12, 3)]
     model = Model()
     first = columns
     if given == "rows":
-        first = rows_of_all(columns, range(20, 30), random)
+        first = rows_of(columns, range(20, 30), random)
         model.write(first)
 
     table = lancelsm.create(tmp_path / "table", first, primary_key="id")
 
     assert [field.type for field in table.schema] == [field.type for field in declared(columns)]
     check_levels(table, tmp_path, batches, model)
+
+
+def test_columns_after_a_nested_fixed_size_list_have_the_ids_that_lance_gives_them(tmp_path: Path) -> None:
+    columns = columns_of([pa.list_(pa.list_(pa.int16(), 3), 2), pa.string(), pa.int8()])
+    table = lancelsm.create(tmp_path / "table", columns, primary_key="id")
+    table.upsert(rows := rows_of(columns, range(9), Random("ids")))
+    model = Model()
+    model.write(rows)
+
+    check_reads(table, model, "log")
+
+
+def test_schemas_with_other_field_ids_differ() -> None:
+    columns = pa.schema([pa.field("id", pa.int64()), pa.field("v", pa.struct([("x", pa.int8())]))])
+    schema = TableSchema(columns=numbered(columns), primary_key=("id",))
+    inner = pa.struct([pa.field("x", pa.int8(), metadata={FIELD_ID: "7"})])
+    other = schema.columns.set(1, schema.columns.field(1).with_type(inner))
+
+    assert schema == TableSchema(columns=numbered(columns), primary_key=("id",))
+    assert schema != TableSchema(columns=other, primary_key=("id",))
+    assert schema != TableSchema(columns=schema.columns, primary_key=("v",))
 
 
 @pytest.mark.parametrize("inside", INSIDE)
@@ -212,7 +169,7 @@ def test_an_adopted_base_of_each_file_version_keeps_all_values(tmp_path: Path, v
     table = Table(adopt(lance_wrote(tmp_path, pa.schema(columns), version)))
     assert lance.dataset(table.uri).data_storage_version == version
     random = Random(f"version {version}")
-    batches = [rows_of_all(table.schema, range(at, at + 12), random) for at in (0, 6, 12, 3, 0)]
+    batches = [rows_of(table.schema, range(at, at + 12), random) for at in (0, 6, 12, 3)]
 
     check_levels(table, tmp_path, batches, Model())
 
@@ -248,3 +205,72 @@ def test_a_base_with_a_column_that_can_lose_values_cannot_be_adopted(
 
     assert raised.value.where == {"table": str(location), "field": column.name}
     assert sorted(location.rglob("*")) == before
+
+
+# Files
+
+
+def without_nan_payload(value: Any, kind: pa.DataType) -> Any:
+    """The exact value, with one NaN for all: text has no payload of a NaN."""
+    if value is None:
+        return None
+    if pa.types.is_floating(kind):
+        (number,) = struct.unpack({2: "<e", 4: "<f", 8: "<d"}[len(value)], value)
+        return "NaN" if math.isnan(number) else value
+    if isinstance(kind, pa.BaseExtensionType):
+        return without_nan_payload(value, kind.storage_type)
+    if pa.types.is_struct(kind):
+        return [without_nan_payload(one, field.type) for one, field in zip(value, kind, strict=True)]
+    if pa.types.is_map(kind):
+        return [(without_nan_payload(k, kind.key_type), without_nan_payload(v, kind.item_type)) for k, v in value]
+    if hasattr(kind, "value_field"):
+        return [without_nan_payload(one, kind.value_type) for one in value]
+    return value
+
+
+PARQUET_LACKS: Final = [pa.decimal128(5, -2), pa.decimal128(3, 10), pa.timestamp("s"), pa.timestamp("s", "UTC")]
+DATES: Final = [kind for kind in FIXED if pa.types.is_date(kind) or pa.types.is_timestamp(kind)]
+CSV_LACKS: Final = [kind for kind in EVERYWHERE if storage_type(kind) in (pa.binary(), pa.large_binary(), pa.binary(3))]
+
+
+@pytest.mark.parametrize(
+    ("inside", "suffix"),
+    [("alone", "csv"), *((inside, suffix) for suffix in ("jsonl", "parquet", "arrow", "arrows") for inside in INSIDE)],
+)
+def test_values_of_every_type_are_kept_in_files(tmp_path: Path, inside: str, suffix: str) -> None:
+    lacks = {"parquet": PARQUET_LACKS, "csv": [*CSV_LACKS, *EXTENSIONS, *DATES]}.get(suffix, [])
+    kinds = [kind for kind in kept(inside) if kind not in (*lacks, pa.binary(70_000))]
+    table = lancelsm.create(tmp_path / "table", columns_of(map(INSIDE[inside], kinds)), primary_key="id")
+    random = Random(f"{inside} {suffix}")
+    model = Model()
+    for at in (0, 20, 40):
+        rows = rows_of(table.schema, range(at, at + 20), random)
+        table.upsert(rows)
+        model.write(rows)
+
+    write_file(str(tmp_path / f"rows.{suffix}"), table.schema, table.scan().to_arrow().to_batches())
+    again = lancelsm.create(tmp_path / "again", table.schema, primary_key="id")
+    again.upsert(read_file(str(tmp_path / f"rows.{suffix}"), schema=table.schema))
+
+    found = Model()
+    found.write(again.scan().to_arrow())
+    assert found.rows.keys() == model.rows.keys()
+    for key, row in model.rows.items():
+        for name, value in row.items():
+            kind = table.schema.field(name).type
+            expected, actual = value, found.rows[key][name]
+            if suffix in ("jsonl", "csv"):
+                expected, actual = without_nan_payload(value, kind), without_nan_payload(actual, kind)
+            assert actual == expected, f"{name} of type {kind}, row {key}"
+
+
+@pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("s"), pa.timestamp("us", "UTC")], ids=str)
+def test_a_year_that_csv_cannot_have_is_refused_when_the_file_is_written(tmp_path: Path, kind: pa.DataType) -> None:
+    counts = pa.int32() if kind.bit_width == 32 else pa.int64()
+    rows = pa.table({"v": pa.array([0, None, (1 << (counts.bit_width - 1)) - 1], counts).view(kind)})
+
+    with pytest.raises(Invalid, match="column 'v', row 2: the year can't be written to CSV") as raised:
+        write_file(str(tmp_path / "rows.csv"), rows.schema, rows.to_batches(max_chunksize=1))
+
+    assert raised.value.where == {"field": "v", "row": 2}
+    assert not list(tmp_path.iterdir())

@@ -8,8 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lancelsm.errors import Invalid
+from lancelsm.record.admission import children
+from lancelsm.record.casts import as_schema, storage_type
+from lancelsm.record.iso import short_years
 from lancelsm.record.json_lines import json_lines
 
 Batches = Iterable[pa.RecordBatch]
@@ -64,7 +68,8 @@ def _replacing(file: Path) -> Iterator[Path]:
         partial.replace(file)
     except (OSError, pa.ArrowException) as error:
         reason = str(error).partition("\n")[0]
-        raise Invalid(f"{file} can't be written: {reason}", file=str(file)) from error
+        remedy = "Write JSON lines or Arrow, or leave the column out" if isinstance(error, pa.ArrowInvalid) else ""
+        raise Invalid(f"{file} can't be written: {reason}", remedy=remedy, file=str(file)) from error
     finally:
         partial.unlink(missing_ok=True)
 
@@ -72,13 +77,53 @@ def _replacing(file: Path) -> Iterator[Path]:
 def _write_parquet(file: Path, schema: pa.Schema, batches: Batches) -> None:
     from pyarrow import parquet  # noqa: PLC0415 - not for writers of other formats
 
+    schema = _without_inner_dictionaries(schema)
     with parquet.ParquetWriter(file, schema) as writer:
-        _write_all(writer, batches)
+        _write_all(writer, (as_schema(batch, schema) for batch in batches))
 
 
 def _write_arrow(file: Path, schema: pa.Schema, batches: Batches) -> None:
-    with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-        _write_all(writer, batches)
+    schema = _without_inner_dictionaries(schema)
+    grow = {at: _Dictionary(field.type) for at, field in enumerate(schema) if pa.types.is_dictionary(field.type)}
+    options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
+    with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, schema, options=options) as writer:
+        for batch in batches:
+            columns = as_schema(batch, schema).columns
+            for at, dictionary in grow.items():
+                columns[at] = dictionary.grown(columns[at])
+            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+
+
+class _Dictionary:
+    """The dictionary of a column in an Arrow file, which can only grow from batch to batch."""
+
+    def __init__(self, kind: pa.DictionaryType) -> None:
+        self._values = pa.array([], kind.value_type)
+
+    def grown(self, column: pa.DictionaryArray) -> pa.DictionaryArray:
+        """Return the column with this dictionary, after the values that it lacked were added."""
+        is_known = pc.is_in(column.dictionary, value_set=self._values)
+        self._values = pa.concat_arrays([self._values, pc.unique(column.dictionary.filter(pc.invert(is_known)))])
+        places = pc.index_in(column.dictionary, value_set=self._values)
+        indices = places.take(column.indices).cast(column.type.index_type)
+        return pa.DictionaryArray.from_arrays(indices, self._values)
+
+
+def _without_inner_dictionaries(schema: pa.Schema) -> pa.Schema:
+    """Return the schema without dictionaries inside other types: neither kind of file can have them in every case."""
+    return pa.schema([field.with_type(_without_dictionaries(field.type)) for field in schema], schema.metadata)
+
+
+def _without_dictionaries(kind: pa.DataType) -> pa.DataType:
+    """Return a nested type without the dictionaries inside it, another type unchanged."""
+    inner = [field.with_type(_without_dictionaries(storage_type(field.type))) for field in children(kind)]
+    if pa.types.is_struct(kind):
+        return pa.struct(inner)
+    if pa.types.is_map(kind):
+        return pa.map_(*inner)
+    if pa.types.is_list(kind):
+        return pa.list_(*inner)
+    return pa.large_list(*inner) if pa.types.is_large_list(kind) else kind
 
 
 def _write_arrow_stream(file: Path, schema: pa.Schema, batches: Batches) -> None:
@@ -98,7 +143,24 @@ def _write_csv(file: Path, schema: pa.Schema, batches: Batches) -> None:
             field=nested[0],
         )
     with csv.CSVWriter(file, schema) as writer:
-        _write_all(writer, batches)
+        _write_all(writer, _with_short_years(batches))
+
+
+def _with_short_years(batches: Batches) -> Batches:
+    rows = 0
+    for batch in batches:
+        for field, column in zip(batch.schema, batch.columns, strict=True):
+            if pa.types.is_timestamp(field.type) or pa.types.is_date(field.type):
+                row = pc.index(short_years(column), False).as_py()
+                if row >= 0:
+                    raise Invalid(
+                        f"column {field.name!r}, row {rows + row}: the year can't be written to CSV",
+                        remedy="Write Parquet, JSON lines or Arrow, or leave the column out",
+                        field=field.name,
+                        row=rows + row,
+                    )
+        rows += batch.num_rows
+        yield batch
 
 
 def _write_ndjson(file: Path, _: pa.Schema, batches: Batches) -> None:

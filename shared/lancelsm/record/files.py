@@ -199,7 +199,9 @@ def _parse_csv(file: Path, types: dict[str, pa.DataType], only: list[str] | None
 def _csv_type(kind: pa.DataType) -> pa.DataType:
     """Return the type for Arrow's CSV reader: text for types that it can't parse but Arrow can cast from text."""
     kind = _plain(kind)
-    lacking = pa.types.is_float16(kind) or (pa.types.is_decimal(kind) and not pa.types.is_decimal128(kind))
+    lacking = pa.types.is_float16(kind) or (
+        pa.types.is_decimal(kind) and not (pa.types.is_decimal128(kind) and 0 <= kind.scale <= kind.precision)
+    )
     return pa.string() if lacking else kind
 
 

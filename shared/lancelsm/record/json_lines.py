@@ -1,9 +1,9 @@
 """Convert rows to JSON, the inverse of `values.json_column`: the JSON is read back as the same rows.
 
 Values that JSON lacks are text: dates, times and timestamps in ISO 8601 (timestamps with a time zone in UTC), decimals,
-binary in base64, and "NaN", "Infinity", "-Infinity". Structs are objects and lists are arrays. Maps are objects if
-their keys are text, else arrays of pairs. A duration is a number in its unit; durations are the only values that can't
-be read back.
+binary in base64, and "NaN", "Infinity", "-Infinity". Structs are objects and lists are arrays. A map is an object if
+its keys are text and differ, else an array of pairs. A duration is a number in its unit. All is read back as it was,
+except for the payload of a NaN.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from lancelsm.record.casts import storage_type
+from lancelsm.record.iso import texts
 
 _NOT_FINITE: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 _encode: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
@@ -55,12 +58,9 @@ def json_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 
 def _flat(column: pa.Array) -> list[Any]:
     kind = column.type
-    if pa.types.is_timestamp(kind):
-        if kind.tz is None:
-            return list(pc.strftime(column, format="%Y-%m-%dT%H:%M:%S").to_pylist())
-        utc = column.cast(pa.timestamp(kind.unit, "UTC"))
-        return list(pc.strftime(utc, format="%Y-%m-%dT%H:%M:%SZ").to_pylist())
-    if pa.types.is_date(kind) or pa.types.is_time(kind) or pa.types.is_decimal(kind):
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return list(texts(column).to_pylist())
+    if pa.types.is_time(kind) or pa.types.is_decimal(kind):
         return list(column.cast(pa.string()).to_pylist())
     if pa.types.is_duration(kind):
         return list(column.cast(pa.int64()).to_pylist())
@@ -84,9 +84,15 @@ def _structs(column: pa.StructArray) -> list[Any]:
 def _maps(column: pa.MapArray) -> list[Any]:
     column = column.take(pa.arange(0, len(column)))  # copy: a slice still contains the items of all rows
     pairs = zip(json_values(column.keys), json_values(column.items), strict=True)
-    build = dict if pa.types.is_string(column.type.key_type) or pa.types.is_large_string(column.type.key_type) else list
+    key = storage_type(column.type.key_type)
+    build = _object if pa.types.is_string(key) or pa.types.is_large_string(key) else list
     ranges = zip(column.is_valid().to_pylist(), pairwise(column.offsets.to_pylist()), strict=True)
-    return [build(islice(pairs, end - start)) if present else None for present, (start, end) in ranges]
+    return [build(list(islice(pairs, end - start))) if present else None for present, (start, end) in ranges]
+
+
+def _object(pairs: list[tuple[Any, Any]]) -> Any:
+    found = dict(pairs)
+    return found if len(found) == len(pairs) else pairs
 
 
 def _lists(column: pa.Array) -> list[Any]:

@@ -1,7 +1,10 @@
 """Convert Python values to a column of the table's type. The conversion is strict: it refuses values that do not fit.
 
-Arrow alone would truncate 1.5 to 1 and a datetime to its day. Values from JSON are converted the same way. Values that
-JSON lacks are text: dates and times in ISO 8601, decimals, binary in base64, and "NaN", "Infinity", "-Infinity".
+Arrow alone would truncate 1.5 to 1, a datetime to its day, and nanoseconds of pandas to microseconds. Values from JSON
+are converted the same way. Values that JSON lacks are text: dates and times in ISO 8601, decimals, binary in base64,
+and "NaN", "Infinity", "-Infinity". A duration is an integer in its unit.
+
+Nested values are taken apart, and each leaf is converted as a column of its own.
 """
 
 from __future__ import annotations
@@ -10,20 +13,26 @@ import base64
 import datetime as dt
 import math
 import numbers
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
-from itertools import chain
-from typing import Any, Final
+from itertools import accumulate, chain
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
 from lancelsm.errors import Invalid
-from lancelsm.record.casts import attempt, converted, kind_of
+from lancelsm.record.admission import children
+from lancelsm.record.casts import as_type, attempt, converted, kind_of, storage_type
+from lancelsm.record.iso import parsed
 from lancelsm.record.shapes import without_uuids
 
 # Doubles of at least this size round to infinity.
 _ROUNDS_TO_INFINITY: Final = {16: 65520.0, 32: 3.4028235677973366e38}
 _NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_FRACTION: Final = re.compile(r"(\d\d:?\d\d:?\d\d)[.,](\d{1,9})")
+
+_Leaf: TypeAlias = Callable[[Sequence[Any], pa.DataType, pa.Field, Sequence[int]], pa.Array]
 
 
 def column(values: Sequence[Any], field: pa.Field) -> pa.Array:
@@ -35,32 +44,89 @@ def column(values: Sequence[Any], field: pa.Field) -> pa.Array:
         Invalid: a value has another kind or does not fit, or a null is not allowed by `field` or a nested field. The
             error names column and row.
     """
-    values = without_uuids(values, field.type)
-    _check_types(values, field.type, field, range(len(values)))
-    array = attempt(values, lambda part: pa.array(part, _wide(field.type)), field)
-    return converted(array, field)
+    values = without_uuids(values, storage_type(field.type))
+    return converted(_array(values, field.type, field, range(len(values)), _from_python), field)
 
 
 def json_column(values: Sequence[Any], field: pa.Field) -> pa.Array:
     """Convert values, as `json.loads` returns them, to a column like `column`. Floats may be Decimal."""
-    if pa.types.is_timestamp(field.type) or pa.types.is_date(field.type):
-        # Python's datetime has no nanoseconds.
-        return converted(column(values, field.with_type(pa.string())), field)
-    read = _reader(field.type)
+    return converted(_array(values, field.type, field, range(len(values)), _from_json), field)
+
+
+def _array(values: Sequence[Any], kind: pa.DataType, field: pa.Field, rows: Sequence[int], leaf: _Leaf) -> pa.Array:
+    """Build an array of the storage type of `kind`; `rows` has the row number of each value."""
+    kind = storage_type(kind)
+    if not pa.types.is_nested(kind):
+        return leaf(values, kind, field, rows)
+    _check_types(values, kind, field, rows)
+    null = pa.array([value is None for value in values], pa.bool_())
+
+    def inner(part: Sequence[Any], inside: pa.Field, numbers: Sequence[int]) -> pa.Array:
+        built = _array(part, inside.type, field, numbers, leaf)
+        return attempt(built, lambda some: as_type(some, inside.type), field, numbers)
+
+    if pa.types.is_struct(kind):
+        parts = [[None if value is None else value[child.name] for value in values] for child in kind]
+        arrays = [inner(part, child, rows) for part, child in zip(parts, kind, strict=True)]
+        return pa.StructArray.from_arrays(arrays, fields=list(kind), mask=null)
+    lists: list[Sequence[Any]] = [() if value is None else _items(value, kind) for value in values]
+    items = list(chain.from_iterable(lists))
+    numbers = [row for row, one in zip(rows, lists, strict=True) for _ in one]
+    offsets = pa.array(accumulate((len(one) for one in lists), initial=0), pa.int64())
+    if pa.types.is_map(kind):
+        keys, values_of_keys = (
+            inner([pair[side] for pair in items], child, numbers) for side, child in enumerate(children(kind))
+        )
+        return pa.MapArray.from_arrays(offsets.cast(pa.int32()), keys, values_of_keys, type=kind, mask=null)
+    # `converted` makes a list of another type of it, and checks nulls and sizes.
+    item = kind.value_field
+    return pa.LargeListArray.from_arrays(offsets, inner(items, item, numbers), type=pa.large_list(item), mask=null)
+
+
+def _items(value: Any, kind: pa.DataType) -> Sequence[Any]:
+    return list(_pairs(value)) if pa.types.is_map(kind) else value
+
+
+def _from_python(values: Sequence[Any], kind: pa.DataType, field: pa.Field, rows: Sequence[int]) -> pa.Array:
+    _check_types(values, kind, field, rows)
+    if pa.types.is_floating(kind):
+        values = _plain_integers(values)
+    array = attempt(values, lambda part: pa.array(part, _wide(kind)), field, rows)
+    return attempt(array, lambda part: as_type(part, kind), field, rows)
+
+
+def _from_json(values: Sequence[Any], kind: pa.DataType, field: pa.Field, rows: Sequence[int]) -> pa.Array:
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        _check_types(values, pa.string(), field, rows)
+        texts = attempt(values, lambda part: pa.array(part, pa.string()), field, rows)
+        return attempt(texts, lambda part: parsed(part, kind), field, rows)
+    if pa.types.is_duration(kind):
+        _check_types(values, pa.int64(), field, rows)
+        return attempt(values, lambda part: pa.array(part, pa.int64()).view(kind), field, rows)
+    read = _reader(kind)
     if read is None:
-        return column(values, field)
+        return _from_python(values, kind, field, rows)
     read_values = []
-    for row, value in enumerate(values):
+    for value, row in zip(values, rows, strict=True):
         try:
             read_values.append(None if value is None else read(value))
         except (ValueError, ArithmeticError, TypeError, AttributeError) as error:
-            raise _refused(value, field.type, field, row) from error
-    return column(read_values, field)
+            raise _refused(value, kind, field, row) from error
+    if pa.types.is_time(kind):
+        array = pa.array(read_values, pa.int64()).view(pa.time64("ns"))
+        return attempt(array, lambda part: as_type(part, kind), field, rows)
+    return _from_python(read_values, kind, field, rows)
+
+
+def _plain_integers(values: Sequence[Any]) -> Sequence[Any]:
+    """Replace integers of numpy: Arrow reads unsigned ones as signed for a float column."""
+    if {*map(type, values)} <= {int, float, type(None)}:
+        return values
+    return [int(value) if isinstance(value, numbers.Integral) else value for value in values]
 
 
 def _check_types(values: Sequence[Any], kind: pa.DataType, field: pa.Field, rows: Sequence[int]) -> None:
     """Raise `Invalid` for the first value that has another kind; `rows` has the row number of each value."""
-    kind = _storage_type(kind)
     accepts = _acceptance(kind)
     refused = {given for given in set(map(type, values)) if given is not type(None) and not accepts(given)}
     limited = _is_limited(kind)
@@ -68,24 +134,6 @@ def _check_types(values: Sequence[Any], kind: pa.DataType, field: pa.Field, rows
         for value, row in zip(values, rows, strict=True):
             if type(value) in refused or (limited and value is not None and not _in_limits(value, kind)):
                 raise _refused(value, kind, field, row)
-    if not pa.types.is_nested(kind):
-        return
-    present = [(value, row) for value, row in zip(values, rows, strict=True) if value is not None]
-    if pa.types.is_struct(kind):
-        names = {child.name for child in kind}
-        for value, row in present:
-            if value.keys() != names:
-                raise _refused(value, kind, field, row)
-        for child in kind:
-            inner = [value[child.name] for value, _ in present]
-            _check_types(inner, child.type, field, [row for _, row in present])
-    elif pa.types.is_map(kind):
-        pairs = [(pair, row) for value, row in present for pair in _pairs(value)]
-        for side, side_kind in enumerate((kind.key_type, kind.item_type)):
-            _check_types([pair[side] for pair, _ in pairs], side_kind, field, [row for _, row in pairs])
-    elif hasattr(kind, "value_field"):
-        items = list(chain.from_iterable(value for value, _ in present))
-        _check_types(items, kind.value_type, field, [row for value, row in present for _ in value])
 
 
 def _acceptance(kind: pa.DataType) -> Callable[[type], bool]:
@@ -134,66 +182,62 @@ def _is_bool(given: type) -> bool:
 
 def _is_limited(kind: pa.DataType) -> bool:
     narrow = pa.types.is_floating(kind) and kind.bit_width in _ROUNDS_TO_INFINITY
-    return bool(narrow or pa.types.is_timestamp(kind) or pa.types.is_map(kind))
+    counted = pa.types.is_timestamp(kind) or pa.types.is_duration(kind)
+    return bool(narrow or counted or pa.types.is_map(kind) or pa.types.is_struct(kind))
 
 
 def _in_limits(value: Any, kind: pa.DataType) -> bool:
-    """Check for mistakes that Arrow accepts: a float that rounds to infinity, a missing or an extra time zone."""
+    """Check for mistakes that Arrow accepts, such as a float that rounds to infinity, or a missing time zone."""
+    if pa.types.is_struct(kind):
+        return bool(value.keys() == {child.name for child in kind})
     if pa.types.is_timestamp(kind):
-        return (value.tzinfo is None) == (kind.tz is None)
+        zoned = value.tzinfo is not None
+        return value == value and zoned == (kind.tz is not None) and _fits_nanoseconds(value, "nanosecond", kind)  # noqa: PLR0124 - NaT is not
+    if pa.types.is_duration(kind):
+        return value == value and _fits_nanoseconds(value, "nanoseconds", kind)  # noqa: PLR0124 - pandas' NaT is not
     if pa.types.is_map(kind):
         return all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in _pairs(value))
     number = value if isinstance(value, int) else float(value)
     return abs(number) == math.inf or not abs(number) >= _ROUNDS_TO_INFINITY[kind.bit_width]
 
 
+def _fits_nanoseconds(value: Any, attribute: str, kind: pa.DataType) -> bool:
+    """Return whether the nanoseconds of a time of pandas, if it is one, fit the unit: Arrow would drop them."""
+    return kind.unit == "ns" or not getattr(value, attribute, 0)
+
+
 def _wide(kind: pa.DataType) -> pa.DataType:
     """Return a type that represents Python values without loss; the cast to `kind` then refuses a loss."""
-    kind = _storage_type(kind)
     if pa.types.is_timestamp(kind):
         return kind if kind.unit == "ns" else pa.timestamp("us", kind.tz)
     if pa.types.is_time(kind):
         return kind if kind.bit_width == 64 else pa.time64("us")
     if pa.types.is_duration(kind):
         return kind if kind.unit == "ns" else pa.duration("us")
-    if pa.types.is_struct(kind):
-        return pa.struct([child.with_type(_wide(child.type)) for child in kind])
-    if pa.types.is_map(kind):
-        return pa.map_(_wide(kind.key_type), _wide(kind.item_type))
-    if hasattr(kind, "value_field"):
-        return pa.large_list(kind.value_field.with_type(_wide(kind.value_type)))
     return kind
 
 
 def _reader(kind: pa.DataType) -> Callable[[Any], Any] | None:
     """Return the function that converts a JSON value to a Python value of this type; None if none is needed."""
-    kind = _storage_type(kind)
     if pa.types.is_floating(kind):
         return _read_float
     if pa.types.is_decimal(kind):
         return lambda value: Decimal(value) if isinstance(value, str) else value
-    if pa.types.is_timestamp(kind):
-        return dt.datetime.fromisoformat
-    if pa.types.is_date(kind):
-        return dt.date.fromisoformat
     if pa.types.is_time(kind):
-        return dt.time.fromisoformat
-    if pa.types.is_struct(kind):
-        readers = {child.name: _reader(child.type) for child in kind}
-        return lambda value: {name: _read(item, readers.get(name)) for name, item in value.items()}
-    if pa.types.is_map(kind):
-        key, item = _reader(kind.key_type), _reader(kind.item_type)
-        return lambda value: [(_read(k, key), _read(v, item)) for k, v in _pairs(value)]
-    if hasattr(kind, "value_field"):
-        inner = _reader(kind.value_type)
-        return None if inner is None else lambda value: [_read(item, inner) for item in value]
-    if _family(kind) == "binary":
+        return _read_time
+    if kind_of(kind) == "binary":
         return lambda value: base64.b64decode(value, validate=True)
     return None
 
 
-def _read(value: Any, reader: Callable[[Any], Any] | None) -> Any:
-    return value if value is None or reader is None else reader(value)
+def _read_time(text: str) -> int:
+    """Return the nanoseconds since midnight. Python's `time` has none."""
+    fraction = _FRACTION.fullmatch(text)
+    whole, digits = fraction.groups() if fraction else (text, "0")
+    time = dt.time.fromisoformat(whole)
+    if time.tzinfo is not None or not {".", ","}.isdisjoint(whole):
+        raise ValueError(f"{text} is not a time of day")
+    return ((time.hour * 60 + time.minute) * 60 + time.second) * 10**9 + int(digits.ljust(9, "0"))
 
 
 def _read_float(value: Any) -> Any:
@@ -209,12 +253,6 @@ def _read_float(value: Any) -> Any:
 
 def _pairs(value: Any) -> Iterator[Any]:
     return iter(value.items() if isinstance(value, Mapping) else value)
-
-
-def _storage_type(kind: pa.DataType) -> pa.DataType:
-    while isinstance(kind, pa.BaseExtensionType | pa.DictionaryType):
-        kind = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind.value_type
-    return kind
 
 
 def _refused(value: Any, kind: pa.DataType, field: pa.Field, row: int) -> Invalid:
