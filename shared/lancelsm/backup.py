@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -39,6 +40,7 @@ from lancelsm.table import Table
 
 FORMAT = 2
 
+_ROWS = re.compile(r"rows/[0-9a-f]{32}")
 _TTL = "1h"  # of the snapshot that a backup reads; it is refreshed meanwhile
 
 
@@ -242,6 +244,9 @@ def read_backup(store: ObjectStore, *, uri: str) -> Backup:
         backup.table_schema()
     except (ValueError, KeyError, TypeError, pa.ArrowException, OSError) as error:
         raise Corrupt(f"the backup is unreadable: {error!r}", table=uri, object=BACKUP) from error
+    if not _ROWS.fullmatch(str(backup.path)):
+        what = f"the backup names rows that are not below its own directory: {backup.path!r}"
+        raise Corrupt(what, table=uri, object=BACKUP, field="path")
     return backup
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lancelsm.common.layout import Epoch, Generation, Position, RegionId, Version
+from lancelsm.common.layout import Epoch, Generation, Nonce, Position, RegionId, Version, round_list
 from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Corrupt, Invalid
 from lancelsm.region import manifest as manifests
@@ -67,7 +67,7 @@ def apply(manifest, step):
         return manifests.collected(
             manifest,
             round_number=number,
-            key=f"gc/{number}",
+            key=round_list(manifest.region, number, Nonce("0" * 32)),
             list_setsum=Setsum.of([b"list"]),
             first_position=Position(removed[-1].folded.last + 1 if removed else 1),
             paths=frozenset(g.path for g in removed),

@@ -26,6 +26,7 @@ from lancelsm.common.layout import (
     head_key,
     published_manifest,
     region_id,
+    round_list,
     table_key,
     version_hint,
     wal_entry,
@@ -138,7 +139,7 @@ class Environment:
 
     def commit(self, region: Region) -> CommittedManifest:
         """Commit a manifest that carries the tag of this call, and record the result."""
-        tag = f"commit {len(self.commits)}"
+        tag = round_list(region.id, 1, Nonce(f"{len(self.commits):032x}"))
         self.commits[tag] = Crash("no result yet")
         try:
             done = commit(region, lambda m: replace(m, collector_round=m.collector_round + 1, collector_key=tag))

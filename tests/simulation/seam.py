@@ -92,12 +92,13 @@ PURE = frozenset(
         "scrub_reads.shared_directories",
     }
 )
-# Commands of an operator, apart from the write path.
+# Commands of an operator, apart from the write path; and a look at a local disk.
 ASIDE = frozenset(
     {
         "adoption.read_adoptable",
         "adoption.take_over",
         "adoption.write_facts",
+        "cleanup.link_in_base",
         "copies.read_copy",
         "copies.share_base",
         "copies.write_copy",

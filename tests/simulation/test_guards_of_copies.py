@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -12,17 +14,22 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import lance
 import pytest
 
 import lancelsm
-from lancelsm.admin import clone, drop
+from lancelsm.admin import clone, create, drop
 from lancelsm.admin.drop import drop_table
-from lancelsm.common.layout import DROPPING
+from lancelsm.admin.rebuild import rebuild
+from lancelsm.common.layout import DROPPING, SQLITE
+from lancelsm.dataset.tags import tags
 from lancelsm.errors import Contended, Invalid
-from lancelsm.gc import delete_table
+from lancelsm.gc import collect, delete_table
+from lancelsm.objects import ObjectStore
 from lancelsm.region.catalog import TableContext
 from lancelsm.region.handle import Ports, open_table
 from lancelsm.region.lease import LEASE_SECONDS
+from lancelsm.region.lineage import TAG_PREFIX
 from lancelsm.table import Table
 from tests.simulation.faults import Crash, FakeClock
 from tests.simulation.marks import Edit, moved, without
@@ -88,6 +95,71 @@ def overtaken_by_the_next_drop(table: Table, _: Path, patch: pytest.MonkeyPatch)
     assert copies_scenarios.values_by_id(lancelsm.open(path)) == {1: 1}
 
 
+def created_by_another_call(_: Table, path: Path, patch: pytest.MonkeyPatch) -> None:
+    """Another call creates the table after this one has found no base, and before it looks for foreign files."""
+    first_foreign, rows = create.first_foreign, [{"id": 1, "v": 1}]
+
+    def created_before(store: ObjectStore) -> str | None:
+        patch.undo()
+        lancelsm.create(path / "t", rows, primary_key="id")
+        return first_foreign(store)
+
+    patch.setattr(create, "first_foreign", created_before)
+    assert copies_scenarios.values_by_id(lancelsm.create(path / "t", rows, primary_key="id")) == {1: 1}
+
+
+def cloned_by_another_call(table: Table, path: Path, patch: pytest.MonkeyPatch) -> None:
+    """Another call creates the clone after this one has found no marker file, before it looks for foreign files."""
+    first_foreign = create.first_foreign
+
+    def cloned_before(store: ObjectStore) -> str | None:
+        patch.undo()
+        copies_scenarios.cloned(table, path / "clone")
+        return first_foreign(store)
+
+    patch.setattr(create, "first_foreign", cloned_before)
+    assert copies_scenarios.values_by_id(copies_scenarios.cloned(table, path / "clone")) == copies_scenarios.NEWEST
+
+
+def copied(table: Table, path: Path, _: pytest.MonkeyPatch) -> None:
+    """A copy of the directory of a clone is dropped."""
+    copies_scenarios.cloned(table, path / "clone")
+    with pytest.warns(UserWarning, match="was a copy of the clone"):
+        drop_table(shutil.copytree(path / "clone", path / "copy"))
+    assert [pin.clone for pin in table.snapshots() if pin.clone] == [str(path / "clone")]
+
+
+def copied_without_a_pin(table: Table, path: Path, _: pytest.MonkeyPatch) -> None:
+    """The source has lost its pins. The drop of a copy crashes after it has deleted the records of the copy."""
+    copies_scenarios.cloned(table, path / "clone")
+    shutil.copytree(path / "clone", path / "copy")
+    for file in Path(table.uri).glob(f"{SQLITE}*"):
+        file.unlink()
+    rebuild(open_table(table.uri))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        with mock.patch.object(drop, "delete_objects", side_effect=Crash("killed")), pytest.raises(Crash):
+            drop_table(path / "copy")
+        drop_table(path / "copy")
+    assert [tag for tag in tags(uri=table.uri) if tag.startswith(TAG_PREFIX)]
+
+
+def linked_before_the_sweep(table: Table, path: Path, _: pytest.MonkeyPatch) -> None:
+    """A symbolic link appears in the base after a round of the base is committed."""
+    handle = open_table(table.uri, settings={"keep_versions_seconds": 1e-3})
+    for number in range(16):
+        lance.dataset(table.uri).update_config({"more": str(number)})
+    rounds = collect.mark(handle).rounds
+    collect.commit(handle, collect.verify(handle, rounds).rounds)
+    foreign = path / "elsewhere" / "x.lance"
+    foreign.parent.mkdir()
+    foreign.write_text("precious")
+    os.utime(foreign, (1, 1))
+    Path(table.uri, "data", "link").symlink_to(foreign.parent)
+    collect.sweep(handle, rounds)
+    assert foreign.read_text() == "precious"
+
+
 GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
     "a snapshot is kept when its clone is pinned": (
         [without("snapshot is kept when its clone is pinned")],
@@ -117,6 +189,26 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
         [without("drop goes on only while the marker is its own")],
         overtaken_by_the_next_drop,
     ),
+    "a file of another call that creates the table is not foreign": (
+        [without("file of another creator is not foreign")],
+        created_by_another_call,
+    ),
+    "a file of another call that creates the clone is not foreign": (
+        [without("file of another call for the copy is not foreign")],
+        cloned_by_another_call,
+    ),
+    "a drop of a copy of a clone leaves the pin of the clone": (
+        [without("copy of a clone leaves its pin")],
+        copied,
+    ),
+    "a drop remembers where its clone was created": (
+        [without("drop remembers where its clone was created")],
+        copied_without_a_pin,
+    ),
+    "Lance follows no link out of the base": (
+        [without("Lance follows no link out of the base")],
+        linked_before_the_sweep,
+    ),
 }
 
 
@@ -139,7 +231,19 @@ def act(
     return lambda scenario: scenario(source, tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize("scenario", [dropped_before_the_pin, cloned_after_the_check, overtaken_by_the_next_drop])
+OWN = [
+    dropped_before_the_pin,
+    cloned_after_the_check,
+    overtaken_by_the_next_drop,
+    created_by_another_call,
+    cloned_by_another_call,
+    copied,
+    copied_without_a_pin,
+    linked_before_the_sweep,
+]
+
+
+@pytest.mark.parametrize("scenario", OWN)
 def test_a_scenario_passes_with_all_guards(scenario: Scenario, act: Callable[[Scenario], None]) -> None:
     act(scenario)
 

@@ -13,7 +13,16 @@ from functools import partial
 
 import pytest
 
-from lancelsm.common.layout import Position, generation_path, published_manifest, wal_entry
+from lancelsm.common.layout import (
+    Nonce,
+    Position,
+    Version,
+    generation_path,
+    published_manifest,
+    region_id,
+    staged_manifest,
+    wal_entry,
+)
 from lancelsm.common.setsum import Setsum
 from lancelsm.common.settings import Settings
 from lancelsm.errors import Contended
@@ -26,7 +35,7 @@ from lancelsm.history.pins import RegionPin
 from lancelsm.region.compare_and_swap import newest
 from tests.simulation import collection_scenarios, pin_scenarios
 from tests.simulation.collecting import TableEnv, filled
-from tests.simulation.environment import raised
+from tests.simulation.environment import TABLE, VALUES, raised
 from tests.simulation.faults import Call, FaultPlan
 from tests.simulation.marks import Edit, changed, without
 from tests.simulation.memory_base import in_place_of_lance
@@ -87,7 +96,9 @@ def published(version: int) -> Callable[[TableEnv], str]:
     return lambda table_env: published_manifest(table_env.environment.id, version)  # type: ignore[arg-type]
 
 
-STALE = RegionPin(first_position=Position(3), after=0, through=2, manifest_key="old", manifest_version=3)  # type: ignore[arg-type]
+ID = region_id(table=TABLE, spec_id=1, values=VALUES)
+OLD = staged_manifest(ID, Version(3), Nonce(NONCE))
+STALE = RegionPin(first_position=Position(3), after=0, through=2, manifest_key=OLD, manifest_version=3)  # type: ignore[arg-type]
 
 SWEEPS: dict[str, Check] = {
     "a generation that the manifest names stays": Check(
@@ -132,7 +143,7 @@ SWEEPS: dict[str, Check] = {
     ),
     "a pin's manifest stays": Check(
         edits=(without("sweep keeps pinned staged manifests", instead=False),),
-        forged=partial(swept, item(GarbageKind.STAGED, lambda _: "old", 3), STALE),
+        forged=partial(swept, item(GarbageKind.STAGED, lambda _: OLD, 3), STALE),
     ),
     "a pin's published manifest stays": Check(
         edits=(without("sweep keeps pinned published manifests", instead=False),),

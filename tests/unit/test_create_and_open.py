@@ -42,10 +42,10 @@ def create_with(location: Path, plan: FaultPlan) -> None:
 
 @pytest.fixture(scope="module")
 def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The state that a crash right after the base leaves. The six calls before check that the location is free."""
+    """The state that a crash right after the base leaves. The 15 calls before check that the location is free."""
     location = tmp_path_factory.mktemp("interrupted") / "table"
     with pytest.raises(Crash):
-        create_with(location, FaultPlan.at(6, CRASH_BEFORE))
+        create_with(location, FaultPlan.at(15, CRASH_BEFORE))
     assert open_base(uri=str(location)).rows == 2
     return location
 

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from lancelsm.common.layout import Epoch, Generation, Position, RegionId, Version
+from lancelsm.common.layout import Epoch, Generation, Nonce, Position, RegionId, Version, round_list
 from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Corrupt, Invalid
 from lancelsm.generated.lance import table_pb2 as lance
@@ -222,7 +222,7 @@ FULL = replace(
     THIRD,
     sealed=True,
     collector_round=4,
-    collector_key="gc/4-x.binpb",
+    collector_key=round_list(REGION, 4, Nonce("0" * 32)),
     collector_setsum=Setsum.of([b"list"]),
     collector_committed=1.5,
     collected_rows=Setsum.of([b"rows"]),

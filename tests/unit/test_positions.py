@@ -171,7 +171,7 @@ def test_positions_of_a_dropped_table_are_refused_by_the_table_that_replaced_it(
 
 def test_a_position_of_a_region_whose_creation_is_not_finished_is_accepted(table, handle):
     write(table, 1)
-    unfinished = RegionId("0" * 32)
+    unfinished = RegionId("00000000-0000-4000-8000-000000000000")
     record = dict(handle.context.registry.list(region_key(handle.context.table, RegionId("")).partition)[0][1])
     handle.context.registry.swap(region_key(handle.context.table, unfinished), expect=None, change=record)
     positions = {region.id: Position(1) for region in regions(handle.context)}

@@ -184,7 +184,6 @@ UNSUMMED = "Lance's files have no checksums, and its readers compare no counts"
 NOT_REFUSED = {
     ("lease", "cut"): "no guarantee depends on a lease: a process that can't read it removes it",
     ("catalog", "foreign"): "regions are read by their id, and their values come from the manifest",
-    ("catalog", "doubled"): "the copy has no head, and so no rows",
     ("snapshot", "doubled"): "the record that is read is intact",
     ("cursor", "doubled"): "the record that is read is intact",
     ("staged", "stale"): "a commit compares it with the published manifest, a scan does not",

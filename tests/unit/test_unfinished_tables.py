@@ -274,7 +274,8 @@ def test_a_create_that_races_another_create_is_contended_and_can_be_retried(tmp_
     crash_in(create, "register_table", lambda: lancelsm.create(location, ROWS, primary_key="id"))
 
     with monkeypatch.context() as patched:
-        patched.setattr(create, "find_base", lambda **_: None)  # as if the other base appeared right after the check
+        patched.setattr(create, "find_base", lambda **_: None)  # as if the other base appeared right after the checks
+        patched.setattr(create, "first_foreign", lambda _: None)
         with pytest.raises(Contended) as raised:
             lancelsm.create(location, ROWS, primary_key="id")
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lancelsm.admin.create import check_free
+from lancelsm.admin.foreign import first_foreign_data, not_free
 from lancelsm.admin.rebuild import newest_published, rebuild, regions_in_storage
 from lancelsm.common.layout import Epoch, Generation, Position, Version, published_manifest, table_id, wal_entry
 from lancelsm.compaction.maintenance import flush_table, merge_table
@@ -68,7 +69,8 @@ def adopt(
 
     Raises:
         Invalid: no such table is there, it has no primary key or a column that a table can't have
-            (`record.admission`), or it is a lancelsm table that Lance's writer did not change.
+            (`record.admission`), it has files below `data/` that Lance did not write, or it is a lancelsm table that
+            Lance's writer did not change.
         Corrupt: an entry or a manifest is unreadable, or the log has a hole.
         Contended: a writer of Lance kept claiming a region.
         Unavailable: a store or the registry did not answer. Run it again.
@@ -87,6 +89,8 @@ def adopt(
     with error_context(table=location):
         check_primary_key(schema)
         check_columns(schema.columns, file_version=adoptable.base.data_storage_version)
+    if (foreign := first_foreign_data(store)) is not None:
+        raise not_free(foreign, uri=location)
     facts = adoptable.base.facts or BaseFacts(
         table=table_id(ports.ids.nonce()),
         registry=registry or default_registry(location),

@@ -16,14 +16,16 @@ from typing import Any
 
 import pyarrow as pa
 
+from lancelsm.admin.foreign import first_foreign, not_free
 from lancelsm.common import settings as setting
-from lancelsm.common.layout import CLONE, CONFIG, DROPPING, RESTORED, TableId, table_id
+from lancelsm.common.layout import CLONE, CONFIG, DROPPING, OWN_DIRECTORIES, RESTORED, TableId, table_id
 from lancelsm.common.setsum import Setsum
 from lancelsm.dataset.base_reads import scan_base
 from lancelsm.dataset.base_table import BaseFacts, BaseTable, Sharding, create_base, ensure_mem_wal, find_base
 from lancelsm.dataset.scrub_reads import shared_directories
 from lancelsm.errors import Corrupt, Invalid, Unavailable, error_context
 from lancelsm.objects import ObjectStore, put_once
+from lancelsm.objects.links import first_link
 from lancelsm.objects.open import local_path
 from lancelsm.record.admission import check_columns, declared
 from lancelsm.record.key import check_primary_key, unsupported_by_lance
@@ -97,10 +99,14 @@ def create_table(
 def check_free(store: ObjectStore, *, uri: str, marker: str = "") -> None:
     """Raise `Invalid` if a table or a begun copy exists at `uri`, a drop is running there, or `uri` is inside a table.
 
+    Also if a directory that a table has is a symbolic link, or has one in it.
+
     Args:
         marker: the marker file of the copy that the caller creates.
     """
     _check_outside(uri)
+    if (link := first_link(uri, OWN_DIRECTORIES)) is not None:
+        raise not_free(link, uri=uri)
     if configs.read(store, uri=uri) is not None:
         raise Invalid("a table already exists at this location", remedy="Open it, or use another location", table=uri)
     if store.get(DROPPING) is not None:
@@ -147,13 +153,19 @@ def begin_copy(
         The content of the marker file: an earlier call may have chosen `table`; the other values are as wanted.
 
     Raises:
-        Invalid: something else was begun there.
+        Invalid: something else was begun there, or a foreign file is in a directory of the copy.
         Corrupt: the marker file is unreadable.
         Unavailable: create the copy again.
     """
     base = find_base(uri=uri, storage_options=storage_options)
-    if base is not None and store.get(marker) is None:  # in this order: the marker file is written before the base
-        raise _other_begun("another table was begun there", uri)
+    if store.get(marker) is None:  # in this order: the marker file is written before the base
+        if base is not None:
+            raise _other_begun("another table was begun there", uri)
+        foreign = first_foreign(store)
+        if (
+            foreign is not None and store.get(marker) is None  # guard: file of another call for the copy is not foreign
+        ):
+            raise not_free(foreign, uri=uri)
     found = put_once(store, marker, json.dumps(dict(wanted)).encode(), attempts=range(2))
     if found is None:
         raise Unavailable(f"the {_COPIES[marker]} could not be begun", remedy="Repeat the call", table=uri)
@@ -223,12 +235,17 @@ def ensure_base(
         marker: the marker file that `begin_copy` wrote, if the table is a copy.
 
     Raises:
-        Invalid: another dataset is there, or a table with other rows, schema, region spec, registry or owner was begun.
+        Invalid: another dataset is there, or a table with other rows, schema, region spec, registry or owner was begun,
+            or a foreign file is in a directory of the table.
         Contended: another process is creating a table there. The same call finishes it.
     """
     sharding = sharding_of(spec, schema)
     base = find_base(uri=location, storage_options=storage_options)
     _check_no_other_copy(store, uri=location, marker=marker)  # after find_base: a copy's marker is older than its base
+    if base is None and not marker and (foreign := first_foreign(store)) is not None:
+        base = find_base(uri=location, storage_options=storage_options)  # guard: file of another creator is not foreign
+        if base is None:
+            raise not_free(foreign, uri=location)
     if base is not None:
         _check_same_table(base, schema, wanted, rows)
         ensure_mem_wal(uri=location, sharding=sharding, storage_options=storage_options)

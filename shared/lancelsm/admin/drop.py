@@ -12,29 +12,30 @@ that nobody reads.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from lancelsm.admin.clone import release
 from lancelsm.admin.create import read_copy_marker
-from lancelsm.common.layout import CLONE, CONFIG, DROPPING, TableId, snapshots
+from lancelsm.common.layout import CLONE, CONFIG, DROPPING, TableId, snapshots, table_key
 from lancelsm.compaction.maintenance import BASE
 from lancelsm.dataset.base_table import find_base
 from lancelsm.dataset.scrub_reads import shared_directories
 from lancelsm.dataset.tags import tags
 from lancelsm.errors import Corrupt, Invalid, LsmError, Unavailable
 from lancelsm.gc.delete_table import cancel_drop, delete_config, delete_objects, delete_records
-from lancelsm.history.pins import pins_of
+from lancelsm.history.pins import named, pins_of
 from lancelsm.objects import ObjectStore, put_once
 from lancelsm.objects.filesystem import TEMPORARY
-from lancelsm.objects.open import local_path
+from lancelsm.objects.open import is_same_location, local_path
 from lancelsm.region import config as configs
 from lancelsm.region.catalog import TableContext
 from lancelsm.region.handle import Ports, canonical, open_configured
 from lancelsm.region.lease import lease
 from lancelsm.region.lineage import TAG_PREFIX, CloneLineage, read_lineage
-from lancelsm.region.markers import REMEDY, read_marker
+from lancelsm.region.markers import REMEDY, decode_marker, read_marker
 
 
 def drop_table(uri: str | Path, *, storage_options: Mapping[str, str] | None = None, ports: Ports | None = None) -> int:
@@ -73,15 +74,19 @@ def drop_table(uri: str | Path, *, storage_options: Mapping[str, str] | None = N
         what = f"the record of the clone's source belongs to another clone, {lineage.table}"
         raise Corrupt(what, remedy=REMEDY, table=location, object=CLONE)
     with lease(context, BASE):
-        marker = json.dumps({"table": table, "registry": kind}).encode()
-        if put_once(store, DROPPING, marker, attempts=range(2)) is None:
+        marker = {"table": table, "registry": kind}
+        if lineage is not None:
+            marker["created_at"] = _created_at(context)  # guard: drop remembers where its clone was created
+        begun = put_once(store, DROPPING, json.dumps(marker).encode(), attempts=range(2))
+        if begun is None:
             raise Unavailable("the drop could not be begun", remedy="Drop it again", table=location)
         # If the configuration is gone, an earlier call has made this check.
         if store.get(CONFIG) is not None:  # guard: drop is recorded before it looks for clones
             _check_no_clones(context, storage_options)
         delete_config(context)
         if lineage is not None:
-            _release_pin(lineage, storage_options=storage_options, ports=ports)
+            created_at = decode_marker(begun, DROPPING).get("created_at", "")
+            _release_pin(lineage, location, created_at, storage_options=storage_options, ports=ports)
         delete_records(context)
         _remove_temporary(location)
         return delete_objects(context)
@@ -142,11 +147,47 @@ def _shared_by_clone(context: TableContext, remedy: str, **where: str) -> Invali
     return Invalid("a clone shares the table's files", remedy=remedy, table=context.uri, **where)
 
 
-def _release_pin(lineage: CloneLineage, *, storage_options: Mapping[str, str] | None, ports: Ports) -> None:
-    """Remove the clone's pin in the source. A source that is gone has no pin."""
+def _created_at(context: TableContext) -> str:
+    """Return the location where a table was created; empty if its record in the catalog is missing or damaged."""
     try:
-        if configs.read(ports.store(lineage.source, storage_options), uri=lineage.source) is not None:
-            release(open_configured(lineage.source, storage_options=storage_options, ports=ports), lineage)
+        record = context.registry.read(table_key(context.table)) or {}
+    except Corrupt:
+        return ""
+    return str(record.get("uri", ""))
+
+
+def _release_pin(
+    lineage: CloneLineage,
+    location: str,
+    created_at: str,
+    *,
+    storage_options: Mapping[str, str] | None,
+    ports: Ports,
+) -> None:
+    """Remove the clone's pin in the source. A source that is gone has no pin.
+
+    If the clone was created at another location, the table is a copy of the clone's directory, or the clone was moved.
+    Then the pin stays, since other copies may need it.
+
+    Args:
+        created_at: the location where the clone was created, as far as its own registry knew before the drop.
+    """
+    try:
+        if configs.read(ports.store(lineage.source, storage_options), uri=lineage.source) is None:
+            return
+        source = open_configured(lineage.source, storage_options=storage_options, ports=ports)
+        pin = named(source.context, "snapshot", lineage.pin)
+        known = filter(None, (created_at, "" if pin is None else pin.clone))
+        original = next((one for one in known if not is_same_location(one, location)), None)
+        if original is not None:  # guard: copy of a clone leaves its pin
+            warnings.warn(
+                f"the table was a copy of the clone at {original}, or that clone was moved: snapshot {lineage.pin} of "
+                f"{lineage.source} still keeps the files of the clone. If no copy of the clone is left: lancelsm "
+                f"snapshot drop {lineage.source} --name {lineage.pin}",
+                stacklevel=3,
+            )
+            return
+        release(source, lineage)
     except Invalid as error:
         raise Invalid(
             f"the clone's pin in the source could not be removed: {error.message}",

@@ -20,6 +20,7 @@ from lancelsm.common.layout import (
     RegionValues,
     Version,
     head_key,
+    is_id,
     manifest_prefix,
     published_manifest,
     published_version,
@@ -228,5 +229,5 @@ def _is_foreign(handle: TableHandle, identity: RegionId) -> bool:
 
 def regions_in_storage(context: TableContext) -> list[RegionId]:
     """Return the ids of all regions that have any object."""
-    names = {item.key.split("/")[1] for item in context.objects.list(f"{MEM_WAL}/")}
-    return sorted(RegionId(name) for name in names)
+    names = {item.key.split("/")[1] for item in context.objects.list(f"{MEM_WAL}/") if item.key.count("/") > 1}
+    return sorted(RegionId(name) for name in names if is_id(name))

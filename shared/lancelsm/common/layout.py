@@ -46,9 +46,19 @@ RESTORED = f"{PRIVATE}/restored.json"  # marker file: the backup from which a ta
 DROPPING = f"{PRIVATE}/dropping.json"  # marker file: the table is being dropped
 BACKUP = "backup.json"  # written last; a backup is not a table
 
+# The directories whose files belong to a table: a drop deletes everything in them.
+LANCE_DIRECTORIES = ("_versions", "_transactions", "_indices", "_deletions", "_refs", "data", "tree")
+OWN_DIRECTORIES = (*LANCE_DIRECTORIES, MEM_WAL, PRIVATE)
+
 _GENERATION = re.compile(r"([0-9a-f]{8})_gen_([1-9][0-9]*)")
 _ROUND = re.compile(r"([1-9][0-9]*)-[0-9a-f]{32}\.binpb")
-_STAGED = re.compile(r"/manifest/staged/([1-9][0-9]*)-[0-9a-f]{32}\.binpb$")
+_STAGED = re.compile(r"/manifest/staged/([1-9][0-9]*)-[0-9a-f]{32}\.binpb\Z")
+_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def is_id(text: object) -> bool:
+    """Return whether this is the canonical text of a UUID, as the ids of tables and regions are."""
+    return isinstance(text, str) and _ID.fullmatch(text) is not None
 
 
 def bitrev64(number: int) -> str:
@@ -103,6 +113,12 @@ def staged_manifest(region: RegionId, version: Version, nonce: Nonce) -> str:
     return f"{manifest_prefix(region)}staged/{version}-{nonce}.binpb"
 
 
+def is_staged_manifest(key: str, region: RegionId) -> bool:
+    """Return whether this is a key of a staged manifest of this region."""
+    version = staged_version(key)
+    return version is not None and key == f"{manifest_prefix(region)}staged/{key.rpartition('/')[2]}"
+
+
 def version_hint(region: RegionId) -> str:
     return f"{manifest_prefix(region)}version_hint.json"
 
@@ -114,6 +130,11 @@ def round_prefix(region: RegionId | None) -> str:
 
 def round_list(region: RegionId | None, number: int, nonce: Nonce) -> str:
     return f"{round_prefix(region)}{number}-{nonce}.binpb"
+
+
+def is_round_list(key: str, region: RegionId | None) -> bool:
+    """Return whether this is a key of a round list of this region; of the base if `region` is None."""
+    return round_number(key) is not None and key == f"{round_prefix(region)}{key.rpartition('/')[2]}"
 
 
 def round_number(key: str) -> int | None:

@@ -18,11 +18,12 @@ import pyarrow as pa
 from lance.dataset import Index
 
 from lancelsm.common.formats import TABLE_FORMAT
-from lancelsm.common.layout import Generation, RegionId, TableId
+from lancelsm.common.layout import LANCE_DIRECTORIES, Generation, RegionId, TableId
 from lancelsm.dataset.durable import make_durable
 from lancelsm.dataset.native import Carried, native_errors, read_errors
 from lancelsm.errors import Contended, Invalid
 from lancelsm.generated.lance.table_pb2 import MemWalIndexDetails
+from lancelsm.objects.links import check_directories
 from lancelsm.record.casts import as_type
 from lancelsm.record.schema import FIELD_ID, TableSchema, declare_primary_key
 
@@ -130,6 +131,11 @@ class BaseTable:
     @property
     def rows(self) -> int:
         return sum(fragment.rows for fragment in self.fragments)
+
+    @property
+    def outside(self) -> tuple[str, ...]:
+        """Locations outside of the table from which this version reads files, as the base of a clone does."""
+        return tuple(one.path for one in self.dataset.base_paths().values())
 
 
 def counters(metadata: Mapping[str, str]) -> dict[RegionId, Generation]:
@@ -286,6 +292,7 @@ def no_dataset(uri: str) -> Invalid:
 
 def open_dataset(*, uri: str, version: int | None, storage_options: StorageOptions) -> lance.LanceDataset:
     """Open a base as a Lance dataset. Raises: the same errors as `open_base`."""
+    check_directories(uri, LANCE_DIRECTORIES)
     try:
         with read_errors("the base can't be opened", table=uri, object=f"{uri}/_versions"):
             return lance.dataset(uri, version=version, storage_options=_options(storage_options))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC
@@ -9,11 +11,19 @@ from typing import Any
 
 from lance.fragment import FragmentMetadata
 
+from lancelsm.common.layout import LANCE_DIRECTORIES
 from lancelsm.dataset.base_table import MEM_WAL_INDEX, BaseTable, StorageOptions, VersionGone, open_dataset
 from lancelsm.dataset.native import native_errors, read_errors
 from lancelsm.errors import Contended, Corrupt
+from lancelsm.objects.links import first_link
+from lancelsm.objects.open import local_path
+
+VERSIONS = "_versions"
 
 _TRIES = 5
+_MANIFEST = re.compile(r"([0-9]+)\.manifest")
+_INVERTED = 2**64 - 1  # minus the version is the number in a name of 20 digits
+_INVERTED_DIGITS = 20
 _LANCE_PREFIX = "__lance_"  # prefix of indexes that don't cover rows
 
 
@@ -25,6 +35,14 @@ class StoredVersion:
     committed: float
 
 
+def link_in_base(uri: str) -> str | None:
+    """Return a symbolic link in the directories of a base. While there is one, no version can be removed.
+
+    Lance's clean-up follows links: it would also delete files outside of the table.
+    """
+    return first_link(uri, LANCE_DIRECTORIES)
+
+
 def stored_versions(*, uri: str, storage_options: StorageOptions = None) -> tuple[StoredVersion, ...]:
     """List all existing versions of the base, oldest first.
 
@@ -32,6 +50,8 @@ def stored_versions(*, uri: str, storage_options: StorageOptions = None) -> tupl
         Contended: other processes kept removing versions while they were listed.
         Corrupt, Unavailable: see `base_table.open_base`.
     """
+    if first_link(uri, (VERSIONS,)) is not None:  # Lance would follow it
+        return _versions_by_name(uri)
     last_message = ""
     for _ in range(_TRIES):
         try:
@@ -82,18 +102,32 @@ def searched_indexes(base: BaseTable) -> frozenset[str]:
 def clean_versions(*, uri: str, versions: Collection[int], storage_options: StorageOptions = None) -> int:
     """Remove versions of the base, and the files that only they name. Return how many versions were removed.
 
-    Lance never removes the newest version, a tagged version, or a file that a remaining version names. It also removes
-    files that no version names if they are older than 7 days.
+    Removes nothing while `link_in_base` finds a link. Lance never removes the newest version, a tagged version, or a
+    file that a remaining version names. It also removes files that no version names if they are older than 7 days.
 
     Raises:
         Unavailable: the store did not answer; some versions may be removed.
     """
     if not versions:
         return 0
+    if link_in_base(uri) is not None:  # guard: Lance follows no link out of the base
+        return 0
     dataset = open_dataset(uri=uri, version=None, storage_options=storage_options)
     with native_errors("versions of the base can't be removed", table=uri):
         stats = dataset.cleanup_old_versions(versions=sorted(versions), error_if_tagged_old_versions=False)
     return int(stats.old_versions)
+
+
+def _versions_by_name(uri: str) -> tuple[StoredVersion, ...]:
+    """Like `stored_versions`, for a local base. `committed` is the time of the last change of the file."""
+    found = []
+    with os.scandir(f"{local_path(uri)}/{VERSIONS}") as entries:
+        for entry in entries:
+            number = _MANIFEST.fullmatch(entry.name)
+            if number is not None and entry.is_file(follow_symlinks=False):
+                version = _INVERTED - int(number[1]) if len(number[1]) == _INVERTED_DIGITS else int(number[1])
+                found.append(StoredVersion(version=version, committed=entry.stat().st_mtime))
+    return tuple(sorted(found, key=lambda one: one.version))
 
 
 def _files(fragment: FragmentMetadata) -> Iterator[str]:

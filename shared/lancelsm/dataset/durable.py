@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 from lancelsm.common.layout import PRIVATE
@@ -13,7 +14,7 @@ def make_durable(uri: str) -> None:
     """Sync every file and directory of a local dataset, and its parent directory. Do nothing for an object store.
 
     Skips lancelsm's own directory, whose files are synced when they are written. Opening and closing the registry's
-    SQLite file here would also release all locks that this process holds on it.
+    SQLite file here would also release all locks that this process holds on it. Skips symbolic links.
 
     Raises:
         Corrupt: a file was removed meanwhile.
@@ -22,6 +23,7 @@ def make_durable(uri: str) -> None:
     path = local_path(uri)
     if path is None:
         return
+    path = path.resolve()
     try:
         for directory, folders, names in os.walk(path):
             folders[:] = [folder for folder in folders if folder != PRIVATE]
@@ -35,7 +37,12 @@ def make_durable(uri: str) -> None:
 
 
 def _sync(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # it is a symbolic link
+            return
+        raise
     try:
         os.fsync(descriptor)
     finally:

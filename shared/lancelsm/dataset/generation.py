@@ -19,14 +19,16 @@ import pyarrow.compute as pc
 from lance.file import LanceFileSession
 from lance.fragment import DataFile, FragmentMetadata, write_fragments
 
+from lancelsm.common.layout import LANCE_DIRECTORIES, MEM_WAL
 from lancelsm.common.setsum import Setsum
 from lancelsm.dataset.bloom import BYTES, build_bloom, is_filterable, may_contain
 from lancelsm.dataset.conditions import Condition
 from lancelsm.dataset.durable import make_durable
 from lancelsm.dataset.fields import Numbering, StoredField, fitted, numbering, stored_fields
 from lancelsm.dataset.native import native_errors, read_errors
-from lancelsm.dataset.pk_index import find_rows, write_pk_index
+from lancelsm.dataset.pk_index import DIRECTORY, find_rows, write_pk_index
 from lancelsm.errors import Corrupt, Invalid
+from lancelsm.objects.links import check_directories
 from lancelsm.record.admission import OLD_FILE_VERSIONS
 from lancelsm.record.casts import as_type, nulls
 from lancelsm.record.key import key_column
@@ -137,6 +139,7 @@ def read_generation(
         Unavailable: the store did not answer.
     """
     wanted = _projection(schema, columns)
+    _check_links(uri)
     with read_errors("the generation can't be read", condition=where.text if where else None, object=uri):
         dataset = _open(uri, storage_options)
         stored = stored_fields(dataset, schema.columns)
@@ -172,6 +175,7 @@ def lookup_generation(
         Invalid, Unavailable: for the reasons of `read_generation`.
     """
     wanted = _projection(schema, columns)
+    _check_links(uri)
     keys = keys.select(list(schema.primary_key)).cast(schema.key)
     with read_errors("the generation can't be read", object=uri):
         files = _files(uri, storage_options)
@@ -205,7 +209,16 @@ def _open(uri: str, storage_options: StorageOptions) -> lance.LanceDataset:
     options = dict(storage_options or {})
     first = lance.dataset(uri, version=1, storage_options=options)
     # Only `_write_dataset` creates a first version that has no other column.
-    return lance.dataset(uri, version=2, storage_options=options) if first.schema.names == [TOMBSTONE] else first
+    found = lance.dataset(uri, version=2, storage_options=options) if first.schema.names == [TOMBSTONE] else first
+    for outside in found.base_paths().values():
+        raise Corrupt(f"the generation reads files outside of the table: {outside.path}", object=uri)
+    return found
+
+
+def _check_links(uri: str) -> None:
+    """Raise `Corrupt` if the directory of a local generation, or a directory in it, is a symbolic link."""
+    table, found, name = uri.rpartition(f"/{MEM_WAL}/")
+    check_directories(table or uri, (*LANCE_DIRECTORIES, DIRECTORY), below=f"{MEM_WAL}/{name}" if found else "")
 
 
 def _format(data_storage_version: str) -> str:

@@ -16,19 +16,26 @@ from dataclasses import dataclass
 from functools import partial
 from math import ceil
 
-from lancelsm.common.layout import Nonce, round_number, round_prefix, table_key
+from lancelsm.common.layout import Nonce, is_round_list, round_number, round_prefix, table_key
 from lancelsm.common.setsum import Setsum
 from lancelsm.compaction.maintenance import BASE
 from lancelsm.dataset.base_rows import Base, Preempted, commit
 from lancelsm.dataset.base_table import FENCE, BaseTable
-from lancelsm.dataset.cleanup import StoredVersion, clean_versions, named_files, searched_indexes, stored_versions
+from lancelsm.dataset.cleanup import (
+    StoredVersion,
+    clean_versions,
+    link_in_base,
+    named_files,
+    searched_indexes,
+    stored_versions,
+)
 from lancelsm.dataset.merged_generations import read_markers
 from lancelsm.dataset.tags import remove_tag, tags
 from lancelsm.errors import Ambiguous, Contended, Corrupt, Invalid, Unavailable
 from lancelsm.gc.lists import GarbageItem, GarbageKind, Round, RoundList, find_list
 from lancelsm.gc.mark import Kept, MarkedRound, Progress, bounded, passed_lists
 from lancelsm.gc.survey import list_objects
-from lancelsm.gc.sweep import Sweep, Swept, Waiting, delete_all, sweep_nothing
+from lancelsm.gc.sweep import Sweep, Swept, Waiting, check_paths, delete_all, sweep_nothing
 from lancelsm.history.pins import Pin
 from lancelsm.history.snapshot import tag_of
 from lancelsm.objects import Listed
@@ -99,6 +106,7 @@ def survey_base(handle: TableHandle, pins: Iterable[Pin]) -> MarkedRound:
         pins=pins,
         keep_seconds=handle.settings.keep_versions_seconds,
         now=context.clock.now(),
+        link=link_in_base(context.uri),
     )
 
 
@@ -113,12 +121,14 @@ def mark_base(
     pins: Iterable[Pin],
     keep_seconds: float,
     now: float,
+    link: str | None = None,
 ) -> MarkedRound:
     """Decide what one round of the base deletes, without I/O.
 
     Args:
         unnamed: files that were listed before `base` was read, and that none of `versions` names.
         tagged: versions with a tag, which Lance does not remove.
+        link: a symbolic link in the base. No version is removed while there is one.
     """
     young = [one.version for one in versions if one.committed + keep_seconds >= now]
     pinned = _pinned(pins)  # guard: mark keeps pinned versions
@@ -133,6 +143,9 @@ def mark_base(
             kept.append(Kept(path=path, kind=GarbageKind.BASE_VERSION, why=f"{pin.kind} {pin.name} needs it"))
         elif one.version in tagged:  # guard: mark keeps tagged versions
             kept.append(Kept(path=path, kind=GarbageKind.BASE_VERSION, why="it is tagged"))
+        elif link is not None:
+            why = f"Lance would follow the symbolic link {link} and delete what it points to: remove the link"
+            kept.append(Kept(path=path, kind=GarbageKind.BASE_VERSION, why=why))
         else:
             why = f"it is older than the versions to keep, which begin at {oldest}"
             items.append(GarbageItem(kind=GarbageKind.BASE_VERSION, path=path, number=one.version, bytes=0, why=why))
@@ -223,6 +236,8 @@ def sweep_base(handle: TableHandle, floor: Floor, tagged: Iterable[str], pins: S
     if listed is None:
         return sweep_nothing(pins)
     found = listed.round
+    paths = [item.path for item in found.items if item.kind is not GarbageKind.BASE_VERSION]
+    check_paths(paths, below=("data/", "_deletions/", round_prefix(None)), key=floor.key)
     _drop_tags(handle, tagged, pins)
     pinned = _pinned(pins)  # guard: sweep keeps pinned versions
     base = handle.read_base()
@@ -260,7 +275,7 @@ def waiting_base(handle: TableHandle, pins: Sequence[Pin]) -> Waiting | None:
     tagged = set(tags(uri=context.uri, storage_options=handle.storage_options).values())
     pinned, present = _pinned(pins), [one for one in listed.round.items if one.path in keys]
     named = _files_named_by(handle, versions if any(one.kind is GarbageKind.BASE_FILE for one in present) else ())
-    removable = set(versions) - tagged - pinned.keys()
+    removable: set[int] = set() if link_in_base(context.uri) else set(versions) - tagged - pinned.keys()
     left = [
         *(item for item in listed.round.items if item.kind is GarbageKind.BASE_VERSION and item.number in removable),
         *(item for item in present if item.path not in named),
@@ -364,11 +379,13 @@ def read_floor(handle: TableHandle) -> Floor:
 
 
 def _floor_of(record: Record) -> Floor:
-    setsum = str(record.get("base_list_setsum", ""))
+    setsum, key = str(record.get("base_list_setsum", "")), str(record.get("base_list", ""))
+    if key and not is_round_list(key, None):
+        raise Corrupt(f"the catalog names a list that is not one of the base: {key}", object=key, field="base_list")
     return Floor(
         version=int(record.get("base_floor", 0)),
         round=int(record.get("base_round", 0)),
-        key=str(record.get("base_list", "")),
+        key=key,
         setsum=Setsum.from_hex(setsum) if setsum else Setsum.ZERO,
         committed=int(record.get("base_committed", 0)),
     )

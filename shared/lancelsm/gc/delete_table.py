@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from lancelsm.common.layout import (
     CONFIG,
     DROPPING,
-    MEM_WAL,
-    PRIVATE,
+    OWN_DIRECTORIES,
     Key,
     RegionId,
     cursors,
@@ -26,8 +25,6 @@ from lancelsm.errors import Contended, Corrupt
 from lancelsm.gc.sweep import BATCH, delete_all
 from lancelsm.region.catalog import TableContext
 from lancelsm.region.markers import read_marker
-
-_LANCE_DIRECTORIES = ("_versions", "_transactions", "_indices", "_deletions", "_refs", "data", "tree")
 
 
 def delete_config(context: TableContext) -> None:
@@ -67,7 +64,7 @@ def delete_objects(context: TableContext) -> int:
         Unavailable: the store did not answer; some objects may be deleted.
     """
     found = 0
-    for directory in (*_LANCE_DIRECTORIES, MEM_WAL, PRIVATE):
+    for directory in OWN_DIRECTORIES:
         keys = [line.key for line in context.objects.list(f"{directory}/") if line.key != DROPPING]
         found += len(keys)
         _delete(context, keys)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from lancelsm.common.layout import MEM_WAL, RegionId, region_key, region_prefix, round_prefix
+from lancelsm.common.layout import MEM_WAL, RegionId, is_id, is_round_list, region_key, region_prefix
 from lancelsm.errors import Invalid
 from lancelsm.gc.commit import commit_round
 from lancelsm.gc.mark import MarkedRound, Progress, mark_region
@@ -141,10 +141,10 @@ def read_progress(handle: TableHandle) -> Progress:
 
 
 def _scope_of(handle: TableHandle, key: str, *, count: int) -> CollectionScope:
-    if key.startswith(round_prefix(None)):
+    if is_round_list(key, None):
         return BaseScope(handle=handle)
     identity = RegionId(key.removeprefix(f"{MEM_WAL}/").partition("/")[0])
-    if key.startswith(round_prefix(identity)):  # read one record: there may be many regions
+    if is_id(identity) and is_round_list(key, identity):  # read one record: there may be many regions
         record = handle.context.registry.read(region_key(handle.context.table, identity))
         if record is not None:
             return _region_scope(handle, region_from_record(handle.context, identity, record), count=count)

@@ -19,6 +19,7 @@ from lancelsm.gc.mark import Kept
 from lancelsm.gc.survey import list_objects
 from lancelsm.history.cursor import cancel_move
 from lancelsm.history.pins import Pin, RegionPin, is_of, read_pins
+from lancelsm.objects.keys import is_key
 from lancelsm.region.catalog import Region, TableContext
 from lancelsm.region.compare_and_swap import CommittedManifest, commit, newest
 from lancelsm.region.head import Head
@@ -217,14 +218,27 @@ def delete_below(context: TableContext, prefix: str) -> None:
         raise failed
 
 
+def check_paths(paths: Iterable[str], *, below: tuple[str, ...], key: str) -> None:
+    """Raise `Corrupt` if the list with this key names a path that is not below one of these prefixes."""
+    for path in paths:
+        if not path.startswith(below) or not is_key(path):
+            raise Corrupt(
+                f"the list of a round names a path that is not its own: {path}",
+                remedy="Nothing was deleted. Scrub the region",
+                object=key,
+                field="items.path",
+            )
+
+
 def _split(
-    region: Region, items: Iterable[GarbageItem], head: Head, manifest: Manifest, pins: Sequence[Pin]
+    region: Region, items: Sequence[GarbageItem], head: Head, manifest: Manifest, pins: Sequence[Pin]
 ) -> tuple[list[GarbageItem], list[Kept]]:
     """Split items into those to delete and those that a pin keeps.
 
     Raises:
         Corrupt: the committed manifest still needs an item.
     """
+    check_paths([item.path for item in items], below=(f"{region_prefix(region.id)}/",), key=manifest.collector_key)
     needs = [(pin, needed) for pin in pins if (needed := pin.of(region.id)) is not None]
     named = {g.path for g in manifest.generations}
     deletable, kept = [], []

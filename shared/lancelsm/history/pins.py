@@ -27,6 +27,8 @@ from lancelsm.common.layout import (
     TableId,
     Version,
     cursors,
+    is_id,
+    is_staged_manifest,
     pin_key,
     region_pin_key,
     region_pin_prefix,
@@ -35,6 +37,7 @@ from lancelsm.common.layout import (
 )
 from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Contended, Corrupt, Invalid, LsmError, Unavailable
+from lancelsm.objects.open import is_absolute
 from lancelsm.region.catalog import Region, TableContext, regions
 from lancelsm.registry import Fields, Record, SwapApplied, SwapLost, Value, matches, number, text
 
@@ -93,13 +96,17 @@ class RegionPin:
         }
 
     @classmethod
-    def from_record(cls, record: Record) -> Self:
+    def from_record(cls, record: Record, *, region: RegionId) -> Self:
         """Decode a record; raises `ValueError` or `Corrupt` if a field is wrong or missing."""
+        key = text(record, "manifest_key")
+        if not is_id(region) or (key and not is_staged_manifest(key, region)):
+            what = f"{key!r} is not a staged manifest of the region {region!r}"
+            raise Corrupt(what, object=key, field="manifest_key")
         return cls(
             first_position=Position(number(record, "first_position", least=1)),
             after=Generation(number(record, "after")),
             through=Generation(number(record, "through")),
-            manifest_key=text(record, "manifest_key"),
+            manifest_key=key,
             manifest_version=Version(number(record, "manifest_version")),
             collector_round=number(record, "collector_round"),
             next_position=Position(number(record, "next_position", least=1)),
@@ -495,6 +502,9 @@ def is_of(own: Record | None, key: Key) -> bool:
 
 def _pin(kind: str, name: str, record: Record, parts: Mapping[RegionId, Record]) -> Pin:
     try:
+        clone = text(record, "clone")
+        if clone and not is_absolute(clone):
+            raise Corrupt(f"{clone!r} is neither an absolute path nor a URL", field="clone")
         return Pin(
             kind=kind,
             name=name,
@@ -504,11 +514,13 @@ def _pin(kind: str, name: str, record: Record, parts: Mapping[RegionId, Record])
             expires=float(text(record, "expires")) if record["expires"] != NEVER else None,
             confirmed=bool(number(record, "confirmed")),
             base_version=number(record, "base_version") or None,
-            regions={region: RegionPin.from_record(part) for region, part in parts.items()},
+            regions={region: RegionPin.from_record(part, region=region) for region, part in parts.items()},
             complete=kind == "cursor" or len(parts) == number(record, "regions"),
-            clone=text(record, "clone"),
+            clone=clone,
         )
     except (KeyError, ValueError, Corrupt) as error:  # an invalid setsum raises Corrupt
-        raise Corrupt(
+        unreadable = Corrupt(
             f"the record of {kind} {name!r} is unreadable: {error!r}", remedy=f"Drop the {kind}, then create it again"
-        ) from error
+        )
+        unreadable.where = error.where if isinstance(error, Corrupt) else {}
+        raise unreadable from error

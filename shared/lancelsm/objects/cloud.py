@@ -24,7 +24,7 @@ from obstore.exceptions import (
 from obstore.store import from_url
 
 from lancelsm.common.clock import Budget, Clock, Ids, SystemClock, SystemIds
-from lancelsm.errors import Invalid, LsmError, Unavailable
+from lancelsm.errors import Corrupt, Invalid, LsmError, Unavailable
 from lancelsm.objects import Body, ETag, Listed, Object, PreconditionFailed, WriteUnknown, Written
 from lancelsm.objects.credentials import find_credentials
 from lancelsm.objects.keys import check_key
@@ -37,6 +37,7 @@ _READ_SECONDS = 30.0
 _PAGE = 1000
 _PROVIDER = "External AWS credential provider: "  # how obstore reports that our credential provider failed
 _CODE = re.compile(r"<Code>(\w+)</Code>")
+_NO_PATH = re.compile(r'Encountered object with invalid path: .*?[Pp]ath "(.*)"(?:: Enc| con)', re.DOTALL)
 
 _FLAGS = frozenset(
     {
@@ -189,6 +190,14 @@ class CloudStore:
     def _access_error(self, error: Exception, key: str) -> LsmError | None:
         """Return the error if the store refuses all access: nothing was written, and a retry would not help."""
         text = _first_line(error)
+        if (found := _NO_PATH.search(text)) is not None:
+            return Corrupt(
+                "an object was found whose key is no path: it has a segment that is empty, `.` or `..`, or a control "
+                "character",
+                remedy="lancelsm wrote no such object. Move it out of the table",
+                url=self._url,
+                object=found[1],
+            )
         if _code(error) == "NoSuchBucket":
             message, remedy = "the bucket does not exist", "Create it, or check the URL"
         elif isinstance(error, PermissionDeniedError) or " 403 Forbidden" in text:  # a GenericError for listings

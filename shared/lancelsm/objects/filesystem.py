@@ -3,6 +3,8 @@
 A write goes to a temporary file, which is synced and then linked to its final name in one step. So a crash at any line
 leaves no object or the whole object. Temporary files are in a separate directory that no key can name. A writer locks
 its temporary file until it is done, so the next process that writes can delete files that a crash left unlocked.
+
+No symbolic link below the directory is followed. A listing has the link itself, and a deletion deletes the link itself.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from lancelsm.common.layout import LOCK, PRIVATE, SQLITE
 from lancelsm.errors import Invalid
 from lancelsm.objects import Body, ETag, Listed, Object, PreconditionFailed, WriteUnknown, Written
 from lancelsm.objects.keys import check_key
+from lancelsm.objects.links import check_no_link, linked_part
 from lancelsm.objects.posix import Fsync, locked, make_directory, sync_directory, to_lsm_error, try_lock
 
 TEMPORARY = f"{PRIVATE}/tmp"
@@ -32,6 +35,7 @@ class LocalStore:
 
     The ETag is the SHA-256 of the content. `PreconditionFailed` is returned only after the conflicting object is
     durable. A reader may see an object before it is durable. Other programs may create files next to ours at any time.
+    A read or a write through a symbolic link raises `Corrupt`.
 
     Args:
         root: the directory of the table.
@@ -47,7 +51,7 @@ class LocalStore:
         self._durable: set[str] = set()
 
     def get(self, key: str) -> Object | None:
-        path = self._path(key)
+        path = self._real_path(key)
         try:
             with open(path, "rb", buffering=0) as file:
                 body = file.readall()
@@ -58,7 +62,7 @@ class LocalStore:
         return Object(body=body, etag=etag_of(body))
 
     def create(self, key: str, body: Body) -> Written | PreconditionFailed | WriteUnknown:
-        path = self._path(key)
+        path = self._real_path(key)
         try:
             if self._exists(path):
                 return self._precondition_failed(path)
@@ -71,11 +75,11 @@ class LocalStore:
         return self._written(path, body)
 
     def replace(self, key: str, body: Body, *, expect: ETag) -> Written | PreconditionFailed | WriteUnknown:
-        path = self._path(key)
+        path = self._real_path(key)
         try:
             if _etag_at(path) != expect:
                 return self._precondition_failed(path)
-            with self._temporary_file(body) as temporary, locked(self._lock):
+            with self._temporary_file(body) as temporary, self._locked():
                 applied = _etag_at(path) == expect
                 if applied:
                     os.replace(temporary, path)
@@ -88,13 +92,16 @@ class LocalStore:
     def list(self, prefix: str) -> Iterator[Listed]:
         parent, _, start = prefix.rpartition("/")
         directory = self._path(parent) if parent else self._root
+        if linked_part(self._root, parent) is not None:
+            return iter(())
         return self._walk(directory, f"{parent}/" if parent else "", start)
 
     def delete(self, keys: Collection[str]) -> None:
         for key in keys:
             path = self._path(key)
+            check_no_link(self._root, os.path.dirname(key))
             try:
-                with suppress(FileNotFoundError, NotADirectoryError), locked(self._lock):
+                with suppress(FileNotFoundError, NotADirectoryError), self._locked():
                     os.unlink(path)
                 self._prune(os.path.dirname(path))
             except OSError as error:
@@ -111,6 +118,18 @@ class LocalStore:
         if key in _RESERVED or key.startswith(f"{TEMPORARY}/"):
             raise Invalid("this key is reserved", remedy="Use another key", object=key)
         return f"{self._root}/{check_key(key)}"
+
+    def _real_path(self, key: str) -> str:
+        """Return the path of a key without symbolic links in it."""
+        path = self._path(key)
+        check_no_link(self._root, key)
+        return path
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        check_no_link(self._root, LOCK)
+        with locked(self._lock):
+            yield
 
     def _exists(self, path: str) -> bool:
         """Return whether the object exists. This only saves a useless write: the link decides."""
@@ -129,7 +148,7 @@ class LocalStore:
         while True:
             self._ensure_directory(directory)
             try:
-                with locked(self._lock):
+                with self._locked():
                     os.link(temporary, path)
             except FileExistsError:
                 self._exists(path)
@@ -145,6 +164,7 @@ class LocalStore:
     @contextmanager
     def _temporary_file(self, body: Body) -> Iterator[str]:
         """Yield the path of a new durable temporary file with this content; delete it at the end."""
+        check_no_link(self._root, TEMPORARY)
         if self._temporary not in self._durable:
             self._ensure_directory(self._temporary)
             self._remove_abandoned()
@@ -231,11 +251,17 @@ def _etag_at(path: str) -> ETag | None:
 
 
 def _entries(directory: str, start: str) -> list[tuple[str, Callable[[], int]]]:
-    """List names in key order, directories with a trailing slash, each with a function that returns the file size."""
+    """List names in key order, directories with a trailing slash, each with a function that returns the file size.
+
+    A symbolic link is not a directory, whatever it points to.
+    """
     try:
         with os.scandir(directory) as found:
             entries = [
-                (entry.name + "/" if entry.is_dir() else entry.name, lambda entry=entry: int(entry.stat().st_size))
+                (
+                    entry.name + "/" if entry.is_dir(follow_symlinks=False) else entry.name,
+                    lambda entry=entry: int(entry.stat(follow_symlinks=False).st_size),
+                )
                 for entry in found
                 if entry.name.startswith(start)
             ]

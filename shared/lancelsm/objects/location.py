@@ -41,6 +41,14 @@ def check_location(uri: object) -> str | Path:
             raise Invalid(f"{uri!r} is not a URL: {error}", field="uri") from error
         if not parts.scheme or not (parts.netloc or parts.path):
             raise Invalid(f"{uri!r} is not a URL of a table", remedy="Give a path, or s3://bucket/path", field="uri")
+        if "?" in uri or "#" in uri:  # a key that is appended to such a URL would not be a part of its path
+            raise Invalid(
+                f"the URL {uri!r} has a query or a fragment", remedy="Write ? as %3F and # as %23", field="uri"
+            )
+        if parts.scheme != "file" and not {".", ".."}.isdisjoint(parts.path.split("/")):
+            raise Invalid(
+                f"the URL {uri!r} has a segment that is `.` or `..`", remedy="Write it without them", field="uri"
+            )
     return uri
 
 

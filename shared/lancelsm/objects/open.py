@@ -24,6 +24,19 @@ def local_path(uri: str | Path) -> Path | None:
     return Path(check_location(unquote(parts.path)))
 
 
+def is_absolute(uri: str) -> bool:
+    """Return whether a stored location does not depend on the directory of the process."""
+    return "://" in uri or Path(uri).is_absolute()
+
+
+def is_same_location(one: str, other: str) -> bool:
+    """Return whether two locations are the same one. Paths may differ by symbolic links."""
+    paths = local_path(one), local_path(other)
+    if paths[0] is None or paths[1] is None:
+        return one == other
+    return paths[0].resolve() == paths[1].resolve()
+
+
 def open_store(uri: str | Path, storage_options: Mapping[str, str] | None = None) -> ObjectStore:
     """Open the objects of the table at a path, a `file://` URL or a URL of an object store. Sends no request yet.
 

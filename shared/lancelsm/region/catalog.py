@@ -10,13 +10,24 @@ from typing import Any, TypeVar
 
 from lancelsm.common.clock import Budget, Clock, Ids
 from lancelsm.common.json_text import parse_json
-from lancelsm.common.layout import RegionId, RegionValues, TableId, head_key, region_key, table_key
+from lancelsm.common.layout import (
+    RegionId,
+    RegionValues,
+    TableId,
+    head_key,
+    is_id,
+    is_staged_manifest,
+    region_key,
+    table_key,
+)
 from lancelsm.errors import Corrupt, Fenced, Invalid, error_context
 from lancelsm.objects import ObjectStore
 from lancelsm.region import config as configs
 from lancelsm.region import head as heads
 from lancelsm.region.head import Head, RegionState, Swap
 from lancelsm.registry import Record, Registry, SwapApplied, SwapLost, SwapUnknown, Value
+
+_REBUILD = "Run `lancelsm registry rebuild` with all writers stopped"
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -65,7 +76,7 @@ class Region:
         """Read the head; None for a region that is in the catalog but whose creation is not finished."""
         with error_context(**self.where):
             record = self.context.registry.read(head_key(self.context.table, self.id))
-            return None if record is None else heads.from_record(record)
+            return None if record is None else self._decoded(record)
 
     def head(self) -> Head:
         """Read the head.
@@ -85,7 +96,7 @@ class Region:
         key = head_key(self.context.table, self.id)
         with error_context(**self.where):
             outcome = self.context.registry.swap(key, expect=swap.expect, change=swap.change)
-            return heads.from_record(outcome.record) if isinstance(outcome, SwapApplied) else outcome
+            return self._decoded(outcome.record) if isinstance(outcome, SwapApplied) else outcome
 
     def head_after(self, outcome: SwapLost | SwapUnknown) -> Head:
         """Return the head to which a swap lost; after a swap without an answer, read the head.
@@ -96,7 +107,7 @@ class Region:
         """
         if isinstance(outcome, SwapLost) and outcome.record is not None:
             with error_context(**self.where):
-                return heads.from_record(outcome.record)
+                return self._decoded(outcome.record)
         head = self.find_head()
         if head is None:
             try:
@@ -106,9 +117,19 @@ class Region:
             raise self._missing_head()
         return head
 
+    def _decoded(self, record: Record) -> Head:
+        head = heads.from_record(record)
+        if not is_staged_manifest(head.manifest_key, self.id):
+            raise Corrupt(
+                f"the head names an object that is no staged manifest of this region: {head.manifest_key}",
+                remedy=_REBUILD,
+                object=head.manifest_key,
+                field="manifest_key",
+            )
+        return head
+
     def _missing_head(self) -> Corrupt:
-        remedy = "Run `lancelsm registry rebuild` with all writers stopped"
-        return Corrupt("the region has no head", remedy=remedy, **self.where)
+        return Corrupt("the region has no head", remedy=_REBUILD, **self.where)
 
 
 def check_not_dropped(context: TableContext) -> None:
@@ -199,6 +220,13 @@ class Directory:
 
 def region_from_record(context: TableContext, region: RegionId, record: Record) -> Region:
     """Decode a catalog record of a region; raise `Corrupt` if it is unreadable."""
+    if not is_id(region):
+        raise Corrupt(
+            f"the catalog has a region whose id is not a UUID: {region!r}",
+            remedy="lancelsm writes no such record: remove it from the registry",
+            table=context.uri,
+            field="region",
+        )
     try:
         fields = parse_json(str(record["values"]))
         values = tuple((str(name), None if value is None else bytes.fromhex(value)) for name, value in fields)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from lancelsm.common.clock import Budget
 from lancelsm.common.formats import TABLE_FORMAT, check_format
 from lancelsm.common.json_text import parse_json
-from lancelsm.common.layout import CONFIG, TableId
+from lancelsm.common.layout import CONFIG, TableId, is_id
 from lancelsm.errors import Contended, Corrupt, Invalid, Unavailable
 from lancelsm.objects import ObjectStore, PreconditionFailed, Written, put_once
 from lancelsm.record.schema import TableSchema
@@ -75,7 +75,7 @@ def decode(body: bytes, *, uri: str) -> Config:
         document = parse_json(body)
         check_format(document["format"], newest=FORMAT, what="table", table=uri)
         columns = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(document["schema"]["arrow"])))
-        return Config(
+        config = Config(
             table=TableId(_text(document, "table")),
             registry=_text(document, "registry"),
             owner=_text(document, "owner"),
@@ -86,6 +86,10 @@ def decode(body: bytes, *, uri: str) -> Config:
         )
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError, pa.ArrowException) as error:
         raise Corrupt(f"the table's configuration is unreadable: {error!r}", table=uri, object=CONFIG) from error
+    if not is_id(config.table):
+        what = f"the table's configuration has an id that is not a UUID: {config.table!r}"
+        raise Corrupt(what, table=uri, object=CONFIG, field="table")
+    return config
 
 
 def _text(document: Mapping[str, object], name: str) -> str:

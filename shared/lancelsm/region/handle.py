@@ -22,6 +22,7 @@ from lancelsm.record.schema import TableSchema
 from lancelsm.region import config as configs
 from lancelsm.region.catalog import Directory, TableContext, check_not_dropped
 from lancelsm.region.config import Config
+from lancelsm.region.lineage import read_lineage
 from lancelsm.registry import Record, Registry, SwapUnknown
 from lancelsm.registry.open import open_registry
 from lancelsm.routing.spec import RegionSpec
@@ -115,7 +116,16 @@ def open_table(
         Unavailable: the store did not answer.
     """
     table = open_configured(uri, settings=settings, storage_options=storage_options, ports=ports)
-    check_base(table.read_base(), table.config)
+    base = table.read_base()
+    check_base(base, table.config)
+    if base.outside and read_lineage(table.context.objects) is None:
+        raise Corrupt(
+            f"the base reads files outside of the table, but the table is no clone: {base.outside[0]}",
+            remedy="Restore the base to a version without these files",
+            table=base.uri,
+            version=base.version,
+            object=f"{base.uri}/_versions",
+        )
     return table
 
 

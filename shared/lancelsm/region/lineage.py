@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from lancelsm.common.layout import CLONE
 from lancelsm.errors import Corrupt
 from lancelsm.objects import ObjectStore
+from lancelsm.objects.open import is_absolute
 from lancelsm.region.markers import REMEDY, read_marker
 
 TAG_PREFIX = "lancelsm.clone."  # of tags of shared base versions; the id of the clone follows
@@ -39,9 +40,13 @@ def read_lineage(store: ObjectStore) -> CloneLineage | None:
     """Read the lineage of a clone; None if the table is not a clone. Raise `Corrupt` if it is unreadable."""
     marker = read_marker(store, CLONE)
     try:
-        return None if marker is None else CloneLineage(**marker)
+        lineage = None if marker is None else CloneLineage(**marker)
     except TypeError as error:
         raise Corrupt(f"the lineage of the clone is unreadable: {error}", remedy=REMEDY, object=CLONE) from error
+    if lineage is not None and not is_absolute(lineage.source):
+        what = f"the source of the clone is neither an absolute path nor a URL: {lineage.source!r}"
+        raise Corrupt(what, remedy=REMEDY, object=CLONE, field="source")
+    return lineage
 
 
 def tag_prefix_of(pin: str) -> str:

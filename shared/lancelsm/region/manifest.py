@@ -15,7 +15,15 @@ from itertools import pairwise
 from google.protobuf.message import DecodeError
 
 from lancelsm.common.formats import check_format
-from lancelsm.common.layout import Epoch, Generation, Position, RegionId, Version
+from lancelsm.common.layout import (
+    Epoch,
+    Generation,
+    Position,
+    RegionId,
+    Version,
+    generation_number,
+    is_round_list,
+)
 from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Corrupt
 from lancelsm.generated.lancelsm.v1 import manifest_pb2 as pb
@@ -315,14 +323,26 @@ def decode(body: bytes, *, key: str) -> Manifest:
     try:
         message = pb.Manifest.FromString(body)
         check_format(message.format, newest=FORMAT, what="manifest", object=key)
-        return _manifest_value(message)
+        manifest = _manifest_value(message)
     except (DecodeError, ValueError, Corrupt) as error:
         raise Corrupt(f"not a manifest: {error}", object=key) from error
+    if (wrong := _wrong_path(manifest)) is not None:
+        raise Corrupt(f"the manifest names an object that is not its own: {wrong[1]}", object=key, field=wrong[0])
+    return manifest
 
 
 def written_by_lance(body: bytes) -> bool:
     """Return whether Lance's own writer wrote these bytes, which then lack our format number."""
     return not pb.Manifest.FromString(body).format
+
+
+def _wrong_path(manifest: Manifest) -> tuple[str, str] | None:
+    """Return field and value of the first path that is not one of this region's own; None if all are."""
+    for g in manifest.generations:
+        if generation_number(g.path) != g.generation:
+            return f"generations[{g.generation}].path", g.path
+    key = manifest.collector_key
+    return ("collector_key", key) if key and not is_round_list(key, manifest.region) else None
 
 
 def _manifest_value(message: pb.Manifest) -> Manifest:

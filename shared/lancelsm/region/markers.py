@@ -6,6 +6,7 @@ Each marker names the `table` and its `registry`, so that an unfinished copy or 
 from __future__ import annotations
 
 from lancelsm.common.json_text import parse_json
+from lancelsm.common.layout import is_id
 from lancelsm.errors import Corrupt
 from lancelsm.objects import ObjectStore
 
@@ -30,4 +31,7 @@ def decode_marker(body: bytes, key: str) -> dict[str, str]:
         or not all(isinstance(value, str) for value in marker.values())
     ):
         raise Corrupt("the marker file of an unfinished copy or drop is unreadable", remedy=REMEDY, object=key)
+    if not is_id(marker["table"]):
+        what = f"the marker file names a table by an id that is not a UUID: {marker['table']!r}"
+        raise Corrupt(what, remedy=REMEDY, object=key, field="table")
     return marker

@@ -8,6 +8,7 @@ from lancelsm.common.clock import Clock, Ids
 from lancelsm.common.layout import SQLITE
 from lancelsm.errors import Invalid
 from lancelsm.objects import ObjectStore
+from lancelsm.objects.links import check_no_link
 from lancelsm.objects.open import local_path
 from lancelsm.registry import Registry
 
@@ -29,6 +30,7 @@ def open_registry(kind: str, *, uri: str | Path, store: ObjectStore, clock: Cloc
         store: the object store of the table.
 
     Raises:
+        Corrupt: the file of a sqlite registry is a symbolic link.
         Invalid: the kind is unknown or does not fit the URI. For DynamoDB also the errors of `common.aws.client`.
     """
     path = local_path(uri)
@@ -41,6 +43,7 @@ def open_registry(kind: str, *, uri: str | Path, store: ObjectStore, clock: Cloc
             raise Invalid("a sqlite registry needs a table at a path", remedy='Use the registry "object"', url=uri)
         from lancelsm.registry.sqlite import SqliteRegistry  # noqa: PLC0415
 
+        check_no_link(path, SQLITE)
         return SqliteRegistry(path / SQLITE)
     service, _, name = kind.partition(":")
     if service == "dynamodb":

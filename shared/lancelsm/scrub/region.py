@@ -9,7 +9,6 @@ from collections.abc import Iterable
 
 from lancelsm.common.layout import (
     generation_number,
-    manifest_prefix,
     published_version,
     region_prefix,
     staged_version,
@@ -135,9 +134,6 @@ class RegionScrub:
             )
             if used and self._head_is_missing():
                 self._tally.add(path, ObjectKind.HEAD, "it is gone")
-            return None
-        if not head.manifest_key.startswith(manifest_prefix(self.region.id)):
-            self._tally.add(path, ObjectKind.HEAD, f"it names another region's manifest: {head.manifest_key}")
             return None
         return head
 

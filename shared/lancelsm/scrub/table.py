@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from lancelsm.admin.rebuild import regions_of_table
@@ -31,6 +32,7 @@ from lancelsm.region.catalog import Region, check_not_dropped, region_from_recor
 from lancelsm.region.handle import Ports, TableHandle, canonical, open_configured
 from lancelsm.registry import Record, number, text
 from lancelsm.scrub.base import open_version, scrub_facts, scrub_files, scrub_lineage, scrub_list, scrub_tags
+from lancelsm.scrub.reachable import ReachableStore
 from lancelsm.scrub.region import RegionScrub
 from lancelsm.scrub.report import ObjectKind, Report, Tally, problem_of, record_path
 
@@ -79,6 +81,8 @@ def scrub(handle: TableHandle, *, region: str | None = None, at: str | None = No
         Unavailable: a store or the registry did not answer.
     """
     tally = _tally(limit, handle.context.uri)
+    objects = ReachableStore(inner=handle.context.objects, tally=tally)
+    handle = replace(handle, context=replace(handle.context, objects=objects))
     tally.count()  # the configuration
     record = _table_record(handle, tally)
     named = _scrub_catalog(handle, tally)
@@ -242,7 +246,7 @@ def _is_broken(key: Key, record: Record) -> bool:
     """Return whether this is a pin's record of a region that can't be read."""
     try:
         if "#" in key.sort:
-            RegionPin.from_record(record)
+            RegionPin.from_record(record, region=RegionId(key.sort.rpartition("#")[2]))
     except (Corrupt, ValueError):
         return True
     return False

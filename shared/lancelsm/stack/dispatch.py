@@ -22,7 +22,8 @@ from typing import Any, Protocol
 from lancelsm.common import aws
 from lancelsm.common.layout import Generation, Key, RegionId, TableId, table_key
 from lancelsm.common.settings import Settings
-from lancelsm.errors import Invalid, error_context
+from lancelsm.errors import Corrupt, Invalid, error_context
+from lancelsm.objects.open import is_absolute
 from lancelsm.region.catalog import Region, regions, with_heads
 from lancelsm.region.compare_and_swap import newest
 from lancelsm.region.handle import TableHandle
@@ -216,7 +217,11 @@ def _table_uri(registry: DirtyRegistry, table: TableId) -> str:
         raise Invalid(
             "the registry has regions of an unknown table", remedy="Rebuild the table's registry", table=table
         )
-    return str(record["uri"])
+    uri = str(record["uri"])
+    if not is_absolute(uri):
+        what = f"the registry names a location that is neither an absolute path nor a URL: {uri!r}"
+        raise Corrupt(what, remedy="Correct this field of the record of the table", table=table, field="uri")
+    return uri
 
 
 def _open_checked(uri: str, table: TableId, open_table: Callable[[str], TableHandle]) -> TableHandle:

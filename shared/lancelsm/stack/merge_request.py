@@ -16,18 +16,19 @@ from typing import Any, Literal
 
 from lancelsm.common.clock import Budget, SystemClock, SystemIds
 from lancelsm.common.json_text import parse_json
-from lancelsm.common.layout import Generation, RegionId
+from lancelsm.common.layout import Generation, RegionId, is_id
 from lancelsm.compaction.maintenance import Engine, choose_engine, pending_merge
 from lancelsm.compaction.merge import Merged
 from lancelsm.errors import Corrupt, Invalid, Unavailable
 from lancelsm.objects import put_once
-from lancelsm.objects.open import open_store
+from lancelsm.objects.open import is_absolute, open_store
 from lancelsm.region.handle import TableHandle
 from lancelsm.stack import documents
 
 FORMAT = 1
 _EXECUTION = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,79}")
 _TOKEN_DIGITS = 32
+_TOKEN = re.compile(rf"[0-9a-f]{{{_TOKEN_DIGITS}}}")
 _WRITE_SECONDS = 30.0
 
 
@@ -64,9 +65,19 @@ class MergeRequest:
             if (known := fields.pop("format")) != FORMAT:
                 raise Invalid(f"the plan has format {known!r}, this release reads {FORMAT}", remedy="Plan again")
             spans = tuple(Span(**span) for span in fields.pop("regions"))
-            return cls(regions=spans, **fields)
+            plan = cls(regions=spans, **fields)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Corrupt(f"the plan of a merge is unreadable: {error!r}", remedy="Start the merge again") from error
+        wrong = {
+            "table": not is_absolute(str(plan.table)),
+            "regions": not all(is_id(span.region) for span in spans),
+            "token": not _TOKEN.fullmatch(str(plan.token)),
+        }
+        for field, is_wrong in wrong.items():
+            if is_wrong:
+                what = f"the plan of a merge has a wrong {field}: {getattr(plan, field)!r:.200}"
+                raise Corrupt(what, remedy="Start the merge again", field=field)
+        return plan
 
 
 def plan_request(handle: TableHandle, *, execution: str, engine: Engine = "auto") -> MergeRequest:
