@@ -9,6 +9,8 @@ import subprocess
 import sys
 import uuid
 from decimal import Decimal
+from enum import StrEnum
+from fractions import Fraction
 
 import numpy as np
 import pandas as pd
@@ -201,10 +203,12 @@ def test_a_dict_that_could_be_a_row_or_columns_is_refused():
 
 def test_a_uuid_is_text_or_sixteen_bytes():
     value = uuid.UUID("12345678-1234-5678-1234-567812345678")
-    schema = schema_of(("id",), id=pa.string(), raw=pa.binary(16), more=pa.binary())
-    row = upserts({"id": value, "raw": value, "more": value}, schema=schema).to_pylist()[0]
+    inside = pa.map_(pa.string(), pa.list_(items(pa.binary(16))))
+    schema = schema_of(("id",), id=pa.string(), raw=pa.binary(16), more=pa.binary(), inside=inside)
+    row = upserts({"id": value, "raw": value, "more": value, "inside": {value: [value]}}, schema=schema).to_pylist()[0]
 
     assert (row["id"], row["raw"], row["more"]) == (str(value), value.bytes, value.bytes)
+    assert row["inside"] == [(str(value), [value.bytes])]
     assert deletes(value, schema=schema).column("id").to_pylist() == [str(value)]
     with pytest.raises(Invalid, match="is not a value of int64"):
         deletes(value, schema=ORDERS)
@@ -217,6 +221,10 @@ NANOSECONDS = pd.Timestamp("2020-01-02T03:04:05.123456789")
 INNER = pa.struct(
     [pa.field("x", pa.int8(), metadata={FIELD_ID: "8"}), pa.field("y", pa.string(), metadata={FIELD_ID: "9"})]
 )
+
+
+class Colour(StrEnum):
+    RED = "red"
 
 
 def items(kind, nullable=True):
@@ -289,6 +297,20 @@ PYTHON_MISFITS = [
     (pa.duration("ns"), pd.NaT),
     (pa.struct([pa.field("x", pa.int8(), nullable=False, metadata={FIELD_ID: "8"})]), {"x": None}),
     (pa.map_(pa.string(), pa.field("value", pa.int8(), nullable=False)), {"a": None}),
+    (pa.map_(pa.string(), pa.int8()), {None: 1}),
+    (pa.float32(), 10**400),
+    (pa.float64(), 10**400),
+    (pa.float32(), Fraction(10**400)),
+    (pa.float64(), np.longdouble(1)),
+    (pa.float64(), np.timedelta64(1, "ns")),
+    (pa.int64(), np.timedelta64(1, "D")),
+    (pa.time64("us"), INSTANT.timetz()),
+    (pa.timestamp("us", "UTC"), CLOCK.replace(tzinfo=dt.timezone(dt.timedelta(microseconds=1)))),
+    (pa.list_(items(pa.int64())), np.bytes_(b"x")),
+    (pa.list_(items(pa.string())), np.str_("x")),
+    (pa.list_(items(pa.int64())), np.array(3)),
+    (pa.bool8(), 5),
+    (pa.uuid(), "12345678-1234-5678-1234-567812345678"),
 ]
 
 
@@ -300,6 +322,7 @@ def test_the_error_for_a_python_value_that_does_not_fit_names_its_row(kind, valu
         upserts(rows, schema=schema_of(id=pa.int64(), v=kind))
 
     assert raised.value.where == {"field": "v", "row": 1}
+    assert raised.value.remedy.startswith("Give ")
 
 
 def bad_text():
@@ -336,11 +359,50 @@ ARROW_MISFITS = [
 
 @pytest.mark.parametrize(("kind", "values"), ARROW_MISFITS, ids=lambda value: str(getattr(value, "type", value)))
 def test_the_error_for_an_arrow_value_that_does_not_fit_names_its_row(kind, values):
-    chunks = pa.chunked_array([values[:1], values[:1], values]).combine_chunks()
-    with pytest.raises(Invalid) as raised:
-        upserts({"id": pa.array(range(4)), "v": chunks}, schema=schema_of(id=pa.int64(), v=kind))
+    chunks = pa.chunked_array([values[:1], values[:0], values[:1], values])
+    for given in (chunks, chunks.combine_chunks()):
+        with pytest.raises(Invalid) as raised:
+            upserts({"id": pa.array(range(4)), "v": given}, schema=schema_of(id=pa.int64(), v=kind))
 
-    assert raised.value.where == {"field": "v", "row": 3}
+        assert raised.value.where == {"field": "v", "row": 3}
+        assert raised.value.remedy.startswith("Give ")
+
+
+def categories(number):
+    """A chunk of 100 values that no other chunk has; the index can count only 127."""
+    words = pa.array([f"{number} {word}" for word in range(100)])
+    return pa.DictionaryArray.from_arrays(pa.array(range(100), pa.int8()), words)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrap"),
+    [
+        (pa.dictionary(pa.int32(), pa.string()), lambda chunk: chunk),
+        (pa.string(), lambda chunk: chunk),
+        (pa.struct([("f", pa.string())]), lambda chunk: pa.StructArray.from_arrays([chunk], ["f"])),
+        (
+            pa.list_(items(pa.dictionary(pa.int32(), pa.string()))),
+            lambda chunk: pa.ListArray.from_arrays(pa.arange(0, 101).cast(pa.int32()), chunk),
+        ),
+    ],
+    ids=str,
+)
+def test_chunks_may_have_more_values_than_their_dictionary_index_counts(kind, wrap):
+    chunks = pa.chunked_array([wrap(categories(number)) for number in range(3)])
+
+    rows = upserts(pa.table({"id": range(300), "v": chunks}), schema=schema_of(id=pa.int64(), v=kind))
+
+    assert rows["v"].to_pylist() == [value for chunk in chunks.chunks for value in chunk.to_pylist()]
+
+
+def test_chunks_may_be_empty():
+    values = pa.array([1, None, 2, 3])
+    chunks = pa.chunked_array([values[:2], values[:0], values[2:], values[4:]])
+    schema = schema_of(id=pa.int64(), v=pa.int64())
+
+    for data in (pa.table({"id": range(4), "v": chunks}), {"id": pa.array(range(4)), "v": chunks}):
+        assert upserts(data, schema=schema)["v"].to_pylist() == values.to_pylist()
+        assert inferred(data)["v"].to_pylist() == values.to_pylist()
 
 
 INCOMPATIBLE = [
@@ -466,6 +528,7 @@ UNCHANGED = {
     "nanoseconds of pandas": (pa.list_(items(pa.timestamp("ns"))), [[NANOSECONDS, None], None]),
     "duration of pandas": (pa.map_(pa.string(), pa.duration("ns")), [[("a", pd.Timedelta(1, "ns"))]]),
     "unsigned numbers": (pa.list_(items(pa.float64())), [[np.uint64(2**53), np.uint8(255), 1.5]]),
+    "subclasses": (pa.string(), [Colour.RED, np.str_("x")]),
     "10 MB": (pa.string(), ["x" * 10_000_000]),
 }
 
@@ -482,6 +545,22 @@ def test_a_value_is_stored_unchanged(name):
     assert repr(rows["v"].to_pylist()) == repr(expected.to_pylist())
     again = upserts(rows.drop_columns([TOMBSTONE]), schema=schema)
     assert row_setsum(again) == row_setsum(rows)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.float64(), [10**20, 2**63, np.uint64(2**63), 2**53, Fraction(1, 2), math.inf]),
+        (pa.float32(), [2**24, 2**63, -(2**100), np.float64(0.5)]),
+        (pa.float16(), [2048, np.float16(65504), np.float32(0.5)]),
+        (pa.bool8(), [True, np.False_, None]),
+    ],
+    ids=str,
+)
+def test_a_number_that_the_type_has_is_stored(kind, values):
+    rows = upserts([{"id": i, "v": value} for i, value in enumerate(values)], schema=schema_of(id=pa.int64(), v=kind))
+
+    assert rows["v"].to_pylist() == values
 
 
 def test_a_null_struct_may_have_fields_that_must_not_be_null() -> None:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from lancelsm.errors import Invalid
 from lancelsm.record.admission import children
+from lancelsm.record.expected import expected
 
 _Rows = TypeVar("_Rows", pa.Table, pa.RecordBatch)
 
@@ -46,21 +47,55 @@ def cast_column(column: pa.ChunkedArray, field: pa.Field) -> pa.Array:
             UTF-8); or a null is not allowed by `field` or a nested field. The error names column and row.
     """
     if not _castable(column.type, field.type):
-        raise Invalid(f"column {field.name!r} has type {column.type}, but the table has {field.type}", field=field.name)
-    array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    attempt(array, lambda part: part.validate(full=True), field)
-    return converted(array, field)
+        raise Invalid(
+            f"column {field.name!r} has type {column.type}, but the table has {field.type}",
+            remedy=f"Cast the column to {field.type}, or give {expected(field.type)}",
+            field=field.name,
+        )
+    casts, start = [], 0
+    for chunk in column.chunks:  # a narrow dictionary index may count the values of each chunk, but not of all
+        rows = range(start, start + len(chunk))
+        start = rows.stop
+        attempt(chunk, lambda part: part.validate(full=True), field, rows)
+        casts.append(converted(chunk, field, rows))
+    try:
+        return whole(pa.chunked_array(casts, field.type))
+    except pa.ArrowInvalid as error:
+        what = f"column {field.name!r} has more bytes than one array of {field.type} can have"
+        raise Invalid(what, remedy="Write the rows in several calls", field=field.name) from error
 
 
-def converted(array: pa.Array, field: pa.Field) -> pa.Array:
-    """Cast an array with Arrow's safe casts, even between kinds; check nulls. The last part of `cast_column`."""
-    cast = attempt(array, lambda part: as_type(part, field.type), field)
+def converted(array: pa.Array, field: pa.Field, rows: Sequence[int]) -> pa.Array:
+    """Cast an array with Arrow's safe casts, even between kinds; check nulls. The last part of `cast_column`.
+
+    Args:
+        rows: the row number of each value.
+    """
+    cast = attempt(array, lambda part: as_type(part, field.type), field, rows)
     if cast.type != array.type:
-        attempt(cast, lambda part: part.validate(full=True), field)
+        attempt(cast, lambda part: part.validate(full=True), field, rows)
     if not field.nullable and cast.null_count:
-        row = int(pc.index(cast.is_null(), True).as_py())
-        raise Invalid(f"column {field.name!r} is null in row {row}, but must not be null", field=field.name, row=row)
+        row = rows[pc.index(cast.is_null(), True).as_py()]
+        raise Invalid(
+            f"column {field.name!r} is null in row {row}, but must not be null",
+            remedy=f"Give {expected(field.type)}",
+            field=field.name,
+            row=row,
+        )
     return cast
+
+
+def whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """Return a column as one array. Raise an error of Arrow if that has too many bytes of text or binary.
+
+    Empty chunks are left out: Arrow can't concatenate one that was imported with an offset.
+    """
+    if isinstance(column, pa.Array):
+        return column
+    chunks = [chunk for chunk in column.chunks if len(chunk)]
+    if len(chunks) == 1:
+        return chunks[0]
+    return pa.concat_arrays(chunks) if chunks else pa.array([], column.type)
 
 
 def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -168,6 +203,7 @@ def attempt(rows: Any, step: Callable[[Any], Any], field: pa.Field, numbers: Seq
         raise Invalid(
             f"column {field.name!r}, row {row}: {reason}",
             redacted=f"column {field.name!r}, row {row}: the value does not fit {field.type}",
+            remedy=f"Give {expected(field.type)}",
             field=field.name,
             row=row,
         ) from error

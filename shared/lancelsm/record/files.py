@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from lancelsm.common.json_text import parse_json
 from lancelsm.errors import Invalid
-from lancelsm.record.casts import attempt
+from lancelsm.record.casts import attempt, whole
 from lancelsm.record.values import json_column
 
 _ARROW_FILE_MAGIC: Final = b"ARROW1"
@@ -171,7 +171,7 @@ def _read_csv(file: Path, schema: pa.Schema | None) -> pa.Table:
         field = wanted.get(parsed_field.name, parsed_field)
         if field is parsed_field and pa.types.is_binary(field.type):
             raise Invalid(f"column {field.name!r} is not UTF-8", field=field.name)
-        array = attempt(_whole(parsed), partial(pc.cast, target_type=field.type), field)
+        array = attempt(whole(parsed), partial(pc.cast, target_type=field.type), field)
         if pa.types.is_floating(field.type) and pc.any(pc.is_inf(array)).as_py():
             _check_infinity(file, field, array)
         arrays.append(array)
@@ -221,7 +221,3 @@ def _check_infinity(file: Path, field: pa.Field, numbers: pa.Array) -> None:
 
 def _plain(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancelsm.errors import Invalid
+from lancelsm.record.casts import whole
 from lancelsm.record.schema import TableSchema
 
 _EMPTY: Final = pa.scalar(b"", pa.large_binary())
@@ -69,7 +70,7 @@ def unsupported_by_lance(schema: TableSchema) -> list[str]:
 
 def key_column(table: pa.Table | pa.RecordBatch, primary_key: tuple[str, ...]) -> pa.Array:
     """Return the key of each row as one array: a single column as it is, several in Lance's binary tuple encoding."""
-    columns = [_whole(table.column(name)) for name in primary_key]
+    columns = [whole(table.column(name)) for name in primary_key]
     if len(columns) == 1:
         return columns[0]
     return pc.binary_join_element_wise(*(_ordered(column) for column in columns), _EMPTY).cast(pa.binary())
@@ -77,7 +78,7 @@ def key_column(table: pa.Table | pa.RecordBatch, primary_key: tuple[str, ...]) -
 
 def last_of_key(table: pa.Table, primary_key: tuple[str, ...]) -> pa.Array:
     """Return for each row the index of the last row with its key."""
-    columns = [_whole(table.column(name)) for name in primary_key]
+    columns = [whole(table.column(name)) for name in primary_key]
     keys = columns[0] if len(columns) == 1 else _tuple_codes(columns)
     rows = len(keys)
     # index_in returns the first of equal values in its set. In reverse order that is the last one.
@@ -145,9 +146,3 @@ def _big_endian(numbers: pa.Array) -> pa.Array:
         words.byteswap()
     fixed = pa.Array.from_buffers(pa.binary(8), len(numbers), [None, pa.py_buffer(words)])
     return fixed.cast(pa.large_binary())
-
-
-def _whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    if isinstance(column, pa.Array):
-        return column
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

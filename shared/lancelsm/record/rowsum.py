@@ -35,6 +35,7 @@ from xxhash import xxh3_128_digest
 
 from lancelsm.common.setsum import Setsum
 from lancelsm.errors import Invalid
+from lancelsm.record.casts import whole
 from lancelsm.record.schema import FIELD_ID, TOMBSTONE, field_id
 from lancelsm.record.words import WORD, Arithmetic, Words, arithmetic, mixed
 
@@ -98,8 +99,8 @@ def _hashes(on: Arithmetic, rows: pa.Table | pa.RecordBatch, fields: list[pa.Fie
 def _columns(on: Arithmetic, rows: pa.Table | pa.RecordBatch, fields: list[pa.Field]) -> Iterator[tuple[Words, Words]]:
     """Yield both words of the hashes of each column, 0 for null."""
     for field in fields:
-        yield _hashed(on, _plain(_whole(rows.column(field.name))), field)
-    if TOMBSTONE in rows.schema.names and (tombstones := _whole(rows.column(TOMBSTONE))).true_count:
+        yield _hashed(on, _plain(whole(rows.column(field.name))), field)
+    if TOMBSTONE in rows.schema.names and (tombstones := whole(rows.column(TOMBSTONE))).true_count:
         yield _hashed(on, pc.if_else(tombstones, tombstones, pa.scalar(None, pa.bool_())), _TOMBSTONE)
 
 
@@ -336,12 +337,6 @@ def _is_list(kind: pa.DataType) -> bool:
 
 def _storage_type(kind: pa.DataType) -> pa.DataType:
     return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
-
-
-def _whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    if isinstance(column, pa.Array):
-        return column
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _plain(column: pa.Array) -> pa.Array:

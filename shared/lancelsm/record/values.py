@@ -14,6 +14,8 @@ import datetime as dt
 import math
 import numbers
 import re
+import struct
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from itertools import accumulate, chain
@@ -24,11 +26,13 @@ import pyarrow as pa
 from lancelsm.errors import Invalid
 from lancelsm.record.admission import children
 from lancelsm.record.casts import as_type, attempt, converted, kind_of, storage_type
+from lancelsm.record.expected import expected
 from lancelsm.record.iso import parsed
 from lancelsm.record.shapes import without_uuids
 
 # Doubles of at least this size round to infinity.
-_ROUNDS_TO_INFINITY: Final = {16: 65520.0, 32: 3.4028235677973366e38}
+_ROUNDS_TO_INFINITY: Final = {16: 65520.0, 32: 3.4028235677973366e38, 64: math.inf}
+_FLOAT_CODES: Final = {16: "<e", 32: "<f", 64: "<d"}
 _NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _FRACTION: Final = re.compile(r"(\d\d:?\d\d:?\d\d)[.,](\d{1,9})")
 
@@ -44,13 +48,16 @@ def column(values: Sequence[Any], field: pa.Field) -> pa.Array:
         Invalid: a value has another kind or does not fit, or a null is not allowed by `field` or a nested field. The
             error names column and row.
     """
-    values = without_uuids(values, storage_type(field.type))
-    return converted(_array(values, field.type, field, range(len(values)), _from_python), field)
+    rows = range(len(values))
+    is_bool8 = field.type == pa.bool8()
+    array = _array(values, pa.bool_() if is_bool8 else field.type, field, rows, _from_python)
+    return converted(array.cast(pa.int8()) if is_bool8 else array, field, rows)
 
 
 def json_column(values: Sequence[Any], field: pa.Field) -> pa.Array:
     """Convert values, as `json.loads` returns them, to a column like `column`. Floats may be Decimal."""
-    return converted(_array(values, field.type, field, range(len(values)), _from_json), field)
+    rows = range(len(values))
+    return converted(_array(values, field.type, field, rows, _from_json), field, rows)
 
 
 def _array(values: Sequence[Any], kind: pa.DataType, field: pa.Field, rows: Sequence[int], leaf: _Leaf) -> pa.Array:
@@ -71,8 +78,8 @@ def _array(values: Sequence[Any], kind: pa.DataType, field: pa.Field, rows: Sequ
         return pa.StructArray.from_arrays(arrays, fields=list(kind), mask=null)
     lists: list[Sequence[Any]] = [() if value is None else _items(value, kind) for value in values]
     items = list(chain.from_iterable(lists))
-    numbers = [row for row, one in zip(rows, lists, strict=True) for _ in one]
-    offsets = pa.array(accumulate((len(one) for one in lists), initial=0), pa.int64())
+    ends = list(accumulate(map(len, lists), initial=0))
+    numbers, offsets = _ParentRows(rows, ends), pa.array(ends, pa.int64())
     if pa.types.is_map(kind):
         keys, values_of_keys = (
             inner([pair[side] for pair in items], child, numbers) for side, child in enumerate(children(kind))
@@ -83,14 +90,29 @@ def _array(values: Sequence[Any], kind: pa.DataType, field: pa.Field, rows: Sequ
     return pa.LargeListArray.from_arrays(offsets, inner(items, item, numbers), type=pa.large_list(item), mask=null)
 
 
+class _ParentRows(Sequence[int]):
+    """The row number of each item of lists; `ends` has where each list begins in the items, and the end."""
+
+    def __init__(self, rows: Sequence[int], ends: list[int]) -> None:
+        self._rows = rows
+        self._ends = ends
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __getitem__(self, item: Any) -> Any:
+        return self._rows[bisect_right(self._ends, item) - 1]
+
+
 def _items(value: Any, kind: pa.DataType) -> Sequence[Any]:
     return list(_pairs(value)) if pa.types.is_map(kind) else value
 
 
 def _from_python(values: Sequence[Any], kind: pa.DataType, field: pa.Field, rows: Sequence[int]) -> pa.Array:
+    values = without_uuids(values, kind)
     _check_types(values, kind, field, rows)
     if pa.types.is_floating(kind):
-        values = _plain_integers(values)
+        values = _plain_floats(values)
     array = attempt(values, lambda part: pa.array(part, _wide(kind)), field, rows)
     return attempt(array, lambda part: as_type(part, kind), field, rows)
 
@@ -107,33 +129,34 @@ def _from_json(values: Sequence[Any], kind: pa.DataType, field: pa.Field, rows: 
     if read is None:
         return _from_python(values, kind, field, rows)
     read_values = []
-    for value, row in zip(values, rows, strict=True):
+    for at, value in enumerate(values):
         try:
             read_values.append(None if value is None else read(value))
         except (ValueError, ArithmeticError, TypeError, AttributeError) as error:
-            raise _refused(value, kind, field, row) from error
+            raise _refused(value, kind, field, rows[at]) from error
     if pa.types.is_time(kind):
         array = pa.array(read_values, pa.int64()).view(pa.time64("ns"))
         return attempt(array, lambda part: as_type(part, kind), field, rows)
     return _from_python(read_values, kind, field, rows)
 
 
-def _plain_integers(values: Sequence[Any]) -> Sequence[Any]:
-    """Replace integers of numpy: Arrow reads unsigned ones as signed for a float column."""
-    if {*map(type, values)} <= {int, float, type(None)}:
+def _plain_floats(values: Sequence[Any]) -> Sequence[Any]:
+    """Replace other numbers by equal floats: Arrow reads unsigned integers of numpy as signed, and refuses 2**63."""
+    if {*map(type, values)} <= {float, type(None)}:
         return values
-    return [int(value) if isinstance(value, numbers.Integral) else value for value in values]
+    return [value if value is None else float(value) for value in values]
 
 
 def _check_types(values: Sequence[Any], kind: pa.DataType, field: pa.Field, rows: Sequence[int]) -> None:
     """Raise `Invalid` for the first value that has another kind; `rows` has the row number of each value."""
     accepts = _acceptance(kind)
-    refused = {given for given in set(map(type, values)) if given is not type(None) and not accepts(given)}
-    limited = _is_limited(kind)
-    if refused or limited:
-        for value, row in zip(values, rows, strict=True):
-            if type(value) in refused or (limited and value is not None and not _in_limits(value, kind)):
-                raise _refused(value, kind, field, row)
+    types = {*map(type, values)} - {type(None)}
+    refused = {given for given in types if not accepts(given)}
+    fits = _limits(kind, types)
+    if refused or fits:
+        for at, value in enumerate(values):
+            if type(value) in refused or (fits and value is not None and not fits(value)):
+                raise _refused(value, kind, field, rows[at])
 
 
 def _acceptance(kind: pa.DataType) -> Callable[[type], bool]:
@@ -141,9 +164,9 @@ def _acceptance(kind: pa.DataType) -> Callable[[type], bool]:
     if pa.types.is_boolean(kind):
         return _is_bool
     if pa.types.is_integer(kind):
-        return lambda given: issubclass(given, numbers.Integral) and not _is_bool(given)
+        return lambda given: issubclass(given, numbers.Integral) and not _is_odd_number(given)
     if pa.types.is_floating(kind):
-        return lambda given: issubclass(given, numbers.Real) and not _is_bool(given)
+        return lambda given: issubclass(given, numbers.Real) and not _is_odd_number(given)
     if pa.types.is_decimal(kind):
         return lambda given: issubclass(given, int | Decimal) and not _is_bool(given)
     if pa.types.is_date(kind):
@@ -151,7 +174,8 @@ def _acceptance(kind: pa.DataType) -> Callable[[type], bool]:
     family = _family(kind)
     if family == "list":
         return lambda given: (
-            issubclass(given, list | tuple) or (hasattr(given, "__array__") and hasattr(given, "__iter__"))
+            issubclass(given, list | tuple)
+            or (hasattr(given, "__array__") and hasattr(given, "__iter__") and not issubclass(given, str | bytes))
         )
     accepted = _ACCEPTED.get(family, ())
     return lambda given: issubclass(given, accepted)
@@ -180,30 +204,52 @@ def _is_bool(given: type) -> bool:
     return given is bool or (given.__module__ == "numpy" and given.__name__ in ("bool", "bool_"))
 
 
-def _is_limited(kind: pa.DataType) -> bool:
-    narrow = pa.types.is_floating(kind) and kind.bit_width in _ROUNDS_TO_INFINITY
-    counted = pa.types.is_timestamp(kind) or pa.types.is_duration(kind)
-    return bool(narrow or counted or pa.types.is_map(kind) or pa.types.is_struct(kind))
+def _is_odd_number(given: type) -> bool:
+    """Return whether a type of numbers stands for something else, or has more digits than a double."""
+    return _is_bool(given) or (given.__module__ == "numpy" and given.__name__ in ("timedelta64", "longdouble"))
 
 
-def _in_limits(value: Any, kind: pa.DataType) -> bool:
-    """Check for mistakes that Arrow accepts, such as a float that rounds to infinity, or a missing time zone."""
+def _limits(kind: pa.DataType, types: set[type]) -> Callable[[Any], bool] | None:
+    """Return a check for values of these types that Arrow would change or accept by mistake; None if there are none."""
     if pa.types.is_struct(kind):
-        return bool(value.keys() == {child.name for child in kind})
-    if pa.types.is_timestamp(kind):
-        zoned = value.tzinfo is not None
-        return value == value and zoned == (kind.tz is not None) and _fits_nanoseconds(value, "nanosecond", kind)  # noqa: PLR0124 - NaT is not
-    if pa.types.is_duration(kind):
-        return value == value and _fits_nanoseconds(value, "nanoseconds", kind)  # noqa: PLR0124 - pandas' NaT is not
+        names = {child.name for child in kind}
+        return lambda value: bool(value.keys() == names)
     if pa.types.is_map(kind):
-        return all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in _pairs(value))
-    number = value if isinstance(value, int) else float(value)
+        return lambda value: all(map(_is_pair, _pairs(value)))
+    if hasattr(kind, "value_field"):
+        return None if types <= {list, tuple} else lambda value: getattr(value, "shape", None) != ()
+    if pa.types.is_timestamp(kind):
+        return lambda value: _fits_timestamp(value, kind)
+    if pa.types.is_time(kind):
+        return lambda value: value.tzinfo is None
+    if pa.types.is_duration(kind):
+        exact = kind.unit == "ns"
+        return lambda value: (exact or not getattr(value, "nanoseconds", 0)) and value == value  # noqa: PLR0124
+    if pa.types.is_floating(kind) and (kind.bit_width < 64 or not types <= {float}):
+        return lambda value: _fits_float(value, kind)
+    return None
+
+
+def _fits_timestamp(value: Any, kind: pa.DataType) -> bool:
+    if value != value:  # noqa: PLR0124 - NaT of pandas
+        return False
+    offset = value.utcoffset()
+    if (offset is None) != (kind.tz is None):
+        return False
+    # Arrow drops microseconds of an offset, and nanoseconds of pandas.
+    return not (offset and offset.microseconds) and (kind.unit == "ns" or not getattr(value, "nanosecond", 0))
+
+
+def _fits_float(value: Any, kind: pa.DataType) -> bool:
+    """Return whether a float does not round to infinity, and an integer does not round at all."""
+    try:
+        number = float(value)
+        if isinstance(value, numbers.Integral):
+            code = _FLOAT_CODES[kind.bit_width]
+            return bool(struct.unpack(code, struct.pack(code, number)) == (int(value),))
+    except OverflowError:
+        return False
     return abs(number) == math.inf or not abs(number) >= _ROUNDS_TO_INFINITY[kind.bit_width]
-
-
-def _fits_nanoseconds(value: Any, attribute: str, kind: pa.DataType) -> bool:
-    """Return whether the nanoseconds of a time of pandas, if it is one, fit the unit: Arrow would drop them."""
-    return kind.unit == "ns" or not getattr(value, attribute, 0)
 
 
 def _wide(kind: pa.DataType) -> pa.DataType:
@@ -255,12 +301,17 @@ def _pairs(value: Any) -> Iterator[Any]:
     return iter(value.items() if isinstance(value, Mapping) else value)
 
 
+def _is_pair(pair: Any) -> bool:
+    return isinstance(pair, list | tuple) and len(pair) == 2 and pair[0] is not None
+
+
 def _refused(value: Any, kind: pa.DataType, field: pa.Field, row: int) -> Invalid:
     shown = repr(value)
     shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
     return Invalid(
         f"column {field.name!r}, row {row}: {shown} is not a value of {kind}",
         redacted=f"column {field.name!r}, row {row}: the value is not a value of {kind}",
+        remedy=f"Give {expected(kind)}",
         field=field.name,
         row=row,
     )
