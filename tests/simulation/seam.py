@@ -30,6 +30,8 @@ READS = frozenset(
         "base_rows.indexed_fragments",
         "base_reads.rows_of_keys",
         "generation.lookup_generation",
+        "read_back.check_deletions",
+        "read_back.check_rows",
     }
 )
 STREAMS = frozenset({"base_rows.scan", "base_rows.look_up", "base_reads.scan_base", "generation.read_generation"})
@@ -62,6 +64,7 @@ COMPOSED = frozenset(
         "merged_generations.repair_markers",
         "pk_index.find_rows",  # within lookup_generation
         "pk_index.index_problem",  # within examine_generation
+        "read_back.read_unnamed",  # within check_rows
         "scrub_reads.examine_base",  # only for scrub, which writes nothing
         "scrub_reads.examine_generation",
         "scrub_reads.examine_indexes",
@@ -80,6 +83,7 @@ PURE = frozenset(
         "conditions.read_condition",
         "deletions.arrow_problem",
         "deletions.every_row",
+        "deletions.hidden_rows",
         "fields.fitted",
         "fields.numbering",
         "fields.stored_fields",
@@ -89,6 +93,7 @@ PURE = frozenset(
         "native.read_errors",
         "native.text_of",
         "native.translated",
+        "read_back.data_path",
         "scrub_reads.shared_directories",
     }
 )

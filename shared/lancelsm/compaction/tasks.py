@@ -25,6 +25,7 @@ from lancelsm.dataset import base_rows
 from lancelsm.dataset.base_rows import ROW_ADDRESS, Base, NewFragment
 from lancelsm.dataset.generation import read_generation
 from lancelsm.dataset.key_lookup import ABSENT, Keys
+from lancelsm.dataset.read_back import check_deletions, check_rows
 from lancelsm.dataset.scrub_reads import own_row_setsum
 from lancelsm.errors import Corrupt, error_context
 from lancelsm.objects.filesum import check_files
@@ -162,12 +163,14 @@ def _folded(merge_base: MergeBase, sources: tuple[Source, ...]) -> tuple[Part, .
 
 
 def write_live_rows(merge_base: MergeBase, parts: tuple[Part, ...]) -> tuple[NewFragment, ...]:
-    """Write the winning rows, without tombstones, as new fragments; check every generation at the same time.
+    """Write the winning rows, without tombstones, as new fragments, and read them back against the generations.
 
-    The check sums the files of a generation. If the manifest has no sum of files, it sums all rows, with tombstones.
+    Every generation is checked at the same time, by the sum of its files. If the manifest has no such sum, all rows are
+    summed, with tombstones.
 
     Raises:
-        Corrupt: a generation changed since it was flushed, or has a null that the base does not allow.
+        Corrupt: a generation changed since it was flushed, or has a null that the base does not allow; or other rows
+            were read back than were written.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="lancelsm-sum") as pool:
         check = pool.submit(_check_files, merge_base, [part.source for part in parts])
@@ -179,13 +182,15 @@ def write_live_rows(merge_base: MergeBase, parts: tuple[Part, ...]) -> tuple[New
 
 def _written(merge_base: MergeBase, parts: tuple[Part, ...]) -> tuple[NewFragment, ...]:
     wanted = sum(part.live for part in parts)
-    batches = (batch for part in parts for batch in _live_rows(merge_base, part))
+    batches = (batch for part in parts for batch in _live_rows(merge_base, part, _rows_to_sum(part.source)))
     if not wanted:
         deque(batches, maxlen=0)
         return ()
     written = base_rows.write_rows(merge_base.base, merge_base.schema.columns, batches)
     if (rows := sum(fragment.rows for fragment in written)) != wanted:
         raise Corrupt(f"{rows} rows were written to the base, but the delta has {wanted}", table=merge_base.base.uri)
+    again = (batch for part in parts for batch in _live_rows(merge_base, part, None))
+    check_rows(merge_base.base, merge_base.schema.columns, written, again)  # guard: merge reads its rows back
     return written
 
 
@@ -226,9 +231,10 @@ def find_by_index(delta: Delta, share: tuple[int, int], fragments: tuple[int, ..
 
 
 def hide_rows(base: Base, finds: tuple[Found, ...]) -> tuple[Hidden, ...]:
-    """Write one new deletion file for each fragment."""
+    """Write one new deletion file for each fragment, and read it back."""
     offsets = {found.fragment: np.frombuffer(found.offsets, np.uint32) for found in finds}
     changed = base_rows.hide_rows(base, offsets)
+    check_deletions(base, offsets, changed)  # guard: merge reads its deletion files back
     return tuple(
         Hidden(
             fragment=found.fragment,
@@ -291,11 +297,15 @@ def _key_schema(schema: TableSchema) -> pa.Schema:
     return pa.schema([field for field in schema.stored if field.name in names])
 
 
-def _live_rows(merge_base: MergeBase, part: Part) -> Iterator[pa.RecordBatch]:
-    """Yield the live rows of a part in the columns of the base. If the files have no known sum, also sum all rows."""
-    wins, start = _wins(part), 0
-    columns, sums = merge_base.schema.columns, part.source.sums
-    with _Summing(sums.rows if sums and sums.files is None else None) as summing:
+def _rows_to_sum(source: Source) -> Setsum | None:
+    """Return the sum that all rows of a generation must have, if its files have no known sum."""
+    return source.sums.rows if source.sums and source.sums.files is None else None
+
+
+def _live_rows(merge_base: MergeBase, part: Part, expected: Setsum | None) -> Iterator[pa.RecordBatch]:
+    """Yield the live rows of a part in the columns of the base; compare the sum of all its rows with `expected`."""
+    wins, start, columns = _wins(part), 0, merge_base.schema.columns
+    with _Summing(expected) as summing:
         for batch in read_generation(
             uri=part.source.uri, schema=merge_base.schema, storage_options=dict(merge_base.base.storage_options)
         ):

@@ -1,4 +1,4 @@
-"""Encode the deletion file of a fragment without live rows, and check deletion files that Lance wrote.
+"""Encode the deletion file of a fragment without live rows; decode and check deletion files that Lance wrote.
 
 Lance stores many deleted rows as a Roaring bitmap, `_deletions/{fragment}-{version}-{id}.bin`, and few as `.arrow`, a
 column of offsets in Arrow's file format. Spec: the Roaring format, "cookie with runs".
@@ -9,10 +9,15 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 _RUN_COOKIE = 12347
+_PLAIN_COOKIE = 12346  # no container has runs
+_ARRAY_MAX = 4096  # a container with more offsets is a bitmap
+_BITMAP_BYTES = 8192
 _CHUNK = 1 << 16
 _OFFSETS_FROM = 4  # a bitmap with fewer containers has no offsets
 _TRAILER = 10  # size at the end of an Arrow file: footer length, magic
@@ -34,6 +39,55 @@ def every_row(rows: int) -> bytes:
         first = len(head) + 4 * count
         head += b"".join(struct.pack("<I", first + number * len(run)) for number, run in enumerate(runs))
     return head + b"".join(runs)
+
+
+def hidden_rows(body: bytes, *, arrow: bool) -> npt.NDArray[np.uint32]:
+    """Decode a deletion file, independently of Lance. Return the offsets of the hidden rows in ascending order.
+
+    Args:
+        arrow: whether the file has Arrow's format; else it is a Roaring bitmap.
+
+    Raises:
+        ValueError: it is not a deletion file.
+    """
+    try:
+        if arrow:
+            offsets: npt.NDArray[np.uint32] = pa.ipc.open_file(pa.py_buffer(body)).read_all().column(0).to_numpy()
+            return np.sort(offsets)
+        return np.concatenate([np.empty(0, np.uint32), *_containers(body)])
+    except (OSError, ValueError, IndexError, struct.error, pa.ArrowException) as error:
+        raise ValueError(f"not a deletion file: {error}") from error
+
+
+def _containers(body: bytes) -> Iterator[npt.NDArray[np.uint32]]:
+    """Yield the offsets in each container of a Roaring bitmap."""
+    cookie, above = struct.unpack_from("<HH", body)
+    with_runs = cookie == _RUN_COOKIE
+    if not with_runs and (cookie, above) != (_PLAIN_COOKIE, 0):
+        raise ValueError(f"a Roaring bitmap does not begin with {cookie}")
+    count = above + 1 if with_runs else struct.unpack_from("<I", body, 4)[0]
+    flags = int.from_bytes(body[4 : 4 + (count + 7) // 8], "little") if with_runs else 0
+    at = 4 + (count + 7) // 8 if with_runs else 8
+    heads = np.frombuffer(body, "<u2", 2 * count, at).reshape(count, 2)
+    at += 4 * count + (4 * count if not with_runs or count >= _OFFSETS_FROM else 0)
+    for number, (key, last) in enumerate(heads.tolist()):
+        if flags >> number & 1:
+            (runs,) = struct.unpack_from("<H", body, at)
+            spans = np.frombuffer(body, "<u2", 2 * runs, at + 2).reshape(runs, 2).tolist()
+            low = np.concatenate([np.arange(start, start + length + 1) for start, length in spans])
+            at += 2 + 4 * runs
+        elif last < _ARRAY_MAX:
+            low = np.frombuffer(body, "<u2", last + 1, at)
+            at += 2 * (last + 1)
+        else:
+            bits = np.frombuffer(body, np.uint8, _BITMAP_BYTES, at)
+            low = np.flatnonzero(np.unpackbits(bits, bitorder="little"))
+            at += _BITMAP_BYTES
+        if len(low) != last + 1:
+            raise ValueError(f"a container of a Roaring bitmap has {len(low)} offsets, not {last + 1}")
+        yield low.astype(np.uint32) + np.uint32(key * _CHUNK)
+    if at != len(body):
+        raise ValueError(f"a Roaring bitmap has {len(body)} bytes, not {at}")
 
 
 def arrow_problem(body: bytes, *, rows: int, hidden: int) -> str:

@@ -1,0 +1,176 @@
+"""Read back what was written for the next version of a base, before any version names it.
+
+Rows are read through Lance, as readers will read them, and compared with the rows that were meant. Deletion files are
+decoded without Lance (`dataset.deletions`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+
+import lance
+import numpy as np
+import pyarrow as pa
+from lance import DatasetBasePath
+from lance.fragment import FragmentMetadata
+from lance.schema import LanceSchema
+
+from lancelsm.dataset.base_rows import Base, NewFragment, Offsets
+from lancelsm.dataset.deletions import hidden_rows
+from lancelsm.dataset.native import read_errors
+from lancelsm.errors import Corrupt
+from lancelsm.objects.open import open_store
+from lancelsm.record.rowsum import values
+
+_ROOT = 1  # the id of the base's own directory, in a dataset in memory that refers to it
+_BATCH_ROWS = 65_536
+_BITS = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
+_REMEDY = "Nothing was committed. Run it again; if the error persists, check memory and disk of this machine"
+
+
+def check_rows(base: Base, columns: pa.Schema, written: Iterable[NewFragment], meant: Iterable[pa.RecordBatch]) -> None:
+    """Compare the rows of new fragments with the rows that were meant, in order.
+
+    Args:
+        columns: the base's schema, with Lance's field ids.
+        meant: read again from their source, not the batches that were written.
+
+    Raises:
+        Corrupt: they differ. The error names the file and the column.
+        Unavailable: the store did not answer.
+    """
+    schema = base.open().lance_schema
+    source = _Rows(meant)
+    for new in written:
+        path = data_path(new.metadata)
+        for batch in read_unnamed(base, schema, new.metadata):
+            start = 0
+            for wanted in source.take(batch.num_rows):
+                _compare(batch.slice(start, wanted.num_rows), wanted, columns, base, path)
+                start += wanted.num_rows
+            if start != batch.num_rows:  # guard: read-back counts the rows of a file
+                raise _differs(base, path, "it has more rows than were written")
+    if any(source.take(1)):  # guard: read-back counts the rows that were meant
+        raise _differs(base, "data", "rows are missing in the new files")
+
+
+def read_unnamed(base: Base, schema: LanceSchema, metadata: str) -> Iterator[pa.RecordBatch]:
+    """Read a fragment that no version names, through a dataset in memory that refers to the files of the base."""
+    path, fragment, options = data_path(metadata), json.loads(metadata), dict(base.storage_options)
+    for file in fragment["files"]:
+        file["base_id"] = _ROOT
+    operation = lance.LanceOperation.Overwrite(
+        schema,
+        [FragmentMetadata.from_json(json.dumps(fragment))],
+        initial_bases=[DatasetBasePath(base.uri, id=_ROOT, is_dataset_root=True)],
+    )
+    with read_errors("new rows of the base can't be read back", table=base.uri, object=path):
+        dataset = lance.LanceDataset.commit(f"memory://{path}", operation, storage_options=options or None)
+        yield from dataset.scanner(batch_size=_BATCH_ROWS).to_batches()
+
+
+def data_path(metadata: str) -> str:
+    """Return the path of the data file of a new fragment."""
+    return f"data/{json.loads(metadata)['files'][0]['path']}"
+
+
+def check_deletions(base: Base, rows: Mapping[int, Offsets], changed: Mapping[int, str | None]) -> None:
+    """Compare new deletion files with what they must hide: the rows that were hidden before, and those at `rows`.
+
+    Args:
+        rows: the offsets to hide, by fragment.
+        changed: the fragments that name the new files; None if no row is left, so that there is no file.
+
+    Raises:
+        Corrupt: a file hides other rows, or the old file can't be decoded. The error names the file.
+        Unavailable: the store did not answer.
+    """
+    dataset = base.open()
+    roots = {number: one.path for number, one in dataset.base_paths().items()}
+    for number, offsets in rows.items():
+        found = dataset.get_fragment(number)
+        if found is None:
+            raise Corrupt(f"version {base.version} of the base has no fragment {number}", table=base.uri)
+        before = found.metadata
+        wanted = np.zeros(before.physical_rows, np.bool_)
+        wanted[_hidden(base, before, roots)] = True
+        wanted[offsets] = True
+        after = changed[number]
+        if after is None:
+            if not wanted.all():  # guard: read-back counts the rows of a fragment without rows
+                raise _differs(base, f"fragment {number}", "Lance found no row left in it, but there are some")
+            continue
+        fragment = FragmentMetadata.from_json(after)
+        hidden = _hidden(base, fragment, roots)
+        if not np.array_equal(np.flatnonzero(wanted), hidden):  # guard: read-back compares deletion files
+            path = _deletion_path(fragment)
+            raise _differs(base, path, f"it hides {len(hidden)} rows, which are not the {wanted.sum()} rows to hide")
+        if fragment.num_deletions != len(hidden):  # guard: read-back counts the hidden rows of a fragment
+            raise _differs(base, _deletion_path(fragment), f"its fragment records {fragment.num_deletions} rows in it")
+
+
+def _hidden(base: Base, fragment: FragmentMetadata, roots: Mapping[int, str]) -> Offsets:
+    file = fragment.deletion_file
+    if file is None:
+        return np.empty(0, np.uint32)
+    root, path = base.uri if file.base_id is None else roots[file.base_id], _deletion_path(fragment)
+    body = open_store(root, dict(base.storage_options)).get(path)
+    try:
+        if body is None:
+            raise ValueError("it is gone")
+        return hidden_rows(body.body, arrow=path.endswith(".arrow"))
+    except ValueError as error:
+        raise Corrupt(f"a deletion file can't be read: {error}", remedy=_REMEDY, table=base.uri, object=path) from error
+
+
+def _deletion_path(fragment: FragmentMetadata) -> str:
+    return "" if fragment.deletion_file is None else str(fragment.deletion_file.path(fragment.id))
+
+
+class _Rows:
+    """Takes batches from an iterable, cut to any number of rows."""
+
+    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
+        self._batches = iter(batches)
+        self._left: pa.RecordBatch | None = None
+
+    def take(self, rows: int) -> Iterator[pa.RecordBatch]:
+        """Yield the next rows in batches; fewer if there are not so many."""
+        while rows:
+            batch = self._left if self._left is not None else next(self._batches, None)
+            if batch is None:
+                return
+            count = min(rows, batch.num_rows)
+            self._left = batch.slice(count) if count < batch.num_rows else None
+            rows -= count
+            yield batch.slice(0, count)
+
+
+def _compare(found: pa.RecordBatch, wanted: pa.RecordBatch, columns: pa.Schema, base: Base, path: str) -> None:
+    for field in columns:
+        if not _equal(found[field.name], wanted[field.name], field):  # guard: read-back compares values
+            raise _differs(base, path, f"its values of column {field.name!r} are not those that were written", field)
+
+
+def _equal(one: pa.Array, other: pa.Array, field: pa.Field) -> bool:
+    """Compare values bit by bit: Arrow itself takes 0.0 for -0.0, and NaN for a difference."""
+    if pa.types.is_floating(field.type):
+        bits = _BITS[field.type.bit_width]
+        return bool(one.view(bits).equals(other.view(bits)))
+    if _is_exact(field.type) and one.equals(other):
+        return True
+    return bool(values(one, field).equals(values(other, field)))
+
+
+def _is_exact(kind: pa.DataType) -> bool:
+    """Return whether Arrow finds values of this type equal only if their bits are."""
+    inner = [kind.field(number).type for number in range(kind.num_fields)]
+    if isinstance(kind, pa.BaseExtensionType):
+        inner = [kind.storage_type]
+    return not pa.types.is_floating(kind) and not pa.types.is_dictionary(kind) and all(map(_is_exact, inner))
+
+
+def _differs(base: Base, path: str, what: str, field: pa.Field | None = None) -> Corrupt:
+    where = {} if field is None else {"field": field.name}
+    return Corrupt(f"a new file of the base is wrong: {what}", remedy=_REMEDY, table=base.uri, object=path, **where)
