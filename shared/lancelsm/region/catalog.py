@@ -17,6 +17,7 @@ from lancelsm.common.layout import (
     head_key,
     is_id,
     is_staged_manifest,
+    region_id,
     region_key,
     table_key,
 )
@@ -209,6 +210,11 @@ class Directory:
         self._context = context
         self._spec_id = spec_id
         self._regions: dict[RegionValues, Region] = {}
+
+    def named(self, values: RegionValues) -> Region:
+        """Return the region with these values, whether it was created or not."""
+        identity = region_id(table=self._context.table, spec_id=self._spec_id, values=values)
+        return Region(context=self._context, id=identity, spec_id=self._spec_id, values=values)
 
     def find(self, values: RegionValues) -> Region | None:
         """Return the region with these values, or None if it was not created yet."""

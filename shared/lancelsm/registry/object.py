@@ -1,10 +1,11 @@
 """Store records as small objects below the table: a registry that needs only the bucket.
 
-A swap reads the object, decides, and replaces it under the ETag of that read or of the last write of this process. Each
-object contains a version, which increases by one, and the nonce of its write. So its content never repeats, which ETags
-alone would not guarantee. After a lost reply the outcome can be read: our write is there, or another write of the same
-version, or the version before it, and then the write is sent again. For the same reason a deleted record stays as an
-object that marks the deletion. A discarded record does not, since its key is never used again.
+A swap reads the object, decides, and replaces it under the ETag of that read, or of the last read or write of this
+process. Each object contains a version, which increases by one, and the nonce of its write. So its content never
+repeats, which ETags alone would not guarantee. After a lost reply the outcome can be read: our write is there, or
+another write of the same version, or the version before it, and then the write is sent again. For the same reason a
+deleted record stays as an object that marks the deletion. A discarded record does not, since its key is never used
+again.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from lancelsm.registry import (
 )
 
 FORMAT = 1
+_REMEMBERED = 4096  # records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +82,17 @@ class ObjectRegistry:
         self._ids = ids
         self._budget_seconds = budget_seconds
         self._parallel = parallel
-        self._last_written: dict[str, _Stored] = {}  # last writes of this process: they may save the next swap a read
+        self._last_seen: dict[
+            str, _Stored
+        ] = {}  # last reads and writes of this process: they save the next swap a read
 
     def read(self, key: Key) -> Record | None:
-        stored = self._stored(object_key(key))
-        return None if stored is None else stored.record
+        name = object_key(key)
+        stored = self._stored(name)
+        if stored is None:
+            return None
+        self._remember(name, stored)
+        return stored.record
 
     def list(self, partition: str) -> list[tuple[Key, Record]]:
         prefix = _partition_prefix(partition)
@@ -115,7 +123,7 @@ class ObjectRegistry:
 
     def discard(self, key: Key) -> None:
         name = object_key(key)
-        self._last_written.pop(name, None)
+        self._last_seen.pop(name, None)
         self._store.delete([name])
 
     def _write_next(
@@ -123,7 +131,7 @@ class ObjectRegistry:
     ) -> SwapApplied | SwapLost | SwapUnknown:
         """Write the record that follows the present one, or return `SwapLost`."""
         name = object_key(key)
-        known = self._last_written.pop(name, None)
+        known = self._last_seen.pop(name, None)
         if known is not None and next_record(known.record) is None:
             known = None  # only the present record can decide that a swap is lost
         sent: tuple[_Stored, Record] | None = None  # a write without an answer, and its result if applied
@@ -153,7 +161,7 @@ class ObjectRegistry:
                     raise
                 return SwapUnknown(cause=f"{name}: {cause}; then {error}")
             if isinstance(outcome, Written):
-                self._last_written[name] = replace(send, etag=outcome.etag)
+                self._remember(name, replace(send, etag=outcome.etag))
                 return SwapApplied(record=answer)
             if isinstance(outcome, WriteUnknown):
                 sent, cause = (send, answer), outcome.cause
@@ -169,6 +177,11 @@ class ObjectRegistry:
         if found is None or found.etag is None:
             return self._store.create(name, send.encoded())
         return self._store.replace(name, send.encoded(), expect=found.etag)
+
+    def _remember(self, name: str, stored: _Stored) -> None:
+        if len(self._last_seen) >= _REMEMBERED:
+            self._last_seen.clear()
+        self._last_seen[name] = stored
 
     def _stored(self, name: str) -> _Stored | None:
         found = self._store.get(name)

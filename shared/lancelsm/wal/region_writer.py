@@ -23,17 +23,21 @@ from lancelsm.wal.pipeline import Pipeline
 from lancelsm.wal.slot import Appended
 
 
-def find_or_create_region(target: WriteTarget, values: RegionValues) -> Region:
-    """Return the region with these values; create it if it does not exist.
+def find_or_create_region(target: WriteTarget, values: RegionValues) -> tuple[Region, Head]:
+    """Return the region with these values, and its head; create the region if it does not exist.
+
+    The id follows from the values, so a region that exists costs one read of its head.
 
     Raises: the same errors as `wal.claim.create_region`, and `Invalid` if the table was dropped.
     """
-    region = target.directory.find(values)
-    if region is not None and region.find_head() is not None:
-        return region
-    if region is not None:  # its creator crashed, or the table was dropped
-        check_not_dropped(target.context)
-    return create_region(target.context, spec_id=target.regions.spec_id, values=values, owner=target.owner)
+    region = target.directory.named(values)
+    head = region.find_head()
+    if head is None:
+        if target.directory.find(values) is not None:  # its creator crashed, or the table was dropped
+            check_not_dropped(target.context)
+        region = create_region(target.context, spec_id=target.regions.spec_id, values=values, owner=target.owner)
+        head = region.head()
+    return region, head
 
 
 NextDraft = Callable[[Region, pa.Table], Callable[[Head], Draft | None]]
@@ -47,10 +51,18 @@ class RegionWriter:
         previous_owners: the owners from which the first append may take the region. `release` gives it back to the
             last of them. If empty, the region is not claimed.
         depth: the maximum number of entries in flight.
+        held: a head that the caller has read; it saves a read and may be stale.
     """
 
     def __init__(
-        self, region: Region, target: WriteTarget, *, owner: str, previous_owners: tuple[str, ...], depth: int
+        self,
+        region: Region,
+        target: WriteTarget,
+        *,
+        owner: str,
+        previous_owners: tuple[str, ...],
+        depth: int,
+        held: Head | None = None,
     ) -> None:
         self.region = region
         self._settings = target.settings
@@ -59,7 +71,7 @@ class RegionWriter:
         self._pipeline = (
             Pipeline(region, owner=owner, previous_owners=previous_owners, depth=depth) if depth > 1 else None
         )
-        self._held: Head | None = None
+        self._held = held
         self._unclaimed = bool(previous_owners)
         self._lock = threading.Lock()
 
@@ -159,9 +171,14 @@ class RegionWriters:
         with self._lock:
             writer = self._writers.get(values)
             if writer is None:
-                region = find_or_create_region(self._target, values)
+                region, head = find_or_create_region(self._target, values)
                 writer = RegionWriter(
-                    region, self._target, owner=self._owner, previous_owners=self._previous_owners, depth=self._depth
+                    region,
+                    self._target,
+                    owner=self._owner,
+                    previous_owners=self._previous_owners,
+                    depth=self._depth,
+                    held=head,
                 )
                 self._writers[values] = writer
             return writer

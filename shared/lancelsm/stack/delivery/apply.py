@@ -242,7 +242,7 @@ class _RegionBatch:
         if seconds_left <= 0:
             raise _out_of_time(context.uri)
         job = self._jobs[0]
-        region = job.earlier or find_or_create_region(self._target, job.message.values)
+        region = job.earlier or find_or_create_region(self._target, job.message.values)[0]
         region = replace(region, context=replace(context, budget_seconds=min(seconds_left, context.budget_seconds)))
         if job.rejected is not None:
             self._quarantine_rejected(region, job.rejected)
