@@ -215,7 +215,7 @@ def test_an_invalid_epoch_is_corrupt(epoch):
 
 def test_random_bytes_are_corrupt():
     chance = random.Random(1)
-    head = entry_of(table(pa.utf8(), pa.array(["a"]))).body[:8]
+    head = bytes(entry_of(table(pa.utf8(), pa.array(["a"]))).body[:8])
     for _ in range(500):
         noise = chance.randbytes(chance.randrange(400))
         for body in (noise, head + noise):

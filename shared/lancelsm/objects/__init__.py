@@ -7,20 +7,41 @@ the first attempt.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import NewType, Protocol
+from typing import NewType, Protocol, final
 
 ETag = NewType("ETag", str)
 Body = bytes | bytearray | memoryview
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@final
 class Object:
-    """An object as one read saw it."""
+    """An object as one read saw it.
 
-    body: bytes
-    etag: ETag
+    Args:
+        etag: the ETag, or the function that computes it from the body when it is first needed.
+    """
+
+    __slots__ = ("_etag", "body")
+
+    def __init__(self, *, body: bytes, etag: ETag | Callable[[bytes], ETag]) -> None:
+        self.body = body
+        self._etag = etag
+
+    @property
+    def etag(self) -> ETag:
+        if callable(self._etag):
+            self._etag = self._etag(self.body)
+        return self._etag
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Object) and (self.body, self.etag) == (other.body, other.etag)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Object({len(self.body)} bytes, etag={self.etag!r})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,13 +9,14 @@ No symbolic link below the directory is followed. A listing has the link itself,
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import os
 import stat
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from xxhash import xxh3_128_hexdigest
 
 from lancelsm.common.layout import LOCK, PRIVATE, SQLITE
 from lancelsm.errors import Invalid
@@ -33,9 +34,9 @@ _RESERVED = frozenset({LOCK, TEMPORARY, *(SQLITE + suffix for suffix in ("", "-w
 class LocalStore:
     """Objects below `root`. The first write creates the directory.
 
-    The ETag is the SHA-256 of the content. `PreconditionFailed` is returned only after the conflicting object is
-    durable. A reader may see an object before it is durable. Other programs may create files next to ours at any time.
-    A read or a write through a symbolic link raises `Corrupt`.
+    The ETag is the xxh3 of the content: it finds a change, not a forgery. `PreconditionFailed` is returned only after
+    the conflicting object is durable. A reader may see an object before it is durable. Other programs may create files
+    next to ours at any time. A read or a write through a symbolic link raises `Corrupt`.
 
     Args:
         root: the directory of the table.
@@ -59,7 +60,7 @@ class LocalStore:
             return None
         except OSError as error:
             raise to_lsm_error(error, path) from error
-        return Object(body=body, etag=etag_of(body))
+        return Object(body=body, etag=etag_of)
 
     def create(self, key: str, body: Body) -> Written | PreconditionFailed | WriteUnknown:
         path = self._real_path(key)
@@ -239,7 +240,7 @@ class LocalStore:
 
 
 def etag_of(body: Body) -> ETag:
-    return ETag(hashlib.sha256(body).hexdigest())
+    return ETag(xxh3_128_hexdigest(body))
 
 
 def _etag_at(path: str) -> ETag | None:

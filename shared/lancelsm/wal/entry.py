@@ -2,7 +2,8 @@
 
 The first message of the stream is the schema. The rest, the payload, does not depend on the position of the entry. So a
 draft is encoded once, and only the schema message is built again for each position that is tried (lance-memwal, "WAL
-Entry").
+Entry"). The payload lies in a buffer with free bytes before it, and the first schema message is written there: the rows
+are copied once on their way to the object.
 
 Our metadata is in the metadata of the last field, `_tombstone`. A fence has no fields, so its metadata is in the schema
 metadata. Lance does not replay rows under schema metadata that it doesn't know, but it ignores unknown field metadata.
@@ -33,16 +34,22 @@ _SEQUENCE = b"lancelsm.sequence"
 _TIME = b"lancelsm.time"
 
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+_HEADROOM = 4096  # for what our metadata adds to the schema message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """Rows to append. Everything but the schema message is encoded."""
+    """Rows to append. Everything but the schema message is encoded.
+
+    `unused` has the bytes before the payload in its buffer, until an attempt takes them for its schema message. Later
+    attempts copy the payload: a store may still hold the body of an earlier one.
+    """
 
     schema: pa.Schema
-    payload: bytes
+    payload: bytes | memoryview
     rows: int
     row_setsum: Setsum
+    unused: list[memoryview] = field(default_factory=list)
     applied_sequences: Mapping[str, str] = field(default_factory=dict)  # at most one queue and its highest sequence
     at: float | None = None
     fence: bool = False
@@ -53,7 +60,7 @@ class Encoded:
     """A draft that is encoded for one position, one epoch and one nonce."""
 
     nonce: Nonce
-    body: bytes
+    body: bytes | memoryview
     summary: Summary
 
 
@@ -96,14 +103,17 @@ def draft(
         at: the current time in Unix seconds; a change stream can start at a time.
         sum_of_rows: `row_setsum(rows)`, if the caller knows it: the sum takes longer than all the rest.
     """
-    schema = rows.schema.remove_metadata()
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema) as writer:
-        writer.write_table(rows.replace_schema_metadata(None))
-    stream = memoryview(sink.getvalue())
+    plain = rows.replace_schema_metadata(None)
+    size = pa.MockOutputStream()
+    _write(plain, size)
+    buffer = memoryview(pa.allocate_buffer(_HEADROOM + size.size())).cast("B")
+    stream = buffer[_HEADROOM:]
+    _write(plain, pa.FixedSizeBufferWriter(pa.py_buffer(stream)))
+    begin = _HEADROOM + _schema_message_size(stream)
     return Draft(
-        schema=schema,
-        payload=bytes(stream[_schema_message_size(stream) :]),
+        schema=plain.schema,
+        payload=buffer[begin:].toreadonly(),
+        unused=[buffer],
         rows=rows.num_rows,
         row_setsum=row_setsum(rows) if sum_of_rows is None else sum_of_rows,
         applied_sequences=dict(applied_sequences or {}),
@@ -144,7 +154,7 @@ def encode(draft: Draft, *, position: Position, epoch: Epoch, nonce: Nonce) -> E
     for queue, sequence in draft.applied_sequences.items():
         own_metadata |= {_QUEUE: queue, _SEQUENCE: sequence}
     message = _with_metadata(draft.schema, lance_metadata=lance_metadata, own_metadata=own_metadata).serialize()
-    body = b"".join((message, draft.payload))
+    body = _behind(message, draft)
     summary = Summary(
         position=position,
         epoch=epoch,
@@ -194,6 +204,23 @@ def decode(body: bytes, *, position: Position, key: str) -> Entry:
         )
     except (pa.ArrowException, KeyError, ValueError, OverflowError, OSError, struct.error, Corrupt) as error:
         raise Corrupt(f"not a WAL entry: {error}", position=position, object=key) from error
+
+
+def _write(rows: pa.Table, sink: pa.NativeFile) -> None:
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+
+
+def _behind(message: pa.Buffer, draft: Draft) -> bytes | memoryview:
+    """Return the schema message and the payload of a draft: in the buffer of the payload if it is free, else copied."""
+    if draft.unused:
+        buffer = draft.unused.pop()
+        end = len(buffer) - len(draft.payload)
+        begin = end - message.size
+        if begin >= 0:
+            buffer[begin:end] = memoryview(message).cast("B")
+            return buffer[begin:].toreadonly()
+    return b"".join((message, draft.payload))
 
 
 def _with_metadata(

@@ -14,7 +14,7 @@ from lancelsm import registry
 from lancelsm.common.clock import Budget
 from lancelsm.common.layout import Position, wal_entry
 from lancelsm.errors import Ambiguous, Contended, Corrupt, Invalid, LsmError, Unavailable
-from lancelsm.objects import ETag, WriteUnknown, Written
+from lancelsm.objects import ETag, Object, WriteUnknown, Written
 from lancelsm.region import head as heads
 from lancelsm.region.catalog import Region
 from lancelsm.region.head import Head, Summary, Swap
@@ -37,7 +37,7 @@ class _SlotObject:
     """The object at a position as one read saw it; `entry` is None if the object can't be decoded."""
 
     entry: Entry | None
-    etag: ETag
+    object: Object
 
 
 def try_slot(region: Region, draft: Draft, head: Head, *, budget: Budget, fencing: bool = False) -> Appended | Head:
@@ -95,7 +95,7 @@ def put_entry(region: Region, entry: Encoded, *, budget: Budget, fencing: bool =
                 result = resolve_conflict(region, found, entry, maybe_written=maybe_written, fencing=fencing)
                 if result is not None:
                     return result
-                replacing = found.etag
+                replacing = found.object.etag
     except (Unavailable, Invalid) as error:
         if maybe_written:  # guard: refusal proves nothing about an earlier put
             raise ambiguous(region, position, "the store gave no conclusive answer") from error
@@ -247,9 +247,9 @@ def read_slot(region: Region, position: Position) -> _SlotObject | None:
     if found is None:
         return None
     try:
-        return _SlotObject(entry=decode(found.body, position=position, key=key), etag=found.etag)
+        return _SlotObject(entry=decode(found.body, position=position, key=key), object=found)
     except Corrupt:
-        return _SlotObject(entry=None, etag=found.etag)
+        return _SlotObject(entry=None, object=found)
 
 
 def contended(region: Region, position: Position) -> Contended:
