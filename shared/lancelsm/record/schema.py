@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import count
 
 import pyarrow as pa
@@ -24,7 +25,7 @@ PRIMARY_KEY = b"lance-schema:unenforced-primary-key"
 PRIMARY_KEY_POSITION = b"lance-schema:unenforced-primary-key:position"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class TableSchema:
     """Columns with Lance's field ids, and the columns of the primary key in key order.
 
@@ -50,12 +51,12 @@ class TableSchema:
     def names(self) -> list[str]:
         return list(self.columns.names)
 
-    @property
+    @cached_property
     def key(self) -> pa.Schema:
         """The schema of the key columns, in key order."""
         return pa.schema([self.columns.field(name) for name in self.primary_key])
 
-    @property
+    @cached_property
     def stored(self) -> pa.Schema:
         """The schema of rows in WAL entries and generations: key not null, the rest nullable, `_tombstone` last."""
         fields = [field.with_nullable(field.name not in self.primary_key) for field in self.columns]

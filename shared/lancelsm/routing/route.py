@@ -6,6 +6,7 @@ This works for whole rows and for tables with only the key columns, since the ke
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
 
 import pyarrow as pa
@@ -37,6 +38,8 @@ def route(rows: pa.Table, spec: RegionSpec) -> list[Routed]:
     """
     if rows.num_rows == 0:
         return []
+    if (only := _only_region(spec)) is not None:
+        return [Routed(values=only, rows=rows)]
     codes, groups = _grouped([_computed(field, rows) for field in spec.fields])
     names = [field.field_id for field in spec.fields]
     values = [tuple(zip(names, group, strict=True)) for group in groups]
@@ -50,6 +53,13 @@ def route(rows: pa.Table, spec: RegionSpec) -> list[Routed]:
         Routed(values=one, rows=sorted_rows.slice(start, count))
         for one, start, count in zip(values, starts, counts, strict=False)
     ]
+
+
+@cache
+def _only_region(spec: RegionSpec) -> RegionValues | None:
+    """Return the values of the region that all rows go to; None if there may be several regions."""
+    values = all_values(spec)
+    return values[0] if values is not None and len(values) == 1 else None
 
 
 def check_supported(spec: RegionSpec, columns: pa.Schema) -> None:
