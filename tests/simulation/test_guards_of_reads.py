@@ -118,6 +118,10 @@ GUARDS: dict[str, tuple[list[Edit], Scenario]] = {
         [without("found key is not looked up")],
         read_scenarios.newest_level_with_a_key_wins,
     ),
+    "an entry that is read again is the one that was proven": (
+        [without("entry that is read again is the same")],
+        read_scenarios.entries_replaced_before_they_are_read_again,
+    ),
     "changes are proven by a head": (
         [without("changes are proven by a head")],
         anywhere(overtaken_before_any_call, read_changes),

@@ -253,7 +253,7 @@ class WholeTableEnv(TableEnv):
         for one in of_region.generations:
             assert one.generation > of_region.counter
             parts.append(_generation(region, one.path))
-        return folded([*parts, of_region.tail])
+        return folded([*parts, *of_region.tail.in_order()])
 
     def read_head(self, process: str) -> None:
         called = self.tick()

@@ -7,6 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from lancelsm.errors import Corrupt
+from lancelsm.read import tail, view
 from lancelsm.table import Table
 from tests.unit.tables import create, row, rows_of
 
@@ -64,3 +68,23 @@ def older_row_does_not_reappear(directory: Path) -> None:
     assert rows_of(table, where="v = 'old'") == []
     assert rows_of(table, where="v = 'mid'") == [row(2, "mid")]
     assert rows_of(table, where="v <> 'old'", columns=["id"]) == [{"id": 1}, {"id": 2}]
+
+
+def entries_replaced_before_they_are_read_again(path: Path) -> None:
+    """The entries of a large tail are replaced after the log was proven, by those of another table."""
+    table, other = create(path), create(path / "other")
+    table.upsert([row(1)])
+    other.upsert([row(2)])
+    (replaced,), (replacement,) = (list(Path(one.uri).glob("_mem_wal/*/wal/*.arrow")) for one in (table, other))
+    read_tail = view.read_tail
+
+    def read_then_replace(*arguments: Any, **options: Any) -> tail.Tail:
+        found = read_tail(*arguments, **options)
+        replaced.write_bytes(replacement.read_bytes())
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tail, "_HELD_BYTES", 0)
+        patch.setattr(view, "read_tail", read_then_replace)
+        with pytest.raises(Corrupt):
+            rows_of(table)

@@ -45,7 +45,10 @@ def test_a_view_contains_what_is_newer_than_the_base(table: Table) -> None:
     (region,) = view_of(open_table(table.uri)).regions
 
     assert (region.counter, [g.generation for g in region.generations]) == (1, [2])
-    assert [(found["id"], found["v"]) for found in region.tail.to_pylist()] == [(2, "b"), (3, "b")]
+    assert [(found["id"], found["v"]) for rows in region.tail.in_order() for found in rows.to_pylist()] == [
+        (2, "b"),
+        (3, "b"),
+    ]
 
 
 def test_a_merge_between_the_reads_of_heads_and_base_is_no_contradiction(table: Table) -> None:

@@ -33,6 +33,7 @@ from lancelsm.history.snapshot import ensure_kept, find_snapshot, forget_snapsho
 from lancelsm.objects import ObjectStore, Written
 from lancelsm.read import reader
 from lancelsm.read.view import View, take_view
+from lancelsm.record.batches import resized
 from lancelsm.region import config as configs
 from lancelsm.region.catalog import regions
 from lancelsm.region.config import Config
@@ -46,6 +47,7 @@ from lancelsm.wal.entry import Draft, draft
 from lancelsm.wal.region_writer import RegionWriters
 
 _ROWS_AT_ONCE = 50_000
+_BYTES_AT_ONCE = 64 << 20
 _QUEUE = "clone"  # the queue name under which heads of a clone remember the parts that were appended
 # The number before the first part. It is above all SQS sequence numbers (below 10^20), because a head that has five
 # queues drops the one with the lowest number.
@@ -246,21 +248,22 @@ def _draft_if_missing(number: int, rows: pa.Table, head: Head, *, at: float) -> 
 
 
 def _above_base(view: View, source: TableHandle) -> Iterator[pa.Table]:
-    """Yield rows in stored form, level by level in each region, oldest first; in the same order at every call."""
+    """Yield rows in stored form, level by level in each region, oldest first; in the same parts at every call."""
     for region in view.regions:
         for generation in region.generations:
+            row_bytes = (generation.bytes or 0) // (generation.rows or 1)
             batches = read_generation(
                 uri=f"{source.context.uri}/{region.path(generation)}",
                 schema=view.base.schema,
+                row_bytes=row_bytes,
                 storage_options=source.storage_options,
             )
-            yield from _slices(pa.Table.from_batches(batches, view.base.schema.stored))
-        yield from _slices(region.tail)
+            yield from resized(batches, _rows_at_once(row_bytes))
+        yield from resized(region.tail.in_order(), _rows_at_once(region.tail.row_bytes))
 
 
-def _slices(rows: pa.Table) -> Iterator[pa.Table]:
-    for start in range(0, rows.num_rows, _ROWS_AT_ONCE):
-        yield rows.slice(start, _ROWS_AT_ONCE)
+def _rows_at_once(row_bytes: int) -> int:
+    return max(1, min(_ROWS_AT_ONCE, _BYTES_AT_ONCE // max(1, row_bytes)))
 
 
 def _count(view: View, handle: TableHandle) -> int:

@@ -30,6 +30,7 @@ from lancelsm.dataset.scrub_reads import own_row_setsum
 from lancelsm.errors import Corrupt, error_context
 from lancelsm.objects.filesum import check_files
 from lancelsm.objects.open import open_store
+from lancelsm.record.batches import gathered
 from lancelsm.record.key import key_column
 from lancelsm.record.rowsum import row_setsum
 from lancelsm.record.schema import TOMBSTONE, TableSchema
@@ -201,7 +202,7 @@ def hide_by_scan(delta: Delta, fragments: tuple[int, ...]) -> tuple[Hidden, ...]
     base, key = delta.merge_base.base, delta.merge_base.schema.primary_key
     addresses, flags = [], []
     rows_at_once = max(base_rows.BATCH_ROWS, _SCAN_ROWS_PER_KEY * len(keys))
-    for table in _gathered(base_rows.scan(base, key, fragments), rows_at_once):
+    for table in gathered(base_rows.scan(base, key, fragments), rows=rows_at_once):
         indexes = keys.find(pa.chunked_array([key_column(table, key)]))
         hits = np.flatnonzero(indexes != ABSENT)
         addresses.append(table[ROW_ADDRESS].to_numpy()[hits])
@@ -384,17 +385,3 @@ def _not_null(rows: pa.RecordBatch, columns: pa.Schema, source: Source) -> pa.Re
 def _wins(part: Part) -> Flags:
     packed = np.frombuffer(part.winners, np.uint8)
     return np.unpackbits(packed, count=part.rows, bitorder="little").astype(np.bool_)
-
-
-def _gathered(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
-    """Combine batches into tables of at least `rows` rows each; the last may be smaller."""
-    waiting: list[pa.RecordBatch] = []
-    count = 0
-    for batch in batches:
-        waiting.append(batch)
-        count += batch.num_rows
-        if count >= rows:
-            yield pa.Table.from_batches(waiting)
-            waiting, count = [], 0
-    if waiting:
-        yield pa.Table.from_batches(waiting)

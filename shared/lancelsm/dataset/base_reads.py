@@ -11,10 +11,9 @@ from lancelsm.dataset.base_table import BaseTable
 from lancelsm.dataset.conditions import Condition
 from lancelsm.dataset.literals import literals
 from lancelsm.dataset.native import read_errors
+from lancelsm.dataset.scan_options import scan_options
 from lancelsm.record.casts import as_schema
 from lancelsm.record.key import key_column
-
-_BATCH_ROWS = 65_536
 
 
 def scan_base(
@@ -29,7 +28,7 @@ def scan_base(
     """
     with read_errors("the base can't be read", condition=where.text if where else None, table=base.uri):
         for batch in base.dataset.scanner(
-            columns=list(columns), filter=where and where.sql, limit=limit, batch_size=_BATCH_ROWS
+            columns=list(columns), filter=where and where.sql, limit=limit, **scan_options(base.dataset, columns)
         ).to_batches():
             yield as_schema(batch, pa.schema([base.schema.columns.field(name) for name in batch.schema.names]))
 

@@ -24,10 +24,9 @@ from lancelsm.dataset.base_table import (
 )
 from lancelsm.dataset.durable import make_durable
 from lancelsm.dataset.native import Carried, native_errors, read_errors
+from lancelsm.dataset.scan_options import scan_options
 from lancelsm.errors import Contended, Invalid
 from lancelsm.record.casts import as_schema
-
-_BATCH_ROWS = 65_536
 
 
 def share_base(
@@ -95,5 +94,5 @@ def read_copy(*, uri: str, columns: pa.Schema, storage_options: StorageOptions =
     """Yield the rows of a copy. Raise `Invalid` if there is no copy, else `Corrupt` or `Unavailable`."""
     dataset = open_dataset(uri=uri, version=None, storage_options=storage_options)
     with read_errors("the copy can't be read", table=uri):
-        for batch in dataset.scanner(columns=list(columns.names), batch_size=_BATCH_ROWS).to_batches():
+        for batch in dataset.scanner(columns=list(columns.names), **scan_options(dataset, columns.names)).to_batches():
             yield as_schema(batch, columns)

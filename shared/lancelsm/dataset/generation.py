@@ -27,6 +27,7 @@ from lancelsm.dataset.durable import make_durable
 from lancelsm.dataset.fields import Numbering, StoredField, fitted, numbering, stored_fields
 from lancelsm.dataset.native import native_errors, read_errors
 from lancelsm.dataset.pk_index import DIRECTORY, find_rows, write_pk_index
+from lancelsm.dataset.scan_options import scan_options
 from lancelsm.errors import Corrupt, Invalid
 from lancelsm.objects.links import check_directories
 from lancelsm.record.admission import OLD_FILE_VERSIONS
@@ -123,6 +124,7 @@ def read_generation(
     schema: TableSchema,
     columns: Sequence[str] | None = None,
     where: Condition | None = None,
+    row_bytes: int = 0,
     storage_options: StorageOptions = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read the rows of a generation in stored form: the newest row of each key, with tombstones.
@@ -132,6 +134,7 @@ def read_generation(
         columns: columns to return besides the key and `_tombstone`, in the table's order; all by default.
         where: SQL over the table's columns, used to read less. The result may include rows that don't match, and always
             includes tombstones.
+        row_bytes: the mean size of a row in memory, if it is known. It bounds the size of a batch.
 
     Raises:
         Corrupt: the generation is missing or unreadable, or stores a column with another type.
@@ -143,8 +146,11 @@ def read_generation(
     with read_errors("the generation can't be read", condition=where.text if where else None, object=uri):
         dataset = _open(uri, storage_options)
         stored = stored_fields(dataset, schema.columns)
+        names = _names(dataset, stored, wanted)
         scanner = dataset.scanner(
-            columns=_names(dataset, stored, wanted), filter=_pushed(dataset, stored, schema, where)
+            columns=names,
+            filter=_pushed(dataset, stored, schema, where),
+            **scan_options(dataset, names, row_bytes=row_bytes),
         )
         for batch in scanner.to_batches():
             yield _in_stored_form(batch, stored, wanted)
@@ -330,7 +336,7 @@ def _take(dataset: lance.LanceDataset, stored: _Stored, wanted: pa.Schema, offse
         batches = list(dataset.scanner(columns=names, filter=f"{_ROW} IN ({numbers})").to_batches())
     else:
         among = np.sort(offsets.to_numpy(zero_copy_only=False))
-        every = dataset.scanner(columns=names, with_row_id=True).to_batches()
+        every = dataset.scanner(columns=names, with_row_id=True, **scan_options(dataset, names)).to_batches()
         batches = [batch.filter(_is_among(batch.column(_ROW), among)) for batch in every]
     return pa.Table.from_batches([_in_stored_form(batch, stored, wanted) for batch in batches], schema=wanted)
 

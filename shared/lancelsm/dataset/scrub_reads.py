@@ -18,6 +18,7 @@ from lancelsm.dataset.deletions import arrow_problem
 from lancelsm.dataset.generation import read_generation
 from lancelsm.dataset.native import read_errors
 from lancelsm.dataset.pk_index import DIRECTORY, index_problem
+from lancelsm.dataset.scan_options import scan_options
 from lancelsm.errors import Corrupt, Invalid, LsmError
 from lancelsm.record.key import key_column
 from lancelsm.record.rowsum import row_setsum
@@ -27,7 +28,6 @@ BLOOM = "bloom_filter.bin"
 VERSIONS = "_versions"
 PK_INDEX = DIRECTORY
 _KEYS_MAX = 20_000_000  # keys of the base to hold in memory
-_BATCH_ROWS = 65_536
 _FIRST_FORMAT = b"\0\0\2\0LANC"  # end of files in the first format of Lance, which only its indexes still read
 
 
@@ -262,7 +262,8 @@ def _fragment(
     keys, rows = [], 0
     try:
         with read_errors("the base can't be read", table=base.uri):
-            scanner = base.dataset.scanner(fragments=[fragment], batch_size=_BATCH_ROWS)
+            options = scan_options(base.dataset, base.dataset.schema.names)
+            scanner = base.dataset.scanner(fragments=[fragment], **options)
             for batch in scanner.to_batches():
                 batch.validate(full=True)
                 rows += batch.num_rows

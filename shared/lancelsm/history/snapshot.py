@@ -27,7 +27,7 @@ from lancelsm.region.handle import TableHandle, check_base
 from lancelsm.region.head import Head
 from lancelsm.region.lineage import read_lineage, tag_prefix_of
 from lancelsm.region.manifest import Manifest
-from lancelsm.wal.replay import tail
+from lancelsm.wal.replay import LogCollected, stream_tail
 
 _TRIES = 5
 _RENEWALS = 3  # per time to live
@@ -196,7 +196,9 @@ def snapshot_view(handle: TableHandle, pin: Pin) -> View:
         if lost := sorted(pin.regions.keys() - named.keys()):
             raise Corrupt("the catalog has lost a region", table=context.uri, region=lost[0])
         pinned = [(named[region], needs) for region, needs in sorted(pin.regions.items())]
-        return View(base=base, regions=tuple(context.each(lambda pair: _pinned_region(*pair, base), pinned)))
+        return View(
+            base=base, regions=tuple(context.each(lambda pair: _pinned_region(*pair, base, of=len(pinned)), pinned))
+        )
 
 
 @contextmanager
@@ -265,14 +267,16 @@ def _not_found(context: TableContext, name: str, *, needed: bool = True) -> Inva
     )
 
 
-def _pinned_region(region: Region, needs: RegionPin, base: BaseTable) -> RegionView:
+def _pinned_region(region: Region, needs: RegionPin, base: BaseTable, *, of: int) -> RegionView:
     staged = load(region, needs.manifest_key)
     if staged is None:
         raise Corrupt("the manifest of a snapshot is gone", **region.where, object=needs.manifest_key)
-    entries = tail(region, needs, staged.manifest)
-    if entries is None:
-        raise Corrupt("the log of a snapshot was collected", **region.where, position=needs.first_position)
-    return region_view(region, staged.manifest, entries, base, end=needs)
+    entries = stream_tail(region, needs, staged.manifest)
+    try:
+        return region_view(region, staged.manifest, entries, base, end=needs, of=of)
+    except LogCollected as gone:
+        message = "the log of a snapshot was collected"
+        raise Corrupt(message, **region.where, position=needs.first_position) from gone
 
 
 def _record_needs(handle: TableHandle, pin: Pin) -> Pin | None:

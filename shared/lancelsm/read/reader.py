@@ -22,13 +22,15 @@ from lancelsm.dataset.conditions import Condition, read_condition
 from lancelsm.dataset.generation import lookup_generation, read_generation
 from lancelsm.dataset.key_lookup import ABSENT, Indexes, Keys
 from lancelsm.errors import Invalid
+from lancelsm.read.tail import Tail
 from lancelsm.read.view import RegionView, View
+from lancelsm.record.batches import gathered
 from lancelsm.record.casts import as_schema
 from lancelsm.record.key import key_column, newest
 from lancelsm.record.schema import TOMBSTONE, TableSchema
 
 _ROWS_AT_ONCE = 1 << 18  # many keys per lookup cost little more than a few
-_BYTES_AT_ONCE = 32 << 20
+_BYTES_AT_ONCE = 16 << 20
 _LEVEL = "lancelsm.level"  # column names of tables have no dots
 
 
@@ -39,7 +41,8 @@ class _Level:
     number: int  # newer levels of a region have higher numbers
     path: str | None = None
     bloom_setsum: Setsum | None = None
-    tail: pa.Table | None = None
+    row_bytes: int = 0
+    tail: Tail | None = None
 
 
 def scan(
@@ -93,7 +96,7 @@ def get(view: View, keys: pa.Table, *, uri: str, columns: Sequence[str] | None =
             if missing.num_rows == 0:
                 break
             if level.tail is not None:
-                rows = level.tail.filter(_among(level.tail, missing, schema)).select([*read, TOMBSTONE])
+                rows = _from_tail(level.tail, missing, read)
             else:
                 rows = lookup_generation(
                     uri=f"{uri}/{level.path}",
@@ -136,20 +139,29 @@ def _rows(
     if not levels:
         yield from (pa.table(batch) for batch in scan_base(view.base, columns=columns, where=where, limit=limit))
         return
-    above = _Newest.of(view, levels, uri=uri)
-    base = scan_base(view.base, columns=read, where=where)
-    for rows in _gathered(base):
-        yield rows.filter(pa.array(above.level_of(rows, schema) == ABSENT))  # guard: newer row hides a row of the base
     # A condition may use any column, so rows that it is applied to need all columns.
     wanted = schema.names if where is not None else read
+    at_least = _ROWS_AT_ONCE if limit is None or where is not None else min(limit, _ROWS_AT_ONCE)
+
+    def live(rows: pa.Table, alive: pa.Array) -> pa.Table:
+        found = rows.filter(alive).drop_columns([TOMBSTONE])
+        return found if where is None else where.matching(found, table=uri)
+
+    for level in levels:  # first what needs no other level: a limit may be reached there
+        if level.tail is not None:
+            for rows in _gathered(level.tail.rows(wanted), at_least):
+                yield live(rows, pc.invert(rows.column(TOMBSTONE)))
+    above = _Newest.of(view, levels, uri=uri)
     for level in levels:
-        for rows in _gathered(_read(view, level, uri=uri, columns=wanted, where=where)):
-            alive = (
-                (above.level_of(rows, schema) == level.number)  # guard: newer row hides a row of a generation
-                & ~rows.column(TOMBSTONE).to_numpy()
-            )
-            live = rows.filter(pa.array(alive)).drop_columns([TOMBSTONE])
-            yield live if where is None else where.matching(live, table=uri)
+        if level.tail is None:
+            for rows in _gathered(_read(view, level, uri=uri, columns=wanted, where=where), at_least):
+                alive = (
+                    (above.level_of(rows, schema) == level.number)  # guard: newer row hides a row of a generation
+                    & ~rows.column(TOMBSTONE).to_numpy()
+                )
+                yield live(rows, pa.array(alive))
+    for rows in _gathered(scan_base(view.base, columns=read, where=where), at_least):
+        yield rows.filter(pa.array(above.level_of(rows, schema) == ABSENT))  # guard: newer row hides a row of the base
 
 
 class _Newest:
@@ -164,7 +176,10 @@ class _Newest:
         schema = view.base.schema
         parts = []
         for level in levels:
-            part = pa.Table.from_batches(_read(view, level, uri=uri, columns=()), _key_schema(schema))
+            if level.tail is not None:
+                part = level.tail.keys
+            else:
+                part = pa.Table.from_batches(_read(view, level, uri=uri, columns=()), _key_schema(schema))
             parts.append(part.append_column(_LEVEL, pa.repeat(level.number, part.num_rows)))
         known = newest(pa.concat_tables(parts), schema.primary_key)  # newer levels come later
         return cls(Keys(_keys(known, schema)), known.column(_LEVEL).to_numpy())
@@ -178,7 +193,12 @@ class _Newest:
 def _levels(region: RegionView) -> list[_Level]:
     """Return the levels of a region above the base, oldest first."""
     levels = [
-        _Level(number=g.generation, path=region.path(g), bloom_setsum=g.folded.bloom_setsum if g.folded else None)
+        _Level(
+            number=g.generation,
+            path=region.path(g),
+            bloom_setsum=g.folded.bloom_setsum if g.folded else None,
+            row_bytes=(g.bytes or 0) // (g.rows or 1),
+        )
         for g in region.generations
     ]
     if region.tail.num_rows:
@@ -189,39 +209,37 @@ def _levels(region: RegionView) -> list[_Level]:
 def _read(
     view: View, level: _Level, *, uri: str, columns: Sequence[str], where: Condition | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Read a level in stored form: these columns, the key, `_tombstone`. May skip rows that don't match `where`."""
+    """Read a generation in stored form: these columns, the key, `_tombstone`. May skip rows that `where` excludes."""
     schema = view.base.schema
-    if level.tail is not None:
-        return iter(level.tail.select([*_with_key(schema, columns), TOMBSTONE]).to_batches())
     return read_generation(
         uri=f"{uri}/{level.path}",
         schema=schema,
         columns=_with_key(schema, columns),
         where=where,
+        row_bytes=level.row_bytes,
         storage_options=view.base.storage_options,
     )
 
 
-def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+def _from_tail(tail: Tail, keys: pa.Table, columns: Sequence[str]) -> pa.Table:
+    """Look up rows with these keys. Reads no entry again if the tail has none of the keys."""
+    if not pc.any(_among(tail.keys, keys, tail.schema)).as_py():
+        return tail.schema.stored.empty_table().select([*columns, TOMBSTONE])
+    return pa.concat_tables(tail.rows(columns, among=keys))
+
+
+def _gathered(batches: Iterable[pa.RecordBatch | pa.Table], rows: int) -> Iterator[pa.Table]:
     """Combine batches into tables that are large enough for an efficient lookup of their keys."""
-    waiting: list[pa.RecordBatch] = []
-    for batch in batches:
-        waiting.append(batch)
-        if sum(b.num_rows for b in waiting) >= _ROWS_AT_ONCE or sum(b.nbytes for b in waiting) >= _BYTES_AT_ONCE:
-            yield pa.Table.from_batches(waiting)
-            waiting = []
-    if waiting:
-        yield pa.Table.from_batches(waiting)
+    return gathered(batches, rows=rows, size=_BYTES_AT_ONCE)
 
 
 def _limited(tables: Iterable[pa.Table], limit: int | None) -> Iterator[pa.Table]:
-    left = limit
-    for table in tables:
-        if left is None:
-            yield table
-            continue
-        if left <= 0:
-            return
+    """Return the first rows. Reads no table that is not needed."""
+    if limit is None:
+        yield from tables
+        return
+    left, rest = limit, iter(tables)
+    while left > 0 and (table := next(rest, None)) is not None:
         yield table.slice(0, left)
         left -= table.num_rows
 

@@ -6,22 +6,23 @@ read. Model: tests/model/reader_view.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-
-import pyarrow as pa
+from functools import partial
 
 from lancelsm.common.layout import Generation, Position, RegionId, generation_path, wal_entry
 from lancelsm.dataset.base_table import BaseTable
-from lancelsm.errors import Corrupt, error_context
-from lancelsm.record.key import fold
+from lancelsm.errors import Corrupt
+from lancelsm.read.tail import Tail, held_bytes, read_tail
 from lancelsm.region.catalog import Region, TableContext
 from lancelsm.region.compare_and_swap import ensure_unused, newest
+from lancelsm.region.head import Head
 from lancelsm.region.manifest import FlushedGeneration, Manifest
 from lancelsm.wal.entry import Entry
-from lancelsm.wal.replay import LogEnd, stored_rows, tail
+from lancelsm.wal.replay import LogCollected, LogEnd, stream_tail, tail
 
 _TRIES = 5
+_COLLECTED = "a log was collected while it was read"
 
 ReadBase = Callable[[], BaseTable]
 
@@ -33,7 +34,7 @@ class RegionView:
     region: RegionId
     manifest: Manifest
     counter: Generation  # the newest generation that the base holds
-    tail: pa.Table  # newest row of each key, in stored form
+    tail: Tail
     end: LogEnd  # where the tail ends
 
     @property
@@ -70,14 +71,16 @@ def take_view(context: TableContext, regions: Callable[[], Sequence[Region]], re
     waits = context.budget().attempts()
     for _ in range(_TRIES):
         next(waits, None)  # after the budget, try again without waiting: this process may have stalled
-        found = context.each(_read, regions())
+        listed = regions()
+        found = context.each(partial(_read, held_bytes=held_bytes(len(listed))), listed)
         base = read_base()  # guard: base is read after the heads
         problem = _problem(found, base, context)
         if not problem:  # guard: base of a view matches its heads
             reads = [read for read in found if isinstance(read, _Read)]
-            return View(
-                base=base, regions=tuple(region_view(r.region, r.manifest, r.entries, base, end=r.end) for r in reads)
-            )
+            try:
+                return View(base=base, regions=tuple(_region_view(read, base, of=len(reads)) for read in reads))
+            except LogCollected:
+                problem = _COLLECTED
     raise Corrupt(
         problem,
         remedy="If the registry is an older copy, stop all writers, then: "
@@ -90,8 +93,8 @@ def take_view(context: TableContext, regions: Callable[[], Sequence[Region]], re
 class _Read:
     region: Region
     manifest: Manifest
-    entries: list[Entry]
-    end: LogEnd
+    entries: list[Entry] | None  # None: too large to hold
+    end: Head
 
 
 class _Absent:
@@ -102,11 +105,13 @@ class _Overtaken:
     """A region whose log was collected between the reads."""
 
 
-def _read(region: Region) -> _Read | _Absent | _Overtaken:
+def _read(region: Region, *, held_bytes: int) -> _Read | _Absent | _Overtaken:
     head = region.find_head()
     if head is None:
         return _without_head(region)
     head, manifest = newest(region, head)
+    if _tail_bytes(head, manifest) > held_bytes:
+        return _Read(region=region, manifest=manifest, entries=None, end=head)
     entries = tail(region, head, manifest)
     if entries is None:
         return _Overtaken()
@@ -132,7 +137,7 @@ def _problem(found: Sequence[_Read | _Absent | _Overtaken], base: BaseTable, con
         return "the base belongs to another table: another tool has overwritten it"
     for read in found:
         if isinstance(read, _Overtaken):
-            return "a log was collected while it was read"
+            return _COLLECTED
         if isinstance(read, _Read) and (problem := mismatch(read.manifest, base)):
             return problem
     return ""
@@ -154,17 +159,32 @@ def mismatch(manifest: Manifest, base: BaseTable) -> str:
     )
 
 
+def _region_view(read: _Read, base: BaseTable, *, of: int) -> RegionView:
+    entries: Iterable[Entry] | None = read.entries
+    if entries is None:
+        entries = stream_tail(read.region, read.end, read.manifest, size=_tail_bytes(read.end, read.manifest))
+    return region_view(read.region, read.manifest, entries, base, end=read.end, of=of)
+
+
+def _tail_bytes(head: Head, manifest: Manifest) -> int:
+    return head.wal_bytes - manifest.wal_bytes
+
+
 def region_view(
-    region: Region, manifest: Manifest, entries: Sequence[Entry], base: BaseTable, *, end: LogEnd
+    region: Region, manifest: Manifest, entries: Iterable[Entry], base: BaseTable, *, end: LogEnd, of: int
 ) -> RegionView:
-    """Build the part of one region from the entries between the manifest's replay point and the end of the log."""
-    with error_context(**region.where):
-        tables = [stored_rows(entry, base.schema) for entry in entries if entry.summary.rows]
-    rows = pa.concat_tables(tables) if tables else base.schema.stored.empty_table()
+    """Build the part of one region from the entries between the manifest's replay point and the end of the log.
+
+    Args:
+        entries: these entries; read once.
+        of: the number of regions in the view. Together they hold few rows in memory.
+
+    Raises: the same errors as `read.tail.read_tail`.
+    """
     return RegionView(
         region=region.id,
         manifest=manifest,
         counter=base.counters.get(region.id, Generation(0)),
-        tail=fold(rows, base.schema.primary_key).rows,
+        tail=read_tail(region, base.schema, entries, held_bytes=held_bytes(of)),
         end=end,
     )

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from lancelsm.errors import Invalid
 from lancelsm.record.admission import children
-from lancelsm.record.casts import as_column, nulls
+from lancelsm.record.casts import as_column, as_schema, nulls
 
 TOMBSTONE = "_tombstone"
 FIELD_ID = b"lance:field_id"
@@ -133,6 +133,8 @@ def conform(rows: pa.Table, schema: TableSchema) -> pa.Table:
     `_tombstone` false. A column that the table does not have any more is left out.
     """
     stored = schema.stored
+    if rows.schema.equals(stored, check_metadata=True):
+        return as_schema(rows, stored)
     ids = [(field.metadata or {}).get(FIELD_ID) for field in rows.schema]
     by_id = {found: i for i, found in enumerate(ids) if found is not None}
     by_name = {name: i for i, name in enumerate(rows.schema.names) if ids[i] is None or name == TOMBSTONE}

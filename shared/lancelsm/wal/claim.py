@@ -8,6 +8,7 @@ no other writer. Model: tests/model/claim.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 
 from lancelsm.common.clock import Budget
@@ -32,7 +33,7 @@ from lancelsm.region.head import Head, LogTotals, RegionState, Summary
 from lancelsm.region.manifest import Manifest
 from lancelsm.registry import SwapUnknown
 from lancelsm.wal.entry import fence
-from lancelsm.wal.replay import tail
+from lancelsm.wal.replay import LogCollected, stream_tail
 from lancelsm.wal.slot import Appended, contended, try_slot
 
 
@@ -172,8 +173,8 @@ def _verified_head(region: Region, *, held_by: tuple[str, ...]) -> Head:
         if head.status is RegionState.SEALED or (held_by and head.owner not in held_by):
             return head
         head, manifest = newest(region, head)
-        entries = tail(region, head, manifest)
-        if entries is not None:
+        entries = stream_tail(region, head, manifest, size=head.wal_bytes - manifest.wal_bytes)
+        with suppress(LogCollected):
             _check_counts(region, head, manifest.totals.after(entry.summary for entry in entries))
             return head
     raise Contended("the log was collected faster than it could be read", remedy="Claim it again", **region.where)

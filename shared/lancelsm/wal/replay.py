@@ -7,7 +7,9 @@ manifest and a head, since both record their sums. Model: tests/model/reader_vie
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
 import pyarrow as pa
@@ -22,6 +24,9 @@ from lancelsm.region.catalog import Region
 from lancelsm.region.manifest import Manifest
 from lancelsm.wal.entry import Entry, decode
 
+_AHEAD_BYTES = 32 << 20
+_SIZE_UNKNOWN = 2 << 20
+
 
 class LogEnd(Protocol):
     """The end of a log for a reader: a head, or the part of a head that a snapshot records."""
@@ -34,6 +39,10 @@ class LogEnd(Protocol):
 
     @property
     def manifest_key(self) -> str: ...
+
+
+class LogCollected(Exception):
+    """The log was collected while it was read: read head and manifest again."""
 
 
 def tail(region: Region, end: LogEnd, manifest: Manifest) -> list[Entry] | None:
@@ -52,8 +61,7 @@ def tail(region: Region, end: LogEnd, manifest: Manifest) -> list[Entry] | None:
             itself or the head; the error names the manifest.
         Unavailable: the store did not answer.
     """
-    _check_consistent(region, end, manifest)
-    return entries_between(region, first=Position(manifest.replay_after + 1), sum_before=manifest.entry_setsum, end=end)
+    return _all(stream_tail(region, end, manifest))
 
 
 def entries_between(region: Region, *, first: Position, sum_before: Setsum, end: LogEnd) -> list[Entry] | None:
@@ -64,21 +72,86 @@ def entries_between(region: Region, *, first: Position, sum_before: Setsum, end:
 
     Returns and Raises: the same as `tail`.
     """
+    return _all(_stream(region, first=first, sum_before=sum_before, end=end))
+
+
+def stream_tail(region: Region, end: LogEnd, manifest: Manifest, *, size: int | None = None) -> Iterator[Entry]:
+    """Yield the entries that `tail` returns, each read once, with only a few of them in memory.
+
+    Only the end of the iteration proves that the entries are the committed ones: use nothing of them before.
+
+    Args:
+        size: the bytes of the tail, if the caller knows them.
+
+    Raises:
+        LogCollected: the log was collected meanwhile.
+        Corrupt, Unavailable: the same as `tail`.
+    """
+    _check_consistent(region, end, manifest)
+    first = Position(manifest.replay_after + 1)
+    yield from _stream(region, first=first, sum_before=manifest.entry_setsum, end=end, size=size)
+
+
+def _all(entries: Iterator[Entry]) -> list[Entry] | None:
+    try:
+        return list(entries)
+    except LogCollected:
+        return None
+
+
+def _stream(
+    region: Region, *, first: Position, sum_before: Setsum, end: LogEnd, size: int | None = None
+) -> Iterator[Entry]:
     positions = range(first, end.next_position)
     if not positions:
-        return []
+        return
+    total, damaged = Setsum(), None
     try:
-        entries = region.context.each(lambda position: _entry(region, Position(position)), positions)
-        total = sum((entry.summary.entry_setsum for entry in entries), start=Setsum())
+        for entry in read_ahead(region, positions, size=size):
+            total += entry.summary.entry_setsum
+            if damaged is None and entry.nonce is not None and not entry.sound:
+                damaged = entry.summary.position
+            yield entry
         if total != end.entry_setsum - sum_before:  # guard: sum of a tail is checked
-            raise _sum_mismatch(region, entries)
-        return entries
+            raise _sum_mismatch(region, positions, damaged)
     except Corrupt as error:
         problem = error
+    else:
+        return
     # The head must be read after the objects: below its floor, objects may be gone or replaced by late puts.
     if region.head().first_position > positions.start:  # guard: collected tail is not damage
-        return None
+        raise LogCollected from problem
     raise problem
+
+
+def read_ahead(region: Region, positions: Sequence[int], *, size: int | None) -> Iterator[Entry]:
+    """Read the entries at these positions in this order, several at a time but only few bytes ahead.
+
+    The size of an entry is known only when it is read. It is taken to be the mean of the entries that are left, or that
+    of the largest one before it.
+
+    Args:
+        size: the bytes of all of them, if the caller knows it.
+
+    Raises: the same errors as `read_entry`.
+    """
+    parallel = min(region.context.parallel, len(positions))
+    if parallel <= 1:
+        yield from (read_entry(region, Position(position)) for position in positions)
+        return
+    unread, largest = size or 0, _SIZE_UNKNOWN if size is None else 0
+    submitted, waiting = 0, deque[Future[Entry]]()
+    with ThreadPoolExecutor(parallel) as pool:
+        for done in range(len(positions)):
+            expected = max(1, largest, unread // (len(positions) - done))
+            room = max(1, min(parallel, _AHEAD_BYTES // expected))
+            while submitted < len(positions) and len(waiting) < room:
+                waiting.append(pool.submit(read_entry, region, Position(positions[submitted])))
+                submitted += 1
+            entry = waiting.popleft().result()
+            unread = max(0, unread - entry.summary.bytes)
+            largest = max(entry.summary.bytes, largest * 7 // 8)
+            yield entry
 
 
 def stored_rows(entry: Entry, schema: TableSchema) -> pa.Table:
@@ -107,7 +180,13 @@ def _unreadable(entry: Entry, message: str) -> Corrupt:
     return Corrupt(message, position=entry.summary.position, object=entry.key)
 
 
-def _entry(region: Region, position: Position) -> Entry:
+def read_entry(region: Region, position: Position) -> Entry:
+    """Read and decode the entry at a position, without a proof that it is the committed one.
+
+    Raises:
+        Corrupt: there is no entry, or it is unreadable.
+        Unavailable: the store did not answer.
+    """
     key = wal_entry(region.id, position)
     found = region.context.objects.get(key)
     if found is None:
@@ -134,18 +213,16 @@ def _check_consistent(region: Region, end: LogEnd, manifest: Manifest) -> None:
         )
 
 
-def _sum_mismatch(region: Region, entries: Sequence[Entry]) -> Corrupt:
+def _sum_mismatch(region: Region, positions: range, damaged: Position | None) -> Corrupt:
     """Build the error for entries whose sum differs from the committed sum."""
-    for entry in entries:
-        position = entry.summary.position
-        if entry.nonce is not None and not entry.sound:
-            return Corrupt(
-                "a committed entry is damaged: its bytes don't have the sum that it declares",
-                **region.where,
-                position=position,
-                object=wal_entry(region.id, position),
-            )
-    first, last = entries[0].summary.position, entries[-1].summary.position
+    if damaged is not None:
+        return Corrupt(
+            "a committed entry is damaged: its bytes don't have the sum that it declares",
+            **region.where,
+            position=damaged,
+            object=wal_entry(region.id, damaged),
+        )
+    first, last = Position(positions[0]), Position(positions[-1])
     one = first == last
     return Corrupt(
         "the entries don't have the sum that was committed, though each is intact by itself",

@@ -1,0 +1,47 @@
+"""Bound the memory of a scan. Lance bounds a batch by its rows alone, and reads many batches ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import lance
+import pyarrow as pa
+
+_BATCH_BYTES = 8 << 20
+_BATCH_ROWS = 65_536
+_BATCHES_AHEAD = 2
+_BUFFER_BYTES = 32 << 20
+
+
+def scan_options(dataset: lance.LanceDataset, columns: Sequence[str], *, row_bytes: int = 0) -> dict[str, Any]:
+    """Return options for a scan of these columns, so that a batch has few megabytes.
+
+    Args:
+        row_bytes: the mean size of a row in memory, if it is known: repeated values take less room in a file.
+    """
+    widths = [_width(dataset.schema.field(name).type) for name in columns]
+    size = sum(widths) / 8 if all(widths) else max(row_bytes, _stored_row_bytes(dataset))
+    rows = int(_BATCH_BYTES / max(size, 1))
+    return {
+        "batch_size": max(1, min(rows, _BATCH_ROWS)),
+        "batch_readahead": _BATCHES_AHEAD,
+        "io_buffer_size": _BUFFER_BYTES,
+    }
+
+
+def _stored_row_bytes(dataset: lance.LanceDataset) -> float:
+    rows = size = 0
+    for fragment in dataset.get_fragments():
+        metadata = fragment.metadata
+        rows += metadata.physical_rows
+        size += sum(file.file_size_bytes or 0 for file in metadata.files)
+    return size / max(rows, 1)
+
+
+def _width(kind: pa.DataType) -> int:
+    """Return the bits of a value; 0 if it varies."""
+    try:
+        return int(kind.bit_width)
+    except ValueError:
+        return 0
