@@ -72,6 +72,11 @@ class Table:
         self._lock = threading.Lock()
         self._writers: RegionWriters | None = None
 
+    def __repr__(self) -> str:
+        key, regions = ", ".join(self._schema.primary_key), self.config.regions
+        at = "" if self._at is None else f", at={self._at.name!r}"
+        return f"<lancelsm.Table {self.uri!r}, primary_key={key!r}, regions={regions and regions.describe()!r}{at}>"
+
     @property
     def uri(self) -> str:
         return self._context.uri

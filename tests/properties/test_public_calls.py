@@ -28,9 +28,18 @@ from lancelsm.client import Client
 from lancelsm.errors import Corrupt, LsmError
 
 ROWS = [{"id": 1, "state": "new", "tags": ["a"]}, {"id": 2, "state": None, "tags": None}]
-DEEP: list[Any] = []
+
+
+class Deep(list[Any]):
+    """A list whose text is short, so that a failing example can be printed."""
+
+    def __repr__(self) -> str:
+        return "DEEP"
+
+
+DEEP = Deep()
 for _ in range(2_000):
-    DEEP = [DEEP]
+    DEEP = Deep([DEEP])
 
 
 # `st.builds` makes a new object for each call: generators can be read once.
@@ -201,11 +210,10 @@ TABLE_CALLS = sorted(
 
 
 def check_table_call(template: Path, folder: Path, name: str, data: st.DataObject) -> None:
+    given = arguments_of(partial(getattr(lancelsm.Table, name), None), data)
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(template, folder)
-    table = lancelsm.open(folder)
-    method = getattr(table, name)
-    call(method, arguments_of(method, data))
+    call(getattr(lancelsm.open(folder), name), given)
     assert lancelsm.open(folder).scrub().ok
 
 

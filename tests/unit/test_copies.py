@@ -320,7 +320,7 @@ def test_a_dropped_table_is_gone_and_its_directory_can_be_used_again(source):
 
     with pytest.raises(Invalid, match="there is no table at this location"):
         lancelsm.open(location)
-    with pytest.raises(Invalid, match="table not found"):
+    with pytest.raises(Invalid, match="there is no table at this location"):
         drop_table(location)
     for partition in ("S", "C", "T", "L"):
         assert context.registry.list(f"{partition}#{context.table}") == []

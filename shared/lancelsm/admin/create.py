@@ -27,7 +27,7 @@ from lancelsm.errors import Corrupt, Invalid, Unavailable, error_context
 from lancelsm.objects import ObjectStore, put_once
 from lancelsm.objects.links import first_link
 from lancelsm.objects.open import local_path
-from lancelsm.record.admission import check_columns, declared
+from lancelsm.record.admission import check_columns, check_depth, declared
 from lancelsm.record.key import check_primary_key, unsupported_by_lance
 from lancelsm.record.normalize import inferred, upserts
 from lancelsm.record.rowsum import row_setsum
@@ -203,7 +203,9 @@ def register_table(
 def _schema_and_data(data_or_schema: Any, primary_key: Sequence[str]) -> tuple[TableSchema, Any]:
     """Check the schema of a new table. Return it with the field ids that Lance will assign, and the rows, if any."""
     data = None if isinstance(data_or_schema, pa.Schema) else inferred(data_or_schema)
-    columns = declared((data_or_schema if data is None else data.schema).remove_metadata())
+    given = (data_or_schema if data is None else data.schema).remove_metadata()
+    check_depth(given)
+    columns = declared(given)
     check_names(columns)
     check_primary_key(TableSchema(columns=columns, primary_key=tuple(primary_key)))
     check_columns(columns)

@@ -119,7 +119,7 @@ def _find_table(store: ObjectStore, location: str, storage_options: Mapping[str,
             what = "a clone was begun there, but its marker file is gone"
             raise Corrupt(what, remedy="Delete the objects there by hand", table=location, object=CLONE)
         return base.facts.table, base.facts.registry
-    raise Invalid("table not found", remedy="Check the location", table=location)
+    raise configs.no_table(location)
 
 
 def _check_no_clones(context: TableContext, storage_options: Mapping[str, str] | None) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union
 
+from lancelsm.common.shown import shown
 from lancelsm.errors import Invalid
 
 P = ParamSpec("P")
@@ -74,17 +75,14 @@ def _checked(name: str, value: Any, check: _Check) -> Any:
         expected = str(refused)
         if isinstance(value, str) and expected.startswith("a list"):
             raise Invalid(
-                f"{name} is the text {value!r:.80}", remedy=f"Give a list: [{value!r:.80}]", field=name
+                f"{name} is the text {shown(value)}", remedy=f"Give a list: [{shown(value)}]", field=name
             ) from None
         raise Invalid(f"{name} is {_shown(value)}", remedy=f"Give {expected}", field=name) from None
 
 
 def _shown(value: Any) -> str:
-    if value is None or isinstance(value, str | bytes | bool | float):
-        return f"{value!r:.80}"
-    if isinstance(value, int):
-        return str(value) if value.bit_length() < 200 else f"a number of {value.bit_length()} bits"
-    return f"of type {type(value).__name__}"
+    is_plain = value is None or isinstance(value, str | bytes | bool | float | int)
+    return shown(value) if is_plain else f"of type {type(value).__name__}"
 
 
 def _check_of(kind: Any) -> _Check | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from lancelsm.common.shown import shown
 from lancelsm.errors import Invalid
 
 NEVER = "never"
@@ -18,11 +19,11 @@ def seconds_of(duration: str | float, *, field: str = "duration") -> float:
     match = _DURATION.fullmatch(str(duration))
     if match is None:
         raise Invalid(
-            f"{duration!r} is not a duration", remedy="Give seconds, or text like 90s, 15m, 1h or 7d", field=field
+            f"{shown(duration)} is not a duration", remedy="Give seconds, or text like 90s, 15m, 1h or 7d", field=field
         )
     seconds = float(match[1]) * _SECONDS[match[2]]
     if seconds > _LONGEST_SECONDS:
-        raise Invalid(f"{duration!r} is more than 100 years", remedy="Give a shorter duration", field=field)
+        raise Invalid(f"{shown(duration)} is more than 100 years", remedy="Give a shorter duration", field=field)
     return seconds
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from lancelsm.common.shown import did_you_mean, shown
 from lancelsm.errors import Invalid, error_context
 
 _PREFIX = "LANCELSM_"
@@ -80,7 +81,8 @@ def parse_settings(values: Mapping[str, object]) -> dict[str, Any]:
     numbers: dict[str, Any] = {}
     for name, value in values.items():
         if name not in kinds:
-            raise Invalid(f"unknown setting {name!r}", remedy=f"Settings are {', '.join(sorted(kinds))}", field=name)
+            remedy = did_you_mean(name, sorted(kinds), what="Settings are")
+            raise Invalid(f"unknown setting {shown(name)}", remedy=remedy, field=name)
         try:
             number = kinds[name](value)
         except (TypeError, ValueError, OverflowError) as error:
@@ -98,5 +100,5 @@ def _most(name: str) -> int:
 def _invalid_value(name: str, value: object, kind: type[Any]) -> Invalid:
     whole = "whole " if kind is int else ""
     return Invalid(
-        f"setting {name} is {value!r}", remedy=f"Give a {whole}number above 0, up to {_most(name):,}", field=name
+        f"setting {name} is {shown(value)}", remedy=f"Give a {whole}number above 0, up to {_most(name):,}", field=name
     )

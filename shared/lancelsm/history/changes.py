@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from lancelsm.common.checked import checked
 from lancelsm.common.layout import Epoch, Position, RegionId, wal_entry
+from lancelsm.common.shown import shown
 from lancelsm.errors import Corrupt, Invalid, error_context
 from lancelsm.history import cursor as cursors
 from lancelsm.history.pins import Pin
@@ -315,7 +316,7 @@ def check_start(context: TableContext, start: Start) -> None:
     if not isinstance(start, Mapping):
         _check_form(start, table=context.uri)
         return
-    if start and (unknown := sorted(start.keys() - {region.id for region in regions(context)}, key=str)):
+    if start and (unknown := sorted(start.keys() - {region.id for region in regions(context)}, key=shown)):
         raise Invalid(
             "a stream can't start at a position of a region that the table does not have",
             remedy="Positions belong to the table that they were read from. For a restored table start at earliest",
@@ -326,7 +327,7 @@ def check_start(context: TableContext, start: Start) -> None:
     for region, position in start.items():
         if not _is_position(position):
             raise Invalid(
-                f"a stream can't start at {position!r} in a region",
+                f"a stream can't start at {shown(position)} in a region",
                 remedy="Give the next position of each region, 1 or more, in the form of Changes.positions",
                 table=context.uri,
                 region=region,
@@ -339,7 +340,7 @@ def _check_form(start: object, *, table: str) -> None:
     is_name = isinstance(start, str) and start in ("earliest", "latest")
     if not is_name and not moment and not _is_position(start):
         remedy = "Give earliest, latest, a position of 1 or more, or a time in Unix seconds as a float of 0 or more"
-        raise Invalid(f"a stream can't start at {start!r}", remedy=remedy, table=table, field="start")
+        raise Invalid(f"a stream can't start at {shown(start)}", remedy=remedy, table=table, field="start")
 
 
 def _is_position(start: object) -> bool:

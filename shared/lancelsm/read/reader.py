@@ -27,7 +27,7 @@ from lancelsm.read.view import RegionView, View
 from lancelsm.record.batches import gathered
 from lancelsm.record.casts import as_schema
 from lancelsm.record.key import key_column, newest
-from lancelsm.record.schema import TOMBSTONE, TableSchema
+from lancelsm.record.schema import TOMBSTONE, TableSchema, unknown_column
 
 _ROWS_AT_ONCE = 1 << 18  # many keys per lookup cost little more than a few
 _BYTES_AT_ONCE = 16 << 20
@@ -123,7 +123,7 @@ def _wanted(schema: TableSchema, columns: Sequence[str] | None, *, uri: str) -> 
     known = set(schema.names)
     for name, times in Counter(names).items():
         if name not in known:
-            raise Invalid(f"the table has no column {name!r}", table=uri, field=name)
+            raise unknown_column(name, schema.names, table=uri)
         if times > 1:
             raise Invalid(f"column {name!r} is named twice", table=uri, field=name)
     return names

@@ -49,6 +49,7 @@ _EXTENSION: Final = b"ARROW:extension:name"
 _JSON: Final = frozenset({"arrow.json", "lance.json"})
 _STORED_OTHERWISE: Final = ("lance-encoding:blob", "lance-encoding:packed", "lance-encoding:structural-encoding")
 _NEWER_FILES: Final = "Write the dataset again with data_storage_version 2.2 or newer"
+MOST_LEVELS: Final = 62  # Arrow's C interface, by which Lance takes a schema, has 64 with the table and the leaf
 _BOOLS: Final = 8192  # Lance refuses a fixed_size_list of more than about 16,000 bools
 
 
@@ -88,6 +89,20 @@ def refusal(column: pa.Field, *, file_version: str = "") -> Refusal | None:
     if problem is None:
         return None
     return Refusal(path=problem.path, why=problem.why, instead=problem.remedy or f"Use {_nearest(column.type)}")
+
+
+def check_depth(columns: pa.Schema) -> None:
+    """Raise `Invalid` for the first column that is nested too deeply for Lance."""
+    for column in columns:
+        kinds = [column.type]
+        for _ in range(MOST_LEVELS):
+            kinds = [kind.field(i).type for kind in map(_storage, kinds) for i in range(kind.num_fields)]
+        if any(kind.num_fields for kind in map(_storage, kinds)):
+            raise Invalid(
+                f"column {column.name!r} is nested in more than {MOST_LEVELS} levels",
+                remedy="Store the value as text, or in several columns",
+                field=column.name,
+            )
 
 
 def declared(columns: pa.Schema) -> pa.Schema:
@@ -271,6 +286,10 @@ def _extension(field: pa.Field) -> str:
         return str(field.type.extension_name)
     name: bytes = (field.metadata or {}).get(_EXTENSION, b"")
     return name.decode(errors="replace")
+
+
+def _storage(kind: pa.DataType) -> pa.DataType:
+    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
 
 
 def _is(kind: pa.DataType, kinds: tuple[Callable[[pa.DataType], bool], ...]) -> bool:

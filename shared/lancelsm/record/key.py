@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from lancelsm.errors import Invalid
 from lancelsm.record.casts import whole
-from lancelsm.record.schema import TableSchema
+from lancelsm.record.schema import TableSchema, unknown_column
 
 _EMPTY: Final = pa.scalar(b"", pa.large_binary())
 _PRESENT: Final = pa.scalar(b"\1", pa.large_binary())
@@ -53,7 +53,7 @@ def check_primary_key(schema: TableSchema) -> None:
         if schema.primary_key.count(name) > 1:
             raise Invalid(f"primary key names column {name!r} twice", field=name)
         if schema.columns.get_field_index(name) < 0:
-            raise Invalid(f"primary key column {name!r} is not a column of the table", field=name)
+            raise unknown_column(name, schema.names, role="primary key: ")
         kind = schema.columns.field(name).type
         if not any(is_kind(kind) for is_kind in _KEY_KINDS):
             raise Invalid(

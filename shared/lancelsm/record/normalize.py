@@ -9,11 +9,12 @@ from typing import Any, Final, Literal, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lancelsm.common.shown import shown
 from lancelsm.errors import Invalid
 from lancelsm.record.casts import cast_column, nulls, without_views
 from lancelsm.record.key import fold, last_of_key, newest
-from lancelsm.record.schema import TableSchema
-from lancelsm.record.shapes import is_row, key_rows, listed
+from lancelsm.record.schema import TableSchema, unknown_column
+from lancelsm.record.shapes import check_nesting, is_row, key_rows, listed
 from lancelsm.record.values import column
 
 _PANDAS_INDEX: Final = re.compile(r"__index_level_\d+__")
@@ -38,7 +39,7 @@ def upserts(data: Any, *, schema: TableSchema, on_duplicate: Literal["last", "er
             column and row.
     """
     if on_duplicate not in ("last", "error"):
-        raise Invalid(f"on_duplicate is {on_duplicate!r}", remedy="Give 'last' or 'error'")
+        raise Invalid(f"on_duplicate is {shown(on_duplicate)}", remedy="Give 'last' or 'error'")
     rows = _stored(_columns(data, schema=schema), schema=schema, names=schema.names, tombstone=False)
     if on_duplicate == "error":
         _check_distinct(rows, schema)
@@ -78,6 +79,8 @@ def inferred(data: Any) -> pa.Table:
     given = _columns(data)
     if not given:
         raise Invalid("there are no columns to create a table from", remedy="Give an Arrow schema, or rows")
+    for name, values in given.items():
+        check_nesting(values, name)
     table: pa.Table = _imported(lambda columns: pa.table(dict(columns)), given)
     fields = [field.with_type(without_views(field.type)) for field in table.schema]
     columns = [
@@ -91,11 +94,13 @@ def _stored(given: Mapping[str, _Column] | None, *, schema: TableSchema, names: 
     stored = schema.stored
     if given is None:
         return stored.empty_table()
+    if unknown := [name for name in given if name not in schema.names]:
+        raise unknown_column(unknown[0], schema.names)
+    whole = f"Give exactly the {'key columns' if tombstone else 'columns'} {', '.join(names)}"
     if unknown := [name for name in given if name not in names]:
-        what = "a key column" if tombstone else "a column of the table"
-        raise Invalid(f"{unknown[0]!r} is not {what}", field=unknown[0])
+        raise Invalid(f"{unknown[0]!r} is not a key column", remedy=whole, field=unknown[0])
     if missing := [name for name in names if name not in given]:
-        raise Invalid(f"column {missing[0]!r} is missing", field=missing[0])
+        raise Invalid(f"column {missing[0]!r} is missing", remedy=whole, field=missing[0])
     if len({len(values) for values in given.values()}) > 1:
         lengths = ", ".join(f"{name} {len(values)}" for name, values in given.items())
         raise Invalid(f"columns differ in length: {lengths}")
@@ -128,6 +133,9 @@ def _columns(data: Any, *, schema: TableSchema | None = None) -> Mapping[str, _C
     if isinstance(data, Mapping):
         return {str(name): _column(name, values) for name, values in data.items()}
     if _is_arrow(data) or type(data).__module__.partition(".")[0] == "pandas":
+        if hasattr(data, "items"):  # a frame of pandas
+            for name, values in (("index", data.index), *data.items()):
+                check_nesting(values, name)
         return _table_columns(_imported(pa.table, data))
     if isinstance(data, str | bytes) or not isinstance(data, Iterable):
         raise Invalid(
@@ -157,13 +165,14 @@ def _row_columns(rows: list[Any]) -> Mapping[str, _Column] | None:
         if values.keys() != names:
             name = next(iter(values.keys() ^ names))
             present, missing = (row, 0) if name in values else (0, row)
-            raise Invalid(f"column {name!r} is in row {present} and missing in row {missing}", field=name, row=row)
+            raise Invalid(f"column {shown(name)} is in row {present} and missing in row {missing}", field=name, row=row)
     return {name: [values[name] for values in rows] for name in names}
 
 
 def _column(name: str, values: Any) -> _Column:
     if isinstance(values, list | tuple):
         return values
+    check_nesting(values, name)
     if hasattr(values, "__arrow_c_stream__"):
         return _imported(pa.chunked_array, values)
     if hasattr(values, "__arrow_c_array__") or hasattr(values, "__array__"):

@@ -15,6 +15,7 @@ from itertools import count
 
 import pyarrow as pa
 
+from lancelsm.common.shown import did_you_mean, shown
 from lancelsm.errors import Invalid
 from lancelsm.record.admission import children
 from lancelsm.record.casts import as_column, as_schema, nulls
@@ -78,6 +79,13 @@ def _ids(fields: Iterable[pa.Field]) -> Iterator[bytes | None]:
         yield from _ids(children(field.type))
 
 
+def unknown_column(name: object, columns: Sequence[str], *, table: str | None = None, role: str = "") -> Invalid:
+    """Build the error for a column that the table does not have. `role` says what it was named for."""
+    remedy = did_you_mean(name, columns, what="Its columns are")
+    field = name if isinstance(name, str) else None
+    return Invalid(f"{role}the table has no column {shown(name)}", remedy=remedy, table=table, field=field)
+
+
 def check_names(columns: pa.Schema) -> None:
     """Raise `Invalid` unless column names are unique, usable in Lance and SQL, and not reserved."""
     for name, times in Counter(columns.names).items():
@@ -94,7 +102,7 @@ def declare_primary_key(columns: pa.Schema, primary_key: Sequence[str]) -> pa.Sc
     """Declare the primary key as Lance does: field metadata, positions from 1, key columns not null."""
     for name in primary_key:
         if columns.get_field_index(name) < 0:
-            raise Invalid(f"primary key column {name!r} is not a column of the table", field=name)
+            raise unknown_column(name, columns.names, role="primary key: ")
     fields = []
     for field in columns:
         kept = {k: v for k, v in (field.metadata or {}).items() if k not in (PRIMARY_KEY, PRIMARY_KEY_POSITION)}

@@ -9,6 +9,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from lancelsm.errors import Invalid
+from lancelsm.record.admission import MOST_LEVELS
 
 _MOST_ROWS = 1 << 31
 
@@ -87,6 +88,21 @@ def listed(values: Iterable[Any]) -> list[Any]:
         raise Invalid(f"rows can't be read from {type(values).__name__}: {error}") from error
 
 
+def check_nesting(values: Any, field: str) -> None:
+    """Raise `Invalid` if Python values are nested more deeply than a table can have: Arrow's inference would crash."""
+    level = [values] if _has_objects(values) else []
+    for _ in range(MOST_LEVELS + 2):
+        inner = (one for outer in level for one in (outer.values() if isinstance(outer, Mapping) else outer))
+        level = list({id(one): one for one in inner if _has_objects(one)}.values())
+        if not level:
+            return
+    raise Invalid(
+        f"column {field!r} is nested in more than {MOST_LEVELS} levels",
+        remedy="Store the value as text, or in several columns",
+        field=field,
+    )
+
+
 def without_uuids(values: Sequence[Any], kind: pa.DataType) -> Sequence[Any]:
     """Return the values with each `uuid.UUID` as text, or as 16 bytes for a binary column."""
     if not any(isinstance(value, UUID) for value in values):
@@ -96,6 +112,11 @@ def without_uuids(values: Sequence[Any], kind: pa.DataType) -> Sequence[Any]:
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or kind == pa.binary(16):
         return [value.bytes if isinstance(value, UUID) else value for value in values]
     return values
+
+
+def _has_objects(value: Any) -> bool:
+    """Return whether a value has Python values: a list, tuple or mapping, an array of numpy or a series of pandas."""
+    return isinstance(value, list | tuple | Mapping) or getattr(getattr(value, "dtype", None), "kind", "") == "O"
 
 
 def _one_column(values: Any, names: Sequence[str]) -> Any:

@@ -23,6 +23,7 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
+from lancelsm.common.shown import shown
 from lancelsm.errors import Invalid
 from lancelsm.record.admission import children
 from lancelsm.record.casts import as_type, attempt, converted, kind_of, storage_type
@@ -306,10 +307,8 @@ def _is_pair(pair: Any) -> bool:
 
 
 def _refused(value: Any, kind: pa.DataType, field: pa.Field, row: int) -> Invalid:
-    shown = repr(value)
-    shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
     return Invalid(
-        f"column {field.name!r}, row {row}: {shown} is not a value of {kind}",
+        f"column {field.name!r}, row {row}: {shown(value)} is not a value of {kind}",
         redacted=f"column {field.name!r}, row {row}: the value is not a value of {kind}",
         remedy=f"Give {expected(kind)}",
         field=field.name,

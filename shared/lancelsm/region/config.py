@@ -127,6 +127,12 @@ def create(objects: ObjectStore, config: Config, *, uri: str) -> None:
         raise Invalid("a table already exists at this location", remedy="Open it, or use another location", table=uri)
 
 
+def no_table(uri: str) -> Invalid:
+    """Build the error for a location without a configuration."""
+    remedy = "Check the location; lancelsm init creates a table, lancelsm region adopt adopts one that Lance wrote"
+    return Invalid("there is no table at this location", remedy=remedy, table=uri)
+
+
 def change_settings(objects: ObjectStore, settings: Mapping[str, str], *, uri: str, budget: Budget) -> Config:
     """Set some settings of a table; the others keep their values.
 
@@ -144,7 +150,7 @@ def change_settings(objects: ObjectStore, settings: Mapping[str, str], *, uri: s
     for _ in budget.attempts():
         found = objects.get(CONFIG)
         if found is None:
-            raise Invalid("there is no table at this location", remedy="Create it with lancelsm init", table=uri)
+            raise no_table(uri)
         present = decode(found.body, uri=uri)
         wanted = replace(present, settings={**present.settings, **settings})
         if wanted == present or isinstance(objects.replace(CONFIG, encode(wanted), expect=found.etag), Written):

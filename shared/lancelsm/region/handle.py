@@ -146,11 +146,7 @@ def open_configured(
     store = ports.store(location, storage_options)
     config = configs.read(store, uri=location)
     if config is None:
-        raise Invalid(
-            "there is no table at this location",
-            remedy="Create it with lancelsm init, or adopt a table that Lance wrote with lancelsm region adopt",
-            table=location,
-        )
+        raise configs.no_table(location)
     return table_handle(config, store, location, settings=settings, storage_options=storage_options, ports=ports)
 
 

@@ -16,6 +16,7 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal, Protocol, TypeVar, get_args, get_origin
 
 from lancelsm.common.settings import resolve
+from lancelsm.common.shown import did_you_mean, shown
 from lancelsm.errors import Invalid, LsmError
 from lancelsm.stack.telemetry import Telemetry, load
 
@@ -123,13 +124,14 @@ def parse_event(into: type[T], event: Mapping[str, Any]) -> T:
         raise Invalid("the event is not an object", remedy=f"Send an object with the fields {', '.join(kinds)}")
     for name in event:
         if name not in kinds:
-            raise Invalid(f"unknown field {name!r} in the event", remedy=f"Fields are {', '.join(kinds)}", field=name)
+            remedy = did_you_mean(name, list(kinds), what="Fields are")
+            raise Invalid(f"unknown field {shown(name)} in the event", remedy=remedy, field=name)
     for name in sorted(needed - event.keys()):
         raise Invalid(f"the event lacks the field {name!r}", field=name)
     for name, value in event.items():
         if not _fits(value, kinds[name]):
             raise Invalid(
-                f"{name} is {value!r:.80}",
+                f"{name} is {shown(value)}",
                 remedy=f"Give {_described(kinds[name])}",
                 redacted=f"{name} has a wrong type or value",
                 field=name,

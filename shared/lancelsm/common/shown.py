@@ -1,0 +1,28 @@
+"""Show a value of the caller in an error, and what the caller could have meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+_MOST_NAMES = 30
+
+
+def shown(value: object, *, most: int = 80) -> str:
+    """Return a short text for any value. It never fails: some values have no text, such as deeply nested lists."""
+    if isinstance(value, int) and value.bit_length() > 4 * most:
+        return f"a number of {value.bit_length()} bits"
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - the text comes from the caller's class
+        return f"a value of type {type(value).__name__}"
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def did_you_mean(name: object, known: Sequence[str], *, what: str) -> str:
+    """Return a remedy for an unknown name: the most similar known one, if any, then all known ones."""
+    lower = {one.lower(): one for one in known}
+    similar = difflib.get_close_matches(name.lower(), lower, n=1) if isinstance(name, str) and len(name) < 100 else []
+    more = f" and {len(known) - _MOST_NAMES} more" if len(known) > _MOST_NAMES else ""
+    listed = f"{what}: {', '.join(known[:_MOST_NAMES])}{more}"
+    return f"Did you mean {lower[similar[0]]!r}? {listed}" if similar else listed
