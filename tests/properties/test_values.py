@@ -42,6 +42,8 @@ def nested(inner: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataTy
         structs.map(pa.struct)
         | items.map(pa.list_)
         | items.map(pa.large_list)
+        | items.map(pa.list_view)
+        | items.map(pa.large_list_view)
         | st.builds(lambda key, item: pa.map_(pa.field("key", key, nullable=False), item), keys, fields("value", inner))
     )
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from decimal import Decimal
 from itertools import accumulate, chain, islice, pairwise
 from random import Random
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 _NUMBERS = [getattr(pa, f"{sign}int{width}")() for sign in ("", "u") for width in (8, 16, 32, 64)]
 _TIMES = [pa.time32("s"), pa.time32("ms"), pa.time64("us"), pa.time64("ns")]
 _TIMESTAMPS = [pa.timestamp(unit, zone) for unit in ("s", "ms", "us", "ns") for zone in (None, "UTC")]
 _DURATIONS = [pa.duration(unit) for unit in ("s", "ms", "us", "ns")]
 _TEXTS = [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()]
+_TEXT_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 _DICTIONARY_INDEXES = _NUMBERS
 _DICTIONARY_VALUES = [*_TEXTS, *_NUMBERS, pa.bool_()]
 
@@ -54,10 +55,6 @@ NEVER: Final = [
     pa.decimal32(9, 2),
     pa.decimal64(18, 3),
     pa.month_day_nano_interval(),
-    pa.string_view(),
-    pa.binary_view(),
-    pa.list_view(pa.int8()),
-    pa.large_list_view(pa.int8()),
     pa.run_end_encoded(pa.int32(), pa.string()),
     pa.dense_union([pa.field("a", pa.int8()), pa.field("b", pa.string())]),
     pa.sparse_union([pa.field("a", pa.int8()), pa.field("b", pa.string())]),
@@ -77,7 +74,8 @@ NEVER: Final = [
     pa.list_(pa.field("item", pa.int8(), nullable=False), 2),
     pa.list_(pa.bool_(), 10_000),
 ]
-EVERYWHERE: Final = [*FIXED, *_TEXTS, *DICTIONARIES]
+EVERYWHERE: Final = [*FIXED, *_TEXTS, *_TEXT_VIEWS, *DICTIONARIES]
+LIST_VIEWS: Final = [pa.list_view(pa.int8()), pa.large_list_view(pa.string_view())]
 
 
 def array(
@@ -122,6 +120,8 @@ def _array(kind: pa.DataType, null: list[bool], random: Random, nulls: float, di
         return pa.DictionaryArray.from_arrays(
             pa.array(indexes, kind.index_type), words.take(pa.array(used, pa.int64()))
         )
+    if kind in _TEXT_VIEWS:  # Arrow has no `take` for them
+        return _array(_TEXT_VIEWS[kind], null, random, nulls, distinct).cast(kind)
     pool = _pool(kind, distinct)
     return pool.take(pa.array([None if missing else random.randrange(len(pool)) for missing in null], pa.int64()))
 
@@ -137,9 +137,12 @@ def _of_lists(kind: pa.DataType, null: list[bool], random: Random, inner: Any) -
         child = pa.StructArray.from_arrays(arrays, fields=fields)
     else:
         child = inner(kind.value_field, hidden)
-    offsets = pa.array(ends, pa.int64() if pa.types.is_large_list(kind) else pa.int32()).buffers()[1]
+    offsets = pa.array(ends, pa.int64() if pa.types.is_large_list(kind) else pa.int32())
+    if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
+        make = pa.ListViewArray if pa.types.is_list_view(kind) else pa.LargeListViewArray
+        return make.from_arrays(ends[:-1], sizes, child, type=kind, mask=pa.array(null, pa.bool_()))
     valid = pa.array([not missing for missing in null], pa.bool_()).buffers()[1]
-    return pa.Array.from_buffers(kind, len(null), [valid, offsets], children=[child])
+    return pa.Array.from_buffers(kind, len(null), [valid, offsets.buffers()[1]], children=[child])
 
 
 def _most(index: pa.DataType) -> int:
@@ -206,14 +209,10 @@ def exact(values: pa.Array | pa.ChunkedArray) -> list[Any]:
         return [pairs[start:end] if present else None for (start, end), present in zip(spans, valid, strict=True)]
     if hasattr(kind, "value_field"):
         items = iter(exact(values.flatten()))
-        sizes = [kind.list_size] * len(values) if pa.types.is_fixed_size_list(kind) else _sizes(values)
+        sizes = pc.list_value_length(values).to_pylist()
         return [list(islice(items, size)) if present else None for size, present in zip(sizes, valid, strict=True)]
     if pa.types.is_floating(kind):
         return list(values.view(pa.binary(kind.bit_width // 8)).to_pylist())
     if pa.types.is_temporal(kind):
         return list(values.view(pa.int32() if kind.bit_width == 32 else pa.int64()).to_pylist())
     return list(values.to_pylist())
-
-
-def _sizes(values: pa.Array) -> Iterator[int]:
-    return (end - start for start, end in pairwise(values.offsets.to_pylist()))

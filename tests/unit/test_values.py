@@ -23,7 +23,7 @@ from lancelsm.record.files import read_file
 from lancelsm.record.schema import FIELD_ID, TableSchema, numbered
 from lancelsm.table import Table
 from tests.interop import lance_oracle as oracle
-from tests.unit.arrow_values import EVERYWHERE, EXTENSIONS, FIXED, NEVER
+from tests.unit.arrow_values import EVERYWHERE, EXTENSIONS, FIXED, LIST_VIEWS, NEVER
 from tests.unit.value_levels import KEY, Model, check_levels, check_reads, columns_of, rows_of
 
 INSIDE: Final[dict[str, Callable[[pa.DataType], pa.DataType]]] = {
@@ -40,11 +40,11 @@ def kept(inside: str) -> list[pa.DataType]:
     """The types that a table can have inside a type."""
     match inside:
         case "alone":
-            return [*EVERYWHERE, *EXTENSIONS, pa.null()]
+            return [*EVERYWHERE, *LIST_VIEWS, *EXTENSIONS, pa.null()]
         case "fixed_size_list":
             return [*FIXED, pa.list_(pa.int16(), 3)]
         case _:
-            return [*EVERYWHERE, pa.list_(pa.float32(), 3)]
+            return [*EVERYWHERE, *LIST_VIEWS, pa.list_(pa.float32(), 3)]
 
 
 def refused(inside: str) -> list[pa.DataType]:
@@ -53,7 +53,15 @@ def refused(inside: str) -> list[pa.DataType]:
             return NEVER
         case "fixed_size_list":
             texts = [kind for kind in EVERYWHERE if kind not in FIXED]
-            return [*NEVER, *EXTENSIONS, pa.null(), *texts, pa.list_(pa.int8()), pa.struct([("x", pa.int8())])]
+            return [
+                *NEVER,
+                *LIST_VIEWS,
+                *EXTENSIONS,
+                pa.null(),
+                *texts,
+                pa.list_(pa.int8()),
+                pa.struct([("x", pa.int8())]),
+            ]
         case _:
             return [*NEVER, *EXTENSIONS, pa.null()]
 
@@ -85,6 +93,61 @@ def test_columns_after_a_nested_fixed_size_list_have_the_ids_that_lance_gives_th
     model.write(rows)
 
     check_reads(table, model, "log")
+
+
+def nested(kind: str, levels: int) -> tuple[pa.DataType, Any]:
+    """A type with so many types inside each other, and a value."""
+    inner, value = pa.int64(), 5
+    for _ in range(levels):
+        match kind:
+            case "list":
+                inner, value = pa.list_(inner), [value]
+            case "struct":
+                inner, value = pa.struct([("f", inner)]), {"f": value}
+            case "map":
+                inner, value = pa.map_(pa.string(), inner), [("k", value)]
+    return inner, value
+
+
+@pytest.mark.one_case
+@pytest.mark.parametrize(("kind", "levels"), [("list", 62), ("struct", 62), ("map", 31)])
+def test_as_many_types_inside_each_other_as_a_table_can_have_are_kept(tmp_path: Path, kind: str, levels: int) -> None:
+    deep, value = nested(kind, levels)
+    table = lancelsm.create(tmp_path / "table", columns_of([deep]), primary_key="id")
+    batches = [
+        pa.Table.from_pylist([{"id": at, "v0": value}, {"id": at + 1, "v0": None}], schema=table.schema)
+        for at in (0, 1, 2, 5)
+    ]
+
+    check_levels(table, tmp_path, batches, Model())
+
+    write_file(str(tmp_path / "rows.parquet"), table.schema, table.scan().to_arrow().to_batches())
+    assert read_file(str(tmp_path / "rows.parquet"), schema=None)["v0"].to_pylist().count(value) == 4
+
+
+@pytest.mark.parametrize("name", ["select", "NULL", "a b", "a'b", "_score", "ID", "%s", "a/b", "\\", "日本", "value"])
+def test_a_column_may_have_any_other_name(tmp_path: Path, name: str) -> None:
+    columns = pa.schema(
+        [KEY, pa.field(name, pa.string()), pa.field("s", pa.struct([(name, pa.int8()), ("", pa.int8())]))]
+    )
+    table = lancelsm.create(tmp_path / "table", columns, primary_key="id")
+    row = {"id": 1, name: "x", "s": {name: 1, "": 2}}
+
+    table.upsert([row])
+    for step in (table.flush, table.merge):
+        step()
+        assert table.scan(columns=[name, "s", "id"]).to_arrow().to_pylist() == [row]
+    assert table.get([1]).to_pylist() == [row]
+    assert table.scan(where=f"`{name}` = 'x'").to_arrow().to_pylist() == [row]
+
+
+@pytest.mark.parametrize("name", ["*", "", "a.b", '"', "`", "_rowid", "_rowaddr", "_rowoffset", "_tombstone"])
+def test_a_name_that_readers_take_for_something_else_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(Invalid, match=r"reserved|can't be the name") as raised:
+        lancelsm.create(tmp_path / "table", pa.schema([KEY, pa.field(name, pa.int8())]), primary_key="id")
+
+    assert raised.value.where["field"] == name
+    assert not list(tmp_path.iterdir())
 
 
 def test_schemas_with_other_field_ids_differ() -> None:
@@ -230,7 +293,8 @@ def without_nan_payload(value: Any, kind: pa.DataType) -> Any:
 
 PARQUET_LACKS: Final = [pa.decimal128(5, -2), pa.decimal128(3, 10), pa.timestamp("s"), pa.timestamp("s", "UTC")]
 DATES: Final = [kind for kind in FIXED if pa.types.is_date(kind) or pa.types.is_timestamp(kind)]
-CSV_LACKS: Final = [kind for kind in EVERYWHERE if storage_type(kind) in (pa.binary(), pa.large_binary(), pa.binary(3))]
+_BYTES = (pa.binary(), pa.large_binary(), pa.binary_view(), pa.binary(3))
+CSV_LACKS: Final = [*LIST_VIEWS, *(kind for kind in EVERYWHERE if storage_type(kind) in _BYTES)]
 
 
 @pytest.mark.parametrize(

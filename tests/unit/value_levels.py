@@ -59,7 +59,12 @@ class Model:
 def check_reads(table: Table, model: Model, what: str) -> None:
     model.check(table.scan().to_arrow(), table.schema, f"{what}, scan")
     model.check(table.get({"id": sorted(model.rows)}), table.schema, f"{what}, get")
-    model.check(table.scan(where="id < 5").to_arrow(), table.schema, f"{what}, where", {k for k in model.rows if k < 5})
+    few = {key for key in model.rows if key < 5}
+    model.check(table.scan(where="id < 5").to_arrow(), table.schema, f"{what}, where", few)
+    for name in table.schema.names[1:4]:
+        present = {key for key, row in model.rows.items() if row[name] is not None}
+        found = table.scan(where=f"{name} IS NOT NULL", columns=["id", name]).to_arrow()
+        assert model.of(found) == {key: {name: model.rows[key][name]} for key in present}, f"{what}, {name} IS NOT NULL"
 
 
 def check_levels(table: Table, directory: Path, batches: list[pa.Table], model: Model) -> None:

@@ -10,8 +10,10 @@
 | null; extension types over the first two rows or a fixed_size_list, except arrow.json | yes | no | no |
 | all other types | no | no | no |
 
-A field whose metadata makes Lance store it in another form, such as a blob, is refused too. Files before version 2.2
-have fewer types. `tests/unit/test_values.py` checks all types of this table.
+A new table declares a dictionary with an index below 32 bits with int32, and a view of text, binary or a list as the
+plain type (`declared`). A column is nested in at most 62 levels (`check_depth`). A field whose metadata makes Lance
+store it in another form, such as a blob, is refused too. Files before version 2.2 have fewer types.
+`tests/unit/test_values.py` checks all types of this table.
 """
 
 from __future__ import annotations
@@ -50,6 +52,12 @@ _JSON: Final = frozenset({"arrow.json", "lance.json"})
 _STORED_OTHERWISE: Final = ("lance-encoding:blob", "lance-encoding:packed", "lance-encoding:structural-encoding")
 _NEWER_FILES: Final = "Write the dataset again with data_storage_version 2.2 or newer"
 MOST_LEVELS: Final = 62  # Arrow's C interface, by which Lance takes a schema, has 64 with the table and the leaf
+_LISTS: Final[dict[Callable[[pa.DataType], bool], Callable[[pa.Field], pa.DataType]]] = {
+    pa.types.is_list: pa.list_,
+    pa.types.is_large_list: pa.large_list,
+    pa.types.is_list_view: pa.list_view,
+    pa.types.is_large_list_view: pa.large_list_view,
+}
 _BOOLS: Final = 8192  # Lance refuses a fixed_size_list of more than about 16,000 bools
 
 
@@ -106,13 +114,13 @@ def check_depth(columns: pa.Schema) -> None:
 
 
 def declared(columns: pa.Schema) -> pa.Schema:
-    """Return the columns that a new table declares: dictionaries with an index of at least 32 bits, maps as Lance names
-    their fields. Values stay equal.
+    """Return the columns that a new table declares: dictionaries with an index of at least 32 bits, plain types instead
+    of views, and maps as Lance names their fields. Values stay equal.
 
     Lance writes all values of a file into one dictionary, whatever the width of the index, and can't read the file
     if there are more than the index counts.
     """
-    return pa.schema([column.with_type(_declared(column.type)) for column in columns], metadata=columns.metadata)
+    return pa.schema([column.with_type(declared_type(column.type)) for column in columns], metadata=columns.metadata)
 
 
 def children(kind: pa.DataType) -> list[pa.Field]:
@@ -122,22 +130,35 @@ def children(kind: pa.DataType) -> list[pa.Field]:
     return [kind.field(i) for i in range(kind.num_fields)] if pa.types.is_nested(kind) else []
 
 
-def _declared(kind: pa.DataType) -> pa.DataType:
-    def field(inner: pa.Field, name: str = "") -> pa.Field:
-        return inner.with_type(_declared(inner.type)).with_name(name or inner.name)
+def with_children(kind: pa.DataType, change: Callable[[pa.Field], pa.Field]) -> pa.DataType:
+    """Return a nested type with its fields changed, in the order of `children`; another type unchanged."""
+    inner = children(kind)
+    if pa.types.is_struct(kind):
+        return pa.struct([change(field) for field in inner])
+    if pa.types.is_map(kind):
+        return pa.map_(*map(change, inner), kind.keys_sorted)
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(change(inner[0]), kind.list_size)
+    make = next((make for is_kind, make in _LISTS.items() if is_kind(kind)), None)
+    return kind if make is None else make(change(inner[0]))
 
+
+def declared_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type that a new table declares for this one: see `declared`."""
     if pa.types.is_dictionary(kind):
         index = kind.index_type if kind.index_type.bit_width >= 32 else pa.int32()
-        return pa.dictionary(index, _declared(kind.value_type), kind.ordered)
-    if pa.types.is_struct(kind):
-        return pa.struct([field(inner) for inner in kind])
+        return pa.dictionary(index, declared_type(kind.value_type), kind.ordered)
     if pa.types.is_map(kind):
-        return pa.map_(field(kind.key_field, "key"), field(kind.item_field, "value"), kind.keys_sorted)
-    if pa.types.is_list(kind):
-        return pa.list_(field(kind.value_field))
-    if pa.types.is_large_list(kind):
-        return pa.large_list(field(kind.value_field))
-    return kind
+        kind = pa.map_(kind.key_field.with_name("key"), kind.item_field.with_name("value"), kind.keys_sorted)
+    return with_children(_without_view(kind), lambda field: field.with_type(declared_type(field.type)))
+
+
+def _without_view(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_list_view(kind):
+        return pa.list_(kind.value_field)
+    if pa.types.is_large_list_view(kind):
+        return pa.large_list(kind.value_field)
+    return {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(kind, kind)
 
 
 def _of_column(column: pa.Field, file_version: str) -> Iterator[_Problem]:
@@ -263,21 +284,14 @@ def _nearest(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_dictionary(kind):
         if not _is(kind.value_type, _DICTIONARY_VALUES):
             return _nearest(kind.value_type)
-        return _declared(pa.dictionary(kind.index_type, kind.value_type))
+        return declared_type(pa.dictionary(kind.index_type, kind.value_type))
     if pa.types.is_fixed_size_list(kind):
         item = kind.value_field.with_nullable(True).with_type(_nearest(kind.value_type))
         fixed = pa.list_(item, kind.list_size)
         return fixed if next(_of_fixed_size_list(fixed, ""), None) is None else pa.list_(item)
-    if pa.types.is_struct(kind):
-        return pa.struct([inner.with_type(_nearest(inner.type)) for inner in kind])
     if pa.types.is_map(kind):
-        key, item = (inner.with_type(_nearest(inner.type)) for inner in children(kind))
-        return pa.map_(key, item)
-    if pa.types.is_list(kind) or pa.types.is_list_view(kind):
-        return pa.list_(kind.value_field.with_type(_nearest(kind.value_type)))
-    if pa.types.is_large_list(kind) or pa.types.is_large_list_view(kind):
-        return pa.large_list(kind.value_field.with_type(_nearest(kind.value_type)))
-    return {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(kind, kind)
+        kind = pa.map_(kind.key_field, kind.item_field)
+    return with_children(_without_view(kind), lambda field: field.with_type(_nearest(field.type)))
 
 
 def _extension(field: pa.Field) -> str:

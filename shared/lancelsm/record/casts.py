@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancelsm.errors import Invalid
-from lancelsm.record.admission import children
+from lancelsm.record.admission import children, declared_type
 from lancelsm.record.expected import expected
 
 _Rows = TypeVar("_Rows", pa.Table, pa.RecordBatch)
@@ -144,13 +144,6 @@ def as_schema(rows: _Rows, schema: pa.Schema) -> _Rows:
     return made
 
 
-def without_views(kind: pa.DataType) -> pa.DataType:
-    """Return the same type with view types of text and binary replaced by plain types, also in a dictionary."""
-    if pa.types.is_dictionary(kind):
-        return pa.dictionary(kind.index_type, without_views(kind.value_type), kind.ordered)
-    return {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(kind, kind)
-
-
 def kind_of(kind: pa.DataType) -> str | None:
     """Return the kind within which values may change their type; None if the type has no kind."""
     if pa.types.is_integer(kind):
@@ -263,7 +256,7 @@ def _as_dictionary(array: pa.Array, kind: pa.DictionaryType) -> pa.DictionaryArr
 
 def _decoded(array: pa.DictionaryArray) -> pa.Array:
     # Arrow has no `take` for dictionaries of views, which polars creates.
-    values = array.dictionary.cast(without_views(array.dictionary.type))
+    values = as_type(array.dictionary, declared_type(array.dictionary.type))
     return pa.DictionaryArray.from_arrays(array.indices, values).dictionary_decode()
 
 

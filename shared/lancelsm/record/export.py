@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancelsm.errors import Invalid
-from lancelsm.record.admission import children
+from lancelsm.record.admission import with_children
 from lancelsm.record.casts import as_schema, storage_type
 from lancelsm.record.iso import short_years
 from lancelsm.record.json_lines import json_lines
@@ -116,14 +116,7 @@ def _without_inner_dictionaries(schema: pa.Schema) -> pa.Schema:
 
 def _without_dictionaries(kind: pa.DataType) -> pa.DataType:
     """Return a nested type without the dictionaries inside it, another type unchanged."""
-    inner = [field.with_type(_without_dictionaries(storage_type(field.type))) for field in children(kind)]
-    if pa.types.is_struct(kind):
-        return pa.struct(inner)
-    if pa.types.is_map(kind):
-        return pa.map_(*inner)
-    if pa.types.is_list(kind):
-        return pa.list_(*inner)
-    return pa.large_list(*inner) if pa.types.is_large_list(kind) else kind
+    return with_children(kind, lambda field: field.with_type(_without_dictionaries(storage_type(field.type))))
 
 
 def _write_arrow_stream(file: Path, schema: pa.Schema, batches: Batches) -> None:

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from lancelsm.common.json_text import parse_json
 from lancelsm.errors import Invalid
+from lancelsm.record.admission import MOST_LEVELS
 from lancelsm.record.casts import attempt, whole
 from lancelsm.record.values import json_column
 
@@ -147,7 +148,7 @@ def _read_ndjson(file: Path, schema: pa.Schema | None) -> pa.Table:
 def _read_parquet(file: Path, _: pa.Schema | None) -> pa.Table:
     from pyarrow import parquet  # noqa: PLC0415 - not for writers of other formats
 
-    with parquet.ParquetFile(file) as reader:
+    with parquet.ParquetFile(file, schema_depth_limit=3 * MOST_LEVELS) as reader:  # a list has two levels in Parquet
         return reader.read()
 
 

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from lancelsm.common.shown import shown
 from lancelsm.errors import Invalid
-from lancelsm.record.casts import cast_column, nulls, without_views
+from lancelsm.record.casts import cast_column, nulls
 from lancelsm.record.key import fold, last_of_key, newest
 from lancelsm.record.schema import TableSchema, unknown_column
 from lancelsm.record.shapes import check_nesting, is_row, key_rows, listed
@@ -70,8 +70,7 @@ def inferred(data: Any) -> pa.Table:
     """Convert rows to a table with inferred types, to create a new table from them.
 
     Args:
-        data: the same forms as in `upserts`. View types of text and binary become plain types, which Lance stores, also
-            in a dictionary.
+        data: the same forms as in `upserts`.
 
     Raises:
         Invalid: there are no columns, or no type fits the values of a column.
@@ -82,12 +81,7 @@ def inferred(data: Any) -> pa.Table:
     for name, values in given.items():
         check_nesting(values, name)
     table: pa.Table = _imported(lambda columns: pa.table(dict(columns)), given)
-    fields = [field.with_type(without_views(field.type)) for field in table.schema]
-    columns = [
-        values if values.type == field.type else cast_column(values, field)
-        for values, field in zip(table.columns, fields, strict=True)
-    ]
-    return pa.table(columns, schema=pa.schema(fields))
+    return table
 
 
 def _stored(given: Mapping[str, _Column] | None, *, schema: TableSchema, names: list[str], tombstone: bool) -> pa.Table:

@@ -17,13 +17,15 @@ import pyarrow as pa
 
 from lancelsm.common.shown import did_you_mean, shown
 from lancelsm.errors import Invalid
-from lancelsm.record.admission import children
+from lancelsm.record.admission import children, with_children
 from lancelsm.record.casts import as_column, as_schema, nulls
 
 TOMBSTONE = "_tombstone"
 FIELD_ID = b"lance:field_id"
 PRIMARY_KEY = b"lance-schema:unenforced-primary-key"
 PRIMARY_KEY_POSITION = b"lance-schema:unenforced-primary-key:position"
+
+_RESERVED = frozenset({"_rowid", "_rowaddr", "_rowoffset"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +95,10 @@ def check_names(columns: pa.Schema) -> None:
             raise Invalid(f"duplicate column {name!r}", field=name)
         if name == TOMBSTONE:
             raise Invalid(f"column {TOMBSTONE!r} is reserved: it marks deleted rows", field=name)
-        if not name or any(mark in name for mark in '."`'):
-            remedy = "Use a name without dots, double quotes and backticks"
+        if name in _RESERVED:
+            raise Invalid(f"column {name!r} is reserved: Lance has a column of this name", field=name)
+        if not name or name == "*" or any(mark in name for mark in '."`'):
+            remedy = "Use a name without dots, double quotes and backticks, other than *"
             raise Invalid(f"{name!r} can't be the name of a column", remedy=remedy, field=name)
 
 
@@ -122,15 +126,10 @@ def numbered(columns: pa.Schema) -> pa.Schema:
 def _numbered(field: pa.Field, ids: Iterator[int]) -> pa.Field:
     own = next(ids)
     kind = field.type
-    if pa.types.is_struct(kind):
-        kind = pa.struct([_numbered(kind.field(i), ids) for i in range(kind.num_fields)])
-    elif pa.types.is_map(kind):
+    if pa.types.is_map(kind):
         next(ids)  # the struct of key and value
-        kind = pa.map_(_numbered(kind.key_field, ids), _numbered(kind.item_field, ids), kind.keys_sorted)
-    elif pa.types.is_large_list(kind):
-        kind = pa.large_list(_numbered(kind.value_field, ids))
-    elif pa.types.is_list(kind):
-        kind = pa.list_(_numbered(kind.value_field, ids))
+    if not pa.types.is_fixed_size_list(kind):
+        kind = with_children(kind, lambda inner: _numbered(inner, ids))
     return pa.field(field.name, kind, field.nullable, {**(field.metadata or {}), FIELD_ID: str(own).encode()})
 
 
