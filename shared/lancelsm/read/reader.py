@@ -147,11 +147,14 @@ def _rows(
         found = rows.filter(alive).drop_columns([TOMBSTONE])
         return found if where is None else where.matching(found, table=uri)
 
-    for level in levels:  # first what needs no other level: a limit may be reached there
-        if level.tail is not None:
-            for rows in _gathered(level.tail.rows(wanted), at_least):
-                yield live(rows, pc.invert(rows.column(TOMBSTONE)))
+    tails = [level.tail for level in levels if level.tail is not None]
+    if limit is not None and where is None and sum(tail.live_rows for tail in tails) >= limit:
+        levels = [level for level in levels if level.tail is not None]
+    # Generations are opened before the first row: a reader that a collection overtook can still take a new view then.
     above = _Newest.of(view, levels, uri=uri)
+    for tail in tails:
+        for rows in _gathered(tail.rows(wanted), at_least):
+            yield live(rows, pc.invert(rows.column(TOMBSTONE)))
     for level in levels:
         if level.tail is None:
             for rows in _gathered(_read(view, level, uri=uri, columns=wanted, where=where), at_least):

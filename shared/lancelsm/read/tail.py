@@ -64,6 +64,11 @@ class Tail:
     def num_rows(self) -> int:
         return int(self.keys.num_rows)
 
+    @property
+    def live_rows(self) -> int:
+        """The number of rows that are no tombstones."""
+        return self.num_rows - int(pc.sum(self.keys.column(TOMBSTONE)).as_py() or 0)
+
     def rows(self, columns: Sequence[str], *, among: pa.Table | None = None) -> Iterator[pa.Table]:
         """Yield the rows in stored form with these columns and `_tombstone`, the newest entries first.
 
